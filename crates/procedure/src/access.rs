@@ -1,0 +1,1 @@
+//! (access sets: which rows a call will touch, from its arguments alone)
