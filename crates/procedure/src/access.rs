@@ -1,1 +1,0 @@
-//! (access sets: which rows a call will touch, from its arguments alone)
