@@ -1,1 +1,32 @@
-//! (see the crate description)
+//! Engines: what runs transaction blocks.
+//!
+//! Every engine keeps one contract ([`Engine`]): load tables, register procedures, submit batches, complete them in
+//! order, tell a digest. What differs is the concurrency control, and with it the serial order that the engine is
+//! equivalent to:
+//!
+//! | engine | concurrency control | serial order | module |
+//! |---|---|---|---|
+//! | `serial` | none: one transaction after the other | batch order | [`serial`]; the oracle of all others |
+//! | `two-phase` | strict two-phase locking on words in the rows | commit stamps | [`two_phase`] |
+//! | `deterministic-queue` | ordered lock queues, one scheduler (Calvin, HOBBES 3.2.1) | batch order | [`deterministic_queue`] |
+//! | `deterministic` | batches planned in parallel by key range | batch order | [`deterministic`] |
+//!
+//! Shared by all of them: the registry of procedures ([`registry`]), the worker team ([`team`]), execution of a transaction that has
+//! its rows for itself ([`exclusive`]), and the check that makes every engine trustworthy, replay in its own serial order
+//! ([`replay`]).
+
+pub mod contract;
+pub mod deterministic;
+pub mod deterministic_queue;
+pub mod exclusive;
+mod host_engine;
+pub mod registry;
+pub mod replay;
+pub mod serial;
+pub mod team;
+pub mod two_phase;
+
+pub use contract::{
+    BatchReport, Completed, Engine, EngineError, EngineKind, Interleave, LockPolicy, Options, Refused, SerialOrder,
+    Tally, create,
+};

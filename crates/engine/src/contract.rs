@@ -1,0 +1,331 @@
+//! The contract that every engine keeps.
+//!
+//! A caller creates tables, loads rows and registers procedures while nothing is in flight, then submits batches and
+//! takes them back completed, in the order in which they were submitted. Submitting overlaps with running: the
+//! engine works on one batch while the caller fills the next.
+//!
+//! Guarantees: the effects and results of all committed transactions are those of running them one after the other
+//! in the engine's serial order, which is ascending (serial stamp, sequence number) within a batch, and batch after
+//! batch. An aborted or failed transaction leaves no effect in the database and zeros in its results, unless its abort
+//! handler wrote them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use lockwork_memory::{OutOfMemory, Pages};
+use lockwork_procedure::block::Batch;
+use lockwork_procedure::program::Procedure;
+use lockwork_procedure::schema::TableSchema;
+use lockwork_procedure::verify::VerifyError;
+use lockwork_storage::{Database, Digest, StorageError};
+
+use crate::deterministic::Deterministic;
+use crate::deterministic_queue::DeterministicQueue;
+use crate::host_engine::HostEngine;
+use crate::registry::Registered;
+use crate::serial::Serial;
+use crate::two_phase::TwoPhase;
+
+/// How transactions of one worker overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Interleave {
+    /// One after the other, no prefetching.
+    None,
+    /// Many in flight; a worker turns to another one wherever it would wait for memory or for a lock.
+    #[default]
+    Dynamic,
+}
+
+/// What a two-phase transaction does when a lock is held by another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LockPolicy {
+    /// Takes everything back and begins again.
+    NoWait,
+    /// Waits if it is older than the holder, else begins again (keeping its age).
+    WaitDie,
+    /// Takes locks in ascending order and waits; a lock that comes out of order is taken without waiting.
+    #[default]
+    Ordered,
+}
+
+/// How an engine is to work.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Worker threads, at least 1. `deterministic-queue` uses the first of several as its scheduler.
+    pub threads: usize,
+    /// How transactions of one worker overlap.
+    pub interleave: Interleave,
+    /// How many row accesses a worker keeps in flight when it interleaves, at least 1.
+    pub window: usize,
+    /// Lock policy of `two-phase`.
+    pub policy: LockPolicy,
+    /// How often `two-phase` begins a transaction again before it gives up with `TOO_MANY_RETRIES`.
+    pub max_retries: u32,
+    /// Pages for tables.
+    pub pages: Pages,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            interleave: Interleave::Dynamic,
+            window: 32,
+            policy: LockPolicy::Ordered,
+            max_retries: 1_000_000,
+            pages: Pages::Huge,
+        }
+    }
+}
+
+/// Which order an engine is equivalent to, within a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SerialOrder {
+    /// The order of the blocks in the batch. All serial stamps are zero.
+    Batch,
+    /// Ascending serial stamp; transactions with equal stamps do not conflict.
+    Stamp,
+}
+
+/// Why an engine refuses.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The procedure did not verify.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// A table or row was refused.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// There is not enough memory.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    /// Two procedures of one name.
+    #[error("a procedure '{0}' is registered already; choose another name")]
+    DuplicateProcedure(String),
+    /// Tables and procedures change only while nothing is in flight.
+    #[error("{0} batches are in flight; complete them before tables or procedures change")]
+    Busy(usize),
+    /// Zero threads, or more than the machine could use.
+    #[error("{0} threads are not possible; use 1 to {MAX_THREADS}")]
+    Threads(usize),
+    /// A window of zero, or absurdly many.
+    #[error("a window of {0} accesses is not possible; use 1 to {MAX_WINDOW}")]
+    Window(usize),
+    /// The name of no engine.
+    #[error("no engine is called '{0}'; there are {names}", names = EngineKind::names())]
+    UnknownEngine(String),
+    /// A worker thread could not be started, or died.
+    #[error("a worker thread {0}; the engine cannot go on")]
+    Worker(String),
+}
+
+/// The most worker threads of an engine.
+pub const MAX_THREADS: usize = 256;
+/// The widest window.
+pub const MAX_WINDOW: usize = 1024;
+
+/// What became of the transactions of one or more batches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Transactions committed.
+    pub committed: u64,
+    /// Transactions aborted, by abort code.
+    pub aborted: BTreeMap<u16, u64>,
+    /// Transactions failed, by abort code.
+    pub failed: BTreeMap<u16, u64>,
+    /// How often a transaction met a conflict and began again.
+    pub conflicts: u64,
+}
+
+impl Tally {
+    /// Adds another tally to this one.
+    pub fn add(&mut self, other: &Self) {
+        self.committed += other.committed;
+        self.conflicts += other.conflicts;
+        for (mine, theirs) in [(&mut self.aborted, &other.aborted), (&mut self.failed, &other.failed)] {
+            for (&code, &count) in theirs {
+                *mine.entry(code).or_default() += count;
+            }
+        }
+    }
+
+    /// All transactions in it.
+    #[must_use]
+    pub fn transactions(&self) -> u64 {
+        self.committed + self.aborted.values().sum::<u64>() + self.failed.values().sum::<u64>()
+    }
+}
+
+/// What an engine tells of one batch.
+#[derive(Clone, Debug, Default)]
+pub struct BatchReport {
+    /// What became of its transactions.
+    pub tally: Tally,
+    /// Nanoseconds of planning, wall clock; zero for engines that do not plan.
+    pub planning_ns: u64,
+    /// Nanoseconds from the first to the last step of this batch, wall clock, planning included.
+    pub total_ns: u64,
+}
+
+/// A batch that an engine has finished.
+#[derive(Debug)]
+pub struct Completed {
+    /// The batch; every block has its status, results and serial stamp.
+    pub batch: Batch,
+    /// What became of it.
+    pub report: BatchReport,
+}
+
+/// A batch that an engine did not take; nothing of it ran.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused {
+    /// The batch, unchanged.
+    pub batch: Batch,
+    /// Why.
+    pub error: EngineError,
+}
+
+/// An engine. See the module for what it guarantees.
+pub trait Engine: Send {
+    /// Its name, as on the command line.
+    fn name(&self) -> &'static str;
+
+    /// The order that it is equivalent to.
+    fn serial_order(&self) -> SerialOrder;
+
+    /// Creates an empty table and returns its number. `rows` is how many rows are expected; more are possible.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`], or what storage refuses.
+    fn create_table(&mut self, schema: TableSchema, rows: usize) -> Result<u16, EngineError>;
+
+    /// Verifies and registers a procedure and returns the id that blocks call it by. On an error nothing has changed.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`], [`EngineError::DuplicateProcedure`], or what the verifier refuses.
+    fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError>;
+
+    /// The procedure registered under `id`.
+    fn procedure(&self, id: u32) -> Option<std::sync::Arc<Registered>>;
+
+    /// The id of the procedure of this name.
+    fn procedure_id(&self, name: &str) -> Option<u32>;
+
+    /// The database. Read it only while nothing is in flight.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`].
+    fn with_database(&self, read: &mut dyn FnMut(&Database)) -> Result<(), EngineError>;
+
+    /// Hands over a batch. Returns at once, or after running it if it is small and nothing else is in flight.
+    ///
+    /// # Errors
+    /// [`Refused`] gives the batch back.
+    fn submit(&mut self, batch: Batch) -> Result<(), Refused>;
+
+    /// The oldest batch that was submitted and not yet completed, waiting for it to finish; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`EngineError::Worker`] when a worker died.
+    fn complete(&mut self) -> Result<Option<Completed>, EngineError>;
+
+    /// How many batches are in flight.
+    fn in_flight(&self) -> usize;
+
+    /// Digest of the logical contents, independent of memory layout.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`].
+    fn digest(&self) -> Result<Digest, EngineError> {
+        let mut digest = None;
+        self.with_database(&mut |database| digest = Some(database.digest()))?;
+        Ok(digest.expect("the closure ran"))
+    }
+
+    /// Every row, as (table name, row image), in no particular order; for checkpoints and checks.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`].
+    fn export(&self, row: &mut dyn FnMut(&str, &[u8])) -> Result<(), EngineError> {
+        self.with_database(&mut |database| database.export(|table, image| row(table, image)))
+    }
+
+    /// Inserts one row by its image (the row's bytes after the header), outside any transaction.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`], or what storage refuses: no such table, wrong length, a key that exists.
+    fn load(&mut self, table: &str, image: &[u8]) -> Result<(), EngineError>;
+}
+
+/// The engines there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum EngineKind {
+    /// One transaction after the other.
+    Serial,
+    /// Strict two-phase locking.
+    TwoPhase,
+    /// Ordered lock queues, one scheduler.
+    DeterministicQueue,
+    /// Planned batches.
+    Deterministic,
+}
+
+impl EngineKind {
+    /// All engines.
+    pub const ALL: &[Self] = &[Self::Serial, Self::TwoPhase, Self::DeterministicQueue, Self::Deterministic];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Serial => "serial",
+            Self::TwoPhase => "two-phase",
+            Self::DeterministicQueue => "deterministic-queue",
+            Self::Deterministic => "deterministic",
+        }
+    }
+
+    /// All names, for an error that says what would be right.
+    #[must_use]
+    pub fn names() -> String {
+        Self::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = EngineError;
+
+    fn from_str(text: &str) -> Result<Self, EngineError> {
+        let found = Self::ALL.iter().find(|kind| kind.name() == text);
+        found.copied().ok_or_else(|| EngineError::UnknownEngine(text.to_string()))
+    }
+}
+
+/// Creates an engine over an empty database.
+///
+/// # Errors
+/// [`EngineError::Threads`], [`EngineError::Window`], or threads that cannot be started.
+pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, EngineError> {
+    if options.threads == 0 || options.threads > MAX_THREADS {
+        return Err(EngineError::Threads(options.threads));
+    }
+    if options.window == 0 || options.window > MAX_WINDOW {
+        return Err(EngineError::Window(options.window));
+    }
+    Ok(match kind {
+        EngineKind::Serial => Box::new(HostEngine::new(Serial::default(), Options { threads: 1, ..options })?),
+        EngineKind::TwoPhase => Box::new(HostEngine::new(TwoPhase::new(options), options)?),
+        EngineKind::DeterministicQueue => Box::new(HostEngine::new(DeterministicQueue::new(options), options)?),
+        EngineKind::Deterministic => Box::new(HostEngine::new(Deterministic::new(options), options)?),
+    })
+}

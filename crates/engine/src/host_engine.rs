@@ -1,0 +1,193 @@
+//! What all CPU engines share: database, registry, worker team, and the thread that leads batches through them.
+//!
+//! An engine differs from another only in its [`Scheme`]: how one batch is run on a team. Batches run one after the
+//! other; while one runs, the caller fills the next. A small batch that finds the engine idle runs on the caller's own
+//! thread: a single call then costs no hand-over.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use lockwork_procedure::block::Batch;
+use lockwork_procedure::program::Procedure;
+use lockwork_procedure::schema::TableSchema;
+use lockwork_storage::{Database, StorageError};
+
+use crate::contract::{BatchReport, Completed, Engine, EngineError, Options, Refused, SerialOrder};
+use crate::registry::{Registered, Registry};
+use crate::team::Team;
+
+/// The longest batch that runs on the caller's own thread.
+const INLINE_BLOCKS: usize = 64;
+
+/// What a scheme works on.
+#[derive(Debug)]
+pub struct Core {
+    /// All tables.
+    pub database: Database,
+    /// All procedures.
+    pub registry: Registry,
+    /// Sequence number of the first block of the batch that runs.
+    pub first_sequence: u64,
+}
+
+/// How one batch is run.
+pub trait Scheme: Send + 'static {
+    /// The engine's name.
+    const NAME: &'static str;
+    /// The order that it is equivalent to.
+    const ORDER: SerialOrder;
+
+    /// Runs every block of `batch` on `team` and fills in the report, except `total_ns`.
+    fn run(&mut self, core: &Core, team: &Team, batch: &mut Batch) -> BatchReport;
+}
+
+struct State<S> {
+    core: Core,
+    scheme: S,
+}
+
+/// An engine made of a scheme.
+pub struct HostEngine<S: Scheme> {
+    state: Arc<Mutex<State<S>>>,
+    options: Options,
+    to_leader: Option<Sender<Batch>>,
+    from_leader: Receiver<Completed>,
+    leader: Option<JoinHandle<()>>,
+    in_flight: usize,
+    finished: VecDeque<Completed>,
+}
+
+impl<S: Scheme> HostEngine<S> {
+    /// Starts the threads of an engine over an empty database.
+    pub fn new(scheme: S, options: Options) -> Result<Self, EngineError> {
+        let core = Core { database: Database::new(options.pages), registry: Registry::default(), first_sequence: 0 };
+        let state = Arc::new(Mutex::new(State { core, scheme }));
+        let failed = |error: std::io::Error| EngineError::Worker(format!("could not be started: {error}"));
+        let team = Team::new(options.threads).map_err(failed)?;
+        let (to_leader, batches) = channel::<Batch>();
+        let (finished, from_leader) = channel();
+        let shared = state.clone();
+        let lead = move || {
+            for batch in batches {
+                if finished.send(run(&mut lock(&shared), &team, batch)).is_err() {
+                    return;
+                }
+            }
+        };
+        let leader = std::thread::Builder::new().name("lockwork-0".into()).spawn(lead).map_err(failed)?;
+        Ok(Self {
+            state,
+            options,
+            to_leader: Some(to_leader),
+            from_leader,
+            leader: Some(leader),
+            in_flight: 0,
+            finished: VecDeque::new(),
+        })
+    }
+
+    /// The state, while nothing is in flight.
+    fn idle(&self) -> Result<MutexGuard<'_, State<S>>, EngineError> {
+        match self.in_flight - self.finished.len() {
+            0 => Ok(lock(&self.state)),
+            busy => Err(EngineError::Busy(busy)),
+        }
+    }
+}
+
+/// A scheme that panicked has told its caller; what it left behind is still memory-safe to look at.
+fn lock<S>(state: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run<S: Scheme>(state: &mut State<S>, team: &Team, mut batch: Batch) -> Completed {
+    let start = Instant::now();
+    let mut report = state.scheme.run(&state.core, team, &mut batch);
+    state.core.first_sequence += batch.len() as u64;
+    report.total_ns = start.elapsed().as_nanos() as u64;
+    Completed { batch, report }
+}
+
+impl<S: Scheme> Engine for HostEngine<S> {
+    fn name(&self) -> &'static str {
+        S::NAME
+    }
+
+    fn serial_order(&self) -> SerialOrder {
+        S::ORDER
+    }
+
+    fn create_table(&mut self, schema: TableSchema, rows: usize) -> Result<u16, EngineError> {
+        Ok(self.idle()?.core.database.create_table(schema, rows)?)
+    }
+
+    fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError> {
+        let state = &mut *self.idle()?;
+        state.core.registry.register(procedure, &state.core.database)
+    }
+
+    fn procedure(&self, id: u32) -> Option<Arc<Registered>> {
+        lock(&self.state).core.registry.get(id).cloned()
+    }
+
+    fn procedure_id(&self, name: &str) -> Option<u32> {
+        lock(&self.state).core.registry.id(name)
+    }
+
+    fn with_database(&self, read: &mut dyn FnMut(&Database)) -> Result<(), EngineError> {
+        read(&self.idle()?.core.database);
+        Ok(())
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), Refused> {
+        let idle = self.in_flight == self.finished.len();
+        if idle && (batch.len() <= INLINE_BLOCKS || self.options.threads == 0) {
+            let completed = run(&mut lock(&self.state), &Team::solo(), batch);
+            self.finished.push_back(completed);
+        } else if let Some(to_leader) = &self.to_leader
+            && let Err(refused) = to_leader.send(batch)
+        {
+            return Err(Refused { batch: refused.0, error: EngineError::Worker("died".into()) });
+        }
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<Option<Completed>, EngineError> {
+        if self.in_flight == 0 {
+            return Ok(None);
+        }
+        let completed = match self.finished.pop_front() {
+            Some(completed) => completed,
+            None => self.from_leader.recv().map_err(|_| EngineError::Worker("died".into()))?,
+        };
+        self.in_flight -= 1;
+        Ok(Some(completed))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn load(&mut self, table: &str, image: &[u8]) -> Result<(), EngineError> {
+        let state = self.idle()?;
+        let Some(id) = state.core.database.table_id(table) else {
+            return Err(StorageError::unknown_table(table, &state.core.database).into());
+        };
+        state.core.database.table(id).load(image)?;
+        Ok(())
+    }
+}
+
+impl<S: Scheme> Drop for HostEngine<S> {
+    fn drop(&mut self) {
+        self.to_leader = None;
+        if let Some(leader) = self.leader.take() {
+            // A leader that panicked has closed its channel, which its user has seen.
+            drop(leader.join());
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Procedures as an engine keeps them: verified, with access set and executable form, bound to their tables.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use lockwork_procedure::access::{AccessSet, Operation, Straight, access_set};
+use lockwork_procedure::interpreter::Program;
+use lockwork_procedure::isa::Opcode;
+use lockwork_procedure::program::Procedure;
+use lockwork_procedure::verified::Verified;
+use lockwork_procedure::verify::verify;
+use lockwork_storage::{Database, Table};
+
+use crate::contract::EngineError;
+
+/// What a planner wants to know of a procedure at a glance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Some access writes.
+    pub writes: bool,
+    /// It inserts, removes or scans: it changes, or depends on, which keys exist.
+    pub structural: bool,
+    /// Its access set is not known from the arguments.
+    pub dependent: bool,
+    /// Exactly one access, known from the arguments, and no scan.
+    pub single: bool,
+    /// It can be cut into one independent piece for each access, and none of its writes ever has to be taken back.
+    pub separable: bool,
+}
+
+/// A registered procedure.
+#[derive(Debug)]
+pub struct Registered {
+    /// With the facts that were proved.
+    pub verified: Verified,
+    /// What its calls touch.
+    pub access: AccessSet,
+    /// Its executable form.
+    pub program: Program,
+    /// The executable form of each fragment, if it is separable.
+    pub fragments: Vec<Program>,
+    /// Its tables, by slot.
+    pub tables: Vec<Arc<Table>>,
+    /// At a glance.
+    pub traits: Traits,
+    /// Bytes of its block.
+    pub block_bytes: usize,
+    /// Results, as (offset, length) in the block.
+    pub results: (usize, usize),
+}
+
+impl Registered {
+    /// The accesses of a straight procedure; `None` for another one.
+    #[inline(always)]
+    #[must_use]
+    pub fn straight(&self) -> Option<&Straight> {
+        match &self.access {
+            AccessSet::Straight(straight) => Some(straight),
+            _ => None,
+        }
+    }
+}
+
+/// All procedures of an engine.
+#[derive(Debug, Default)]
+pub struct Registry {
+    procedures: Vec<Arc<Registered>>,
+    ids: HashMap<String, u32>,
+    scanned: Vec<bool>,
+}
+
+impl Registry {
+    /// Verifies `procedure` against the tables of `database` and takes it in.
+    ///
+    /// # Errors
+    /// What the verifier refuses, or a name that is taken; then nothing has changed.
+    pub fn register(&mut self, procedure: Procedure, database: &Database) -> Result<u32, EngineError> {
+        if self.ids.contains_key(&procedure.name) {
+            return Err(EngineError::DuplicateProcedure(procedure.name));
+        }
+        let name = procedure.name.clone();
+        let verified = verify(procedure, database)?;
+        let access = access_set(&verified);
+        let tables: Vec<Arc<Table>> = verified.tables().iter().map(|table| database.table(table.id).clone()).collect();
+        let fragments = fragments(&verified, &access);
+        let traits = traits(&verified, &access, !fragments.is_empty());
+        let layout = verified.procedure().layout();
+        let results = (layout.results_start as usize, (layout.results_end - layout.results_start) as usize);
+        for instruction in verified.procedure().code.iter().filter(|i| i.opcode == Opcode::Scan) {
+            let table = usize::from(verified.tables()[usize::from(instruction.d)].id);
+            self.scanned.resize(self.scanned.len().max(table + 1), false);
+            self.scanned[table] = true;
+        }
+        let program = Program::new(&verified);
+        let block_bytes = layout.block_bytes as usize;
+        let registered =
+            Registered { verified, access, program, fragments, tables, traits, block_bytes, results };
+        let id = self.procedures.len() as u32;
+        self.procedures.push(Arc::new(registered));
+        self.ids.insert(name, id);
+        Ok(id)
+    }
+
+    /// The procedure of this id.
+    #[inline(always)]
+    #[must_use]
+    pub fn get(&self, id: u32) -> Option<&Arc<Registered>> {
+        self.procedures.get(id as usize)
+    }
+
+    /// The id of the procedure of this name.
+    #[must_use]
+    pub fn id(&self, name: &str) -> Option<u32> {
+        self.ids.get(name).copied()
+    }
+
+    /// Whether any procedure scans table number `table`.
+    #[inline]
+    #[must_use]
+    pub fn is_scanned(&self, table: u16) -> bool {
+        self.scanned.get(usize::from(table)).copied().unwrap_or(false)
+    }
+
+    /// The most accesses of any straight procedure, at least 1.
+    #[must_use]
+    pub fn most_accesses(&self) -> usize {
+        let counts = self.procedures.iter().filter_map(|p| p.straight()).map(|straight| straight.accesses.len());
+        counts.max().unwrap_or(1).max(1)
+    }
+
+    /// The widest register windows, general-purpose and coprocessor.
+    #[must_use]
+    pub fn widest_windows(&self) -> (usize, usize) {
+        let programs = || self.procedures.iter().map(|p| &p.program);
+        let gp = programs().map(Program::gp_registers).max().unwrap_or(1);
+        let cp = programs().map(Program::cp_registers).max().unwrap_or(1);
+        (gp.max(1), cp.max(1))
+    }
+}
+
+fn traits(verified: &Verified, access: &AccessSet, separable: bool) -> Traits {
+    let procedure = verified.procedure();
+    let operations =
+        || procedure.code.iter().filter(|i| i.opcode.is_db()).map(|i| Operation::of(i.opcode));
+    let structural = |o: Operation| matches!(o, Operation::Insert | Operation::Remove | Operation::Scan);
+    let single = match access {
+        AccessSet::Straight(straight) => {
+            straight.accesses.len() == 1 && straight.accesses[0].operation != Operation::Scan
+        }
+        _ => false,
+    };
+    Traits {
+        writes: operations().any(Operation::writes),
+        structural: operations().any(structural),
+        dependent: matches!(access, AccessSet::Dependent(_)),
+        single,
+        separable,
+    }
+}
+
+/// The fragments of a separable procedure, executable. None when a write might have to be taken back: a fragment
+/// runs as soon as its planner lets it go, before the others are known to have run.
+fn fragments(verified: &Verified, access: &AccessSet) -> Vec<Program> {
+    let AccessSet::Straight(straight) = access else { return Vec::new() };
+    let Some(fragments) = &straight.fragments else { return Vec::new() };
+    if verified.facts().iter().any(|facts| facts.needs_undo) {
+        return Vec::new();
+    }
+    fragments.iter().map(|fragment| fragment.program(verified)).collect()
+}
