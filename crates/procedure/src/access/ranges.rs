@@ -47,10 +47,11 @@ enum Right {
 pub(super) fn block_uses(verified: &Verified) -> Vec<BlockUse> {
     let code = &verified.procedure.code;
     let mut uses = vec![BlockUse::default(); code.len()];
-    for (pc, i) in code.iter().enumerate() {
+    let reachable = flow::Graph::new(code).reachable;
+    for (pc, i) in code.iter().enumerate().filter(|&(pc, _)| reachable[pc]) {
         uses[pc] = block_use(verified, i, |_| ANY);
     }
-    let heads = heads(code);
+    let heads = heads(code, &reachable);
     let cells = heads.iter().filter(|&&head| head).count() * verified.gp_registers.max(1);
     if cells > MOST_CELLS {
         return uses;
@@ -72,10 +73,10 @@ pub(super) fn block_uses(verified: &Verified) -> Vec<BlockUse> {
 }
 
 /// Where straight pieces of code begin: the entry, branch targets, and what follows a branch.
-fn heads(code: &[Instruction]) -> Vec<bool> {
+fn heads(code: &[Instruction], reachable: &[bool]) -> Vec<bool> {
     let mut heads = vec![false; code.len()];
     heads[0] = true;
-    for (pc, i) in code.iter().enumerate() {
+    for (pc, i) in code.iter().enumerate().filter(|&(pc, _)| reachable[pc]) {
         let [next, target] = flow::successors(pc as u32, i);
         if let Some(target) = target {
             heads[target as usize] = true;

@@ -9,10 +9,10 @@
 //! Invariant: a touch is never less than what the procedure touches of that row. What cannot be said exactly is the
 //! whole row.
 
-use super::Operation;
 use super::flow::{self, Graph};
 use super::fragments::{self, Fragment};
 use super::ranges::BlockUse;
+use super::{KeyAccess, Operation};
 use crate::block::HEADER_BYTES;
 use crate::isa::{Instruction, Opcode, SIGNED};
 use crate::verified::Verified;
@@ -29,6 +29,21 @@ pub struct Straight {
     pub fragments: Option<Vec<Fragment>>,
     /// Whether code with branches (and without DB instructions) follows.
     pub branches_after: bool,
+}
+
+impl Straight {
+    /// Appends to `out` the accesses that a call with the arguments in `block` will make, in program order; `verified`
+    /// is the procedure this set came from. Engines in a hurry read `key_offset` themselves.
+    ///
+    /// # Panics
+    /// When `block` is shorter than the procedure's block.
+    pub fn collect(&self, verified: &Verified, block: &[u8], out: &mut Vec<KeyAccess>) {
+        out.extend(self.accesses.iter().map(|access| {
+            let format = &verified.tables[usize::from(access.slot)].key;
+            let key = format.encode(&block[access.key_offset as usize..]);
+            KeyAccess { operation: access.operation, slot: access.slot, key }
+        }));
+    }
 }
 
 /// One DB instruction.

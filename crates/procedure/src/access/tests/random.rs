@@ -32,6 +32,8 @@ enum Statement {
     ToScratchCounted(u8),
     FromScratchCounted(u8),
     CopyScratch(u32, u32),
+    /// From scratch word 8 plus the innermost loop's counter.
+    CopyScratchCounted(u32),
     /// A DB instruction, awaited at once: operation, slot, key, the integer that takes a column, a label or none.
     Access(Opcode, u8, KeyAt, Option<u8>, bool),
     /// Two at once.
@@ -98,6 +100,11 @@ impl Emitter {
                 w: 16,
                 ..Instruction::new(Opcode::CopyBb)
             }),
+            Statement::CopyScratchCounted(to) => {
+                self.index();
+                let copy = Instruction { x: scratch(to), y: scratch(8), w: 8, ..Instruction::new(Opcode::CopyBb) };
+                self.code.push(Instruction { e: 9, ..copy });
+            }
             Statement::Access(opcode, slot, key, column, label) => self.access(opcode, slot, key, column, label),
             Statement::Pair(slot, first, second) => {
                 self.key(Opcode::Update, 1, slot, first);
@@ -191,6 +198,7 @@ fn computing() -> BoxedStrategy<Statement> {
         1 => (integer(), 0..6_u32).prop_map(|(a, index)| Statement::FromScratch(a, index)),
         1 => integer().prop_map(Statement::ToScratchCounted),
         1 => integer().prop_map(Statement::FromScratchCounted),
+        1 => (0..6_u32).prop_map(Statement::CopyScratchCounted),
         1 => (0..9_u32, 0..9_u32).prop_map(|(to, from)| Statement::CopyScratch(to, from)),
     ]
     .boxed()
@@ -253,13 +261,7 @@ fn database(verified: &Verified, rows: &[Option<(i64, i64)>]) -> Database {
 fn named(verified: &Verified, block: &[u8]) -> Option<Vec<KeyAccess>> {
     let mut out = Vec::new();
     match access_set(verified) {
-        AccessSet::Straight(straight) => {
-            for access in &straight.accesses {
-                let image = &block[access.key_offset as usize..][..8];
-                let key = verified.tables[usize::from(access.slot)].key.encode(image);
-                out.push(KeyAccess { operation: access.operation, slot: access.slot, key });
-            }
-        }
+        AccessSet::Straight(straight) => straight.collect(verified, block, &mut out),
         AccessSet::Sliced(slice) => slice.collect(block, &mut out),
         AccessSet::Dependent(_) => return None,
     }

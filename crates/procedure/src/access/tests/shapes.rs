@@ -394,6 +394,73 @@ fn a_loop_left_early_for_a_row_collects_all_its_rounds() {
 }
 
 #[test]
+fn a_loop_that_a_row_continues_is_dependent_even_if_an_argument_can_end_it() {
+    let code = [
+        db(Opcode::Search, 0, 0, argument(0)),
+        ret(2, 0),
+        load(4, argument(1), 0, 8),
+        constant(Opcode::Cmpi, 0, 4, 3),
+        to(Opcode::Be, 8),
+        loadr(3, 2, A),
+        constant(Opcode::Cmpi, 0, 3, 0),
+        to(Opcode::Be, 0),
+        commit(),
+    ];
+    assert_eq!(dependence(&code), Dependence { pc: 0, reason: Reason::Loop { branch: 7 } });
+}
+
+#[test]
+fn rows_written_by_a_loop_that_counts_down_taint_what_they_can_reach_and_no_more() {
+    let code = |key| {
+        [
+            db(Opcode::Search, 0, 0, argument(0)),
+            ret(2, 0),
+            movi(1, 40),
+            Instruction { d: 1, ..copy_out(scratch(0), 2, A, 0, 8) },
+            constant(Opcode::Subi, 1, 1, 8),
+            constant(Opcode::Cmpi, 0, 1, 0),
+            to(Opcode::Bge, 3),
+            db(Opcode::Search, 0, 0, key),
+            ret(2, 0),
+            commit(),
+        ]
+    };
+    for word in 0..6 {
+        assert_eq!(dependence(&code(scratch(word))), Dependence { pc: 7, reason: Reason::Key }, "word {word}");
+    }
+    assert_eq!(collected(&sliced(&code(scratch(6))), &[4]).len(), 2);
+    assert_eq!(
+        collected(&sliced(&code(result(31))), &[4]),
+        [(Operation::Search, 0, 4), (Operation::Search, 0, 77 << 56)]
+    );
+}
+
+#[test]
+fn a_copy_that_is_partly_of_what_the_slice_wrote_sees_it() {
+    let code = [
+        load(1, argument(0), 0, 8),
+        store(1, scratch(1), 0),
+        Instruction { x: scratch(10), y: scratch(0), w: 16, ..Instruction::new(Opcode::CopyBb) },
+        db(Opcode::Search, 0, 0, scratch(11)),
+        ret(2, 0),
+        commit(),
+    ];
+    assert_eq!(collected(&sliced(&code), &[4]), [(Operation::Search, 0, 4)]);
+}
+
+#[test]
+fn a_key_copied_from_a_computed_place_depends_on_what_computed_it() {
+    let copy = Instruction { x: scratch(0), y: argument(1), e: 3, w: 8, ..Instruction::new(Opcode::CopyBb) };
+    let search = [db(Opcode::Search, 1, 0, scratch(0)), ret(1, 1), commit()];
+    let mut code = vec![load(2, argument(0), 0, 1), constant(Opcode::Muli, 3, 2, 8), copy];
+    code.extend(search);
+    assert_eq!(collected(&sliced(&code), &[2, 10, 20, 30]), [(Operation::Search, 0, 30)]);
+    let mut code = vec![db(Opcode::Search, 0, 0, argument(0)), ret(1, 0), loadr(3, 1, A), copy];
+    code.extend(search);
+    assert_eq!(dependence(&code), Dependence { pc: 4, reason: Reason::Key });
+}
+
+#[test]
 fn the_header_is_no_argument() {
     let code = [db(Opcode::Search, 0, 0, 8), ret(1, 0), commit()];
     assert_eq!(dependence(&code), Dependence { pc: 0, reason: Reason::Key });
