@@ -166,5 +166,5 @@ fn fragments(verified: &Verified, access: &AccessSet) -> Vec<Program> {
     if verified.facts().iter().any(|facts| facts.needs_undo) {
         return Vec::new();
     }
-    fragments.iter().map(|fragment| fragment.program(verified)).collect()
+    fragments.iter().map(|fragment| Program::of_fragment(fragment, verified)).collect()
 }

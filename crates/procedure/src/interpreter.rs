@@ -13,7 +13,7 @@
 
 use std::cmp::Ordering;
 
-use crate::access::Operation;
+use crate::access::{Fragment, Operation};
 use crate::block::abort;
 use crate::isa::{Instruction, NO_LABEL, Opcode, SIGNED};
 use crate::verified::Verified;
@@ -130,12 +130,14 @@ impl Program {
         }
     }
 
-    /// Prepares one independent piece of a verified procedure ([`crate::access::Fragment`]): it writes without keeping
+    /// Prepares one independent piece of a verified procedure: it writes without keeping
     /// old bytes, because a separable procedure cannot abort once its planner has let it go.
     #[must_use]
-    pub(crate) fn of_fragment(code: &[Instruction], gp_registers: usize) -> Self {
-        let keep = vec![false; code.len()].into();
-        Self { code: code.into(), keep, commit_handler: None, abort_handler: None, gp_registers, cp_registers: 1 }
+    pub fn of_fragment(fragment: &Fragment, verified: &Verified) -> Self {
+        let keep = vec![false; fragment.code.len()].into();
+        let gp_registers = verified.gp_registers();
+        let code = fragment.code.clone().into();
+        Self { code, keep, commit_handler: None, abort_handler: None, gp_registers, cp_registers: 1 }
     }
 
     /// GP registers of its window.

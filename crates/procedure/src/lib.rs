@@ -11,7 +11,6 @@
 //! | [`block`] | the transaction block, and batches of blocks |
 //! | [`isa`] | the instruction set and its binary encoding, byte by byte |
 //! | [`program`] | a procedure as written: code, tables, parameters, results |
-//!
 //! | [`assembly`] | procedures as text, and back |
 //! | [`verify`] | what a procedure must prove before an engine runs it |
 //! | [`verified`] | a procedure that did, with the facts |
