@@ -391,8 +391,7 @@ impl BatchLocks {
     #[must_use]
     #[inline]
     pub fn is_closed(&self) -> bool {
-        self.grants.len() >= self.config.capacity as usize
-            || self.deferred.len() >= self.config.deferred_limit as usize
+        self.grants.len() >= self.config.capacity as usize || self.deferred.len() >= self.config.deferred_limit as usize
     }
 
     /// Grants or reserves; `Ok(false)` means that the caller must keep the transaction.

@@ -1,15 +1,25 @@
-//! Who may go.
+//! Who may go: the second narrow waist of Lockwork, and the lock managers on it.
 //!
-//! Every lock of Lockwork is the same object cut in two: a **decision**, a word of fixed size that answers "may it
-//! go now?", and **participants**, of any number, that answer "who holds, who waits?":
+//! Every lock is one object cut in two. The **decision word** has a fixed size and answers "may it go now?". The
+//! **participant line** has a variable size and answers "who holds, who waits?". The managers differ in where they put
+//! the two, and in how much of the second they need:
 //!
-//! | manager | decision | participants |
+//! | | decision word | participant line |
 //! |---|---|---|
-//! | [`batch`] | one epoch-stamped word a record, good for one batch | none: the batch is the participant; chains for hot records |
-//! | [`queue`] | mode and holders | an ordered list of requests |
-//! | [`word`] | holders and serial stamp, in the row's header | none: a transaction knows what it holds and polls |
+//! | [`batch`] | 64 bits per record: held and reserved mode, chain, epoch | none: the batch is the participant, its end the release |
+//! | [`queue`] | granted count and the mode of the head | ordered request list per record |
+//! | [`word`] | 64 bits in the row header: holder count and serial stamp | none: who waits asks again; for wait-die one more word with the age of the oldest holder |
+//! | lock service | mode, machine, incarnation in the data plane | agent on the holder's machine |
+//! | shared lock table | first word of a cache line | the rest of the line |
+//! | hazard table of a hardware pipeline | key hashes in flight | the stalled instruction |
 //!
-//! [`vocabulary`] is what all of them speak. This crate takes no clock, no randomness and no I/O.
+//! The last three live elsewhere. All speak one [`vocabulary`].
+//!
+//! Which one: [`batch`] if transactions arrive in batches with known access sets (fastest, deterministic, parallel
+//! without atomics); [`queue`] if they arrive one by one and order must be kept; [`word`] if access sets are not known
+//! beforehand.
+//!
+//! This crate is part of the deep core: no clock, no randomness, no I/O, no threads. Callers poll.
 
 pub mod batch;
 pub mod queue;

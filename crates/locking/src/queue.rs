@@ -150,7 +150,7 @@ impl QueueLocks {
     }
 
     /// Takes all requests of `owner` out of their queues, granted or not, and calls `ready` for every other owner whose
-    /// last missing request was granted by that, in the order of the set and then of the queue.
+    /// last missing request was granted by that: the last record of the set first, and within a record in queue order.
     ///
     /// # Errors
     /// [`QueueError::NothingHeld`].
@@ -201,60 +201,39 @@ impl QueueLocks {
 
     #[inline]
     fn append(&mut self, owner: u32, request: Request, state: &mut OwnerState) {
-        let record = *self.table.enter(request.id.0);
-        if record.tail != NONE && self.nodes[record.tail as usize].owner == owner {
-            self.strengthen(request, state);
+        let Self { table, nodes, free, .. } = self;
+        let record = table.enter(request.id.0);
+        let tail = record.tail;
+        if tail != NONE && nodes[tail as usize].owner == owner {
+            strengthen(record, &mut nodes[tail as usize], request.mode, state);
             return;
         }
-        let granted = record.head == NONE
-            || record.waiting == NONE && compatible(self.nodes[record.head as usize].mode, request.mode);
-        let node = Node {
-            id: request.id.0,
-            next: NONE,
-            previous: record.tail,
-            sibling: state.first,
-            owner,
-            mode: request.mode,
-            granted,
-        };
-        let at = self.allocate(node);
-        if record.tail != NONE {
-            self.nodes[record.tail as usize].next = at;
+        let granted =
+            record.head == NONE || record.waiting == NONE && compatible(nodes[record.head as usize].mode, request.mode);
+        let at = allocate(
+            nodes,
+            free,
+            Node {
+                id: request.id.0,
+                next: NONE,
+                previous: tail,
+                sibling: state.first,
+                owner,
+                mode: request.mode,
+                granted,
+            },
+        );
+        match tail {
+            NONE => record.head = at,
+            tail => nodes[tail as usize].next = at,
+        }
+        record.tail = at;
+        record.granted += u32::from(granted);
+        if !granted && record.waiting == NONE {
+            record.waiting = at;
         }
         state.first = at;
         state.waiting += u32::from(!granted);
-        let head = if record.head == NONE { at } else { record.head };
-        let waiting = if granted || record.waiting != NONE { record.waiting } else { at };
-        *self.table.enter(request.id.0) =
-            Record { head, tail: at, waiting, granted: record.granted + u32::from(granted) };
-    }
-
-    /// A second request of one set for one record: its node is the tail, because a set is appended in one step.
-    fn strengthen(&mut self, request: Request, state: &mut OwnerState) {
-        let record = self.table.get(request.id.0);
-        let tail = record.tail;
-        let node = &mut self.nodes[tail as usize];
-        let stronger = node.mode.join(request.mode);
-        if node.granted && record.granted > 1 && stronger != node.mode {
-            // It was granted beside others, who exclude the stronger mode: it waits for them.
-            node.granted = false;
-            record.granted -= 1;
-            record.waiting = tail;
-            state.waiting += 1;
-        }
-        node.mode = stronger;
-    }
-
-    #[inline]
-    fn allocate(&mut self, node: Node) -> u32 {
-        if self.free == NONE {
-            self.nodes.push(node);
-            return (self.nodes.len() - 1) as u32;
-        }
-        let at = self.free;
-        self.free = self.nodes[at as usize].next;
-        self.nodes[at as usize] = node;
-        at
     }
 
     /// Unlinks one node, frees it and grants what it was in the way of.
@@ -297,6 +276,32 @@ impl QueueLocks {
             }
         }
     }
+}
+
+/// A second request of one set for one record. Its node is the tail, because a set is appended in one step.
+fn strengthen(record: &mut Record, node: &mut Node, mode: LockMode, state: &mut OwnerState) {
+    let stronger = node.mode.join(mode);
+    if node.granted && record.granted > 1 && stronger != node.mode {
+        // It was granted beside others, who exclude the stronger mode: it waits for them.
+        node.granted = false;
+        record.granted -= 1;
+        record.waiting = record.tail;
+        state.waiting += 1;
+    }
+    node.mode = stronger;
+}
+
+/// Puts `node` into the slab; its index.
+#[inline]
+fn allocate(nodes: &mut Vec<Node>, free: &mut u32, node: Node) -> u32 {
+    if *free == NONE {
+        nodes.push(node);
+        return (nodes.len() - 1) as u32;
+    }
+    let at = *free;
+    *free = nodes[at as usize].next;
+    nodes[at as usize] = node;
+    at
 }
 
 #[cfg(test)]
