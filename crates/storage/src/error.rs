@@ -1,0 +1,67 @@
+//! What storage refuses.
+
+use lockwork_memory::OutOfMemory;
+use lockwork_procedure::schema::Catalog;
+
+use crate::database::Database;
+
+/// What storage refuses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StorageError {
+    /// The system gave no memory.
+    #[error("out of memory: {0}")]
+    Memory(String),
+    /// All row numbers of a table are in use.
+    #[error("table '{table}' is full: it has 4,294,967,295 rows, the most possible")]
+    TooManyRows {
+        /// The table.
+        table: String,
+    },
+    /// A row image of the wrong length.
+    #[error("a row of table '{table}' has {wanted} bytes after its header, and {found} were given")]
+    RowLength {
+        /// The table.
+        table: String,
+        /// Bytes given.
+        found: usize,
+        /// Bytes wanted.
+        wanted: usize,
+    },
+    /// A row with this key exists.
+    #[error("table '{table}' has a row with this key already")]
+    Duplicate {
+        /// The table.
+        table: String,
+    },
+    /// Two tables of one name.
+    #[error("there is a table '{0}' already; choose another name")]
+    DuplicateTable(String),
+    /// More tables than numbers for them.
+    #[error("there are 65,535 tables, the most possible")]
+    TooManyTables,
+    /// No such table.
+    #[error("no table is called '{table}'; {known}")]
+    UnknownTable {
+        /// The name that was asked for.
+        table: String,
+        /// The tables there are, in words.
+        known: String,
+    },
+}
+
+impl From<OutOfMemory> for StorageError {
+    fn from(error: OutOfMemory) -> Self {
+        Self::Memory(error.to_string())
+    }
+}
+
+impl StorageError {
+    /// There is no table `name`; the message lists those of `database`.
+    #[must_use]
+    pub fn unknown_table(name: &str, database: &Database) -> Self {
+        let names = database.table_names();
+        let known = if names.is_empty() { "there are none".into() } else { format!("there are: {}", names.join(", ")) };
+        Self::UnknownTable { table: name.to_string(), known }
+    }
+}

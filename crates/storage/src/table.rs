@@ -1,0 +1,282 @@
+//! A table: rows, the point index, and the ordered index if the schema asks for one.
+//!
+//! Indexes are safe to use from many threads at once. The *contents* of rows are not guarded here: who reads or writes them
+//! has made sure, by locks or by planning, that it may.
+
+use std::sync::Arc;
+
+use lockwork_memory::Pages;
+use lockwork_procedure::key::{Key, KeyFormat};
+use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
+
+use crate::digest::{Digest, Digester};
+use crate::error::StorageError;
+use crate::hash::HashIndex;
+use crate::ordered::OrderedIndex;
+use crate::row::{FREE, LIVE, RowPtr, STATE_MASK};
+use crate::slab::{Allocated, NoRow, Slab};
+use std::sync::atomic::Ordering;
+
+/// What became of an insert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    /// A new row.
+    New(RowPtr),
+    /// There was one with this key, in whatever state.
+    Exists(RowPtr),
+}
+
+/// Bytes that a table takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableMemory {
+    /// Bytes reserved for rows.
+    pub rows_bytes: usize,
+    /// Bytes of the point index.
+    pub index_bytes: usize,
+    /// Bytes of the ordered index.
+    pub ordered_bytes: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Table {
+    schema: Arc<TableSchema>,
+    format: KeyFormat,
+    slab: Slab,
+    hash: HashIndex,
+    ordered: Option<OrderedIndex>,
+    exact: bool,
+}
+
+impl Table {
+    /// An empty table with room for `capacity_hint` rows; it grows beyond that.
+    ///
+    /// # Errors
+    /// [`StorageError::Memory`] and [`StorageError::TooManyRows`].
+    pub fn new(schema: Arc<TableSchema>, capacity_hint: usize, pages: Pages) -> Result<Self, StorageError> {
+        let format = KeyFormat::of(&schema);
+        let exact = format.fits_one_word();
+        let slab = Slab::new(schema.stride(), capacity_hint, pages).map_err(|error| no_row(error, &schema))?;
+        let hash = HashIndex::new(capacity_hint, exact, pages)?;
+        let ordered = schema.is_ordered().then(OrderedIndex::new);
+        Ok(Self { schema, format, slab, hash, ordered, exact })
+    }
+
+    /// Its schema.
+    #[must_use]
+    #[inline]
+    pub fn schema(&self) -> &TableSchema {
+        &self.schema
+    }
+
+    /// How its key images become keys.
+    #[must_use]
+    #[inline(always)]
+    pub fn key_format(&self) -> &KeyFormat {
+        &self.format
+    }
+
+    /// Rows in the index, whatever their state; exact when nobody is changing it.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.hash.len()
+    }
+
+    /// Whether there is no row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What stands for a key in the point index.
+    #[inline(always)]
+    fn tag(&self, hash: u64, key: &Key) -> u64 {
+        if self.exact { key.0[0] } else { hash }
+    }
+
+    /// Whether row `number` has this key; asked only where tags are not whole keys.
+    #[inline]
+    fn has_key(&self, number: u32, key: &Key) -> bool {
+        // SAFETY: the number stands, or stood a moment ago, in the index, so it was allocated.
+        let row = unsafe { self.slab.row(number) };
+        self.format.encode(&row.read_key(self.format.image_bytes())) == *key
+    }
+
+    /// Brings the index bucket of a key's hash into cache.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        self.hash.prefetch(hash);
+    }
+
+    /// The row of a key, in whatever state. `hash` is the key's.
+    #[inline(always)]
+    #[must_use]
+    pub fn find(&self, hash: u64, key: &Key) -> Option<RowPtr> {
+        let number = self.hash.find(hash, self.tag(hash, key), |row| self.has_key(row, key))?;
+        // SAFETY: numbers in the index are allocated.
+        Some(unsafe { self.slab.row(number) })
+    }
+
+    /// Creates a row: its values and its word zero, its key `key_image`, its state `state`. Of several inserts of one
+    /// key at the same time exactly one creates it.
+    ///
+    /// # Errors
+    /// [`StorageError::Memory`] and [`StorageError::TooManyRows`]; then nothing has changed.
+    ///
+    /// # Panics
+    /// When `key_image` is shorter than the key.
+    pub fn insert(&self, hash: u64, key: &Key, key_image: &[u8], state: u8) -> Result<Inserted, StorageError> {
+        let image = &key_image[..self.format.image_bytes()];
+        let make = || {
+            let allocated = self.slab.allocate().map_err(|error| no_row(error, &self.schema))?;
+            self.fill(allocated, image, state);
+            Ok::<u32, StorageError>(allocated.number)
+        };
+        let inserted = self.hash.insert(hash, self.tag(hash, key), |row| self.has_key(row, key), make)?;
+        // SAFETY: numbers in the index are allocated.
+        let row = |number| unsafe { self.slab.row(number) };
+        Ok(match inserted {
+            Err(number) => Inserted::Exists(row(number)),
+            Ok(number) => {
+                if let Some(ordered) = &self.ordered {
+                    ordered.insert(key, number);
+                }
+                Inserted::New(row(number))
+            }
+        })
+    }
+
+    fn fill(&self, allocated: Allocated, image: &[u8], state: u8) {
+        // SAFETY: the row was allocated for us alone.
+        let row = unsafe { self.slab.row(allocated.number) };
+        if !allocated.zeroed {
+            let (start, end) = (self.schema.values_start() as usize, self.schema.row_bytes() as usize);
+            // SAFETY: the values lie in the row, which is ours alone; header and key are written below as atomics.
+            unsafe { row.as_ptr().add(start).write_bytes(0, end - start) };
+        }
+        row.write_key(image);
+        row.word().store(0, Ordering::Relaxed);
+        row.state().store(u64::from(state), Ordering::Release);
+    }
+
+    /// Takes the row of a key out of all indexes and gives its memory back. Returns whether there was one.
+    ///
+    /// # Safety
+    /// Nobody else uses the row, nor will by an address found before.
+    pub unsafe fn remove(&self, hash: u64, key: &Key) -> bool {
+        let removed = self.hash.remove(hash, self.tag(hash, key), |row| self.has_key(row, key));
+        let Some(number) = removed else { return false };
+        if let Some(ordered) = &self.ordered {
+            ordered.remove(key);
+        }
+        // SAFETY: the number was in the index, so it is allocated; the caller promises that nobody uses the row.
+        unsafe {
+            self.slab.row(number).state().store(u64::from(FREE), Ordering::Release);
+            self.slab.free(number);
+        }
+        true
+    }
+
+    /// Calls `f` with the first `limit` live rows from key `from` on, in ascending order of their keys.
+    ///
+    /// # Panics
+    /// When the table is not ordered; the verifier refuses procedures that scan such a table.
+    #[inline]
+    pub fn scan(&self, from: &Key, limit: usize, mut f: impl FnMut(RowPtr)) {
+        let ordered = self.ordered.as_ref().expect("only ordered tables are scanned");
+        let mut left = limit;
+        if left == 0 {
+            return;
+        }
+        ordered.scan(from, |number| {
+            // SAFETY: numbers in the index are allocated.
+            let row = unsafe { self.slab.row(number) };
+            if row.is_live() {
+                f(row);
+                left -= 1;
+            }
+            left > 0
+        });
+    }
+
+    /// Calls `f` with every live row, in no particular order. Call it while nobody inserts or removes.
+    pub fn for_each(&self, mut f: impl FnMut(RowPtr)) {
+        self.slab.for_each(|row| {
+            if row.state().load(Ordering::Acquire) & STATE_MASK == u64::from(LIVE) {
+                f(row);
+            }
+        });
+    }
+
+    /// Inserts a row by its image: its bytes from offset 16 to the end.
+    ///
+    /// # Errors
+    /// [`StorageError::RowLength`], [`StorageError::Duplicate`], or no memory; then nothing has changed.
+    pub fn load(&self, image: &[u8]) -> Result<RowPtr, StorageError> {
+        let wanted = (self.schema.row_bytes() - ROW_HEADER_BYTES) as usize;
+        if image.len() != wanted {
+            let table = self.schema.name().to_string();
+            return Err(StorageError::RowLength { table, found: image.len(), wanted });
+        }
+        let key = self.format.encode(image);
+        match self.insert(key.hash(), &key, image, LIVE)? {
+            Inserted::Exists(_) => Err(StorageError::Duplicate { table: self.schema.name().to_string() }),
+            Inserted::New(row) => {
+                let start = self.format.image_bytes();
+                // SAFETY: the row is new and its image is as long as the one given; the key stands already.
+                unsafe {
+                    let values = row.as_ptr().add(ROW_HEADER_BYTES as usize + start);
+                    values.copy_from_nonoverlapping(image.as_ptr().add(start), wanted - start);
+                }
+                Ok(row)
+            }
+        }
+    }
+
+    /// The row's bytes after its header.
+    ///
+    /// # Safety
+    /// The row is this table's, and nobody writes it while the slice is used.
+    #[must_use]
+    pub unsafe fn row_image(&self, row: RowPtr) -> &[u8] {
+        // SAFETY: as the caller's.
+        unsafe { &*row.image(&self.schema) }
+    }
+
+    /// Bytes that it takes.
+    #[must_use]
+    pub fn memory(&self) -> TableMemory {
+        TableMemory {
+            rows_bytes: self.slab.bytes(),
+            index_bytes: self.hash.bytes(),
+            ordered_bytes: self.ordered.as_ref().map_or(0, OrderedIndex::bytes),
+        }
+    }
+
+    /// Digest of its live rows. Call it while nobody writes.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        let mut digester = Digester::new(self.schema.name());
+        // SAFETY: nobody writes, by the caller's promise.
+        self.for_each(|row| digester.add(unsafe { self.row_image(row) }));
+        digester.finish()
+    }
+
+    /// Frees what removals left behind in the ordered index.
+    ///
+    /// # Safety
+    /// Nobody is scanning.
+    pub unsafe fn reclaim(&self) {
+        if let Some(ordered) = &self.ordered {
+            // SAFETY: as the caller's.
+            unsafe { ordered.reclaim() }
+        }
+    }
+}
+
+fn no_row(error: NoRow, schema: &TableSchema) -> StorageError {
+    match error {
+        NoRow::Full => StorageError::TooManyRows { table: schema.name().to_string() },
+        NoRow::Memory(error) => error.into(),
+    }
+}
