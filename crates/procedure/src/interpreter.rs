@@ -37,6 +37,9 @@ pub struct Request {
     pub column: u8,
 }
 
+// SAFETY: addresses in a block that belongs to the transaction, whichever thread runs it.
+unsafe impl Send for Request {}
+
 /// The answer to a RET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {

@@ -125,10 +125,10 @@ fn check_one(at: usize, i: &Instruction, tables: &[TableUse], section: &Range<us
         return refuse(at, format!("it goes to instruction {target}, outside its section ({start} to {end})"));
     }
     match i.opcode {
-        Opcode::Load | Opcode::Store | Opcode::Loadr | Opcode::Storer => {
-            if !matches!(i.w, 1 | 2 | 4 | 8) && !matches!(i.w ^ SIGNED, 1 | 2 | 4) {
-                return refuse(at, format!("a width of {:#x} is not possible; use 1, 2, 4 (signed or not) or 8", i.w));
-            }
+        Opcode::Load | Opcode::Store | Opcode::Loadr | Opcode::Storer
+            if !matches!(i.w, 1 | 2 | 4 | 8) && !matches!(i.w ^ SIGNED, 1 | 2 | 4) =>
+        {
+            return refuse(at, format!("a width of {:#x} is not possible; use 1, 2, 4 (signed or not) or 8", i.w));
         }
         Opcode::CopyBb | Opcode::CopyBr | Opcode::CopyRb | Opcode::CopyRr if i.w == 0 => {
             return refuse(at, "it copies no byte; copy at least one");
@@ -184,13 +184,11 @@ pub(super) fn target(i: &Instruction) -> Option<usize> {
     jumps.then_some(i.x as usize)
 }
 
-/// Where control can go from `at`: on, and to the target.
+/// Where control can go from `at`: on (past the end of its section only before [`check_fields`]), and to the target.
 pub(super) fn successors(code: &[Instruction], at: usize) -> [Option<usize>; 2] {
     let i = &code[at];
     let on = !matches!(i.opcode, Opcode::Jmp | Opcode::Commit | Opcode::Abort);
-    let next = (on && at + 1 <= code.len()).then_some(at + 1);
-    // The end of the code is no instruction: only the check for running past the end may see it.
-    [next.filter(|&next| next < code.len() || on), target(i)]
+    [on.then_some(at + 1), target(i)]
 }
 
 /// The register windows that a procedure needs.
