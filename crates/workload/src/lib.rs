@@ -1,1 +1,169 @@
-//! (see the crate description)
+//! Workloads: what clients ask of a database, made from a seed, and the proof afterwards that it was done.
+//!
+//! A workload says which tables it needs, which procedures (as assembly text) and which rows to begin with; it fills
+//! batches with calls, and it checks results and final contents. It knows nothing of engines: the caller
+//! assembles and registers the procedures, loads the rows and moves the batches. So one workload is a benchmark, a
+//! test of serial equivalence and a demonstration.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`random`] | a seeded generator with independent streams |
+//! | [`zipf`] | skewed ranks after Gray et al. |
+//! | [`value`] | values that show when they were torn |
+//! | [`ycsb`] | the YCSB core workloads, with one or more operations a transaction |
+//!
+//! Invariant: everything generated is a function of the configuration alone, seed included; the sizes of the batches
+//! matter only where a workload inserts rows, since new keys are used from the next [`Workload::fill`] on.
+
+pub mod random;
+pub mod value;
+pub mod ycsb;
+pub mod zipf;
+
+use lockwork_procedure::block::Batch;
+use lockwork_procedure::program::Procedure;
+use lockwork_procedure::schema::{SchemaError, TableSchema};
+
+/// Why a workload cannot be, or was not done right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkloadError {
+    /// An option has a value that is not possible.
+    #[error("option '{option}' is {value}; {expected}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What is possible.
+        expected: String,
+    },
+    /// A property has a value that is not possible.
+    #[error("{file}:{line}: property '{key}' is '{value}'; {expected}")]
+    Property {
+        /// The file, or `-p` for the command line.
+        file: String,
+        /// The line, from 1; for the command line, which `-p` it was; 0 when the value is a default.
+        line: usize,
+        /// The property.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What is possible.
+        expected: String,
+    },
+    /// A line of a property file cannot be read.
+    #[error("{file}:{line}: {problem}")]
+    Syntax {
+        /// The file, or `-p` for the command line.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// The rows do not fit a table.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// A procedure is not registered.
+    #[error("procedure '{0}' is not registered; register all of the workload's sources, then bind it")]
+    Unbound(String),
+    /// A procedure of the right name is not the workload's own.
+    #[error("procedure '{procedure}' has no field '{field}' of the type and size that the workload's own one has")]
+    Foreign {
+        /// The procedure.
+        procedure: String,
+        /// The parameter or result.
+        field: String,
+    },
+    /// The blocks of a batch are too short.
+    #[error("the batch has blocks of {stride} bytes; the workload needs {needed}")]
+    ShortBlocks {
+        /// Bytes of a block of the batch.
+        stride: usize,
+        /// Bytes that the longest call needs.
+        needed: u32,
+    },
+    /// The data is wrong: something of what the workload promises does not hold.
+    #[error("check failed: {0}")]
+    Violation(String),
+}
+
+/// Finds a registered procedure by name: its id, and the procedure itself.
+pub type Lookup<'a> = dyn FnMut(&str) -> Option<(u32, Procedure)> + 'a;
+/// Calls what it is given for every row of the database: table name, row image (the row after its header).
+pub type Export<'a> = dyn FnMut(&mut dyn FnMut(&str, &[u8])) + 'a;
+
+/// A workload; see the module. The order of use is: create [`Self::schemas`], load every [`Self::row_image`], register
+/// [`Self::sources`], [`Self::bind`], then [`Self::fill`] and run batches, then check.
+pub trait Workload: Send {
+    /// Its name, as on the command line.
+    fn name(&self) -> String;
+
+    /// Its effective parameters, in one line.
+    fn describe(&self) -> String;
+
+    /// Its tables.
+    fn schemas(&self) -> Vec<TableSchema>;
+
+    /// How many rows to load into table number `table` of [`Self::schemas`]; 0 for a table it does not have.
+    fn row_count(&self, table: usize) -> u64;
+
+    /// Writes row `row` (from 0) of table number `table` into `image`, which is cleared first: the row's bytes
+    /// after its header, as the schema lays them out, padding zero.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    fn row_image(&self, table: usize, row: u64, image: &mut Vec<u8>);
+
+    /// Its procedures: name and assembly text.
+    fn sources(&self) -> Vec<(String, String)>;
+
+    /// Learns ids and layouts of the registered procedures. On an error the workload is as it was.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Unbound`] and [`WorkloadError::Foreign`].
+    fn bind(&mut self, lookup: &mut Lookup<'_>) -> Result<(), WorkloadError>;
+
+    /// Appends up to `transactions` calls to `batch`, fewer when it is full, and says how many.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Unbound`] before [`Self::bind`], and [`WorkloadError::ShortBlocks`]; the batch is unchanged.
+    fn fill(&mut self, batch: &mut Batch, transactions: usize) -> Result<usize, WorkloadError>;
+
+    /// Bytes of the longest block.
+    fn block_bytes(&self) -> u32;
+
+    /// Bytes of rows that a transaction reads and writes, on average, keys not counted.
+    fn payload_bytes(&self) -> u32;
+
+    /// How many rows the committed transactions of a batch inserted.
+    fn committed_inserts(&self, batch: &Batch) -> u64;
+
+    /// Checks the results of the committed transactions of a batch, and says how many values it looked at.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Violation`] names the first wrong one.
+    fn check_results(&self, batch: &Batch) -> Result<u64, WorkloadError>;
+
+    /// Checks the whole contents, when nothing is in flight, and says in words what holds. `committed_inserts` is the sum
+    /// of [`Self::committed_inserts`] over all batches.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Violation`] names the first thing that is wrong.
+    fn check(&mut self, export: &mut Export<'_>, committed_inserts: u64) -> Result<String, WorkloadError>;
+}
+
+/// An option that is not possible.
+pub(crate) fn refuse<T>(
+    option: &'static str,
+    value: impl ToString,
+    expected: impl Into<String>,
+) -> Result<T, WorkloadError> {
+    Err(WorkloadError::Option { option, value: value.to_string(), expected: expected.into() })
+}
+
+/// Requires `lo <= value <= hi` of an option.
+pub(crate) fn within(option: &'static str, value: u64, lo: u64, hi: u64) -> Result<(), WorkloadError> {
+    if (lo..=hi).contains(&value) { Ok(()) } else { refuse(option, value, format!("{lo} to {hi} is possible")) }
+}
