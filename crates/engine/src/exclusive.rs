@@ -30,6 +30,9 @@ pub struct Undo {
     bytes: Vec<u8>,
 }
 
+// SAFETY: the addresses are of rows that the transaction holds; they mean the same on every thread.
+unsafe impl Send for Undo {}
+
 impl Undo {
     /// Keeps `length` bytes of `row` from `offset` on.
     ///
@@ -218,9 +221,8 @@ impl Executor {
         };
         let mut context = Context::at(0);
         // SAFETY: the windows are wide enough; block and rows are the caller's promise.
-        let stop = unsafe {
-            run(&registered.program, &mut context, &mut self.registers, &mut self.cps, block, &mut host)
-        };
+        let stop =
+            unsafe { run(&registered.program, &mut context, &mut self.registers, &mut self.cps, block, &mut host) };
         match stop {
             Stop::Committed => {
                 // SAFETY: as above.

@@ -24,7 +24,7 @@ const INLINE_BLOCKS: usize = 64;
 
 /// What a scheme works on.
 #[derive(Debug)]
-pub struct Core {
+pub(crate) struct Core {
     /// All tables.
     pub database: Database,
     /// All procedures.
@@ -34,7 +34,7 @@ pub struct Core {
 }
 
 /// How one batch is run.
-pub trait Scheme: Send + 'static {
+pub(crate) trait Scheme: Send + 'static {
     /// The engine's name.
     const NAME: &'static str;
     /// The order that it is equivalent to.
@@ -50,7 +50,7 @@ struct State<S> {
 }
 
 /// An engine made of a scheme.
-pub struct HostEngine<S: Scheme> {
+pub(crate) struct HostEngine<S: Scheme> {
     state: Arc<Mutex<State<S>>>,
     options: Options,
     to_leader: Option<Sender<Batch>>,
@@ -62,7 +62,7 @@ pub struct HostEngine<S: Scheme> {
 
 impl<S: Scheme> HostEngine<S> {
     /// Starts the threads of an engine over an empty database.
-    pub fn new(scheme: S, options: Options) -> Result<Self, EngineError> {
+    pub(crate) fn new(scheme: S, options: Options) -> Result<Self, EngineError> {
         let core = Core { database: Database::new(options.pages), registry: Registry::default(), first_sequence: 0 };
         let state = Arc::new(Mutex::new(State { core, scheme }));
         let failed = |error: std::io::Error| EngineError::Worker(format!("could not be started: {error}"));
@@ -107,6 +107,8 @@ fn run<S: Scheme>(state: &mut State<S>, team: &Team, mut batch: Batch) -> Comple
     let start = Instant::now();
     let mut report = state.scheme.run(&state.core, team, &mut batch);
     state.core.first_sequence += batch.len() as u64;
+    // SAFETY: batches run one after the other, so no transaction is running.
+    unsafe { state.core.database.reclaim() };
     report.total_ns = start.elapsed().as_nanos() as u64;
     Completed { batch, report }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use lockwork_locking::LockMode;
 use lockwork_procedure::access::{AccessSet, Operation, Straight, access_set};
 use lockwork_procedure::interpreter::Program;
 use lockwork_procedure::isa::Opcode;
@@ -41,6 +42,9 @@ pub struct Registered {
     pub fragments: Vec<Program>,
     /// Its tables, by slot.
     pub tables: Vec<Arc<Table>>,
+    /// How it locks each of its tables as a whole, by slot: shared if it scans it, with intent if it inserts or removes
+    /// in a table with ordered keys, exclusively if it does both.
+    pub table_modes: Vec<Option<LockMode>>,
     /// At a glance.
     pub traits: Traits,
     /// Bytes of its block.
@@ -92,9 +96,10 @@ impl Registry {
             self.scanned[table] = true;
         }
         let program = Program::new(&verified);
+        let table_modes = table_modes(&verified);
         let block_bytes = layout.block_bytes as usize;
         let registered =
-            Registered { verified, access, program, fragments, tables, traits, block_bytes, results };
+            Registered { verified, access, program, fragments, tables, table_modes, traits, block_bytes, results };
         let id = self.procedures.len() as u32;
         self.procedures.push(Arc::new(registered));
         self.ids.insert(name, id);
@@ -138,10 +143,28 @@ impl Registry {
     }
 }
 
+fn table_modes(verified: &Verified) -> Vec<Option<LockMode>> {
+    let tables = verified.tables();
+    let mut modes: Vec<Option<LockMode>> = vec![None; tables.len()];
+    for instruction in verified.procedure().code.iter().filter(|i| i.opcode.is_db()) {
+        let table = &tables[usize::from(instruction.d)];
+        let mode = match Operation::of(instruction.opcode) {
+            Operation::Scan => LockMode::Shared,
+            Operation::Insert | Operation::Remove if table.schema.is_ordered() => LockMode::IntentExclusive,
+            _ => continue,
+        };
+        // The same table can stand in two slots.
+        for (known, other) in modes.iter_mut().zip(tables).filter(|(_, other)| other.id == table.id) {
+            debug_assert_eq!(other.id, table.id);
+            *known = Some(known.map_or(mode, |known| known.join(mode)));
+        }
+    }
+    modes
+}
+
 fn traits(verified: &Verified, access: &AccessSet, separable: bool) -> Traits {
     let procedure = verified.procedure();
-    let operations =
-        || procedure.code.iter().filter(|i| i.opcode.is_db()).map(|i| Operation::of(i.opcode));
+    let operations = || procedure.code.iter().filter(|i| i.opcode.is_db()).map(|i| Operation::of(i.opcode));
     let structural = |o: Operation| matches!(o, Operation::Insert | Operation::Remove | Operation::Scan);
     let single = match access {
         AccessSet::Straight(straight) => {

@@ -64,12 +64,7 @@ pub fn serial_order(batch: &Batch, order: SerialOrder) -> Vec<usize> {
 ///
 /// # Errors
 /// The first [`Difference`].
-pub fn replay(
-    oracle: &mut dyn Engine,
-    completed: &Batch,
-    number: usize,
-    order: SerialOrder,
-) -> Result<(), Difference> {
+pub fn replay(oracle: &mut dyn Engine, completed: &Batch, number: usize, order: SerialOrder) -> Result<(), Difference> {
     let indexes = serial_order(completed, order);
     let mut again = Batch::new(completed.stride() as u32, completed.len()).map_err(EngineError::from)?;
     // A transaction that the engine gave up on has no place in the serial order: it did not happen.
@@ -89,7 +84,12 @@ pub fn replay(
         let outcome = |block: lockwork_procedure::block::Block<'_>| (block.status(), block.abort_code());
         if outcome(found) != outcome(expected) {
             let text = |block| format!("{:?}", outcome(block));
-            return Err(Difference::Outcome { batch: number, block: index, found: text(found), expected: text(expected) });
+            return Err(Difference::Outcome {
+                batch: number,
+                block: index,
+                found: text(found),
+                expected: text(expected),
+            });
         }
         let Some(registered) = oracle.procedure(found.procedure()) else { continue };
         let (start, length) = registered.results;

@@ -122,37 +122,33 @@ pub fn release_exclusive(word: &AtomicU64, with: u64) {
 }
 
 /// A lock of a whole, say a table, for two groups that exclude each other but not their own: those who read all of
-/// it ([`LockMode::Shared`]) and those who change parts of it ([`LockMode::IntentExclusive`]).
+/// it ([`LockMode::Shared`]) and those who change parts of it ([`LockMode::IntentExclusive`]). Who does both takes it
+/// exclusively.
 ///
-/// The word is laid out as a record's, except that bit 15 says which group holds it and bits 0..15 count its members.
+/// The word is laid out as a record's, except that bit 15 says which group holds it and bits 0..15 count its members;
+/// a count of 0x7FFF is one exclusive holder.
 pub mod group {
     use super::{AtomicU64, Conflict, LockMode, Ordering, STAMP_SHIFT, stamp};
 
     const INTENT: u64 = 1 << 15;
     const COUNT: u64 = INTENT - 1;
 
-    fn group_of(mode: LockMode) -> u64 {
-        match mode {
-            LockMode::Shared => 0,
-            LockMode::IntentExclusive => INTENT,
-            LockMode::Exclusive => panic!("a group lock has no exclusive mode"),
-        }
-    }
-
-    /// Joins the group of `mode` and returns the stamp.
+    /// Takes the lock in `mode` and returns the stamp.
     ///
     /// # Errors
-    /// [`Conflict`] when the other group holds it.
+    /// [`Conflict`] when it is held in a mode that does not go with this one.
     #[inline]
     pub fn try_enter(word: &AtomicU64, mode: LockMode) -> Result<u64, Conflict> {
-        let group = group_of(mode);
         let mut current = word.load(Ordering::Relaxed);
         loop {
-            let count = current & COUNT;
-            if (count > 0 && current & INTENT != group) || count == COUNT {
-                return Err(Conflict);
-            }
-            let next = (stamp(current) << STAMP_SHIFT) | group | (count + 1);
+            let (count, group) = (current & COUNT, current & INTENT);
+            let holders = match mode {
+                LockMode::Exclusive if count == 0 => COUNT,
+                LockMode::Shared if count == 0 || (group == 0 && count < COUNT - 1) => count + 1,
+                LockMode::IntentExclusive if count == 0 || (group != 0 && count < COUNT - 1) => INTENT | (count + 1),
+                _ => return Err(Conflict),
+            };
+            let next = (stamp(current) << STAMP_SHIFT) | holders;
             match word.compare_exchange_weak(current, next, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Ok(stamp(current)),
                 Err(now) => current = now,
@@ -160,18 +156,22 @@ pub mod group {
         }
     }
 
-    /// Leaves the group of `mode`, with the stamp of the transaction, or zero if it aborted.
+    /// Gives the lock back, with the stamp of the transaction, or zero if it aborted.
     ///
     /// # Panics
-    /// When that group does not hold the lock.
+    /// When it is not held in this mode.
     #[inline]
     pub fn leave(word: &AtomicU64, mode: LockMode, with: u64) {
-        let group = group_of(mode);
         let mut current = word.load(Ordering::Relaxed);
         loop {
-            let count = current & COUNT;
-            assert!(count > 0 && current & INTENT == group, "a group lock is left by one who is not in it");
-            let next = (stamp(current).max(with) << STAMP_SHIFT) | group | (count - 1);
+            let (count, group) = (current & COUNT, current & INTENT);
+            let holders = match mode {
+                LockMode::Exclusive if count == COUNT => 0,
+                LockMode::Shared if group == 0 && (1..COUNT).contains(&count) => count - 1,
+                LockMode::IntentExclusive if group != 0 && (1..COUNT).contains(&count) => INTENT | (count - 1),
+                _ => panic!("a group lock is left by one who is not in it"),
+            };
+            let next = (stamp(current).max(with) << STAMP_SHIFT) | holders;
             match word.compare_exchange_weak(current, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => current = now,
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn groups_exclude_each_other_only() {
-        use LockMode::{IntentExclusive, Shared};
+        use LockMode::{Exclusive, IntentExclusive, Shared};
         let word = AtomicU64::new(0);
         assert_eq!(group::try_enter(&word, IntentExclusive), Ok(0));
         assert_eq!(group::try_enter(&word, IntentExclusive), Ok(0));
@@ -258,6 +258,13 @@ mod tests {
         group::leave(&word, IntentExclusive, 0);
         assert_eq!((group::try_enter(&word, Shared), group::try_enter(&word, Shared)), (Ok(9), Ok(9)));
         assert_eq!(group::try_enter(&word, IntentExclusive), Err(Conflict));
+        assert_eq!(group::try_enter(&word, Exclusive), Err(Conflict));
+        group::leave(&word, Shared, 0);
+        group::leave(&word, Shared, 0);
+        assert_eq!(group::try_enter(&word, Exclusive), Ok(9));
+        assert_eq!(group::try_enter(&word, Shared), Err(Conflict));
+        group::leave(&word, Exclusive, 10);
+        assert_eq!(group::try_enter(&word, Shared), Ok(10));
     }
 
     #[test]

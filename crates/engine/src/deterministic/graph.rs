@@ -1,0 +1,484 @@
+//! Graph plans: for transactions that touch several records and cannot be cut into pieces.
+//!
+//! Every record has a queue of *groups* in batch order: neighbours that may hold it together (readers, say) are one
+//! group, a writer is a group alone. A transaction may run when it is in the first group of every one of its records;
+//! when it has run it leaves its groups, and when a group is empty the next one moves up. This is the ordered lock
+//! queue of Calvin with all requests known beforehand, so that it is built by every worker for its own partition of the
+//! records without a lock, and taken down with one atomic decrement an access.
+//!
+//! Three phases with barriers between: *deal* (each worker computes the access sets of its share and deals the
+//! accesses out by record), *plan* (each worker builds the queues of its partition), *execute* (each worker runs ready
+//! transactions; who makes a transaction ready runs it next, because its cache holds the record).
+//!
+//! Invariants: a transaction's count is one (taken by whoever scans the batch) plus the groups it is in that are not
+//! first, so it comes to zero once. A transaction touches each record once: access sets are merged in the first phase.
+//! Records are known by a hash; two records that share one only wait for each other needlessly.
+//!
+//! A table that some procedure scans is a record of its own: scans take it shared, inserts, updates and removals with
+//! intent, so that a scan sees all or nothing of a transaction, rows that come and go included.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use lockwork_locking::LockMode;
+use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
+use lockwork_procedure::key::mix;
+
+use super::pipeline::{execute, find, key_hash, looks_up, prefetch_touches};
+use super::{Blocks, Worker, share};
+use crate::host_engine::Core;
+use crate::registry::{Registered, Registry};
+use crate::team::{Barrier, Team};
+
+const NONE: u32 = u32::MAX;
+/// Transactions that a worker takes from the batch at a time.
+const PIECE: usize = 64;
+
+/// An access on its way from the worker that found it to the one that plans its record.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    record: u64,
+    /// Transaction, counted from the start of the part.
+    transaction: u32,
+    mode: LockMode,
+}
+
+/// A transaction's place in a group.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    transaction: u32,
+    group: u32,
+    next_of_group: u32,
+    next_of_transaction: u32,
+}
+
+/// Transactions that hold a record together.
+#[derive(Debug)]
+struct Group {
+    /// Members that have not run yet.
+    running: AtomicU32,
+    first_member: u32,
+    next_group: u32,
+    /// Another group of the record came before it.
+    follows: bool,
+}
+
+/// The last group of a record, in the planner's table.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tail {
+    record: u64,
+    epoch: u32,
+    group: u32,
+    mode: u8,
+}
+
+/// The queues of one partition.
+#[derive(Debug, Default)]
+struct Plan {
+    tails: Vec<Tail>,
+    epoch: u32,
+    groups: Vec<Group>,
+    members: Vec<Member>,
+    /// For each transaction, its first member here.
+    first: Vec<u32>,
+}
+
+/// What one worker deals out: a list for each partition.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Lane(UnsafeCell<Vec<Wish>>);
+
+// SAFETY: written by one worker in the first phase, read by one in the second, with a barrier between.
+unsafe impl Sync for Lane {}
+
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Shared<T>(UnsafeCell<T>);
+
+// SAFETY: written by its own worker in the second phase and only read, but for atomics, in the third.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    lanes: Vec<Lane>,
+    plans: Vec<Shared<Plan>>,
+    waits: Vec<AtomicU32>,
+}
+
+/// The records that a call locks, each once, with modes joined.
+#[derive(Debug, Default)]
+pub(crate) struct Locks {
+    accesses: Vec<KeyAccess>,
+    /// Record and mode.
+    pub(crate) locks: Vec<(u64, LockMode)>,
+}
+
+/// The name of a record: a hash of table and key.
+#[inline(always)]
+fn record_name(table: u16, hash: u64) -> u64 {
+    mix(hash ^ (u64::from(table) << 48 | 1))
+}
+
+/// The name of a whole table.
+fn table_name(table: u16) -> u64 {
+    mix(!u64::from(table))
+}
+
+impl Locks {
+    /// Computes the locks of a call; the procedure's access set does not depend on the database.
+    pub(crate) fn collect(&mut self, registry: &Registry, registered: &Registered, block: *const u8) {
+        self.locks.clear();
+        match &registered.access {
+            AccessSet::Straight(straight) => {
+                for access in &straight.accesses {
+                    let hash = key_hash(registered, access, block);
+                    self.add(registry, registered, access.operation, access.slot, hash);
+                }
+            }
+            AccessSet::Sliced(slice) => {
+                let mut accesses = std::mem::take(&mut self.accesses);
+                accesses.clear();
+                // SAFETY: the block is at least as long as its procedure's layout.
+                let bytes = unsafe { std::slice::from_raw_parts(block, registered.block_bytes) };
+                slice.collect(bytes, &mut accesses);
+                for access in &accesses {
+                    self.add(registry, registered, access.operation, access.slot, access.key.hash());
+                }
+                self.accesses = accesses;
+            }
+            AccessSet::Dependent(_) => unreachable!("dependent transactions run alone"),
+        }
+    }
+
+    fn add(&mut self, registry: &Registry, registered: &Registered, operation: Operation, slot: u8, hash: u64) {
+        let table = registered.verified.tables()[usize::from(slot)].id;
+        if operation == Operation::Scan {
+            return self.join(table_name(table), LockMode::Shared);
+        }
+        let mode = if operation.writes() { LockMode::Exclusive } else { LockMode::Shared };
+        self.join(record_name(table, hash), mode);
+        if operation.writes() && registry.is_scanned(table) {
+            self.join(table_name(table), LockMode::IntentExclusive);
+        }
+    }
+
+    fn join(&mut self, record: u64, mode: LockMode) {
+        match self.locks.iter_mut().find(|(known, _)| *known == record) {
+            Some((_, known)) => *known = known.join(mode),
+            None => self.locks.push((record, mode)),
+        }
+    }
+}
+
+impl Plan {
+    fn begin(&mut self, wishes: usize, transactions: usize) {
+        self.groups.clear();
+        self.members.clear();
+        self.first.clear();
+        self.first.resize(transactions, NONE);
+        self.epoch = self.epoch.wrapping_add(1);
+        let size = (2 * wishes + 16).next_power_of_two();
+        if self.tails.len() < size || self.epoch == 0 {
+            self.tails.clear();
+            self.tails.resize(size, Tail::default());
+            self.epoch = 1;
+        }
+    }
+
+    /// Appends a wish to the queue of its record. Returns whether the transaction has to wait for that record.
+    #[inline(always)]
+    fn append(&mut self, wish: Wish) -> bool {
+        let mask = self.tails.len() - 1;
+        // Partitions take the top bits, so the low ones spread within a partition.
+        let mut slot = wish.record as usize & mask;
+        while self.tails[slot].epoch == self.epoch && self.tails[slot].record != wish.record {
+            slot = (slot + 1) & mask;
+        }
+        let tail = self.tails[slot];
+        let known = tail.epoch == self.epoch;
+        let mode = wish.mode as u8;
+        let joins = known && tail.mode == mode && wish.mode != LockMode::Exclusive;
+        let number = self.members.len() as u32;
+        let group = if joins {
+            let group = &mut self.groups[tail.group as usize];
+            *group.running.get_mut() += 1;
+            tail.group
+        } else {
+            let group = self.groups.len() as u32;
+            let running = AtomicU32::new(1);
+            self.groups.push(Group { running, first_member: NONE, next_group: NONE, follows: known });
+            if known {
+                self.groups[tail.group as usize].next_group = group;
+            }
+            self.tails[slot] = Tail { record: wish.record, epoch: self.epoch, group, mode };
+            group
+        };
+        let first = &mut self.first[wish.transaction as usize];
+        let next_of_group = self.groups[group as usize].first_member;
+        self.members.push(Member { transaction: wish.transaction, group, next_of_group, next_of_transaction: *first });
+        *first = number;
+        self.groups[group as usize].first_member = number;
+        self.groups[group as usize].follows
+    }
+}
+
+/// Everything the workers share while one part of a batch runs.
+struct Job<'a> {
+    graph: &'a Graph,
+    core: &'a Core,
+    blocks: Blocks,
+    range: Range<usize>,
+    size: usize,
+    window: usize,
+    stable: bool,
+    barrier: Barrier,
+    next: AtomicUsize,
+    finished: AtomicUsize,
+    planning_ns: AtomicU64,
+}
+
+impl Graph {
+    /// Runs blocks `range`; returns the nanoseconds of the first two phases.
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
+    pub(super) fn run(
+        &mut self,
+        workers: &[Mutex<Worker>],
+        core: &Core,
+        team: &Team,
+        blocks: Blocks,
+        range: Range<usize>,
+        window: usize,
+        stable: bool,
+    ) -> u64 {
+        let size = team.size();
+        self.lanes.resize_with(self.lanes.len().max(size * size), Lane::default);
+        self.plans.resize_with(self.plans.len().max(size), Shared::default);
+        self.waits.resize_with(self.waits.len().max(range.len()), AtomicU32::default);
+        for waits in &mut self.waits[..range.len()] {
+            *waits.get_mut() = 1;
+        }
+        let job = Job {
+            graph: self,
+            core,
+            blocks,
+            range,
+            size,
+            window,
+            stable,
+            barrier: Barrier::new(size),
+            next: AtomicUsize::new(0),
+            finished: AtomicUsize::new(0),
+            planning_ns: AtomicU64::new(0),
+        };
+        team.run(&|number| {
+            let worker = &mut *workers[number].lock().expect("no worker panicked");
+            let start = Instant::now();
+            job.deal(number);
+            job.barrier.wait();
+            job.plan(number);
+            job.barrier.wait();
+            job.planning_ns.fetch_max(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            Runner { job: &job, worker, ready: VecDeque::new(), flying: VecDeque::new() }.run();
+        });
+        job.planning_ns.into_inner()
+    }
+}
+
+impl Job<'_> {
+    /// The procedure of a transaction, if its block can be executed.
+    #[inline(always)]
+    fn registered(&self, transaction: usize) -> Option<&Registered> {
+        let block = self.blocks.at(self.range.start + transaction);
+        // SAFETY: a block begins with its procedure id.
+        let id = u32::from_le(unsafe { block.cast::<u32>().read() });
+        let registered = self.core.registry.get(id)?;
+        (registered.block_bytes <= self.blocks.stride).then_some(registered)
+    }
+
+    /// First phase: accesses of this worker's share, dealt out by record.
+    fn deal(&self, number: usize) {
+        let lanes = &self.graph.lanes[number * self.size..][..self.size];
+        for lane in lanes {
+            // SAFETY: in the first phase a worker's lanes are its own.
+            unsafe { (*lane.0.get()).clear() };
+        }
+        let mut locks = Locks::default();
+        for transaction in share(&(0..self.range.len()), number, self.size) {
+            let Some(registered) = self.registered(transaction) else { continue };
+            locks.collect(&self.core.registry, registered, self.blocks.at(self.range.start + transaction));
+            for &(record, mode) in &locks.locks {
+                // The top bits choose the partition.
+                let partition = ((u128::from(record) * self.size as u128) >> 64) as usize;
+                // SAFETY: as above.
+                unsafe { (*lanes[partition].0.get()).push(Wish { record, transaction: transaction as u32, mode }) };
+            }
+        }
+    }
+
+    /// Second phase: the queues of this worker's partition, in batch order.
+    fn plan(&self, number: usize) {
+        // SAFETY: in the second phase a plan is its own worker's.
+        let plan = unsafe { &mut *self.graph.plans[number].0.get() };
+        // SAFETY: the first phase is over; lanes are only read.
+        let lane = |from: usize| unsafe { &*self.graph.lanes[from * self.size + number].0.get() };
+        plan.begin((0..self.size).map(|from| lane(from).len()).sum(), self.range.len());
+        for from in 0..self.size {
+            for &wish in lane(from) {
+                if plan.append(wish) {
+                    self.graph.waits[wish.transaction as usize].fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The transaction has run: it leaves its groups. Whoever can run now is appended to `ready`.
+    fn leave(&self, transaction: u32, ready: &mut VecDeque<u32>) {
+        for plan in &self.graph.plans[..self.size] {
+            // SAFETY: the second phase is over; plans are only read, but for atomics.
+            let plan = unsafe { &*plan.0.get() };
+            let mut number = plan.first[transaction as usize];
+            while number != NONE {
+                let member = plan.members[number as usize];
+                number = member.next_of_transaction;
+                let group = &plan.groups[member.group as usize];
+                if group.running.fetch_sub(1, Ordering::AcqRel) == 1 && group.next_group != NONE {
+                    self.admit(plan, group.next_group, ready);
+                }
+            }
+        }
+    }
+
+    /// A group has become the first of its record.
+    fn admit(&self, plan: &Plan, group: u32, ready: &mut VecDeque<u32>) {
+        let mut number = plan.groups[group as usize].first_member;
+        while number != NONE {
+            let member = plan.members[number as usize];
+            number = member.next_of_group;
+            if self.count_down(member.transaction) {
+                ready.push_back(member.transaction);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn count_down(&self, transaction: u32) -> bool {
+        self.graph.waits[transaction as usize].fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+/// A ready transaction on its way through the stages of looking ahead.
+struct Flying {
+    transaction: u32,
+    looked_up: bool,
+    words: [u64; Flying::WIDTH],
+}
+
+impl Flying {
+    /// Accesses of a transaction that are looked up ahead; further ones are left to execution.
+    const WIDTH: usize = 16;
+}
+
+/// Third phase of one worker.
+struct Runner<'a> {
+    job: &'a Job<'a>,
+    worker: &'a mut Worker,
+    /// Transactions that this worker made ready.
+    ready: VecDeque<u32>,
+    flying: VecDeque<Flying>,
+}
+
+impl Runner<'_> {
+    fn run(mut self) {
+        let job = self.job;
+        let distance = (job.window / 2).clamp(1, 16);
+        let mut piece = 0..0;
+        loop {
+            match self.next(&mut piece) {
+                Some(transaction) => {
+                    self.take_off(transaction);
+                    if self.flying.len() > distance {
+                        let middle = self.flying.len() - 1 - distance;
+                        self.look_up(middle);
+                    }
+                    if self.flying.len() > 2 * distance || job.window == 0 {
+                        self.land();
+                    }
+                }
+                None if !self.flying.is_empty() => {
+                    (0..self.flying.len()).for_each(|number| self.look_up(number));
+                    self.land();
+                }
+                None if job.finished.load(Ordering::Acquire) == job.range.len() => return,
+                None => std::hint::spin_loop(),
+            }
+        }
+    }
+
+    /// The next transaction that can run, if there is one now.
+    fn next(&mut self, piece: &mut Range<usize>) -> Option<u32> {
+        if let Some(transaction) = self.ready.pop_front() {
+            return Some(transaction);
+        }
+        let total = self.job.range.len();
+        loop {
+            for transaction in piece.by_ref() {
+                if self.job.count_down(transaction as u32) {
+                    return Some(transaction as u32);
+                }
+            }
+            if self.job.next.load(Ordering::Relaxed) >= total {
+                return None;
+            }
+            let start = self.job.next.fetch_add(PIECE, Ordering::Relaxed);
+            *piece = start.min(total)..(start + PIECE).min(total);
+        }
+    }
+
+    /// First stage: buckets.
+    fn take_off(&mut self, transaction: u32) {
+        let mut flying = Flying { transaction, looked_up: self.job.window == 0, words: [0; Flying::WIDTH] };
+        if self.job.window > 0
+            && let Some(registered) = self.job.registered(transaction as usize)
+            && let Some(straight) = registered.straight()
+        {
+            let block = self.job.blocks.at(self.job.range.start + transaction as usize);
+            for (word, access) in flying.words.iter_mut().zip(&straight.accesses) {
+                *word = key_hash(registered, access, block);
+                registered.tables[usize::from(access.slot)].prefetch(*word);
+            }
+        }
+        self.flying.push_back(flying);
+    }
+
+    /// Second stage: rows.
+    fn look_up(&mut self, number: usize) {
+        let flying = &mut self.flying[number];
+        if std::mem::replace(&mut flying.looked_up, true) {
+            return;
+        }
+        let transaction = flying.transaction as usize;
+        let Some(registered) = self.job.registered(transaction) else { return };
+        let Some(straight) = registered.straight() else { return };
+        let block = self.job.blocks.at(self.job.range.start + transaction);
+        for (word, access) in flying.words.iter_mut().zip(&straight.accesses) {
+            *word = if looks_up(access) { find(registered, access, block, *word) } else { 0 };
+            if *word != 0 {
+                prefetch_touches(access, block, registered.block_bytes, *word);
+            }
+        }
+    }
+
+    /// Third stage: execution, and what it makes ready.
+    fn land(&mut self) {
+        let flying = self.flying.pop_front().expect("somebody is flying");
+        let hints = if self.job.stable && self.job.window > 0 { &flying.words[..] } else { &[] };
+        let index = self.job.range.start + flying.transaction as usize;
+        execute(self.job.core, &mut self.worker.executor, self.job.blocks, index, hints);
+        self.job.leave(flying.transaction, &mut self.ready);
+        self.job.finished.fetch_add(1, Ordering::Release);
+    }
+}

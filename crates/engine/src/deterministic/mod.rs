@@ -1,0 +1,227 @@
+//! The `deterministic` engine: batches planned in parallel, executed without locks, equivalent to batch order.
+//!
+//! A batch says beforehand what its transactions will touch (their access sets), so all conflicts can be settled before
+//! anything runs. HOBBES (section 3.3.3) puts transactions that conflict into later batches, which loses order and starves
+//! writers of hot records. Here order is kept, and a conflict costs nothing but its order. The cheapest plan
+//! that a batch allows is taken:
+//!
+//! | plan | when | how |
+//! |---|---|---|
+//! | in order | one worker | the batch as it is, look-ups running ahead ([`pipeline`]) |
+//! | free | nothing writes | workers take pieces of the batch; no plan |
+//! | partitioned | every transaction has one access, or is separable | records are dealt out to partitions by hash; each partition runs its operations in batch order on one worker ([`partition`]) |
+//! | graph | anything else | a dependency graph over records, planned by partition; a transaction runs when what is before it has run ([`graph`]) |
+//!
+//! In the first three, nothing is locked, counted or waited for while transactions execute; a hot record is simply a busy
+//! partition. A *dependent* transaction, whose access set needs values from the database, runs alone between two
+//! parts of its batch.
+//!
+//! Serial order: the order of the blocks in the batch.
+
+mod graph;
+mod partition;
+mod pipeline;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use lockwork_procedure::block::Batch;
+
+use crate::contract::{BatchReport, Interleave, Options, SerialOrder};
+use crate::exclusive::Executor;
+use crate::host_engine::{Core, Scheme};
+use crate::team::Team;
+use graph::Graph;
+pub(crate) use graph::Locks;
+use partition::Partitions;
+use pipeline::Pipeline;
+pub(crate) use pipeline::prefetch_touches;
+
+/// A worker's own things, on cache lines of their own.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Worker {
+    executor: Executor,
+    pipeline: Pipeline,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Deterministic {
+    /// Row accesses in flight in each worker; zero means: no interleaving.
+    window: usize,
+    workers: Vec<Mutex<Worker>>,
+    partitions: Partitions,
+    graph: Graph,
+}
+
+/// What a part of a batch contains, as bits.
+mod contains {
+    pub(super) const WRITES: u32 = 1;
+    pub(super) const STRUCTURAL: u32 = 2;
+    pub(super) const DEPENDENT: u32 = 4;
+    pub(super) const NOT_SINGLE: u32 = 8;
+    pub(super) const NOT_SEPARABLE: u32 = 16;
+}
+
+/// A batch in the hands of a team: where its blocks lie.
+#[derive(Clone, Copy)]
+struct Blocks {
+    start: *mut u8,
+    stride: usize,
+    first_sequence: u64,
+}
+
+// SAFETY: the workers of a team agree on who touches which block.
+unsafe impl Sync for Blocks {}
+// SAFETY: as above.
+unsafe impl Send for Blocks {}
+
+impl Blocks {
+    #[inline(always)]
+    fn at(&self, index: usize) -> *mut u8 {
+        self.start.wrapping_add(index * self.stride)
+    }
+
+    #[inline(always)]
+    fn sequence(&self, index: usize) -> u64 {
+        self.first_sequence + index as u64
+    }
+}
+
+impl Deterministic {
+    /// An engine with these options.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let window = if options.interleave == Interleave::None { 0 } else { options.window };
+        let workers = (0..options.threads).map(|_| Mutex::default()).collect();
+        Self { window, workers, partitions: Partitions::default(), graph: Graph::default() }
+    }
+
+    /// Runs blocks `range` of the batch by the cheapest plan. `kinds` says what they contain.
+    fn run_part(&mut self, core: &Core, team: &Team, blocks: Blocks, range: std::ops::Range<usize>, kinds: u32) -> u64 {
+        let stable = kinds & contains::STRUCTURAL == 0;
+        let single = kinds & contains::NOT_SINGLE == 0;
+        let separable = kinds & contains::NOT_SEPARABLE == 0 && stable;
+        if team.size() == 1 {
+            let worker = self.workers[0].get_mut().expect("no worker panicked");
+            worker.pipeline.run(core, &mut worker.executor, blocks, range, self.window, stable);
+            0
+        } else if kinds & contains::WRITES == 0 {
+            run_free(&self.workers, core, team, blocks, range, self.window, stable);
+            0
+        } else if single || separable {
+            self.partitions.run(&self.workers, core, team, blocks, range, self.window, stable, single)
+        } else {
+            self.graph.run(&self.workers, core, team, blocks, range, self.window, stable)
+        }
+    }
+}
+
+/// Transactions that do not write cannot conflict: workers take pieces.
+fn run_free(
+    workers: &[Mutex<Worker>],
+    core: &Core,
+    team: &Team,
+    blocks: Blocks,
+    range: std::ops::Range<usize>,
+    window: usize,
+    stable: bool,
+) {
+    const PIECE: usize = 512;
+    let next = AtomicUsize::new(range.start);
+    team.run(&|number| {
+        let worker = &mut *workers[number].lock().expect("no worker panicked");
+        loop {
+            let start = next.fetch_add(PIECE, Ordering::Relaxed);
+            if start >= range.end {
+                return;
+            }
+            let piece = start..(start + PIECE).min(range.end);
+            worker.pipeline.run(core, &mut worker.executor, blocks, piece, window, stable);
+        }
+    });
+}
+
+/// The share of worker `number` when `team` workers divide `range` in order.
+fn share(range: &std::ops::Range<usize>, number: usize, team: usize) -> std::ops::Range<usize> {
+    let at = |number: usize| range.start + range.len() * number / team;
+    at(number)..at(number + 1)
+}
+
+/// What blocks `range` contain.
+fn survey(core: &Core, blocks: Blocks, range: std::ops::Range<usize>) -> u32 {
+    let mut kinds = 0;
+    let mut last = (u32::MAX, 0);
+    for index in range {
+        // SAFETY: a block begins with its procedure id.
+        let id = u32::from_le(unsafe { blocks.at(index).cast::<u32>().read() });
+        if id != last.0 {
+            last = (id, core.registry.get(id).map_or(contains::NOT_SINGLE, |p| kinds_of(p.traits)));
+        }
+        kinds |= last.1;
+    }
+    kinds
+}
+
+fn kinds_of(traits: crate::registry::Traits) -> u32 {
+    let bit = |is: bool, bit: u32| if is { bit } else { 0 };
+    bit(traits.writes, contains::WRITES)
+        | bit(traits.structural, contains::STRUCTURAL)
+        | bit(traits.dependent, contains::DEPENDENT)
+        | bit(!traits.single, contains::NOT_SINGLE)
+        | bit(!traits.separable && !traits.single, contains::NOT_SEPARABLE)
+}
+
+impl Scheme for Deterministic {
+    const NAME: &'static str = "deterministic";
+    const ORDER: SerialOrder = SerialOrder::Batch;
+
+    fn run(&mut self, core: &Core, team: &Team, batch: &mut Batch) -> BatchReport {
+        for worker in &mut self.workers {
+            let worker = worker.get_mut().expect("no worker panicked");
+            worker.executor.prepare(&core.registry);
+            worker.pipeline.prepare(&core.registry, self.window);
+        }
+        let blocks = Blocks { start: batch.block_ptr(0), stride: batch.stride(), first_sequence: core.first_sequence };
+        let whole = 0..batch.len();
+        let start = Instant::now();
+        let kinds = AtomicU32::new(0);
+        team.run(&|number| {
+            kinds.fetch_or(survey(core, blocks, share(&whole, number, team.size())), Ordering::Relaxed);
+        });
+        let kinds = kinds.into_inner();
+        let mut planning_ns = start.elapsed().as_nanos() as u64;
+        if kinds & contains::DEPENDENT == 0 || team.size() == 1 {
+            planning_ns += self.run_part(core, team, blocks, whole, kinds);
+        } else {
+            for (part, kinds) in parts(core, blocks, whole) {
+                let alone = Team::solo();
+                let team = if kinds & contains::DEPENDENT == 0 { team } else { &alone };
+                planning_ns += self.run_part(core, team, blocks, part, kinds);
+            }
+        }
+        let mut report = BatchReport { planning_ns, ..BatchReport::default() };
+        for worker in &mut self.workers {
+            report.tally.add(&worker.get_mut().expect("no worker panicked").executor.tally);
+        }
+        report
+    }
+}
+
+/// Cuts a batch before and after every run of dependent transactions.
+fn parts(core: &Core, blocks: Blocks, whole: std::ops::Range<usize>) -> Vec<(std::ops::Range<usize>, u32)> {
+    let mut parts: Vec<(std::ops::Range<usize>, u32)> = Vec::new();
+    for index in whole {
+        let kinds = survey(core, blocks, index..index + 1);
+        match parts.last_mut() {
+            Some((part, before)) if (*before ^ kinds) & contains::DEPENDENT == 0 => {
+                part.end = index + 1;
+                *before |= kinds;
+            }
+            _ => parts.push((index..index + 1, kinds)),
+        }
+    }
+    parts
+}

@@ -1,0 +1,300 @@
+//! Partitioned plans: every operation runs where its record belongs, in batch order, and nobody waits.
+//!
+//! Records belong to partitions by the top bits of their key's hash. In a first phase every worker goes through
+//! its share of the batch and deals operations out to partitions; in the second, workers take whole partitions and run
+//! them, each in batch order. A transaction with one access goes to its partition whole. A *separable*
+//! one ([`lockwork_procedure::access::Fragment`]) goes there in pieces, one for each access, so that a transaction of
+//! sixteen operations on hot records is no more of an obstacle than sixteen of one.
+//!
+//! Pieces must not abort, so what could make a separable transaction abort (a missing row, an argument
+//! out of range) is looked at in the first phase, before anything of the batch has run. That is sound because a batch
+//! with such transactions changes no keys (`stable`). One that aborts is executed on the spot: it writes no
+//! row before its abort, because none of a separable procedure's writes ever has to be taken back.
+
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use lockwork_memory::prefetch;
+use lockwork_procedure::access::Straight;
+use lockwork_procedure::block::Status;
+
+use super::pipeline::{execute, find, key_hash, looks_up, prefetch_touches};
+use super::{Blocks, Worker, share};
+use crate::exclusive::{Executor, close};
+use crate::host_engine::Core;
+use crate::registry::Registered;
+use crate::team::{Barrier, Team};
+
+/// Partitions a worker, so that one who is interrupted does not hold up the others at the end.
+const PARTITIONS_PER_WORKER: usize = 4;
+/// In [`Item::access`]: the whole transaction.
+const WHOLE: u16 = u16::MAX;
+
+/// An operation, or a whole transaction, in the queue of a partition.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    /// The key's hash (whole transactions) or the row's address (pieces).
+    word: u64,
+    /// Index of the block.
+    block: u32,
+    /// Procedure id, for look-ups before the block is in cache.
+    procedure: u16,
+    /// Number of the access, or [`WHOLE`].
+    access: u16,
+}
+
+/// Queues from every worker to every partition: written by the worker in the first phase, read by whoever has the
+/// partition in the second.
+#[derive(Debug, Default)]
+pub(super) struct Partitions {
+    queues: Vec<Lane>,
+    partitions: usize,
+}
+
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Lane(UnsafeCell<Vec<Item>>);
+
+// SAFETY: a lane is touched by one worker in the first phase and by one in the second, with a barrier between.
+unsafe impl Sync for Lane {}
+
+impl Partitions {
+    /// Runs blocks `range`; returns the nanoseconds of the first phase.
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
+    pub(super) fn run(
+        &mut self,
+        workers: &[Mutex<Worker>],
+        core: &Core,
+        team: &Team,
+        blocks: Blocks,
+        range: Range<usize>,
+        window: usize,
+        stable: bool,
+        single: bool,
+    ) -> u64 {
+        let size = team.size();
+        self.partitions = (size * PARTITIONS_PER_WORKER).next_power_of_two();
+        self.queues.resize_with(self.queues.len().max(size * self.partitions), Lane::default);
+        let (barrier, next, planning_ns) = (Barrier::new(size), AtomicUsize::new(0), AtomicU64::new(0));
+        let this = &*self;
+        team.run(&|number| {
+            let worker = &mut *workers[number].lock().expect("no worker panicked");
+            let start = Instant::now();
+            let lanes = &this.queues[number * this.partitions..][..this.partitions];
+            for lane in lanes {
+                // SAFETY: in the first phase a worker's lanes are its own.
+                unsafe { (*lane.0.get()).clear() };
+            }
+            let mine = share(&range, number, size);
+            let mut deal = Deal { core, blocks, lanes, shift: 64 - this.partitions.trailing_zeros() };
+            if single {
+                deal.singles(&mut worker.executor, mine);
+            } else {
+                deal.pieces(worker, mine, window);
+            }
+            barrier.wait();
+            planning_ns.fetch_max(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            loop {
+                let partition = next.fetch_add(1, Ordering::Relaxed);
+                if partition >= this.partitions {
+                    return;
+                }
+                for from in 0..size {
+                    // SAFETY: the first phase is over, and this worker alone has the partition.
+                    let items = unsafe { &*this.queues[from * this.partitions + partition].0.get() };
+                    run_items(core, worker, blocks, items, window, stable);
+                }
+            }
+        });
+        planning_ns.into_inner()
+    }
+}
+
+/// The first phase of one worker.
+struct Deal<'a> {
+    core: &'a Core,
+    blocks: Blocks,
+    lanes: &'a [Lane],
+    shift: u32,
+}
+
+impl Deal<'_> {
+    #[inline(always)]
+    fn push(&mut self, hash: u64, item: Item) {
+        let lane = &self.lanes[(hash >> self.shift) as usize];
+        // SAFETY: in the first phase a worker's lanes are its own.
+        unsafe { (*lane.0.get()).push(item) };
+    }
+
+    /// Transactions of one access each.
+    fn singles(&mut self, executor: &mut Executor, range: Range<usize>) {
+        for index in range {
+            let block = self.blocks.at(index);
+            // SAFETY: in the first phase a block belongs to the worker whose share it is in.
+            let admitted =
+                unsafe { executor.admit(&self.core.registry, block, self.blocks.stride, self.blocks.sequence(index)) };
+            let Some(registered) = admitted else { continue };
+            let access = &registered.straight().expect("a single access is known").accesses[0];
+            let word = key_hash(registered, access, block);
+            self.push(word, Item { word, block: index as u32, procedure: procedure_of(block), access: WHOLE });
+        }
+    }
+
+    /// Separable transactions: looked up ahead in three stages, as in [`super::pipeline`].
+    fn pieces(&mut self, worker: &mut Worker, range: Range<usize>, window: usize) {
+        let width = self.core.registry.most_accesses();
+        let distance = (window / width).max(1);
+        let slots = (2 * distance + 1).next_power_of_two();
+        let mut hashes = vec![0_u64; slots * width];
+        let mut rows = vec![0_u64; slots * width];
+        let at = |index: usize| (index & (slots - 1)) * width;
+        for step in range.start..range.end + 2 * distance {
+            if step < range.end
+                && let Some((registered, straight)) = self.straight(step)
+            {
+                for (number, access) in straight.accesses.iter().enumerate() {
+                    let hash = key_hash(registered, access, self.blocks.at(step));
+                    registered.tables[usize::from(access.slot)].prefetch(hash);
+                    hashes[at(step) + number] = hash;
+                }
+            }
+            if let Some(index) = step.checked_sub(distance).filter(|index| range.contains(index))
+                && let Some((registered, straight)) = self.straight(index)
+            {
+                for (number, access) in straight.accesses.iter().enumerate() {
+                    let hash = hashes[at(index) + number];
+                    rows[at(index) + number] = find(registered, access, self.blocks.at(index), hash);
+                }
+            }
+            if let Some(index) = step.checked_sub(2 * distance).filter(|index| range.contains(index)) {
+                let slot = at(index)..at(index) + width;
+                self.deal_one(&mut worker.executor, index, &hashes[slot.clone()], &rows[slot]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn straight(&self, index: usize) -> Option<(&Registered, &Straight)> {
+        let registered = self.core.registry.get(u32::from(procedure_of(self.blocks.at(index))))?;
+        let fits = registered.block_bytes <= self.blocks.stride;
+        Some((registered, registered.straight().filter(|_| fits)?))
+    }
+
+    /// Deals one transaction out, in pieces if it can be, or settles it if it aborts.
+    fn deal_one(&mut self, executor: &mut Executor, index: usize, hashes: &[u64], rows: &[u64]) {
+        let (block, sequence) = (self.blocks.at(index), self.blocks.sequence(index));
+        // SAFETY: in the first phase a block belongs to the worker whose share it is in.
+        let admitted = unsafe { executor.admit(&self.core.registry, block, self.blocks.stride, sequence) };
+        let Some(registered) = admitted else { return };
+        let straight = registered.straight().expect("accesses are known");
+        let (procedure, block_number) = (procedure_of(block), index as u32);
+        if !registered.traits.separable {
+            let item = Item { word: hashes[0], block: block_number, procedure, access: WHOLE };
+            return self.push(hashes[0], item);
+        }
+        let count = straight.accesses.len();
+        // SAFETY: the block is at least as long as its procedure's layout.
+        let bytes = unsafe { std::slice::from_raw_parts(block, registered.block_bytes) };
+        let passes = straight.checks.iter().all(|check| check.passes(bytes));
+        if !passes || rows[..count].contains(&0) {
+            // It aborts, and writes no row before it does.
+            return execute(self.core, executor, self.blocks, index, &[]);
+        }
+        // SAFETY: the block is this worker's in the first phase; pieces never touch the header.
+        unsafe { close(block, Status::Committed, 0, sequence, 0) };
+        executor.tally.committed += 1;
+        for number in 0..count {
+            let item = Item { word: rows[number], block: block_number, procedure, access: number as u16 };
+            self.push(hashes[number], item);
+        }
+    }
+}
+
+/// The procedure id of a block that was admitted; ids are dense, and a registry never has more than 65,536.
+#[inline(always)]
+fn procedure_of(block: *mut u8) -> u16 {
+    // SAFETY: a block begins with its procedure id.
+    u32::from_le(unsafe { block.cast::<u32>().read() }) as u16
+}
+
+/// Runs one queue of a partition, looking ahead.
+fn run_items(core: &Core, worker: &mut Worker, blocks: Blocks, items: &[Item], window: usize, stable: bool) {
+    let executor = &mut worker.executor;
+    if window == 0 {
+        for item in items {
+            run_item(core, executor, blocks, item, 0);
+        }
+        return;
+    }
+    let distance = window;
+    let slots = (2 * distance).next_power_of_two();
+    let mut rows = [0_u64; 2 * crate::contract::MAX_WINDOW];
+    for step in 0..items.len() + 2 * distance {
+        if let Some(item) = items.get(step) {
+            prefetch_bucket(core, blocks, item);
+        }
+        if let Some(index) = step.checked_sub(distance)
+            && let Some(item) = items.get(index)
+        {
+            rows[index & (slots - 1)] = look_up(core, blocks, item);
+        }
+        if let Some(index) = step.checked_sub(2 * distance)
+            && let Some(item) = items.get(index)
+        {
+            let hint = if stable { rows[index & (slots - 1)] } else { 0 };
+            run_item(core, executor, blocks, item, hint);
+        }
+    }
+}
+
+#[inline(always)]
+fn prefetch_bucket(core: &Core, blocks: Blocks, item: &Item) {
+    let registered = registered(core, item);
+    let block = blocks.at(item.block as usize);
+    prefetch(block);
+    if item.access == WHOLE {
+        let access = &registered.straight().expect("accesses are known").accesses[0];
+        registered.tables[usize::from(access.slot)].prefetch(item.word);
+    }
+}
+
+/// Finds the row of an item and prefetches what will be touched of it.
+#[inline(always)]
+fn look_up(core: &Core, blocks: Blocks, item: &Item) -> u64 {
+    let registered = registered(core, item);
+    let straight = registered.straight().expect("accesses are known");
+    let block = blocks.at(item.block as usize);
+    let (access, row) = if item.access == WHOLE {
+        let access = &straight.accesses[0];
+        (access, if looks_up(access) { find(registered, access, block, item.word) } else { 0 })
+    } else {
+        (&straight.accesses[usize::from(item.access)], item.word)
+    };
+    if row != 0 {
+        prefetch_touches(access, block, registered.block_bytes, row);
+    }
+    row
+}
+
+#[inline(always)]
+fn run_item(core: &Core, executor: &mut Executor, blocks: Blocks, item: &Item, hint: u64) {
+    let registered = registered(core, item);
+    let block = blocks.at(item.block as usize);
+    // SAFETY: whole transactions: the plan gave this worker the block and its record. Pieces: the plan gave this
+    // worker the record, and pieces of one transaction touch different bytes of the block.
+    unsafe {
+        if item.access == WHOLE {
+            executor.execute(registered, block, blocks.sequence(item.block as usize), &[hint]);
+        } else {
+            executor.execute_fragment(registered, usize::from(item.access), block, item.word);
+        }
+    }
+}
+
+#[inline(always)]
+fn registered<'a>(core: &'a Core, item: &Item) -> &'a Registered {
+    core.registry.get(u32::from(item.procedure)).expect("only admitted blocks are dealt out")
+}

@@ -1,0 +1,262 @@
+//! The `deterministic-queue` engine: ordered lock queues and one scheduler, as in Calvin and HOBBES (section 3.2.1).
+//!
+//! The scheduler asks for all locks of a transaction at once, in batch order, from [`lockwork_locking::queue`]; a transaction that has
+//! all of them goes to a worker; when it has run, the scheduler releases its locks and sends out whoever got the last of
+//! theirs. Because requests are queued in batch order, the execution is equivalent to it.
+//!
+//! This is the engine that the thesis starts from, built without its overheads (no allocation for a request, workers fed through
+//! rings); its limit is the one scheduling thread, which is what [`crate::deterministic`] does away with. With one
+//! thread the scheduler executes by itself.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lockwork_locking::queue::QueueLocks;
+use lockwork_locking::{LockId, Owner, Request};
+use lockwork_procedure::block::Batch;
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use crate::contract::{BatchReport, Options, SerialOrder};
+use crate::deterministic::Locks;
+use crate::exclusive::Executor;
+use crate::host_engine::{Core, Scheme};
+use crate::registry::Registered;
+use crate::team::Team;
+
+/// Transactions that a ring to or from a worker holds.
+const RING: usize = 256;
+/// Transactions that may hold or wait for locks at the same time.
+const ADMITTED: usize = 4096;
+
+/// See the module.
+#[derive(Debug)]
+pub struct DeterministicQueue {
+    locks: QueueLocks,
+    executors: Vec<Mutex<Executor>>,
+}
+
+impl DeterministicQueue {
+    /// An engine with these options.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let executors = (0..options.threads).map(|_| Mutex::default()).collect();
+        Self { locks: QueueLocks::hashed(1 << 16), executors }
+    }
+}
+
+/// Blocks of a batch, shared by scheduler and workers.
+struct Blocks<'a> {
+    core: &'a Core,
+    start: *mut u8,
+    stride: usize,
+    len: usize,
+}
+
+// SAFETY: the lock queues decide who executes which block.
+unsafe impl Sync for Blocks<'_> {}
+
+impl Blocks<'_> {
+    fn at(&self, index: usize) -> *mut u8 {
+        self.start.wrapping_add(index * self.stride)
+    }
+
+    fn registered(&self, index: usize) -> Option<&Registered> {
+        // SAFETY: a block begins with its procedure id.
+        let id = u32::from_le(unsafe { self.at(index).cast::<u32>().read() });
+        let registered = self.core.registry.get(id)?;
+        (registered.block_bytes <= self.stride).then_some(registered)
+    }
+
+    fn execute(&self, executor: &mut Executor, index: usize) {
+        let sequence = self.core.first_sequence + index as u64;
+        // SAFETY: the transaction holds the locks of everything it touches, or cannot be executed at all.
+        unsafe {
+            if let Some(registered) = executor.admit(&self.core.registry, self.at(index), self.stride, sequence) {
+                executor.execute(registered, self.at(index), sequence, &[]);
+            }
+        }
+    }
+}
+
+impl Scheme for DeterministicQueue {
+    const NAME: &'static str = "deterministic-queue";
+    const ORDER: SerialOrder = SerialOrder::Batch;
+
+    fn run(&mut self, core: &Core, team: &Team, batch: &mut Batch) -> BatchReport {
+        for executor in &mut self.executors {
+            executor.get_mut().expect("no worker panicked").prepare(&core.registry);
+        }
+        let blocks = Blocks { core, start: batch.block_ptr(0), stride: batch.stride(), len: batch.len() };
+        let (mut to, mut work, mut from, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 1..team.size() {
+            let (producer, consumer) = RingBuffer::<u32>::new(RING);
+            to.push(producer);
+            work.push(consumer);
+            let (producer, consumer) = RingBuffer::<u32>::new(RING);
+            done.push(producer);
+            from.push(consumer);
+        }
+        let ends: Vec<Mutex<Option<(Consumer<u32>, Producer<u32>)>>> =
+            work.into_iter().zip(done).map(|ends| Mutex::new(Some(ends))).collect();
+        let stop = AtomicBool::new(false);
+        let scheduler = Scheduler {
+            blocks: &blocks,
+            locks: &mut self.locks,
+            wanted: Locks::default(),
+            requests: Vec::new(),
+            ready: VecDeque::new(),
+            to,
+            from,
+            outstanding: 0,
+            next_worker: 0,
+        };
+        let scheduler = Mutex::new(scheduler);
+        let executors = &self.executors;
+        team.run(&|number| {
+            let executor = &mut *executors[number].lock().expect("no worker panicked");
+            if number == 0 {
+                scheduler.lock().expect("one scheduler").run(executor);
+                stop.store(true, Ordering::Release);
+            } else {
+                let ends = ends[number - 1].lock().expect("one worker").take();
+                let (work, done) = ends.expect("one worker takes them");
+                serve(&blocks, executor, work, done, &stop);
+            }
+        });
+        let mut report = BatchReport::default();
+        for executor in &mut self.executors {
+            report.tally.add(&executor.get_mut().expect("no worker panicked").tally);
+        }
+        report
+    }
+}
+
+/// A worker: executes what comes until the scheduler stops.
+fn serve(
+    blocks: &Blocks<'_>,
+    executor: &mut Executor,
+    mut work: Consumer<u32>,
+    mut done: Producer<u32>,
+    stop: &AtomicBool,
+) {
+    let mut idle = 0_u32;
+    loop {
+        let Ok(index) = work.pop() else {
+            if stop.load(Ordering::Acquire) {
+                return;
+            }
+            idle += 1;
+            if idle > 2_000 {
+                std::thread::yield_now()
+            } else {
+                std::hint::spin_loop()
+            }
+            continue;
+        };
+        idle = 0;
+        blocks.execute(executor, index as usize);
+        // The scheduler empties this ring whenever it waits, so there is room soon.
+        while done.push(index).is_err() {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+struct Scheduler<'a> {
+    blocks: &'a Blocks<'a>,
+    locks: &'a mut QueueLocks,
+    wanted: Locks,
+    requests: Vec<Request>,
+    /// Transactions that hold all their locks and have not been sent to a worker.
+    ready: VecDeque<u32>,
+    to: Vec<Producer<u32>>,
+    from: Vec<Consumer<u32>>,
+    /// Transactions that hold or wait for locks.
+    outstanding: usize,
+    next_worker: usize,
+}
+
+impl Scheduler<'_> {
+    fn run(&mut self, executor: &mut Executor) {
+        for index in 0..self.blocks.len {
+            match self.blocks.registered(index) {
+                // Cannot be executed: closed as failed, touches nothing.
+                None => self.blocks.execute(executor, index),
+                Some(registered) if registered.traits.dependent => {
+                    self.drain(executor, 0);
+                    self.blocks.execute(executor, index);
+                }
+                Some(_) => {
+                    self.admit(index as u32);
+                    self.dispatch(executor);
+                    self.collect();
+                    self.drain(executor, ADMITTED);
+                }
+            }
+        }
+        self.drain(executor, 0);
+    }
+
+    /// Asks for all locks of a transaction.
+    fn admit(&mut self, index: u32) {
+        let registered = self.blocks.registered(index as usize).expect("it was looked at before");
+        self.wanted.collect(&self.blocks.core.registry, registered, self.blocks.at(index as usize));
+        self.requests.clear();
+        self.requests.extend(self.wanted.locks.iter().map(|&(record, mode)| Request { id: LockId(record), mode }));
+        let granted = self.locks.lock(Owner(index), &self.requests).expect("a transaction asks once");
+        if granted {
+            self.ready.push_back(index);
+        }
+        self.outstanding += 1;
+    }
+
+    /// Sends ready transactions to workers, or executes them when there are none.
+    fn dispatch(&mut self, executor: &mut Executor) {
+        while let Some(&index) = self.ready.front() {
+            if self.to.is_empty() {
+                self.ready.pop_front();
+                self.blocks.execute(executor, index as usize);
+                self.release(index);
+                continue;
+            }
+            let workers = self.to.len();
+            let sent = (0..workers).any(|turn| {
+                let worker = (self.next_worker + turn) % workers;
+                let sent = self.to[worker].push(index).is_ok();
+                if sent {
+                    self.next_worker = (worker + 1) % workers;
+                }
+                sent
+            });
+            if !sent {
+                return;
+            }
+            self.ready.pop_front();
+        }
+    }
+
+    /// Takes back what workers have finished.
+    fn collect(&mut self) {
+        for worker in 0..self.from.len() {
+            while let Ok(index) = self.from[worker].pop() {
+                self.release(index);
+            }
+        }
+    }
+
+    fn release(&mut self, index: u32) {
+        let ready = &mut self.ready;
+        self.locks.release(Owner(index), |owner| ready.push_back(owner.0)).expect("it holds its locks");
+        self.outstanding -= 1;
+    }
+
+    /// Waits until at most `most` transactions are outstanding.
+    fn drain(&mut self, executor: &mut Executor, most: usize) {
+        while self.outstanding > most {
+            self.dispatch(executor);
+            self.collect();
+            std::hint::spin_loop();
+        }
+    }
+}
