@@ -105,7 +105,9 @@ fn fill(engine: &dyn Engine, random: &mut Random, names: &[&str], blocks: usize)
     let mut batch = Batch::new(256, blocks).unwrap();
     for _ in 0..blocks {
         let name = names[random.below(names.len() as u64) as usize];
-        let mut block = batch.push(engine.procedure_id(name).unwrap()).unwrap();
+        let id = engine.procedure_id(name).unwrap();
+        let arguments_end = engine.procedure(id).unwrap().verified.procedure().layout().arguments_end as usize;
+        let mut block = batch.push(id).unwrap();
         let bytes = block.bytes();
         // Few keys, some of them absent: conflicts of every kind.
         let keys: Vec<i64> = (0..3).map(|_| random.below(ROWS) as i64).collect();
@@ -122,6 +124,7 @@ fn fill(engine: &dyn Engine, random: &mut Random, names: &[&str], blocks: usize)
             let colour = random.below(256) as u8;
             bytes[56..72].fill(colour);
         }
+        bytes[arguments_end..].fill(0);
     }
     batch
 }

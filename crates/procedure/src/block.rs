@@ -16,6 +16,8 @@
 //!     32      -  arguments, then results, then scratch
 //! ```
 //!
+//! Results and scratch are zero when a call is handed over; [`Batch::push`] sees to it.
+//!
 //! The blocks of one [`Batch`] have one stride, a multiple of 64 bytes, and lie in one 64-byte-aligned buffer, so a
 //! batch goes to a log, a device or a wire without being rewritten. The header is half a line because a call with a
 //! short key then still has header and key in one line.

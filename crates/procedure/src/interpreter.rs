@@ -184,8 +184,10 @@ impl Program {
     #[cold]
     unsafe fn run_handler(&self, at: u32, registers: &mut [i64], block: *mut u8) {
         let mut context = Context::at(at);
-        // SAFETY: as the caller's; a verified handler uses no CP register.
-        let stop = unsafe { run(self, &mut context, registers, &mut [], block, &mut NoHost) };
+        // A handler uses no CP register; a window of nothing takes no memory.
+        let mut cps = vec![(); self.cp_registers];
+        // SAFETY: as the caller's.
+        let stop = unsafe { run(self, &mut context, registers, &mut cps, block, &mut NoHost) };
         assert_eq!(stop, Stop::Committed, "a verified handler ends with COMMIT");
     }
 }

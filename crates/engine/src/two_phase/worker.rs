@@ -191,6 +191,10 @@ impl Worker {
                 tally.conflicts += 1;
                 slot.retries += 1;
                 if slot.retries <= shared.options.max_retries {
+                    let start = registered.results.0;
+                    // What the attempt left in results and scratch must not shine through the next one.
+                    // SAFETY: the block is this worker's and at least as long as its procedure's layout.
+                    unsafe { block.add(start).write_bytes(0, registered.block_bytes - start) };
                     slot.context = Context::at(0);
                     slot.turns = (1 << slot.retries.min(6)).min(MOST_TURNS);
                     return false;
