@@ -10,12 +10,14 @@
 //! | [`random`] | a seeded generator with independent streams |
 //! | [`zipf`] | skewed ranks after Gray et al. |
 //! | [`value`] | values that show when they were torn |
+//! | [`transfer`] | money between accounts: the total never changes |
 //! | [`ycsb`] | the YCSB core workloads, with one or more operations a transaction |
 //!
 //! Invariant: everything generated is a function of the configuration alone, seed included; the sizes of the batches
 //! matter only where a workload inserts rows, since new keys are used from the next [`Workload::fill`] on.
 
 pub mod random;
+pub mod transfer;
 pub mod value;
 pub mod ycsb;
 pub mod zipf;
