@@ -1,0 +1,85 @@
+//! The procedures of every workload assemble, verify, have the layout the workload expects, and are separable where
+//! they should be.
+
+use lockwork_procedure::access::{AccessSet, access_set};
+use lockwork_procedure::assembly::assemble;
+use lockwork_procedure::block::Batch;
+use lockwork_procedure::verified::Verified;
+use lockwork_procedure::verify::verify;
+use lockwork_workload::Workload;
+use lockwork_workload::transfer::{Transfer, TransferConfig};
+use lockwork_workload::ycsb::{ReadScope, Ycsb, YcsbConfig};
+
+/// Assembles, verifies and binds all procedures, and fills a batch.
+fn bring_up(workload: &mut dyn Workload) -> Vec<Verified> {
+    let schemas = workload.schemas();
+    let sources = workload.sources();
+    let verified: Vec<Verified> = sources
+        .iter()
+        .map(|(name, text)| {
+            let assembled =
+                assemble(text, schemas.as_slice()).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
+            assert_eq!(&assembled.procedure.name, name);
+            verify(assembled.procedure, schemas.as_slice()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+        })
+        .collect();
+    let find = |name: &str| verified.iter().position(|verified| verified.procedure().name == name);
+    workload.bind(&mut |name| find(name).map(|at| (at as u32, verified[at].procedure().clone()))).unwrap();
+    let longest = verified.iter().map(|verified| verified.procedure().layout().block_bytes.next_multiple_of(8)).max();
+    assert_eq!(Some(workload.block_bytes()), longest);
+    let mut batch = Batch::new(workload.block_bytes(), 200).unwrap();
+    assert_eq!(workload.fill(&mut batch, 200), Ok(200));
+    verified
+}
+
+fn separable(verified: &Verified) -> bool {
+    matches!(access_set(verified), AccessSet::Straight(straight) if straight.fragments.is_some())
+}
+
+fn small(config: YcsbConfig) -> YcsbConfig {
+    YcsbConfig { records: 1000, ..config }
+}
+
+#[test]
+fn ycsb_procedures_assemble_and_verify_and_those_of_reads_and_updates_are_separable() {
+    for letter in 'a'..='f' {
+        for preset in [YcsbConfig::hobbes, YcsbConfig::bionicdb] {
+            let config = small(preset(letter).unwrap());
+            let whole = YcsbConfig { read_scope: ReadScope::Row, write_all_fields: true, ..config.clone() };
+            let odd = YcsbConfig { fields: 3, field_bytes: 100, read_scope: ReadScope::Row, ..config.clone() };
+            let narrow = YcsbConfig { fields: 1, field_bytes: 5, ..config.clone() };
+            for config in [config, whole, odd, narrow] {
+                let described = config.describe();
+                for verified in bring_up(&mut Ycsb::new(config).unwrap()) {
+                    // Inserts and scans change, or look at, more than one row's place.
+                    let name = &verified.procedure().name;
+                    let whole = name.ends_with("scan") || name.contains('i');
+                    assert_eq!(separable(&verified), !whole, "{name} of {described}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_that_ycsb_writes_has_to_be_kept_for_an_abort() {
+    let config = small(YcsbConfig::bionicdb('a').unwrap());
+    for verified in bring_up(&mut Ycsb::new(config).unwrap()) {
+        assert!(verified.facts().iter().all(|facts| !facts.needs_undo), "{}", verified.procedure().name);
+    }
+}
+
+#[test]
+fn every_kind_together_verifies() {
+    let mixed = YcsbConfig { operations: 4, update: 0.2, rmw: 0.2, read: 0.2, ..YcsbConfig::hobbes('e').unwrap() };
+    assert_eq!(bring_up(&mut Ycsb::new(small(mixed)).unwrap()).len(), 70);
+}
+
+#[test]
+fn transfer_procedures_assemble_and_verify() {
+    let config = TransferConfig { accounts: 1000, ..TransferConfig::default() };
+    let verified = bring_up(&mut Transfer::new(config).unwrap());
+    // A transfer decides by what it has read; an audit does not.
+    assert_eq!(verified.iter().map(separable).collect::<Vec<_>>(), [false, true]);
+    assert!(matches!(access_set(&verified[0]), AccessSet::Straight(_)));
+}
