@@ -1,8 +1,9 @@
 //! What a YCSB workload is: sizes, proportions, skew, and the presets of the papers.
 //!
-//! Sources: Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010 (workloads A to F); HOBBES, section 5
-//! (one operation a transaction, 8 fields of 64 bytes); BionicDB, section 5.2 (16 operations a transaction, 300,000
-//! rows, scans of 50).
+//! Sources: Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010 (workloads A to F); HOBBES,
+//! sections 3 and 4 (A and B, skew 0.1, 0.5 and 0.9); BionicDB, section 5.1 (16 accesses a transaction, an 8-byte key and
+//! 1 KB of payload, 300,000 rows; C, and E with scans of 50 rows alone). What a paper did not run follows YCSB
+//! with that paper's sizes.
 
 use lockwork_procedure::schema::{ColumnType, MAX_COLUMNS, TableSchema};
 
@@ -127,7 +128,7 @@ impl YcsbConfig {
     }
 
     /// Workload `letter` ('a' to 'f') as HOBBES runs it: 1,000,000 rows of 8 fields of 64 bytes, one operation on one field a
-    /// transaction, skew 0.5. The papers' HOBBES itself has A, B, C and F; D and E follow YCSB with the same sizes.
+    /// transaction, skew 0.5.
     ///
     /// # Errors
     /// [`WorkloadError::Option`] for another letter.
