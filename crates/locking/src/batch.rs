@@ -144,7 +144,8 @@ pub struct BatchConfig {
     pub records: u32,
     /// Most transactions in one batch, `1..=CHAIN_LIMIT`.
     pub capacity: u32,
-    /// Most transactions that may be deferred, at least 1. When so many are, the batch closes.
+    /// Most transactions that may be deferred, at least 1; more than [`CHAIN_LIMIT`] counts as that. When so many are,
+    /// the batch closes.
     pub deferred_limit: u32,
 }
 
@@ -276,7 +277,7 @@ struct Verdict {
     chain: u32,
     /// It must be deferred.
     deferred: bool,
-    /// The largest record number, to be compared with the number of records.
+    /// A record of the set that does not exist.
     unknown: Option<u32>,
 }
 
@@ -295,7 +296,8 @@ impl BatchLocks {
         let bytes = (config.records as usize).saturating_mul(size_of::<u64>());
         let words = Buffer::zeroed(bytes, Pages::Huge, "the decision words of the batch lock manager")?;
         let grants = Vec::with_capacity(config.capacity as usize);
-        // One more than the limit is never reached: a full queue closes the batch.
+        let config = BatchConfig { deferred_limit: config.deferred_limit.min(CHAIN_LIMIT), ..config };
+        // Never grows: a full queue closes the batch.
         let deferred = Vec::with_capacity(config.deferred_limit as usize);
         Ok(Self { words, config, epoch: 0, grants, deferred })
     }
