@@ -1,0 +1,44 @@
+//! `lockwork doctor`: what works here.
+
+use lockwork_memory::{Buffer, HUGE_PAGE, Pages, huge_bytes_resident, huge_page_setting};
+
+use super::report::Environment;
+use super::{Outcome, print};
+
+pub(super) fn run() -> Outcome {
+    let environment = Environment::read();
+    let mut text = format!("lockwork {} (commit {})\n\n", env!("CARGO_PKG_VERSION"), environment.commit);
+    let mut line = |what: &str, found: &str| text.push_str(&format!("  {what:<22} {found}\n"));
+    line("processor", &environment.cpu);
+    line("cores", &environment.cores.to_string());
+    line("memory", &format!("{} MiB", environment.memory_mib));
+    line("kernel", &environment.kernel);
+    line("huge pages", &huge_pages());
+    line("CPU engines", "ok: serial, two-phase, deterministic-queue, deterministic");
+    line("OpenCL engines", "not in this version");
+    line("FPGA processor", "not in this version");
+    line("lock service", "not in this version");
+    text.push_str("\nNext: lockwork demo\n");
+    print(&text)
+}
+
+/// Tries for a huge page and says what came of it.
+fn huge_pages() -> String {
+    let setting = huge_page_setting().unwrap_or_else(|| "absent".into());
+    let Ok(buffer) = Buffer::zeroed(8 * HUGE_PAGE, Pages::Huge, "a trial of huge pages") else {
+        return "no memory for a trial".into();
+    };
+    let before = huge_bytes_resident();
+    for page in 0..8 {
+        // SAFETY: the buffer is eight huge pages long.
+        unsafe { buffer.as_ptr().add(page * HUGE_PAGE).write_volatile(1) };
+    }
+    match (before, huge_bytes_resident()) {
+        (Some(before), Some(after)) if after > before => format!("ok: given on request (setting '{setting}')"),
+        (Some(_), Some(_)) => format!(
+            "not given (setting '{setting}'): random reads cost about 1.5 times as much. Enable them with \
+             'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled' as root"
+        ),
+        _ => format!("unknown: the kernel does not tell (setting '{setting}')"),
+    }
+}

@@ -1,0 +1,111 @@
+//! `lockwork bench memory`: the limit of the machine, beside which every other figure stands.
+
+use std::time::Instant;
+
+use lockwork_memory::{Buffer, LINE, Pages, prefetch};
+use lockwork_workload::random::Random;
+use serde::Serialize;
+
+use super::Failure;
+
+/// Bytes that are read at random: far more than any cache holds.
+const BYTES: usize = 1 << 30;
+/// Reads ahead of the one that is used.
+const AHEAD: usize = 24;
+
+/// Random reads a second of one core, in millions.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Limits {
+    pub(super) pages: &'static str,
+    /// Nanoseconds of a read that needs the one before.
+    pub(super) dependent_ns: f64,
+    /// One line each.
+    pub(super) one_line_m_per_s: f64,
+    /// Two neighbouring lines each.
+    pub(super) two_lines_m_per_s: f64,
+    /// Sixteen neighbouring lines each.
+    pub(super) sixteen_lines_m_per_s: f64,
+}
+
+/// Measures on `threads` cores at once and gives the median of three for one core.
+pub(super) fn measure(pages: Pages, threads: usize, seed: u64) -> Result<Limits, Failure> {
+    let buffer = Buffer::zeroed(BYTES, pages, "random reads").map_err(Failure::usage)?;
+    let lines = (BYTES / LINE) as u64;
+    link(&buffer, lines, seed);
+    let median = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    let several = |one: &(dyn Fn(u64) -> f64 + Sync)| {
+        median((0..3).map(|round| together(threads, &|thread| one(seed + round * 64 + thread))).collect())
+    };
+    let independent = |width: u64| several(&|seed| independent(&buffer, lines, width, seed));
+    Ok(Limits {
+        pages: if pages == Pages::Huge { "huge" } else { "plain" },
+        dependent_ns: 1e9 / several(&|seed| dependent(&buffer, lines, seed)),
+        one_line_m_per_s: independent(1) / 1e6,
+        two_lines_m_per_s: independent(2) / 1e6,
+        sixteen_lines_m_per_s: independent(16) / 1e6,
+    })
+}
+
+/// Runs `one` on every thread at once; the mean of what they return.
+fn together(threads: usize, one: &(dyn Fn(u64) -> f64 + Sync)) -> f64 {
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads as u64).map(|thread| scope.spawn(move || one(thread))).collect();
+        let sum: f64 = running.into_iter().map(|thread| thread.join().expect("it only reads")).sum();
+        sum / threads as f64
+    })
+}
+
+/// Makes every line hold the number of another, all in one circle (Sattolo's shuffle).
+fn link(buffer: &Buffer, lines: u64, seed: u64) {
+    let mut random = Random::new(seed);
+    let mut order: Vec<u32> = (0..lines as u32).collect();
+    for last in (1..order.len()).rev() {
+        order.swap(last, random.below(last as u64) as usize);
+    }
+    for pair in 0..order.len() {
+        let (from, to) = (order[pair], order[(pair + 1) % order.len()]);
+        // SAFETY: the line lies in the buffer, which is ours alone.
+        unsafe { buffer.as_ptr().add(from as usize * LINE).cast::<u64>().write(u64::from(to)) };
+    }
+}
+
+#[inline(always)]
+fn read(buffer: &Buffer, line: u64) -> u64 {
+    // SAFETY: callers stay inside the buffer.
+    unsafe { buffer.as_ptr().add(line as usize * LINE).cast::<u64>().read_volatile() }
+}
+
+/// Reads a second when each needs the one before.
+fn dependent(buffer: &Buffer, lines: u64, seed: u64) -> f64 {
+    const READS: u64 = 2_000_000;
+    let mut line = seed % lines;
+    let start = Instant::now();
+    for _ in 0..READS {
+        line = read(buffer, line);
+    }
+    assert!(std::hint::black_box(line) < lines);
+    READS as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Reads a second of `width` neighbouring lines each, prefetched ahead.
+fn independent(buffer: &Buffer, lines: u64, width: u64, seed: u64) -> f64 {
+    let reads = (16_000_000 / width).max(1_000_000) as usize;
+    let mut random = Random::new(seed);
+    let places: Vec<u32> = (0..reads + AHEAD).map(|_| (random.below(lines / width) * width) as u32).collect();
+    let mut sum = 0_u64;
+    let start = Instant::now();
+    for at in 0..reads {
+        let ahead = u64::from(places[at + AHEAD]);
+        for line in 0..width {
+            prefetch(buffer.as_ptr().wrapping_add((ahead + line) as usize * LINE));
+        }
+        for line in 0..width {
+            sum = sum.wrapping_add(read(buffer, u64::from(places[at]) + line));
+        }
+    }
+    std::hint::black_box(sum);
+    reads as f64 / start.elapsed().as_secs_f64()
+}

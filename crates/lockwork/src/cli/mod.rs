@@ -1,0 +1,82 @@
+//! Commands, and what they have in common.
+
+mod bench;
+mod chart;
+mod demo;
+mod doctor;
+mod locks;
+mod memory;
+mod procedure;
+mod report;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Why a command ends badly.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A check failed: exit code 1.
+    Check(String),
+    /// The input is wrong: exit code 2.
+    Usage(String),
+}
+
+impl Failure {
+    pub(crate) fn usage(error: impl std::fmt::Display) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+pub(crate) type Outcome = Result<(), Failure>;
+
+/// Serializable stored-procedure transactions at hardware speed.
+#[derive(Debug, Parser)]
+#[command(name = "lockwork", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What works on this machine, and how to enable the rest
+    Doctor,
+    /// Every CPU engine at work on one input, checked and compared, in half a minute
+    Demo(demo::Arguments),
+    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory
+    Bench(bench::Arguments),
+    /// Check, assemble or disassemble a procedure
+    Procedure(procedure::Arguments),
+}
+
+pub(crate) fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match arguments.command {
+        Command::Doctor => doctor::run(),
+        Command::Demo(arguments) => demo::run_demo(&arguments),
+        Command::Bench(arguments) => bench::command(&arguments),
+        Command::Procedure(arguments) => procedure::run(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Check(problem)) => {
+            eprintln!("lockwork: {problem}");
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(problem)) => {
+            eprintln!("lockwork: {problem}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Writes to standard output; that a reader has gone away is no error.
+pub(crate) fn print(text: &str) -> Outcome {
+    use std::io::Write;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::usage(error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,176 @@
+//! Results: one structure, printed as a table, JSON or CSV.
+
+use std::collections::BTreeMap;
+
+use lockwork_procedure::block::abort;
+use serde::Serialize;
+
+/// The machine and the build.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Environment {
+    pub(super) cpu: String,
+    pub(super) cores: usize,
+    pub(super) memory_mib: u64,
+    pub(super) kernel: String,
+    pub(super) huge_pages: String,
+    pub(super) commit: String,
+    pub(super) version: String,
+}
+
+impl Environment {
+    pub(super) fn read() -> Self {
+        let field = |file: &str, name: &str| {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            let line = text.lines().find(|line| line.starts_with(name)).map(str::to_string);
+            line.and_then(|line| Some(line.split_once(':')?.1.trim().to_string())).unwrap_or_else(|| "unknown".into())
+        };
+        let memory = field("/proc/meminfo", "MemTotal");
+        let kib: u64 = memory.split_whitespace().next().and_then(|digits| digits.parse().ok()).unwrap_or(0);
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".into());
+        Self {
+            cpu: field("/proc/cpuinfo", "model name"),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_mib: kib / 1024,
+            kernel: kernel.trim().to_string(),
+            huge_pages: lockwork_memory::huge_page_setting().unwrap_or_else(|| "absent".into()),
+            commit: env!("LOCKWORK_COMMIT").to_string(),
+            version: env!("CARGO_PKG_VERSION").to_string(),
+        }
+    }
+}
+
+/// Latencies in microseconds, from the hand-over of a transaction's batch to its completion.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Latency {
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) p999: f64,
+    pub(super) max: f64,
+}
+
+impl Latency {
+    /// From (nanoseconds, transactions) of every batch.
+    pub(super) fn of(mut batches: Vec<(u64, u64)>) -> Self {
+        batches.sort_unstable();
+        let total: u64 = batches.iter().map(|(_, count)| count).sum();
+        let at = |share: f64| {
+            let wanted = (total as f64 * share).ceil() as u64;
+            let mut seen = 0;
+            let found = batches.iter().find(|(_, count)| {
+                seen += count;
+                seen >= wanted
+            });
+            found.map_or(0.0, |(ns, _)| *ns as f64 / 1e3)
+        };
+        Self { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: at(1.0) }
+    }
+}
+
+/// What one engine did.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Run {
+    pub(super) engine: String,
+    pub(super) throughput_txn_per_s: f64,
+    pub(super) accesses_per_s: f64,
+    pub(super) latency_us: Latency,
+    pub(super) transactions: u64,
+    pub(super) committed: u64,
+    pub(super) aborts: BTreeMap<String, u64>,
+    pub(super) conflicts: u64,
+    pub(super) planning_share: f64,
+    pub(super) payload_bytes_per_txn: u32,
+    pub(super) rows_mib: f64,
+    pub(super) index_mib: f64,
+    pub(super) verified: bool,
+    pub(super) verification: String,
+    pub(super) digest: String,
+}
+
+/// The whole result.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) schema: u32,
+    pub(super) environment: Environment,
+    pub(super) settings: serde_json::Value,
+    pub(super) runs: Vec<Run>,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Output {
+    /// A table for people
+    Text,
+    /// One JSON object
+    Json,
+    /// One line a run
+    Csv,
+}
+
+/// An abort code in words.
+pub(super) fn abort_name(code: u16) -> String {
+    abort::describe(code).map_or_else(|| format!("code {code}"), str::to_string)
+}
+
+impl Report {
+    pub(super) fn render(&self, output: Output) -> String {
+        match output {
+            Output::Json => serde_json::to_string_pretty(self).expect("plain data") + "\n",
+            Output::Csv => self.csv(),
+            Output::Text => self.text(),
+        }
+    }
+
+    fn csv(&self) -> String {
+        let mut text = String::from(
+            "engine,throughput_txn_per_s,accesses_per_s,p50_us,p99_us,p999_us,max_us,committed,aborted,conflicts,verified,digest\n",
+        );
+        for run in &self.runs {
+            let (l, aborted) = (&run.latency_us, run.aborts.values().sum::<u64>());
+            text.push_str(&format!(
+                "{},{:.0},{:.0},{:.1},{:.1},{:.1},{:.1},{},{aborted},{},{},{}\n",
+                run.engine,
+                run.throughput_txn_per_s,
+                run.accesses_per_s,
+                l.p50,
+                l.p99,
+                l.p999,
+                l.max,
+                run.committed,
+                run.conflicts,
+                run.verified,
+                run.digest
+            ));
+        }
+        text
+    }
+
+    fn text(&self) -> String {
+        let e = &self.environment;
+        let mut text = format!("{}, {} cores, kernel {}, commit {}\n", e.cpu, e.cores, e.kernel, e.commit);
+        text.push_str(&format!("settings {}\n\n", self.settings));
+        text.push_str(&format!(
+            "{:<20} {:>12} {:>12} {:>9} {:>9} {:>10} {:>10} {:>9}  {}\n",
+            "engine", "txn/s", "accesses/s", "p50 us", "p99 us", "aborted", "conflicts", "plan", "verified"
+        ));
+        for run in &self.runs {
+            text.push_str(&format!(
+                "{:<20} {:>12.0} {:>12.0} {:>9.0} {:>9.0} {:>10} {:>10} {:>8.0}%  {}\n",
+                run.engine,
+                run.throughput_txn_per_s,
+                run.accesses_per_s,
+                run.latency_us.p50,
+                run.latency_us.p99,
+                run.aborts.values().sum::<u64>(),
+                run.conflicts,
+                run.planning_share * 100.0,
+                if run.verified { &run.verification } else { "NO" },
+            ));
+        }
+        for run in &self.runs {
+            for (cause, count) in &run.aborts {
+                text.push_str(&format!("  {}: {count} aborted: {cause}\n", run.engine));
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,219 @@
+//! Runs a workload on an engine: prepare, run, verify.
+//!
+//! All calls are made before the clock starts, as in HOBBES (section 3.2), so that what is measured is the engine. If the time is not
+//! over when the input is, the same batches run again; a workload that inserts rows runs once, because a
+//! second pass would insert the same keys.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lockwork_engine::{Engine, EngineKind, Options, Tally, create};
+use lockwork_procedure::assembly::assemble;
+use lockwork_procedure::block::Batch;
+use lockwork_procedure::schema::TableSchema;
+use lockwork_workload::Workload;
+
+use super::Failure;
+use super::report::{Latency, Run, abort_name};
+
+/// Batches handed over before the first is taken back.
+const AHEAD: usize = 3;
+
+/// How long and in what pieces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Transactions of one pass.
+    pub(super) transactions: usize,
+    /// Transactions of a batch.
+    pub(super) batch: usize,
+    /// Passes go on until this is over; at least one.
+    pub(super) time: Duration,
+    /// Passes that are not counted, first.
+    pub(super) warmup: usize,
+    /// Operations of a transaction.
+    pub(super) operations: u32,
+    /// Whether a pass can be repeated.
+    pub(super) repeatable: bool,
+}
+
+/// An engine with the workload's tables, rows and procedures.
+pub(super) fn prepare(
+    kind: EngineKind,
+    options: Options,
+    workload: &mut dyn Workload,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Box<dyn Engine>, Failure> {
+    let mut engine = create(kind, options).map_err(Failure::usage)?;
+    let schemas = workload.schemas();
+    let mut image = Vec::new();
+    for (number, schema) in schemas.iter().enumerate() {
+        let rows = workload.row_count(number);
+        let wanted = schema.stride() as u128 * u128::from(rows);
+        let have = available_memory();
+        if wanted > u128::from(have) {
+            let (wanted, have, name) = (wanted >> 20, have >> 20, schema.name());
+            return Err(Failure::usage(format!(
+                "{rows} rows of table '{name}' need {wanted} MiB and {have} MiB are free; use fewer --records"
+            )));
+        }
+        engine.create_table(schema.clone(), rows as usize).map_err(Failure::usage)?;
+        for row in 0..rows {
+            if row % 100_000 == 0 {
+                progress(&format!("loading {} {row} of {rows}", schema.name()));
+            }
+            workload.row_image(number, row, &mut image);
+            engine.load(schema.name(), &image).map_err(Failure::usage)?;
+        }
+    }
+    register(&mut *engine, workload, &schemas)?;
+    Ok(engine)
+}
+
+fn register(engine: &mut dyn Engine, workload: &mut dyn Workload, schemas: &[TableSchema]) -> Result<(), Failure> {
+    for (_, source) in workload.sources() {
+        let assembled = assemble(&source, schemas).map_err(Failure::usage)?;
+        engine.register(assembled.procedure).map_err(Failure::usage)?;
+    }
+    let mut lookup = |name: &str| {
+        let id = engine.procedure_id(name)?;
+        Some((id, engine.procedure(id)?.verified.procedure().clone()))
+    };
+    workload.bind(&mut lookup).map_err(Failure::usage)
+}
+
+/// Bytes that the system says are free.
+fn available_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib * 1024)
+}
+
+/// The calls of one pass.
+pub(super) fn input(workload: &mut dyn Workload, plan: &Plan) -> Result<Vec<Batch>, Failure> {
+    let mut batches = Vec::new();
+    let mut left = plan.transactions;
+    while left > 0 {
+        let size = left.min(plan.batch);
+        let mut batch = Batch::new(workload.block_bytes(), size).map_err(Failure::usage)?;
+        let filled = workload.fill(&mut batch, size).map_err(Failure::usage)?;
+        assert_eq!(filled, size, "a fresh batch has room");
+        batches.push(batch);
+        left -= size;
+    }
+    Ok(batches)
+}
+
+/// What one pass took.
+struct Pass {
+    elapsed: Duration,
+    planning_ns: u64,
+    total_ns: u64,
+    tally: Tally,
+    latencies: Vec<(u64, u64)>,
+}
+
+fn pass(engine: &mut dyn Engine, batches: &mut Vec<Batch>) -> Result<Pass, Failure> {
+    let mut waiting: std::collections::VecDeque<Batch> = std::mem::take(batches).into();
+    let mut started = std::collections::VecDeque::new();
+    let mut pass = Pass {
+        elapsed: Duration::ZERO,
+        planning_ns: 0,
+        total_ns: 0,
+        tally: Tally::default(),
+        latencies: Vec::with_capacity(waiting.len()),
+    };
+    let start = Instant::now();
+    loop {
+        while started.len() < AHEAD
+            && let Some(batch) = waiting.pop_front()
+        {
+            started.push_back(Instant::now());
+            engine.submit(batch).map_err(|refused| Failure::usage(refused.error))?;
+        }
+        let Some(handed_over) = started.pop_front() else { break };
+        let completed = engine.complete().map_err(Failure::usage)?.expect("a batch is in flight");
+        pass.latencies.push((handed_over.elapsed().as_nanos() as u64, completed.batch.len() as u64));
+        pass.planning_ns += completed.report.planning_ns;
+        pass.total_ns += completed.report.total_ns;
+        pass.tally.add(&completed.report.tally);
+        batches.push(completed.batch);
+    }
+    pass.elapsed = start.elapsed();
+    Ok(pass)
+}
+
+/// Runs the workload on one engine and verifies what it did.
+pub(super) fn run(
+    kind: EngineKind,
+    options: Options,
+    mut workload: Box<dyn Workload>,
+    plan: &Plan,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Run, Failure> {
+    let mut engine = prepare(kind, options, &mut *workload, progress)?;
+    progress("making calls");
+    let mut batches = input(&mut *workload, plan)?;
+    let warmup = if plan.repeatable { plan.warmup } else { 0 };
+    for _ in 0..warmup {
+        pass(&mut *engine, &mut batches)?;
+    }
+    let mut passes: Vec<Pass> = Vec::new();
+    let mut spent = Duration::ZERO;
+    while passes.is_empty() || (plan.repeatable && spent < plan.time) {
+        progress(&format!("running, {:.1} s", spent.as_secs_f64()));
+        let done = pass(&mut *engine, &mut batches)?;
+        spent += done.elapsed;
+        passes.push(done);
+    }
+    progress("verifying");
+    let (verified, verification) = match verify(&*engine, &mut *workload, &batches) {
+        Ok(words) => (true, words),
+        Err(problem) => (false, problem),
+    };
+    let mut rates: Vec<f64> = passes.iter().map(|pass| plan.transactions as f64 / pass.elapsed.as_secs_f64()).collect();
+    rates.sort_by(f64::total_cmp);
+    let rate = rates[rates.len() / 2];
+    let mut tally = Tally::default();
+    passes.iter().for_each(|pass| tally.add(&pass.tally));
+    let mut aborts: BTreeMap<String, u64> = BTreeMap::new();
+    for (&code, &count) in tally.aborted.iter().chain(&tally.failed) {
+        *aborts.entry(abort_name(code)).or_default() += count;
+    }
+    let sum = |of: fn(&Pass) -> u64| passes.iter().map(of).sum::<u64>();
+    let mut memory = lockwork_storage::TableMemory::default();
+    engine.with_database(&mut |database| memory = database.memory()).map_err(Failure::usage)?;
+    Ok(Run {
+        engine: engine.name().to_string(),
+        throughput_txn_per_s: rate,
+        accesses_per_s: rate * f64::from(plan.operations),
+        latency_us: Latency::of(passes.iter().flat_map(|pass| pass.latencies.clone()).collect()),
+        transactions: tally.transactions(),
+        committed: tally.committed,
+        aborts,
+        conflicts: tally.conflicts,
+        planning_share: sum(|pass| pass.planning_ns) as f64 / sum(|pass| pass.total_ns).max(1) as f64,
+        payload_bytes_per_txn: workload.payload_bytes(),
+        rows_mib: memory.rows_bytes as f64 / 1048576.0,
+        index_mib: (memory.index_bytes + memory.ordered_bytes) as f64 / 1048576.0,
+        verified,
+        verification,
+        digest: engine.digest().map_err(Failure::usage)?.to_string(),
+    })
+}
+
+/// Results of the last pass and contents of the database.
+fn verify(engine: &dyn Engine, workload: &mut dyn Workload, batches: &[Batch]) -> Result<String, String> {
+    let mut inserts = 0;
+    for batch in batches {
+        workload.check_results(batch).map_err(|error| error.to_string())?;
+        inserts += workload.committed_inserts(batch);
+    }
+    let mut refused = None;
+    let mut export = |row: &mut dyn FnMut(&str, &[u8])| refused = engine.export(row).err();
+    let words = workload.check(&mut export, inserts).map_err(|error| error.to_string())?;
+    match refused {
+        Some(error) => Err(error.to_string()),
+        None => Ok(words),
+    }
+}

@@ -1,0 +1,9 @@
+//! The `lockwork` command.
+//!
+//! Exit codes: 0 ok; 1 a check failed; 2 usage or bad input; 6 a back end is absent.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}
