@@ -224,7 +224,7 @@ pub trait Engine: Send {
     ///
     /// # Errors
     /// [`Refused`] gives the batch back.
-    fn submit(&mut self, batch: Batch) -> Result<(), Refused>;
+    fn submit(&mut self, batch: Batch) -> Result<(), Box<Refused>>;
 
     /// The oldest batch that was submitted and not yet completed, waiting for it to finish; `None` when there is none.
     ///

@@ -45,6 +45,9 @@ impl DeterministicQueue {
     }
 }
 
+/// A worker's ends of its rings, until it takes them.
+type Ends = Mutex<Option<(Consumer<u32>, Producer<u32>)>>;
+
 /// Blocks of a batch, shared by scheduler and workers.
 struct Blocks<'a> {
     core: &'a Core,
@@ -97,8 +100,7 @@ impl Scheme for DeterministicQueue {
             done.push(producer);
             from.push(consumer);
         }
-        let ends: Vec<Mutex<Option<(Consumer<u32>, Producer<u32>)>>> =
-            work.into_iter().zip(done).map(|ends| Mutex::new(Some(ends))).collect();
+        let ends: Vec<Ends> = work.into_iter().zip(done).map(|ends| Mutex::new(Some(ends))).collect();
         let stop = AtomicBool::new(false);
         let scheduler = Scheduler {
             blocks: &blocks,

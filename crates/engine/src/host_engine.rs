@@ -144,7 +144,7 @@ impl<S: Scheme> Engine for HostEngine<S> {
         Ok(())
     }
 
-    fn submit(&mut self, batch: Batch) -> Result<(), Refused> {
+    fn submit(&mut self, batch: Batch) -> Result<(), Box<Refused>> {
         let idle = self.in_flight == self.finished.len();
         if idle && (batch.len() <= INLINE_BLOCKS || self.options.threads == 0) {
             let completed = run(&mut lock(&self.state), &Team::solo(), batch);
@@ -152,7 +152,8 @@ impl<S: Scheme> Engine for HostEngine<S> {
         } else if let Some(to_leader) = &self.to_leader
             && let Err(refused) = to_leader.send(batch)
         {
-            return Err(Refused { batch: refused.0, error: EngineError::Worker("died".into()) });
+            let error = EngineError::Worker("died".into());
+            return Err(Box::new(Refused { batch: refused.0, error }));
         }
         self.in_flight += 1;
         Ok(())

@@ -125,7 +125,7 @@ impl Pipeline {
 
     /// The procedure of a block that can be looked up ahead.
     #[inline(always)]
-    fn straight<'a>(core: &'a Core, blocks: Blocks, index: usize) -> Option<(&'a Arc<Registered>, &'a Straight)> {
+    fn straight(core: &Core, blocks: Blocks, index: usize) -> Option<(&Arc<Registered>, &Straight)> {
         // SAFETY: a block begins with its procedure id.
         let id = u32::from_le(unsafe { blocks.at(index).cast::<u32>().read() });
         let registered = core.registry.get(id)?;

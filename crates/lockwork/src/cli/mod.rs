@@ -46,7 +46,7 @@ enum Command {
     /// Every CPU engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
     /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory
-    Bench(bench::Arguments),
+    Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
 }

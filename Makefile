@@ -1,0 +1,34 @@
+# The front door. `make demo` shows what this is; `make test` is what CI runs.
+
+CARGO ?= cargo
+SETUP := ./scripts/setup
+
+.PHONY: demo build test lint doc loom bench clean
+
+demo: build
+	./target/release/lockwork demo
+
+build:
+	$(SETUP)
+	$(CARGO) build --release -p lockwork
+
+test: lint doc
+	RUST_BACKTRACE=0 $(CARGO) test --release --workspace
+	$(MAKE) loom
+
+lint:
+	$(SETUP)
+	$(CARGO) fmt --check
+	$(CARGO) clippy --workspace --all-targets --release -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --release
+
+loom:
+	CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" $(CARGO) test --release -p lockwork-locking --test loom
+
+bench: build
+	./scripts/bench
+
+clean:
+	$(CARGO) clean
