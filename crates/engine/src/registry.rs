@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lockwork_locking::LockMode;
 use lockwork_procedure::access::{AccessSet, Operation, Straight, access_set};
 use lockwork_procedure::interpreter::Program;
-use lockwork_procedure::isa::Opcode;
+use lockwork_procedure::isa::{Instruction, Opcode};
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::verified::Verified;
 use lockwork_procedure::verify::verify;
@@ -40,6 +40,8 @@ pub struct Registered {
     pub program: Program,
     /// The executable form of each fragment, if it is separable.
     pub fragments: Vec<Program>,
+    /// For each fragment, the block lines it touches, as offsets.
+    pub fragment_lines: Vec<Vec<u32>>,
     /// Its tables, by slot.
     pub tables: Vec<Arc<Table>>,
     /// How it locks each of its tables as a whole, by slot: shared if it scans it, with intent if it inserts or removes
@@ -87,6 +89,7 @@ impl Registry {
         let access = access_set(&verified);
         let tables: Vec<Arc<Table>> = verified.tables().iter().map(|table| database.table(table.id).clone()).collect();
         let fragments = fragments(&verified, &access);
+        let fragment_lines = fragment_lines(&access);
         let traits = traits(&verified, &access, !fragments.is_empty());
         let layout = verified.procedure().layout();
         let results = (layout.results_start as usize, (layout.results_end - layout.results_start) as usize);
@@ -98,8 +101,18 @@ impl Registry {
         let program = Program::new(&verified);
         let table_modes = table_modes(&verified);
         let block_bytes = layout.block_bytes as usize;
-        let registered =
-            Registered { verified, access, program, fragments, tables, table_modes, traits, block_bytes, results };
+        let registered = Registered {
+            verified,
+            access,
+            program,
+            fragments,
+            fragment_lines,
+            tables,
+            table_modes,
+            traits,
+            block_bytes,
+            results,
+        };
         let id = self.procedures.len() as u32;
         self.procedures.push(Arc::new(registered));
         self.ids.insert(name, id);
@@ -190,4 +203,28 @@ fn fragments(verified: &Verified, access: &AccessSet) -> Vec<Program> {
         return Vec::new();
     }
     fragments.iter().map(|fragment| Program::of_fragment(fragment, verified)).collect()
+}
+
+/// The lines of the block that each fragment reads or writes at constant offsets, for prefetching.
+fn fragment_lines(access: &AccessSet) -> Vec<Vec<u32>> {
+    let AccessSet::Straight(straight) = access else { return Vec::new() };
+    let lines_of = |code: &[Instruction]| {
+        let mut lines = Vec::new();
+        for i in code {
+            let pieces = match i.opcode {
+                Opcode::Load | Opcode::Store => [Some((i.x, 8)), None],
+                Opcode::CopyBr => [Some((i.x, u32::from(i.w))), None],
+                Opcode::CopyRb => [Some((i.y, u32::from(i.w))), None],
+                Opcode::CopyBb => [Some((i.x, u32::from(i.w))), Some((i.y, u32::from(i.w)))],
+                _ => [None, None],
+            };
+            for (offset, length) in pieces.into_iter().flatten() {
+                lines.extend((offset / 64..=(offset + length - 1) / 64).map(|line| line * 64));
+            }
+        }
+        lines.sort_unstable();
+        lines.dedup();
+        lines
+    };
+    straight.fragments.iter().flatten().map(|fragment| lines_of(&fragment.code)).collect()
 }

@@ -33,6 +33,11 @@
 
 mod value;
 
+/// The example of the README, run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 use std::sync::Arc;
 
 use lockwork_engine::registry::Registered;

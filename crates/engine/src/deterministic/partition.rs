@@ -21,7 +21,7 @@ use lockwork_memory::prefetch;
 use lockwork_procedure::access::Straight;
 use lockwork_procedure::block::Status;
 
-use super::pipeline::{execute, find, key_hash, looks_up, prefetch_touches};
+use super::pipeline::{execute, find, key_hash, looks_up, prefetch_block, prefetch_touches};
 use super::{Blocks, Worker, share};
 use crate::exclusive::{Executor, close};
 use crate::host_engine::Core;
@@ -254,10 +254,14 @@ fn run_items(core: &Core, worker: &mut Worker, blocks: Blocks, items: &[Item], w
 fn prefetch_bucket(core: &Core, blocks: Blocks, item: &Item) {
     let registered = registered(core, item);
     let block = blocks.at(item.block as usize);
-    prefetch(block);
     if item.access == WHOLE {
         let access = &registered.straight().expect("accesses are known").accesses[0];
         registered.tables[usize::from(access.slot)].prefetch(item.word);
+        prefetch_block(block, registered.block_bytes);
+    } else {
+        for &line in &registered.fragment_lines[usize::from(item.access)] {
+            prefetch(block.wrapping_add(line as usize));
+        }
     }
 }
 

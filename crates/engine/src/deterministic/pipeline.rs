@@ -67,6 +67,15 @@ pub(crate) fn prefetch_touches(access: &Access, block: *const u8, block_bytes: u
     }
 }
 
+/// Prefetches a block, up to a few kilobytes of it.
+#[inline(always)]
+pub(super) fn prefetch_block(block: *const u8, block_bytes: usize) {
+    const MOST_BYTES: usize = 2048;
+    for line in (0..block_bytes.min(MOST_BYTES)).step_by(64) {
+        prefetch(block.wrapping_add(line));
+    }
+}
+
 /// Whether an access may be looked up ahead of its turn.
 #[inline(always)]
 pub(super) fn looks_up(access: &Access) -> bool {
@@ -142,6 +151,7 @@ impl Pipeline {
             self.words[at..at + self.width].fill(0);
             return;
         };
+        prefetch_block(blocks.at(index), registered.block_bytes);
         for (number, access) in straight.accesses.iter().enumerate() {
             let hash = key_hash(registered, access, blocks.at(index));
             registered.tables[usize::from(access.slot)].prefetch(hash);

@@ -96,7 +96,11 @@ impl<'a> Lexer<'a> {
                 let word = self.take(end);
                 if first.is_ascii_digit() { Kind::Number(number(word, place)?) } else { Kind::Word(word) }
             }
-            _ => return Err(place.error(format!("'{}' has no meaning here; comments begin with ';'", first.escape_default()))),
+            _ => {
+                return Err(
+                    place.error(format!("'{}' has no meaning here; comments begin with ';'", first.escape_default()))
+                );
+            }
         };
         Ok(Token { kind, place })
     }
@@ -134,10 +138,8 @@ fn number(word: &str, place: Place) -> Result<u64, AssemblyError> {
         None => (word, 10),
     };
     if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
-        return Err(place.error(format!(
-            "'{}' is no number; write decimal digits, or 0x and hexadecimal digits",
-            shorten(word)
-        )));
+        return Err(place
+            .error(format!("'{}' is no number; write decimal digits, or 0x and hexadecimal digits", shorten(word))));
     }
     u64::from_str_radix(digits, radix)
         .map_err(|_| place.error(format!("{} is outside the range of 64-bit integers", shorten(word))))

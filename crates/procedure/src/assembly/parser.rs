@@ -174,7 +174,9 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
             return Err(place.error("a source begins with 'procedure NAME'"));
         }
         match word {
-            "procedure" if self.named => Err(place.error("a source has one procedure; put the next into a source of its own")),
+            "procedure" if self.named => {
+                Err(place.error("a source has one procedure; put the next into a source of its own"))
+            }
             "procedure" => {
                 self.named = true;
                 self.procedure.name = self.name("the procedure's name")?.0.to_string();
@@ -207,7 +209,9 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
         let schema = if self.at_mark('(') {
             let declared = self.columns(name, place)?;
             if known.is_some_and(|known| known != declared) {
-                return Err(place.error(format!("the table '{name}' exists with other columns; name it without columns")));
+                return Err(
+                    place.error(format!("the table '{name}' exists with other columns; name it without columns"))
+                );
             }
             self.schemas.push(declared.clone());
             declared
@@ -406,7 +410,8 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
 
     fn numbered(&mut self, prefix: char, what: &str) -> Parse<u8> {
         let Kind::Word(word) = self.token.kind else { return self.expected(what) };
-        let digits = word.strip_prefix(prefix).filter(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()));
+        let digits =
+            word.strip_prefix(prefix).filter(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()));
         let canonical = digits.filter(|digits| *digits == "0" || !digits.starts_with('0'));
         match canonical.and_then(|digits| digits.parse().ok()) {
             Some(number) => {
@@ -483,7 +488,9 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
             ("store", None) => Opcode::Store,
             ("loadr", Some(_)) => Opcode::Loadr,
             ("storer", Some(_)) => Opcode::Storer,
-            ("load" | "store", _) => return Err(place.error(format!("'{word}' is for the block; for rows use '{word}r'"))),
+            ("load" | "store", _) => {
+                return Err(place.error(format!("'{word}' is for the block; for rows use '{word}r'")));
+            }
             _ => return Err(place.error(format!("'{word}' is for rows, as in r1[table.column]"))),
         };
         let Some(w) = width.or(memory.named.and_then(width_of)) else {
@@ -506,7 +513,9 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
             return Err(place.error("how many bytes? Name a field or column, or give a length as third operand"));
         };
         let Ok(w) = u16::try_from(length) else {
-            return Err(place.error(format!("{length} bytes are too many for one copy; at most {} are possible", u16::MAX)));
+            return Err(
+                place.error(format!("{length} bytes are too many for one copy; at most {} are possible", u16::MAX))
+            );
         };
         let opcode = match (to.row, from.row) {
             (None, None) => Opcode::CopyBb,
@@ -515,7 +524,16 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
             (Some(_), Some(_)) => Opcode::CopyRr,
         };
         let (b, c) = (to.row.unwrap_or(0), from.row.unwrap_or(0));
-        Ok(Instruction { b, c, d: to.index, e: from.index, w, x: to.offset, y: from.offset, ..Instruction::new(opcode) })
+        Ok(Instruction {
+            b,
+            c,
+            d: to.index,
+            e: from.index,
+            w,
+            x: to.offset,
+            y: from.offset,
+            ..Instruction::new(opcode)
+        })
     }
 
     fn slot(&mut self) -> Parse<u8> {
@@ -570,7 +588,17 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
             return Err(limit_place.error(format!("a scan delivers at most {} rows, not {limit}", u16::MAX)));
         };
         let b = if self.take_mark(',')? { self.register()? } else { 0 };
-        Ok(Instruction { a, b, c: key.index, d, e, w, x: key.offset, y: buffer.offset, ..Instruction::new(Opcode::Scan) })
+        Ok(Instruction {
+            a,
+            b,
+            c: key.index,
+            d,
+            e,
+            w,
+            x: key.offset,
+            y: buffer.offset,
+            ..Instruction::new(Opcode::Scan)
+        })
     }
 
     fn ret(&mut self) -> Parse<Instruction> {
@@ -653,7 +681,9 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
             let element = self.number("an element")?;
             if element >= field.count {
                 let last = field.count - 1;
-                return Err(element_place.error(format!("'{name}' has elements 0 to {last}, and {element} is asked for")));
+                return Err(
+                    element_place.error(format!("'{name}' has elements 0 to {last}, and {element} is asked for"))
+                );
             }
             offset += u64::from(element) * u64::from(field.element_stride());
         }

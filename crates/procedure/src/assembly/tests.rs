@@ -66,7 +66,10 @@ fn a_transfer_assembles_verifies_and_comes_back() {
 #[test]
 fn errors_name_the_place_and_what_is_right() {
     let with = |line: &str| format!("procedure p\ntable t (k: i64 key, v: u8) ordered\nparam amount: i64\n{line}");
-    assert_eq!(error(&with("load r1, [amout]")), "line 4, column 11: no parameter, result or scratch is called 'amout'; did you mean 'amount'?");
+    assert_eq!(
+        error(&with("load r1, [amout]")),
+        "line 4, column 11: no parameter, result or scratch is called 'amout'; did you mean 'amount'?"
+    );
     assert!(error(&with("lod r1, [amount]")).contains("line 4, column 1: there is no instruction 'lod'"));
     assert!(error(&with("loadr r1, r2[t.w]")).contains("line 4, column 16: table 't' has no column 'w'"));
     assert!(error(&with("search c0, u, [amount]")).contains("declares no table 'u'"));
