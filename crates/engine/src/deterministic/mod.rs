@@ -7,10 +7,10 @@
 //!
 //! | plan | when | how |
 //! |---|---|---|
-//! | in order | one worker | the batch as it is, look-ups running ahead ([`pipeline`]) |
+//! | in order | one worker | the batch as it is, look-ups running ahead (`pipeline.rs`) |
 //! | free | nothing writes | workers take pieces of the batch; no plan |
-//! | partitioned | every transaction has one access, or is separable | records are dealt out to partitions by hash; each partition runs its operations in batch order on one worker ([`partition`]) |
-//! | graph | anything else | a dependency graph over records, planned by partition; a transaction runs when what is before it has run ([`graph`]) |
+//! | partitioned | every transaction has one access, or is separable | records are dealt out to partitions by hash; each partition runs its operations in batch order on one worker (`partition.rs`) |
+//! | graph | anything else | a dependency graph over records, planned by partition; a transaction runs when what is before it has run (`graph.rs`) |
 //!
 //! In the first three, nothing is locked, counted or waited for while transactions execute; a hot record is simply a busy
 //! partition. A *dependent* transaction, whose access set needs values from the database, runs alone between two

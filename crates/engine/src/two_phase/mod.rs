@@ -11,7 +11,7 @@
 //! **Scans.** A table has a lock of its own for two groups: scans, and transactions that insert or remove. A scan also
 //! locks the rows that it reads.
 //!
-//! **Interleaving.** A worker keeps several transactions in flight ([`worker`]); a RET prefetches the bucket, then the row, and
+//! **Interleaving.** A worker keeps several transactions in flight (`worker.rs`); a RET prefetches the bucket, then the row, and
 //! only then locks, so that misses of different transactions overlap and locks are held for as short as possible.
 //!
 //! Serial order: ascending stamp ([`lockwork_locking::word`]).

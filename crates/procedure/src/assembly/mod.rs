@@ -1,7 +1,7 @@
 //! Procedures as text, as values, and as bytes.
 //!
-//! [`assemble`] turns text into a [`Procedure`], [`disassemble`] turns it back into text that assembles to the same
-//! procedure, and [`encode`] and [`decode`] do the same with bytes ([`binary`] has the format). The language is
+//! [`assemble`] turns text into a [`Procedure`], [`disassemble()`] turns it back into text that assembles to the same
+//! procedure, and [`encode`] and [`decode`] do the same with bytes (`binary.rs` has the format). The language is
 //! described in `docs/assembly.md`; in short, one statement a line, `;` before comments:
 //!
 //! ```text

@@ -3,10 +3,10 @@
 //! Engines execute procedures with raw addresses and check nothing again, so what this module accepts must be safe on
 //! every path for every argument. It proves, in this order:
 //!
-//! 1. **Structure** ([`structure`]): names, layout, tables, handlers, and the fields of every instruction, reachable
+//! 1. **Structure** (`structure.rs`): names, layout, tables, handlers, and the fields of every instruction, reachable
 //!    or not. Control stays inside its section (logic, commit handler, abort handler).
-//! 2. **Loops** ([`loops`]): every way back is a counting loop with one entry, so every execution ends.
-//! 3. **Flow** ([`flow`]): abstract execution to a fixed point. Every register is undefined, an integer in an
+//! 2. **Loops** (`loops.rs`): every way back is a counting loop with one entry, so every execution ends.
+//! 3. **Flow** (`flow.rs`): abstract execution to a fixed point. Every register is undefined, an integer in an
 //!    interval, or the handle of a row of a known table, to read or to write; every CP register is free or in flight.
 //!    From that follow bounds (every address, with its index register, stays inside), types, and that every DB
 //!    instruction is awaited exactly once on every path.
