@@ -6,7 +6,7 @@ SETUP := ./scripts/setup
 .PHONY: demo build test lint doc loom bench clean
 
 demo: build
-	./target/release/lockwork demo
+	$(CARGO) run --release -q -p lockwork -- demo
 
 build:
 	$(SETUP)

@@ -13,7 +13,7 @@ use lockwork_workload::ycsb::{Kind, ReadScope, Ycsb, YcsbConfig};
 use serde_json::json;
 
 use super::report::{Environment, Output, Report};
-use super::run::{Plan, run};
+use super::run::{Plan, check_memory, run};
 use super::{Failure, Outcome, chart, locks, memory, print};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
@@ -213,6 +213,7 @@ fn workload(arguments: &Arguments, options: &Options) -> Result<(Make, Plan, Str
             seed: arguments.seed,
             ..default
         };
+        config.validate().map_err(Failure::usage)?;
         (Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(Failure::usage)?))), 2, true, None)
     } else {
         let (config, count) = ycsb(arguments, options)?;
@@ -280,6 +281,7 @@ fn ycsb(arguments: &Arguments, options: &Options) -> Result<(YcsbConfig, Option<
         None => {}
     }
     config.validate().map_err(Failure::usage)?;
+    check_memory(&config.schema().map_err(Failure::usage)?, config.records)?;
     Ok((config, count))
 }
 

@@ -48,14 +48,7 @@ pub(super) fn prepare(
     let mut image = Vec::new();
     for (number, schema) in schemas.iter().enumerate() {
         let rows = workload.row_count(number);
-        let wanted = schema.stride() as u128 * u128::from(rows);
-        let have = available_memory();
-        if wanted > u128::from(have) {
-            let (wanted, have, name) = (wanted >> 20, have >> 20, schema.name());
-            return Err(Failure::usage(format!(
-                "{rows} rows of table '{name}' need {wanted} MiB and {have} MiB are free; use fewer --records"
-            )));
-        }
+        check_memory(schema, rows)?;
         engine.create_table(schema.clone(), rows as usize).map_err(Failure::usage)?;
         for row in 0..rows {
             if row % 100_000 == 0 {
@@ -79,6 +72,19 @@ fn register(engine: &mut dyn Engine, workload: &mut dyn Workload, schemas: &[Tab
         Some((id, engine.procedure(id)?.verified.procedure().clone()))
     };
     workload.bind(&mut lookup).map_err(Failure::usage)
+}
+
+/// Refuses rows that cannot fit, before anything is computed for them.
+pub(super) fn check_memory(schema: &TableSchema, rows: u64) -> Result<(), Failure> {
+    let wanted = schema.stride() as u128 * u128::from(rows);
+    let have = available_memory();
+    if wanted <= u128::from(have) {
+        return Ok(());
+    }
+    let (wanted, have, name) = (wanted >> 20, have >> 20, schema.name());
+    Err(Failure::usage(format!(
+        "{rows} rows of table '{name}' need {wanted} MiB and {have} MiB are free; use fewer --records"
+    )))
 }
 
 /// Bytes that the system says are free.
