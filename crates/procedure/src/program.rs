@@ -25,7 +25,7 @@ impl Field {
     /// Bytes from one element to the next: the width rounded up to the alignment.
     #[must_use]
     pub fn element_stride(&self) -> u32 {
-        self.column_type.width().next_multiple_of(self.column_type.align())
+        self.column_type.width().checked_next_multiple_of(self.column_type.align()).unwrap_or(u32::MAX)
     }
 
     /// Where the field ends, in bytes from the start of the block.
@@ -74,6 +74,8 @@ impl Procedure {
     /// also the offset of every field, in the order parameters, results, scratch.
     #[must_use]
     pub fn lay_out(groups: [&[(ColumnType, u32)]; 3]) -> ([u64; 4], Vec<u64>) {
+        /// Beyond every block, and rounding it up stays in range.
+        const FAR: u64 = 1 << 62;
         let mut at = u64::from(HEADER_BYTES);
         let mut offsets = Vec::new();
         let mut ends = [0_u64; 3];
@@ -82,8 +84,8 @@ impl Procedure {
             for &(column_type, count) in group {
                 at = at.next_multiple_of(u64::from(column_type.align()));
                 offsets.push(at);
-                let stride = column_type.width().next_multiple_of(column_type.align());
-                at = at.saturating_add(u64::from(stride) * u64::from(count));
+                let stride = u64::from(column_type.width()).next_multiple_of(u64::from(column_type.align()));
+                at = at.saturating_add(stride.saturating_mul(u64::from(count))).min(FAR);
             }
             *end = at;
         }
