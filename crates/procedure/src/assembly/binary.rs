@@ -18,10 +18,18 @@
 //! ```
 //!
 //! Where fields lie follows from the declarations and is not stored. Whatever follows the last instruction is an error.
+//!
+//! The decoder holds bytes to what a source can say: valid and distinct names, limits of block and code, three sections
+//! of at least one instruction each, abort codes of the procedure's own. So whatever it lets through can be
+//! disassembled and assembled again. It trusts no count: memory is taken only as bytes are really there.
 
-use crate::isa::{INSTRUCTION_BYTES, Instruction, MAX_INSTRUCTIONS};
+use std::collections::HashSet;
+
+use super::parser::MAX_TABLES;
+use crate::block::{MAX_BLOCK_BYTES, abort};
+use crate::isa::{INSTRUCTION_BYTES, Instruction, MAX_INSTRUCTIONS, Opcode};
 use crate::program::{Field, Procedure};
-use crate::schema::ColumnType;
+use crate::schema::{ColumnType, is_name};
 
 const MAGIC: &[u8; 4] = b"LWP1";
 
@@ -38,8 +46,8 @@ pub struct FormatError {
 /// The bytes of a procedure.
 ///
 /// # Panics
-/// When a name is longer than 65,535 bytes or there are more than 65,535 tables or fields of a kind: no verified procedure is
-/// like that.
+/// When a name is longer than 65,535 bytes or there are more than 65,535 tables or fields of a kind: [`super::assemble`] and
+/// [`decode`] make no such procedure.
 #[must_use]
 pub fn encode(procedure: &Procedure) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
@@ -82,7 +90,7 @@ fn type_code(column_type: ColumnType) -> (u8, u32) {
     }
 }
 
-/// The procedure of these bytes. It is as it was written down, sound or not; the verifier tells.
+/// The procedure of these bytes. Its form is right; whether it is sound, the verifier tells.
 ///
 /// # Errors
 /// The first thing that is wrong, with its place.
@@ -91,33 +99,39 @@ pub fn decode(bytes: &[u8]) -> Result<Procedure, FormatError> {
     if reader.take(4)? != MAGIC {
         return Err(FormatError { offset: 0, problem: "a procedure begins with the bytes 'LWP1'".into() });
     }
-    let name = reader.string()?;
-    let tables = (0..reader.u16()?).map(|_| reader.string()).collect::<Result<_, _>>()?;
-    let [mut parameters, mut results, mut scratch] = [reader.fields()?, reader.fields()?, reader.fields()?];
-    lay_out([&mut parameters, &mut results, &mut scratch])
-        .map_err(|problem| FormatError { offset: reader.at, problem })?;
+    let name = reader.name()?;
+    let tables = reader.tables()?;
+    let mut names = HashSet::new();
+    let fields_at = reader.at;
+    let mut groups = [reader.fields(&mut names)?, reader.fields(&mut names)?, reader.fields(&mut names)?];
+    lay_out(&mut groups).map_err(|problem| FormatError { offset: fields_at, problem })?;
+    let [parameters, results, scratch] = groups;
+    let handlers_at = reader.at;
     let (commit_handler, abort_handler) = (reader.u32()?, reader.u32()?);
-    let length = reader.u32()? as usize;
-    if length > MAX_INSTRUCTIONS {
-        return reader.fail(format!("{length} instructions are too many; at most {MAX_INSTRUCTIONS} are possible"));
-    }
-    let mut code = Vec::with_capacity(length.min(bytes.len() / INSTRUCTION_BYTES));
-    for _ in 0..length {
-        let offset = reader.at;
-        let word = reader.take(INSTRUCTION_BYTES)?.try_into().expect("sixteen bytes");
-        code.push(Instruction::decode(word).map_err(|error| FormatError { offset, problem: error.to_string() })?);
-    }
+    let code = reader.code()?;
     if reader.at != bytes.len() {
         return reader.fail("nothing follows the last instruction");
+    }
+    let ordered = 0 < commit_handler && commit_handler < abort_handler && (abort_handler as usize) < code.len();
+    if !ordered {
+        let problem = format!(
+            "handlers at {commit_handler} and {abort_handler} of {} instructions; logic, commit handler and abort handler \
+             follow each other and have at least one instruction each",
+            code.len()
+        );
+        return Err(FormatError { offset: handlers_at, problem });
     }
     Ok(Procedure { name, tables, parameters, results, scratch, code, commit_handler, abort_handler })
 }
 
-fn lay_out(groups: [&mut Vec<Field>; 3]) -> Result<(), String> {
+fn lay_out(groups: &mut [Vec<Field>; 3]) -> Result<(), String> {
     let shapes = groups.each_ref().map(|fields| fields.iter().map(|f| (f.column_type, f.count)).collect::<Vec<_>>());
-    let (_, offsets) = Procedure::lay_out([&shapes[0], &shapes[1], &shapes[2]]);
-    for (field, offset) in groups.into_iter().flatten().zip(offsets) {
-        field.offset = u32::try_from(offset).map_err(|_| format!("'{}' lies beyond any block", field.name))?;
+    let (ends, offsets) = Procedure::lay_out([&shapes[0], &shapes[1], &shapes[2]]);
+    if ends[3] > u64::from(MAX_BLOCK_BYTES) {
+        return Err(format!("the block would have {} bytes; at most {MAX_BLOCK_BYTES} are possible", ends[3]));
+    }
+    for (field, offset) in groups.iter_mut().flatten().zip(offsets) {
+        field.offset = offset as u32;
     }
     Ok(())
 }
@@ -150,19 +164,73 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(self.take(4)?.try_into().expect("four bytes")))
     }
 
-    fn string(&mut self) -> Result<String, FormatError> {
-        let length = self.u16()?;
+    fn name(&mut self) -> Result<String, FormatError> {
         let offset = self.at;
-        let text = std::str::from_utf8(self.take(usize::from(length))?);
-        text.map(str::to_string).map_err(|_| FormatError { offset, problem: "a name is UTF-8".into() })
+        let length = self.u16()?;
+        let text = std::str::from_utf8(self.take(usize::from(length))?).ok().filter(|text| is_name(text));
+        text.map(str::to_string).ok_or_else(|| FormatError {
+            offset,
+            problem: "a name has 1 to 63 letters, digits and '_', and does not begin with a digit".into(),
+        })
     }
 
-    fn fields(&mut self) -> Result<Vec<Field>, FormatError> {
-        (0..self.u16()?).map(|_| self.field()).collect()
+    fn tables(&mut self) -> Result<Vec<String>, FormatError> {
+        let count = usize::from(self.u16()?);
+        if count > MAX_TABLES {
+            return self.fail(format!("{count} tables are too many; at most {MAX_TABLES} are possible"));
+        }
+        let mut tables: Vec<String> = Vec::new();
+        for _ in 0..count {
+            let offset = self.at;
+            let name = self.name()?;
+            if tables.contains(&name) {
+                return Err(FormatError { offset, problem: format!("table '{name}' stands twice") });
+            }
+            tables.push(name);
+        }
+        Ok(tables)
+    }
+
+    fn fields(&mut self, names: &mut HashSet<String>) -> Result<Vec<Field>, FormatError> {
+        let count = self.u16()?;
+        let mut fields = Vec::new();
+        for _ in 0..count {
+            let offset = self.at;
+            let field = self.field()?;
+            if field.count == 0 {
+                return Err(FormatError { offset, problem: format!("'{}' has no element", field.name) });
+            }
+            if !names.insert(field.name.clone()) {
+                return Err(FormatError { offset, problem: format!("'{}' is declared twice", field.name) });
+            }
+            fields.push(field);
+        }
+        Ok(fields)
+    }
+
+    fn code(&mut self) -> Result<Vec<Instruction>, FormatError> {
+        let length = self.u32()? as usize;
+        if length > MAX_INSTRUCTIONS {
+            return self.fail(format!("{length} instructions are too many; at most {MAX_INSTRUCTIONS} are possible"));
+        }
+        let mut code = Vec::with_capacity(length.min(self.bytes.len() / INSTRUCTION_BYTES));
+        for _ in 0..length {
+            let offset = self.at;
+            let word = self.take(INSTRUCTION_BYTES)?.try_into().expect("sixteen bytes");
+            let instruction =
+                Instruction::decode(word).map_err(|error| FormatError { offset, problem: error.to_string() })?;
+            if instruction.opcode == Opcode::Abort && instruction.w >= abort::FIRST_RESERVED {
+                let last = abort::FIRST_RESERVED - 1;
+                let problem = format!("abort code {} is the system's; a procedure's are 0 to {last}", instruction.w);
+                return Err(FormatError { offset, problem });
+            }
+            code.push(instruction);
+        }
+        Ok(code)
     }
 
     fn field(&mut self) -> Result<Field, FormatError> {
-        let name = self.string()?;
+        let name = self.name()?;
         let code = self.take(1)?[0];
         let (n, count) = (self.u32()?, self.u32()?);
         let column_type = match (code, n) {

@@ -1,58 +1,68 @@
 //! From a procedure to text that assembles to it.
 //!
-//! Fields of the block are named where an address begins one; everything else is an offset, which the assembler takes as well.
+//! Fields of the block are named, and columns of a row where the row's table is plain ([`super::handles`]). What has no
+//! name is a number: the language has one for everything that an instruction can hold.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::parser::width_of;
+use super::handles::Handles;
+use super::widths::{copy_length, natural_width, suffix};
 use crate::isa::{Instruction, NO_LABEL, Opcode};
 use crate::program::{Field, Procedure};
-use crate::schema::{Catalog, ColumnType};
+use crate::schema::{Catalog, Column, ColumnType, TableSchema};
 
-/// The text of a procedure. Columns of tables that `catalog` knows are named where an instruction cannot mean
-/// another, that is, in scans.
+/// The text of a procedure. A table that `catalog` does not know is declared `opaque`, and its columns are numbers.
 ///
-/// [`super::assemble`] gives the same procedure back if its names are valid, its tables are in the catalogue, its fields lie where
-/// [`Procedure::lay_out`] puts them, and every instruction has a form in the language (any that the verifier accepts has).
+/// [`super::assemble`], with the same catalogue, gives the same procedure back if [`super::assemble`] or
+/// [`super::decode`] made it. Of another, with names that are none, fields that lie elsewhere, or handlers that are not in
+/// order, this is a text to read.
 #[must_use]
 pub fn disassemble(procedure: &Procedure, catalog: &(impl Catalog + ?Sized)) -> String {
-    let mut text = format!("procedure {}\n", procedure.name);
-    for table in &procedure.tables {
-        let _ = writeln!(text, "table {table}");
-    }
-    for (word, fields) in
-        [("param", &procedure.parameters), ("result", &procedure.results), ("scratch", &procedure.scratch)]
-    {
-        for field in fields {
-            let count = if field.count == 1 { String::new() } else { format!("[{}]", field.count) };
-            let _ = writeln!(text, "{word} {}: {}{count}", field.name, field.column_type);
-        }
-    }
+    let schemas: Vec<_> = procedure.tables.iter().map(|name| catalog.table(name).map(|(_, schema)| schema)).collect();
+    let mut text = declarations(procedure, &schemas);
     let targets: BTreeSet<u32> = procedure.code.iter().filter_map(target).collect();
-    for (at, instruction) in procedure.code.iter().enumerate() {
-        let at = at as u32;
-        let plain = |handler: u32, end: u32| {
-            end == handler + 1
-                && procedure.code[handler as usize].opcode == Opcode::Commit
-                && !targets.contains(&handler)
-        };
-        let end = procedure.code.len() as u32;
-        let commit_is_plain = plain(procedure.commit_handler, procedure.abort_handler);
-        let abort_is_plain = plain(procedure.abort_handler, end);
-        if (at == procedure.commit_handler && commit_is_plain) || (at == procedure.abort_handler && abort_is_plain) {
+    let generated = |handler: u32, next: u32| {
+        let code = usize::try_from(handler).ok().and_then(|handler| procedure.code.get(handler));
+        handler.checked_add(1) == Some(next)
+            && code.is_some_and(|instruction| instruction.opcode == Opcode::Commit)
+            && !targets.contains(&handler)
+    };
+    let end = procedure.code.len() as u32;
+    let (commit, abort) = (procedure.commit_handler, procedure.abort_handler);
+    let (commit_generated, abort_generated) = (generated(commit, abort), generated(abort, end));
+    let mut writer = Writer::new(procedure, schemas);
+    for (at, instruction) in (0..end).zip(&procedure.code) {
+        if (at == commit && commit_generated) || (at == abort && abort_generated) {
             continue;
         }
-        if at == procedure.commit_handler {
+        if at == commit {
             text.push_str("on commit:\n");
         }
-        if at == procedure.abort_handler {
+        if at == abort {
             text.push_str("on abort:\n");
         }
         if targets.contains(&at) {
             let _ = writeln!(text, "L{at}:");
+            writer.handles.label();
         }
-        let _ = writeln!(text, "    {}", line(procedure, catalog, instruction));
+        let _ = writeln!(text, "    {}", writer.line(instruction));
+        writer.handles.step(instruction);
+    }
+    text
+}
+
+fn declarations(procedure: &Procedure, schemas: &[Option<&TableSchema>]) -> String {
+    let mut text = format!("procedure {}\n", procedure.name);
+    for (table, schema) in procedure.tables.iter().zip(schemas) {
+        let _ = writeln!(text, "table {table}{}", if schema.is_some() { "" } else { " opaque" });
+    }
+    let groups = [("param", &procedure.parameters), ("result", &procedure.results), ("scratch", &procedure.scratch)];
+    for (word, fields) in groups {
+        for field in fields {
+            let count = if field.count == 1 { String::new() } else { format!("[{}]", field.count) };
+            let _ = writeln!(text, "{word} {}: {}{count}", field.name, field.column_type);
+        }
     }
     text
 }
@@ -62,73 +72,134 @@ fn target(i: &Instruction) -> Option<u32> {
     jumps.then_some(i.x)
 }
 
-fn line(procedure: &Procedure, catalog: &(impl Catalog + ?Sized), i: &Instruction) -> String {
-    use Opcode as O;
-    let (a, b, c) = (i.a, i.b, i.c);
-    let block = |offset: u32, index: u8| address(&place(procedure, offset), index);
-    let row = |handle: u8, offset: u32, index: u8| format!("r{handle}{}", address(&offset.to_string(), index));
-    let word = i.opcode.mnemonic();
-    match i.opcode {
-        O::Mov => format!("mov     r{a}, r{b}"),
-        O::Movi => format!("mov     r{a}, {}", i.immediate()),
-        O::Add | O::Sub | O::Mul | O::Div => format!("{word:7} r{a}, r{b}, r{c}"),
-        O::Addi | O::Subi | O::Muli | O::Divi => format!("{:7} r{a}, r{b}, {}", &word[..3], i.immediate()),
-        O::Cmp => format!("cmp     r{b}, r{c}"),
-        O::Cmpi => format!("cmp     r{b}, {}", i.immediate()),
-        O::Check => format!("check   r{b}, {}", i.immediate()),
-        O::Load | O::Store => format!("{word}.{} r{a}, {}", width(i.w), block(i.x, c)),
-        O::Loadr | O::Storer => format!("{word}.{} r{a}, {}", width(i.w), row(b, i.x, c)),
-        O::CopyBb => format!("copy    {}, {}, {}", block(i.x, i.d), block(i.y, i.e), i.w),
-        O::CopyBr => format!("copy    {}, {}, {}", block(i.x, i.d), row(c, i.y, i.e), i.w),
-        O::CopyRb => format!("copy    {}, {}, {}", row(b, i.x, i.d), block(i.y, i.e), i.w),
-        O::CopyRr => format!("copy    {}, {}, {}", row(b, i.x, i.d), row(c, i.y, i.e), i.w),
-        O::Jmp | O::Be | O::Bne | O::Bl | O::Ble | O::Bg | O::Bge => format!("{word:7} L{}", i.x),
-        O::Search | O::Update | O::Insert | O::Remove => {
-            format!("{word:7} c{a}, {}, {}", table(procedure, i.d), block(i.x, c))
+/// A place in memory as text, and the type of what it names if it is the first byte of that.
+struct Operand {
+    text: String,
+    named: Option<ColumnType>,
+}
+
+/// Writes instructions.
+struct Writer<'a> {
+    procedure: &'a Procedure,
+    schemas: Vec<Option<&'a TableSchema>>,
+    /// Fields by where they begin.
+    fields: BTreeMap<u32, &'a Field>,
+    handles: Handles,
+}
+
+impl<'a> Writer<'a> {
+    fn new(procedure: &'a Procedure, schemas: Vec<Option<&'a TableSchema>>) -> Self {
+        let fields = [&procedure.parameters, &procedure.results, &procedure.scratch].into_iter().flatten();
+        let fields = fields.map(|field| (field.offset, field)).collect();
+        Self { procedure, schemas, fields, handles: Handles::of(&procedure.code) }
+    }
+
+    fn line(&self, i: &Instruction) -> String {
+        use Opcode as O;
+        let (a, b, c) = (i.a, i.b, i.c);
+        let word = i.opcode.mnemonic();
+        match i.opcode {
+            O::Mov => format!("mov     r{a}, r{b}"),
+            O::Movi => format!("mov     r{a}, {}", i.immediate()),
+            O::Add | O::Sub | O::Mul | O::Div => format!("{word:7} r{a}, r{b}, r{c}"),
+            O::Addi | O::Subi | O::Muli | O::Divi => format!("{:7} r{a}, r{b}, {}", &word[..3], i.immediate()),
+            O::Cmp => format!("cmp     r{b}, r{c}"),
+            O::Cmpi => format!("cmp     r{b}, {}", i.immediate()),
+            O::Check => format!("check   r{b}, {}", i.immediate()),
+            O::Load | O::Store => transfer(word, i, &self.block(i.x, c)),
+            O::Loadr | O::Storer => transfer(word, i, &self.row(b, i.x, c)),
+            O::CopyBb => copy(i, &self.block(i.x, i.d), &self.block(i.y, i.e)),
+            O::CopyBr => copy(i, &self.block(i.x, i.d), &self.row(c, i.y, i.e)),
+            O::CopyRb => copy(i, &self.row(b, i.x, i.d), &self.block(i.y, i.e)),
+            O::CopyRr => copy(i, &self.row(b, i.x, i.d), &self.row(c, i.y, i.e)),
+            O::Jmp | O::Be | O::Bne | O::Bl | O::Ble | O::Bg | O::Bge => format!("{word:7} {}", self.label(i.x)),
+            O::Search | O::Update | O::Insert | O::Remove => {
+                format!("{word:7} c{a}, {}, {}", self.table(i.d), self.block(i.x, c).text)
+            }
+            O::Scan => self.scan(i),
+            O::Ret => {
+                let to = if a == 0 { String::new() } else { format!("r{a}, ") };
+                let label = if i.x == NO_LABEL { String::new() } else { format!(", {}", self.label(i.x)) };
+                format!("ret     {to}c{b}{label}")
+            }
+            O::Commit => "commit".into(),
+            O::Abort => format!("abort   {}", i.w),
         }
-        O::Scan => {
-            let name = table(procedure, i.d);
-            let schema = catalog.table(&name).map(|(_, schema)| schema);
-            let column = usize::from(i.e).checked_sub(1).and_then(|e| schema?.columns().get(e));
-            let column = column.map_or(String::new(), |column| format!(".{}", column.name));
-            let limit = if b == 0 { String::new() } else { format!(", r{b}") };
-            format!("scan    c{a}, {name}{column}, {}, {}, {}{limit}", block(i.x, c), block(i.y, 0), i.w)
-        }
-        O::Ret => {
-            let to = if a == 0 { String::new() } else { format!("r{a}, ") };
-            let label = if i.x == NO_LABEL { String::new() } else { format!(", L{}", i.x) };
-            format!("ret     {to}c{b}{label}")
-        }
-        O::Commit => "commit".into(),
-        O::Abort => format!("abort   {}", i.w),
+    }
+
+    fn scan(&self, i: &Instruction) -> String {
+        let column = match (i.e.checked_sub(1), self.schema(i.d)) {
+            (None, _) => String::new(),
+            (Some(position), schema) => {
+                let column = schema.and_then(|schema| schema.columns().get(usize::from(position)));
+                column.map_or_else(|| format!("#{position}"), |column| format!(".{}", column.name))
+            }
+        };
+        let (table, key, buffer) = (self.table(i.d), self.block(i.x, i.c).text, self.block(i.y, 0).text);
+        let limit = if i.b == 0 { String::new() } else { format!(", r{}", i.b) };
+        format!("scan    c{}, {table}{column}, {key}, {buffer}, {}{limit}", i.a, i.w)
+    }
+
+    /// A label, or the number of an instruction that is not there.
+    fn label(&self, target: u32) -> String {
+        let inside = (target as usize) < self.procedure.code.len();
+        if inside { format!("L{target}") } else { format!("@{target}") }
+    }
+
+    fn table(&self, slot: u8) -> String {
+        self.procedure.tables.get(usize::from(slot)).cloned().unwrap_or_else(|| format!("#{slot}"))
+    }
+
+    fn schema(&self, slot: u8) -> Option<&'a TableSchema> {
+        self.schemas.get(usize::from(slot)).copied().flatten()
+    }
+
+    /// A place in the block: the field or element that begins there, else the offset.
+    fn block(&self, offset: u32, index: u8) -> Operand {
+        let named = self.fields.range(..=offset).next_back().and_then(|(_, field)| {
+            let inside = offset - field.offset;
+            let stride = Some(field.element_stride()).filter(|&stride| stride > 0)?;
+            let element = inside / stride;
+            if !inside.is_multiple_of(stride) || element >= field.count {
+                return None;
+            }
+            let name = &field.name;
+            Some((if element == 0 { name.clone() } else { format!("{name}#{element}") }, field.column_type))
+        });
+        operand("", named, offset, index)
+    }
+
+    /// A place in the row whose handle is in `register`: the column that begins there, else the offset.
+    fn row(&self, register: u8, offset: u32, index: u8) -> Operand {
+        let named = self.handles.table(register).and_then(|slot| {
+            let columns = self.schema(slot)?.columns();
+            let position = columns.binary_search_by_key(&offset, |column| column.offset).ok()?;
+            let Column { name, column_type, .. } = &columns[position];
+            Some((format!("{}.{name}", self.table(slot)), *column_type))
+        });
+        operand(&format!("r{register}"), named, offset, index)
     }
 }
 
-fn table(procedure: &Procedure, slot: u8) -> String {
-    procedure.tables.get(usize::from(slot)).cloned().unwrap_or_else(|| format!("slot{slot}"))
+fn operand(base: &str, named: Option<(String, ColumnType)>, offset: u32, index: u8) -> Operand {
+    let (place, named) = match named {
+        Some((place, column_type)) => (place, Some(column_type)),
+        None => (offset.to_string(), None),
+    };
+    let index = if index == 0 { String::new() } else { format!(" + r{index}") };
+    Operand { text: format!("{base}[{place}{index}]"), named }
 }
 
-/// A place in the block: the field, or element, that begins there, or the offset.
-fn place(procedure: &Procedure, offset: u32) -> String {
-    let fields: [&[Field]; 3] = [&procedure.parameters, &procedure.results, &procedure.scratch];
-    for field in fields.into_iter().flatten() {
-        let stride = field.element_stride();
-        let Some(inside) = offset.checked_sub(field.offset).filter(|_| stride > 0) else { continue };
-        let element = inside / stride;
-        if inside % stride == 0 && element < field.count {
-            return if element == 0 { field.name.clone() } else { format!("{}#{element}", field.name) };
-        }
-    }
-    offset.to_string()
+/// A load or store; its width is left out where the assembler finds it in what is named.
+fn transfer(word: &str, i: &Instruction, memory: &Operand) -> String {
+    let known = memory.named.and_then(natural_width) == Some(i.w);
+    let word = if known { word.to_string() } else { format!("{word}.{}", suffix(i.w)) };
+    format!("{word:7} r{}, {}", i.a, memory.text)
 }
 
-fn address(place: &str, index: u8) -> String {
-    if index == 0 { format!("[{place}]") } else { format!("[{place} + r{index}]") }
-}
-
-fn width(w: u16) -> String {
-    use ColumnType as T;
-    let types = [T::U8, T::U16, T::U32, T::I64, T::I8, T::I16, T::I32];
-    let found = types.into_iter().find(|column_type| width_of(*column_type) == Some(w));
-    found.map_or_else(|| format!("w{w:#x}"), |column_type| column_type.to_string())
+/// A copy; its length is left out where the assembler finds it in what is named.
+fn copy(i: &Instruction, to: &Operand, from: &Operand) -> String {
+    let known = copy_length(to.named, from.named) == Some(u32::from(i.w));
+    let length = if known { String::new() } else { format!(", {}", i.w) };
+    format!("copy    {}, {}{length}", to.text, from.text)
 }

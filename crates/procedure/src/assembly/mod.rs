@@ -21,15 +21,28 @@
 //! ```
 //!
 //! The assembler knows names, offsets and widths. Whether a procedure is *sound* is the verifier's to say
-//! ([`crate::verify`]): the assembler lets through whatever can be written down.
+//! ([`crate::verify`]): the assembler lets through whatever can be written down. What has no name can still be written,
+//! as a number (an offset, `#7` for a table slot, `@12` for an instruction, `.w3` for a width that is no type's),
+//! because the disassembler must be able to show a procedure that the verifier refuses.
+//!
+//! Invariant: for every procedure `p` that [`assemble`] or [`decode`] has made, and any catalogue `c`,
+//! `assemble(disassemble(p, c), c) == p` and `decode(encode(p)) == p`. Neither way in panics, and neither takes more
+//! memory than a constant multiple of what it reads.
 
 mod binary;
+mod declarations;
 mod disassemble;
+#[doc(hidden)]
+pub mod fuzz;
+mod handles;
+mod instructions;
 mod lexer;
 mod nearest;
+mod operands;
 mod parser;
 #[cfg(test)]
 mod tests;
+mod widths;
 
 use crate::program::Procedure;
 use crate::schema::TableSchema;
