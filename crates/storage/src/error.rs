@@ -1,6 +1,5 @@
 //! What storage refuses.
 
-use lockwork_memory::OutOfMemory;
 use lockwork_procedure::schema::Catalog;
 
 use crate::database::Database;
@@ -9,11 +8,11 @@ use crate::database::Database;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorageError {
-    /// The system gave no memory.
+    /// The system gave no memory; the text names the table and what the memory was for.
     #[error("out of memory: {0}")]
     Memory(String),
-    /// All row numbers of a table are in use.
-    #[error("table '{table}' is full: it has 4,294,967,295 rows, the most possible")]
+    /// More rows than there are row numbers, wanted at once or one by one.
+    #[error("table '{table}' can hold 4,294,967,295 rows and no more; ask for fewer, or divide them among tables")]
     TooManyRows {
         /// The table.
         table: String,
@@ -28,11 +27,23 @@ pub enum StorageError {
         /// Bytes wanted.
         wanted: usize,
     },
+    /// A key image of the wrong length.
+    #[error("a key of table '{table}' has {wanted} bytes, and {found} were given")]
+    KeyLength {
+        /// The table.
+        table: String,
+        /// Bytes given.
+        found: usize,
+        /// Bytes wanted.
+        wanted: usize,
+    },
     /// A row with this key exists.
-    #[error("table '{table}' has a row with this key already")]
+    #[error("table '{table}' has a row with key ({key}) already; a key may stand once")]
     Duplicate {
         /// The table.
         table: String,
+        /// The key, column by column.
+        key: String,
     },
     /// Two tables of one name.
     #[error("there is a table '{0}' already; choose another name")]
@@ -48,12 +59,6 @@ pub enum StorageError {
         /// The tables there are, in words.
         known: String,
     },
-}
-
-impl From<OutOfMemory> for StorageError {
-    fn from(error: OutOfMemory) -> Self {
-        Self::Memory(error.to_string())
-    }
 }
 
 impl StorageError {

@@ -32,12 +32,15 @@ use lockwork_memory::{OutOfMemory, Pages, prefetch};
 use lockwork_procedure::key::mix;
 
 use crate::segments::Segments;
+use crate::stripe::Padded;
 
 /// Entries of a line.
 const ENTRIES: usize = 4;
 /// Entries a bucket may have on average before the index grows.
 const LOAD: u64 = 2;
 const LOCKED: u64 = 1;
+/// Times to look at a locked bucket before giving the processor to somebody else, perhaps to who holds the lock.
+const SPINS: u32 = 1_000;
 
 /// A line, as atomics.
 #[repr(C, align(64))]
@@ -57,6 +60,23 @@ struct Place<'a> {
     entry: usize,
 }
 
+impl Place<'_> {
+    /// Writes an entry; the bucket is locked or not visible yet. The tag goes first: a row number that a reader sees
+    /// brings the row's memory with it.
+    #[inline]
+    fn fill(&self, tag: u64, row: u32) {
+        self.line.tags[self.entry].store(tag, Ordering::Relaxed);
+        self.line.rows[self.entry].store(row + 1, Ordering::Release);
+    }
+}
+
+/// Waits a little for a lock.
+#[cold]
+fn pause(turns: &mut u32) {
+    *turns = turns.saturating_add(1);
+    if *turns > SPINS { std::thread::yield_now() } else { std::hint::spin_loop() }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct HashIndex {
@@ -64,7 +84,8 @@ pub(crate) struct HashIndex {
     overflow: Segments,
     /// Number of buckets.
     count: AtomicU64,
-    entries: AtomicU64,
+    /// Away from the count, which every look-up reads and only a split writes.
+    entries: Padded<AtomicU64>,
     /// Whether tags are whole keys.
     exact: bool,
     /// Overflow lines that are free, and how many were ever taken. Held while a bucket is split.
@@ -90,7 +111,7 @@ impl HashIndex {
             buckets: Segments::new(buckets.ilog2(), pages, "the buckets of a hash index")?,
             overflow: Segments::new((buckets / 16).max(2).ilog2(), pages, "the overflow of a hash index")?,
             count: AtomicU64::new(buckets),
-            entries: AtomicU64::new(0),
+            entries: Padded::default(),
             exact,
             spare: Mutex::default(),
             splitting: Mutex::new(()),
@@ -99,7 +120,7 @@ impl HashIndex {
 
     /// Entries in the index; exact when nobody is changing it.
     pub(crate) fn len(&self) -> u64 {
-        self.entries.load(Ordering::Relaxed)
+        self.entries.0.load(Ordering::Relaxed)
     }
 
     /// Bytes of buckets and overflow.
@@ -138,16 +159,17 @@ impl HashIndex {
     /// The row number under `tag`. `same` decides, where a tag is not a whole key, whether a row has the key.
     #[inline(always)]
     pub(crate) fn find(&self, hash: u64, tag: u64, same: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut turns = 0;
         loop {
             let count = self.count.load(Ordering::Acquire);
             let bucket = Self::bucket(hash, count);
             let head = self.line(bucket);
             let version = head.version.load(Ordering::Acquire);
             if version & LOCKED != 0 {
-                std::hint::spin_loop();
+                pause(&mut turns);
                 continue;
             }
-            let found = self.search(head, tag, &same);
+            let found = self.search(head, tag, &same, || head.version.load(Ordering::Relaxed) != version);
             fence(Ordering::Acquire);
             if head.version.load(Ordering::Relaxed) != version {
                 continue;
@@ -159,23 +181,33 @@ impl HashIndex {
         }
     }
 
-    /// Looks through a bucket. Without its lock the answer means something only if the version has not changed.
+    /// Looks through a bucket. Without its lock the answer means something only if the version has not changed;
+    /// `stale` says whether it has, and is asked at every link, because links that change could lead in circles.
     #[inline(always)]
-    fn search<'a>(&'a self, head: &'a Line, tag: u64, same: &impl Fn(u32) -> bool) -> Option<(Place<'a>, u32)> {
+    fn search<'a>(
+        &'a self,
+        head: &'a Line,
+        tag: u64,
+        same: &impl Fn(u32) -> bool,
+        stale: impl Fn() -> bool,
+    ) -> Option<(Place<'a>, u32)> {
         let mut line = head;
-        // A reader that races with writers could follow links in circles; the version check ends that after one round.
-        for _ in 0..1 << 16 {
+        loop {
             for entry in 0..ENTRIES {
                 if line.tags[entry].load(Ordering::Relaxed) == tag {
-                    let row = line.rows[entry].load(Ordering::Relaxed);
+                    // Acquire, because `same` goes to the row before the version is checked: it must find the row's
+                    // memory in the slab's directory.
+                    let row = line.rows[entry].load(Ordering::Acquire);
                     if row != 0 && (self.exact || same(row - 1)) {
                         return Some((Place { line, entry }, row - 1));
                     }
                 }
             }
             line = self.overflow_of(line)?;
+            if stale() {
+                return None;
+            }
         }
-        None
     }
 
     /// Locks the bucket of `hash`.
@@ -193,7 +225,7 @@ impl HashIndex {
     }
 
     fn lock_line(&self, head: &Line) {
-        let mut turns = 0_u32;
+        let mut turns = 0;
         loop {
             let version = head.version.load(Ordering::Relaxed);
             if version & LOCKED == 0
@@ -206,8 +238,7 @@ impl HashIndex {
                 fence(Ordering::Release);
                 return;
             }
-            turns += 1;
-            if turns > 1_000 { std::thread::yield_now() } else { std::hint::spin_loop() }
+            pause(&mut turns);
         }
     }
 
@@ -217,6 +248,9 @@ impl HashIndex {
     }
 
     /// Puts a row under `tag`, which `make` allocates while the bucket is locked; `Err(row)` when there is one already.
+    ///
+    /// The entry's place is made sure of before `make` is called, so what was made is never left over, and what
+    /// `make` does is done before any reader finds the row.
     pub(crate) fn insert<E>(
         &self,
         hash: u64,
@@ -228,17 +262,18 @@ impl HashIndex {
         E: From<OutOfMemory>,
     {
         let head = self.lock(hash);
-        if let Some((_, row)) = self.search(head, tag, &same) {
+        if let Some((_, row)) = self.search(head, tag, &same, || false) {
             Self::unlock(head, false);
             return Ok(Err(row));
         }
-        let made = make().and_then(|row| match self.put(head, tag, row) {
-            Ok(()) => Ok(row),
-            Err(error) => Err(error.into()),
+        let made = self.free_place(head).map_err(E::from).and_then(|place| {
+            let row = make()?;
+            place.fill(tag, row);
+            Ok(row)
         });
         Self::unlock(head, true);
         let row = made?;
-        let entries = self.entries.fetch_add(1, Ordering::Relaxed) + 1;
+        let entries = self.entries.0.fetch_add(1, Ordering::Relaxed) + 1;
         if entries > LOAD * self.count.load(Ordering::Relaxed) {
             // An index that cannot grow is slower, not wrong.
             let _ = self.split();
@@ -246,15 +281,13 @@ impl HashIndex {
         Ok(Ok(row))
     }
 
-    /// Puts an entry into a bucket that is locked, or not visible yet.
-    fn put(&self, head: &Line, tag: u64, row: u32) -> Result<(), OutOfMemory> {
+    /// A place for an entry in a bucket that is locked, or not visible yet.
+    fn free_place<'a>(&'a self, head: &'a Line) -> Result<Place<'a>, OutOfMemory> {
         let mut line = head;
         loop {
             for entry in 0..ENTRIES {
                 if line.rows[entry].load(Ordering::Relaxed) == 0 {
-                    line.tags[entry].store(tag, Ordering::Relaxed);
-                    line.rows[entry].store(row + 1, Ordering::Relaxed);
-                    return Ok(());
+                    return Ok(Place { line, entry });
                 }
             }
             line = match self.overflow_of(line) {
@@ -281,14 +314,14 @@ impl HashIndex {
     /// Takes the entry under `tag` out and returns its row number.
     pub(crate) fn remove(&self, hash: u64, tag: u64, same: impl Fn(u32) -> bool) -> Option<u32> {
         let head = self.lock(hash);
-        let Some((place, row)) = self.search(head, tag, &same) else {
+        let Some((place, row)) = self.search(head, tag, &same, || false) else {
             Self::unlock(head, false);
             return None;
         };
         place.line.rows[place.entry].store(0, Ordering::Relaxed);
         self.give_back_empty(head);
         Self::unlock(head, true);
-        self.entries.fetch_sub(1, Ordering::Relaxed);
+        self.entries.0.fetch_sub(1, Ordering::Relaxed);
         Some(row)
     }
 
@@ -343,7 +376,7 @@ impl HashIndex {
             for entry in 0..ENTRIES {
                 let (tag, row) = (from.tags[entry].load(Ordering::Relaxed), from.rows[entry].load(Ordering::Relaxed));
                 if row != 0 && moves(tag) {
-                    self.put(new, tag, row - 1)?;
+                    self.free_place(new)?.fill(tag, row - 1);
                 }
             }
             line = self.overflow_of(from);
@@ -401,6 +434,18 @@ mod tests {
             assert_eq!(index.find(5, 5, |found| found == row), Some(row));
         }
         assert_eq!(index.find(5, 5, |_| false), None);
+    }
+
+    #[test]
+    fn an_insert_that_fails_leaves_nothing_and_the_bucket_free() {
+        let index = HashIndex::new(4, false, Pages::Plain).unwrap();
+        for row in 0..20 {
+            let refused = || Err(OutOfMemory { what: "a test", bytes: 1 });
+            assert!(index.insert(5, 5, |found| found == row, refused).is_err());
+            assert_eq!((index.find(5, 5, |found| found == row), index.len()), (None, u64::from(row)));
+            assert_eq!(index.insert::<OutOfMemory>(5, 5, |found| found == row, || Ok(row)).unwrap(), Ok(row));
+        }
+        (0..20).for_each(|row| assert_eq!(index.find(5, 5, |found| found == row), Some(row)));
     }
 
     #[test]

@@ -8,12 +8,12 @@
 //! Trade-off: inserts into one table are serialised. Deterministic engines insert little at a time; where it
 //! matters, a node is linked in a few hundred nanoseconds.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lockwork_memory::prefetch;
+use lockwork_memory::{OutOfMemory, prefetch};
 use lockwork_procedure::key::{Key, mix};
 
 /// The most levels; with one node in four going up, enough for a million million keys.
@@ -34,18 +34,19 @@ impl Node {
         Layout::new::<Node>().extend(links).expect("a small node").0.pad_to_align()
     }
 
-    fn new(key: Key, row: u32, height: usize) -> NonNull<Node> {
+    fn new(key: Key, row: u32, height: usize) -> Result<NonNull<Node>, OutOfMemory> {
         let layout = Self::layout(height);
         // SAFETY: the layout is not empty; every field is written before the node is used.
         unsafe {
             let node = alloc(layout).cast::<Node>();
-            let Some(found) = NonNull::new(node) else { handle_alloc_error(layout) };
+            let refused = OutOfMemory { what: "a node of an ordered index", bytes: layout.size() };
+            let found = NonNull::new(node).ok_or(refused)?;
             (&raw mut (*node).key).write(key);
             (&raw mut (*node).row).write(row);
             (&raw mut (*node).height).write(height as u32);
             let links = (&raw mut (*node).links).cast::<AtomicPtr<Node>>();
             (0..height).for_each(|level| links.add(level).write(AtomicPtr::new(null_mut())));
-            found
+            Ok(found)
         }
     }
 
@@ -82,8 +83,8 @@ fn height(key: &Key) -> usize {
 }
 
 impl OrderedIndex {
-    pub(crate) fn new() -> Self {
-        Self { head: Node::new(Key([0; 4]), 0, LEVELS), retired: Mutex::default(), bytes: AtomicUsize::new(0) }
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
+        Ok(Self { head: Node::new(Key([0; 4]), 0, LEVELS)?, retired: Mutex::default(), bytes: AtomicUsize::new(0) })
     }
 
     /// Bytes of all nodes.
@@ -117,7 +118,10 @@ impl OrderedIndex {
     }
 
     /// Links `row` under `key`, which must not be there.
-    pub(crate) fn insert(&self, key: &Key, row: u32) {
+    ///
+    /// # Errors
+    /// No memory; then nothing has changed.
+    pub(crate) fn insert(&self, key: &Key, row: u32) -> Result<(), OutOfMemory> {
         let _writer = self.write();
         let mut path = [std::ptr::null::<Node>(); LEVELS];
         let after = self.seek(key, &mut path);
@@ -125,7 +129,7 @@ impl OrderedIndex {
         unsafe {
             assert!(after.is_null() || (*after).key != *key, "an ordered index holds a key once");
             let height = height(key);
-            let node = Node::new(*key, row, height);
+            let node = Node::new(*key, row, height)?;
             for (level, before) in path.iter().enumerate().take(height) {
                 let before = Node::link(*before, level);
                 Node::link(node.as_ptr(), level).store(before.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -133,6 +137,7 @@ impl OrderedIndex {
             }
             self.bytes.fetch_add(Node::layout(height).size(), Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Unlinks `key`; whether it was there.
@@ -220,10 +225,10 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_sorted_map(steps in prop::collection::vec((0_u64..200, any::<bool>()), 0..300), from in 0_u64..220) {
-            let (index, mut model) = (OrderedIndex::new(), BTreeMap::new());
+            let (index, mut model) = (OrderedIndex::new().unwrap(), BTreeMap::new());
             for (number, (value, insert)) in steps.into_iter().enumerate() {
                 if insert && !model.contains_key(&value) {
-                    index.insert(&key(value), number as u32);
+                    index.insert(&key(value), number as u32).unwrap();
                     model.insert(value, number as u32);
                 } else if !insert {
                     prop_assert_eq!(index.remove(&key(value)), model.remove(&value).is_some());
@@ -238,12 +243,13 @@ mod tests {
 
     #[test]
     fn readers_see_whole_nodes_while_a_writer_works() {
-        let index = OrderedIndex::new();
-        (0..1_000).for_each(|value| index.insert(&key(value * 2), value as u32 * 2));
+        let index = OrderedIndex::new().unwrap();
+        let insert = |value: u64| index.insert(&key(value), value as u32).unwrap();
+        (0..1_000).for_each(|value| insert(value * 2));
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 for _ in 0..20 {
-                    (0..1_000).for_each(|value| index.insert(&key(value * 2 + 1), value as u32 * 2 + 1));
+                    (0..1_000).for_each(|value| insert(value * 2 + 1));
                     (0..1_000).for_each(|value| assert!(index.remove(&key(value * 2 + 1))));
                 }
             });

@@ -45,6 +45,12 @@ pub(crate) enum NoRow {
     Memory(OutOfMemory),
 }
 
+impl From<OutOfMemory> for NoRow {
+    fn from(error: OutOfMemory) -> Self {
+        Self::Memory(error)
+    }
+}
+
 /// A row number, and whether its memory is still as the system gave it: all zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allocated {

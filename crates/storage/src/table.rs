@@ -2,12 +2,19 @@
 //!
 //! Indexes are safe to use from many threads at once. The *contents* of rows are not guarded here: who reads or writes them
 //! has made sure, by locks or by planning, that it may.
+//!
+//! Invariant: a row that [`Table::find`] gives is in the ordered index too. An engine may lock, fill and commit a row
+//! that another thread's [`Table::insert`] has not returned yet; a scan must not miss it. So an insert links the
+//! ordered index first, and a removal unlinks it first, while the point index still says that the key is taken.
+//! Invariant: bytes between columns are zero, so a row image is a function of the columns' values.
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use lockwork_memory::Pages;
 use lockwork_procedure::key::{Key, KeyFormat};
-use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
+use lockwork_procedure::schema::{ColumnType, MAX_KEY_BYTES, ROW_HEADER_BYTES, TableSchema};
 
 use crate::digest::{Digest, Digester};
 use crate::error::StorageError;
@@ -15,7 +22,6 @@ use crate::hash::HashIndex;
 use crate::ordered::OrderedIndex;
 use crate::row::{FREE, LIVE, RowPtr, STATE_MASK};
 use crate::slab::{Allocated, NoRow, Slab};
-use std::sync::atomic::Ordering;
 
 /// What became of an insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +52,8 @@ pub struct Table {
     hash: HashIndex,
     ordered: Option<OrderedIndex>,
     exact: bool,
+    /// Bytes of a row image that belong to no column.
+    gaps: Vec<Range<usize>>,
 }
 
 impl Table {
@@ -57,9 +65,11 @@ impl Table {
         let format = KeyFormat::of(&schema);
         let exact = format.fits_one_word();
         let slab = Slab::new(schema.stride(), capacity_hint, pages).map_err(|error| no_row(error, &schema))?;
-        let hash = HashIndex::new(capacity_hint, exact, pages)?;
-        let ordered = schema.is_ordered().then(OrderedIndex::new);
-        Ok(Self { schema, format, slab, hash, ordered, exact })
+        let refused = |error| no_row(NoRow::Memory(error), &schema);
+        let hash = HashIndex::new(capacity_hint, exact, pages).map_err(refused)?;
+        let ordered = schema.is_ordered().then(OrderedIndex::new).transpose().map_err(refused)?;
+        let gaps = gaps(&schema);
+        Ok(Self { schema, format, slab, hash, ordered, exact, gaps })
     }
 
     /// Its schema.
@@ -121,40 +131,72 @@ impl Table {
     /// key at the same time exactly one creates it.
     ///
     /// # Errors
-    /// [`StorageError::Memory`] and [`StorageError::TooManyRows`]; then nothing has changed.
-    ///
-    /// # Panics
-    /// When `key_image` is shorter than the key.
+    /// [`StorageError::KeyLength`], [`StorageError::Memory`] and [`StorageError::TooManyRows`]; then nothing has
+    /// changed.
     pub fn insert(&self, hash: u64, key: &Key, key_image: &[u8], state: u8) -> Result<Inserted, StorageError> {
-        let image = &key_image[..self.format.image_bytes()];
+        let wanted = self.format.image_bytes();
+        if key_image.len() != wanted {
+            let table = self.schema.name().to_string();
+            return Err(StorageError::KeyLength { table, found: key_image.len(), wanted });
+        }
+        self.insert_row(hash, key, key_image, &[], state)
+    }
+
+    /// Inserts a row with these values, or with zeros for none.
+    fn insert_row(
+        &self,
+        hash: u64,
+        key: &Key,
+        key_image: &[u8],
+        values: &[u8],
+        state: u8,
+    ) -> Result<Inserted, StorageError> {
+        debug_assert_eq!(hash, key.hash(), "a key comes with its own hash");
         let make = || {
-            let allocated = self.slab.allocate().map_err(|error| no_row(error, &self.schema))?;
-            self.fill(allocated, image, state);
-            Ok::<u32, StorageError>(allocated.number)
+            let allocated = self.slab.allocate()?;
+            self.fill(allocated, key_image, values, state);
+            match self.ordered.as_ref().map_or(Ok(()), |ordered| ordered.insert(key, allocated.number)) {
+                Ok(()) => Ok(allocated.number),
+                Err(error) => {
+                    // SAFETY: the row was allocated just now, and no index has it.
+                    unsafe { self.give_back(allocated.number) };
+                    Err(NoRow::Memory(error))
+                }
+            }
         };
-        let inserted = self.hash.insert(hash, self.tag(hash, key), |row| self.has_key(row, key), make)?;
+        let inserted = self.hash.insert(hash, self.tag(hash, key), |row| self.has_key(row, key), make);
         // SAFETY: numbers in the index are allocated.
         let row = |number| unsafe { self.slab.row(number) };
-        Ok(match inserted {
+        Ok(match inserted.map_err(|error| no_row(error, &self.schema))? {
             Err(number) => Inserted::Exists(row(number)),
-            Ok(number) => {
-                if let Some(ordered) = &self.ordered {
-                    ordered.insert(key, number);
-                }
-                Inserted::New(row(number))
-            }
+            Ok(number) => Inserted::New(row(number)),
         })
     }
 
-    fn fill(&self, allocated: Allocated, image: &[u8], state: u8) {
+    fn fill(&self, allocated: Allocated, key_image: &[u8], values: &[u8], state: u8) {
         // SAFETY: the row was allocated for us alone.
         let row = unsafe { self.slab.row(allocated.number) };
-        if !allocated.zeroed {
-            let (start, end) = (self.schema.values_start() as usize, self.schema.row_bytes() as usize);
-            // SAFETY: the values lie in the row, which is ours alone; header and key are written below as atomics.
+        let (start, end) = (self.schema.values_start() as usize, self.schema.row_bytes() as usize);
+        let (header, key_bytes) = (ROW_HEADER_BYTES as usize, key_image.len());
+        let mut key = [0; MAX_KEY_BYTES as usize];
+        key[..key_bytes].copy_from_slice(key_image);
+        self.gaps.iter().filter(|gap| gap.end <= key_bytes).for_each(|gap| key[gap.clone()].fill(0));
+        // A reader that meets this key in a row that it knew under another one must see that the row was taken out.
+        fence(Ordering::Release);
+        row.write_key(&key[..key_bytes]);
+        if !values.is_empty() {
+            assert_eq!(values.len(), end - start, "all values or none");
+            // SAFETY: values and the gaps among them lie in the row behind its key, and the row is ours alone.
+            unsafe {
+                row.as_ptr().add(start).copy_from_nonoverlapping(values.as_ptr(), values.len());
+                for gap in self.gaps.iter().filter(|gap| gap.start >= key_bytes) {
+                    row.as_ptr().add(header + gap.start).write_bytes(0, gap.len());
+                }
+            }
+        } else if !allocated.zeroed {
+            // SAFETY: the values lie in the row, which is ours alone.
             unsafe { row.as_ptr().add(start).write_bytes(0, end - start) };
         }
-        row.write_key(image);
         row.word().store(0, Ordering::Relaxed);
         row.state().store(u64::from(state), Ordering::Release);
     }
@@ -164,17 +206,24 @@ impl Table {
     /// # Safety
     /// Nobody else uses the row, nor will by an address found before.
     pub unsafe fn remove(&self, hash: u64, key: &Key) -> bool {
+        if self.ordered.as_ref().is_some_and(|ordered| !ordered.remove(key)) {
+            return false;
+        }
         let removed = self.hash.remove(hash, self.tag(hash, key), |row| self.has_key(row, key));
         let Some(number) = removed else { return false };
-        if let Some(ordered) = &self.ordered {
-            ordered.remove(key);
-        }
         // SAFETY: the number was in the index, so it is allocated; the caller promises that nobody uses the row.
+        unsafe { self.give_back(number) };
+        true
+    }
+
+    /// # Safety
+    /// The row is allocated, in no index, and used by nobody.
+    unsafe fn give_back(&self, number: u32) {
+        // SAFETY: as the caller's.
         unsafe {
             self.slab.row(number).state().store(u64::from(FREE), Ordering::Release);
             self.slab.free(number);
         }
-        true
     }
 
     /// Calls `f` with the first `limit` live rows from key `from` on, in ascending order of their keys.
@@ -218,17 +267,13 @@ impl Table {
             let table = self.schema.name().to_string();
             return Err(StorageError::RowLength { table, found: image.len(), wanted });
         }
-        let key = self.format.encode(image);
-        match self.insert(key.hash(), &key, image, LIVE)? {
-            Inserted::Exists(_) => Err(StorageError::Duplicate { table: self.schema.name().to_string() }),
-            Inserted::New(row) => {
-                let start = self.format.image_bytes();
-                // SAFETY: the row is new and its image is as long as the one given; the key stands already.
-                unsafe {
-                    let values = row.as_ptr().add(ROW_HEADER_BYTES as usize + start);
-                    values.copy_from_nonoverlapping(image.as_ptr().add(start), wanted - start);
-                }
-                Ok(row)
+        let (key_image, values) = image.split_at(self.format.image_bytes());
+        let key = self.format.encode(key_image);
+        match self.insert_row(key.hash(), &key, key_image, values, LIVE)? {
+            Inserted::New(row) => Ok(row),
+            Inserted::Exists(_) => {
+                let table = self.schema.name().to_string();
+                Err(StorageError::Duplicate { table, key: describe_key(&self.schema, key_image) })
             }
         }
     }
@@ -277,6 +322,42 @@ impl Table {
 fn no_row(error: NoRow, schema: &TableSchema) -> StorageError {
     match error {
         NoRow::Full => StorageError::TooManyRows { table: schema.name().to_string() },
-        NoRow::Memory(error) => error.into(),
+        NoRow::Memory(error) => StorageError::Memory(format!("table '{}': {error}", schema.name())),
     }
+}
+
+/// The bytes of a row image that lie between columns.
+fn gaps(schema: &TableSchema) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let mut gaps = Vec::new();
+    for column in schema.columns() {
+        let start = (column.offset - ROW_HEADER_BYTES) as usize;
+        if start > end {
+            gaps.push(end..start);
+        }
+        end = start + column.column_type.width() as usize;
+    }
+    gaps
+}
+
+/// A key image in words: its columns, separated by commas.
+fn describe_key(schema: &TableSchema, image: &[u8]) -> String {
+    let column = |column: &lockwork_procedure::schema::Column| {
+        let start = (column.offset - ROW_HEADER_BYTES) as usize;
+        let bytes = &image[start..start + column.column_type.width() as usize];
+        match column.column_type {
+            ColumnType::Char(_) => {
+                let text = String::from_utf8_lossy(bytes);
+                format!("'{}'", text.trim_end_matches('\0').escape_debug())
+            }
+            ColumnType::Bytes(_) => bytes.iter().fold("0x".to_string(), |text, byte| format!("{text}{byte:02x}")),
+            integer => {
+                let negative = integer.is_signed() && bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+                let mut wide = [if negative { 0xFF } else { 0 }; 8];
+                wide[..bytes.len()].copy_from_slice(bytes);
+                i64::from_le_bytes(wide).to_string()
+            }
+        }
+    };
+    schema.key().iter().map(column).collect::<Vec<_>>().join(", ")
 }
