@@ -76,7 +76,7 @@ impl Blocks<'_> {
         // SAFETY: the transaction holds the locks of everything it touches, or cannot be executed at all.
         unsafe {
             if let Some(registered) = executor.admit(&self.core.registry, self.at(index), self.stride, sequence) {
-                executor.execute(registered, self.at(index), sequence, &[]);
+                executor.call(registered, self.at(index), sequence, &[]);
             }
         }
     }

@@ -82,6 +82,8 @@ pub struct Executor {
     undo: Undo,
     inserted: Vec<Touched>,
     removed: Vec<Touched>,
+    /// Rows of the transaction whose moves are being made.
+    rows: Vec<u64>,
     /// What became of the transactions executed.
     pub tally: Tally,
 }
@@ -203,6 +205,37 @@ impl Executor {
         self.tally = Tally::default();
     }
 
+    /// Executes one block the shortest way: by the moves of its recipe where they are all of it, else by its program.
+    ///
+    /// # Safety
+    /// As [`Self::execute`].
+    #[inline(always)]
+    pub unsafe fn call(&mut self, registered: &Registered, block: *mut u8, sequence: u64, hints: &[u64]) {
+        // SAFETY: as the caller's; the recipe is the procedure's.
+        unsafe {
+            if let Some(recipe) = registered.recipe.as_ref().filter(|recipe| recipe.is_complete())
+                && recipe.passes(block)
+            {
+                let count = recipe.len();
+                let rows = if hints.len() < count {
+                    self.rows.clear();
+                    self.rows.extend((0..count).map(|number| recipe.find(number, block, recipe.hash(number, block))));
+                    &self.rows
+                } else {
+                    &hints[..count]
+                };
+                if !rows.contains(&0) {
+                    for (number, &row) in rows.iter().enumerate() {
+                        recipe.make(number, block, row);
+                    }
+                    self.tally.committed += 1;
+                    return close(block, Status::Committed, 0, sequence, 0);
+                }
+            }
+            self.execute(registered, block, sequence, hints);
+        }
+    }
+
     /// Executes one block from its first instruction to its outcome. `hints` are addresses of the rows of its DB
     /// instructions in the order of their issue; zero, or the end of the list, means "look it up".
     ///
@@ -247,9 +280,21 @@ impl Executor {
     /// Executes one fragment of a separable procedure, whose block is closed already.
     ///
     /// # Safety
-    /// As [`Self::execute`]; `row` is the fragment's row.
-    #[inline]
-    pub unsafe fn execute_fragment(&mut self, registered: &Registered, fragment: usize, block: *mut u8, row: u64) {
+    /// As [`Self::execute`]; `row` is the fragment's row, and the arguments pass the recipe's checks.
+    #[inline(always)]
+    pub unsafe fn call_fragment(&mut self, registered: &Registered, fragment: usize, block: *mut u8, row: u64) {
+        let recipe = registered.known();
+        // SAFETY: as the caller's.
+        unsafe {
+            if recipe.is_complete() {
+                recipe.make(fragment, block, row);
+            } else {
+                self.execute_fragment(registered, fragment, block, row);
+            }
+        }
+    }
+
+    unsafe fn execute_fragment(&mut self, registered: &Registered, fragment: usize, block: *mut u8, row: u64) {
         let program = &registered.fragments[fragment];
         let hints = [row];
         let mut host = ExclusiveHost {

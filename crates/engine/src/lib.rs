@@ -11,7 +11,7 @@
 //! | `deterministic-queue` | ordered lock queues, one scheduler (Calvin, HOBBES 3.2.1) | batch order | [`deterministic_queue`] |
 //! | `deterministic` | batches planned in parallel by key range | batch order | [`deterministic`] |
 //!
-//! Shared by all of them: the registry of procedures ([`registry`]), the worker team ([`team`]), execution of a transaction that has
+//! Shared by all of them: the registry of procedures ([`registry`]) and their inner-loop form ([`recipe`]), the worker team ([`team`]), execution of a transaction that has
 //! its rows for itself ([`exclusive`]), and the check that makes every engine trustworthy, replay in its own serial order
 //! ([`replay`]).
 
@@ -20,6 +20,7 @@ pub mod deterministic;
 pub mod deterministic_queue;
 pub mod exclusive;
 mod host_engine;
+pub mod recipe;
 pub mod registry;
 pub mod replay;
 pub mod serial;

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockwork_locking::LockMode;
-use lockwork_procedure::access::{AccessSet, Operation, Straight, access_set};
+use lockwork_procedure::access::{AccessSet, Operation, access_set};
 use lockwork_procedure::interpreter::Program;
-use lockwork_procedure::isa::{Instruction, Opcode};
+use lockwork_procedure::isa::Opcode;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::verified::Verified;
 use lockwork_procedure::verify::verify;
 use lockwork_storage::{Database, Table};
 
 use crate::contract::EngineError;
+use crate::recipe::Recipe;
 
 /// What a planner wants to know of a procedure at a glance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +41,8 @@ pub struct Registered {
     pub program: Program,
     /// The executable form of each fragment, if it is separable.
     pub fragments: Vec<Program>,
-    /// For each fragment, the block lines it touches, as offsets.
-    pub fragment_lines: Vec<Vec<u32>>,
+    /// Its inner-loop form, if it is straight.
+    pub recipe: Option<Recipe>,
     /// Its tables, by slot.
     pub tables: Vec<Arc<Table>>,
     /// How it locks each of its tables as a whole, by slot: shared if it scans it, with intent if it inserts or removes
@@ -56,14 +57,14 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// The accesses of a straight procedure; `None` for another one.
+    /// How to look up and, perhaps, execute a straight procedure that is known to be one.
+    ///
+    /// # Panics
+    /// When it is not straight.
     #[inline(always)]
     #[must_use]
-    pub fn straight(&self) -> Option<&Straight> {
-        match &self.access {
-            AccessSet::Straight(straight) => Some(straight),
-            _ => None,
-        }
+    pub fn known(&self) -> &Recipe {
+        self.recipe.as_ref().expect("its accesses are known")
     }
 }
 
@@ -89,7 +90,10 @@ impl Registry {
         let access = access_set(&verified);
         let tables: Vec<Arc<Table>> = verified.tables().iter().map(|table| database.table(table.id).clone()).collect();
         let fragments = fragments(&verified, &access);
-        let fragment_lines = fragment_lines(&access);
+        let recipe = match &access {
+            AccessSet::Straight(straight) => Some(Recipe::new(straight, &tables, !fragments.is_empty())),
+            _ => None,
+        };
         let traits = traits(&verified, &access, !fragments.is_empty());
         let layout = verified.procedure().layout();
         let results = (layout.results_start as usize, (layout.results_end - layout.results_start) as usize);
@@ -106,7 +110,7 @@ impl Registry {
             access,
             program,
             fragments,
-            fragment_lines,
+            recipe,
             tables,
             table_modes,
             traits,
@@ -142,7 +146,7 @@ impl Registry {
     /// The most accesses of any straight procedure, at least 1.
     #[must_use]
     pub fn most_accesses(&self) -> usize {
-        let counts = self.procedures.iter().filter_map(|p| p.straight()).map(|straight| straight.accesses.len());
+        let counts = self.procedures.iter().filter_map(|p| p.recipe.as_ref()).map(Recipe::len);
         counts.max().unwrap_or(1).max(1)
     }
 
@@ -203,28 +207,4 @@ fn fragments(verified: &Verified, access: &AccessSet) -> Vec<Program> {
         return Vec::new();
     }
     fragments.iter().map(|fragment| Program::of_fragment(fragment, verified)).collect()
-}
-
-/// The lines of the block that each fragment reads or writes at constant offsets, for prefetching.
-fn fragment_lines(access: &AccessSet) -> Vec<Vec<u32>> {
-    let AccessSet::Straight(straight) = access else { return Vec::new() };
-    let lines_of = |code: &[Instruction]| {
-        let mut lines = Vec::new();
-        for i in code {
-            let pieces = match i.opcode {
-                Opcode::Load | Opcode::Store => [Some((i.x, 8)), None],
-                Opcode::CopyBr => [Some((i.x, u32::from(i.w))), None],
-                Opcode::CopyRb => [Some((i.y, u32::from(i.w))), None],
-                Opcode::CopyBb => [Some((i.x, u32::from(i.w))), Some((i.y, u32::from(i.w)))],
-                _ => [None, None],
-            };
-            for (offset, length) in pieces.into_iter().flatten() {
-                lines.extend((offset / 64..=(offset + length - 1) / 64).map(|line| line * 64));
-            }
-        }
-        lines.sort_unstable();
-        lines.dedup();
-        lines
-    };
-    straight.fragments.iter().flatten().map(|fragment| lines_of(&fragment.code)).collect()
 }

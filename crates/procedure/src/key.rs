@@ -70,6 +70,12 @@ impl KeyFormat {
         self.parts.iter().map(|(_, column_type)| column_type.width()).sum::<u32>() <= 8
     }
 
+    /// Whether the key is one column of 64-bit integers, whose normal form is the integer with its sign bit flipped.
+    #[must_use]
+    pub fn is_one_integer(&self) -> bool {
+        self.single
+    }
+
     /// The normal form of a key image.
     ///
     /// # Panics

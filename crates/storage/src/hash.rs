@@ -193,15 +193,20 @@ impl HashIndex {
     ) -> Option<(Place<'a>, u32)> {
         let mut line = head;
         loop {
+            // All four are compared before any branch: which entry it is cannot be predicted.
+            let mut hits = 0_u32;
             for entry in 0..ENTRIES {
-                if line.tags[entry].load(Ordering::Relaxed) == tag {
-                    // Acquire, because `same` goes to the row before the version is checked: it must find the row's
-                    // memory in the slab's directory.
-                    let row = line.rows[entry].load(Ordering::Acquire);
-                    if row != 0 && (self.exact || same(row - 1)) {
-                        return Some((Place { line, entry }, row - 1));
-                    }
+                hits |= u32::from(line.tags[entry].load(Ordering::Relaxed) == tag) << entry;
+            }
+            while hits != 0 {
+                let entry = hits.trailing_zeros() as usize % ENTRIES;
+                // Acquire, because `same` goes to the row before the version is checked: it must find the row's
+                // memory in the slab's directory.
+                let row = line.rows[entry].load(Ordering::Acquire);
+                if row != 0 && (self.exact || same(row - 1)) {
+                    return Some((Place { line, entry }, row - 1));
                 }
+                hits &= hits - 1;
             }
             line = self.overflow_of(line)?;
             if stale() {

@@ -28,7 +28,7 @@ use lockwork_locking::LockMode;
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::key::mix;
 
-use super::pipeline::{execute, find, key_hash, looks_up, prefetch_touches};
+use super::pipeline::{execute, look_up};
 use super::{Blocks, Worker, share};
 use crate::host_engine::Core;
 use crate::registry::{Registered, Registry};
@@ -134,8 +134,9 @@ impl Locks {
         self.locks.clear();
         match &registered.access {
             AccessSet::Straight(straight) => {
-                for access in &straight.accesses {
-                    let hash = key_hash(registered, access, block);
+                for (number, access) in straight.accesses.iter().enumerate() {
+                    // SAFETY: the block is the procedure's.
+                    let hash = unsafe { registered.known().hash(number, block) };
                     self.add(registry, registered, access.operation, access.slot, hash);
                 }
             }
@@ -289,16 +290,6 @@ impl Graph {
 }
 
 impl Job<'_> {
-    /// The procedure of a transaction, if its block can be executed.
-    #[inline(always)]
-    fn registered(&self, transaction: usize) -> Option<&Registered> {
-        let block = self.blocks.at(self.range.start + transaction);
-        // SAFETY: a block begins with its procedure id.
-        let id = u32::from_le(unsafe { block.cast::<u32>().read() });
-        let registered = self.core.registry.get(id)?;
-        (registered.block_bytes <= self.blocks.stride).then_some(registered)
-    }
-
     /// First phase: accesses of this worker's share, dealt out by record.
     fn deal(&self, number: usize) {
         let lanes = &self.graph.lanes[number * self.size..][..self.size];
@@ -308,8 +299,9 @@ impl Job<'_> {
         }
         let mut locks = Locks::default();
         for transaction in share(&(0..self.range.len()), number, self.size) {
-            let Some(registered) = self.registered(transaction) else { continue };
-            locks.collect(&self.core.registry, registered, self.blocks.at(self.range.start + transaction));
+            let index = self.range.start + transaction;
+            let Some(registered) = self.blocks.registered(self.core, index) else { continue };
+            locks.collect(&self.core.registry, registered, self.blocks.at(index));
             for &(record, mode) in &locks.locks {
                 // The top bits choose the partition.
                 let partition = ((u128::from(record) * self.size as u128) >> 64) as usize;
@@ -441,14 +433,14 @@ impl Runner<'_> {
     /// First stage: buckets.
     fn take_off(&mut self, transaction: u32) {
         let mut flying = Flying { transaction, looked_up: self.job.window == 0, words: [0; Flying::WIDTH] };
+        let index = self.job.range.start + transaction as usize;
         if self.job.window > 0
-            && let Some(registered) = self.job.registered(transaction as usize)
-            && let Some(straight) = registered.straight()
+            && let Some(recipe) = self.job.blocks.recipe(self.job.core, index)
         {
-            let block = self.job.blocks.at(self.job.range.start + transaction as usize);
-            for (word, access) in flying.words.iter_mut().zip(&straight.accesses) {
-                *word = key_hash(registered, access, block);
-                registered.tables[usize::from(access.slot)].prefetch(*word);
+            for (number, word) in flying.words.iter_mut().enumerate().take(recipe.len()) {
+                // SAFETY: the block is the procedure's.
+                *word = unsafe { recipe.hash(number, self.job.blocks.at(index)) };
+                recipe.prefetch_bucket(number, *word);
             }
         }
         self.flying.push_back(flying);
@@ -460,15 +452,9 @@ impl Runner<'_> {
         if std::mem::replace(&mut flying.looked_up, true) {
             return;
         }
-        let transaction = flying.transaction as usize;
-        let Some(registered) = self.job.registered(transaction) else { return };
-        let Some(straight) = registered.straight() else { return };
-        let block = self.job.blocks.at(self.job.range.start + transaction);
-        for (word, access) in flying.words.iter_mut().zip(&straight.accesses) {
-            *word = if looks_up(access) { find(registered, access, block, *word) } else { 0 };
-            if *word != 0 {
-                prefetch_touches(access, block, registered.block_bytes, *word);
-            }
+        let index = self.job.range.start + flying.transaction as usize;
+        if let Some(recipe) = self.job.blocks.recipe(self.job.core, index) {
+            look_up(recipe, self.job.blocks.at(index), &mut flying.words);
         }
     }
 

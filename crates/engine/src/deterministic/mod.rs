@@ -31,12 +31,13 @@ use lockwork_procedure::block::Batch;
 use crate::contract::{BatchReport, Interleave, Options, SerialOrder};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
+use crate::recipe::Recipe;
+use crate::registry::Registered;
 use crate::team::Team;
 use graph::Graph;
 pub(crate) use graph::Locks;
 use partition::Partitions;
 use pipeline::Pipeline;
-pub(crate) use pipeline::prefetch_touches;
 
 /// A worker's own things, on cache lines of their own.
 #[repr(align(128))]
@@ -87,6 +88,21 @@ impl Blocks {
     #[inline(always)]
     fn sequence(&self, index: usize) -> u64 {
         self.first_sequence + index as u64
+    }
+
+    /// The procedure of a block, if the block can be executed.
+    #[inline(always)]
+    fn registered<'a>(&self, core: &'a Core, index: usize) -> Option<&'a Registered> {
+        // SAFETY: a block begins with its procedure id.
+        let id = u32::from_le(unsafe { self.at(index).cast::<u32>().read() });
+        let registered = core.registry.get(id)?;
+        (registered.block_bytes <= self.stride).then_some(registered)
+    }
+
+    /// The recipe of a block, if it can be executed and its procedure is straight.
+    #[inline(always)]
+    fn recipe<'a>(&self, core: &'a Core, index: usize) -> Option<&'a Recipe> {
+        self.registered(core, index)?.recipe.as_ref()
     }
 }
 

@@ -17,11 +17,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use lockwork_memory::prefetch;
-use lockwork_procedure::access::Straight;
 use lockwork_procedure::block::Status;
 
-use super::pipeline::{execute, find, key_hash, looks_up, prefetch_block, prefetch_touches};
+use super::pipeline::{execute, prefetch_block};
 use super::{Blocks, Worker, share};
 use crate::exclusive::{Executor, close};
 use crate::host_engine::Core;
@@ -137,8 +135,8 @@ impl Deal<'_> {
             let admitted =
                 unsafe { executor.admit(&self.core.registry, block, self.blocks.stride, self.blocks.sequence(index)) };
             let Some(registered) = admitted else { continue };
-            let access = &registered.straight().expect("a single access is known").accesses[0];
-            let word = key_hash(registered, access, block);
+            // SAFETY: the block is the procedure's.
+            let word = unsafe { registered.known().hash(0, block) };
             self.push(word, Item { word, block: index as u32, procedure: procedure_of(block), access: WHOLE });
         }
     }
@@ -152,21 +150,25 @@ impl Deal<'_> {
         let mut rows = vec![0_u64; slots * width];
         let at = |index: usize| (index & (slots - 1)) * width;
         for step in range.start..range.end + 2 * distance {
+            if step + distance < range.end {
+                prefetch_block(self.blocks.at(step + distance), self.blocks.stride);
+            }
             if step < range.end
-                && let Some((registered, straight)) = self.straight(step)
+                && let Some(recipe) = self.blocks.recipe(self.core, step)
             {
-                for (number, access) in straight.accesses.iter().enumerate() {
-                    let hash = key_hash(registered, access, self.blocks.at(step));
-                    registered.tables[usize::from(access.slot)].prefetch(hash);
-                    hashes[at(step) + number] = hash;
+                for (number, hash) in hashes[at(step)..][..recipe.len()].iter_mut().enumerate() {
+                    // SAFETY: the block is the procedure's.
+                    *hash = unsafe { recipe.hash(number, self.blocks.at(step)) };
+                    recipe.prefetch_bucket(number, *hash);
                 }
             }
             if let Some(index) = step.checked_sub(distance).filter(|index| range.contains(index))
-                && let Some((registered, straight)) = self.straight(index)
+                && let Some(recipe) = self.blocks.recipe(self.core, index)
             {
-                for (number, access) in straight.accesses.iter().enumerate() {
-                    let hash = hashes[at(index) + number];
-                    rows[at(index) + number] = find(registered, access, self.blocks.at(index), hash);
+                for number in 0..recipe.len() {
+                    let at = at(index) + number;
+                    // SAFETY: the block is the procedure's.
+                    rows[at] = unsafe { recipe.find(number, self.blocks.at(index), hashes[at]) };
                 }
             }
             if let Some(index) = step.checked_sub(2 * distance).filter(|index| range.contains(index)) {
@@ -176,29 +178,21 @@ impl Deal<'_> {
         }
     }
 
-    #[inline(always)]
-    fn straight(&self, index: usize) -> Option<(&Registered, &Straight)> {
-        let registered = self.core.registry.get(u32::from(procedure_of(self.blocks.at(index))))?;
-        let fits = registered.block_bytes <= self.blocks.stride;
-        Some((registered, registered.straight().filter(|_| fits)?))
-    }
-
     /// Deals one transaction out, in pieces if it can be, or settles it if it aborts.
     fn deal_one(&mut self, executor: &mut Executor, index: usize, hashes: &[u64], rows: &[u64]) {
         let (block, sequence) = (self.blocks.at(index), self.blocks.sequence(index));
         // SAFETY: in the first phase a block belongs to the worker whose share it is in.
         let admitted = unsafe { executor.admit(&self.core.registry, block, self.blocks.stride, sequence) };
         let Some(registered) = admitted else { return };
-        let straight = registered.straight().expect("accesses are known");
+        let recipe = registered.known();
         let (procedure, block_number) = (procedure_of(block), index as u32);
         if !registered.traits.separable {
             let item = Item { word: hashes[0], block: block_number, procedure, access: WHOLE };
             return self.push(hashes[0], item);
         }
-        let count = straight.accesses.len();
-        // SAFETY: the block is at least as long as its procedure's layout.
-        let bytes = unsafe { std::slice::from_raw_parts(block, registered.block_bytes) };
-        let passes = straight.checks.iter().all(|check| check.passes(bytes));
+        let count = recipe.len();
+        // SAFETY: the block is the procedure's.
+        let passes = unsafe { recipe.passes(block) };
         if !passes || rows[..count].contains(&0) {
             // It aborts, and writes no row before it does.
             return execute(self.core, executor, self.blocks, index, &[]);
@@ -225,7 +219,7 @@ fn run_items(core: &Core, worker: &mut Worker, blocks: Blocks, items: &[Item], w
     let executor = &mut worker.executor;
     if window == 0 {
         for item in items {
-            run_item(core, executor, blocks, item, 0);
+            run_item(core, executor, blocks, item, &[]);
         }
         return;
     }
@@ -244,8 +238,8 @@ fn run_items(core: &Core, worker: &mut Worker, blocks: Blocks, items: &[Item], w
         if let Some(index) = step.checked_sub(2 * distance)
             && let Some(item) = items.get(index)
         {
-            let hint = if stable { rows[index & (slots - 1)] } else { 0 };
-            run_item(core, executor, blocks, item, hint);
+            let hints = if stable { &rows[index & (slots - 1)..][..1] } else { &[] };
+            run_item(core, executor, blocks, item, hints);
         }
     }
 }
@@ -255,45 +249,43 @@ fn prefetch_bucket(core: &Core, blocks: Blocks, item: &Item) {
     let registered = registered(core, item);
     let block = blocks.at(item.block as usize);
     if item.access == WHOLE {
-        let access = &registered.straight().expect("accesses are known").accesses[0];
-        registered.tables[usize::from(access.slot)].prefetch(item.word);
+        registered.known().prefetch_bucket(0, item.word);
         prefetch_block(block, registered.block_bytes);
     } else {
-        for &line in &registered.fragment_lines[usize::from(item.access)] {
-            prefetch(block.wrapping_add(line as usize));
-        }
+        registered.known().prefetch_block_lines(usize::from(item.access), block);
     }
 }
 
 /// Finds the row of an item and prefetches what will be touched of it.
 #[inline(always)]
 fn look_up(core: &Core, blocks: Blocks, item: &Item) -> u64 {
-    let registered = registered(core, item);
-    let straight = registered.straight().expect("accesses are known");
+    let recipe = registered(core, item).known();
     let block = blocks.at(item.block as usize);
-    let (access, row) = if item.access == WHOLE {
-        let access = &straight.accesses[0];
-        (access, if looks_up(access) { find(registered, access, block, item.word) } else { 0 })
-    } else {
-        (&straight.accesses[usize::from(item.access)], item.word)
-    };
-    if row != 0 {
-        prefetch_touches(access, block, registered.block_bytes, row);
+    // SAFETY: the block is the procedure's.
+    unsafe {
+        let (number, row) = if item.access == WHOLE {
+            (0, recipe.find(0, block, item.word))
+        } else {
+            (usize::from(item.access), item.word)
+        };
+        if row != 0 {
+            recipe.prefetch_row(number, block, row);
+        }
+        row
     }
-    row
 }
 
 #[inline(always)]
-fn run_item(core: &Core, executor: &mut Executor, blocks: Blocks, item: &Item, hint: u64) {
+fn run_item(core: &Core, executor: &mut Executor, blocks: Blocks, item: &Item, hints: &[u64]) {
     let registered = registered(core, item);
     let block = blocks.at(item.block as usize);
     // SAFETY: whole transactions: the plan gave this worker the block and its record. Pieces: the plan gave this
     // worker the record, and pieces of one transaction touch different bytes of the block.
     unsafe {
         if item.access == WHOLE {
-            executor.execute(registered, block, blocks.sequence(item.block as usize), &[hint]);
+            executor.call(registered, block, blocks.sequence(item.block as usize), hints);
         } else {
-            executor.execute_fragment(registered, usize::from(item.access), block, item.word);
+            executor.call_fragment(registered, usize::from(item.access), block, item.word);
         }
     }
 }

@@ -9,15 +9,14 @@
 //! otherwise it is a prefetch, and execution looks the row up again, now in cache.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use lockwork_memory::prefetch;
-use lockwork_procedure::access::{Access, Operation, Straight};
 
 use super::Blocks;
 use crate::exclusive::Executor;
 use crate::host_engine::Core;
-use crate::registry::{Registered, Registry};
+use crate::recipe::Recipe;
+use crate::registry::Registry;
 
 /// What is known of the transactions between the first and the third stage: for each, one word an access, which is
 /// the key's hash after the first stage and the row's address, or zero, after the second.
@@ -32,41 +31,6 @@ pub(super) struct Pipeline {
     distance: usize,
 }
 
-/// The key image of an access in a block.
-#[inline(always)]
-pub(super) fn key_hash(registered: &Registered, access: &Access, block: *const u8) -> u64 {
-    let format = registered.tables[usize::from(access.slot)].key_format();
-    // SAFETY: the verifier proved that the key image lies in the block.
-    let image = unsafe { std::slice::from_raw_parts(block.add(access.key_offset as usize), format.image_bytes()) };
-    format.encode(image).hash()
-}
-
-/// The row that an access finds, by its key's hash.
-#[inline(always)]
-pub(super) fn find(registered: &Registered, access: &Access, block: *const u8, hash: u64) -> u64 {
-    let table = &registered.tables[usize::from(access.slot)];
-    let format = table.key_format();
-    // SAFETY: the verifier proved that the key image lies in the block.
-    let image = unsafe { std::slice::from_raw_parts(block.add(access.key_offset as usize), format.image_bytes()) };
-    table.find(hash, &format.encode(image)).map_or(0, |row| row.as_ptr() as u64)
-}
-
-/// Prefetches the lines of a row that an access will touch.
-#[inline(always)]
-pub(crate) fn prefetch_touches(access: &Access, block: *const u8, block_bytes: usize, row: u64) {
-    // SAFETY: the block is the procedure's and at least as long as its layout says.
-    let block = unsafe { std::slice::from_raw_parts(block, block_bytes) };
-    for touch in &access.touches {
-        let start = (row as i64 + touch.start(block)) as u64 & !63;
-        let end = (row as i64 + touch.start(block)) as u64 + u64::from(touch.length);
-        let mut line = start;
-        while line < end {
-            prefetch(line as *const u8);
-            line += 64;
-        }
-    }
-}
-
 /// Prefetches a block, up to a few kilobytes of it.
 #[inline(always)]
 pub(super) fn prefetch_block(block: *const u8, block_bytes: usize) {
@@ -74,12 +38,6 @@ pub(super) fn prefetch_block(block: *const u8, block_bytes: usize) {
     for line in (0..block_bytes.min(MOST_BYTES)).step_by(64) {
         prefetch(block.wrapping_add(line));
     }
-}
-
-/// Whether an access may be looked up ahead of its turn.
-#[inline(always)]
-pub(super) fn looks_up(access: &Access) -> bool {
-    matches!(access.operation, Operation::Search | Operation::Update)
 }
 
 impl Pipeline {
@@ -108,8 +66,14 @@ impl Pipeline {
             return;
         }
         let distance = self.distance;
+        for index in range.start..range.end.min(range.start + distance) {
+            prefetch_block(blocks.at(index), blocks.stride);
+        }
         for step in range.start..range.end + 2 * distance {
             if step < range.end {
+                if step + distance < range.end {
+                    prefetch_block(blocks.at(step + distance), blocks.stride);
+                }
                 self.hash(core, blocks, step);
             }
             if let Some(index) = step.checked_sub(distance)
@@ -132,44 +96,36 @@ impl Pipeline {
         (index & (self.slots - 1)) * self.width
     }
 
-    /// The procedure of a block that can be looked up ahead.
-    #[inline(always)]
-    fn straight(core: &Core, blocks: Blocks, index: usize) -> Option<(&Arc<Registered>, &Straight)> {
-        // SAFETY: a block begins with its procedure id.
-        let id = u32::from_le(unsafe { blocks.at(index).cast::<u32>().read() });
-        let registered = core.registry.get(id)?;
-        if registered.block_bytes > blocks.stride {
-            return None;
-        }
-        Some((registered, registered.straight()?))
-    }
-
     #[inline(always)]
     fn hash(&mut self, core: &Core, blocks: Blocks, index: usize) {
         let at = self.at(index);
-        let Some((registered, straight)) = Self::straight(core, blocks, index) else {
-            self.words[at..at + self.width].fill(0);
-            return;
-        };
-        prefetch_block(blocks.at(index), registered.block_bytes);
-        for (number, access) in straight.accesses.iter().enumerate() {
-            let hash = key_hash(registered, access, blocks.at(index));
-            registered.tables[usize::from(access.slot)].prefetch(hash);
-            self.words[at + number] = hash;
+        let words = &mut self.words[at..at + self.width];
+        let Some(recipe) = blocks.recipe(core, index) else { return words.fill(0) };
+        for (number, word) in words[..recipe.len()].iter_mut().enumerate() {
+            // SAFETY: the block is the procedure's.
+            *word = unsafe { recipe.hash(number, blocks.at(index)) };
+            recipe.prefetch_bucket(number, *word);
         }
     }
 
     #[inline(always)]
     fn look_up(&mut self, core: &Core, blocks: Blocks, index: usize) {
         let at = self.at(index);
-        let Some((registered, straight)) = Self::straight(core, blocks, index) else { return };
-        let block = blocks.at(index);
-        for (number, access) in straight.accesses.iter().enumerate() {
-            let hash = self.words[at + number];
-            let row = if looks_up(access) { find(registered, access, block, hash) } else { 0 };
-            self.words[at + number] = row;
-            if row != 0 {
-                prefetch_touches(access, block, registered.block_bytes, row);
+        let words = &mut self.words[at..at + self.width];
+        let Some(recipe) = blocks.recipe(core, index) else { return };
+        look_up(recipe, blocks.at(index), words);
+    }
+}
+
+/// Second stage of one transaction: `words` holds hashes of keys before, addresses of rows, or zeros, after.
+#[inline(always)]
+pub(super) fn look_up(recipe: &Recipe, block: *const u8, words: &mut [u64]) {
+    for (number, word) in words.iter_mut().enumerate().take(recipe.len()) {
+        // SAFETY: the block is the procedure's.
+        unsafe {
+            *word = recipe.find(number, block, *word);
+            if *word != 0 {
+                recipe.prefetch_row(number, block, *word);
             }
         }
     }
@@ -182,7 +138,7 @@ pub(super) fn execute(core: &Core, executor: &mut Executor, blocks: Blocks, inde
     // SAFETY: the plan gave this worker the block and everything the transaction touches.
     unsafe {
         if let Some(registered) = executor.admit(&core.registry, block, blocks.stride, sequence) {
-            executor.execute(registered, block, sequence, hints);
+            executor.call(registered, block, sequence, hints);
         }
     }
 }

@@ -194,20 +194,13 @@ impl LockingHost<'_> {
         };
         if self.interleave {
             prefetch(row.as_ptr());
-            self.prefetch_touches(&request, row);
+            if let Some(recipe) = &self.registered.recipe {
+                // SAFETY: the interpreter passes the key image of the access, in the block.
+                unsafe { recipe.prefetch_row_of(request.cp, request.key, row.as_ptr() as u64) }
+            }
         }
         cp.row = Some(row);
         Ok(())
-    }
-
-    /// Prefetches what the transaction will touch of the row, where that is known.
-    #[inline(always)]
-    fn prefetch_touches(&self, request: &Request, row: RowPtr) {
-        let Some(straight) = self.registered.straight() else { return };
-        let Some(access) = straight.accesses.iter().find(|access| access.cp == request.cp) else { return };
-        let offset = access.key_offset as usize;
-        let block = request.key.wrapping_sub(offset);
-        crate::deterministic::prefetch_touches(access, block, self.registered.block_bytes, row.as_ptr() as u64);
     }
 
     /// In which order the instructions in flight take their locks.

@@ -20,11 +20,12 @@
 //! the row is, in any order: the common case of key-value workloads such as YCSB.
 //!
 //! The rooms: `flow` (what an instruction reads and writes, and where control goes), `ranges` (which block bytes it can
-//! mean), `straight` and `fragments`, `taint` (what depends on rows), `slice` (what is left without that), `explain`.
+//! mean), `straight`, `fragments` and `moves`, `taint` (what depends on rows), `slice` (what is left without that), `explain`.
 
 mod explain;
 mod flow;
 mod fragments;
+mod moves;
 mod ranges;
 mod slice;
 mod straight;
@@ -34,6 +35,7 @@ mod tests;
 
 pub use explain::explain;
 pub use fragments::Fragment;
+pub use moves::Move;
 pub use slice::{KeyAccess, Slice};
 pub use straight::{Access, ArgumentCheck, ArgumentIndex, Straight, Touch};
 pub use taint::{Dependence, Reason};

@@ -11,6 +11,7 @@
 
 use super::flow::{self, Graph};
 use super::fragments::{self, Fragment};
+use super::moves::{Effect, Move};
 use super::ranges::BlockUse;
 use super::{KeyAccess, Operation};
 use crate::block::HEADER_BYTES;
@@ -27,6 +28,8 @@ pub struct Straight {
     pub checks: Vec<ArgumentCheck>,
     /// One independent piece an access, in the order of `accesses`, when the procedure is separable.
     pub fragments: Option<Vec<Fragment>>,
+    /// The moves of each access, in the order of `accesses`, when the procedure is separable and only copies.
+    pub moves: Option<Vec<Vec<Move>>>,
     /// Whether code with branches (and without DB instructions) follows.
     pub branches_after: bool,
 }
@@ -168,7 +171,7 @@ impl ArgumentCheck {
 
 /// What a register holds, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
+pub(super) enum Value {
     Constant(i64),
     Affine { argument: ArgumentIndex, base: i64 },
     Row(usize),
@@ -212,10 +215,12 @@ impl Value {
 }
 
 /// The symbolic execution of the prefix.
-struct Execution<'a> {
+pub(super) struct Execution<'a> {
     verified: &'a Verified,
     values: Vec<Value>,
     accesses: Vec<Access>,
+    /// What each access does to its row; `None` once something is done that is no move.
+    moves: Option<Vec<Vec<Move>>>,
     checks: Vec<ArgumentCheck>,
     /// The access last issued into each CP register.
     issued: Vec<usize>,
@@ -233,6 +238,7 @@ pub(super) fn straight(verified: &Verified, ranges: &[BlockUse]) -> Option<Strai
         verified,
         values: vec![Value::Other; 256],
         accesses: Vec::new(),
+        moves: Some(Vec::new()),
         checks: Vec::new(),
         issued: vec![usize::MAX; 256],
     };
@@ -244,9 +250,10 @@ pub(super) fn straight(verified: &Verified, ranges: &[BlockUse]) -> Option<Strai
     if branches_after {
         execution.touch_rest(&graph, end);
     }
-    let Execution { accesses, checks, .. } = execution;
+    let Execution { accesses, checks, moves, .. } = execution;
     let fragments = fragments::separate(verified, ranges, &accesses, &checks, end);
-    Some(Straight { accesses, checks, fragments, branches_after })
+    let moves = moves.filter(|_| fragments.is_some());
+    Some(Straight { accesses, checks, fragments, moves, branches_after })
 }
 
 /// Where the straight prefix ends: at the first instruction that ends or decides, or that a branch comes to.
@@ -265,7 +272,7 @@ fn prefix_end(graph: &Graph) -> usize {
 }
 
 impl Execution<'_> {
-    fn of(&self, register: u8) -> Value {
+    pub(super) fn of(&self, register: u8) -> Value {
         self.values[usize::from(register)]
     }
 
@@ -285,6 +292,15 @@ impl Execution<'_> {
             self.accesses.get_mut(issued)?.ret = Some(pc);
         }
         self.touch(i);
+        match self.effect(i) {
+            Effect::None => {}
+            Effect::Move(access, piece) => {
+                if let Some(moves) = &mut self.moves {
+                    moves[access].push(piece);
+                }
+            }
+            Effect::Other => self.moves = None,
+        }
         if let Some(register) = flow::defined(i) {
             self.values[usize::from(register)] = self.result(i).unwrap_or(Value::Other);
         }
@@ -300,6 +316,9 @@ impl Execution<'_> {
         }
         let limit = if i.opcode == Opcode::Scan { u32::from(i.w) } else { 0 };
         self.issued[usize::from(i.a)] = self.accesses.len();
+        if let Some(moves) = &mut self.moves {
+            moves.push(Vec::new());
+        }
         self.accesses.push(Access {
             pc,
             cp: i.a,
@@ -368,7 +387,7 @@ impl Execution<'_> {
     }
 
     /// A row address as an offset and an argument; `None` when it is not of that form.
-    fn place(&self, offset: u32, index: u8) -> Option<(u32, Option<ArgumentIndex>)> {
+    pub(super) fn place(&self, offset: u32, index: u8) -> Option<(u32, Option<ArgumentIndex>)> {
         let (base, argument) = match self.of(index) {
             Value::Constant(base) => (base, None),
             Value::Affine { argument, base } => (base, Some(argument)),

@@ -109,6 +109,10 @@ fn sixteen_accesses_with_computed_fields_are_separable_and_their_checks_are_plan
             commit(),
         ]
     );
+    let moves = set.moves.as_ref().expect("it only copies");
+    let row_offset = DATA;
+    let piece = Move { row_offset, index: Some(field), block_offset: argument(8), length: 32, write: true };
+    assert_eq!(moves[3], [piece]);
     let mut arguments = vec![0; 20];
     arguments[19] = 1;
     assert_eq!(touch.start(&block(&arguments)), 96);
