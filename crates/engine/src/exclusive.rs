@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use lockwork_procedure::access::Operation;
-use lockwork_procedure::block::{BlockMut, Status, abort};
+use lockwork_procedure::block::{BlockMut, HEADER_BYTES, Status, abort};
 use lockwork_procedure::interpreter::{Answer, Context, Host, Request, Stop, run};
 use lockwork_procedure::isa::scan_source;
 use lockwork_procedure::key::Key;
@@ -219,15 +219,14 @@ impl Executor {
                 let count = recipe.len();
                 let rows = if hints.len() < count {
                     self.rows.clear();
-                    self.rows.extend((0..count).map(|number| recipe.find(number, block, recipe.hash(number, block))));
+                    let find = |number| recipe.find(number, block, recipe.hash(number, block), false);
+                    self.rows.extend((0..count).map(find));
                     &self.rows
                 } else {
                     &hints[..count]
                 };
-                if !rows.contains(&0) {
-                    for (number, &row) in rows.iter().enumerate() {
-                        recipe.make(number, block, row);
-                    }
+                if rows.iter().all(|&row| row != 0) {
+                    recipe.make_all(block, rows);
                     self.tally.committed += 1;
                     return close(block, Status::Committed, 0, sequence, 0);
                 }
@@ -384,7 +383,7 @@ pub unsafe fn answer_abort(registered: &Registered, registers: &mut [i64], block
 #[inline(always)]
 pub unsafe fn close(block: *mut u8, status: Status, code: u16, sequence: u64, serial: u64) {
     // SAFETY: the header belongs to the block.
-    let mut block = BlockMut::new(unsafe { std::slice::from_raw_parts_mut(block, 32) });
+    let mut block = BlockMut::new(unsafe { std::slice::from_raw_parts_mut(block, HEADER_BYTES as usize) });
     block.set_outcome(status, code);
     block.set_sequence(sequence);
     block.set_serial(serial);

@@ -38,8 +38,121 @@ struct Piece {
     row_offset: u32,
     block_offset: u32,
     length: u32,
+    /// Number of the access.
+    access: u16,
     write: bool,
-    index: Option<ArgumentIndex>,
+    index: Index,
+}
+
+/// An argument times a constant, or zero.
+#[derive(Clone, Copy, Debug)]
+struct Index {
+    offset: u32,
+    /// As in LOAD; zero: no argument.
+    width: u16,
+    scale: i64,
+}
+
+impl From<ArgumentIndex> for Index {
+    fn from(index: ArgumentIndex) -> Self {
+        Self { offset: index.offset, width: index.width, scale: index.scale }
+    }
+}
+
+impl Index {
+    const ZERO: Self = Self { offset: 0, width: 0, scale: 0 };
+
+    /// # Safety
+    /// `block` is a block of the procedure.
+    #[inline(always)]
+    unsafe fn value(&self, block: *const u8) -> i64 {
+        // SAFETY: the argument is as wide as its width says, and all bit patterns are integers.
+        let argument = unsafe {
+            let at = block.add(self.offset as usize);
+            match self.width {
+                0 => return 0,
+                1 => i64::from(at.read()),
+                2 => i64::from(u16::from_le(at.cast::<u16>().read_unaligned())),
+                4 => i64::from(u32::from_le(at.cast::<u32>().read_unaligned())),
+                _ => return self.other_value(block),
+            }
+        };
+        argument.wrapping_mul(self.scale)
+    }
+
+    /// # Safety
+    /// As for [`Self::value`].
+    #[inline(never)]
+    unsafe fn other_value(&self, block: *const u8) -> i64 {
+        let index = ArgumentIndex { offset: self.offset, width: self.width, scale: self.scale };
+        let end = self.offset as usize + 8;
+        // SAFETY: no argument is wider than eight bytes, and a block is whole lines.
+        index.value(unsafe { std::slice::from_raw_parts(block, end.next_multiple_of(64)) })
+    }
+}
+
+impl Piece {
+    /// Where in the row it begins, for these arguments. What fails a check later may give anything.
+    ///
+    /// # Safety
+    /// `block` is a block of the procedure.
+    #[inline(always)]
+    unsafe fn start(&self, block: *const u8) -> i64 {
+        // SAFETY: as the caller's.
+        i64::from(self.row_offset).wrapping_add(unsafe { self.index.value(block) })
+    }
+
+    /// Prefetches its lines.
+    ///
+    /// # Safety
+    /// `block` is a block of the procedure.
+    #[inline(always)]
+    unsafe fn prefetch(&self, block: *const u8, row: u64) {
+        // SAFETY: as the caller's.
+        let start = row.wrapping_add_signed(unsafe { self.start(block) });
+        let end = start.wrapping_add(u64::from(self.length));
+        let mut line = start & !63;
+        while line < end {
+            prefetch(line as *const u8);
+            line = line.wrapping_add(64);
+        }
+    }
+
+    /// # Safety
+    /// As for [`Recipe::make`].
+    #[inline(always)]
+    unsafe fn make(&self, block: *mut u8, row: u64) {
+        // SAFETY: the verifier proved that both places lie in block and row.
+        unsafe {
+            let in_row = (row as *mut u8).offset(self.start(block) as isize);
+            let in_block = block.add(self.block_offset as usize);
+            let (from, to) = if self.write { (in_block, in_row) } else { (in_row, in_block) };
+            if self.length == 64 {
+                to.cast::<[u8; 64]>().write_unaligned(from.cast::<[u8; 64]>().read_unaligned());
+            } else {
+                from.copy_to_nonoverlapping(to, self.length as usize);
+            }
+        }
+    }
+}
+
+/// A condition on the arguments.
+#[derive(Clone, Copy, Debug)]
+enum Check {
+    /// An argument is not negative and below a limit.
+    Below(Index, u64),
+    /// Any other.
+    Other(ArgumentCheck),
+}
+
+impl From<ArgumentCheck> for Check {
+    fn from(check: ArgumentCheck) -> Self {
+        match (check.argument.scale, check.base, u64::try_from(check.limit)) {
+            // A negative argument is a large one without its sign.
+            (1, 0, Ok(limit)) => Self::Below(check.argument.into(), limit),
+            _ => Self::Other(check),
+        }
+    }
 }
 
 /// See the module.
@@ -49,35 +162,63 @@ pub struct Recipe {
     touches: Vec<Piece>,
     moves: Vec<Piece>,
     lines: Vec<u32>,
-    checks: Vec<ArgumentCheck>,
+    checks: Vec<Check>,
     complete: bool,
 }
 
-/// An argument times a constant.
-///
-/// # Safety
-/// The argument lies in the block.
-#[inline(always)]
-unsafe fn value(index: &ArgumentIndex, block: *const u8) -> i64 {
-    // SAFETY: the argument is as wide as its width says, and all bit patterns are integers.
-    let argument = unsafe {
-        let at = block.add(index.offset as usize);
-        match index.width {
-            1 => i64::from(at.read()),
-            2 => i64::from(u16::from_le(at.cast::<u16>().read_unaligned())),
-            4 => i64::from(u32::from_le(at.cast::<u32>().read_unaligned())),
-            // No argument is wider than eight bytes, and a block is whole lines.
-            _ => {
-                other_width(index, std::slice::from_raw_parts(block, (index.offset as usize + 8).next_multiple_of(64)))
+impl Step {
+    /// The key.
+    ///
+    /// # Safety
+    /// `block` is a block of the procedure.
+    #[inline(always)]
+    unsafe fn key(&self, block: *const u8) -> Key {
+        // SAFETY: the key image lies in the block.
+        unsafe {
+            let image = block.add(self.key_offset as usize);
+            if self.word_key {
+                Key([u64::from_le(image.cast::<u64>().read_unaligned()) ^ 1 << 63, 0, 0, 0])
+            } else {
+                let format = self.table.key_format();
+                format.encode(std::slice::from_raw_parts(image, format.image_bytes()))
             }
         }
-    };
-    argument.wrapping_mul(index.scale)
+    }
+
+    /// # Safety
+    /// `block` is a block of the procedure.
+    #[inline(always)]
+    unsafe fn hash(&self, block: *const u8) -> u64 {
+        // SAFETY: as the caller's.
+        let key = unsafe { self.key(block) };
+        if self.word_key { mix(key.0[0]) } else { key.hash() }
+    }
+
+    #[inline(always)]
+    fn bucket(&self, hash: u64) -> u64 {
+        let bucket = self.table.bucket(hash);
+        prefetch(bucket);
+        bucket as u64
+    }
+
+    /// # Safety
+    /// As for [`Recipe::look_up`]; `word` is what [`Recipe::start`] left.
+    #[inline(always)]
+    unsafe fn find(&self, block: *const u8, word: u64, stable: bool) -> u64 {
+        if !self.looks_up {
+            return 0;
+        }
+        // SAFETY: as the caller's.
+        let row = unsafe {
+            let key = self.key(block);
+            if stable { self.table.find_in(word as *const u8, &key) } else { self.table.find(word, &key) }
+        };
+        row.map_or(0, |row| row.as_ptr() as u64)
+    }
 }
 
-#[inline(never)]
-fn other_width(index: &ArgumentIndex, block: &[u8]) -> i64 {
-    index.argument(block)
+fn range<'a, T>(all: &'a [T], range: &Range<u32>) -> std::slice::Iter<'a, T> {
+    all[range.start as usize..range.end as usize].iter()
 }
 
 impl Recipe {
@@ -85,7 +226,8 @@ impl Recipe {
     #[must_use]
     pub fn new(straight: &Straight, tables: &[Arc<Table>], moves_allowed: bool) -> Self {
         let all_moves = straight.moves.as_ref().filter(|_| moves_allowed);
-        let mut recipe = Self { checks: straight.checks.clone(), complete: all_moves.is_some(), ..Self::default() };
+        let mut recipe = Self { complete: all_moves.is_some(), ..Self::default() };
+        recipe.checks.extend(straight.checks.iter().map(|&check| Check::from(check)));
         for (number, access) in straight.accesses.iter().enumerate() {
             let table = tables[usize::from(access.slot)].clone();
             let starts = (recipe.touches.len() as u32, recipe.moves.len() as u32, recipe.lines.len() as u32);
@@ -93,15 +235,17 @@ impl Recipe {
                 row_offset: touch.offset,
                 block_offset: 0,
                 length: touch.length,
+                access: number as u16,
                 write: touch.write,
-                index: touch.index,
+                index: touch.index.map_or(Index::ZERO, Index::from),
             }));
             recipe.moves.extend(all_moves.iter().flat_map(|moves| &moves[number]).map(|piece| Piece {
                 row_offset: piece.row_offset,
                 block_offset: piece.block_offset,
                 length: piece.length,
+                access: number as u16,
                 write: piece.write,
-                index: piece.index,
+                index: piece.index.map_or(Index::ZERO, Index::from),
             }));
             if let Some(fragments) = &straight.fragments {
                 recipe.lines.extend(block_lines(&fragments[number].code));
@@ -141,57 +285,80 @@ impl Recipe {
         self.complete
     }
 
-    /// The key of an access.
-    ///
-    /// # Safety
-    /// `block` is a block of the procedure.
-    #[inline(always)]
-    unsafe fn key(step: &Step, block: *const u8) -> Key {
-        // SAFETY: the key image lies in the block.
-        unsafe {
-            let image = block.add(step.key_offset as usize);
-            if step.word_key {
-                Key([u64::from_le(image.cast::<u64>().read_unaligned()) ^ 1 << 63, 0, 0, 0])
-            } else {
-                let format = step.table.key_format();
-                format.encode(std::slice::from_raw_parts(image, format.image_bytes()))
-            }
-        }
-    }
-
     /// The hash of the key of access `number`.
     ///
     /// # Safety
     /// `block` is a block of the procedure.
     #[inline(always)]
     pub unsafe fn hash(&self, number: usize, block: *const u8) -> u64 {
-        let step = &self.steps[number];
         // SAFETY: as the caller's.
-        let key = unsafe { Self::key(step, block) };
-        if step.word_key { mix(key.0[0]) } else { key.hash() }
+        unsafe { self.steps[number].hash(block) }
     }
 
-    /// Brings the index bucket of access `number` into cache.
+    /// Starts the look-up of one access whose key's hash is known: prefetches the bucket and returns the word that
+    /// [`Self::find`] wants.
     #[inline(always)]
-    pub fn prefetch_bucket(&self, number: usize, hash: u64) {
-        self.steps[number].table.prefetch(hash);
+    pub fn start_one(&self, number: usize, hash: u64, stable: bool) -> u64 {
+        let bucket = self.steps[number].bucket(hash);
+        if stable { bucket } else { hash }
     }
 
-    /// The address of the row of access `number`, whose key's hash is `hash`; zero if there is none, or if the access
-    /// looks none up.
+    /// First stage of looking ahead: prefetches the buckets of all accesses that `words` has room for, and leaves in
+    /// `words` what [`Self::look_up`] wants. `stable`: no key comes or goes until then.
     ///
     /// # Safety
     /// `block` is a block of the procedure.
     #[inline(always)]
-    #[must_use]
-    pub unsafe fn find(&self, number: usize, block: *const u8, hash: u64) -> u64 {
-        let step = &self.steps[number];
-        if !step.looks_up {
-            return 0;
+    pub unsafe fn start(&self, block: *const u8, words: &mut [u64], stable: bool) {
+        for (step, word) in self.steps.iter().zip(words) {
+            // SAFETY: as the caller's.
+            let hash = unsafe { step.hash(block) };
+            let bucket = step.bucket(hash);
+            *word = if stable { bucket } else { hash };
         }
+    }
+
+    /// As [`Self::start`] for a stable part, keeping the hashes too.
+    ///
+    /// # Safety
+    /// As for [`Self::start`].
+    #[inline(always)]
+    pub unsafe fn start_with_hashes(&self, block: *const u8, words: &mut [u64], hashes: &mut [u64]) {
+        for ((step, word), hash) in self.steps.iter().zip(words).zip(hashes) {
+            // SAFETY: as the caller's.
+            *hash = unsafe { step.hash(block) };
+            *word = step.bucket(*hash);
+        }
+    }
+
+    /// Second stage: turns `words` into the addresses of the rows that the accesses find, zero for none, and if `touch`
+    /// prefetches what they will touch.
+    ///
+    /// # Safety
+    /// `block` is a block of the procedure, and `words` are as [`Self::start`] left them with the same `stable`. If
+    /// `stable`, no table of the procedure has had an insert or removal since.
+    #[inline(always)]
+    pub unsafe fn look_up(&self, block: *const u8, words: &mut [u64], stable: bool, touch: bool) {
+        for (step, word) in self.steps.iter().zip(words) {
+            // SAFETY: as the caller's.
+            unsafe {
+                *word = step.find(block, *word, stable);
+                if touch && *word != 0 {
+                    range(&self.touches, &step.touches).for_each(|touch| touch.prefetch(block, *word));
+                }
+            }
+        }
+    }
+
+    /// Second stage of one access.
+    ///
+    /// # Safety
+    /// As for [`Self::look_up`].
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn find(&self, number: usize, block: *const u8, word: u64, stable: bool) -> u64 {
         // SAFETY: as the caller's.
-        let key = unsafe { Self::key(step, block) };
-        step.table.find(hash, &key).map_or(0, |row| row.as_ptr() as u64)
+        unsafe { self.steps[number].find(block, word, stable) }
     }
 
     /// Prefetches the lines of its row that access `number` will touch.
@@ -200,19 +367,8 @@ impl Recipe {
     /// `block` is a block of the procedure.
     #[inline(always)]
     pub unsafe fn prefetch_row(&self, number: usize, block: *const u8, row: u64) {
-        let Range { start, end } = self.steps[number].touches;
-        for touch in &self.touches[start as usize..end as usize] {
-            // SAFETY: as the caller's.
-            let index = touch.index.as_ref().map_or(0, |index| unsafe { value(index, block) });
-            // Arguments that fail a check later may give anything.
-            let start = row.wrapping_add_signed(i64::from(touch.row_offset).wrapping_add(index));
-            let end = start.wrapping_add(u64::from(touch.length));
-            let mut line = start & !63;
-            while line < end {
-                prefetch(line as *const u8);
-                line = line.wrapping_add(64);
-            }
-        }
+        // SAFETY: as the caller's.
+        range(&self.touches, &self.steps[number].touches).for_each(|touch| unsafe { touch.prefetch(block, row) });
     }
 
     /// As [`Self::prefetch_row`] for the access that CP register `cp` waits for, whose key image is at `key`.
@@ -231,10 +387,7 @@ impl Recipe {
     /// Prefetches the lines of the block that the fragment of access `number` touches.
     #[inline(always)]
     pub fn prefetch_block_lines(&self, number: usize, block: *const u8) {
-        let Range { start, end } = self.steps[number].lines;
-        for &line in &self.lines[start as usize..end as usize] {
-            prefetch(block.wrapping_add(line as usize));
-        }
+        range(&self.lines, &self.steps[number].lines).for_each(|&line| prefetch(block.wrapping_add(line as usize)));
     }
 
     /// Whether the arguments pass all checks.
@@ -244,15 +397,21 @@ impl Recipe {
     #[inline(always)]
     #[must_use]
     pub unsafe fn passes(&self, block: *const u8) -> bool {
-        self.checks.iter().all(|check| {
-            if check.argument.scale == 1 && check.base == 0 {
+        for check in &self.checks {
+            let passes = match check {
                 // SAFETY: as the caller's.
-                return (0..check.limit).contains(&unsafe { value(&check.argument, block) });
+                Check::Below(index, limit) => (unsafe { index.value(block) } as u64) < *limit,
+                Check::Other(check) => {
+                    let end = check.argument.offset as usize + 8;
+                    // SAFETY: arguments are in the block, which is whole lines, and at most eight bytes long.
+                    check.passes(unsafe { std::slice::from_raw_parts(block, end.next_multiple_of(64)) })
+                }
+            };
+            if !passes {
+                return false;
             }
-            let end = check.argument.offset as usize + 8;
-            // SAFETY: arguments are in the block, which is whole lines, and at most eight bytes long.
-            check.passes(unsafe { std::slice::from_raw_parts(block, end.next_multiple_of(64)) })
-        })
+        }
+        true
     }
 
     /// Makes the moves of access `number`.
@@ -262,20 +421,19 @@ impl Recipe {
     /// nobody else touches the bytes of either that the access touches.
     #[inline(always)]
     pub unsafe fn make(&self, number: usize, block: *mut u8, row: u64) {
-        let Range { start, end } = self.steps[number].moves;
-        for piece in &self.moves[start as usize..end as usize] {
-            // SAFETY: the verifier proved that both places lie in block and row.
-            unsafe {
-                let index = piece.index.as_ref().map_or(0, |index| value(index, block));
-                let in_row = (row as *mut u8).offset(piece.row_offset as isize + index as isize);
-                let in_block = block.add(piece.block_offset as usize);
-                let (from, to) = if piece.write { (in_block, in_row) } else { (in_row, in_block) };
-                if piece.length == 64 {
-                    to.cast::<[u8; 64]>().write_unaligned(from.cast::<[u8; 64]>().read_unaligned());
-                } else {
-                    from.copy_to_nonoverlapping(to, piece.length as usize);
-                }
-            }
+        // SAFETY: as the caller's.
+        range(&self.moves, &self.steps[number].moves).for_each(|piece| unsafe { piece.make(block, row) });
+    }
+
+    /// Makes all moves; `rows` are the rows of the accesses.
+    ///
+    /// # Safety
+    /// As [`Self::make`], for each of them.
+    #[inline(always)]
+    pub unsafe fn make_all(&self, block: *mut u8, rows: &[u64]) {
+        for piece in &self.moves {
+            // SAFETY: as the caller's.
+            unsafe { piece.make(block, rows[usize::from(piece.access)]) }
         }
     }
 }

@@ -57,6 +57,13 @@ pub struct Registered {
 }
 
 impl Registered {
+    /// [`Self::recipe`], by reference.
+    #[inline(always)]
+    #[must_use]
+    pub fn recipe(&self) -> Option<&Recipe> {
+        self.recipe.as_ref()
+    }
+
     /// How to look up and, perhaps, execute a straight procedure that is known to be one.
     ///
     /// # Panics

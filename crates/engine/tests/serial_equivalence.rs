@@ -69,6 +69,10 @@ const PROCEDURES: &[&str] = &[
     "procedure sweep\ntable accounts\nparam id: i64\nresult sum: i64\nscratch key: i64
      load r1, [id]\nmov r2, 0\nmov r5, 0\nagain:\nadd r3, r1, r2\nstore r3, [key]\nsearch c0, accounts, [key]\nret r4, c0, skip
      loadr r6, r4[accounts.balance]\nadd r5, r5, r6\nskip:\nadd r2, r2, 1\ncmp r2, 4\nbl again\nstore r5, [sum]\ncommit",
+    // 12: copies only, at a place that the arguments choose and that may be none
+    "procedure dab\ntable accounts\nparam id: i64\nparam other: i64\nparam part: u8\nparam colour: bytes(8)\nresult seen: bytes(8)
+     load r3, [part]\ncheck r3, 2\nmul r3, r3, 8\nupdate c0, accounts, [id]\nsearch c1, accounts, [other]\nret r1, c0\nret r2, c1
+     copy r1[accounts.colour + r3], [colour], 8\ncopy [seen], r2[accounts.colour + r3], 8\ncommit",
 ];
 
 const ROWS: u64 = 24;
@@ -124,6 +128,10 @@ fn fill(engine: &dyn Engine, random: &mut Random, names: &[&str], blocks: usize)
             let colour = random.below(256) as u8;
             bytes[56..72].fill(colour);
         }
+        if name == "dab" {
+            bytes[48] = random.below(3) as u8;
+            bytes[49..57].fill(random.below(256) as u8);
+        }
         bytes[arguments_end..].fill(0);
     }
     batch
@@ -157,6 +165,9 @@ const MIXES: &[(&[&str], bool)] = &[
     (&["look", "deposit", "open", "close"], false),
     (&["paint"], false),
     (&["paint", "look", "deposit"], false),
+    (&["dab"], false),
+    (&["dab", "look", "deposit", "paint"], false),
+    (&["dab", "open", "close"], false),
     (&["transfer", "look"], false),
     (&["transfer", "hasty", "paint", "sweep"], false),
     (&["transfer", "open", "close", "swap", "paint", "sweep", "hasty"], false),

@@ -149,11 +149,27 @@ impl HashIndex {
         (link != 0).then(|| unsafe { &*self.overflow.line(u64::from(link - 1)).cast::<Line>() })
     }
 
+    /// The address of the bucket of `hash`, as things are now.
+    #[inline(always)]
+    pub(crate) fn bucket_line(&self, hash: u64) -> *const u8 {
+        self.buckets.line(Self::bucket(hash, self.count.load(Ordering::Relaxed)))
+    }
+
     /// Brings the bucket of `hash` into cache.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {
-        let bucket = Self::bucket(hash, self.count.load(Ordering::Relaxed));
-        prefetch(self.buckets.line(bucket));
+        prefetch(self.bucket_line(hash));
+    }
+
+    /// As [`Self::find`], in a bucket that is known already.
+    ///
+    /// # Safety
+    /// `bucket` is the [`Self::bucket_line`] of the tag's hash, and the index has not been changed since.
+    #[inline(always)]
+    pub(crate) unsafe fn find_in(&self, bucket: *const u8, tag: u64, same: impl Fn(u32) -> bool) -> Option<u32> {
+        // SAFETY: the address is of a bucket of this index; lines are all atomics.
+        let head = unsafe { &*bucket.cast::<Line>() };
+        self.search(head, tag, &same, || false).map(|(_, row)| row)
     }
 
     /// The row number under `tag`. `same` decides, where a tag is not a whole key, whether a row has the key.

@@ -127,6 +127,28 @@ impl Table {
         Some(unsafe { self.slab.row(number) })
     }
 
+    /// Where the point index will be looked at for a key of this hash. Prefetch it.
+    #[inline(always)]
+    #[must_use]
+    pub fn bucket(&self, hash: u64) -> *const u8 {
+        self.hash.bucket_line(hash)
+    }
+
+    /// As [`Self::find`] while keys neither come nor go, with no regard for writers.
+    ///
+    /// # Safety
+    /// `bucket` is the [`Self::bucket`] of the key's hash, and the table has had no insert or removal since.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn find_in(&self, bucket: *const u8, key: &Key) -> Option<RowPtr> {
+        let tag = if self.exact { key.0[0] } else { key.hash() };
+        // SAFETY: as the caller's; numbers in the index are allocated.
+        unsafe {
+            let number = self.hash.find_in(bucket, tag, |row| self.has_key(row, key))?;
+            Some(self.slab.row(number))
+        }
+    }
+
     /// Creates a row: its values and its word zero, its key `key_image`, its state `state`. Of several inserts of one
     /// key at the same time exactly one creates it.
     ///

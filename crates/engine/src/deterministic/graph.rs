@@ -28,7 +28,7 @@ use lockwork_locking::LockMode;
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::key::mix;
 
-use super::pipeline::{execute, look_up};
+use super::pipeline::execute;
 use super::{Blocks, Worker, share};
 use crate::host_engine::Core;
 use crate::registry::{Registered, Registry};
@@ -437,11 +437,8 @@ impl Runner<'_> {
         if self.job.window > 0
             && let Some(recipe) = self.job.blocks.recipe(self.job.core, index)
         {
-            for (number, word) in flying.words.iter_mut().enumerate().take(recipe.len()) {
-                // SAFETY: the block is the procedure's.
-                *word = unsafe { recipe.hash(number, self.job.blocks.at(index)) };
-                recipe.prefetch_bucket(number, *word);
-            }
+            // SAFETY: the block is the procedure's.
+            unsafe { recipe.start(self.job.blocks.at(index), &mut flying.words, self.job.stable) }
         }
         self.flying.push_back(flying);
     }
@@ -454,7 +451,8 @@ impl Runner<'_> {
         }
         let index = self.job.range.start + flying.transaction as usize;
         if let Some(recipe) = self.job.blocks.recipe(self.job.core, index) {
-            look_up(recipe, self.job.blocks.at(index), &mut flying.words);
+            // SAFETY: the block is the procedure's; in a stable part keys neither come nor go.
+            unsafe { recipe.look_up(self.job.blocks.at(index), &mut flying.words, self.job.stable, true) }
         }
     }
 

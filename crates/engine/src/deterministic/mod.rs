@@ -26,6 +26,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use lockwork_memory::prefetch;
 use lockwork_procedure::block::Batch;
 
 use crate::contract::{BatchReport, Interleave, Options, SerialOrder};
@@ -38,6 +39,9 @@ use graph::Graph;
 pub(crate) use graph::Locks;
 use partition::Partitions;
 use pipeline::Pipeline;
+
+/// How far ahead of a walk over blocks their headers are prefetched.
+const AHEAD: usize = 16;
 
 /// A worker's own things, on cache lines of their own.
 #[repr(align(128))]
@@ -102,7 +106,7 @@ impl Blocks {
     /// The recipe of a block, if it can be executed and its procedure is straight.
     #[inline(always)]
     fn recipe<'a>(&self, core: &'a Core, index: usize) -> Option<&'a Recipe> {
-        self.registered(core, index)?.recipe.as_ref()
+        self.registered(core, index)?.recipe()
     }
 }
 
@@ -171,6 +175,7 @@ fn survey(core: &Core, blocks: Blocks, range: std::ops::Range<usize>) -> u32 {
     let mut kinds = 0;
     let mut last = (u32::MAX, 0);
     for index in range {
+        prefetch(blocks.at(index + AHEAD));
         // SAFETY: a block begins with its procedure id.
         let id = u32::from_le(unsafe { blocks.at(index).cast::<u32>().read() });
         if id != last.0 {

@@ -17,10 +17,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use lockwork_memory::prefetch;
 use lockwork_procedure::block::Status;
 
 use super::pipeline::{execute, prefetch_block};
-use super::{Blocks, Worker, share};
+use super::{AHEAD, Blocks, Worker, share};
 use crate::exclusive::{Executor, close};
 use crate::host_engine::Core;
 use crate::registry::Registered;
@@ -130,6 +131,7 @@ impl Deal<'_> {
     /// Transactions of one access each.
     fn singles(&mut self, executor: &mut Executor, range: Range<usize>) {
         for index in range {
+            prefetch(self.blocks.at(index + AHEAD));
             let block = self.blocks.at(index);
             // SAFETY: in the first phase a block belongs to the worker whose share it is in.
             let admitted =
@@ -148,7 +150,7 @@ impl Deal<'_> {
         let slots = (2 * distance + 1).next_power_of_two();
         let mut hashes = vec![0_u64; slots * width];
         let mut rows = vec![0_u64; slots * width];
-        let at = |index: usize| (index & (slots - 1)) * width;
+        let at = |index: usize| (index & (slots - 1)) * width..((index & (slots - 1)) + 1) * width;
         for step in range.start..range.end + 2 * distance {
             if step + distance < range.end {
                 prefetch_block(self.blocks.at(step + distance), self.blocks.stride);
@@ -156,24 +158,17 @@ impl Deal<'_> {
             if step < range.end
                 && let Some(recipe) = self.blocks.recipe(self.core, step)
             {
-                for (number, hash) in hashes[at(step)..][..recipe.len()].iter_mut().enumerate() {
-                    // SAFETY: the block is the procedure's.
-                    *hash = unsafe { recipe.hash(number, self.blocks.at(step)) };
-                    recipe.prefetch_bucket(number, *hash);
-                }
+                // SAFETY: the block is the procedure's.
+                unsafe { recipe.start_with_hashes(self.blocks.at(step), &mut rows[at(step)], &mut hashes[at(step)]) }
             }
             if let Some(index) = step.checked_sub(distance).filter(|index| range.contains(index))
                 && let Some(recipe) = self.blocks.recipe(self.core, index)
             {
-                for number in 0..recipe.len() {
-                    let at = at(index) + number;
-                    // SAFETY: the block is the procedure's.
-                    rows[at] = unsafe { recipe.find(number, self.blocks.at(index), hashes[at]) };
-                }
+                // SAFETY: the block is the procedure's, and in a part with pieces keys neither come nor go.
+                unsafe { recipe.look_up(self.blocks.at(index), &mut rows[at(index)], true, false) }
             }
             if let Some(index) = step.checked_sub(2 * distance).filter(|index| range.contains(index)) {
-                let slot = at(index)..at(index) + width;
-                self.deal_one(&mut worker.executor, index, &hashes[slot.clone()], &rows[slot]);
+                self.deal_one(&mut worker.executor, index, &hashes[at(index)], &rows[at(index)]);
             }
         }
     }
@@ -224,49 +219,51 @@ fn run_items(core: &Core, worker: &mut Worker, blocks: Blocks, items: &[Item], w
         return;
     }
     let distance = window;
-    let slots = (2 * distance).next_power_of_two();
-    let mut rows = [0_u64; 2 * crate::contract::MAX_WINDOW];
+    let slots = (2 * distance + 1).next_power_of_two();
+    let mut words = vec![0_u64; slots];
     for step in 0..items.len() + 2 * distance {
         if let Some(item) = items.get(step) {
-            prefetch_bucket(core, blocks, item);
+            words[step & (slots - 1)] = start(core, blocks, item, stable);
         }
         if let Some(index) = step.checked_sub(distance)
             && let Some(item) = items.get(index)
         {
-            rows[index & (slots - 1)] = look_up(core, blocks, item);
+            let word = &mut words[index & (slots - 1)];
+            *word = find_row(core, blocks, item, *word, stable);
         }
         if let Some(index) = step.checked_sub(2 * distance)
             && let Some(item) = items.get(index)
         {
-            let hints = if stable { &rows[index & (slots - 1)..][..1] } else { &[] };
+            let hints = if stable { &words[index & (slots - 1)..][..1] } else { &[] };
             run_item(core, executor, blocks, item, hints);
         }
     }
 }
 
+/// First stage of an item: prefetches its bucket and its part of the block. Returns the bucket's address, the key's hash if it is
+/// not `stable`, or the row of a piece.
 #[inline(always)]
-fn prefetch_bucket(core: &Core, blocks: Blocks, item: &Item) {
+fn start(core: &Core, blocks: Blocks, item: &Item, stable: bool) -> u64 {
     let registered = registered(core, item);
     let block = blocks.at(item.block as usize);
-    if item.access == WHOLE {
-        registered.known().prefetch_bucket(0, item.word);
-        prefetch_block(block, registered.block_bytes);
-    } else {
+    if item.access != WHOLE {
         registered.known().prefetch_block_lines(usize::from(item.access), block);
+        return item.word;
     }
+    prefetch_block(block, registered.block_bytes);
+    registered.known().start_one(0, item.word, stable)
 }
 
-/// Finds the row of an item and prefetches what will be touched of it.
+/// Second stage of an item: finds its row and prefetches what will be touched of it.
 #[inline(always)]
-fn look_up(core: &Core, blocks: Blocks, item: &Item) -> u64 {
+fn find_row(core: &Core, blocks: Blocks, item: &Item, word: u64, stable: bool) -> u64 {
     let recipe = registered(core, item).known();
     let block = blocks.at(item.block as usize);
-    // SAFETY: the block is the procedure's.
+    // SAFETY: the block is the procedure's; if the part is stable, keys neither come nor go while it runs.
     unsafe {
-        let (number, row) = if item.access == WHOLE {
-            (0, recipe.find(0, block, item.word))
-        } else {
-            (usize::from(item.access), item.word)
+        let (number, row) = match item.access {
+            WHOLE => (0, recipe.find(0, block, word, stable)),
+            piece => (usize::from(piece), word),
         };
         if row != 0 {
             recipe.prefetch_row(number, block, row);

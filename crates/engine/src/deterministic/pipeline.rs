@@ -15,11 +15,10 @@ use lockwork_memory::prefetch;
 use super::Blocks;
 use crate::exclusive::Executor;
 use crate::host_engine::Core;
-use crate::recipe::Recipe;
-use crate::registry::Registry;
+use crate::registry::{Registered, Registry};
 
-/// What is known of the transactions between the first and the third stage: for each, one word an access, which is
-/// the key's hash after the first stage and the row's address, or zero, after the second.
+/// What is known of the transactions between the first and the third stage, one word an access: see [`crate::recipe::Recipe::start`] and
+/// [`crate::recipe::Recipe::look_up`].
 #[derive(Debug, Default)]
 pub(super) struct Pipeline {
     words: Vec<u64>,
@@ -35,8 +34,10 @@ pub(super) struct Pipeline {
 #[inline(always)]
 pub(super) fn prefetch_block(block: *const u8, block_bytes: usize) {
     const MOST_BYTES: usize = 2048;
-    for line in (0..block_bytes.min(MOST_BYTES)).step_by(64) {
+    let mut line = 0;
+    while line < block_bytes.min(MOST_BYTES) {
         prefetch(block.wrapping_add(line));
+        line += 64;
     }
 }
 
@@ -65,7 +66,8 @@ impl Pipeline {
             }
             return;
         }
-        let distance = self.distance;
+        let (distance, width, mask) = (self.distance, self.width, self.slots - 1);
+        let mut flying: Vec<Option<&Registered>> = vec![None; self.slots];
         for index in range.start..range.end.min(range.start + distance) {
             prefetch_block(blocks.at(index), blocks.stride);
         }
@@ -74,58 +76,31 @@ impl Pipeline {
                 if step + distance < range.end {
                     prefetch_block(blocks.at(step + distance), blocks.stride);
                 }
-                self.hash(core, blocks, step);
+                let slot = step & mask;
+                flying[slot] = blocks.registered(core, step);
+                if let Some(recipe) = flying[slot].and_then(Registered::recipe) {
+                    // SAFETY: the block is the procedure's.
+                    unsafe { recipe.start(blocks.at(step), &mut self.words[slot * width..][..width], stable) }
+                }
             }
-            if let Some(index) = step.checked_sub(distance)
-                && range.contains(&index)
-            {
-                self.look_up(core, blocks, index);
+            let Some(index) = step.checked_sub(distance).filter(|&index| index >= range.start) else { continue };
+            if index < range.end {
+                let slot = index & mask;
+                if let Some(recipe) = flying[slot].and_then(Registered::recipe) {
+                    let words = &mut self.words[slot * width..][..width];
+                    // SAFETY: the block is the procedure's, and `stable` says that keys neither come nor go.
+                    unsafe { recipe.look_up(blocks.at(index), words, stable, true) }
+                }
             }
-            if let Some(index) = step.checked_sub(2 * distance)
-                && range.contains(&index)
-            {
-                let at = self.at(index);
-                let hints = if stable { &self.words[at..at + self.width] } else { &[] };
-                execute(core, executor, blocks, index, hints);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn at(&self, index: usize) -> usize {
-        (index & (self.slots - 1)) * self.width
-    }
-
-    #[inline(always)]
-    fn hash(&mut self, core: &Core, blocks: Blocks, index: usize) {
-        let at = self.at(index);
-        let words = &mut self.words[at..at + self.width];
-        let Some(recipe) = blocks.recipe(core, index) else { return words.fill(0) };
-        for (number, word) in words[..recipe.len()].iter_mut().enumerate() {
-            // SAFETY: the block is the procedure's.
-            *word = unsafe { recipe.hash(number, blocks.at(index)) };
-            recipe.prefetch_bucket(number, *word);
-        }
-    }
-
-    #[inline(always)]
-    fn look_up(&mut self, core: &Core, blocks: Blocks, index: usize) {
-        let at = self.at(index);
-        let words = &mut self.words[at..at + self.width];
-        let Some(recipe) = blocks.recipe(core, index) else { return };
-        look_up(recipe, blocks.at(index), words);
-    }
-}
-
-/// Second stage of one transaction: `words` holds hashes of keys before, addresses of rows, or zeros, after.
-#[inline(always)]
-pub(super) fn look_up(recipe: &Recipe, block: *const u8, words: &mut [u64]) {
-    for (number, word) in words.iter_mut().enumerate().take(recipe.len()) {
-        // SAFETY: the block is the procedure's.
-        unsafe {
-            *word = recipe.find(number, block, *word);
-            if *word != 0 {
-                recipe.prefetch_row(number, block, *word);
+            let Some(index) = index.checked_sub(distance).filter(|&index| index >= range.start) else { continue };
+            let slot = index & mask;
+            match flying[slot] {
+                Some(registered) if stable && registered.recipe.is_some() => {
+                    let hints = &self.words[slot * width..][..width];
+                    // SAFETY: the plan gave this worker the block and everything the transaction touches.
+                    unsafe { executor.call(registered, blocks.at(index), blocks.sequence(index), hints) }
+                }
+                _ => execute(core, executor, blocks, index, &[]),
             }
         }
     }
