@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use lockwork_memory::prefetch;
 use lockwork_procedure::access::{ArgumentCheck, ArgumentIndex, Operation, Straight};
-use lockwork_procedure::isa::{Instruction, Opcode};
+use lockwork_procedure::isa::{Instruction, Opcode, SIGNED};
 use lockwork_procedure::key::{Key, mix};
 use lockwork_storage::Table;
 
@@ -44,50 +44,77 @@ struct Piece {
     index: Index,
 }
 
-/// An argument times a constant, or zero.
-#[derive(Clone, Copy, Debug)]
-struct Index {
-    offset: u32,
-    /// As in LOAD; zero: no argument.
-    width: u16,
-    scale: i64,
+/// Lines to prefetch, collected first and prefetched together.
+///
+/// A prefetch leaves the processor's reorder window only when its address is translated, and a walk of the page
+/// table takes about as long as a hundred instructions. So prefetches overlap only if they stand close together.
+#[derive(Debug)]
+pub struct Lines {
+    lines: [u64; Lines::MOST],
+    count: usize,
 }
 
-impl From<ArgumentIndex> for Index {
-    fn from(index: ArgumentIndex) -> Self {
-        Self { offset: index.offset, width: index.width, scale: index.scale }
+impl Default for Lines {
+    fn default() -> Self {
+        Self { lines: [0; Self::MOST], count: 0 }
     }
 }
 
+impl Lines {
+    const MOST: usize = 64;
+
+    /// Adds a line; the oldest are prefetched when there are many.
+    #[inline(always)]
+    pub fn push(&mut self, line: u64) {
+        if self.count == Self::MOST {
+            self.fetch();
+        }
+        self.lines[self.count] = line;
+        self.count += 1;
+    }
+
+    /// Prefetches all lines that were added.
+    #[inline(always)]
+    pub fn fetch(&mut self) {
+        self.lines[..self.count].iter().for_each(|&line| prefetch(line as *const u8));
+        self.count = 0;
+    }
+}
+
+/// An argument times a constant, or zero, read without a branch.
+#[derive(Clone, Copy, Debug)]
+struct Index {
+    /// Where eight bytes of the block are read, and what is done to them to get the argument.
+    offset: u32,
+    shift: u32,
+    mask: u64,
+    /// The sign bit of a narrow signed argument.
+    sign: u64,
+    scale: i64,
+}
+
 impl Index {
-    const ZERO: Self = Self { offset: 0, width: 0, scale: 0 };
+    const ZERO: Self = Self { offset: 0, shift: 0, mask: 0, sign: 0, scale: 0 };
+
+    /// The index in blocks of `block_bytes`, a multiple of 64.
+    fn new(argument: &ArgumentIndex, block_bytes: usize) -> Self {
+        let width = u32::from(argument.width & !SIGNED);
+        let bits = 8 * width.min(8);
+        let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        let sign = if argument.width & SIGNED != 0 { (mask >> 1) + 1 } else { 0 };
+        // Eight bytes from an argument at the very end of a block would leave it.
+        let offset = argument.offset.min(block_bytes as u32 - 8);
+        Self { offset, shift: 8 * (argument.offset - offset), mask, sign, scale: argument.scale }
+    }
 
     /// # Safety
     /// `block` is a block of the procedure.
     #[inline(always)]
     unsafe fn value(&self, block: *const u8) -> i64 {
-        // SAFETY: the argument is as wide as its width says, and all bit patterns are integers.
-        let argument = unsafe {
-            let at = block.add(self.offset as usize);
-            match self.width {
-                0 => return 0,
-                1 => i64::from(at.read()),
-                2 => i64::from(u16::from_le(at.cast::<u16>().read_unaligned())),
-                4 => i64::from(u32::from_le(at.cast::<u32>().read_unaligned())),
-                _ => return self.other_value(block),
-            }
-        };
+        // SAFETY: `new` made sure that the eight bytes lie in the block.
+        let word = u64::from_le(unsafe { block.add(self.offset as usize).cast::<u64>().read_unaligned() });
+        let argument = (((word >> self.shift) & self.mask) ^ self.sign).wrapping_sub(self.sign) as i64;
         argument.wrapping_mul(self.scale)
-    }
-
-    /// # Safety
-    /// As for [`Self::value`].
-    #[inline(never)]
-    unsafe fn other_value(&self, block: *const u8) -> i64 {
-        let index = ArgumentIndex { offset: self.offset, width: self.width, scale: self.scale };
-        let end = self.offset as usize + 8;
-        // SAFETY: no argument is wider than eight bytes, and a block is whole lines.
-        index.value(unsafe { std::slice::from_raw_parts(block, end.next_multiple_of(64)) })
     }
 }
 
@@ -114,6 +141,22 @@ impl Piece {
         let mut line = start & !63;
         while line < end {
             prefetch(line as *const u8);
+            line = line.wrapping_add(64);
+        }
+    }
+
+    /// Adds its lines to `lines`.
+    ///
+    /// # Safety
+    /// `block` is a block of the procedure.
+    #[inline(always)]
+    unsafe fn collect(&self, block: *const u8, row: u64, lines: &mut Lines) {
+        // SAFETY: as the caller's.
+        let start = row.wrapping_add_signed(unsafe { self.start(block) });
+        let end = start.wrapping_add(u64::from(self.length));
+        let mut line = start & !63;
+        while line < end {
+            lines.push(line);
             line = line.wrapping_add(64);
         }
     }
@@ -145,11 +188,11 @@ enum Check {
     Other(ArgumentCheck),
 }
 
-impl From<ArgumentCheck> for Check {
-    fn from(check: ArgumentCheck) -> Self {
+impl Check {
+    fn new(check: ArgumentCheck, block_bytes: usize) -> Self {
         match (check.argument.scale, check.base, u64::try_from(check.limit)) {
             // A negative argument is a large one without its sign.
-            (1, 0, Ok(limit)) => Self::Below(check.argument.into(), limit),
+            (1, 0, Ok(limit)) => Self::Below(Index::new(&check.argument, block_bytes), limit),
             _ => Self::Other(check),
         }
     }
@@ -196,9 +239,7 @@ impl Step {
 
     #[inline(always)]
     fn bucket(&self, hash: u64) -> u64 {
-        let bucket = self.table.bucket(hash);
-        prefetch(bucket);
-        bucket as u64
+        self.table.bucket(hash) as u64
     }
 
     /// # Safety
@@ -210,24 +251,35 @@ impl Step {
         }
         // SAFETY: as the caller's.
         let row = unsafe {
-            let key = self.key(block);
-            if stable { self.table.find_in(word as *const u8, &key) } else { self.table.find(word, &key) }
+            match (stable, self.word_key) {
+                (true, true) => self.table.find_word_in(word as *const u8, self.key(block).0[0]),
+                (true, false) => self.table.find_in(word as *const u8, &self.key(block)),
+                (false, _) => self.table.find(word, &self.key(block)),
+            }
         };
         row.map_or(0, |row| row.as_ptr() as u64)
     }
 }
 
-fn range<'a, T>(all: &'a [T], range: &Range<u32>) -> std::slice::Iter<'a, T> {
-    all[range.start as usize..range.end as usize].iter()
+/// A part of one of a recipe's arrays.
+///
+/// # Safety
+/// The range is that of a step of the same recipe.
+#[inline(always)]
+unsafe fn part<'a, T>(all: &'a [T], range: &Range<u32>) -> std::slice::Iter<'a, T> {
+    // SAFETY: steps are made together with their parts of the arrays, which never shrink.
+    unsafe { all.get_unchecked(range.start as usize..range.end as usize).iter() }
 }
 
 impl Recipe {
-    /// The recipe of a procedure over these tables. `moves_allowed`: none of its writes ever has to be taken back.
+    /// The recipe of a procedure over these tables whose blocks are `block_bytes` long, a multiple of 64. `moves_allowed`: none of its writes ever has to be taken back.
     #[must_use]
-    pub fn new(straight: &Straight, tables: &[Arc<Table>], moves_allowed: bool) -> Self {
+    pub fn new(straight: &Straight, tables: &[Arc<Table>], block_bytes: usize, moves_allowed: bool) -> Self {
+        let index_of =
+            |index: Option<ArgumentIndex>| index.map_or(Index::ZERO, |index| Index::new(&index, block_bytes));
         let all_moves = straight.moves.as_ref().filter(|_| moves_allowed);
         let mut recipe = Self { complete: all_moves.is_some(), ..Self::default() };
-        recipe.checks.extend(straight.checks.iter().map(|&check| Check::from(check)));
+        recipe.checks.extend(straight.checks.iter().map(|&check| Check::new(check, block_bytes)));
         for (number, access) in straight.accesses.iter().enumerate() {
             let table = tables[usize::from(access.slot)].clone();
             let starts = (recipe.touches.len() as u32, recipe.moves.len() as u32, recipe.lines.len() as u32);
@@ -237,7 +289,7 @@ impl Recipe {
                 length: touch.length,
                 access: number as u16,
                 write: touch.write,
-                index: touch.index.map_or(Index::ZERO, Index::from),
+                index: index_of(touch.index),
             }));
             recipe.moves.extend(all_moves.iter().flat_map(|moves| &moves[number]).map(|piece| Piece {
                 row_offset: piece.row_offset,
@@ -245,7 +297,7 @@ impl Recipe {
                 length: piece.length,
                 access: number as u16,
                 write: piece.write,
-                index: piece.index.map_or(Index::ZERO, Index::from),
+                index: index_of(piece.index),
             }));
             if let Some(fragments) = &straight.fragments {
                 recipe.lines.extend(block_lines(&fragments[number].code));
@@ -295,25 +347,27 @@ impl Recipe {
         unsafe { self.steps[number].hash(block) }
     }
 
-    /// Starts the look-up of one access whose key's hash is known: prefetches the bucket and returns the word that
+    /// Starts the look-up of one access whose key's hash is known: adds the bucket to `lines` and returns the word that
     /// [`Self::find`] wants.
     #[inline(always)]
-    pub fn start_one(&self, number: usize, hash: u64, stable: bool) -> u64 {
+    pub fn start_one(&self, number: usize, hash: u64, stable: bool, lines: &mut Lines) -> u64 {
         let bucket = self.steps[number].bucket(hash);
+        lines.push(bucket);
         if stable { bucket } else { hash }
     }
 
-    /// First stage of looking ahead: prefetches the buckets of all accesses that `words` has room for, and leaves in
+    /// First stage of looking ahead: adds to `lines` the buckets of all accesses that `words` has room for, and leaves in
     /// `words` what [`Self::look_up`] wants. `stable`: no key comes or goes until then.
     ///
     /// # Safety
     /// `block` is a block of the procedure.
     #[inline(always)]
-    pub unsafe fn start(&self, block: *const u8, words: &mut [u64], stable: bool) {
+    pub unsafe fn start(&self, block: *const u8, words: &mut [u64], stable: bool, lines: &mut Lines) {
         for (step, word) in self.steps.iter().zip(words) {
             // SAFETY: as the caller's.
             let hash = unsafe { step.hash(block) };
             let bucket = step.bucket(hash);
+            lines.push(bucket);
             *word = if stable { bucket } else { hash };
         }
     }
@@ -323,28 +377,33 @@ impl Recipe {
     /// # Safety
     /// As for [`Self::start`].
     #[inline(always)]
-    pub unsafe fn start_with_hashes(&self, block: *const u8, words: &mut [u64], hashes: &mut [u64]) {
+    pub unsafe fn start_with_hashes(&self, block: *const u8, words: &mut [u64], hashes: &mut [u64], lines: &mut Lines) {
         for ((step, word), hash) in self.steps.iter().zip(words).zip(hashes) {
             // SAFETY: as the caller's.
             *hash = unsafe { step.hash(block) };
             *word = step.bucket(*hash);
+            lines.push(*word);
         }
     }
 
-    /// Second stage: turns `words` into the addresses of the rows that the accesses find, zero for none, and if `touch`
-    /// prefetches what they will touch.
+    /// Second stage: turns `words` into the addresses of the rows that the accesses find, zero for none, and adds what
+    /// they will touch to `lines`, if there are any.
     ///
     /// # Safety
     /// `block` is a block of the procedure, and `words` are as [`Self::start`] left them with the same `stable`. If
     /// `stable`, no table of the procedure has had an insert or removal since.
     #[inline(always)]
-    pub unsafe fn look_up(&self, block: *const u8, words: &mut [u64], stable: bool, touch: bool) {
+    pub unsafe fn look_up(&self, block: *const u8, words: &mut [u64], stable: bool, mut lines: Option<&mut Lines>) {
         for (step, word) in self.steps.iter().zip(words) {
             // SAFETY: as the caller's.
             unsafe {
                 *word = step.find(block, *word, stable);
-                if touch && *word != 0 {
-                    range(&self.touches, &step.touches).for_each(|touch| touch.prefetch(block, *word));
+                if *word != 0
+                    && let Some(lines) = &mut lines
+                {
+                    for touch in part(&self.touches, &step.touches) {
+                        touch.collect(block, *word, lines);
+                    }
                 }
             }
         }
@@ -361,17 +420,21 @@ impl Recipe {
         unsafe { self.steps[number].find(block, word, stable) }
     }
 
-    /// Prefetches the lines of its row that access `number` will touch.
+    /// Adds to `lines` those of its row that access `number` will touch.
     ///
     /// # Safety
     /// `block` is a block of the procedure.
     #[inline(always)]
-    pub unsafe fn prefetch_row(&self, number: usize, block: *const u8, row: u64) {
+    pub unsafe fn collect_row(&self, number: usize, block: *const u8, row: u64, lines: &mut Lines) {
         // SAFETY: as the caller's.
-        range(&self.touches, &self.steps[number].touches).for_each(|touch| unsafe { touch.prefetch(block, row) });
+        unsafe {
+            for touch in part(&self.touches, &self.steps[number].touches) {
+                touch.collect(block, row, lines);
+            }
+        }
     }
 
-    /// As [`Self::prefetch_row`] for the access that CP register `cp` waits for, whose key image is at `key`.
+    /// Prefetches the row's lines for the access that CP register `cp` waits for, whose key image is at `key`.
     ///
     /// # Safety
     /// The key image is that of this access, in a block of the procedure.
@@ -380,14 +443,21 @@ impl Recipe {
         if let Some(number) = self.steps.iter().position(|step| step.cp == cp) {
             let block = key.wrapping_sub(self.steps[number].key_offset as usize);
             // SAFETY: as the caller's.
-            unsafe { self.prefetch_row(number, block, row) }
+            unsafe {
+                for touch in part(&self.touches, &self.steps[number].touches) {
+                    touch.prefetch(block, row);
+                }
+            }
         }
     }
 
-    /// Prefetches the lines of the block that the fragment of access `number` touches.
+    /// Adds to `lines` those of the block that the fragment of access `number` touches.
     #[inline(always)]
-    pub fn prefetch_block_lines(&self, number: usize, block: *const u8) {
-        range(&self.lines, &self.steps[number].lines).for_each(|&line| prefetch(block.wrapping_add(line as usize)));
+    pub fn collect_block(&self, number: usize, block: *const u8, lines: &mut Lines) {
+        // SAFETY: step and lines are of one recipe.
+        for &offset in unsafe { part(&self.lines, &self.steps[number].lines) } {
+            lines.push(block as u64 + u64::from(offset));
+        }
     }
 
     /// Whether the arguments pass all checks.
@@ -422,7 +492,11 @@ impl Recipe {
     #[inline(always)]
     pub unsafe fn make(&self, number: usize, block: *mut u8, row: u64) {
         // SAFETY: as the caller's.
-        range(&self.moves, &self.steps[number].moves).for_each(|piece| unsafe { piece.make(block, row) });
+        unsafe {
+            for piece in part(&self.moves, &self.steps[number].moves) {
+                piece.make(block, row);
+            }
+        }
     }
 
     /// Makes all moves; `rows` are the rows of the accesses.

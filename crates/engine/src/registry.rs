@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockwork_locking::LockMode;
+use lockwork_memory::LINE;
 use lockwork_procedure::access::{AccessSet, Operation, access_set};
 use lockwork_procedure::interpreter::Program;
 use lockwork_procedure::isa::Opcode;
@@ -97,12 +98,15 @@ impl Registry {
         let access = access_set(&verified);
         let tables: Vec<Arc<Table>> = verified.tables().iter().map(|table| database.table(table.id).clone()).collect();
         let fragments = fragments(&verified, &access);
+        let layout = verified.procedure().layout();
+        let block_bytes = layout.block_bytes as usize;
         let recipe = match &access {
-            AccessSet::Straight(straight) => Some(Recipe::new(straight, &tables, !fragments.is_empty())),
+            AccessSet::Straight(straight) => {
+                Some(Recipe::new(straight, &tables, block_bytes.next_multiple_of(LINE), !fragments.is_empty()))
+            }
             _ => None,
         };
         let traits = traits(&verified, &access, !fragments.is_empty());
-        let layout = verified.procedure().layout();
         let results = (layout.results_start as usize, (layout.results_end - layout.results_start) as usize);
         for instruction in verified.procedure().code.iter().filter(|i| i.opcode == Opcode::Scan) {
             let table = usize::from(verified.tables()[usize::from(instruction.d)].id);
@@ -111,7 +115,6 @@ impl Registry {
         }
         let program = Program::new(&verified);
         let table_modes = table_modes(&verified);
-        let block_bytes = layout.block_bytes as usize;
         let registered = Registered {
             verified,
             access,

@@ -149,6 +149,19 @@ impl Table {
         }
     }
 
+    /// As [`Self::find_in`] in a table whose keys are one integer ([`KeyFormat::is_one_integer`]), for the key of this
+    /// one word.
+    ///
+    /// # Safety
+    /// As for [`Self::find_in`].
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn find_word_in(&self, bucket: *const u8, word: u64) -> Option<RowPtr> {
+        debug_assert!(self.exact);
+        // SAFETY: as the caller's; numbers in the index are allocated.
+        unsafe { Some(self.slab.row(self.hash.find_in(bucket, word, |_| true)?)) }
+    }
+
     /// Creates a row: its values and its word zero, its key `key_image`, its state `state`. Of several inserts of one
     /// key at the same time exactly one creates it.
     ///

@@ -31,6 +31,7 @@ use lockwork_procedure::key::mix;
 use super::pipeline::execute;
 use super::{Blocks, Worker, share};
 use crate::host_engine::Core;
+use crate::recipe::Lines;
 use crate::registry::{Registered, Registry};
 use crate::team::{Barrier, Team};
 
@@ -283,7 +284,8 @@ impl Graph {
             job.plan(number);
             job.barrier.wait();
             job.planning_ns.fetch_max(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            Runner { job: &job, worker, ready: VecDeque::new(), flying: VecDeque::new() }.run();
+            Runner { job: &job, worker, ready: VecDeque::new(), flying: VecDeque::new(), lines: Lines::default() }
+                .run();
         });
         job.planning_ns.into_inner()
     }
@@ -381,6 +383,7 @@ struct Runner<'a> {
     /// Transactions that this worker made ready.
     ready: VecDeque<u32>,
     flying: VecDeque<Flying>,
+    lines: Lines,
 }
 
 impl Runner<'_> {
@@ -438,7 +441,8 @@ impl Runner<'_> {
             && let Some(recipe) = self.job.blocks.recipe(self.job.core, index)
         {
             // SAFETY: the block is the procedure's.
-            unsafe { recipe.start(self.job.blocks.at(index), &mut flying.words, self.job.stable) }
+            unsafe { recipe.start(self.job.blocks.at(index), &mut flying.words, self.job.stable, &mut self.lines) }
+            self.lines.fetch();
         }
         self.flying.push_back(flying);
     }
@@ -452,7 +456,11 @@ impl Runner<'_> {
         let index = self.job.range.start + flying.transaction as usize;
         if let Some(recipe) = self.job.blocks.recipe(self.job.core, index) {
             // SAFETY: the block is the procedure's; in a stable part keys neither come nor go.
-            unsafe { recipe.look_up(self.job.blocks.at(index), &mut flying.words, self.job.stable, true) }
+            unsafe {
+                let lines = Some(&mut self.lines);
+                recipe.look_up(self.job.blocks.at(index), &mut flying.words, self.job.stable, lines);
+            }
+            self.lines.fetch();
         }
     }
 

@@ -20,10 +20,11 @@ use std::time::Instant;
 use lockwork_memory::prefetch;
 use lockwork_procedure::block::Status;
 
-use super::pipeline::{execute, prefetch_block};
+use super::pipeline::{MOST_BYTES, execute, prefetch_block};
 use super::{AHEAD, Blocks, Worker, share};
 use crate::exclusive::{Executor, close};
 use crate::host_engine::Core;
+use crate::recipe::Lines;
 use crate::registry::Registered;
 use crate::team::{Barrier, Team};
 
@@ -150,6 +151,7 @@ impl Deal<'_> {
         let slots = (2 * distance + 1).next_power_of_two();
         let mut hashes = vec![0_u64; slots * width];
         let mut rows = vec![0_u64; slots * width];
+        let mut lines = Lines::default();
         let at = |index: usize| (index & (slots - 1)) * width..((index & (slots - 1)) + 1) * width;
         for step in range.start..range.end + 2 * distance {
             if step + distance < range.end {
@@ -159,13 +161,17 @@ impl Deal<'_> {
                 && let Some(recipe) = self.blocks.recipe(self.core, step)
             {
                 // SAFETY: the block is the procedure's.
-                unsafe { recipe.start_with_hashes(self.blocks.at(step), &mut rows[at(step)], &mut hashes[at(step)]) }
+                unsafe {
+                    let (rows, hashes) = (&mut rows[at(step)], &mut hashes[at(step)]);
+                    recipe.start_with_hashes(self.blocks.at(step), rows, hashes, &mut lines);
+                }
+                lines.fetch();
             }
             if let Some(index) = step.checked_sub(distance).filter(|index| range.contains(index))
                 && let Some(recipe) = self.blocks.recipe(self.core, index)
             {
                 // SAFETY: the block is the procedure's, and in a part with pieces keys neither come nor go.
-                unsafe { recipe.look_up(self.blocks.at(index), &mut rows[at(index)], true, false) }
+                unsafe { recipe.look_up(self.blocks.at(index), &mut rows[at(index)], true, None) }
             }
             if let Some(index) = step.checked_sub(2 * distance).filter(|index| range.contains(index)) {
                 self.deal_one(&mut worker.executor, index, &hashes[at(index)], &rows[at(index)]);
@@ -209,7 +215,7 @@ fn procedure_of(block: *mut u8) -> u16 {
     u32::from_le(unsafe { block.cast::<u32>().read() }) as u16
 }
 
-/// Runs one queue of a partition, looking ahead.
+/// Runs one queue of a partition, looking ahead in groups as [`super::pipeline`] does.
 fn run_items(core: &Core, worker: &mut Worker, blocks: Blocks, items: &[Item], window: usize, stable: bool) {
     let executor = &mut worker.executor;
     if window == 0 {
@@ -218,24 +224,54 @@ fn run_items(core: &Core, worker: &mut Worker, blocks: Blocks, items: &[Item], w
         }
         return;
     }
-    let distance = window;
-    let slots = (2 * distance + 1).next_power_of_two();
-    let mut words = vec![0_u64; slots];
-    for step in 0..items.len() + 2 * distance {
-        if let Some(item) = items.get(step) {
-            words[step & (slots - 1)] = start(core, blocks, item, stable);
+    let words = vec![0_u64; (3 * window).next_power_of_two()];
+    let mut stages = Stages { core, blocks, items, stable, mask: words.len() - 1, words, lines: Lines::default() };
+    let part = |base: usize, behind: usize| {
+        let at = |base: usize| base.saturating_sub(behind * window).min(items.len());
+        at(base)..at(base + window)
+    };
+    for base in (0..items.len() + 2 * window).step_by(window) {
+        stages.start(part(base, 0));
+        stages.look_up(part(base, 1));
+        stages.execute(executor, part(base, 2));
+    }
+}
+
+/// What the stages work on; see [`super::pipeline`].
+struct Stages<'a> {
+    core: &'a Core,
+    blocks: Blocks,
+    items: &'a [Item],
+    stable: bool,
+    mask: usize,
+    words: Vec<u64>,
+    lines: Lines,
+}
+
+impl Stages<'_> {
+    #[inline(never)]
+    fn start(&mut self, part: Range<usize>) {
+        for index in part {
+            let word = start(self.core, self.blocks, &self.items[index], self.stable, &mut self.lines);
+            self.words[index & self.mask] = word;
         }
-        if let Some(index) = step.checked_sub(distance)
-            && let Some(item) = items.get(index)
-        {
-            let word = &mut words[index & (slots - 1)];
-            *word = find_row(core, blocks, item, *word, stable);
+        self.lines.fetch();
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, part: Range<usize>) {
+        for index in part {
+            let word = &mut self.words[index & self.mask];
+            *word = find_row(self.core, self.blocks, &self.items[index], *word, self.stable, &mut self.lines);
         }
-        if let Some(index) = step.checked_sub(2 * distance)
-            && let Some(item) = items.get(index)
-        {
-            let hints = if stable { &words[index & (slots - 1)..][..1] } else { &[] };
-            run_item(core, executor, blocks, item, hints);
+        self.lines.fetch();
+    }
+
+    #[inline(never)]
+    fn execute(&mut self, executor: &mut Executor, part: Range<usize>) {
+        for index in part {
+            let hints = if self.stable { &self.words[index & self.mask..][..1] } else { &[] };
+            run_item(self.core, executor, self.blocks, &self.items[index], hints);
         }
     }
 }
@@ -243,20 +279,22 @@ fn run_items(core: &Core, worker: &mut Worker, blocks: Blocks, items: &[Item], w
 /// First stage of an item: prefetches its bucket and its part of the block. Returns the bucket's address, the key's hash if it is
 /// not `stable`, or the row of a piece.
 #[inline(always)]
-fn start(core: &Core, blocks: Blocks, item: &Item, stable: bool) -> u64 {
+fn start(core: &Core, blocks: Blocks, item: &Item, stable: bool, lines: &mut Lines) -> u64 {
     let registered = registered(core, item);
     let block = blocks.at(item.block as usize);
     if item.access != WHOLE {
-        registered.known().prefetch_block_lines(usize::from(item.access), block);
+        registered.known().collect_block(usize::from(item.access), block, lines);
         return item.word;
     }
-    prefetch_block(block, registered.block_bytes);
-    registered.known().start_one(0, item.word, stable)
+    for line in (0..registered.block_bytes.min(MOST_BYTES)).step_by(64) {
+        lines.push(block as u64 + line as u64);
+    }
+    registered.known().start_one(0, item.word, stable, lines)
 }
 
 /// Second stage of an item: finds its row and prefetches what will be touched of it.
 #[inline(always)]
-fn find_row(core: &Core, blocks: Blocks, item: &Item, word: u64, stable: bool) -> u64 {
+fn find_row(core: &Core, blocks: Blocks, item: &Item, word: u64, stable: bool, lines: &mut Lines) -> u64 {
     let recipe = registered(core, item).known();
     let block = blocks.at(item.block as usize);
     // SAFETY: the block is the procedure's; if the part is stable, keys neither come nor go while it runs.
@@ -266,7 +304,7 @@ fn find_row(core: &Core, blocks: Blocks, item: &Item, word: u64, stable: bool) -
             piece => (usize::from(piece), word),
         };
         if row != 0 {
-            recipe.prefetch_row(number, block, row);
+            recipe.collect_row(number, block, row, lines);
         }
         row
     }

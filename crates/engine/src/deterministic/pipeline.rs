@@ -1,9 +1,13 @@
 //! Transactions in order on one worker, with look-ups running ahead.
 //!
-//! Three stages work on the same sequence at a distance: the first computes keys and prefetches index buckets, the
-//! second finds rows and prefetches the lines that will be touched, the third executes, strictly in order. So the misses
-//! of many transactions overlap while their effects do not, and no context is ever switched. It is what a planner's knowledge
-//! of access sets buys: BionicDB (section 4.5) and coroutine engines must suspend transactions instead.
+//! Transactions go through three stages in groups: the first computes keys and prefetches index buckets, the
+//! second finds rows and prefetches the lines that will be touched, the third executes, strictly in order. While a group
+//! is executed the next one's rows and the buckets of the one after it are on their way. So the misses
+//! of many transactions overlap while their effects do not, and no context is ever switched. It is what a planner's
+//! knowledge of access sets buys: BionicDB (section 4.5) and coroutine engines must suspend transactions instead.
+//!
+//! Stages take whole groups in turn, not transactions, because a processor overlaps only what is within its reorder
+//! window: translations of addresses above all, which a prefetch waits for.
 //!
 //! A row found ahead is passed on to execution only if no transaction of the batch changes which keys exist (`stable`);
 //! otherwise it is a prefetch, and execution looks the row up again, now in cache.
@@ -15,6 +19,7 @@ use lockwork_memory::prefetch;
 use super::Blocks;
 use crate::exclusive::Executor;
 use crate::host_engine::Core;
+use crate::recipe::Lines;
 use crate::registry::{Registered, Registry};
 
 /// What is known of the transactions between the first and the third stage, one word an access: see [`crate::recipe::Recipe::start`] and
@@ -26,14 +31,16 @@ pub(super) struct Pipeline {
     width: usize,
     /// Transactions there is room for: a power of two.
     slots: usize,
-    /// Transactions from one stage to the next.
-    distance: usize,
+    /// Transactions of a group.
+    group: usize,
 }
 
-/// Prefetches a block, up to a few kilobytes of it.
+/// How much of a block is prefetched.
+pub(super) const MOST_BYTES: usize = 2048;
+
+/// Prefetches a block.
 #[inline(always)]
 pub(super) fn prefetch_block(block: *const u8, block_bytes: usize) {
-    const MOST_BYTES: usize = 2048;
     let mut line = 0;
     while line < block_bytes.min(MOST_BYTES) {
         prefetch(block.wrapping_add(line));
@@ -45,8 +52,8 @@ impl Pipeline {
     /// Makes room for the procedures of `registry` with `window` row accesses in flight.
     pub(super) fn prepare(&mut self, registry: &Registry, window: usize) {
         self.width = registry.most_accesses();
-        self.distance = (window / self.width).max(1);
-        self.slots = (2 * self.distance + 1).next_power_of_two();
+        self.group = (window / self.width).max(1);
+        self.slots = (3 * self.group).next_power_of_two();
         self.words.resize(self.slots * self.width, 0);
     }
 
@@ -66,41 +73,85 @@ impl Pipeline {
             }
             return;
         }
-        let (distance, width, mask) = (self.distance, self.width, self.slots - 1);
-        let mut flying: Vec<Option<&Registered>> = vec![None; self.slots];
-        for index in range.start..range.end.min(range.start + distance) {
-            prefetch_block(blocks.at(index), blocks.stride);
+        let group = self.group;
+        let mut stages = Stages {
+            core,
+            blocks,
+            stable,
+            words: &mut self.words,
+            width: self.width,
+            mask: self.slots - 1,
+            flying: vec![None; self.slots],
+            lines: Lines::default(),
+        };
+        // The group that was started `behind` groups before the one at `base`.
+        let part = |base: usize, behind: usize| {
+            let at = |base: usize| base.saturating_sub(behind * group).clamp(range.start, range.end);
+            at(base)..at(base + group)
+        };
+        let prefetch_blocks =
+            |part: Range<usize>| part.for_each(|index| prefetch_block(blocks.at(index), blocks.stride));
+        prefetch_blocks(part(range.start, 0));
+        for base in (range.start..range.end + 2 * group).step_by(group) {
+            prefetch_blocks(part(base + group, 0));
+            stages.start(part(base, 0));
+            stages.look_up(part(base, 1));
+            stages.execute(executor, part(base, 2));
         }
-        for step in range.start..range.end + 2 * distance {
-            if step < range.end {
-                if step + distance < range.end {
-                    prefetch_block(blocks.at(step + distance), blocks.stride);
-                }
-                let slot = step & mask;
-                flying[slot] = blocks.registered(core, step);
-                if let Some(recipe) = flying[slot].and_then(Registered::recipe) {
-                    // SAFETY: the block is the procedure's.
-                    unsafe { recipe.start(blocks.at(step), &mut self.words[slot * width..][..width], stable) }
-                }
+    }
+}
+
+/// What the stages work on. Each is a function of its own, not inlined, so that its loop has the registers for itself.
+struct Stages<'a> {
+    core: &'a Core,
+    blocks: Blocks,
+    stable: bool,
+    words: &'a mut [u64],
+    width: usize,
+    mask: usize,
+    flying: Vec<Option<&'a Registered>>,
+    lines: Lines,
+}
+
+impl Stages<'_> {
+    #[inline(never)]
+    fn start(&mut self, part: Range<usize>) {
+        for index in part {
+            let slot = index & self.mask;
+            self.flying[slot] = self.blocks.registered(self.core, index);
+            if let Some(recipe) = self.flying[slot].and_then(Registered::recipe) {
+                let words = &mut self.words[slot * self.width..][..self.width];
+                // SAFETY: the block is the procedure's.
+                unsafe { recipe.start(self.blocks.at(index), words, self.stable, &mut self.lines) }
             }
-            let Some(index) = step.checked_sub(distance).filter(|&index| index >= range.start) else { continue };
-            if index < range.end {
-                let slot = index & mask;
-                if let Some(recipe) = flying[slot].and_then(Registered::recipe) {
-                    let words = &mut self.words[slot * width..][..width];
-                    // SAFETY: the block is the procedure's, and `stable` says that keys neither come nor go.
-                    unsafe { recipe.look_up(blocks.at(index), words, stable, true) }
-                }
+        }
+        self.lines.fetch();
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, part: Range<usize>) {
+        for index in part {
+            let slot = index & self.mask;
+            if let Some(recipe) = self.flying[slot].and_then(Registered::recipe) {
+                let words = &mut self.words[slot * self.width..][..self.width];
+                // SAFETY: the block is the procedure's, and `stable` says that keys neither come nor go.
+                unsafe { recipe.look_up(self.blocks.at(index), words, self.stable, Some(&mut self.lines)) }
             }
-            let Some(index) = index.checked_sub(distance).filter(|&index| index >= range.start) else { continue };
-            let slot = index & mask;
-            match flying[slot] {
-                Some(registered) if stable && registered.recipe.is_some() => {
-                    let hints = &self.words[slot * width..][..width];
+        }
+        self.lines.fetch();
+    }
+
+    #[inline(never)]
+    fn execute(&mut self, executor: &mut Executor, part: Range<usize>) {
+        for index in part {
+            let slot = index & self.mask;
+            match self.flying[slot] {
+                Some(registered) if self.stable && registered.recipe.is_some() => {
+                    let hints = &self.words[slot * self.width..][..self.width];
                     // SAFETY: the plan gave this worker the block and everything the transaction touches.
-                    unsafe { executor.call(registered, blocks.at(index), blocks.sequence(index), hints) }
+                    unsafe { executor.call(registered, self.blocks.at(index), self.blocks.sequence(index), hints) }
                 }
-                _ => execute(core, executor, blocks, index, &[]),
+                _ => execute(self.core, executor, self.blocks, index, &[]),
             }
         }
     }
