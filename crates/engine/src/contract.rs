@@ -71,7 +71,7 @@ impl Default for Options {
         Self {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             interleave: Interleave::Dynamic,
-            window: 32,
+            window: 16,
             policy: LockPolicy::Ordered,
             max_retries: 1_000_000,
             pages: Pages::Huge,

@@ -140,6 +140,11 @@ impl Registry {
         self.procedures.get(id as usize)
     }
 
+    /// All procedures, in the order of their ids.
+    pub fn all(&self) -> impl Iterator<Item = &Registered> {
+        self.procedures.iter().map(|procedure| &**procedure)
+    }
+
     /// The id of the procedure of this name.
     #[must_use]
     pub fn id(&self, name: &str) -> Option<u32> {

@@ -40,6 +40,10 @@ pub(crate) use graph::Locks;
 use partition::Partitions;
 use pipeline::Pipeline;
 
+/// Bytes of blocks that are partitioned at a time: about what the caches nearest to the workers hold, because a block that
+/// was dealt out is soon read again.
+const PARTITIONED_BYTES: usize = 1 << 20;
+
 /// How far ahead of a walk over blocks their headers are prefetched.
 const AHEAD: usize = 16;
 
@@ -132,7 +136,12 @@ impl Deterministic {
             run_free(&self.workers, core, team, blocks, range, self.window, stable);
             0
         } else if single || separable {
-            self.partitions.run(&self.workers, core, team, blocks, range, self.window, stable, single)
+            let length = (PARTITIONED_BYTES / blocks.stride).max(64 * team.size());
+            let starts = range.clone().step_by(length);
+            let pieces = starts.map(|start| start..(start + length).min(range.end));
+            let run =
+                |piece| self.partitions.run(&self.workers, core, team, blocks, piece, self.window, stable, single);
+            pieces.map(run).sum()
         } else {
             self.graph.run(&self.workers, core, team, blocks, range, self.window, stable)
         }
@@ -170,11 +179,14 @@ fn share(range: &std::ops::Range<usize>, number: usize, team: usize) -> std::ops
     at(number)..at(number + 1)
 }
 
-/// What blocks `range` contain.
-fn survey(core: &Core, blocks: Blocks, range: std::ops::Range<usize>) -> u32 {
+/// What blocks `range` contain; `all` is what blocks of any procedure would, so that nothing else is to be learnt.
+fn survey(core: &Core, blocks: Blocks, range: std::ops::Range<usize>, all: u32) -> u32 {
     let mut kinds = 0;
     let mut last = (u32::MAX, 0);
     for index in range {
+        if kinds == all {
+            break;
+        }
         prefetch(blocks.at(index + AHEAD));
         // SAFETY: a block begins with its procedure id.
         let id = u32::from_le(unsafe { blocks.at(index).cast::<u32>().read() });
@@ -209,8 +221,10 @@ impl Scheme for Deterministic {
         let whole = 0..batch.len();
         let start = Instant::now();
         let kinds = AtomicU32::new(0);
+        let all = core.registry.all().map(|procedure| kinds_of(procedure.traits)).fold(0, std::ops::BitOr::bitor);
         team.run(&|number| {
-            kinds.fetch_or(survey(core, blocks, share(&whole, number, team.size())), Ordering::Relaxed);
+            let mine = share(&whole, number, team.size());
+            kinds.fetch_or(survey(core, blocks, mine, all), Ordering::Relaxed);
         });
         let kinds = kinds.into_inner();
         let mut planning_ns = start.elapsed().as_nanos() as u64;
@@ -235,7 +249,7 @@ impl Scheme for Deterministic {
 fn parts(core: &Core, blocks: Blocks, whole: std::ops::Range<usize>) -> Vec<(std::ops::Range<usize>, u32)> {
     let mut parts: Vec<(std::ops::Range<usize>, u32)> = Vec::new();
     for index in whole {
-        let kinds = survey(core, blocks, index..index + 1);
+        let kinds = survey(core, blocks, index..index + 1, u32::MAX);
         match parts.last_mut() {
             Some((part, before)) if (*before ^ kinds) & contains::DEPENDENT == 0 => {
                 part.end = index + 1;

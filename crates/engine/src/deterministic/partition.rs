@@ -17,7 +17,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use lockwork_memory::prefetch;
 use lockwork_procedure::block::Status;
 
 use super::pipeline::{MOST_BYTES, execute, prefetch_block};
@@ -132,7 +131,7 @@ impl Deal<'_> {
     /// Transactions of one access each.
     fn singles(&mut self, executor: &mut Executor, range: Range<usize>) {
         for index in range {
-            prefetch(self.blocks.at(index + AHEAD));
+            prefetch_block(self.blocks.at(index + AHEAD), self.blocks.stride);
             let block = self.blocks.at(index);
             // SAFETY: in the first phase a block belongs to the worker whose share it is in.
             let admitted =
