@@ -21,6 +21,7 @@ use crate::contract::{BatchReport, Options, SerialOrder};
 use crate::deterministic::Locks;
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
+use crate::recipe::Lines;
 use crate::registry::Registered;
 use crate::team::Team;
 
@@ -76,7 +77,7 @@ impl Blocks<'_> {
         // SAFETY: the transaction holds the locks of everything it touches, or cannot be executed at all.
         unsafe {
             if let Some(registered) = executor.admit(&self.core.registry, self.at(index), self.stride, sequence) {
-                executor.call(registered, self.at(index), sequence, &[]);
+                executor.call(registered, self.at(index), sequence, &[], &mut Lines::default());
             }
         }
     }

@@ -16,6 +16,7 @@ use lockwork_procedure::key::Key;
 use lockwork_storage::{Inserted, LIVE, RowPtr, Table};
 
 use crate::contract::Tally;
+use crate::recipe::Lines;
 use crate::registry::{Registered, Registry};
 
 /// Abort code of a block whose procedure id is unknown (status failed).
@@ -205,12 +206,20 @@ impl Executor {
         self.tally = Tally::default();
     }
 
-    /// Executes one block the shortest way: by the moves of its recipe where they are all of it, else by its program.
+    /// Executes one block the shortest way: by the moves of its recipe where they are all of it, else by its program. Between
+    /// long moves it fetches from `lines`.
     ///
     /// # Safety
     /// As [`Self::execute`].
     #[inline(always)]
-    pub unsafe fn call(&mut self, registered: &Registered, block: *mut u8, sequence: u64, hints: &[u64]) {
+    pub unsafe fn call(
+        &mut self,
+        registered: &Registered,
+        block: *mut u8,
+        sequence: u64,
+        hints: &[u64],
+        lines: &mut Lines,
+    ) {
         // SAFETY: as the caller's; the recipe is the procedure's.
         unsafe {
             if let Some(recipe) = registered.recipe.as_ref().filter(|recipe| recipe.is_complete())
@@ -226,7 +235,7 @@ impl Executor {
                     &hints[..count]
                 };
                 if rows.iter().all(|&row| row != 0) {
-                    recipe.make_all(block, rows);
+                    recipe.make_all(block, rows, lines);
                     self.tally.committed += 1;
                     return close(block, Status::Committed, 0, sequence, 0);
                 }

@@ -48,36 +48,48 @@ struct Piece {
 ///
 /// A prefetch leaves the processor's reorder window only when its address is translated, and a walk of the page
 /// table takes about as long as a hundred instructions. So prefetches overlap only if they stand close together.
-#[derive(Debug)]
+///
+/// Long rows are the exception: hundreds of lines at once would only stand in line for memory while the processor waits.
+/// They are [left](Self::fetch_short) to be fetched little by little between the copies of the transactions before.
+#[derive(Debug, Default)]
 pub struct Lines {
-    lines: [u64; Lines::MOST],
-    count: usize,
-}
-
-impl Default for Lines {
-    fn default() -> Self {
-        Self { lines: [0; Self::MOST], count: 0 }
-    }
+    lines: Vec<u64>,
+    /// How many were fetched already.
+    done: usize,
 }
 
 impl Lines {
-    const MOST: usize = 64;
+    /// More lines than this are fetched little by little.
+    const SHORT: usize = 64;
 
-    /// Adds a line; the oldest are prefetched when there are many.
+    /// Adds a line.
     #[inline(always)]
     pub fn push(&mut self, line: u64) {
-        if self.count == Self::MOST {
-            self.fetch();
-        }
-        self.lines[self.count] = line;
-        self.count += 1;
+        self.lines.push(line);
     }
 
     /// Prefetches all lines that were added.
     #[inline(always)]
     pub fn fetch(&mut self) {
-        self.lines[..self.count].iter().for_each(|&line| prefetch(line as *const u8));
-        self.count = 0;
+        self.lines[self.done..].iter().for_each(|&line| prefetch(line as *const u8));
+        self.lines.clear();
+        self.done = 0;
+    }
+
+    /// Prefetches all lines, if they are few.
+    #[inline(always)]
+    pub fn fetch_short(&mut self) {
+        if self.lines.len() <= Self::SHORT {
+            self.fetch();
+        }
+    }
+
+    /// Prefetches as many of the lines as `bytes` fill.
+    #[inline(always)]
+    fn fetch_some(&mut self, bytes: u32) {
+        let end = self.lines.len().min(self.done + bytes as usize / 64);
+        self.lines[self.done..end].iter().for_each(|&line| prefetch(line as *const u8));
+        self.done = end;
     }
 }
 
@@ -499,15 +511,18 @@ impl Recipe {
         }
     }
 
-    /// Makes all moves; `rows` are the rows of the accesses.
+    /// Makes all moves; `rows` are the rows of the accesses. Between long moves it fetches from `lines`.
     ///
     /// # Safety
     /// As [`Self::make`], for each of them.
     #[inline(always)]
-    pub unsafe fn make_all(&self, block: *mut u8, rows: &[u64]) {
+    pub unsafe fn make_all(&self, block: *mut u8, rows: &[u64], lines: &mut Lines) {
         for piece in &self.moves {
             // SAFETY: as the caller's.
             unsafe { piece.make(block, rows[usize::from(piece.access)]) }
+            if piece.length > 64 {
+                lines.fetch_some(piece.length);
+            }
         }
     }
 }

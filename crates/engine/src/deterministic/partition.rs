@@ -317,7 +317,7 @@ fn run_item(core: &Core, executor: &mut Executor, blocks: Blocks, item: &Item, h
     // worker the record, and pieces of one transaction touch different bytes of the block.
     unsafe {
         if item.access == WHOLE {
-            executor.call(registered, block, blocks.sequence(item.block as usize), hints);
+            executor.call(registered, block, blocks.sequence(item.block as usize), hints, &mut Lines::default());
         } else {
             executor.call_fragment(registered, usize::from(item.access), block, item.word);
         }

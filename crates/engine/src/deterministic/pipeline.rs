@@ -138,7 +138,7 @@ impl Stages<'_> {
                 unsafe { recipe.look_up(self.blocks.at(index), words, self.stable, Some(&mut self.lines)) }
             }
         }
-        self.lines.fetch();
+        self.lines.fetch_short();
     }
 
     #[inline(never)]
@@ -149,11 +149,15 @@ impl Stages<'_> {
                 Some(registered) if self.stable && registered.recipe.is_some() => {
                     let hints = &self.words[slot * self.width..][..self.width];
                     // SAFETY: the plan gave this worker the block and everything the transaction touches.
-                    unsafe { executor.call(registered, self.blocks.at(index), self.blocks.sequence(index), hints) }
+                    unsafe {
+                        let (block, sequence) = (self.blocks.at(index), self.blocks.sequence(index));
+                        executor.call(registered, block, sequence, hints, &mut self.lines);
+                    }
                 }
                 _ => execute(self.core, executor, self.blocks, index, &[]),
             }
         }
+        self.lines.fetch();
     }
 }
 
@@ -164,7 +168,7 @@ pub(super) fn execute(core: &Core, executor: &mut Executor, blocks: Blocks, inde
     // SAFETY: the plan gave this worker the block and everything the transaction touches.
     unsafe {
         if let Some(registered) = executor.admit(&core.registry, block, blocks.stride, sequence) {
-            executor.call(registered, block, sequence, hints);
+            executor.call(registered, block, sequence, hints, &mut Lines::default());
         }
     }
 }

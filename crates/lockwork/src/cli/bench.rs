@@ -81,7 +81,7 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value = "dynamic")]
     interleave: Mode,
     /// Row accesses in flight in each worker
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 16)]
     window: usize,
     /// What two-phase does when a lock is held
     #[arg(long, value_enum, default_value = "ordered")]
