@@ -49,6 +49,18 @@ pub enum LockPolicy {
     Ordered,
 }
 
+/// How `deterministic` runs transactions that touch several records and cannot be cut into pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ConflictPlan {
+    /// Whichever of the other two has taken less time for a transaction lately. Results do not depend on it.
+    #[default]
+    Measured,
+    /// All workers, by a dependency graph: pays when transactions are long or workers many.
+    Graph,
+    /// One worker, in batch order: nothing is planned and nothing waited for.
+    InOrder,
+}
+
 /// How an engine is to work.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -60,6 +72,8 @@ pub struct Options {
     pub window: usize,
     /// Lock policy of `two-phase`.
     pub policy: LockPolicy,
+    /// Plan of `deterministic` for transactions that neither stand alone nor can be cut into pieces.
+    pub plan: ConflictPlan,
     /// How often `two-phase` begins a transaction again before it gives up with `TOO_MANY_RETRIES`.
     pub max_retries: u32,
     /// Pages for tables.
@@ -73,6 +87,7 @@ impl Default for Options {
             interleave: Interleave::Dynamic,
             window: 16,
             policy: LockPolicy::Ordered,
+            plan: ConflictPlan::Measured,
             max_retries: 1_000_000,
             pages: Pages::Huge,
         }

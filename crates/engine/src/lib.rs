@@ -28,6 +28,6 @@ pub mod team;
 pub mod two_phase;
 
 pub use contract::{
-    BatchReport, Completed, Engine, EngineError, EngineKind, Interleave, LockPolicy, Options, Refused, SerialOrder,
-    Tally, create,
+    BatchReport, Completed, ConflictPlan, Engine, EngineError, EngineKind, Interleave, LockPolicy, Options, Refused,
+    SerialOrder, Tally, create,
 };

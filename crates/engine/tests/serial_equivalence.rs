@@ -2,7 +2,7 @@
 //! after the other in that order, every call ends the same, answers the same, and leaves the same database.
 
 use lockwork_engine::replay::{compare_digests, replay};
-use lockwork_engine::{Engine, EngineKind, Interleave, LockPolicy, Options, create};
+use lockwork_engine::{ConflictPlan, Engine, EngineKind, Interleave, LockPolicy, Options, create};
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
@@ -201,7 +201,9 @@ fn serial_is_its_own_replay() {
 
 #[test]
 fn deterministic_is_equivalent_to_batch_order() {
-    check_all(EngineKind::Deterministic, &interleaving());
+    let graph = |options| Options { plan: ConflictPlan::Graph, ..options };
+    check_all(EngineKind::Deterministic, &interleaving().into_iter().map(graph).collect::<Vec<_>>());
+    check_all(EngineKind::Deterministic, &[Options::default()]);
 }
 
 #[test]

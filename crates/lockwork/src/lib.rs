@@ -41,7 +41,7 @@ struct Readme;
 use std::sync::Arc;
 
 use lockwork_engine::registry::Registered;
-pub use lockwork_engine::{BatchReport, EngineKind, Interleave, LockPolicy, Options, Tally};
+pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally};
 use lockwork_engine::{Engine, EngineError, create};
 use lockwork_procedure::assembly::{AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};

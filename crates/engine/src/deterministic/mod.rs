@@ -10,7 +10,7 @@
 //! | in order | one worker | the batch as it is, look-ups running ahead (`pipeline.rs`) |
 //! | free | nothing writes | workers take pieces of the batch; no plan |
 //! | partitioned | every transaction has one access, or is separable | records are dealt out to partitions by hash; each partition runs its operations in batch order on one worker (`partition.rs`) |
-//! | graph | anything else | a dependency graph over records, planned by partition; a transaction runs when what is before it has run (`graph.rs`) |
+//! | graph or in order | anything else | a dependency graph over records, planned by partition; a transaction runs when what is before it has run (`graph.rs`); or one worker for all, whichever has been faster lately (`tuner.rs`) |
 //!
 //! In the first three, nothing is locked, counted or waited for while transactions execute; a hot record is simply a busy
 //! partition. A *dependent* transaction, whose access set needs values from the database, runs alone between two
@@ -21,6 +21,7 @@
 mod graph;
 mod partition;
 mod pipeline;
+mod tuner;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -29,7 +30,7 @@ use std::time::Instant;
 use lockwork_memory::prefetch;
 use lockwork_procedure::block::Batch;
 
-use crate::contract::{BatchReport, Interleave, Options, SerialOrder};
+use crate::contract::{BatchReport, ConflictPlan, Interleave, Options, SerialOrder};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
 use crate::recipe::Recipe;
@@ -39,6 +40,7 @@ use graph::Graph;
 pub(crate) use graph::Locks;
 use partition::Partitions;
 use pipeline::Pipeline;
+use tuner::Tuner;
 
 /// Bytes of blocks that are partitioned at a time: about what the caches nearest to the workers hold, because a block that
 /// was dealt out is soon read again.
@@ -63,6 +65,7 @@ pub struct Deterministic {
     workers: Vec<Mutex<Worker>>,
     partitions: Partitions,
     graph: Graph,
+    tuner: Tuner,
 }
 
 /// What a part of a batch contains, as bits.
@@ -120,7 +123,13 @@ impl Deterministic {
     pub fn new(options: Options) -> Self {
         let window = if options.interleave == Interleave::None { 0 } else { options.window };
         let workers = (0..options.threads).map(|_| Mutex::default()).collect();
-        Self { window, workers, partitions: Partitions::default(), graph: Graph::default() }
+        Self {
+            window,
+            workers,
+            partitions: Partitions::default(),
+            graph: Graph::default(),
+            tuner: Tuner::new(options.plan),
+        }
     }
 
     /// Runs blocks `range` of the batch by the cheapest plan. `kinds` says what they contain.
@@ -129,9 +138,7 @@ impl Deterministic {
         let single = kinds & contains::NOT_SINGLE == 0;
         let separable = kinds & contains::NOT_SEPARABLE == 0 && stable;
         if team.size() == 1 {
-            let worker = self.workers[0].get_mut().expect("no worker panicked");
-            worker.pipeline.run(core, &mut worker.executor, blocks, range, self.window, stable);
-            0
+            self.run_in_order(core, blocks, range, stable)
         } else if kinds & contains::WRITES == 0 {
             run_free(&self.workers, core, team, blocks, range, self.window, stable);
             0
@@ -143,8 +150,21 @@ impl Deterministic {
                 |piece| self.partitions.run(&self.workers, core, team, blocks, piece, self.window, stable, single);
             pieces.map(run).sum()
         } else {
-            self.graph.run(&self.workers, core, team, blocks, range, self.window, stable)
+            let (plan, length, start) = (self.tuner.choose(), range.len(), Instant::now());
+            let planning_ns = match plan {
+                ConflictPlan::InOrder => self.run_in_order(core, blocks, range, stable),
+                _ => self.graph.run(&self.workers, core, team, blocks, range, self.window, stable),
+            };
+            self.tuner.learn(plan, length, start.elapsed());
+            planning_ns
         }
+    }
+
+    /// Runs blocks `range` on this thread.
+    fn run_in_order(&mut self, core: &Core, blocks: Blocks, range: std::ops::Range<usize>, stable: bool) -> u64 {
+        let worker = self.workers[0].get_mut().expect("no worker panicked");
+        worker.pipeline.run(core, &mut worker.executor, blocks, range, self.window, stable);
+        0
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lockwork_engine::{EngineKind, Interleave, LockPolicy, Options};
+use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options};
 use lockwork_memory::Pages;
 use lockwork_workload::Workload;
 use lockwork_workload::properties::{Properties, YcsbRun, parse};
@@ -44,6 +44,13 @@ enum Policy {
     NoWait,
     WaitDie,
     Ordered,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Conflicts {
+    Measured,
+    Graph,
+    InOrder,
 }
 
 #[derive(Debug, Args)]
@@ -86,6 +93,9 @@ pub(super) struct Arguments {
     /// What two-phase does when a lock is held
     #[arg(long, value_enum, default_value = "ordered")]
     policy: Policy,
+    /// How deterministic runs transactions of several records that cannot be cut into pieces
+    #[arg(long, value_enum, default_value = "measured")]
+    plan: Conflicts,
     /// Seconds to run each engine for
     #[arg(long, default_value_t = 3.0)]
     time: f64,
@@ -153,6 +163,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "batch": plan.batch, "transactions_per_pass": plan.transactions, "time_s": plan.time.as_secs_f64(),
         "warmup_passes": plan.warmup, "interleave": format!("{:?}", options.interleave).to_lowercase(),
         "window": options.window, "policy": format!("{:?}", options.policy).to_lowercase(),
+        "plan": format!("{:?}", options.plan).to_lowercase(),
         "pages": format!("{:?}", options.pages).to_lowercase(), "seed": arguments.seed,
     });
     let mut report = Report { schema: 1, environment: Environment::read(), settings, runs: Vec::new() };
@@ -195,6 +206,11 @@ fn options(arguments: &Arguments) -> Result<Options, Failure> {
             Policy::NoWait => LockPolicy::NoWait,
             Policy::WaitDie => LockPolicy::WaitDie,
             Policy::Ordered => LockPolicy::Ordered,
+        },
+        plan: match arguments.plan {
+            Conflicts::Measured => ConflictPlan::Measured,
+            Conflicts::Graph => ConflictPlan::Graph,
+            Conflicts::InOrder => ConflictPlan::InOrder,
         },
         pages: if arguments.plain_pages { Pages::Plain } else { Pages::Huge },
         ..default
