@@ -3,7 +3,7 @@
 CARGO ?= cargo
 SETUP := ./scripts/setup
 
-.PHONY: demo build test lint doc loom bench clean
+.PHONY: demo build test lint doc loom fuzz bench clean
 
 demo: build
 	$(CARGO) run --release -q -p lockwork -- demo
@@ -14,7 +14,7 @@ build:
 
 test: lint doc
 	RUST_BACKTRACE=0 $(CARGO) test --release --workspace
-	$(MAKE) loom
+	$(MAKE) loom fuzz
 
 lint:
 	$(SETUP)
@@ -26,6 +26,11 @@ doc:
 
 loom:
 	CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" $(CARGO) test --release -p lockwork-locking --test loom
+
+# Each target for FUZZ_SECONDS, 10 unless told otherwise.
+fuzz:
+	$(SETUP)
+	./scripts/fuzz
 
 bench: build
 	./scripts/bench
