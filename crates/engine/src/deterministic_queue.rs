@@ -1,12 +1,12 @@
 //! The `deterministic-queue` engine: ordered lock queues and one scheduler, as in Calvin and HOBBES (section 3.2.1).
 //!
-//! The scheduler asks for all locks of a transaction at once, in batch order, from [`lockwork_locking::queue`]; a transaction that has
-//! all of them goes to a worker; when it has run, the scheduler releases its locks and sends out whoever got the last of
-//! theirs. Because requests are queued in batch order, the execution is equivalent to it.
+//! The scheduler asks for all locks of a transaction at once, in batch order, from [`lockwork_locking::queue`]; a
+//! transaction that has all of them goes to a worker; when it has run, the scheduler releases its locks and sends out
+//! whoever got the last of theirs. Because requests are queued in batch order, the execution is equivalent to it.
 //!
-//! This is the engine that the thesis starts from, built without its overheads (no allocation for a request, workers fed through
-//! rings); its limit is the one scheduling thread, which is what [`crate::deterministic`] does away with. With one
-//! thread the scheduler executes by itself.
+//! This is the engine that the thesis starts from, built without its overheads (no allocation for a request, workers
+//! fed through rings); its limit is the one scheduling thread, which is what [`crate::deterministic`] does away with.
+//! With one thread the scheduler executes by itself.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -206,8 +206,8 @@ impl Executor {
         self.tally = Tally::default();
     }
 
-    /// Executes one block the shortest way: by the moves of its recipe where they are all of it, else by its program. Between
-    /// long moves it fetches from `lines`.
+    /// Executes one block the shortest way: by the moves of its recipe where they are all of it, else by its program.
+    /// Between long moves it fetches from `lines`.
     ///
     /// # Safety
     /// As [`Self::execute`].

@@ -11,9 +11,9 @@
 //! | `deterministic-queue` | ordered lock queues, one scheduler (Calvin, HOBBES 3.2.1) | batch order | [`deterministic_queue`] |
 //! | `deterministic` | batches planned in parallel by key range | batch order | [`deterministic`] |
 //!
-//! Shared by all of them: the registry of procedures ([`registry`]) and their inner-loop form ([`recipe`]), the worker team ([`team`]), execution of a transaction that has
-//! its rows for itself ([`exclusive`]), and the check that makes every engine trustworthy, replay in its own serial order
-//! ([`replay`]).
+//! Shared by all of them: the registry of procedures ([`registry`]) and their inner-loop form ([`recipe`]), the worker
+//! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), and the check that makes
+//! every engine trustworthy, replay in its own serial order ([`replay`]).
 
 pub mod contract;
 pub mod deterministic;

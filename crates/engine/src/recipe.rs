@@ -49,8 +49,9 @@ struct Piece {
 /// A prefetch leaves the processor's reorder window only when its address is translated, and a walk of the page
 /// table takes about as long as a hundred instructions. So prefetches overlap only if they stand close together.
 ///
-/// Long rows are the exception: hundreds of lines at once would only stand in line for memory while the processor waits.
-/// They are [left](Self::fetch_short) to be fetched little by little between the copies of the transactions before.
+/// Long rows are the exception: hundreds of lines at once would only stand in line for memory while the processor
+/// waits. They are [left](Self::fetch_short) to be fetched little by little between the copies of the transactions
+/// before.
 #[derive(Debug, Default)]
 pub struct Lines {
     lines: Vec<u64>,
@@ -284,7 +285,8 @@ unsafe fn part<'a, T>(all: &'a [T], range: &Range<u32>) -> std::slice::Iter<'a, 
 }
 
 impl Recipe {
-    /// The recipe of a procedure over these tables whose blocks are `block_bytes` long, a multiple of 64. `moves_allowed`: none of its writes ever has to be taken back.
+    /// The recipe of a procedure over these tables whose blocks are `block_bytes` long, a multiple of 64.
+    /// `moves_allowed`: none of its writes ever has to be taken back.
     #[must_use]
     pub fn new(straight: &Straight, tables: &[Arc<Table>], block_bytes: usize, moves_allowed: bool) -> Self {
         let index_of =
@@ -368,8 +370,8 @@ impl Recipe {
         if stable { bucket } else { hash }
     }
 
-    /// First stage of looking ahead: adds to `lines` the buckets of all accesses that `words` has room for, and leaves in
-    /// `words` what [`Self::look_up`] wants. `stable`: no key comes or goes until then.
+    /// First stage of looking ahead: adds to `lines` the buckets of all accesses that `words` has room for, and leaves
+    /// in `words` what [`Self::look_up`] wants. `stable`: no key comes or goes until then.
     ///
     /// # Safety
     /// `block` is a block of the procedure.
@@ -499,8 +501,8 @@ impl Recipe {
     /// Makes the moves of access `number`.
     ///
     /// # Safety
-    /// The recipe is [complete](Self::is_complete), the block [passes](Self::passes), `row` is the row that the access finds, and
-    /// nobody else touches the bytes of either that the access touches.
+    /// The recipe is [complete](Self::is_complete), the block [passes](Self::passes), `row` is the row that the access
+    /// finds, and nobody else touches the bytes of either that the access touches.
     #[inline(always)]
     pub unsafe fn make(&self, number: usize, block: *mut u8, row: u64) {
         // SAFETY: as the caller's.

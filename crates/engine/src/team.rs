@@ -90,12 +90,14 @@ impl Team {
     /// When a worker panics.
     pub fn run(&self, job: &Job<'_>) {
         let Some(shared) = &self.shared else { return job(0) };
-        // SAFETY: the lifetime is forgotten only until this function returns, which it does after every worker has left the job.
+        // SAFETY: the lifetime is forgotten only until this function returns, which it does after every worker has left
+        // the job.
         let forgotten: *const Job<'static> = unsafe { std::mem::transmute(std::ptr::from_ref(job)) };
         // SAFETY: no worker is in a job, so nobody reads.
         unsafe { *shared.job.get() = Some(forgotten) };
         shared.running.store(self.threads.len(), Ordering::Relaxed);
-        // Sequentially consistent with the sleepers' flag: either the worker sees the new generation, or we see it asleep.
+        // Sequentially consistent with the sleepers' flag: either the worker sees the new generation, or we see it
+        // asleep.
         shared.generation.fetch_add(1, Ordering::SeqCst);
         for (thread, asleep) in self.handles.iter().zip(&shared.asleep[1..]) {
             if asleep.load(Ordering::SeqCst) {

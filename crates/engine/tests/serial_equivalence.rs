@@ -1,5 +1,6 @@
-//! Every engine, with every number of threads, policy and way of interleaving, is equivalent to its serial order: replayed one
-//! after the other in that order, every call ends the same, answers the same, and leaves the same database.
+//! Every engine, with every number of threads, policy and way of interleaving, is equivalent to its serial order:
+//! replayed one after the other in that order, every call ends the same, answers the same, and leaves the same
+//! database.
 
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{ConflictPlan, Engine, EngineKind, Interleave, LockPolicy, Options, create};

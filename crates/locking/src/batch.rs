@@ -31,8 +31,8 @@
 //! 1. For every record, conflicting transactions take effect in input order: the earlier is in an earlier batch, or in
 //!    front in the same chain. Proof: let i < j conflict on a record, and look at the batch in which j is granted. If i
 //!    was not granted before, it stood in front of j in this batch's input and was deferred, so it had reserved the
-//!    record and j is deferred, a contradiction. If i was granted in this batch, the word showed j a conflict, and j was
-//!    granted only because all its conflicts lie in one chain, that of i, to whose end it was appended.
+//!    record and j is deferred, a contradiction. If i was granted in this batch, the word showed j a conflict, and j
+//!    was granted only because all its conflicts lie in one chain, that of i, to whose end it was appended.
 //! 2. Two transactions of one batch in different chains never conflict, so chains run in any order or in parallel.
 //! 3. Progress: the first transaction of a batch meets only words of older epochs and is granted. The deferred queue is
 //!    first in, first out, so a transaction with n others in front of it is granted after at most n + 1 batches.
@@ -320,9 +320,9 @@ impl BatchLocks {
         Plan { grants: &self.grants }
     }
 
-    /// Begins the next batch (which releases all locks of the one before), retries the deferred transactions, then takes
-    /// transactions from the front of `stream` until the batch is full, the deferred queue is full or the stream ends.
-    /// The stream is done when `stream` is empty and a batch comes out empty.
+    /// Begins the next batch (which releases all locks of the one before), retries the deferred transactions, then
+    /// takes transactions from the front of `stream` until the batch is full, the deferred queue is full or the stream
+    /// ends. The stream is done when `stream` is empty and a batch comes out empty.
     ///
     /// The caller must have run, or at least ordered, the batch before: effects of this one come after all of its.
     ///

@@ -2,7 +2,8 @@
 //!
 //! A script is a text file of sessions and steps, with the expected answer beside each step. It states what it needs
 //! from a manager; one that has not got it skips the script, visibly. The same files run on the managers of this crate
-//! ([`managers`]), on a naive oracle ([`reference`](mod@reference)), and on managers of other crates, which implement [`Manager`].
+//! ([`managers`]), on a naive oracle ([`reference`](mod@reference)), and on managers of other crates, which implement
+//! [`Manager`].
 //!
 //! ```text
 //! # A reader behind a waiting writer does not overtake it.
@@ -125,8 +126,8 @@ pub trait Manager {
     /// Tells the age of a session before its first step; for managers with [`Capability::WaitDie`].
     fn set_age(&mut self, _session: Session, _age: u64) {}
 
-    /// Asks for all `requests` (at least one) in one step; at most for `timeout_ms`, which is given only to managers with
-    /// [`Capability::Timeout`].
+    /// Asks for all `requests` (at least one) in one step; at most for `timeout_ms`, which is given only to managers
+    /// with [`Capability::Timeout`].
     fn acquire(&mut self, session: Session, requests: &[Request], timeout_ms: Option<u64>) -> Outcome;
 
     /// Gives back, or withdraws, what one `acquire` asked for; `locks` are the same locks. Answers who is

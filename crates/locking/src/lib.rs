@@ -13,7 +13,8 @@
 //! | shared lock table | first word of a cache line | the rest of the line |
 //! | hazard table of a hardware pipeline | key hashes in flight | the stalled instruction |
 //!
-//! The last three live elsewhere. All speak one [`vocabulary`], and [`conformance`] runs one set of golden scripts on all.
+//! The last three live elsewhere. All speak one [`vocabulary`], and [`conformance`] runs one set of golden scripts on
+//! all.
 //!
 //! Which one: [`batch`] if transactions arrive in batches with known access sets (fastest, deterministic, parallel
 //! without atomics); [`queue`] if they arrive one by one and order must be kept; [`word`] if access sets are not known

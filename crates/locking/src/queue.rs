@@ -1,10 +1,10 @@
 //! The queue lock manager: an ordered list of requests per record, as in Calvin and HOBBES (section 3.2.1).
 //!
-//! The scheduler locks whole transactions in input order. [`QueueLocks::lock`] appends every request of an access set to
-//! the queue of its record in one step, so all queues agree on the order of any two transactions, which makes the
+//! The scheduler locks whole transactions in input order. [`QueueLocks::lock`] appends every request of an access set
+//! to the queue of its record in one step, so all queues agree on the order of any two transactions, which makes the
 //! outcome deterministic and deadlock impossible. The front of a queue and its compatible neighbours are granted
-//! together; a transaction runs when all its requests are granted. [`QueueLocks::release`] takes its requests out
-//! and tells who became ready.
+//! together; a transaction runs when all its requests are granted. [`QueueLocks::release`] takes its requests out and
+//! tells who became ready.
 //!
 //! ```text
 //! record 7:  [s1 granted] [s2 granted] | [x3 waits] [s4 waits] [s5 waits]
@@ -20,11 +20,12 @@
 //!
 //! # Cost, and what it is for
 //!
-//! Requests are nodes of one slab, linked by 32-bit indices to their neighbours in the queue and to their owner's
-//! next request. Nothing is allocated for a request once the slab has reached the largest number of requests in flight.
+//! Requests are nodes of one slab, linked by 32-bit indices to their neighbours in the queue and to their owner's next
+//! request. Nothing is allocated for a request once the slab has reached the largest number of requests in flight.
 //! Everything a request needs is constant work, but spread over three places (record, node, owner), each a cache miss
-//! when many transactions are in flight. HOBBES found half of its run time here and replaced it by [`crate::batch`]; it is kept
-//! because it grants a lock the moment it is free and takes transactions one at a time. Single-threaded: the scheduler owns it.
+//! when many transactions are in flight. HOBBES found half of its run time here and replaced it by [`crate::batch`]; it
+//! is kept because it grants a lock the moment it is free and takes transactions one at a time. Single-threaded: the
+//! scheduler owns it.
 
 mod table;
 
@@ -116,7 +117,8 @@ impl QueueLocks {
         Ok(Self::over(Table::dense(records)?))
     }
 
-    /// Locks with any names. Memory is for `capacity` locks that somebody holds or waits for; it grows if there are more.
+    /// Locks with any names. Memory is for `capacity` locks that somebody holds or waits for; it grows if there are
+    /// more.
     #[must_use]
     pub fn hashed(capacity: u32) -> Self {
         Self::over(Table::Hashed(HashTable::new(capacity)))

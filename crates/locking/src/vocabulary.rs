@@ -67,7 +67,8 @@ pub struct Request {
 pub enum Outcome {
     /// The owner holds the lock now.
     Granted,
-    /// Not now. The request stands (or, for managers that are polled, may be repeated while the owner keeps what it has).
+    /// Not now. The request stands (or, for managers that are polled, may be repeated while the owner keeps what it
+    /// has).
     Waiting,
     /// Refused. The owner must release everything that it holds and start again.
     Conflict,

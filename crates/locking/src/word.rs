@@ -6,11 +6,11 @@
 //! ```
 //!
 //! **The stamp.** A transaction that commits takes as its stamp one more than the largest stamp it met on any of its
-//! locks, and leaves it on every lock that it releases (a lock never goes back). Two transactions that conflict on a record
-//! hold its lock one after the other, so the later one meets the stamp of the earlier one and takes a larger one.
-//! Ascending stamp is therefore a serial order that the execution is equivalent to, ties being transactions that do not
-//! conflict; and no counter is shared by transactions that have nothing to do with each other. A transaction that
-//! aborts has no place in that order and leaves the stamps as they are.
+//! locks, and leaves it on every lock that it releases (a lock never goes back). Two transactions that conflict on a
+//! record hold its lock one after the other, so the later one meets the stamp of the earlier one and takes a larger
+//! one. Ascending stamp is therefore a serial order that the execution is equivalent to, ties being transactions that
+//! do not conflict; and no counter is shared by transactions that have nothing to do with each other. A transaction
+//! that aborts has no place in that order and leaves the stamps as they are.
 //!
 //! **Waiting** is the caller's business: nothing here blocks. [`Age`] tells, for wait-die, whether a caller may ask
 //! again or has to give up what it holds. Re-entrancy is the caller's business too: it knows what it holds.
@@ -183,10 +183,10 @@ pub mod group {
 /// Ages of holders, for wait-die: who is older than every holder may wait, everybody else gives up and begins again.
 /// Waiting then always goes from old to young, so no circle can close.
 ///
-/// The age of the oldest holder lies in the upper 56 bits of a second word, whose low eight bits belong to somebody else
-/// and stay as they are. Zero means unknown. Invariant: while the lock is held, a published age is that of the oldest
-/// holder or *older*. So an asker that is older than what is published is older than all holders; where nothing is
-/// published yet, or the oldest holder has gone and its age still stands, it may only be too careful.
+/// The age of the oldest holder lies in the upper 56 bits of a second word, whose low eight bits belong to somebody
+/// else and stay as they are. Zero means unknown. Invariant: while the lock is held, a published age is that of the
+/// oldest holder or *older*. So an asker that is older than what is published is older than all holders; where nothing
+/// is published yet, or the oldest holder has gone and its age still stands, it may only be too careful.
 #[derive(Clone, Copy, Debug)]
 pub struct Age;
 
@@ -205,7 +205,8 @@ impl Age {
         let mut current = word.load(Ordering::Relaxed);
         loop {
             let published = current >> AGE_SHIFT;
-            // Another holder that was not alone may have come and published between our lock and now: an older age stays.
+            // Another holder that was not alone may have come and published between our lock and now: an older age
+            // stays.
             let oldest = if published == 0 || (alone && published > age) { age } else { published.min(age) };
             let next = (oldest << AGE_SHIFT) | (current & NOT_AGE);
             match word.compare_exchange_weak(current, next, Ordering::Release, Ordering::Relaxed) {

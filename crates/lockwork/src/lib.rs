@@ -29,7 +29,8 @@
 //! # Ok::<(), lockwork::Error>(())
 //! ```
 //!
-//! A batch of calls goes in as one piece ([`Lockwork::batch`], [`Lockwork::call_batch`]) and is what the engines are fast at.
+//! A batch of calls goes in as one piece ([`Lockwork::batch`], [`Lockwork::call_batch`]) and is what the engines are
+//! fast at.
 
 mod value;
 
@@ -163,8 +164,8 @@ impl Lockwork {
         Ok(Tables(schemas))
     }
 
-    /// Assembles, verifies and registers a procedure (`docs/assembly.md` has the language). Tables that it declares with
-    /// their columns are created if they do not exist.
+    /// Assembles, verifies and registers a procedure (`docs/assembly.md` has the language). Tables that it declares
+    /// with their columns are created if they do not exist.
     ///
     /// # Errors
     /// What is wrong with it, and where; then neither procedure nor tables were added.
@@ -210,8 +211,8 @@ impl Lockwork {
     /// Calls a procedure and waits for its answer.
     ///
     /// # Errors
-    /// No such procedure or parameter, a parameter without a value, a value that does not fit. That the procedure aborted is no
-    /// error: [`Answer::status`] tells.
+    /// No such procedure or parameter, a parameter without a value, a value that does not fit. That the procedure
+    /// aborted is no error: [`Answer::status`] tells.
     pub fn call(&mut self, procedure: &str, arguments: &[(&str, Value)]) -> Result<Answer, Error> {
         let mut batch = self.batch(1)?;
         self.push(&mut batch, procedure, arguments)?;

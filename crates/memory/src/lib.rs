@@ -138,7 +138,8 @@ pub fn prefetch(address: *const u8) {
     }
 }
 
-/// Whether the system gives huge pages on request (`always` or `madvise`), as its setting reads; `None` where it has none.
+/// Whether the system gives huge pages on request (`always` or `madvise`), as its setting reads; `None` where it has
+/// none.
 #[must_use]
 pub fn huge_page_setting() -> Option<String> {
     let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;

@@ -2,7 +2,8 @@
 //!
 //! The whole context of a transaction is a [`Context`] (program counter and comparison flag) and its register windows,
 //! so an executor holds as many transactions in flight as it likes and changes between them by calling [`run`] with
-//! another one. BionicDB (section 4.5) switched only at the end of the logic; here every RET that is not ready is a switch.
+//! another one. BionicDB (section 4.5) switched only at the end of the logic; here every RET that is not ready is a
+//! switch.
 //!
 //! The database is behind [`Host`]: the interpreter knows nothing of indexes, locks or undo. DB instructions of one
 //! transaction take effect in program order; a host that works ahead must keep to that.

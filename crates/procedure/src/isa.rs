@@ -57,8 +57,8 @@
 //!
 //! **Handlers.** COMMIT hands over to the commit handler, ABORT (and every abort that the system decides) to the abort
 //! handler, after the database has been put back. A handler may use CPU instructions on the block only and ends with
-//! COMMIT; it cannot change the outcome. In BionicDB handlers were written by hand and carried the concurrency
-//! control; here that part belongs to the engine, because one procedure runs on engines with different concurrency control.
+//! COMMIT; it cannot change the outcome. In BionicDB handlers were written by hand and carried the concurrency control;
+//! here that part belongs to the engine, because one procedure runs on engines with different concurrency control.
 
 use crate::schema::{ROW_HEADER_BYTES, TableSchema};
 

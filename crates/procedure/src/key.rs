@@ -31,7 +31,8 @@ impl Key {
     }
 }
 
-/// A bijection of the 64-bit words that spreads them (the finaliser of MurmurHash3 with Stafford's constants, variant 13).
+/// A bijection of the 64-bit words that spreads them (the finaliser of MurmurHash3 with Stafford's constants, variant
+/// 13).
 #[inline(always)]
 #[must_use]
 pub const fn mix(word: u64) -> u64 {

@@ -1,8 +1,8 @@
 //! What a transaction is.
 //!
 //! A **procedure** is verified bytecode over the rows of tables; a **transaction block** carries one call of it from
-//! the client to an engine and back. This crate holds the first of the two narrow waists of Lockwork and everything that can be said
-//! about a procedure without running it against data:
+//! the client to an engine and back. This crate holds the first of the two narrow waists of Lockwork and everything
+//! that can be said about a procedure without running it against data:
 //!
 //! | module | idea |
 //! |---|---|

@@ -92,7 +92,8 @@ impl Procedure {
         ([ends[0], ends[0].next_multiple_of(8), ends[1], ends[2]], offsets)
     }
 
-    /// The layout of its block. Meaningful once the fields lie where [`Self::lay_out`] puts them, which the verifier checks.
+    /// The layout of its block. Meaningful once the fields lie where [`Self::lay_out`] puts them, which the verifier
+    /// checks.
     #[must_use]
     pub fn layout(&self) -> Layout {
         let end = |fields: &[Field], start: u32| {

@@ -318,7 +318,8 @@ fn any_type() -> impl Strategy<Value = ColumnType> {
 fn any_instruction() -> impl Strategy<Value = Instruction> {
     let register = || prop_oneof![0_u8..6, any::<u8>()];
     let small = || prop_oneof![3 => 0_u32..300, 1 => any::<u32>(), 1 => Just(NO_LABEL)];
-    let width = prop_oneof![3 => prop::sample::select(vec![1, 2, 4, 8, 1 | SIGNED, 2 | SIGNED, 4 | SIGNED, 20]), 1 => any::<u16>()];
+    let usual = vec![1, 2, 4, 8, 1 | SIGNED, 2 | SIGNED, 4 | SIGNED, 20];
+    let width = prop_oneof![3 => prop::sample::select(usual), 1 => any::<u16>()];
     let registers = [register(), register(), register(), register(), register()];
     (prop::sample::select(O::ALL.to_vec()), registers, width, small(), small()).prop_map(|(opcode, r, w, x, y)| {
         let used = opcode.fields();
@@ -436,7 +437,10 @@ proptest! {
     }
 
     #[test]
-    fn mutated_bytes_are_survived(procedure in any_procedure(), changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+    fn mutated_bytes_are_survived(
+        procedure in any_procedure(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
         let mut bytes = encode(&procedure);
         for (at, byte) in changes {
             let at = at.index(bytes.len());

@@ -1,7 +1,7 @@
 //! A digest of logical contents: the same rows give the same digest, wherever and in whatever order they lie.
 //!
-//! Every live row is hashed (XXH3, 128 bits, seeded by the table's name) and the hashes are added up. Equal digests mean
-//! equal contents but for an accident; the digest is no defence against an adversary.
+//! Every live row is hashed (XXH3, 128 bits, seeded by the table's name) and the hashes are added up. Equal digests
+//! mean equal contents but for an accident; the digest is no defence against an adversary.
 
 use std::fmt;
 

@@ -17,10 +17,10 @@
 //! **Readers write nothing.** They read the version, the line, and the version again, and repeat if a writer was there.
 //! All words are atomics, so a reader that meets a writer reads a wrong word, never undefined behaviour.
 //!
-//! **Growth** is linear hashing (Litwin 1980): when there are more than two entries a bucket on average, an insert splits one
-//! bucket, the next in turn, whatever bucket it was that it inserted into. Nothing ever stops for a rehash. A reader that went to
-//! the old bucket for an entry that has moved sees either a changed version or, after finding nothing, that the key
-//! belongs elsewhere now.
+//! **Growth** is linear hashing (Litwin 1980): when there are more than two entries a bucket on average, an insert
+//! splits one bucket, the next in turn, whatever bucket it was that it inserted into. Nothing ever stops for a rehash.
+//! A reader that went to the old bucket for an entry that has moved sees either a changed version or, after finding
+//! nothing, that the key belongs elsewhere now.
 //!
 //! Invariant: an entry is in the chain of exactly the bucket that [`HashIndex::bucket`] gives, whenever that bucket is
 //! unlocked. Trade-off: buckets that wait for their split hold twice as many entries as those that had it.
@@ -145,7 +145,8 @@ impl HashIndex {
     #[inline(always)]
     fn overflow_of(&self, line: &Line) -> Option<&Line> {
         let link = line.overflow.load(Ordering::Relaxed);
-        // SAFETY: a link that was ever stored names a line that has memory; it is not taken back before the index is dropped.
+        // SAFETY: a link that was ever stored names a line that has memory; it is not taken back before the index is
+        // dropped.
         (link != 0).then(|| unsafe { &*self.overflow.line(u64::from(link - 1)).cast::<Line>() })
     }
 

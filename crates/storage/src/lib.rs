@@ -10,8 +10,8 @@
 //! | `table`, `database` | all of it together, by name |
 //! | `digest` | contents in 128 bits, whatever the layout |
 //!
-//! Memory is huge pages where the system gives them ([`lockwork_memory`]). Nothing here knows about transactions: what may
-//! be read and written when is the engine's to decide, and each row has a word of the engine's own for it.
+//! Memory is huge pages where the system gives them ([`lockwork_memory`]). Nothing here knows about transactions: what
+//! may be read and written when is the engine's to decide, and each row has a word of the engine's own for it.
 
 mod database;
 mod digest;

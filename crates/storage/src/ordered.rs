@@ -2,8 +2,9 @@
 //!
 //! One writer at a time, behind a lock; readers go along without one. A writer links a node from the bottom up with
 //! release stores, so a reader that sees a node sees all of it; an unlinked node stays readable until the owner says
-//! that nobody reads any more ([`OrderedIndex::reclaim`]). The height of a node follows from its key, so the structure depends on
-//! the contents alone, not on timing; it is also the model of the hardware skiplist (BionicDB, section 4.4.2).
+//! that nobody reads any more ([`OrderedIndex::reclaim`]). The height of a node follows from its key, so the structure
+//! depends on the contents alone, not on timing; it is also the model of the hardware skiplist (BionicDB, section
+//! 4.4.2).
 //!
 //! Trade-off: inserts into one table are serialised. Deterministic engines insert little at a time; where it
 //! matters, a node is linked in a few hundred nanoseconds.
@@ -103,7 +104,8 @@ impl OrderedIndex {
         let mut next = null_mut();
         for level in (0..LEVELS).rev() {
             loop {
-                // SAFETY: a node on the way was linked on this level, so it has the link, and it is not freed while anybody reads.
+                // SAFETY: a node on the way was linked on this level, so it has the link, and it is not freed while
+                // anybody reads.
                 unsafe {
                     next = Node::link(node, level).load(Ordering::Acquire);
                     if next.is_null() || (*next).key >= *key {

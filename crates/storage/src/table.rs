@@ -1,7 +1,7 @@
 //! A table: rows, the point index, and the ordered index if the schema asks for one.
 //!
-//! Indexes are safe to use from many threads at once. The *contents* of rows are not guarded here: who reads or writes them
-//! has made sure, by locks or by planning, that it may.
+//! Indexes are safe to use from many threads at once. The *contents* of rows are not guarded here: who reads or writes
+//! them has made sure, by locks or by planning, that it may.
 //!
 //! Invariant: a row that [`Table::find`] gives is in the ordered index too. An engine may lock, fill and commit a row
 //! that another thread's [`Table::insert`] has not returned yet; a scan must not miss it. So an insert links the

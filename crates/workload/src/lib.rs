@@ -150,8 +150,8 @@ pub trait Workload: Send {
     /// [`WorkloadError::Violation`] names the first wrong one.
     fn check_results(&self, batch: &Batch) -> Result<u64, WorkloadError>;
 
-    /// Checks the whole contents, when nothing is in flight, and says in words what holds. `committed_inserts` is the sum
-    /// of [`Self::committed_inserts`] over all batches.
+    /// Checks the whole contents, when nothing is in flight, and says in words what holds. `committed_inserts` is the
+    /// sum of [`Self::committed_inserts`] over all batches.
     ///
     /// # Errors
     /// [`WorkloadError::Violation`] names the first thing that is wrong.

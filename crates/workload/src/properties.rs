@@ -1,11 +1,11 @@
 //! YCSB property files: what other tools are configured with, read as they read it.
 //!
 //! The syntax is that of Java's `Properties.load`: `key=value`, `key: value` or `key value`, comments from `#` or `!`,
-//! lines continued by a backslash, and the escapes `\t \n \r \f \uXXXX`. The meaning and the defaults are those of YCSB's
-//! `CoreWorkload` (10 fields of 100 bytes, whole rows read, one field written, uniform choice).
+//! lines continued by a backslash, and the escapes `\t \n \r \f \uXXXX`. The meaning and the defaults are those of
+//! YCSB's `CoreWorkload` (10 fields of 100 bytes, whole rows read, one field written, uniform choice).
 //!
-//! Properties that mean nothing here become warnings; values that are not possible become errors with file and line. A later
-//! setting replaces an earlier one, so `-p` wins over the file.
+//! Properties that mean nothing here become warnings; values that are not possible become errors with file and line. A
+//! later setting replaces an earlier one, so `-p` wins over the file.
 
 use crate::WorkloadError;
 use crate::ycsb::{ReadScope, YcsbConfig};

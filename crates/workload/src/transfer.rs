@@ -1,7 +1,7 @@
 //! Transfers: money moves between accounts, and its total never changes.
 //!
-//! The oldest test of a database, and one that YCSB cannot be: a transaction decides from what it has read (too poor: it
-//! aborts), and a lost update, a dirty read or half a transaction shows in one number at the end. Audits read one
+//! The oldest test of a database, and one that YCSB cannot be: a transaction decides from what it has read (too poor:
+//! it aborts), and a lost update, a dirty read or half a transaction shows in one number at the end. Audits read one
 //! account each and never see a negative balance.
 //!
 //! Invariant: the sum of all balances is accounts × balance, and none is negative.

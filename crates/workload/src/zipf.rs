@@ -5,8 +5,8 @@
 //! probabilities, the others by a continuous approximation: one uniform number and one power a draw, no table.
 //! Theta must be below 1, where the approximation ends; 0 is uniform.
 //!
-//! YCSB draws ranks this way and then scatters them over the keys with a hash ([`scatter`]), so that the popular keys are
-//! not neighbours. As there, two ranks may meet in one key and some keys are never drawn.
+//! YCSB draws ranks this way and then scatters them over the keys with a hash ([`scatter`]), so that the popular keys
+//! are not neighbours. As there, two ranks may meet in one key and some keys are never drawn.
 //!
 //! The trade-off: the sum of all weights costs one pass over `n` at the start; it then grows with `n` at the price of
 //! the new ranks alone. Powers come from the platform's mathematics library, so another platform may
@@ -100,7 +100,8 @@ pub(crate) fn check_theta(theta: f64) -> Result<(), WorkloadError> {
     if (0.0..1.0).contains(&theta) { Ok(()) } else { refuse("theta", theta, "0 (uniform) to below 1 is possible") }
 }
 
-/// Scatters ranks over 0 to `n` - 1: FNV-1a, 64 bits, of the rank's eight little-endian bytes, modulo `n`; 0 when `n` is 0.
+/// Scatters ranks over 0 to `n` - 1: FNV-1a, 64 bits, of the rank's eight little-endian bytes, modulo `n`; 0 when `n`
+/// is 0.
 #[must_use]
 #[inline]
 pub fn scatter(rank: u64, n: u64) -> u64 {
@@ -193,8 +194,8 @@ impl Chooser {
         }
     }
 
-    /// A key that is not in `taken`, which must leave one over. After a few draws it takes the next free key, so that strong
-    /// skew over few keys ends too.
+    /// A key that is not in `taken`, which must leave one over. After a few draws it takes the next free key, so that
+    /// strong skew over few keys ends too.
     #[inline]
     pub fn next_other(&self, random: &mut Random, taken: &[u64]) -> u64 {
         let mut key = self.next(random);

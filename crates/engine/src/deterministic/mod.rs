@@ -1,8 +1,8 @@
 //! The `deterministic` engine: batches planned in parallel, executed without locks, equivalent to batch order.
 //!
 //! A batch says beforehand what its transactions will touch (their access sets), so all conflicts can be settled before
-//! anything runs. HOBBES (section 3.3.3) puts transactions that conflict into later batches, which loses order and starves
-//! writers of hot records. Here order is kept, and a conflict costs nothing but its order. The cheapest plan
+//! anything runs. HOBBES (section 3.3.3) puts transactions that conflict into later batches, which loses order and
+//! starves writers of hot records. Here order is kept, and a conflict costs nothing but its order. The cheapest plan
 //! that a batch allows is taken:
 //!
 //! | plan | when | how |
@@ -12,8 +12,8 @@
 //! | partitioned | every transaction has one access, or is separable | records are dealt out to partitions by hash; each partition runs its operations in batch order on one worker (`partition.rs`) |
 //! | graph or in order | anything else | a dependency graph over records, planned by partition; a transaction runs when what is before it has run (`graph.rs`); or one worker for all, whichever has been faster lately (`tuner.rs`) |
 //!
-//! In the first three, nothing is locked, counted or waited for while transactions execute; a hot record is simply a busy
-//! partition. A *dependent* transaction, whose access set needs values from the database, runs alone between two
+//! In the first three, nothing is locked, counted or waited for while transactions execute; a hot record is simply a
+//! busy partition. A *dependent* transaction, whose access set needs values from the database, runs alone between two
 //! parts of its batch.
 //!
 //! Serial order: the order of the blocks in the batch.
@@ -42,8 +42,8 @@ use partition::Partitions;
 use pipeline::Pipeline;
 use tuner::Tuner;
 
-/// Bytes of blocks that are partitioned at a time: about what the caches nearest to the workers hold, because a block that
-/// was dealt out is soon read again.
+/// Bytes of blocks that are partitioned at a time: about what the caches nearest to the workers hold, because a block
+/// that was dealt out is soon read again.
 const PARTITIONED_BYTES: usize = 1 << 20;
 
 /// How far ahead of a walk over blocks their headers are prefetched.

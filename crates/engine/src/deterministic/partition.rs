@@ -275,8 +275,8 @@ impl Stages<'_> {
     }
 }
 
-/// First stage of an item: prefetches its bucket and its part of the block. Returns the bucket's address, the key's hash if it is
-/// not `stable`, or the row of a piece.
+/// First stage of an item: prefetches its bucket and its part of the block. Returns the bucket's address, the key's
+/// hash if it is not `stable`, or the row of a piece.
 #[inline(always)]
 fn start(core: &Core, blocks: Blocks, item: &Item, stable: bool, lines: &mut Lines) -> u64 {
     let registered = registered(core, item);

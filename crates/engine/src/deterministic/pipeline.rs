@@ -1,10 +1,10 @@
 //! Transactions in order on one worker, with look-ups running ahead.
 //!
-//! Transactions go through three stages in groups: the first computes keys and prefetches index buckets, the
-//! second finds rows and prefetches the lines that will be touched, the third executes, strictly in order. While a group
-//! is executed the next one's rows and the buckets of the one after it are on their way. So the misses
-//! of many transactions overlap while their effects do not, and no context is ever switched. It is what a planner's
-//! knowledge of access sets buys: BionicDB (section 4.5) and coroutine engines must suspend transactions instead.
+//! Transactions go through three stages in groups: the first computes keys and prefetches index buckets, the second
+//! finds rows and prefetches the lines that will be touched, the third executes, strictly in order. While a group is
+//! executed the next one's rows and the buckets of the one after it are on their way. So the misses of many
+//! transactions overlap while their effects do not, and no context is ever switched. It is what a planner's knowledge
+//! of access sets buys: BionicDB (section 4.5) and coroutine engines must suspend transactions instead.
 //!
 //! Stages take whole groups in turn, not transactions, because a processor overlaps only what is within its reorder
 //! window: translations of addresses above all, which a prefetch waits for.
@@ -22,8 +22,8 @@ use crate::host_engine::Core;
 use crate::recipe::Lines;
 use crate::registry::{Registered, Registry};
 
-/// What is known of the transactions between the first and the third stage, one word an access: see [`crate::recipe::Recipe::start`] and
-/// [`crate::recipe::Recipe::look_up`].
+/// What is known of the transactions between the first and the third stage, one word an access: see
+/// [`crate::recipe::Recipe::start`] and [`crate::recipe::Recipe::look_up`].
 #[derive(Debug, Default)]
 pub(super) struct Pipeline {
     words: Vec<u64>,
@@ -57,7 +57,8 @@ impl Pipeline {
         self.words.resize(self.slots * self.width, 0);
     }
 
-    /// Executes blocks `range`; the caller has them, and all they touch, for itself. `window` zero: without looking ahead.
+    /// Executes blocks `range`; the caller has them, and all they touch, for itself. `window` zero: without looking
+    /// ahead.
     pub(super) fn run(
         &mut self,
         core: &Core,

@@ -1,9 +1,9 @@
 //! Which plan is faster, by measurement.
 //!
-//! Planning a dependency graph costs more than executing a short transaction, so whether several workers beat one depends on
-//! the procedures, the machine and the number of workers. Results are the same either way, so the engine simply
-//! tries both: each plan once at first, then the one that took less time for a transaction, and every so often the other, in case
-//! things have changed.
+//! Planning a dependency graph costs more than executing a short transaction, so whether several workers beat one
+//! depends on the procedures, the machine and the number of workers. Results are the same either way, so the engine
+//! simply tries both: each plan once at first, then the one that took less time for a transaction, and every so often
+//! the other, in case things have changed.
 
 use std::time::Duration;
 

@@ -4,15 +4,16 @@
 //! access; all locks are kept to the end. Nothing is planned and no scheduler is asked. What happens when a lock is
 //! held is the [policy](crate::contract::LockPolicy).
 //!
-//! **Keys without rows.** A look-up that finds nothing, and an insert, must keep others from inserting the key. They put a
-//! *ghost* into the index, a row in state absent, and lock that. Ghosts that nobody turned into rows are unlinked when the
-//! batch is over and nobody runs. A removal leaves a ghost too.
+//! **Keys without rows.** A look-up that finds nothing, and an insert, must keep others from inserting the key. They
+//! put a *ghost* into the index, a row in state absent, and lock that. Ghosts that nobody turned into rows are unlinked
+//! when the batch is over and nobody runs. A removal leaves a ghost too.
 //!
 //! **Scans.** A table has a lock of its own for two groups: scans, and transactions that insert or remove. A scan also
 //! locks the rows that it reads.
 //!
-//! **Interleaving.** A worker keeps several transactions in flight (`worker.rs`); a RET prefetches the bucket, then the row, and
-//! only then locks, so that misses of different transactions overlap and locks are held for as short as possible.
+//! **Interleaving.** A worker keeps several transactions in flight (`worker.rs`); a RET prefetches the bucket, then the
+//! row, and only then locks, so that misses of different transactions overlap and locks are held for as short as
+//! possible.
 //!
 //! Serial order: ascending stamp ([`lockwork_locking::word`]).
 

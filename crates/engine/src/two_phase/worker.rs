@@ -159,7 +159,8 @@ impl Worker {
             effects: &mut slot.effects,
             ghosts,
         };
-        // SAFETY: the windows are wide enough, the block is this worker's, and the host answers with rows it has locked.
+        // SAFETY: the windows are wide enough, the block is this worker's, and the host answers with rows it has
+        // locked.
         let stop = unsafe {
             run(&registered.program, &mut slot.context, &mut slot.registers, &mut slot.cps, block, &mut host)
         };

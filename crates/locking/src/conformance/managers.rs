@@ -1,9 +1,9 @@
 //! The managers of this crate as scripts see them.
 //!
 //! - [`Queue`]: every `acquire` is an owner.
-//! - [`Batch`]: every `acquire` is a transaction that arrives in the current batch. Free means granted; chained waits for
-//!   the member in front; deferred waits for the next batch, which begins when all of this one have released. Members
-//!   of a chain run one by one, so readers behind a writer are not granted together.
+//! - [`Batch`]: every `acquire` is a transaction that arrives in the current batch. Free means granted; chained waits
+//!   for the member in front; deferred waits for the next batch, which begins when all of this one have released.
+//!   Members of a chain run one by one, so readers behind a writer are not granted together.
 //! - [`Words`]: two-phase words under one of three policies. Who waits is polled after every release.
 //! - [`GroupWords`]: the group locks of whole tables; they refuse instead of waiting.
 

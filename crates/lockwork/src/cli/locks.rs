@@ -39,8 +39,8 @@ pub(super) fn stream(settings: &Settings) -> Result<Vec<Access>, Failure> {
     Ok((0..settings.transactions).map(|_| access()).collect())
 }
 
-/// Locks granted and released a second by the batch manager, checked: everybody is granted once, and on every record whoever
-/// conflicts comes in the order of the input.
+/// Locks granted and released a second by the batch manager, checked: everybody is granted once, and on every record
+/// whoever conflicts comes in the order of the input.
 pub(super) fn batch(settings: &Settings, accesses: &[Access]) -> Result<f64, Failure> {
     let config = BatchConfig::new(settings.records, settings.batch);
     let mut locks = BatchLocks::new(config).map_err(Failure::usage)?;

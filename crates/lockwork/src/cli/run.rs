@@ -1,8 +1,8 @@
 //! Runs a workload on an engine: prepare, run, verify.
 //!
-//! All calls are made before the clock starts, as in HOBBES (section 3.2), so that what is measured is the engine. If the time is not
-//! over when the input is, the same batches run again; a workload that inserts rows runs once, because a
-//! second pass would insert the same keys.
+//! All calls are made before the clock starts, as in HOBBES (section 3.2), so that what is measured is the engine. If
+//! the time is not over when the input is, the same batches run again; a workload that inserts rows runs once, because
+//! a second pass would insert the same keys.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

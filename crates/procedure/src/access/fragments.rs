@@ -1,9 +1,9 @@
 //! Separable procedures: one independent piece an access.
 //!
-//! An engine that gives every range of keys to one worker would like to run each row's part of a transaction where
-//! the row is, without waiting for the other parts. That is possible when the parts do not meet. Every instruction
-//! gets an *owner*: the row whose value it uses, or nobody when it depends on arguments alone (then every piece that needs
-//! it repeats it). An instruction with two owners, a byte of the block written by one and used by another, or a way to
+//! An engine that gives every range of keys to one worker would like to run each row's part of a transaction where the
+//! row is, without waiting for the other parts. That is possible when the parts do not meet. Every instruction gets an
+//! *owner*: the row whose value it uses, or nobody when it depends on arguments alone (then every piece that needs it
+//! repeats it). An instruction with two owners, a byte of the block written by one and used by another, or a way to
 //! abort that the planner cannot see from the arguments, ends the attempt.
 //!
 //! **Guarantee.** When every row exists and every [`ArgumentCheck`] passes, running all fragments, each once, has the

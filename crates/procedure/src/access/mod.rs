@@ -20,7 +20,8 @@
 //! the row is, in any order: the common case of key-value workloads such as YCSB.
 //!
 //! The rooms: `flow` (what an instruction reads and writes, and where control goes), `ranges` (which block bytes it can
-//! mean), `straight`, `fragments` and `moves`, `taint` (what depends on rows), `slice` (what is left without that), `explain`.
+//! mean), `straight`, `fragments` and `moves`, `taint` (what depends on rows), `slice` (what is left without that),
+//! `explain`.
 
 mod explain;
 mod flow;

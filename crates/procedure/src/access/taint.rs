@@ -9,8 +9,8 @@
 //! - **Skipped.** All ways from it come together again before the next DB instruction. What lies between is left out of
 //!   the slice, and what it assigns is tainted (the immediate post-dominator, and control dependence as in
 //!   Ferrante, Ottenstein and Warren, 1987).
-//! - **Forced.** Only one side can reach a DB instruction (the other ends, or aborts: a balance that is too low). The slice
-//!   takes that side, which names a superset.
+//! - **Forced.** Only one side can reach a DB instruction (the other ends, or aborts: a balance that is too low). The
+//!   slice takes that side, which names a superset.
 //! - Otherwise the accesses themselves differ, and the procedure is dependent. So it is when a loop would end only by
 //!   such a decision, because then the slice would not.
 //!

@@ -46,8 +46,8 @@ pub struct FormatError {
 /// The bytes of a procedure.
 ///
 /// # Panics
-/// When a name is longer than 65,535 bytes or there are more than 65,535 tables or fields of a kind: [`super::assemble`] and
-/// [`decode`] make no such procedure.
+/// When a name is longer than 65,535 bytes or there are more than 65,535 tables or fields of a kind:
+/// [`super::assemble`] and [`decode`] make no such procedure.
 #[must_use]
 pub fn encode(procedure: &Procedure) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();

@@ -15,8 +15,8 @@ use crate::schema::{Catalog, Column, ColumnType, TableSchema};
 /// The text of a procedure. A table that `catalog` does not know is declared `opaque`, and its columns are numbers.
 ///
 /// [`super::assemble`], with the same catalogue, gives the same procedure back if [`super::assemble`] or
-/// [`super::decode`] made it. Of another, with names that are none, fields that lie elsewhere, or handlers that are not in
-/// order, this is a text to read.
+/// [`super::decode`] made it. Of another, with names that are none, fields that lie elsewhere, or handlers that are not
+/// in order, this is a text to read.
 #[must_use]
 pub fn disassemble(procedure: &Procedure, catalog: &(impl Catalog + ?Sized)) -> String {
     let schemas: Vec<_> = procedure.tables.iter().map(|name| catalog.table(name).map(|(_, schema)| schema)).collect();

@@ -1,8 +1,8 @@
 //! Which table a row handle belongs to, as far as a reader can tell; the disassembler names columns by it.
 //!
-//! Nothing rests on this: an offset that is named after the wrong table would still assemble to the same offset. But
-//! it would mislead, so a register has a table only where one can be seen: the answer last put there
-//! since the last label, or, where control may come from elsewhere, the only table whose handles the register ever holds.
+//! Nothing rests on this: an offset that is named after the wrong table would still assemble to the same offset. But it
+//! would mislead, so a register has a table only where one can be seen: the answer last put there since the last label,
+//! or, where control may come from elsewhere, the only table whose handles the register ever holds.
 
 use crate::isa::{Instruction, Opcode};
 

@@ -1,5 +1,6 @@
 //! The language, its errors, and round trips.
 
+use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
@@ -193,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0_usize..500, byte: u8) {
+    fn no_bytes_make_the_decoder_panic(bytes in vec(any::<u8>(), 0..200), at in 0_usize..500, byte: u8) {
         let _ = decode(&[b"LWP1".as_slice(), &bytes].concat());
         let mut mutated = encode(&assemble(TRANSFER, none().as_slice()).unwrap().procedure);
         let place = at % mutated.len();

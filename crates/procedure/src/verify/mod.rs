@@ -12,8 +12,8 @@
 //!    instruction is awaited exactly once on every path.
 //! 4. **Facts**: which instructions can abort, and which writes of rows must be able to be taken back.
 //!
-//! The trade-off is that of every such verifier: a sound procedure whose proof needs more than intervals is refused. CHECK is
-//! the way out: it bounds a value at run time, and the verifier believes it from there on.
+//! The trade-off is that of every such verifier: a sound procedure whose proof needs more than intervals is refused.
+//! CHECK is the way out: it bounds a value at run time, and the verifier believes it from there on.
 
 mod flow;
 mod loops;

@@ -1,9 +1,9 @@
 //! What a YCSB workload is: sizes, proportions, skew, and the presets of the papers.
 //!
 //! Sources: Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010 (workloads A to F); HOBBES,
-//! sections 3 and 4 (A and B, skew 0.1, 0.5 and 0.9); BionicDB, section 5.1 (16 accesses a transaction, an 8-byte key and
-//! 1 KB of payload, 300,000 rows; C, and E with scans of 50 rows alone). What a paper did not run follows YCSB
-//! with that paper's sizes.
+//! sections 3 and 4 (A and B, skew 0.1, 0.5 and 0.9); BionicDB, section 5.1 (16 accesses a transaction, an 8-byte key
+//! and 1 KB of payload, 300,000 rows; C, and E with scans of 50 rows alone). What a paper did not run follows YCSB with
+//! that paper's sizes.
 
 use lockwork_procedure::schema::{ColumnType, MAX_COLUMNS, TableSchema};
 
@@ -127,8 +127,8 @@ impl YcsbConfig {
         Ok(config)
     }
 
-    /// Workload `letter` ('a' to 'f') as HOBBES runs it: 1,000,000 rows of 8 fields of 64 bytes, one operation on one field a
-    /// transaction, skew 0.5.
+    /// Workload `letter` ('a' to 'f') as HOBBES runs it: 1,000,000 rows of 8 fields of 64 bytes, one operation on one
+    /// field a transaction, skew 0.5.
     ///
     /// # Errors
     /// [`WorkloadError::Option`] for another letter.
@@ -136,8 +136,8 @@ impl YcsbConfig {
         Self::preset("hobbes", letter)
     }
 
-    /// Workload `letter` ('a' to 'f') as BionicDB runs it: 300,000 rows of 16 fields of 64 bytes, 16 operations a transaction;
-    /// for E one scan of 50 rows and nothing else.
+    /// Workload `letter` ('a' to 'f') as BionicDB runs it: 300,000 rows of 16 fields of 64 bytes, 16 operations a
+    /// transaction; for E one scan of 50 rows and nothing else.
     ///
     /// # Errors
     /// [`WorkloadError::Option`] for another letter.
@@ -178,7 +178,8 @@ impl YcsbConfig {
     /// Whether everything is possible.
     ///
     /// # Errors
-    /// [`WorkloadError::Option`] with the option, its value and what is possible; [`WorkloadError::Schema`] when the rows fit no table.
+    /// [`WorkloadError::Option`] with the option, its value and what is possible; [`WorkloadError::Schema`] when the
+    /// rows fit no table.
     pub fn validate(&self) -> Result<(), WorkloadError> {
         within("fields", u64::from(self.fields), 1, MAX_COLUMNS as u64 - 1)?;
         within("field_bytes", u64::from(self.field_bytes), 1, 65_000)?;

@@ -1,8 +1,8 @@
 //! YCSB: single rows read, written, inserted and scanned, alone or several a transaction.
 //!
 //! The generator draws, for every transaction, how many operations of each kind it has, then keys (distinct within the
-//! transaction), fields and values. New keys go upward from the loaded ones; they are read from the next [`Workload::fill`]
-//! on, when engines that run batch after batch have surely inserted them.
+//! transaction), fields and values. New keys go upward from the loaded ones; they are read from the next
+//! [`Workload::fill`] on, when engines that run batch after batch have surely inserted them.
 //!
 //! The rooms: `config` (what is wanted), `shape` (the procedures), `check` (what must hold).
 

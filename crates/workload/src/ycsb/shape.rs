@@ -1,8 +1,8 @@
 //! The procedures of a YCSB configuration, as assembly text.
 //!
-//! One procedure for every way to split a transaction's operations among the kinds; with one operation a transaction also
-//! one for every field, whose offset is then a constant. A procedure computes and checks its field indexes, then issues all
-//! its DB instructions, then awaits them, then works on the rows in the same order, then commits. So the
+//! One procedure for every way to split a transaction's operations among the kinds; with one operation a transaction
+//! also one for every field, whose offset is then a constant. A procedure computes and checks its field indexes, then
+//! issues all its DB instructions, then awaits them, then works on the rows in the same order, then commits. So the
 //! look-ups overlap, nothing can abort once a row has been written, and procedures of reads and updates alone are
 //! separable ([`lockwork_procedure::access`]).
 //!

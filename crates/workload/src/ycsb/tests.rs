@@ -1,3 +1,5 @@
+//! Tests of the YCSB procedures, their calls and their checks.
+
 use lockwork_procedure::program::Field;
 
 use super::*;
