@@ -142,15 +142,24 @@ impl Transfer {
     /// As [`TransferConfig::validate`].
     pub fn new(config: TransferConfig) -> Result<Self, WorkloadError> {
         config.validate()?;
-        let columns = [("id", ColumnType::I64), ("balance", ColumnType::I64)];
         let distribution = if config.theta > 0.0 { Distribution::Zipfian } else { Distribution::Uniform };
         Ok(Self {
-            schema: TableSchema::new("accounts", &columns, 1, false)?,
+            schema: Self::schema(),
             bound: None,
             random: Random::stream(config.seed, 0),
             chooser: Chooser::new(distribution, config.accounts, config.theta)?,
             config,
         })
+    }
+
+    /// The table of accounts.
+    ///
+    /// # Panics
+    /// Never: the schema is sound.
+    #[must_use]
+    pub fn schema() -> TableSchema {
+        let columns = [("id", ColumnType::I64), ("balance", ColumnType::I64)];
+        TableSchema::new("accounts", &columns, 1, false).expect("a sound schema")
     }
 
     /// What it was made from.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options};
+use lockwork_locking::batch::Access;
 use lockwork_memory::Pages;
 use lockwork_workload::Workload;
 use lockwork_workload::properties::{Properties, YcsbRun, parse};
@@ -12,6 +13,7 @@ use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{Kind, ReadScope, Ycsb, YcsbConfig};
 use serde_json::json;
 
+use super::progress::Live;
 use super::report::{Environment, Output, Report};
 use super::run::{Plan, check_memory, run};
 use super::{Failure, Outcome, chart, locks, memory, print};
@@ -128,25 +130,6 @@ pub(super) struct Arguments {
     out: Option<PathBuf>,
 }
 
-/// A line on standard error that replaces itself, on a terminal only.
-pub(super) fn progress(name: &str) -> impl FnMut(&str) + use<> {
-    use std::io::{IsTerminal, Write};
-    let shown = std::io::stderr().is_terminal();
-    let name = name.to_string();
-    move |what| {
-        if shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K{name}: {what}");
-        }
-    }
-}
-
-pub(super) fn clear_progress() {
-    use std::io::{IsTerminal, Write};
-    if std::io::stderr().is_terminal() {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
-}
-
 pub(super) fn command(arguments: &Arguments) -> Outcome {
     match arguments.workload.as_str() {
         "locks" => return bench_locks(arguments),
@@ -167,11 +150,15 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "pages": format!("{:?}", options.pages).to_lowercase(), "seed": arguments.seed,
     });
     let mut report = Report { schema: 1, environment: Environment::read(), settings, runs: Vec::new() };
-    for kind in kinds {
-        let mut progress = progress(kind.name());
-        report.runs.push(run(kind, options, make()?, &plan, &mut progress)?);
-        clear_progress();
+    // Before minutes of work, not after.
+    if let Some(folder) = &arguments.out {
+        std::fs::create_dir_all(folder).map_err(|error| Failure::usage(format!("{}: {error}", folder.display())))?;
     }
+    let live = Live::new(kinds.iter().map(|kind| kind.name()));
+    for (row, &kind) in kinds.iter().enumerate() {
+        report.runs.push(run(kind, options, make()?, &plan, &mut |what| live.show(row, what))?);
+    }
+    drop(live);
     print(&report.render(arguments.output))?;
     if let Some(folder) = &arguments.out {
         save(folder, &report)?;
@@ -230,6 +217,7 @@ fn workload(arguments: &Arguments, options: &Options) -> Result<(Make, Plan, Str
             ..default
         };
         config.validate().map_err(Failure::usage)?;
+        check_memory(&Transfer::schema(), config.accounts)?;
         (Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(Failure::usage)?))), 2, true, None)
     } else {
         let (config, count) = ycsb(arguments, options)?;
@@ -379,17 +367,17 @@ fn bench_locks(arguments: &Arguments) -> Outcome {
         writes,
         seed: arguments.seed,
     };
+    type Measure = fn(&locks::Settings, &[Access]) -> Result<f64, Failure>;
+    let managers = arguments.manager.iter().map(|name| match name.as_str() {
+        "queue" => Ok((name, locks::queue as Measure)),
+        "batch" => Ok((name, locks::batch as Measure)),
+        other => Err(Failure::usage(format!("no lock manager is called '{other}'; there are queue and batch"))),
+    });
+    let managers: Vec<(&String, Measure)> = managers.collect::<Result<_, _>>()?;
     let accesses = locks::stream(&settings)?;
     let limit = memory::measure(Pages::Huge, 1, arguments.seed)?.one_line_m_per_s * 1e6;
     let mut runs = Vec::new();
-    for manager in &arguments.manager {
-        let rate = match manager.as_str() {
-            "queue" => locks::queue as fn(&_, &_) -> _,
-            "batch" => locks::batch,
-            other => {
-                return Err(Failure::usage(format!("no lock manager is called '{other}'; there are queue and batch")));
-            }
-        };
+    for (manager, rate) in managers {
         let mut rates = (0..3).map(|_| rate(&settings, &accesses)).collect::<Result<Vec<f64>, _>>()?;
         rates.sort_by(f64::total_cmp);
         runs.push((manager.clone(), rates[1]));

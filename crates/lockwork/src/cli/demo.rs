@@ -13,7 +13,7 @@ use lockwork_workload::Workload;
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
 
-use super::bench::{clear_progress, progress};
+use super::progress::Live;
 use super::report::{Environment, Run};
 use super::run::{Plan, input, prepare, run};
 use super::{Failure, Outcome, chart, print};
@@ -56,7 +56,9 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
         print(&format!("\n{title}\n"))?;
         print(&format!("{:<20} {:>14} {:>10} {:>10}  checks\n", "engine", "txn/s", "p50 us", "p99 us"))?;
         let mut runs = Vec::new();
-        for &kind in EngineKind::ALL {
+        let live = Live::new(EngineKind::ALL.iter().map(|kind| kind.name()));
+        let mut lines = String::new();
+        for (row, &kind) in EngineKind::ALL.iter().enumerate() {
             let plan = Plan {
                 transactions,
                 batch: 4096,
@@ -65,10 +67,12 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
                 operations,
                 repeatable: true,
             };
+            live.show(row, "comparing with serial replay");
             let replayed = equivalent(kind, options, make)?;
-            let run = run(kind, options, make()?, &plan, &mut progress(kind.name()))?;
-            clear_progress();
-            print(&line(&run, &replayed))?;
+            let run = run(kind, options, make()?, &plan, &mut |what| live.show(row, what))?;
+            let line = line(&run, &replayed);
+            live.show(row, line[20..].trim_end());
+            lines.push_str(&line);
             if !run.verified {
                 failed.push(format!("{name} on {}: {}", run.engine, run.verification));
             }
@@ -77,6 +81,8 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
             }
             runs.push(run);
         }
+        drop(live);
+        print(&lines)?;
         save(arguments, name, title, &runs)?;
     }
     print(&format!(

@@ -7,6 +7,7 @@ mod doctor;
 mod locks;
 mod memory;
 mod procedure;
+mod progress;
 mod report;
 mod run;
 

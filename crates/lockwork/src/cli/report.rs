@@ -66,6 +66,19 @@ impl Latency {
     }
 }
 
+/// Memory of the tables after loading, in MiB.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Memory {
+    /// Keys and values alone.
+    pub(super) row_images: f64,
+    /// Reserved for rows, headers and alignment included.
+    pub(super) rows: f64,
+    /// Reserved for indexes.
+    pub(super) index: f64,
+    /// By how much loading made the process grow.
+    pub(super) resident: f64,
+}
+
 /// What one engine did.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
@@ -79,8 +92,7 @@ pub(super) struct Run {
     pub(super) conflicts: u64,
     pub(super) planning_share: f64,
     pub(super) payload_bytes_per_txn: u32,
-    pub(super) rows_mib: f64,
-    pub(super) index_mib: f64,
+    pub(super) memory_mib: Memory,
     pub(super) verified: bool,
     pub(super) verification: String,
     pub(super) digest: String,
@@ -164,6 +176,17 @@ impl Report {
                 run.conflicts,
                 run.planning_share * 100.0,
                 if run.verified { &run.verification } else { "NO" },
+            ));
+        }
+        if let Some(run) = self.runs.first() {
+            let (bytes, m) = (run.payload_bytes_per_txn, &run.memory_mib);
+            text.push_str(&format!(
+                "{bytes} payload bytes read or written a transaction; {:.0} MiB of row images, {:.0} MiB of indexes, \
+                 {:.0} MiB resident: {:.2} times\n",
+                m.row_images,
+                m.index,
+                m.resident,
+                m.resident / (m.row_images + m.index)
             ));
         }
         for run in &self.runs {

@@ -8,13 +8,15 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lockwork_engine::{Engine, EngineKind, Options, Tally, create};
+use lockwork_memory::bytes_resident;
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::schema::TableSchema;
 use lockwork_workload::Workload;
 
 use super::Failure;
-use super::report::{Latency, Run, abort_name};
+use super::chart::grouped;
+use super::report::{Latency, Memory, Run, abort_name};
 
 /// Batches handed over before the first is taken back.
 const AHEAD: usize = 3;
@@ -157,7 +159,9 @@ pub(super) fn run(
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Run, Failure> {
+    let before = bytes_resident().unwrap_or(0);
     let mut engine = prepare(kind, options, &mut *workload, progress)?;
+    let resident = bytes_resident().unwrap_or(0).saturating_sub(before);
     progress("making calls");
     let mut batches = input(&mut *workload, plan)?;
     let warmup = if plan.repeatable { plan.warmup } else { 0 };
@@ -167,7 +171,12 @@ pub(super) fn run(
     let mut passes: Vec<Pass> = Vec::new();
     let mut spent = Duration::ZERO;
     while passes.is_empty() || (plan.repeatable && spent < plan.time) {
-        progress(&format!("running, {:.1} s", spent.as_secs_f64()));
+        if let Some(last) = passes.last() {
+            let rate = plan.transactions as f64 / last.elapsed.as_secs_f64();
+            progress(&format!("{:>14} txn/s, running for {:.1} s", grouped(rate), spent.as_secs_f64()));
+        } else {
+            progress("running");
+        }
         let done = pass(&mut *engine, &mut batches)?;
         spent += done.elapsed;
         passes.push(done);
@@ -189,6 +198,12 @@ pub(super) fn run(
     let sum = |of: fn(&Pass) -> u64| passes.iter().map(of).sum::<u64>();
     let mut memory = lockwork_storage::TableMemory::default();
     engine.with_database(&mut |database| memory = database.memory()).map_err(Failure::usage)?;
+    let schemas = workload.schemas().into_iter().enumerate();
+    let bytes = |schema: &TableSchema| -> u64 {
+        schema.columns().iter().map(|column| u64::from(column.column_type.width())).sum()
+    };
+    let images = schemas.map(|(table, schema)| workload.row_count(table) * bytes(&schema)).sum();
+    let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
     Ok(Run {
         engine: engine.name().to_string(),
         throughput_txn_per_s: rate,
@@ -200,8 +215,12 @@ pub(super) fn run(
         conflicts: tally.conflicts,
         planning_share: sum(|pass| pass.planning_ns) as f64 / sum(|pass| pass.total_ns).max(1) as f64,
         payload_bytes_per_txn: workload.payload_bytes(),
-        rows_mib: memory.rows_bytes as f64 / 1048576.0,
-        index_mib: (memory.index_bytes + memory.ordered_bytes) as f64 / 1048576.0,
+        memory_mib: Memory {
+            row_images: mib(images),
+            rows: mib(memory.rows_bytes as u64),
+            index: mib((memory.index_bytes + memory.ordered_bytes) as u64),
+            resident: mib(resident),
+        },
         verified,
         verification,
         digest: engine.digest().map_err(Failure::usage)?.to_string(),

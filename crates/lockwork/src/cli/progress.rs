@@ -1,0 +1,38 @@
+//! What is going on, for somebody who watches: on standard error, on a terminal only.
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// A table of rows that are drawn in place, one for each name. Gone from the screen when dropped.
+pub(super) struct Live {
+    screen: MultiProgress,
+    rows: Vec<(String, ProgressBar)>,
+}
+
+impl Live {
+    /// A table with a row for every name, all waiting.
+    pub(super) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let screen = MultiProgress::new();
+        let style = ProgressStyle::with_template("{wide_msg}").expect("a constant template");
+        let row = |name: &str| {
+            let bar = screen.add(ProgressBar::new_spinner().with_style(style.clone()));
+            (name.to_string(), bar)
+        };
+        let live = Self { rows: names.into_iter().map(row).collect(), screen };
+        (0..live.rows.len()).for_each(|row| live.show(row, "waiting"));
+        live
+    }
+
+    /// Replaces what stands behind the name of a row.
+    pub(super) fn show(&self, row: usize, what: &str) {
+        let (name, bar) = &self.rows[row];
+        bar.set_message(format!("{name:<20} {what}"));
+        bar.tick();
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // A terminal that has gone away is no error.
+        let _ = self.screen.clear();
+    }
+}

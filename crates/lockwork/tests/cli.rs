@@ -1,0 +1,198 @@
+//! The command as its users meet it: results in the promised form, mistakes named and refused with exit code 2.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn lockwork(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lockwork")).args(arguments).output().expect("the command starts")
+}
+
+/// A command line in one text; no argument of these tests holds a space.
+fn run(line: &str) -> Output {
+    lockwork(&line.split_whitespace().collect::<Vec<_>>())
+}
+
+fn json(line: &str) -> Value {
+    let output = run(line);
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// A folder of this test's own.
+fn folder(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+#[test]
+fn json_has_what_is_promised_on_every_engine() {
+    let all = "--engine serial,two-phase,deterministic-queue,deterministic";
+    for workload in [
+        "ycsb-a --records 2000",
+        "ycsb-e --records 500",
+        "ycsb-f --preset bionicdb --records 300",
+        "transfer --records 100",
+    ] {
+        let report = json(&format!("bench {workload} {all} --txns 2000 --batch 300 --time 0 --warmup 0 --output json"));
+        assert_eq!(report["schema"], 1);
+        assert!(report["environment"]["cores"].as_u64().unwrap() >= 1);
+        assert!(report["environment"]["commit"].is_string() && report["settings"]["seed"] == 1);
+        let runs = report["runs"].as_array().unwrap();
+        let names: Vec<&str> = runs.iter().map(|run| run["engine"].as_str().unwrap()).collect();
+        assert_eq!(names, ["serial", "two-phase", "deterministic-queue", "deterministic"]);
+        for run in runs {
+            assert!(run["throughput_txn_per_s"].as_f64().unwrap() > 0.0);
+            assert!(run["accesses_per_s"].as_f64().unwrap() >= run["throughput_txn_per_s"].as_f64().unwrap());
+            for quantile in ["p50", "p99", "p999", "max"] {
+                assert!(run["latency_us"][quantile].as_f64().unwrap() > 0.0, "{workload} {quantile}");
+            }
+            assert!(run["aborts"].is_object() && run["verified"] == true, "{workload}: {run}");
+            assert!(!run["digest"].as_str().unwrap().is_empty());
+        }
+        // Batch order is one order, so these agree to the bit.
+        assert!(runs[0]["digest"] == runs[2]["digest"] && runs[2]["digest"] == runs[3]["digest"], "{workload}");
+    }
+}
+
+#[test]
+fn locks_are_measured_and_checked() {
+    let report = json(
+        "bench locks --manager queue,batch --mix b --theta 0.9 --records 5000 --txns 20000 --batch 1000 --output json",
+    );
+    for run in report["runs"].as_array().unwrap() {
+        assert!(run["throughput_locks_per_s"].as_f64().unwrap() > 0.0 && run["verified"] == true, "{run}");
+    }
+}
+
+#[test]
+fn results_are_saved_as_json_csv_and_chart() {
+    let out = folder("saved");
+    let out = out.to_str().unwrap();
+    let output =
+        run(&format!("bench ycsb-c --records 500 --txns 500 --time 0 --engine deterministic --output csv --out {out}"));
+    assert!(output.status.success());
+    let csv = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(csv, std::fs::read_to_string(format!("{out}/result.csv")).unwrap());
+    assert_eq!(csv.lines().count(), 2);
+    assert!(std::fs::read_to_string(format!("{out}/throughput.svg")).unwrap().contains("deterministic"));
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(format!("{out}/result.json")).unwrap()).unwrap();
+    assert_eq!(saved["runs"][0]["verified"], true);
+}
+
+#[test]
+fn standard_property_files_run_as_they_are() {
+    let files = concat!(env!("CARGO_MANIFEST_DIR"), "/../workload/ycsb");
+    for letter in ["a", "b", "c", "d", "e", "f"] {
+        let line = format!(
+            "bench ycsb -P {files}/workload{letter} -p recordcount=300 -p operationcount=600 --engine deterministic"
+        );
+        let report = json(&format!("{line} --time 0 --warmup 0 --output json"));
+        assert_eq!(report["runs"][0]["verified"], true, "workload{letter}");
+    }
+    let output =
+        run(&format!("bench ycsb -P {files}/workloada -p recordcount=300 -p operationcount=60 -p what=1 --time 0"));
+    assert!(output.status.success(), "an unknown property is a warning");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("what"));
+}
+
+#[test]
+fn mistakes_are_named_and_refused() {
+    let file = folder("mistakes").join("some.bin");
+    std::fs::write(&file, [0xff, 0xfe, 0, 1]).unwrap();
+    let (file, nowhere) = (file.to_str().unwrap(), "/proc/nowhere/out");
+    let cases = [
+        ("bench ycsb-a --window 0", "window of 0"),
+        ("bench ycsb-a --window 5000", "1024"),
+        ("bench ycsb-a --batch 0", "--batch is 0"),
+        ("bench ycsb-a --txns 0", "--txns is 0"),
+        ("bench ycsb-a --threads 0", "0 threads"),
+        ("bench ycsb-a --threads 100000", "100000 threads"),
+        ("bench ycsb-a --theta 1", "theta"),
+        ("bench ycsb-a --theta=-0.1", "theta"),
+        ("bench ycsb-a --theta nan", "theta"),
+        ("bench transfer --theta 1.5", "theta"),
+        ("bench locks --theta 1", "theta"),
+        ("bench ycsb-a --time nan", "--time"),
+        ("bench ycsb-a --time inf", "--time"),
+        ("bench ycsb-a --time=-1", "--time"),
+        ("bench ycsb-a --records 0", "records"),
+        ("bench ycsb-a --records 100000000000", "MiB"),
+        ("bench transfer --records 100000000000", "MiB"),
+        ("bench ycsb-a --ops 100", "operations"),
+        ("bench ycsb-a --fields 0", "fields"),
+        ("bench ycsb-z", "z"),
+        ("bench nothing", "no workload is called 'nothing'"),
+        ("bench ycsb-a --engine warp", "warp"),
+        ("bench ycsb-a --preset silo", "silo"),
+        ("bench locks --manager none", "none"),
+        ("bench locks --mix c", "no mix is called 'c'"),
+        ("bench locks --batch 0", "--batch is 0"),
+        ("bench memory --threads 0", "--threads is 0"),
+        ("bench ycsb", "property file"),
+        ("bench ycsb -P /nowhere/at/all", "/nowhere/at/all"),
+        ("bench ycsb -p readproportion=2", "readproportion"),
+        ("bench ycsb -p recordcount=many", "recordcount"),
+        ("procedure check /nowhere/at/all", "/nowhere/at/all"),
+        ("procedure disassemble /", "/"),
+        ("nothing", "nothing"),
+    ];
+    let own = [
+        (format!("procedure check {file}"), "some.bin"),
+        (format!("procedure disassemble {file}"), "some.bin"),
+        (format!("bench ycsb -P {file}"), "some.bin"),
+        (format!("bench ycsb-c --records 100 --txns 100 --time 0 --out {nowhere}"), nowhere),
+    ];
+    let cases = cases.map(|(line, named)| (line.to_string(), named)).into_iter().chain(own);
+    for (line, named) in cases {
+        let output = run(&line);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
+        assert!(error.contains(named), "{line}: {error}");
+        assert!(output.stdout.is_empty() && !error.contains("panicked"), "{line}: {error}");
+    }
+}
+
+#[test]
+fn a_procedure_goes_to_bytes_and_back() {
+    let folder = folder("round");
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_string();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/transfer.lw");
+    let (first, text, second) = (path("first.bin"), path("text.lw"), path("second.bin"));
+    assert!(lockwork(&["procedure", "assemble", "-o", &first, source]).status.success());
+    let disassembled = lockwork(&["procedure", "disassemble", &first]);
+    assert!(disassembled.status.success(), "{}", String::from_utf8_lossy(&disassembled.stderr));
+    std::fs::write(&text, &disassembled.stdout).unwrap();
+    let again = lockwork(&["procedure", "assemble", "-o", &second, &text]);
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    assert_eq!(std::fs::read(&first).unwrap(), std::fs::read(&second).unwrap());
+    assert!(String::from_utf8_lossy(&again.stderr).contains("not verified, because the columns of table 'accounts'"));
+    let checked = lockwork(&["procedure", "check", source]);
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("straight"), "{checked:?}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let arguments = ["bench", "ycsb-c", "--records", "500", "--txns", "500", "--time", "0"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_lockwork"))
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !error.contains("panicked"), "{error}");
+}
+
+#[test]
+fn doctor_tells_about_the_machine() {
+    let output = run("doctor");
+    let text = String::from_utf8_lossy(&output.stdout).to_string();
+    assert!(output.status.success() && text.contains("huge pages") && text.contains("cores"), "{text}");
+    std::io::stdout().flush().expect("a place for the test's own output");
+}
