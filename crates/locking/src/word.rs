@@ -27,7 +27,8 @@ const EXCLUSIVE: u64 = 0xFFFF;
 const MOST_SHARED: u64 = 0xFFFE;
 const STAMP_SHIFT: u32 = 16;
 
-/// The largest stamp: about 281 million million.
+/// The largest stamp, about 281 million million: at a hundred million transactions a second, a month of them on one
+/// record.
 pub const MAX_STAMP: u64 = (1 << 48) - 1;
 
 /// How many hold the lock of this word: 0xFFFF means one, exclusively.
@@ -102,6 +103,7 @@ pub fn release_shared(word: &AtomicU64, with: u64) {
     let mut current = word.load(Ordering::Relaxed);
     loop {
         assert!((1..EXCLUSIVE).contains(&holders(current)), "a shared lock is released that nobody holds");
+        debug_assert!(with <= MAX_STAMP, "stamps have 48 bits");
         let next = (stamp(current).max(with) << STAMP_SHIFT) | (holders(current) - 1);
         match word.compare_exchange_weak(current, next, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
@@ -118,6 +120,7 @@ pub fn release_shared(word: &AtomicU64, with: u64) {
 pub fn release_exclusive(word: &AtomicU64, with: u64) {
     let current = word.load(Ordering::Relaxed);
     assert!(holders(current) == EXCLUSIVE, "an exclusive lock is released that nobody holds");
+    debug_assert!(with <= MAX_STAMP, "stamps have 48 bits");
     word.store(stamp(current).max(with) << STAMP_SHIFT, Ordering::Release);
 }
 
@@ -197,17 +200,17 @@ impl Age {
     /// The largest age. Ages begin at 1; a smaller one is older.
     pub const MAX: u64 = (1 << 56) - 1;
 
-    /// A holder tells its age, at once after it has taken the lock. `alone`: nobody held the lock before, so what
+    /// A holder tells its age, at once after it has taken the lock. `exclusive`: it holds the lock exclusively, so what
     /// stands there is of the past.
     #[inline]
-    pub fn publish(word: &AtomicU64, age: u64, alone: bool) {
+    pub fn publish(word: &AtomicU64, age: u64, exclusive: bool) {
         debug_assert!((1..=Self::MAX).contains(&age));
         let mut current = word.load(Ordering::Relaxed);
         loop {
             let published = current >> AGE_SHIFT;
-            // Another holder that was not alone may have come and published between our lock and now: an older age
-            // stays.
-            let oldest = if published == 0 || (alone && published > age) { age } else { published.min(age) };
+            // Another reader may have come and published between our lock and now: an older age stays, be it of
+            // the past.
+            let oldest = if published == 0 || exclusive { age } else { published.min(age) };
             let next = (oldest << AGE_SHIFT) | (current & NOT_AGE);
             match word.compare_exchange_weak(current, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -276,6 +279,8 @@ mod tests {
         assert!(Age::may_wait(&word, 6) && !Age::may_wait(&word, 7) && !Age::may_wait(&word, 8));
         Age::publish(&word, 9, false);
         assert!(!Age::may_wait(&word, 8), "the oldest holder counts");
+        Age::publish(&word, 9, true);
+        assert!(Age::may_wait(&word, 8), "who holds it alone is the oldest holder");
         Age::clear(&word);
         assert_eq!(word.load(Ordering::Relaxed), 1, "the low bits are somebody else's");
     }

@@ -253,18 +253,20 @@ impl LockingHost<'_> {
             {
                 if exclusive && !*mode {
                     let Ok(stamp) = word::try_upgrade(row.word()) else { return Grant::Conflict };
+                    if self.policy == LockPolicy::WaitDie {
+                        Age::publish(row.state(), self.age, true);
+                    }
                     self.effects.stamp = self.effects.stamp.max(stamp);
                     *mode = true;
                 }
                 return Grant::Held;
             }
         }
-        let alone = word::holders(row.word().load(Ordering::Relaxed)) == 0;
         let locked = if exclusive { word::try_exclusive(row.word()) } else { word::try_shared(row.word()) };
         match locked {
             Ok(stamp) => {
                 if self.policy == LockPolicy::WaitDie {
-                    Age::publish(row.state(), self.age, exclusive && alone);
+                    Age::publish(row.state(), self.age, exclusive);
                 }
                 self.effects.stamp = self.effects.stamp.max(stamp);
                 self.effects.held.push(Held::Row { row, exclusive });
