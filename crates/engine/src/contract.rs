@@ -119,6 +119,9 @@ pub enum EngineError {
     /// Two procedures of one name.
     #[error("a procedure '{0}' is registered already; choose another name")]
     DuplicateProcedure(String),
+    /// Procedure ids have 16 bits where they are counted by the million.
+    #[error("there are {MAX_PROCEDURES} procedures already, the most that an engine takes; '{0}' was not registered")]
+    TooManyProcedures(String),
     /// Tables and procedures change only while nothing is in flight.
     #[error("{0} batches are in flight; complete them before tables or procedures change")]
     Busy(usize),
@@ -136,6 +139,8 @@ pub enum EngineError {
     Worker(String),
 }
 
+/// The most procedures of an engine.
+pub const MAX_PROCEDURES: usize = 1 << 16;
 /// The most worker threads of an engine.
 pub const MAX_THREADS: usize = 256;
 /// The widest window.

@@ -13,7 +13,7 @@ use lockwork_procedure::verified::Verified;
 use lockwork_procedure::verify::verify;
 use lockwork_storage::{Database, Table};
 
-use crate::contract::EngineError;
+use crate::contract::{EngineError, MAX_PROCEDURES};
 use crate::recipe::Recipe;
 
 /// What a planner wants to know of a procedure at a glance.
@@ -92,6 +92,9 @@ impl Registry {
     pub fn register(&mut self, procedure: Procedure, database: &Database) -> Result<u32, EngineError> {
         if self.ids.contains_key(&procedure.name) {
             return Err(EngineError::DuplicateProcedure(procedure.name));
+        }
+        if self.procedures.len() >= MAX_PROCEDURES {
+            return Err(EngineError::TooManyProcedures(procedure.name));
         }
         let name = procedure.name.clone();
         let verified = verify(procedure, database)?;

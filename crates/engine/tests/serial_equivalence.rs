@@ -2,10 +2,12 @@
 //! replayed one after the other in that order, every call ends the same, answers the same, and leaves the same
 //! database.
 
+use lockwork_engine::contract::MAX_PROCEDURES;
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{ConflictPlan, Engine, EngineKind, Interleave, LockPolicy, Options, create};
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
+use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 
 /// A small generator (splitmix64), so that a seed replays a run.
@@ -236,6 +238,19 @@ fn engines_that_promise_batch_order_agree_to_the_bit() {
         })
         .collect();
     assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
+}
+
+#[test]
+fn there_is_a_last_procedure() {
+    let mut engine = create(EngineKind::Serial, Options::default()).unwrap();
+    let none: &[TableSchema] = &[];
+    let procedure = assemble("procedure p\nresult one: i64\nmov r1, 1\nstore r1, [one]\ncommit", none).unwrap().procedure;
+    for number in 0..MAX_PROCEDURES {
+        engine.register(Procedure { name: format!("p{number}"), ..procedure.clone() }).unwrap();
+    }
+    let refused = engine.register(Procedure { name: "more".into(), ..procedure }).unwrap_err();
+    assert!(refused.to_string().contains("'more' was not registered"), "{refused}");
+    assert_eq!(engine.procedure_id("more"), None);
 }
 
 #[test]

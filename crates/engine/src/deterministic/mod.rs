@@ -178,16 +178,17 @@ fn run_free(
     window: usize,
     stable: bool,
 ) {
-    const PIECE: usize = 512;
+    // Long enough for looking ahead to get going, short enough that nobody waits for the last one.
+    let length = (range.len() / (8 * team.size())).clamp(16, 512);
     let next = AtomicUsize::new(range.start);
     team.run(&|number| {
         let worker = &mut *workers[number].lock().expect("no worker panicked");
         loop {
-            let start = next.fetch_add(PIECE, Ordering::Relaxed);
+            let start = next.fetch_add(length, Ordering::Relaxed);
             if start >= range.end {
                 return;
             }
-            let piece = start..(start + PIECE).min(range.end);
+            let piece = start..(start + length).min(range.end);
             worker.pipeline.run(core, &mut worker.executor, blocks, piece, window, stable);
         }
     });

@@ -207,7 +207,8 @@ impl Deal<'_> {
     }
 }
 
-/// The procedure id of a block that was admitted; ids are dense, and a registry never has more than 65,536.
+/// The procedure id of a block that was admitted; ids are dense, and there are at most
+/// [`crate::contract::MAX_PROCEDURES`].
 #[inline(always)]
 fn procedure_of(block: *mut u8) -> u16 {
     // SAFETY: a block begins with its procedure id.
