@@ -244,7 +244,8 @@ fn engines_that_promise_batch_order_agree_to_the_bit() {
 fn there_is_a_last_procedure() {
     let mut engine = create(EngineKind::Serial, Options::default()).unwrap();
     let none: &[TableSchema] = &[];
-    let procedure = assemble("procedure p\nresult one: i64\nmov r1, 1\nstore r1, [one]\ncommit", none).unwrap().procedure;
+    let procedure =
+        assemble("procedure p\nresult one: i64\nmov r1, 1\nstore r1, [one]\ncommit", none).unwrap().procedure;
     for number in 0..MAX_PROCEDURES {
         engine.register(Procedure { name: format!("p{number}"), ..procedure.clone() }).unwrap();
     }

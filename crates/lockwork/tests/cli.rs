@@ -59,6 +59,19 @@ fn json_has_what_is_promised_on_every_engine() {
 }
 
 #[test]
+fn recycled_batches_make_the_same_calls_as_prepared_ones() {
+    let line = "bench ycsb-a --records 1000 --ops 4 --txns 3000 --batch 250 --time 0 --warmup 0 --output json";
+    let [prepared, recycled] = ["prepared", "recycled"].map(|input| json(&format!("{line} --input {input}")));
+    for (a, b) in prepared["runs"].as_array().unwrap().iter().zip(recycled["runs"].as_array().unwrap()) {
+        assert!(b["verified"] == true && a["committed"] == b["committed"], "{b}");
+        // Two-phase may choose another order each time.
+        assert!(a["digest"] == b["digest"] || a["engine"] == "two-phase", "{a} {b}");
+    }
+    let output = run("bench ycsb-d --records 1000 --txns 100 --input recycled");
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn locks_are_measured_and_checked() {
     let report = json(
         "bench locks --manager queue,batch --mix b --theta 0.9 --records 5000 --txns 20000 --batch 1000 --output json",

@@ -55,6 +55,12 @@ enum Conflicts {
     InOrder,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Source {
+    Prepared,
+    Recycled,
+}
+
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory
@@ -95,6 +101,9 @@ pub(super) struct Arguments {
     /// What two-phase does when a lock is held
     #[arg(long, value_enum, default_value = "ordered")]
     policy: Policy,
+    /// All batches prepared before the clock starts, or a few that are filled again while it runs, as a client would
+    #[arg(long, value_enum, default_value = "prepared")]
+    input: Source,
     /// How deterministic runs transactions of several records that cannot be cut into pieces
     #[arg(long, value_enum, default_value = "measured")]
     plan: Conflicts,
@@ -146,6 +155,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "batch": plan.batch, "transactions_per_pass": plan.transactions, "time_s": plan.time.as_secs_f64(),
         "warmup_passes": plan.warmup, "interleave": format!("{:?}", options.interleave).to_lowercase(),
         "window": options.window, "policy": format!("{:?}", options.policy).to_lowercase(),
+        "input": if plan.recycled { "recycled" } else { "prepared" },
         "plan": format!("{:?}", options.plan).to_lowercase(),
         "pages": format!("{:?}", options.pages).to_lowercase(), "seed": arguments.seed,
     });
@@ -244,7 +254,11 @@ fn workload(arguments: &Arguments, options: &Options) -> Result<(Make, Plan, Str
         return Err(Failure::usage(format!("--time is {}; 0 to 86400 seconds are possible", arguments.time)));
     }
     let time = Duration::from_secs_f64(arguments.time);
-    let plan = Plan { transactions, batch, time, warmup: 0, operations, repeatable };
+    let recycled = arguments.input == Source::Recycled;
+    if recycled && !repeatable {
+        return Err(Failure::usage("--input recycled is not possible for a workload that inserts: use prepared"));
+    }
+    let plan = Plan { transactions, batch, time, warmup: 0, operations, repeatable, recycled };
     Ok((make, plan, first.describe()))
 }
 

@@ -66,6 +66,7 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
                 warmup: 1,
                 operations,
                 repeatable: true,
+                recycled: false,
             };
             live.show(row, "comparing with serial replay");
             let replayed = equivalent(kind, options, make)?;
@@ -120,6 +121,7 @@ fn equivalent(kind: EngineKind, options: Options, make: Make<'_>) -> Result<Resu
         warmup: 0,
         operations: 1,
         repeatable: false,
+        recycled: false,
     };
     let (mut workload, mut same) = (make()?, make()?);
     let mut silent = |_: &str| {};

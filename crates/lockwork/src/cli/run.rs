@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use lockwork_engine::registry::Registered;
 use lockwork_engine::{Engine, EngineKind, Options, Tally, create};
 use lockwork_memory::bytes_resident;
 use lockwork_procedure::assembly::assemble;
-use lockwork_procedure::block::Batch;
+use lockwork_procedure::block::{Batch, HEADER_BYTES};
 use lockwork_procedure::schema::TableSchema;
 use lockwork_workload::Workload;
 
@@ -36,6 +37,74 @@ pub(super) struct Plan {
     pub(super) operations: u32,
     /// Whether a pass can be repeated.
     pub(super) repeatable: bool,
+    /// Whether a few batches are used again and again, instead of all being prepared.
+    pub(super) recycled: bool,
+}
+
+/// The calls of one pass.
+enum Input {
+    /// As batches, ready to be handed over.
+    Prepared(Vec<Batch>),
+    /// As arguments alone, which a few batches are filled with when they come back: the clock runs meanwhile.
+    Recycled(Calls, Vec<Batch>),
+}
+
+/// Procedure ids and arguments, one call after the other.
+struct Calls {
+    bytes: Vec<u8>,
+    /// Bytes of a call: four of procedure id, then arguments.
+    stride: usize,
+    count: usize,
+    /// Where a procedure's arguments end in its block.
+    ends: Vec<usize>,
+}
+
+impl Calls {
+    /// The calls in `batches`.
+    fn new(engine: &dyn Engine, batches: &[Batch]) -> Self {
+        let end = |registered: &Registered| registered.verified.procedure().layout().arguments_end as usize;
+        let ends: Vec<usize> = (0..).map_while(|id| Some(end(&*engine.procedure(id)?))).collect();
+        let stride = 4 + ends.iter().max().map_or(0, |end| end - HEADER_BYTES as usize);
+        let count = batches.iter().map(Batch::len).sum();
+        let mut bytes = vec![0; stride * count];
+        for (call, block) in bytes.chunks_mut(stride).zip(batches.iter().flat_map(Batch::blocks)) {
+            let arguments = &block.bytes()[HEADER_BYTES as usize..ends[block.procedure() as usize]];
+            call[..4].copy_from_slice(&block.procedure().to_le_bytes());
+            call[4..4 + arguments.len()].copy_from_slice(arguments);
+        }
+        Self { bytes, stride, count, ends }
+    }
+
+    /// Fills a batch with calls from `start` on; returns where it stopped.
+    fn fill(&self, batch: &mut Batch, start: usize) -> usize {
+        batch.clear();
+        let end = self.count.min(start + batch.capacity());
+        for call in self.bytes[start * self.stride..end * self.stride].chunks(self.stride) {
+            let procedure = u32::from_le_bytes(call[..4].try_into().expect("four bytes"));
+            let length = self.ends[procedure as usize] - HEADER_BYTES as usize;
+            let mut block = batch.push(procedure).expect("as many as there is room for");
+            block.bytes()[HEADER_BYTES as usize..][..length].copy_from_slice(&call[4..4 + length]);
+        }
+        end
+    }
+}
+
+impl Input {
+    fn new(engine: &dyn Engine, workload: &mut dyn Workload, plan: &Plan) -> Result<Self, Failure> {
+        let mut batches = input(workload, plan)?;
+        if !plan.recycled {
+            return Ok(Self::Prepared(batches));
+        }
+        let calls = Calls::new(engine, &batches);
+        batches.truncate(AHEAD + 1);
+        Ok(Self::Recycled(calls, batches))
+    }
+
+    /// Batches whose results can be looked at: all, or the last ones.
+    fn batches(&self) -> &[Batch] {
+        let (Self::Prepared(batches) | Self::Recycled(_, batches)) = self;
+        batches
+    }
 }
 
 /// An engine with the workload's tables, rows and procedures.
@@ -121,8 +190,13 @@ struct Pass {
     latencies: Vec<(u64, u64)>,
 }
 
-fn pass(engine: &mut dyn Engine, batches: &mut Vec<Batch>) -> Result<Pass, Failure> {
+fn pass(engine: &mut dyn Engine, input: &mut Input) -> Result<Pass, Failure> {
+    let (calls, batches) = match input {
+        Input::Prepared(batches) => (None, batches),
+        Input::Recycled(calls, batches) => (Some(calls), batches),
+    };
     let mut waiting: std::collections::VecDeque<Batch> = std::mem::take(batches).into();
+    let mut filled = 0;
     let mut started = std::collections::VecDeque::new();
     let mut pass = Pass {
         elapsed: Duration::ZERO,
@@ -134,8 +208,12 @@ fn pass(engine: &mut dyn Engine, batches: &mut Vec<Batch>) -> Result<Pass, Failu
     let start = Instant::now();
     loop {
         while started.len() < AHEAD
-            && let Some(batch) = waiting.pop_front()
+            && calls.as_ref().is_none_or(|calls| filled < calls.count)
+            && let Some(mut batch) = waiting.pop_front()
         {
+            if let Some(calls) = &calls {
+                filled = calls.fill(&mut batch, filled);
+            }
             started.push_back(Instant::now());
             engine.submit(batch).map_err(|refused| Failure::usage(refused.error))?;
         }
@@ -145,8 +223,13 @@ fn pass(engine: &mut dyn Engine, batches: &mut Vec<Batch>) -> Result<Pass, Failu
         pass.planning_ns += completed.report.planning_ns;
         pass.total_ns += completed.report.total_ns;
         pass.tally.add(&completed.report.tally);
-        batches.push(completed.batch);
+        if calls.is_some() {
+            waiting.push_back(completed.batch);
+        } else {
+            batches.push(completed.batch);
+        }
     }
+    batches.extend(waiting);
     pass.elapsed = start.elapsed();
     Ok(pass)
 }
@@ -163,10 +246,10 @@ pub(super) fn run(
     let mut engine = prepare(kind, options, &mut *workload, progress)?;
     let resident = bytes_resident().unwrap_or(0).saturating_sub(before);
     progress("making calls");
-    let mut batches = input(&mut *workload, plan)?;
+    let mut input = Input::new(&*engine, &mut *workload, plan)?;
     let warmup = if plan.repeatable { plan.warmup } else { 0 };
     for _ in 0..warmup {
-        pass(&mut *engine, &mut batches)?;
+        pass(&mut *engine, &mut input)?;
     }
     let mut passes: Vec<Pass> = Vec::new();
     let mut spent = Duration::ZERO;
@@ -177,12 +260,12 @@ pub(super) fn run(
         } else {
             progress("running");
         }
-        let done = pass(&mut *engine, &mut batches)?;
+        let done = pass(&mut *engine, &mut input)?;
         spent += done.elapsed;
         passes.push(done);
     }
     progress("verifying");
-    let (verified, verification) = match verify(&*engine, &mut *workload, &batches) {
+    let (verified, verification) = match verify(&*engine, &mut *workload, input.batches()) {
         Ok(words) => (true, words),
         Err(problem) => (false, problem),
     };
