@@ -29,6 +29,8 @@ use crate::team::Team;
 const RING: usize = 256;
 /// Transactions that may hold or wait for locks at the same time.
 const ADMITTED: usize = 4096;
+/// How often a thread that waits looks again before it lets others run.
+const SPINS: u32 = 2_000;
 
 /// See the module.
 #[derive(Debug)]
@@ -149,20 +151,25 @@ fn serve(
             if stop.load(Ordering::Acquire) {
                 return;
             }
-            idle += 1;
-            if idle > 2_000 {
-                std::thread::yield_now()
-            } else {
-                std::hint::spin_loop()
-            }
+            pause(&mut idle);
             continue;
         };
         idle = 0;
         blocks.execute(executor, index as usize);
         // The scheduler empties this ring whenever it waits, so there is room soon.
         while done.push(index).is_err() {
-            std::hint::spin_loop();
+            pause(&mut idle);
         }
+    }
+}
+
+/// Waits a little; who has waited for long lets others run, perhaps those it waits for.
+fn pause(idle: &mut u32) {
+    *idle = idle.saturating_add(1);
+    if *idle > SPINS {
+        std::thread::yield_now();
+    } else {
+        std::hint::spin_loop();
     }
 }
 
@@ -256,10 +263,16 @@ impl Scheduler<'_> {
 
     /// Waits until at most `most` transactions are outstanding.
     fn drain(&mut self, executor: &mut Executor, most: usize) {
+        let mut idle = 0;
         while self.outstanding > most {
             self.dispatch(executor);
+            let before = self.outstanding;
             self.collect();
-            std::hint::spin_loop();
+            if self.outstanding == before {
+                pause(&mut idle);
+            } else {
+                idle = 0;
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Arguments {
 }
 
 /// Seconds each engine is measured for in each of the two scenes.
-const SECONDS: f64 = 1.5;
+const SECONDS: f64 = 1.2;
 
 type Make<'a> = &'a dyn Fn() -> Result<Box<dyn Workload>, Failure>;
 
