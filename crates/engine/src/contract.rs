@@ -78,6 +78,8 @@ pub struct Options {
     pub max_retries: u32,
     /// Pages for tables.
     pub pages: Pages,
+    /// The OpenCL device, as `lockwork doctor` numbers them; `None` takes the first GPU, else accelerator, else CPU.
+    pub device: Option<u16>,
 }
 
 impl Default for Options {
@@ -90,6 +92,7 @@ impl Default for Options {
             plan: ConflictPlan::Measured,
             max_retries: 1_000_000,
             pages: Pages::Huge,
+            device: None,
         }
     }
 }
@@ -134,6 +137,13 @@ pub enum EngineError {
     /// The name of no engine.
     #[error("no engine is called '{0}'; there are {names}", names = EngineKind::names())]
     UnknownEngine(String),
+    /// The engine's back end is not on this machine; the text says what is missing and how to get it.
+    #[error("{0}")]
+    BackEndAbsent(String),
+    /// The engine's back end cannot do it: a procedure that does not fit on it, code that does not build, too little
+    /// memory, a device that was lost.
+    #[error("{0}")]
+    BackEnd(String),
     /// A worker thread could not be started, or died.
     #[error("a worker thread {0}; the engine cannot go on")]
     Worker(String),
@@ -187,6 +197,21 @@ pub struct BatchReport {
     pub planning_ns: u64,
     /// Nanoseconds from the first to the last step of this batch, wall clock, planning included.
     pub total_ns: u64,
+    /// What a device spent on it, for engines that run on one.
+    pub device: Option<DeviceTimes>,
+}
+
+/// What a device spent on a batch, by its own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTimes {
+    /// Nanoseconds of moving blocks and plan to the device.
+    pub transfer_in_ns: u64,
+    /// Nanoseconds of its kernels.
+    pub execution_ns: u64,
+    /// Nanoseconds of moving blocks back.
+    pub transfer_out_ns: u64,
+    /// How many parts of the batch had to run one after the other.
+    pub waves: u32,
 }
 
 /// A batch that an engine has finished.
@@ -292,11 +317,24 @@ pub enum EngineKind {
     DeterministicQueue,
     /// Planned batches.
     Deterministic,
+    /// Planned batches on an OpenCL device.
+    OpenclDeterministic,
+    /// Two-phase locking by the work-items of an OpenCL device.
+    OpenclTwoPhase,
 }
 
 impl EngineKind {
     /// All engines.
-    pub const ALL: &[Self] = &[Self::Serial, Self::TwoPhase, Self::DeterministicQueue, Self::Deterministic];
+    pub const ALL: &[Self] = &[
+        Self::Serial,
+        Self::TwoPhase,
+        Self::DeterministicQueue,
+        Self::Deterministic,
+        Self::OpenclDeterministic,
+        Self::OpenclTwoPhase,
+    ];
+    /// Those that run on the cores of this machine and are always there.
+    pub const CPU: &[Self] = &[Self::Serial, Self::TwoPhase, Self::DeterministicQueue, Self::Deterministic];
 
     /// Its name on the command line.
     #[must_use]
@@ -306,6 +344,8 @@ impl EngineKind {
             Self::TwoPhase => "two-phase",
             Self::DeterministicQueue => "deterministic-queue",
             Self::Deterministic => "deterministic",
+            Self::OpenclDeterministic => "opencl-deterministic",
+            Self::OpenclTwoPhase => "opencl-two-phase",
         }
     }
 
@@ -331,21 +371,34 @@ impl FromStr for EngineKind {
     }
 }
 
-/// Creates an engine over an empty database.
+/// Creates a CPU engine over an empty database; the crates of other back ends create theirs.
 ///
 /// # Errors
-/// [`EngineError::Threads`], [`EngineError::Window`], or threads that cannot be started.
+/// [`EngineError::Threads`], [`EngineError::Window`], or threads that cannot be started;
+/// [`EngineError::BackEndAbsent`] for a kind that is not in [`EngineKind::CPU`].
 pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, EngineError> {
+    check(&options)?;
+    Ok(match kind {
+        EngineKind::Serial => Box::new(HostEngine::new(Serial::default(), Options { threads: 1, ..options })?),
+        EngineKind::TwoPhase => Box::new(HostEngine::new(TwoPhase::new(options), options)?),
+        EngineKind::DeterministicQueue => Box::new(HostEngine::new(DeterministicQueue::new(options), options)?),
+        EngineKind::Deterministic => Box::new(HostEngine::new(Deterministic::new(options), options)?),
+        EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase => {
+            return Err(EngineError::BackEndAbsent(format!("'{kind}' is not an engine of the CPU")));
+        }
+    })
+}
+
+/// Refuses options that no engine could work with.
+///
+/// # Errors
+/// [`EngineError::Threads`] and [`EngineError::Window`].
+pub fn check(options: &Options) -> Result<(), EngineError> {
     if options.threads == 0 || options.threads > MAX_THREADS {
         return Err(EngineError::Threads(options.threads));
     }
     if options.window == 0 || options.window > MAX_WINDOW {
         return Err(EngineError::Window(options.window));
     }
-    Ok(match kind {
-        EngineKind::Serial => Box::new(HostEngine::new(Serial::default(), Options { threads: 1, ..options })?),
-        EngineKind::TwoPhase => Box::new(HostEngine::new(TwoPhase::new(options), options)?),
-        EngineKind::DeterministicQueue => Box::new(HostEngine::new(DeterministicQueue::new(options), options)?),
-        EngineKind::Deterministic => Box::new(HostEngine::new(Deterministic::new(options), options)?),
-    })
+    Ok(())
 }

@@ -15,6 +15,7 @@
 //! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), and the check that makes
 //! every engine trustworthy, replay in its own serial order ([`replay`]).
 
+pub mod conformance;
 pub mod contract;
 pub mod deterministic;
 pub mod deterministic_queue;
@@ -28,6 +29,6 @@ pub mod team;
 pub mod two_phase;
 
 pub use contract::{
-    BatchReport, Completed, ConflictPlan, Engine, EngineError, EngineKind, Interleave, LockPolicy, Options, Refused,
-    SerialOrder, Tally, create,
+    BatchReport, Completed, ConflictPlan, DeviceTimes, Engine, EngineError, EngineKind, Interleave, LockPolicy,
+    Options, Refused, SerialOrder, Tally, create,
 };

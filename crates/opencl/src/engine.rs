@@ -1,0 +1,439 @@
+//! The two engines: a leader that plans, hands batches to the device, and takes them back.
+//!
+//! ```text
+//!             batch n-1          batch n            batch n+1
+//! leader                         plan n+1 ...       plan n+2 ...
+//! lane in     blocks, plan n     blocks n+1
+//! lane execute  kernels n-1      kernels n          kernels n+1
+//! lane out                       blocks n-1         blocks n
+//! ```
+//!
+//! Planning needs nothing of the device, so batch n + 1 is planned while batch n runs. Each of [`DEPTH`] slots has its
+//! own block and plan buffers; a batch waits for its slot, for nothing else. Batches execute in the order of their
+//! submission, because their kernels stand in one queue.
+//!
+//! Invariant: the device holds the truth between the first batch and the next reader; the mirror is brought up to date
+//! only when somebody wants to read ([`Core::refresh`]), and the device anew when the mirror has changed
+//! ([`Core::start`]).
+//!
+//! A device that fails takes everything with it that was in flight: those batches come back with every block failed
+//! ([`DEVICE_LOST`]), nothing of them is acknowledged, and the engine refuses further work, because nobody knows what
+//! the device's memory holds.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+use lockwork_engine::registry::{Registered, Registry};
+use lockwork_engine::{
+    BatchReport, Completed, Engine, EngineError, EngineKind, Options, Refused, SerialOrder, Tally, contract,
+};
+use lockwork_procedure::block::{Batch, Status};
+use lockwork_procedure::program::Procedure;
+use lockwork_procedure::schema::TableSchema;
+use lockwork_storage::{Database, StorageError};
+
+use crate::heap::Heap;
+use crate::running::{Built, DEPTH, Flight, Running};
+use crate::session::Session;
+use crate::translate::{Bounds, MOST_PRIVATE_BYTES, program};
+
+/// Abort code of a block whose device was lost (status failed): whether it took effect is not known, and the engine
+/// refuses further work.
+pub const DEVICE_LOST: u16 = 0xFF30;
+
+/// What both sides of an engine share.
+pub(crate) struct Core {
+    pub(crate) database: Database,
+    pub(crate) registry: Registry,
+    pub(crate) two_phase: bool,
+    hints: Vec<usize>,
+    session: Session,
+    running: Option<Running>,
+    /// The kernels built last, with their source.
+    built: Option<Built>,
+    /// The device has executed batches that the mirror does not show.
+    ahead: bool,
+    first_sequence: u64,
+    lost: Lost,
+}
+
+/// Why the device cannot be trusted any more, if so.
+type Lost = Arc<OnceLock<String>>;
+
+fn refuse_if_lost(lost: &Lost) -> Result<(), EngineError> {
+    match lost.get() {
+        Some(why) => Err(EngineError::BackEnd(format!("the engine takes no more work: {why}"))),
+        None => Ok(()),
+    }
+}
+
+impl Core {
+    /// Remembers that the device cannot be trusted any more, and passes the error on.
+    fn note(&mut self, error: EngineError) -> EngineError {
+        // Only the first failure says why.
+        let _ = self.lost.set(error.to_string());
+        self.session.drain();
+        error
+    }
+
+    /// Brings the mirror up to date.
+    fn refresh(&mut self) -> Result<(), EngineError> {
+        refuse_if_lost(&self.lost)?;
+        if let Some(running) = self.running.as_ref().filter(|_| self.ahead) {
+            let downloaded = running.heap.download(&self.session, &self.database);
+            downloaded.map_err(|error| self.note(error))?;
+            self.ahead = false;
+        }
+        Ok(())
+    }
+
+    /// Brings the mirror up to date and forgets the device's tables and kernels: they are going to change.
+    fn change(&mut self) -> Result<(), EngineError> {
+        self.refresh()?;
+        self.running = None;
+        Ok(())
+    }
+
+    /// Puts tables and kernels on the device if they are not there, with room for `extra` more rows of each table.
+    fn start(&mut self, extra: &[u64]) -> Result<(), EngineError> {
+        refuse_if_lost(&self.lost)?;
+        if self.running.is_none() {
+            let source = program(&self.database, &self.registry, self.two_phase);
+            if self.built.as_ref().is_none_or(|built| built.source != source) {
+                self.built = Some(Built::new(&self.session, source, self.two_phase)?);
+            }
+            let heap = Heap::new(&self.session, &self.database, &self.hints, extra, self.two_phase)?;
+            self.running = Some(Running::new(heap, &self.registry));
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the batch finds room for the rows that it may insert. Nothing may be in flight when rows are
+    /// moved; `drained` says whether that is so. Returns false if the caller must wait for that first.
+    fn make_room(&mut self, batch: &Batch, drained: bool) -> Result<bool, EngineError> {
+        let running = self.running.as_mut().expect("the device was started");
+        let (inserts, structural) = running.appetite(batch);
+        if inserts.iter().zip(&running.heap.free).all(|(wanted, free)| wanted <= free) {
+            running.reserve(&inserts, structural);
+            return Ok(true);
+        }
+        if !drained {
+            return Ok(false);
+        }
+        self.refresh()?;
+        self.running = None;
+        let rows = |number: usize| self.database.table(number as u16).len();
+        let extra: Vec<u64> = inserts.iter().enumerate().map(|(at, &more)| more.max(rows(at))).collect();
+        self.start(&extra)?;
+        let running = self.running.as_mut().expect("the device was started");
+        let (inserts, structural) = running.appetite(batch);
+        running.reserve(&inserts, structural);
+        Ok(true)
+    }
+
+    /// Starts a batch on the device.
+    fn launch(&mut self, batch: Batch) -> Result<Flight, (EngineError, Batch)> {
+        let first = self.first_sequence;
+        self.first_sequence += batch.len() as u64;
+        let Self { session, registry, running, built, .. } = self;
+        let running = running.as_mut().expect("the device was started");
+        let built = built.as_ref().expect("kernels are built before tables are put on the device");
+        let launched = running.launch(session, built, registry, batch, first);
+        self.ahead = true;
+        launched.map_err(|(error, batch)| (self.note(error), batch))
+    }
+
+    /// Waits for a batch.
+    fn land(&mut self, flight: Flight) -> Completed {
+        let Self { session, running, .. } = self;
+        let running = running.as_mut().expect("a batch is in flight");
+        match running.land(session, flight) {
+            Ok((batch, mut report)) => {
+                report.tally = tally(&batch);
+                Completed { batch, report }
+            }
+            Err((error, batch)) => {
+                self.note(error);
+                lose(batch)
+            }
+        }
+    }
+}
+
+/// What became of the blocks of a batch.
+fn tally(batch: &Batch) -> Tally {
+    let mut tally = Tally::default();
+    for block in batch.blocks() {
+        match block.status() {
+            Some(Status::Committed) => tally.committed += 1,
+            Some(Status::Aborted) => *tally.aborted.entry(block.abort_code()).or_default() += 1,
+            _ => *tally.failed.entry(block.abort_code()).or_default() += 1,
+        }
+    }
+    tally
+}
+
+/// A batch of which nothing is acknowledged.
+fn lose(mut batch: Batch) -> Completed {
+    for index in 0..batch.len() {
+        batch.block_mut(index).set_outcome(Status::Failed, DEVICE_LOST);
+    }
+    let report = BatchReport { tally: tally(&batch), ..BatchReport::default() };
+    Completed { batch, report }
+}
+
+/// An engine on an OpenCL device.
+struct OpenclEngine {
+    core: Arc<Mutex<Core>>,
+    kind: EngineKind,
+    lost: Lost,
+    to_leader: Option<Sender<Batch>>,
+    from_leader: Receiver<Completed>,
+    leader: Option<JoinHandle<()>>,
+    in_flight: usize,
+}
+
+/// Creates an engine on an OpenCL device, over an empty database.
+///
+/// # Errors
+/// [`EngineError::BackEndAbsent`] when there is no such device; [`EngineError::Threads`] and [`EngineError::Window`] as
+/// for every engine, although neither has a meaning here.
+///
+/// # Panics
+/// When `kind` is not an engine of this crate.
+pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, EngineError> {
+    create_failing(kind, options, 0)
+}
+
+/// As [`create`], with a device that is lost at the `fail_at`th call to it, counted from 1.
+///
+/// # Errors
+/// As [`create`], or the call that fails.
+///
+/// # Panics
+/// As [`create`].
+pub fn create_failing(kind: EngineKind, options: Options, fail_at: u64) -> Result<Box<dyn Engine>, EngineError> {
+    let two_phase = match kind {
+        EngineKind::OpenclDeterministic => false,
+        EngineKind::OpenclTwoPhase => true,
+        _ => panic!("'{kind}' does not run on an OpenCL device"),
+    };
+    contract::check(&options)?;
+    let core = Core {
+        database: Database::new(options.pages),
+        registry: Registry::default(),
+        two_phase,
+        hints: Vec::new(),
+        session: Session::new(options.device, fail_at)?,
+        running: None,
+        built: None,
+        ahead: false,
+        first_sequence: 0,
+        lost: Lost::default(),
+    };
+    let lost = core.lost.clone();
+    let core = Arc::new(Mutex::new(core));
+    let (to_leader, batches) = channel();
+    let (finished, from_leader) = channel();
+    let shared = core.clone();
+    let lead = move || lead(&shared, &batches, &finished);
+    let leader = std::thread::Builder::new().name("lockwork-opencl".into()).spawn(lead);
+    let leader = leader.map_err(|error| EngineError::Worker(format!("could not be started: {error}")))?;
+    Ok(Box::new(OpenclEngine {
+        core,
+        kind,
+        lost,
+        to_leader: Some(to_leader),
+        from_leader,
+        leader: Some(leader),
+        in_flight: 0,
+    }))
+}
+
+fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
+    core.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The leader's life: takes batches while there is a free slot, waits for the oldest one else.
+fn lead(core: &Mutex<Core>, batches: &Receiver<Batch>, finished: &Sender<Completed>) {
+    let mut flying: VecDeque<Flight> = VecDeque::new();
+    let mut waiting: Option<Batch> = None;
+    loop {
+        if waiting.is_none() && flying.len() < DEPTH {
+            waiting = match (flying.is_empty(), batches.try_recv()) {
+                (_, Ok(batch)) => Some(batch),
+                (true, Err(TryRecvError::Empty)) => match batches.recv() {
+                    Ok(batch) => Some(batch),
+                    Err(_) => return,
+                },
+                (true, Err(TryRecvError::Disconnected)) => return,
+                (false, Err(_)) => None,
+            };
+        }
+        let mut core = lock(core);
+        let answer = match waiting.take() {
+            Some(batch) => match take_on(&mut core, batch, flying.is_empty()) {
+                Taken::Flying(flight) => {
+                    flying.push_back(flight);
+                    None
+                }
+                Taken::Later(batch) => {
+                    waiting = Some(batch);
+                    flying.pop_front().map(|flight| core.land(flight))
+                }
+                // What is in flight was submitted before, and comes back before.
+                Taken::Lost(batch) => {
+                    let before: Vec<Completed> = flying.drain(..).map(|flight| core.land(flight)).collect();
+                    if before.into_iter().any(|completed| finished.send(completed).is_err()) {
+                        return;
+                    }
+                    Some(lose(batch))
+                }
+            },
+            None => flying.pop_front().map(|flight| core.land(flight)),
+        };
+        drop(core);
+        if answer.is_some_and(|completed| finished.send(completed).is_err()) {
+            return;
+        }
+    }
+}
+
+enum Taken {
+    Flying(Flight),
+    /// It needs a device with nothing in flight.
+    Later(Batch),
+    Lost(Batch),
+}
+
+fn take_on(core: &mut Core, batch: Batch, drained: bool) -> Taken {
+    let room = core.start(&[]).and_then(|()| core.make_room(&batch, drained));
+    match room {
+        Ok(false) => Taken::Later(batch),
+        Ok(true) => match core.launch(batch) {
+            Ok(flight) => Taken::Flying(flight),
+            Err((_, batch)) => Taken::Lost(batch),
+        },
+        Err(error) => {
+            core.note(error);
+            Taken::Lost(batch)
+        }
+    }
+}
+
+impl OpenclEngine {
+    /// The core, while nothing is in flight.
+    fn idle(&self) -> Result<MutexGuard<'_, Core>, EngineError> {
+        match self.in_flight {
+            0 => Ok(lock(&self.core)),
+            busy => Err(EngineError::Busy(busy)),
+        }
+    }
+}
+
+impl Engine for OpenclEngine {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    fn serial_order(&self) -> SerialOrder {
+        match self.kind {
+            EngineKind::OpenclTwoPhase => SerialOrder::Stamp,
+            _ => SerialOrder::Batch,
+        }
+    }
+
+    fn create_table(&mut self, schema: TableSchema, rows: usize) -> Result<u16, EngineError> {
+        let mut core = self.idle()?;
+        core.change()?;
+        let id = core.database.create_table(schema, rows)?;
+        core.hints.push(rows);
+        Ok(id)
+    }
+
+    fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError> {
+        let mut core = self.idle()?;
+        core.change()?;
+        let core = &mut *core;
+        // Tried on a registry of its own first, so that a refusal leaves nothing behind.
+        let mut trial = Registry::default();
+        let name = procedure.name.clone();
+        trial.register(procedure.clone(), &core.database)?;
+        let registered = trial.get(0).expect("it was registered just now");
+        let bytes = Bounds::of(registered).bytes();
+        if bytes > MOST_PRIVATE_BYTES {
+            return Err(EngineError::BackEnd(format!(
+                "procedure '{name}' may need {bytes} bytes to keep old values, inserted rows and locks, and an OpenCL \
+                 device gives {MOST_PRIVATE_BYTES}: shorten its loops, or abort before writing"
+            )));
+        }
+        core.registry.register(procedure, &core.database)
+    }
+
+    fn procedure(&self, id: u32) -> Option<Arc<Registered>> {
+        lock(&self.core).registry.get(id).cloned()
+    }
+
+    fn procedure_id(&self, name: &str) -> Option<u32> {
+        lock(&self.core).registry.id(name)
+    }
+
+    fn with_database(&self, read: &mut dyn FnMut(&Database)) -> Result<(), EngineError> {
+        let mut core = self.idle()?;
+        core.refresh()?;
+        read(&core.database);
+        Ok(())
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), Box<Refused>> {
+        // While batches are in flight the leader has the core, and the device was started for them.
+        let started = match self.in_flight {
+            0 => lock(&self.core).start(&[]),
+            _ => refuse_if_lost(&self.lost),
+        };
+        if let Err(error) = started {
+            return Err(Box::new(Refused { batch, error }));
+        }
+        let to_leader = self.to_leader.as_ref().expect("open until the engine is dropped");
+        if let Err(refused) = to_leader.send(batch) {
+            return Err(Box::new(Refused { batch: refused.0, error: EngineError::Worker("died".into()) }));
+        }
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<Option<Completed>, EngineError> {
+        if self.in_flight == 0 {
+            return Ok(None);
+        }
+        let completed = self.from_leader.recv().map_err(|_| EngineError::Worker("died".into()))?;
+        self.in_flight -= 1;
+        Ok(Some(completed))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn load(&mut self, table: &str, image: &[u8]) -> Result<(), EngineError> {
+        let mut core = self.idle()?;
+        core.change()?;
+        let Some(id) = core.database.table_id(table) else {
+            return Err(StorageError::unknown_table(table, &core.database).into());
+        };
+        core.database.table(id).load(image)?;
+        Ok(())
+    }
+}
+
+impl Drop for OpenclEngine {
+    fn drop(&mut self) {
+        self.to_leader = None;
+        if let Some(leader) = self.leader.take() {
+            // A leader that panicked has closed its channel, which its user has seen.
+            drop(leader.join());
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! What runs: kernels, tables on the device, and the slots through which batches go.
+
+use std::time::Instant;
+
+use lockwork_engine::registry::Registry;
+use lockwork_engine::{BatchReport, DeviceTimes, EngineError};
+use lockwork_procedure::block::Batch;
+use opencl3::event::Event;
+use opencl3::kernel::Kernel;
+use opencl3::program::Program;
+use opencl3::types::cl_event;
+
+use crate::heap::{Heap, bytes_of};
+use crate::plan::{Habits, Plan, Planner, appetite, habits};
+use crate::session::{Argument, DeviceBuffer, Lane, Session, nanoseconds};
+
+/// Batches on their way at the same time: one executes while the other is planned and moved.
+pub(crate) const DEPTH: usize = 2;
+/// How often a work-item of `opencl-two-phase` begins again before it leaves the transaction for later.
+const ATTEMPTS: u32 = 32;
+/// Work-items that take on what was left.
+const LATE_WORKERS: u32 = 1024;
+
+/// Built kernels.
+pub(crate) struct Built {
+    pub(crate) source: String,
+    execute: Kernel,
+    recycle: Kernel,
+    rest: Option<Kernel>,
+    group: usize,
+    // Behind the kernels that were made from it.
+    _program: Program,
+}
+
+impl Built {
+    /// Builds the kernels of `source` for the device.
+    pub(crate) fn new(session: &Session, source: String, two_phase: bool) -> Result<Self, EngineError> {
+        let group = if session.is_cpu() { 32 } else { 128 };
+        let staged = if session.is_cpu() { "-DLW_STAGED" } else { "" };
+        let options = format!("-DLW_GROUP={group} -DLW_ATTEMPTS={ATTEMPTS} {staged}");
+        let program = session.build(&source, &options)?;
+        Ok(Self {
+            execute: session.kernel(&program, "lw_execute")?,
+            recycle: session.kernel(&program, "lw_recycle")?,
+            rest: if two_phase { Some(session.kernel(&program, "lw_execute_rest")?) } else { None },
+            source,
+            group,
+            _program: program,
+        })
+    }
+}
+
+/// The buffers of one batch in flight.
+struct Slot {
+    blocks: DeviceBuffer,
+    /// `opencl-deterministic`: order and starts of the plan; `opencl-two-phase`: what was left, twice.
+    lists: [DeviceBuffer; 2],
+    plan: Plan,
+    counters: Vec<u8>,
+}
+
+/// A batch on the device.
+pub(crate) struct Flight {
+    batch: Batch,
+    slot: usize,
+    into: Vec<Event>,
+    kernels: Vec<Event>,
+    out: Vec<Event>,
+    inserts: Vec<u64>,
+    structural: bool,
+    planning_ns: u64,
+    start: Instant,
+}
+
+/// See the module.
+pub(crate) struct Running {
+    pub(crate) heap: Heap,
+    habits: Vec<Habits>,
+    planner: Option<Planner>,
+    slots: [Option<Slot>; DEPTH],
+    next_slot: usize,
+    /// What the next batch may insert, and whether it inserts or removes.
+    reserved: (Vec<u64>, bool),
+    /// Rows set aside for batches that have not landed, by table.
+    set_aside: Vec<u64>,
+    /// `opencl-two-phase`: above all stamps of the batches before.
+    base: u32,
+}
+
+/// Zero, for the counts of lists.
+static ZERO: [u32; 1] = [0];
+
+impl Running {
+    pub(crate) fn new(heap: Heap, registry: &Registry) -> Self {
+        let tables = heap.tables().len();
+        Self {
+            heap,
+            habits: habits(registry),
+            planner: None,
+            slots: [const { None }; DEPTH],
+            next_slot: 0,
+            reserved: (Vec::new(), false),
+            set_aside: vec![0; tables],
+            base: 0,
+        }
+    }
+
+    /// How many rows a batch may insert, by table, and whether it inserts or removes.
+    pub(crate) fn appetite(&self, batch: &Batch) -> (Vec<u64>, bool) {
+        appetite(&self.habits, self.heap.tables().len(), batch)
+    }
+
+    /// Sets rows aside for the batch that is launched next.
+    pub(crate) fn reserve(&mut self, inserts: &[u64], structural: bool) {
+        for ((free, aside), wanted) in self.heap.free.iter_mut().zip(&mut self.set_aside).zip(inserts) {
+            // A batch that could take more than there is runs all the same; what finds no row fails alone.
+            *free = free.saturating_sub(*wanted);
+            *aside = aside.saturating_add(*wanted);
+        }
+        self.reserved = (inserts.to_vec(), structural);
+    }
+
+    /// Plans a batch and starts everything that it needs. On an error something may still be running: drain the session
+    /// before the batch is dropped.
+    pub(crate) fn launch(
+        &mut self,
+        session: &Session,
+        built: &Built,
+        registry: &Registry,
+        batch: Batch,
+        first: u64,
+    ) -> Result<Flight, (EngineError, Batch)> {
+        let start = Instant::now();
+        let (inserts, structural) = std::mem::take(&mut self.reserved);
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % DEPTH;
+        let mut flight = Flight {
+            batch,
+            slot,
+            into: Vec::new(),
+            kernels: Vec::new(),
+            out: Vec::new(),
+            inserts,
+            structural,
+            planning_ns: 0,
+            start,
+        };
+        if flight.batch.is_empty() {
+            return Ok(flight);
+        }
+        let two_phase = built.rest.is_some();
+        let started = self
+            .slot(session, &flight.batch, slot)
+            .and_then(|()| if two_phase { Ok(()) } else { self.plan(registry, &mut flight) })
+            .and_then(|()| self.enqueue(session, built, &mut flight, first));
+        match started {
+            Ok(()) => Ok(flight),
+            Err(error) => Err((error, flight.batch)),
+        }
+    }
+
+    /// Makes sure that the slot's buffers hold the batch. They grow with the largest batch, and never shrink.
+    fn slot(&mut self, session: &Session, batch: &Batch, number: usize) -> Result<(), EngineError> {
+        let (bytes, list) = (batch.len() * batch.stride(), (batch.len() + 1) * 4);
+        let old = self.slots[number].take();
+        let fits = |slot: &Slot| slot.blocks.bytes() >= bytes && slot.lists.iter().all(|l| l.bytes() >= 2 * list);
+        self.slots[number] = Some(match old {
+            Some(slot) if fits(&slot) => slot,
+            _ => Slot {
+                blocks: session.allocate(bytes, "a batch of blocks")?,
+                // A chain's start and a wave's end for each block, at most.
+                lists: [session.allocate(2 * list, "a plan")?, session.allocate(2 * list, "a plan")?],
+                plan: Plan::default(),
+                counters: vec![0; self.heap.counters_bytes()],
+            },
+        });
+        Ok(())
+    }
+
+    fn plan(&mut self, registry: &Registry, flight: &mut Flight) -> Result<(), EngineError> {
+        let blocks = flight.batch.len();
+        if self.planner.as_ref().is_none_or(|planner| planner.capacity() < blocks) {
+            self.planner = Some(Planner::new(registry, self.heap.tables(), blocks)?);
+        }
+        let start = Instant::now();
+        let slot = self.slots[flight.slot].as_mut().expect("the slot was prepared");
+        self.planner.as_mut().expect("made above").plan(registry, &flight.batch, &mut slot.plan);
+        flight.planning_ns = start.elapsed().as_nanos() as u64;
+        Ok(())
+    }
+
+    fn enqueue(
+        &mut self,
+        session: &Session,
+        built: &Built,
+        flight: &mut Flight,
+        first: u64,
+    ) -> Result<(), EngineError> {
+        let (blocks, stride) = (flight.batch.len(), flight.batch.stride());
+        let bytes = blocks * stride;
+        if built.rest.is_some() && u64::from(self.base) + blocks as u64 + 2 > u64::from(u32::MAX) {
+            session.drain();
+            self.heap.clear_locks(session)?;
+            self.base = 0;
+        }
+        let Self { heap, slots, base, .. } = self;
+        let slot = slots[flight.slot].as_mut().expect("the slot was prepared");
+        // SAFETY: batch and plan stay where they are until the flight has landed or the session was drained.
+        unsafe {
+            let image = std::slice::from_raw_parts(flight.batch.block_ptr(0), bytes);
+            flight.into.push(session.write(&mut slot.blocks, 0, image, &[])?);
+            let [first_list, second_list] = &mut slot.lists;
+            let lists = match built.rest {
+                None => [&slot.plan.order[..], &slot.plan.starts[..]],
+                Some(_) => [&ZERO[..], &ZERO[..]],
+            };
+            flight.into.push(session.write(first_list, 0, bytes_of(lists[0]), &[])?);
+            flight.into.push(session.write(second_list, 0, bytes_of(lists[1]), &[])?);
+        }
+        session.flush(Lane::In)?;
+        let after: Vec<cl_event> = flight.into.iter().map(Event::get).collect();
+        let common = [
+            Argument::Buffer(&heap.buffer),
+            Argument::Buffer(&heap.descriptors),
+            Argument::Buffer(&slot.blocks),
+            Argument::Word(stride as u32),
+            Argument::Long(first),
+        ];
+        // SAFETY: the arguments are those of hardware/opencl/kernels.cl; addresses come from descriptors, plan and
+        // verified procedures.
+        unsafe {
+            match &built.rest {
+                None => {
+                    for &(from, units) in &slot.plan.waves {
+                        let [order, starts] = &slot.lists;
+                        let arguments = [
+                            &common[..],
+                            &[
+                                Argument::Buffer(order),
+                                Argument::Buffer(starts),
+                                Argument::Word(from),
+                                Argument::Word(units),
+                            ],
+                        ]
+                        .concat();
+                        let after = if flight.kernels.is_empty() { &after[..] } else { &[] };
+                        let event = session.launch(&built.execute, &arguments, units as usize, built.group, after)?;
+                        flight.kernels.push(event);
+                    }
+                }
+                Some(rest) => {
+                    let [left, next] = &slot.lists;
+                    let arguments =
+                        [&common[..], &[Argument::Word(*base), Argument::Word(blocks as u32), Argument::Buffer(left)]]
+                            .concat();
+                    flight.kernels.push(session.launch(&built.execute, &arguments, blocks, built.group, &after)?);
+                    for (workers, left, next) in [(LATE_WORKERS, left, next), (1, next, left)] {
+                        let arguments = [
+                            &common[..],
+                            &[
+                                Argument::Word(*base),
+                                Argument::Word(workers),
+                                Argument::Buffer(left),
+                                Argument::Buffer(next),
+                            ],
+                        ]
+                        .concat();
+                        let event = session.launch(rest, &arguments, workers as usize, built.group, &[])?;
+                        flight.kernels.push(event);
+                    }
+                    *base += blocks as u32 + 1;
+                }
+            }
+            if flight.structural {
+                let arguments = [common[0], common[1], Argument::Word(heap.tables().len() as u32)];
+                flight.kernels.push(session.launch(&built.recycle, &arguments, 1, built.group, &[])?);
+            }
+            session.flush(Lane::Execute)?;
+            let after = [flight.kernels.last().expect("every batch has a kernel").get()];
+            flight.out.push(session.read(&slot.blocks, 0, flight.batch.block_ptr(0), bytes, &after)?);
+            if flight.structural {
+                let (counters, length) = (slot.counters.as_mut_ptr(), slot.counters.len());
+                flight.out.push(session.read(&heap.buffer, Heap::counters_start(), counters, length, &after)?);
+            }
+        }
+        session.flush(Lane::Out)
+    }
+
+    /// Waits for a batch and gives it back, with the times that its commands took.
+    pub(crate) fn land(
+        &mut self,
+        session: &Session,
+        flight: Flight,
+    ) -> Result<(Batch, BatchReport), (EngineError, Batch)> {
+        for event in &flight.out {
+            if let Err(error) = session.wait(event, "executing a batch") {
+                session.drain();
+                return Err((error, flight.batch));
+            }
+        }
+        let slot = self.slots[flight.slot].as_ref();
+        if flight.structural && !flight.out.is_empty() {
+            let free = Heap::free_of(&slot.expect("the batch went through it").counters);
+            for (at, known) in self.heap.free.iter_mut().enumerate() {
+                self.set_aside[at] = self.set_aside[at].saturating_sub(flight.inserts[at]);
+                *known = free[at].saturating_sub(self.set_aside[at]);
+            }
+        }
+        let sum = |events: &[Event]| events.iter().map(nanoseconds).sum();
+        let device = DeviceTimes {
+            transfer_in_ns: sum(&flight.into),
+            execution_ns: sum(&flight.kernels),
+            transfer_out_ns: sum(&flight.out),
+            waves: slot.map_or(0, |slot| slot.plan.waves.len().max(1) as u32),
+        };
+        let report = BatchReport {
+            planning_ns: flight.planning_ns,
+            total_ns: flight.start.elapsed().as_nanos() as u64,
+            device: Some(device),
+            ..BatchReport::default()
+        };
+        Ok((flight.batch, report))
+    }
+}

@@ -1,0 +1,48 @@
+//! The OpenCL engines are equivalent to their serial order, on the suite that every engine runs.
+//!
+//! Needs an OpenCL device (`make test` installs PoCL).
+
+use lockwork_engine::conformance::{MIXES, Random, check, fill, prepared};
+use lockwork_engine::{EngineKind, Options, create};
+use lockwork_opencl::create as create_opencl;
+
+fn check_all(kind: EngineKind) {
+    for (number, (names, ordered)) in MIXES.iter().enumerate() {
+        for seed in 0..2 {
+            let make = || create_opencl(kind, Options::default());
+            check(kind.name(), &make, names, *ordered, seed * 100 + number as u64);
+        }
+    }
+}
+
+#[test]
+fn opencl_deterministic_is_equivalent_to_batch_order() {
+    check_all(EngineKind::OpenclDeterministic);
+}
+
+#[test]
+fn opencl_two_phase_is_equivalent_to_stamp_order() {
+    check_all(EngineKind::OpenclTwoPhase);
+}
+
+#[test]
+fn both_deterministic_engines_agree_to_the_bit() {
+    let digests: Vec<_> = [EngineKind::Deterministic, EngineKind::OpenclDeterministic]
+        .into_iter()
+        .map(|kind| {
+            let make = || match kind {
+                EngineKind::Deterministic => create(kind, Options::default()),
+                _ => create_opencl(kind, Options::default()),
+            };
+            let mut engine = prepared(&make, true);
+            let mut random = Random(42);
+            for _ in 0..5 {
+                let batch = fill(&*engine, &mut random, MIXES[MIXES.len() - 1].0, 1_000);
+                engine.submit(batch).unwrap();
+                engine.complete().unwrap().unwrap();
+            }
+            engine.digest().unwrap()
+        })
+        .collect();
+    assert_eq!(digests[0], digests[1]);
+}

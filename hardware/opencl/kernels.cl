@@ -1,0 +1,112 @@
+/* ---- Kernels -----------------------------------------------------------------------------------------------------
+ *
+ * One work-item, one unit of work. Transactions of every kind go through one kernel and one switch: kernels for each
+ * kind would need buffers, launches and an order among them for each kind.
+ */
+
+/* Status, abort code, sequence number and serial stamp, as one store of half a line. */
+static inline void lw_close(lw_address block, uint outcome, ulong sequence, ulong serial)
+{
+    const ulong first = *(const __global uint *)block | (ulong)(outcome & 0xFF) << 32 | (ulong)(outcome >> 16) << 48;
+    const ulong request = ((const __global ulong *)block)[2];
+    *(__global ulong4 *)block = (ulong4)(first, sequence, request, serial);
+}
+
+/* Rows freed in this batch may be handed out in the next one. */
+LW_KERNEL void lw_recycle(lw_address heap, __constant struct lw_table *tables, uint count)
+{
+    for (uint table = get_global_id(0); table < count; table += get_global_size(0)) {
+        __global struct lw_counters *counters = (__global struct lw_counters *)(heap + tables[table].counters);
+        if ((int)(counters->head - counters->limit) > 0)
+            counters->head = counters->limit;
+        counters->limit = counters->tail;
+    }
+}
+
+#ifndef LW_TWO_PHASE
+
+/* Executes `units` chains: chain u has the transactions order[starts[u]] to order[starts[u + 1] - 1], one after the
+ * other. Chains do not conflict, so nothing is synchronised. */
+LW_KERNEL void lw_execute(
+    lw_address restrict heap, __constant struct lw_table *restrict tables, lw_address restrict blocks, uint stride,
+    ulong first, const __global uint *restrict order, const __global uint *restrict starts, uint from, uint units)
+{
+    const uint unit = get_global_id(0);
+    uint at = unit < units ? starts[from + unit] : 0;
+    const uint end = unit < units ? starts[from + unit + 1] : 0;
+    uint stamp = 0;
+    ulong hints[LW_HINTS];
+    for (uint i = 0; i < LW_HINTS; i++)
+        hints[i] = 0;
+#ifdef LW_STAGED
+    lw_address block = blocks + (at < end ? (ulong)order[at] * stride : 0);
+    if (at < end)
+        lw_aim(heap, tables, block, stride);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (at < end)
+        lw_reach(heap, tables, block, stride, hints);
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+    for (; at < end; at++) {
+        const uint index = order[at];
+        lw_address block = blocks + (ulong)index * stride;
+        lw_close(block, lw_call(heap, tables, block, stride, hints, &stamp), first + index, 0);
+#ifdef LW_STAGED
+        for (uint i = 0; i < LW_HINTS; i++)
+            hints[i] = 0;
+#endif
+    }
+}
+
+#else
+
+static inline bool lw_attempt(
+    LW_HEAP, lw_address blocks, uint stride, ulong first, uint base, uint index, uint attempts)
+{
+    lw_address block = blocks + (ulong)index * stride;
+    for (uint attempt = 0; attempt < attempts; attempt++) {
+        uint stamp = base;
+        const uint outcome = lw_call(heap, tables, block, stride, 0, &stamp);
+        if ((outcome & 0xFF) != LW_CONFLICT) {
+            lw_close(block, outcome, first + index, stamp - base);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Every transaction at once; one that does not get its locks in LW_ATTEMPTS attempts is left for lw_execute_rest. */
+LW_KERNEL void lw_execute(
+    lw_address restrict heap, __constant struct lw_table *restrict tables, lw_address restrict blocks, uint stride,
+    ulong first, uint base, uint count, __global uint *restrict left)
+{
+    const uint index = get_global_id(0);
+#ifdef LW_STAGED
+    lw_address block = blocks + (index < count ? (ulong)index * stride : 0);
+    ulong hints[LW_HINTS];
+    if (index < count)
+        lw_aim(heap, tables, block, stride);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (index < count)
+        lw_reach(heap, tables, block, stride, hints);
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+    if (index < count && !lw_attempt(heap, tables, blocks, stride, first, base, index, LW_ATTEMPTS))
+        left[1 + atomic_inc((volatile __global uint *)left)] = index;
+}
+
+/* Transactions that were left, on as many work-items as are started: first on many, with attempts that may fail again
+ * (`next` takes what is left), at last on one, which nobody can conflict with. */
+LW_KERNEL void lw_execute_rest(
+    lw_address restrict heap, __constant struct lw_table *restrict tables, lw_address restrict blocks, uint stride,
+    ulong first, uint base, uint workers, const __global uint *restrict left, __global uint *restrict next)
+{
+    const uint worker = get_global_id(0);
+    for (uint at = worker; worker < workers && at < left[0]; at += workers) {
+        const uint index = left[1 + at];
+        if (!lw_attempt(heap, tables, blocks, stride, first, base, index, LW_ATTEMPTS))
+            next[1 + atomic_inc((volatile __global uint *)next)] = index;
+    }
+}
+
+#endif
