@@ -32,6 +32,7 @@
 //! A batch of calls goes in as one piece ([`Lockwork::batch`], [`Lockwork::call_batch`]) and is what the engines are
 //! fast at.
 
+mod engines;
 mod value;
 
 /// The example of the README, run as a test.
@@ -43,7 +44,7 @@ use std::sync::Arc;
 
 use lockwork_engine::registry::Registered;
 pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally};
-use lockwork_engine::{Engine, EngineError, create};
+use lockwork_engine::{Engine, EngineError};
 use lockwork_procedure::assembly::{AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};
 use lockwork_procedure::program::Field;
@@ -139,7 +140,7 @@ impl Lockwork {
     /// # Errors
     /// Options that are not possible, or no threads.
     pub fn open_in_memory_with(kind: EngineKind, options: Options) -> Result<Self, Error> {
-        Ok(Self { engine: create(kind, options)? })
+        Ok(Self { engine: engines::create(kind, options)? })
     }
 
     /// The engine underneath.

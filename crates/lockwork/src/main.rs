@@ -3,6 +3,7 @@
 //! Exit codes: 0 ok; 1 a check failed; 2 usage or bad input; 6 a back end is absent.
 
 mod cli;
+mod engines;
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -35,7 +35,7 @@ use lockwork_procedure::schema::TableSchema;
 use lockwork_storage::{Database, StorageError};
 
 use crate::heap::Heap;
-use crate::running::{Built, DEPTH, Flight, Running};
+use crate::running::{Built, DEPTH, Flight, Running, Unfinished};
 use crate::session::Session;
 use crate::translate::{Bounds, MOST_PRIVATE_BYTES, program};
 
@@ -70,12 +70,11 @@ fn refuse_if_lost(lost: &Lost) -> Result<(), EngineError> {
 }
 
 impl Core {
-    /// Remembers that the device cannot be trusted any more, and passes the error on.
-    fn note(&mut self, error: EngineError) -> EngineError {
+    /// Remembers that the device cannot be trusted any more, and waits until it does nothing more.
+    fn note(&self, error: &EngineError) {
         // Only the first failure says why.
         let _ = self.lost.set(error.to_string());
         self.session.drain();
-        error
     }
 
     /// Brings the mirror up to date.
@@ -83,7 +82,7 @@ impl Core {
         refuse_if_lost(&self.lost)?;
         if let Some(running) = self.running.as_ref().filter(|_| self.ahead) {
             let downloaded = running.heap.download(&self.session, &self.database);
-            downloaded.map_err(|error| self.note(error))?;
+            downloaded.inspect_err(|error| self.note(error))?;
             self.ahead = false;
         }
         Ok(())
@@ -134,7 +133,7 @@ impl Core {
     }
 
     /// Starts a batch on the device.
-    fn launch(&mut self, batch: Batch) -> Result<Flight, (EngineError, Batch)> {
+    fn launch(&mut self, batch: Batch) -> Result<Flight, Box<Unfinished>> {
         let first = self.first_sequence;
         self.first_sequence += batch.len() as u64;
         let Self { session, registry, running, built, .. } = self;
@@ -142,7 +141,7 @@ impl Core {
         let built = built.as_ref().expect("kernels are built before tables are put on the device");
         let launched = running.launch(session, built, registry, batch, first);
         self.ahead = true;
-        launched.map_err(|(error, batch)| (self.note(error), batch))
+        launched.inspect_err(|unfinished| self.note(&unfinished.error))
     }
 
     /// Waits for a batch.
@@ -154,9 +153,9 @@ impl Core {
                 report.tally = tally(&batch);
                 Completed { batch, report }
             }
-            Err((error, batch)) => {
-                self.note(error);
-                lose(batch)
+            Err(unfinished) => {
+                self.note(&unfinished.error);
+                lose(unfinished.batch)
             }
         }
     }
@@ -314,10 +313,10 @@ fn take_on(core: &mut Core, batch: Batch, drained: bool) -> Taken {
         Ok(false) => Taken::Later(batch),
         Ok(true) => match core.launch(batch) {
             Ok(flight) => Taken::Flying(flight),
-            Err((_, batch)) => Taken::Lost(batch),
+            Err(unfinished) => Taken::Lost(unfinished.batch),
         },
         Err(error) => {
-            core.note(error);
+            core.note(&error);
             Taken::Lost(batch)
         }
     }

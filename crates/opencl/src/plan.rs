@@ -12,19 +12,31 @@
 
 use lockwork_engine::registry::{Registered, Registry};
 use lockwork_locking::LockMode;
-use lockwork_locking::batch::{Access, BatchConfig, BatchLocks, CHAIN_LIMIT, FlatSets, NO_POSITION, Plan as Grants};
+use lockwork_locking::batch::{
+    Access, BatchConfig, BatchLocks, CHAIN_LIMIT, FlatSets, NO_POSITION, Plan as Grants, SingleSets,
+};
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::isa::Opcode;
+use lockwork_procedure::key::mix;
 
 use lockwork_engine::EngineError;
+
+use lockwork_memory::prefetch;
 
 use crate::heap::Descriptor;
 use crate::translate::table_modes;
 
+/// How many blocks ahead the planner fetches.
+const AHEAD: usize = 8;
+
 /// What a planner knows of a procedure.
 #[derive(Debug)]
 pub(crate) struct Habits {
+    /// Bytes of its block.
+    block_bytes: usize,
+    /// Its records, if all its keys are single integers in the arguments.
+    simple: Option<Vec<SimpleKey>>,
     /// The records of whole tables that it takes.
     whole: Vec<Access>,
     /// How many rows a call may insert, by table.
@@ -33,8 +45,29 @@ pub(crate) struct Habits {
     pub(crate) structural: bool,
 }
 
+/// A key that is one integer at a fixed place in the block.
+#[derive(Clone, Copy, Debug)]
+struct SimpleKey {
+    offset: u32,
+    first: u32,
+    mask: u32,
+    mode: LockMode,
+}
+
+impl SimpleKey {
+    /// The record of the key in this block.
+    #[inline(always)]
+    fn record(&self, block: &[u8]) -> Access {
+        let at = self.offset as usize;
+        let word = u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
+        // The normal form and hash of `lockwork_procedure::key`, for a key of one integer.
+        let hash = mix(word ^ (1 << 63));
+        Access { record: self.first + (hash as u32 & self.mask), mode: self.mode }
+    }
+}
+
 impl Habits {
-    fn of(registered: &Registered, registry: &Registry, first_whole: u32) -> Self {
+    fn of(registered: &Registered, registry: &Registry, tables: &[(u32, u32)], first_whole: u32) -> Self {
         let whole = table_modes(registered, registry)
             .into_iter()
             .map(|(table, mode)| Access { record: first_whole + u32::from(table), mode })
@@ -47,8 +80,21 @@ impl Habits {
             let times = around.fold(1_u64, |times, found| times.saturating_mul(found.bound));
             inserts.push((verified.tables()[usize::from(instruction.d)].id, times));
         }
+        let simple = match &registered.access {
+            AccessSet::Straight(straight) => {
+                let known = straight.accesses.iter().filter(|access| access.operation != Operation::Scan);
+                let simple = known.map(|access| {
+                    let table = &verified.tables()[usize::from(access.slot)];
+                    let &(first, mask) = tables.get(usize::from(table.id))?;
+                    let key = SimpleKey { offset: access.key_offset, first, mask, mode: mode_of(access.operation) };
+                    table.key.is_one_integer().then_some(key)
+                });
+                simple.collect()
+            }
+            _ => None,
+        };
         let structural = code.iter().any(|i| matches!(i.opcode, Opcode::Insert | Opcode::Remove));
-        Self { whole, inserts, structural }
+        Self { block_bytes: registered.block_bytes, simple, whole, inserts, structural }
     }
 }
 
@@ -74,6 +120,9 @@ pub(crate) struct Planner {
     offsets: Vec<u32>,
     accesses: Vec<Access>,
     keys: Vec<KeyAccess>,
+    long: Vec<u32>,
+    /// Every block of the batch has exactly one access.
+    is_single: bool,
 }
 
 impl Planner {
@@ -95,13 +144,15 @@ impl Planner {
         let locks = BatchLocks::new(config).map_err(|error| EngineError::BackEnd(error.to_string()))?;
         Ok(Self {
             locks,
-            habits: registry.all().map(|registered| Habits::of(registered, registry, first_whole)).collect(),
+            habits: registry.all().map(|registered| Habits::of(registered, registry, &firsts, first_whole)).collect(),
             tables: firsts,
             everything: all - 1,
             has_dependent: registry.all().any(|registered| registered.traits.dependent),
             offsets: Vec::new(),
             accesses: Vec::new(),
             keys: Vec::new(),
+            long: Vec::new(),
+            is_single: false,
         })
     }
 
@@ -116,15 +167,20 @@ impl Planner {
         plan.order.clear();
         plan.starts.clear();
         plan.waves.clear();
-        let sets = FlatSets::new(&self.offsets, &self.accesses).expect("offsets ascend");
+        let flat = FlatSets::new(&self.offsets, &self.accesses).expect("offsets ascend");
+        let single = self.is_single.then_some(SingleSets(&self.accesses));
         let mut stream = 0..batch.len() as u32;
         loop {
-            let grants = self.locks.fill(&sets, &mut stream).expect("records are below their number");
+            let grants = match &single {
+                Some(single) => self.locks.fill(single, &mut stream),
+                None => self.locks.fill(&flat, &mut stream),
+            };
+            let grants = grants.expect("records are below their number");
             if grants.grants.is_empty() {
                 debug_assert!(stream.is_empty(), "the first transaction of a wave is granted");
                 break;
             }
-            plan.add_wave(grants);
+            plan.add_wave(grants, &mut self.long);
         }
         assert_eq!(plan.order.len(), batch.len(), "every block stands in exactly one wave");
     }
@@ -134,45 +190,56 @@ impl Planner {
         self.offsets.clear();
         self.accesses.clear();
         let stride = batch.stride();
+        // What stands in a block, if it can be executed.
         let of = |index: usize| {
             let block = batch.block(index);
-            let id = block.procedure();
-            (id as usize, block, registry.get(id).filter(|registered| registered.block_bytes <= stride))
+            let id = block.procedure() as usize;
+            (id, block, self.habits.get(id).filter(|habits| habits.block_bytes <= stride))
         };
-        let dependent = |index: usize| of(index).2.is_some_and(|registered| registered.traits.dependent);
-        let mixed = self.has_dependent && (0..batch.len()).any(dependent);
+        let registered = |id: usize| registry.get(id as u32).expect("a procedure with habits is registered");
+        let mixed = self.has_dependent
+            && (0..batch.len()).map(of).any(|(id, _, habits)| habits.is_some() && registered(id).traits.dependent);
         self.offsets.push(0);
+        self.is_single = true;
         for index in 0..batch.len() {
-            let (id, block, registered) = of(index);
-            if let Some(registered) = registered {
-                let known = match &registered.access {
-                    AccessSet::Straight(straight) => {
+            if index + AHEAD < batch.len() {
+                prefetch(batch.block_ptr(index + AHEAD));
+            }
+            let (id, block, habits) = of(index);
+            if let Some(habits) = habits {
+                let known = match (&habits.simple, &registered(id).access) {
+                    (Some(keys), _) => {
+                        self.accesses.extend(keys.iter().map(|key| key.record(block.bytes())));
+                        true
+                    }
+                    (None, AccessSet::Straight(straight)) => {
                         let bytes = block.bytes();
                         for access in straight.accesses.iter().filter(|access| access.operation != Operation::Scan) {
-                            let table = &registered.verified.tables()[usize::from(access.slot)];
+                            let table = &registered(id).verified.tables()[usize::from(access.slot)];
                             let hash = table.key.encode(&bytes[access.key_offset as usize..]).hash();
                             self.accesses.push(record(&self.tables, table.id, hash, access.operation));
                         }
                         true
                     }
-                    AccessSet::Sliced(slice) => {
+                    (None, AccessSet::Sliced(slice)) => {
                         self.keys.clear();
                         slice.collect(block.bytes(), &mut self.keys);
                         for access in self.keys.iter().filter(|access| access.operation != Operation::Scan) {
-                            let table = &registered.verified.tables()[usize::from(access.slot)];
+                            let table = &registered(id).verified.tables()[usize::from(access.slot)];
                             self.accesses.push(record(&self.tables, table.id, access.key.hash(), access.operation));
                         }
                         true
                     }
-                    AccessSet::Dependent(_) => false,
+                    (None, AccessSet::Dependent(_)) => false,
                 };
-                self.accesses.extend_from_slice(&self.habits[id].whole);
+                self.accesses.extend_from_slice(&habits.whole);
                 if mixed {
                     let mode = if known { LockMode::IntentExclusive } else { LockMode::Exclusive };
                     self.accesses.push(Access { record: self.everything, mode });
                 }
             }
             self.offsets.push(self.accesses.len() as u32);
+            self.is_single &= self.accesses.len() == index + 1;
         }
     }
 }
@@ -197,46 +264,65 @@ pub(crate) fn appetite(habits: &[Habits], tables: usize, batch: &Batch) -> (Vec<
 
 /// What all procedures do to tables.
 pub(crate) fn habits(registry: &Registry) -> Vec<Habits> {
-    registry.all().map(|registered| Habits::of(registered, registry, 0)).collect()
+    registry.all().map(|registered| Habits::of(registered, registry, &[], 0)).collect()
 }
 
 #[inline(always)]
 fn record(tables: &[(u32, u32)], table: u16, hash: u64, operation: Operation) -> Access {
     let (first, mask) = tables[usize::from(table)];
-    let mode = if operation.writes() { LockMode::Exclusive } else { LockMode::Shared };
-    Access { record: first + (hash as u32 & mask), mode }
+    Access { record: first + (hash as u32 & mask), mode: mode_of(operation) }
+}
+
+const fn mode_of(operation: Operation) -> LockMode {
+    if operation.writes() { LockMode::Exclusive } else { LockMode::Shared }
 }
 
 impl Plan {
     /// Chains of several members are spread among those of one, so that no group of work-items gets only long ones.
-    fn add_wave(&mut self, grants: Grants<'_>) {
+    fn add_wave(&mut self, grants: Grants<'_>, long: &mut Vec<u32>) {
         let from = self.starts.len() as u32;
+        let first = self.order.len() as u32;
         let all = grants.grants;
-        let is_head = |at: &u32| all[*at as usize].chain == *at;
-        let is_alone = |at: &u32| is_head(at) && all[*at as usize].next == NO_POSITION;
-        let positions = 0..all.len() as u32;
-        let mut alone = positions.clone().filter(is_alone);
-        let long = positions.clone().filter(|at| is_head(at) && !is_alone(at));
-        let (singles, chains) = if all.iter().zip(positions.clone()).all(|(grant, at)| grant.chain == at) {
-            (all.len(), 0)
-        } else {
-            (positions.clone().filter(is_alone).count(), long.clone().count())
-        };
-        let between = singles.checked_div(chains).unwrap_or(0);
-        for head in long {
-            self.starts.push(self.order.len() as u32);
-            self.order.extend(grants.chain(head));
-            for single in alone.by_ref().take(between) {
-                self.starts.push(self.order.len() as u32);
-                self.order.push(all[single as usize].transaction);
+        long.clear();
+        let mut heads = 0;
+        for (at, grant) in (0_u32..).zip(all) {
+            let is_head = grant.chain == at;
+            heads += u32::from(is_head);
+            if is_head && grant.next != NO_POSITION {
+                long.push(at);
             }
         }
-        for single in alone {
-            self.starts.push(self.order.len() as u32);
-            self.order.push(all[single as usize].transaction);
+        if long.is_empty() {
+            self.order.extend(all.iter().map(|grant| grant.transaction));
+            self.starts.extend(first..=first + heads);
+            self.waves.push((from, heads));
+            return;
         }
-        let units = (singles + chains) as u32;
+        let between = (heads as usize - long.len()) / long.len();
+        let mut chains = long.iter();
+        let mut singles = 0;
+        let mut chain = |plan: &mut Self| {
+            if let Some(&head) = chains.next() {
+                plan.starts.push(plan.order.len() as u32);
+                plan.order.extend(grants.chain(head));
+            }
+        };
+        chain(self);
+        for (at, grant) in (0_u32..).zip(all) {
+            if grant.chain == at && grant.next == NO_POSITION {
+                self.starts.push(self.order.len() as u32);
+                self.order.push(grant.transaction);
+                singles += 1;
+                if singles == between {
+                    singles = 0;
+                    chain(self);
+                }
+            }
+        }
+        while self.starts.len() < (from + heads) as usize {
+            chain(self);
+        }
         self.starts.push(self.order.len() as u32);
-        self.waves.push((from, units));
+        self.waves.push((from, heads));
     }
 }

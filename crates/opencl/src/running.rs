@@ -72,6 +72,12 @@ pub(crate) struct Flight {
     start: Instant,
 }
 
+/// A batch that did not get through, and why.
+pub(crate) struct Unfinished {
+    pub(crate) error: EngineError,
+    pub(crate) batch: Batch,
+}
+
 /// See the module.
 pub(crate) struct Running {
     pub(crate) heap: Heap,
@@ -129,7 +135,7 @@ impl Running {
         registry: &Registry,
         batch: Batch,
         first: u64,
-    ) -> Result<Flight, (EngineError, Batch)> {
+    ) -> Result<Flight, Box<Unfinished>> {
         let start = Instant::now();
         let (inserts, structural) = std::mem::take(&mut self.reserved);
         let slot = self.next_slot;
@@ -155,7 +161,7 @@ impl Running {
             .and_then(|()| self.enqueue(session, built, &mut flight, first));
         match started {
             Ok(()) => Ok(flight),
-            Err(error) => Err((error, flight.batch)),
+            Err(error) => Err(Box::new(Unfinished { error, batch: flight.batch })),
         }
     }
 
@@ -287,15 +293,11 @@ impl Running {
     }
 
     /// Waits for a batch and gives it back, with the times that its commands took.
-    pub(crate) fn land(
-        &mut self,
-        session: &Session,
-        flight: Flight,
-    ) -> Result<(Batch, BatchReport), (EngineError, Batch)> {
+    pub(crate) fn land(&mut self, session: &Session, flight: Flight) -> Result<(Batch, BatchReport), Box<Unfinished>> {
         for event in &flight.out {
             if let Err(error) = session.wait(event, "executing a batch") {
                 session.drain();
-                return Err((error, flight.batch));
+                return Err(Box::new(Unfinished { error, batch: flight.batch }));
             }
         }
         let slot = self.slots[flight.slot].as_ref();
@@ -313,6 +315,18 @@ impl Running {
             transfer_out_ns: sum(&flight.out),
             waves: slot.map_or(0, |slot| slot.plan.waves.len().max(1) as u32),
         };
+        if std::env::var_os("LWDBG").is_some() {
+            eprintln!(
+                "{} plan {} us in {} exec {} {:?} out {} waves {}",
+                flight.batch.len(),
+                flight.planning_ns / 1000,
+                device.transfer_in_ns / 1000,
+                device.execution_ns / 1000,
+                flight.kernels.iter().map(|e| nanoseconds(e) / 1000).take(4).collect::<Vec<_>>(),
+                device.transfer_out_ns / 1000,
+                device.waves
+            );
+        }
         let report = BatchReport {
             planning_ns: flight.planning_ns,
             total_ns: flight.start.elapsed().as_nanos() as u64,

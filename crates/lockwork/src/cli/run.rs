@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lockwork_engine::registry::Registered;
-use lockwork_engine::{Engine, EngineKind, Options, Tally, create};
+use lockwork_engine::{Engine, EngineKind, Options, Tally};
 use lockwork_memory::bytes_resident;
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::{Batch, HEADER_BYTES};
@@ -18,6 +18,7 @@ use lockwork_workload::Workload;
 use super::Failure;
 use super::chart::grouped;
 use super::report::{Latency, Memory, Run, abort_name};
+use crate::engines::create;
 
 /// Batches handed over before the first is taken back.
 const AHEAD: usize = 3;
