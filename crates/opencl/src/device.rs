@@ -1,5 +1,7 @@
 //! Which OpenCL devices there are, and which one is used.
 
+use std::sync::{Mutex, PoisonError};
+
 use lockwork_engine::EngineError;
 use opencl3::device::{CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, Device};
 use opencl3::error_codes::{CL_PLATFORM_NOT_FOUND_KHR, ClError, DLOPEN_RUNTIME_LOAD_FAILED};
@@ -66,6 +68,9 @@ fn absent(error: &ClError) -> EngineError {
 
 /// All usable devices of all platforms, with their handles.
 fn all() -> Result<Vec<(Device, DeviceInfo)>, EngineError> {
+    // Two threads that ask PoCL 3.1 for the first time at once can both be told that there is nothing.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut found = Vec::new();
     for platform in get_platforms().map_err(|error| absent(&error))? {
         // A platform without devices answers with an error.

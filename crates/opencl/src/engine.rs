@@ -237,7 +237,12 @@ pub fn create_failing(kind: EngineKind, options: Options, fail_at: u64) -> Resul
     let (to_leader, batches) = channel();
     let (finished, from_leader) = channel();
     let shared = core.clone();
-    let lead = move || lead(&shared, &batches, &finished);
+    let lead = move || {
+        let mut flying = VecDeque::new();
+        lead(&shared, &batches, &finished, &mut flying);
+        // Whatever is still in flight writes into batches that are about to go.
+        lock(&shared).session.drain();
+    };
     let leader = std::thread::Builder::new().name("lockwork-opencl".into()).spawn(lead);
     let leader = leader.map_err(|error| EngineError::Worker(format!("could not be started: {error}")))?;
     Ok(Box::new(OpenclEngine {
@@ -256,8 +261,7 @@ fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
 }
 
 /// The leader's life: takes batches while there is a free slot, waits for the oldest one else.
-fn lead(core: &Mutex<Core>, batches: &Receiver<Batch>, finished: &Sender<Completed>) {
-    let mut flying: VecDeque<Flight> = VecDeque::new();
+fn lead(core: &Mutex<Core>, batches: &Receiver<Batch>, finished: &Sender<Completed>, flying: &mut VecDeque<Flight>) {
     let mut waiting: Option<Batch> = None;
     loop {
         if waiting.is_none() && flying.len() < DEPTH {

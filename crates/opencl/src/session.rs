@@ -254,8 +254,10 @@ impl Session {
 
     /// Waits for an event.
     pub(crate) fn wait(&self, event: &Event, doing: &str) -> Result<(), EngineError> {
+        // Also a call that a test lets fail has waited: who sees the error may free what was copied from.
+        let waited = event.wait();
         self.step(doing)?;
-        event.wait().map_err(|error| self.failed(doing, &error))
+        waited.map_err(|error| self.failed(doing, &error))
     }
 
     /// Waits until nothing is running, whatever became of it.
