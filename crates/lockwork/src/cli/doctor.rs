@@ -2,6 +2,8 @@
 
 use lockwork_memory::{Buffer, HUGE_PAGE, Pages, huge_bytes_resident, huge_page_setting};
 
+use lockwork_opencl::DeviceKind;
+
 use super::report::Environment;
 use super::{Outcome, print};
 
@@ -15,11 +17,40 @@ pub(super) fn run() -> Outcome {
     line("kernel", &environment.kernel);
     line("huge pages", &huge_pages());
     line("CPU engines", "ok: serial, two-phase, deterministic-queue, deterministic");
-    line("OpenCL engines", "not in this version");
+    for (number, found) in opencl().iter().enumerate() {
+        line(if number == 0 { "OpenCL engines" } else { "" }, found);
+    }
     line("FPGA processor", "not in this version");
     line("lock service", "not in this version");
     text.push_str("\nNext: lockwork demo\n");
     print(&text)
+}
+
+/// A line for each OpenCL device, or why there is none and how to get one.
+fn opencl() -> Vec<String> {
+    let devices = match lockwork_opencl::devices() {
+        Ok(devices) => devices,
+        Err(absent) => return vec![absent.to_string()],
+    };
+    let fallback = devices.iter().all(|device| device.kind == DeviceKind::Cpu);
+    let mut lines = vec!["ok: opencl-deterministic, opencl-two-phase".to_string()];
+    lines.extend(devices.iter().map(|device| {
+        format!(
+            "--device {}: {} '{}', {} compute units, {} MiB, {} MiB in one buffer; {}, {}",
+            device.number,
+            device.kind.name(),
+            device.name,
+            device.compute_units,
+            device.memory_bytes >> 20,
+            device.buffer_bytes >> 20,
+            device.platform,
+            device.version
+        )
+    }));
+    if fallback {
+        lines.push("the CPU is the fallback: a GPU's driver brings its own platform".into());
+    }
+    lines
 }
 
 /// Tries for a huge page and says what came of it.

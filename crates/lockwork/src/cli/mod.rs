@@ -14,6 +14,7 @@ mod run;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use lockwork_engine::EngineError;
 
 /// Why a command ends badly.
 #[derive(Debug)]
@@ -22,6 +23,17 @@ pub(crate) enum Failure {
     Check(String),
     /// The input is wrong: exit code 2.
     Usage(String),
+    /// A back end is not on this machine: exit code 6.
+    Absent(String),
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::BackEndAbsent(_) => Self::Absent(error.to_string()),
+            _ => Self::Usage(error.to_string()),
+        }
+    }
 }
 
 impl Failure {
@@ -44,7 +56,7 @@ struct Arguments {
 enum Command {
     /// What works on this machine, and how to enable the rest
     Doctor,
-    /// Every CPU engine at work on one input, checked and compared, in half a minute
+    /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
     /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory
     Bench(Box<bench::Arguments>),
@@ -69,6 +81,10 @@ pub(crate) fn main() -> ExitCode {
         Err(Failure::Usage(problem)) => {
             eprintln!("lockwork: {problem}");
             ExitCode::from(2)
+        }
+        Err(Failure::Absent(problem)) => {
+            eprintln!("lockwork: {problem}");
+            ExitCode::from(6)
         }
     }
 }
