@@ -4,7 +4,7 @@
 //! Procedures are translated from bytecode to OpenCL C ([`translate`]) when the first batch comes; tables lie in device
 //! memory ([`heap`]); blocks travel as they are. `opencl-deterministic` plans on the host which transactions may run
 //! side by side ([`plan`]); `opencl-two-phase` lets work-items lock. The rooms: `device` (which devices there are),
-//! `session` (every call to one), `running` (a batch's way through it), `engine` (the contract).
+//! `session` (every call to one), `running` (a batch's way through it), `engine` (the contract), `limits` (what a device could do at most).
 //!
 //! The OpenCL library is loaded when a device is first asked for, so a program that contains this crate starts on a
 //! machine without OpenCL.
@@ -12,6 +12,7 @@
 mod device;
 mod engine;
 mod heap;
+mod limits;
 mod plan;
 mod running;
 mod session;
@@ -19,3 +20,4 @@ mod translate;
 
 pub use device::{DeviceInfo, DeviceKind, REMEDY, devices, find};
 pub use engine::{DEVICE_LOST, create, create_failing};
+pub use limits::{CopyTimes, copies, random_lines};

@@ -315,18 +315,6 @@ impl Running {
             transfer_out_ns: sum(&flight.out),
             waves: slot.map_or(0, |slot| slot.plan.waves.len().max(1) as u32),
         };
-        if std::env::var_os("LWDBG").is_some() {
-            eprintln!(
-                "{} plan {} us in {} exec {} {:?} out {} waves {}",
-                flight.batch.len(),
-                flight.planning_ns / 1000,
-                device.transfer_in_ns / 1000,
-                device.execution_ns / 1000,
-                flight.kernels.iter().map(|e| nanoseconds(e) / 1000).take(4).collect::<Vec<_>>(),
-                device.transfer_out_ns / 1000,
-                device.waves
-            );
-        }
         let report = BatchReport {
             planning_ns: flight.planning_ns,
             total_ns: flight.start.elapsed().as_nanos() as u64,
