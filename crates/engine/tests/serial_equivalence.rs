@@ -4,9 +4,9 @@
 
 use lockwork_engine::conformance::{MIXES, Random, check, fill, prepared};
 use lockwork_engine::contract::MAX_PROCEDURES;
-use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options, create};
+use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally, create};
 use lockwork_procedure::assembly::assemble;
-use lockwork_procedure::block::Batch;
+use lockwork_procedure::block::{Batch, Status};
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
 
@@ -99,5 +99,33 @@ fn a_block_that_cannot_be_executed_fails_alone() {
         engine.submit(batch).unwrap();
         let tally = engine.complete().unwrap().unwrap().report.tally;
         assert_eq!((tally.committed, tally.failed.values().sum::<u64>()), (133, 67), "{kind}");
+    }
+}
+
+#[test]
+fn a_report_counts_its_own_batch_and_no_other() {
+    for &kind in EngineKind::CPU {
+        for threads in [1, 2, 3] {
+            let options = Options { threads, ..Options::default() };
+            let mut engine = prepared(&|| create(kind, options), true);
+            let mut random = Random(5);
+            // A small batch that finds the engine idle involves one worker, whatever the others did before.
+            for size in [2_000, 1, 64, 700, 3, 65] {
+                let batch = fill(&*engine, &mut random, MIXES[13].0, size);
+                engine.submit(batch).unwrap();
+                let completed = engine.complete().unwrap().unwrap();
+                let (tally, mut seen) = (completed.report.tally, Tally::default());
+                for block in completed.batch.blocks() {
+                    let code = block.abort_code();
+                    match block.status() {
+                        Some(Status::Committed) => seen.committed += 1,
+                        Some(Status::Aborted) => *seen.aborted.entry(code).or_default() += 1,
+                        _ => *seen.failed.entry(code).or_default() += 1,
+                    }
+                }
+                seen.conflicts = tally.conflicts;
+                assert_eq!((tally.transactions(), &tally), (size as u64, &seen), "{kind}, {threads} threads");
+            }
+        }
     }
 }

@@ -73,7 +73,8 @@ impl Scheme for TwoPhase {
         for worker in &mut self.workers {
             let worker = worker.get_mut().expect("no worker panicked");
             worker.remove_ghosts();
-            report.tally.add(&worker.tally);
+            // Taken, not copied: a worker that the next batch does not involve must not report this one again.
+            report.tally.add(&std::mem::take(&mut worker.tally));
         }
         report
     }

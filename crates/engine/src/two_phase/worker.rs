@@ -78,7 +78,6 @@ pub(super) struct Worker {
 impl Worker {
     /// Runs blocks of the batch until there are no more.
     pub(super) fn run(&mut self, shared: &Shared<'_>) {
-        self.tally = Tally::default();
         let registry = &shared.core.registry;
         let interleave = shared.options.interleave == Interleave::Dynamic;
         let in_flight = if interleave { (shared.options.window / registry.most_accesses()).max(2) } else { 1 };
