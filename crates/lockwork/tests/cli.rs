@@ -34,6 +34,7 @@ fn json_has_what_is_promised_on_every_engine() {
     for workload in [
         "ycsb-a --records 2000",
         "ycsb-e --records 500",
+        "ycsb-e --records 500 --ops 2",
         "ycsb-f --preset bionicdb --records 300",
         "transfer --records 100",
     ] {

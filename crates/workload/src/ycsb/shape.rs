@@ -4,11 +4,13 @@
 //! also one for every field, whose offset is then a constant. A procedure computes and checks its field indexes, then
 //! issues all its DB instructions, then awaits them, then works on the rows in the same order, then commits. So the
 //! look-ups overlap, nothing can abort once a row has been written, and procedures of reads and updates alone are
-//! separable ([`lockwork_procedure::access`]).
+//! separable ([`lockwork_procedure::access`]). Only scans behind inserts wait until the new rows are filled: a
+//! transaction sees what it has done, empty rows included.
 //!
 //! Keys stand first in the block, behind the header: those of up to four operations share its cache line.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use lockwork_procedure::isa::scan_stride;
 use lockwork_procedure::program::Procedure;
@@ -179,13 +181,25 @@ impl Shape {
         }
         let operations = || self.operations.iter().enumerate();
         operations().for_each(|(i, operation)| writer.prepare(i, self.index(i), operation));
-        operations().for_each(|(i, operation)| writer.issue(i, self.index(i), operation.kind));
-        for i in 0..self.operations.len() {
-            writer.line(format!("ret     r{}, c{i}", i + 1));
+        let (before, scans) = self.stages();
+        for stage in [before, scans] {
+            let operations = || operations().skip(stage.start).take(stage.len());
+            operations().for_each(|(i, operation)| writer.issue(i, self.index(i), operation.kind));
+            operations().for_each(|(i, _)| writer.line(format!("ret     r{}, c{i}", i + 1)));
+            operations().for_each(|(i, operation)| writer.access(i, self.index(i), operation));
         }
-        operations().for_each(|(i, operation)| writer.access(i, self.index(i), operation));
         writer.line("commit".into());
         writer.lines.join("\n") + "\n"
+    }
+
+    /// The operations that are issued together, and those that are issued when the work of the first is done. A scan
+    /// finds the rows that its own transaction has inserted, so they must have been filled before it.
+    fn stages(&self) -> (Range<usize>, Range<usize>) {
+        let (all, first) = (self.operations.len(), |kind| self.operations.iter().position(|each| each.kind == kind));
+        match (first(Kind::Insert), first(Kind::Scan)) {
+            (Some(_), Some(scan)) => (0..scan, scan..all),
+            _ => (0..all, all..all),
+        }
     }
 
     /// The register of operation `i`'s field offset or scan length. Row handles are in r1 and up, these behind them.

@@ -111,6 +111,29 @@ result out0: bytes(64)
 }
 
 #[test]
+fn scans_are_issued_when_new_rows_are_filled() {
+    let config = YcsbConfig { operations: 2, fields: 2, ..small('e') };
+    let sources = Ycsb::new(config).unwrap().sources();
+    let text = |wanted: &str| &sources.iter().find(|(name, _)| name == wanted).unwrap().1;
+    let (_, code) = text("ycsb_i1s1").split_once("    load    ").unwrap();
+    let expected = "\
+r4, [len1]
+    check   r4, 101
+    insert  c0, usertable, [key0]
+    ret     r1, c0
+    copy    r1[usertable.field0], [value0], 64
+    copy    r1[usertable.field1], [value0], 64
+    scan    c1, usertable.field0, [key1], [rows1], 100, r4
+    ret     r2, c1
+    store   r2, [count1]
+    commit
+";
+    assert_eq!(code, expected);
+    let both = text("ycsb_s2");
+    assert!(both.find("scan    c1").unwrap() < both.find("ret     r1").unwrap(), "{both}");
+}
+
+#[test]
 fn keys_of_a_transaction_differ_and_values_are_whole() {
     for letter in ['a', 'b', 'd', 'f'] {
         let mut ycsb = bound(YcsbConfig { theta: 0.99, ..several(letter) });
