@@ -91,6 +91,16 @@ pub enum Error {
         /// What it should be.
         wanted: String,
     },
+    /// A batch was made before the procedure was registered, and its blocks are too short for it.
+    #[error("the batch has blocks of {have} bytes and procedure '{procedure}' needs {needed}; make the batch after it")]
+    ShortBatch {
+        /// The procedure.
+        procedure: String,
+        /// Bytes of a block of the batch.
+        have: usize,
+        /// Bytes of a call.
+        needed: usize,
+    },
 }
 
 impl Error {
@@ -234,7 +244,7 @@ impl Lockwork {
     /// Adds a call to a batch of [`Self::batch`]; `false`, and nothing added, when the batch is full.
     ///
     /// # Errors
-    /// As [`Self::call`]; nothing is added.
+    /// As [`Self::call`], and [`Error::ShortBatch`]; nothing is added.
     pub fn push(&self, batch: &mut Batch, procedure: &str, arguments: &[(&str, Value)]) -> Result<bool, Error> {
         let Some(id) = self.engine.procedure_id(procedure) else {
             let known: Vec<String> = (0..)
@@ -244,6 +254,10 @@ impl Lockwork {
             return Err(unknown("procedure", procedure, &known));
         };
         let registered = self.engine.procedure(id).expect("it has an id");
+        if batch.stride() < registered.block_bytes {
+            let (have, needed) = (batch.stride(), registered.block_bytes);
+            return Err(Error::ShortBatch { procedure: procedure.to_string(), have, needed });
+        }
         let parameters = &registered.verified.procedure().parameters;
         only_known("parameter", arguments, &parameters.iter().map(|field| field.name.clone()).collect::<Vec<_>>())?;
         let mut image = vec![0_u8; registered.block_bytes];
