@@ -263,7 +263,7 @@ impl Lockwork {
         let mut image = vec![0_u8; registered.block_bytes];
         for field in parameters {
             let value = one(arguments, &field.name)?;
-            value.write(&field.name, field.column_type, &mut image[field.offset as usize..])?;
+            value.write_field(field, &mut image)?;
         }
         let Some(mut block) = batch.push(id) else { return Ok(false) };
         let arguments = 32..registered.verified.procedure().layout().arguments_end as usize;
@@ -317,23 +317,34 @@ impl Answer {
     /// An integer result.
     ///
     /// # Errors
-    /// There is no such result, or it is no integer.
+    /// There is no such result, or it is no integer, or an array.
     pub fn integer(&self, name: &str) -> Result<i64, Error> {
         let field = self.field(name)?;
-        Value::read_integer(field.column_type, &self.bytes[field.offset as usize..]).ok_or_else(|| Error::Type {
-            name: name.to_string(),
-            value: "an integer".into(),
-            wanted: field.column_type.to_string(),
-        })
+        let value = Value::read_integer(field.column_type, &self.bytes[field.offset as usize..]);
+        value.filter(|_| field.count == 1).ok_or_else(|| mistaken(field, "an integer"))
     }
 
-    /// The bytes of a result, all elements of it.
+    /// All elements of a result that is an array of integers; one for a plain integer.
+    ///
+    /// # Errors
+    /// There is no such result, or it is not of integers.
+    pub fn integers(&self, name: &str) -> Result<Vec<i64>, Error> {
+        let field = self.field(name)?;
+        let elements = self.bytes[field.offset as usize..field.end() as usize].chunks(field.element_stride() as usize);
+        let values: Option<_> = elements.map(|element| Value::read_integer(field.column_type, element)).collect();
+        values.ok_or_else(|| mistaken(field, "an array of integers"))
+    }
+
+    /// The bytes of a result. Those of an array are all its elements, with what lies between them: texts and bytes from
+    /// 64 bytes on each begin at a multiple of 64.
     ///
     /// # Errors
     /// There is no such result.
     pub fn bytes(&self, name: &str) -> Result<&[u8], Error> {
         let field = self.field(name)?;
-        Ok(&self.bytes[field.offset as usize..field.end() as usize])
+        let start = field.offset as usize;
+        let end = if field.count == 1 { start + field.column_type.width() as usize } else { field.end() as usize };
+        Ok(&self.bytes[start..end])
     }
 
     fn field(&self, name: &str) -> Result<&Field, Error> {
@@ -346,6 +357,11 @@ impl Answer {
 fn unknown(what: &'static str, name: &str, known: &[String]) -> Error {
     let known = if known.is_empty() { "there is none".into() } else { format!("there are: {}", known.join(", ")) };
     Error::Unknown { what, name: name.to_string(), known }
+}
+
+fn mistaken(field: &Field, read_as: &str) -> Error {
+    let wanted = value::type_name(field.column_type, field.count);
+    Error::Type { name: field.name.clone(), value: read_as.into(), wanted }
 }
 
 fn only_known(what: &'static str, values: &[(&str, Value)], known: &[String]) -> Result<(), Error> {

@@ -1,5 +1,6 @@
 //! Values as a program has them, and as they lie in blocks and rows.
 
+use lockwork_procedure::program::Field;
 use lockwork_procedure::schema::ColumnType;
 
 use crate::Error;
@@ -11,8 +12,17 @@ pub enum Value {
     Integer(i64),
     /// For char(n), padded with zero bytes.
     Text(String),
-    /// For bytes(n): exactly n.
+    /// For bytes(n): exactly n. For an array of any type: all its elements, as [`crate::Answer::bytes`] gives them
+    /// (integers in little-endian order one after the other; texts and bytes from 64 bytes on each begin at a multiple
+    /// of 64).
     Bytes(Vec<u8>),
+    /// For an array of integers: all its elements.
+    Integers(Vec<i64>),
+}
+
+/// A type, and how many elements of it if it is an array's.
+pub(crate) fn type_name(column_type: ColumnType, count: u32) -> String {
+    if count == 1 { column_type.to_string() } else { format!("{column_type}[{count}]") }
 }
 
 impl Value {
@@ -24,18 +34,46 @@ impl Value {
             (Self::Integer(value), _, Some((lo, hi))) if (lo..=hi).contains(value) => &value.to_le_bytes()[..width],
             (Self::Text(text), ColumnType::Char(_), _) if text.len() <= width => text.as_bytes(),
             (Self::Bytes(bytes), ColumnType::Bytes(_), _) if bytes.len() == width => bytes,
-            _ => {
-                let value = match self {
-                    Self::Integer(value) => value.to_string(),
-                    Self::Text(text) => format!("a text of {} bytes", text.len()),
-                    Self::Bytes(bytes) => format!("{} bytes", bytes.len()),
-                };
-                return Err(Error::Type { name: name.to_string(), value, wanted: column_type.to_string() });
-            }
+            _ => return Err(self.misfit(name, column_type.to_string())),
         };
         target.fill(0);
         target[..bytes.len()].copy_from_slice(bytes);
         Ok(())
+    }
+
+    /// Writes the value at the place of a parameter in the block `image`.
+    pub(crate) fn write_field(&self, field: &Field, image: &mut [u8]) -> Result<(), Error> {
+        let target = &mut image[field.offset as usize..field.end() as usize];
+        if field.count == 1 {
+            return self.write(&field.name, field.column_type, target);
+        }
+        let wanted = type_name(field.column_type, field.count);
+        match (self, field.column_type.range()) {
+            (Self::Bytes(bytes), _) if bytes.len() == target.len() => target.copy_from_slice(bytes),
+            (Self::Bytes(_), _) => return Err(self.misfit(&field.name, format!("{wanted} ({} bytes)", target.len()))),
+            (Self::Integers(values), Some((lo, hi))) if values.len() == field.count as usize => {
+                if let Some((at, value)) = values.iter().enumerate().find(|(_, value)| !(lo..=hi).contains(value)) {
+                    let value = format!("{value} as element {at}");
+                    return Err(Error::Type { name: field.name.clone(), value, wanted });
+                }
+                let width = field.column_type.width() as usize;
+                for (place, value) in target.chunks_exact_mut(width).zip(values) {
+                    place.copy_from_slice(&value.to_le_bytes()[..width]);
+                }
+            }
+            _ => return Err(self.misfit(&field.name, wanted)),
+        }
+        Ok(())
+    }
+
+    fn misfit(&self, name: &str, wanted: String) -> Error {
+        let value = match self {
+            Self::Integer(value) => value.to_string(),
+            Self::Text(text) => format!("a text of {} bytes", text.len()),
+            Self::Bytes(bytes) => format!("{} bytes", bytes.len()),
+            Self::Integers(values) => format!("{} integers", values.len()),
+        };
+        Error::Type { name: name.to_string(), value, wanted }
     }
 
     /// Reads an integer that lies at the start of `source`; `None` for other types.

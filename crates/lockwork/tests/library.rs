@@ -19,3 +19,40 @@ fn a_batch_from_before_a_larger_procedure_takes_only_what_fits() {
     let (batch, _) = lockwork.call_batch(batch).unwrap();
     assert_eq!(lockwork.answer(&batch, 0).integer("r").unwrap(), 1);
 }
+
+#[test]
+fn arrays_are_given_and_read_as_a_whole() {
+    let mut lockwork = Lockwork::open_in_memory(EngineKind::Serial).unwrap();
+    let source =
+        "procedure echo\nparam x: i16[3]\nparam y: bytes(70)[2]\nparam z: i64\nresult a: i16[3]\nresult b: bytes(70)
+         result c: i64\ncopy [a], [x], 6\ncopy [b], [y#1], 70\nload r1, [z]\nstore r1, [c]\ncommit";
+    lockwork.register(source).unwrap();
+    // Elements of bytes(70) stand 128 bytes apart.
+    let long: Vec<u8> = (0..=255).collect();
+    let z = || ("z", Value::Integer(-1));
+    let y = || ("y", Value::Bytes(long.clone()));
+    let bytes = Value::Bytes([7_i16, -8, 9].iter().flat_map(|value| value.to_le_bytes()).collect());
+    for x in [bytes, Value::Integers(vec![7, -8, 9])] {
+        let answer = lockwork.call("echo", &[("x", x), y(), z()]).unwrap();
+        assert_eq!(answer.integers("a").unwrap(), [7, -8, 9]);
+        assert_eq!(answer.bytes("a").unwrap(), [7, 0, 248, 255, 9, 0]);
+        assert_eq!(answer.bytes("b").unwrap(), &long[128..198]);
+        assert_eq!((answer.integer("c").unwrap(), answer.integers("c").unwrap()), (-1, vec![-1]));
+        let refused = answer.integer("a").unwrap_err().to_string();
+        assert!(refused.contains("'a', which is i16[3]"), "{refused}");
+        assert!(answer.integers("b").unwrap_err().to_string().contains("bytes(70)"));
+    }
+    let refusals = [
+        (Value::Integer(7), "7 does not fit 'x', which is i16[3]"),
+        (Value::Integers(vec![1, 2]), "2 integers does not fit 'x', which is i16[3]"),
+        (Value::Integers(vec![1, 2, 40_000]), "40000 as element 2 does not fit 'x', which is i16[3]"),
+        (Value::Bytes(vec![0; 5]), "5 bytes does not fit 'x', which is i16[3] (6 bytes)"),
+        (Value::Text("a".into()), "'x', which is i16[3]"),
+    ];
+    for (x, expected) in refusals {
+        let error = lockwork.call("echo", &[("x", x), y(), z()]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let short = lockwork.call("echo", &[("x", Value::Integers(vec![1; 3])), ("y", Value::Bytes(vec![0; 140])), z()]);
+    assert!(short.unwrap_err().to_string().contains("bytes(70)[2] (256 bytes)"));
+}
