@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::progress::Live;
 use super::report::{Environment, Output, Report};
-use super::run::{Plan, check_memory, run};
+use super::run::{Plan, check_memory, check_rows, run, table_bytes};
 use super::{Failure, Outcome, chart, locks, memory, print};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
@@ -218,7 +218,7 @@ type Make = Box<dyn Fn() -> Result<Box<dyn Workload>, Failure>>;
 
 /// The workload that was asked for: how to make it afresh for every engine, its plan, and its effective parameters.
 fn workload(arguments: &Arguments, options: &Options) -> Result<(Make, Plan, String), Failure> {
-    let (make, operations, repeatable, count): (Make, u32, bool, Option<u64>) = if arguments.workload == "transfer" {
+    let (make, operations, inserts, count): (Make, u32, f64, Option<u64>) = if arguments.workload == "transfer" {
         let default = TransferConfig::default();
         let config = TransferConfig {
             accounts: arguments.records.unwrap_or(default.accounts),
@@ -227,19 +227,20 @@ fn workload(arguments: &Arguments, options: &Options) -> Result<(Make, Plan, Str
             ..default
         };
         config.validate().map_err(Failure::usage)?;
-        check_memory(&Transfer::schema(), config.accounts)?;
-        (Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(Failure::usage)?))), 2, true, None)
+        check_rows(&Transfer::schema(), config.accounts)?;
+        (Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(Failure::usage)?))), 2, 0.0, None)
     } else {
         let (config, count) = ycsb(arguments, options)?;
-        let (operations, repeatable) = (config.operations, config.share(Kind::Insert) == 0.0);
+        let (operations, inserts) = (config.operations, config.share(Kind::Insert));
         let count = count.map(|operations_wanted| operations_wanted.div_ceil(u64::from(operations)).max(1));
         (
             Box::new(move || Ok(Box::new(Ycsb::new(config.clone()).map_err(Failure::usage)?))),
             operations,
-            repeatable,
+            inserts * f64::from(operations),
             count,
         )
     };
+    let repeatable = inserts == 0.0;
     let first = make()?;
     let stride = (first.block_bytes() as usize).next_multiple_of(64);
     let most = (PASS_BYTES / stride).clamp(1, 2_000_000);
@@ -258,6 +259,15 @@ fn workload(arguments: &Arguments, options: &Options) -> Result<(Make, Plan, Str
     if recycled && !repeatable {
         return Err(Failure::usage("--input recycled is not possible for a workload that inserts: use prepared"));
     }
+    // Shares need not sum to one, so this counts too many inserts rather than too few.
+    let grown = (transactions as f64 * inserts) as u64;
+    let schemas = first.schemas();
+    let tables = schemas.iter().enumerate();
+    let rows: u128 =
+        tables.map(|(number, schema)| table_bytes(schema, first.row_count(number).saturating_add(grown))).sum();
+    // Recycled input keeps its calls beside the batches that it is made from.
+    let calls = transactions as u128 * stride as u128 * if recycled { 2 } else { 1 };
+    check_memory(&format!("the rows and {transactions} transactions"), rows + calls, "--txns or --records")?;
     let plan = Plan { transactions, batch, time, warmup: 0, operations, repeatable, recycled };
     Ok((make, plan, first.describe()))
 }
@@ -299,7 +309,7 @@ fn ycsb(arguments: &Arguments, options: &Options) -> Result<(YcsbConfig, Option<
         None => {}
     }
     config.validate().map_err(Failure::usage)?;
-    check_memory(&config.schema().map_err(Failure::usage)?, config.records)?;
+    check_rows(&config.schema().map_err(Failure::usage)?, config.records)?;
     Ok((config, count))
 }
 
@@ -327,6 +337,7 @@ fn bench_memory(arguments: &Arguments) -> Outcome {
     if threads == 0 || threads > lockwork_engine::contract::MAX_THREADS {
         return Err(Failure::usage(format!("--threads is {threads}; 1 to 256 are possible")));
     }
+    check_memory(&format!("random reads on {threads} threads"), memory::bytes(threads), "--threads")?;
     let limits = [Pages::Plain, Pages::Huge].map(|pages| memory::measure(pages, threads, arguments.seed));
     let [plain, huge] = limits;
     let (limits, environment) = ([plain?, huge?], Environment::read());
@@ -373,6 +384,9 @@ fn bench_locks(arguments: &Arguments) -> Outcome {
             return Err(Failure::usage(format!("{option} is {value}; 1 to {} are possible", most - 1)));
         }
     }
+    // Shared with the random reads; two forms of every request; words, queues and checks of every record.
+    let bytes = memory::bytes(1) + u128::from(transactions) * 24 + u128::from(records) * 48;
+    check_memory(&format!("{transactions} locks on {records} records"), bytes, "--txns or --records")?;
     let settings = locks::Settings {
         records: records as u32,
         transactions: transactions as u32,

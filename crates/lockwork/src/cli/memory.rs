@@ -10,6 +10,8 @@ use super::Failure;
 
 /// Bytes that are read at random: far more than any cache holds.
 const BYTES: usize = 1 << 30;
+/// Lines that a thread reads in one go.
+const READS: usize = 16_000_000;
 /// Reads ahead of the one that is used.
 const AHEAD: usize = 24;
 
@@ -25,6 +27,11 @@ pub(super) struct Limits {
     pub(super) two_lines_m_per_s: f64,
     /// Sixteen neighbouring lines each.
     pub(super) sixteen_lines_m_per_s: f64,
+}
+
+/// Bytes that [`measure`] needs at most: what is read, its order, and the places that each thread reads.
+pub(super) fn bytes(threads: usize) -> u128 {
+    (BYTES + BYTES / LINE * 4 + threads * READS * 4) as u128
 }
 
 /// Measures on `threads` cores at once and gives the median of three for one core.
@@ -92,7 +99,7 @@ fn dependent(buffer: &Buffer, lines: u64, seed: u64) -> f64 {
 
 /// Reads a second of `width` neighbouring lines each, prefetched ahead.
 fn independent(buffer: &Buffer, lines: u64, width: u64, seed: u64) -> f64 {
-    let reads = (16_000_000 / width).max(1_000_000) as usize;
+    let reads = (READS / width as usize).max(1_000_000);
     let mut random = Random::new(seed);
     let places: Vec<u32> = (0..reads + AHEAD).map(|_| (random.below(lines / width) * width) as u32).collect();
     let mut sum = 0_u64;

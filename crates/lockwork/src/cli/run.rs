@@ -120,7 +120,7 @@ pub(super) fn prepare(
     let mut image = Vec::new();
     for (number, schema) in schemas.iter().enumerate() {
         let rows = workload.row_count(number);
-        check_memory(schema, rows)?;
+        check_rows(schema, rows)?;
         engine.create_table(schema.clone(), rows as usize).map_err(Failure::usage)?;
         for row in 0..rows {
             if row % 100_000 == 0 {
@@ -146,17 +146,29 @@ fn register(engine: &mut dyn Engine, workload: &mut dyn Workload, schemas: &[Tab
     workload.bind(&mut lookup).map_err(Failure::usage)
 }
 
+/// Bytes of the indexes for one row, by point and by order: about what they are after loading.
+const INDEX_BYTES: (u128, u128) = (36, 48);
+
+/// Bytes of `rows` rows in a table, indexes included.
+pub(super) fn table_bytes(schema: &TableSchema, rows: u64) -> u128 {
+    let ordered = if schema.is_ordered() { INDEX_BYTES.1 } else { 0 };
+    (schema.stride() as u128 + INDEX_BYTES.0 + ordered) * u128::from(rows)
+}
+
 /// Refuses rows that cannot fit, before anything is computed for them.
-pub(super) fn check_memory(schema: &TableSchema, rows: u64) -> Result<(), Failure> {
-    let wanted = schema.stride() as u128 * u128::from(rows);
+pub(super) fn check_rows(schema: &TableSchema, rows: u64) -> Result<(), Failure> {
+    let what = format!("{rows} rows of table '{}'", schema.name());
+    check_memory(&what, table_bytes(schema, rows), "--records")
+}
+
+/// Refuses what takes more bytes than are free; `option` is what to use less of.
+pub(super) fn check_memory(what: &str, wanted: u128, option: &str) -> Result<(), Failure> {
     let have = available_memory();
     if wanted <= u128::from(have) {
         return Ok(());
     }
-    let (wanted, have, name) = (wanted >> 20, have >> 20, schema.name());
-    Err(Failure::usage(format!(
-        "{rows} rows of table '{name}' need {wanted} MiB and {have} MiB are free; use fewer --records"
-    )))
+    let (wanted, have) = (wanted >> 20, have >> 20);
+    Err(Failure::usage(format!("{what} need {wanted} MiB and {have} MiB are free; use fewer {option}")))
 }
 
 /// Bytes that the system says are free.
