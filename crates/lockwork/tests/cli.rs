@@ -114,6 +114,23 @@ fn standard_property_files_run_as_they_are() {
 }
 
 #[test]
+fn properties_change_a_lettered_workload_and_options_win_over_both() {
+    let effective = |line: &str| {
+        let report = json(&format!("bench {line} --engine serial --txns 10 --time 0 --warmup 0 --output json"));
+        let effective = report["settings"]["effective"].as_str().unwrap().to_string();
+        (effective, report["settings"]["threads"].as_u64().unwrap(), report["settings"]["seed"].as_u64().unwrap())
+    };
+    let (words, threads, seed) = effective("ycsb-a -P recordcount=500 -p seed=7 -p threadcount=3");
+    assert!(words.starts_with("ycsb-a: 500 rows of 8 fields of 64 bytes"), "{words}");
+    assert!(words.contains("read 0.5000, update 0.5000") && words.contains("zipfian"), "{words}");
+    assert_eq!((threads, seed), (3, 7));
+    let line = "ycsb-e --preset bionicdb -p recordcount=300 -p minscanlength=2 -p seed=7 -p threadcount=3";
+    let (words, threads, seed) = effective(&format!("{line} --seed 8 --records 200 --threads 1"));
+    assert!(words.starts_with("bionicdb-e: 200 rows") && words.contains("scans of 2 to 50 rows"), "{words}");
+    assert_eq!((threads, seed), (1, 8));
+}
+
+#[test]
 fn mistakes_are_named_and_refused() {
     let file = folder("mistakes").join("some.bin");
     std::fs::write(&file, [0xff, 0xfe, 0, 1]).unwrap();
@@ -143,7 +160,8 @@ fn mistakes_are_named_and_refused() {
         ("bench locks --txns 4294967294", "MiB"),
         ("bench ycsb-a --ops 100", "operations"),
         ("bench ycsb-a --fields 0", "fields"),
-        ("bench ycsb-z", "z"),
+        ("bench ycsb-g", "no workload is called 'ycsb-g'; there are ycsb-a to ycsb-f"),
+        ("bench ycsb-ab -p recordcount=9", "no workload is called 'ycsb-ab'"),
         ("bench nothing", "no workload is called 'nothing'"),
         ("bench ycsb-a --engine warp", "warp"),
         ("bench ycsb-a --preset silo", "silo"),

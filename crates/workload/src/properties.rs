@@ -2,7 +2,8 @@
 //!
 //! The syntax is that of Java's `Properties.load`: `key=value`, `key: value` or `key value`, comments from `#` or `!`,
 //! lines continued by a backslash, and the escapes `\t \n \r \f \uXXXX`. The meaning and the defaults are those of
-//! YCSB's `CoreWorkload` (10 fields of 100 bytes, whole rows read, one field written, uniform choice).
+//! YCSB's `CoreWorkload` (10 fields of 100 bytes, whole rows read, one field written, uniform choice), unless another
+//! workload is given that the settings are laid over.
 //!
 //! Properties that mean nothing here become warnings; values that are not possible become errors with file and line. A
 //! later setting replaces an earlier one, so `-p` wins over the file.
@@ -214,34 +215,61 @@ impl Properties {
         }
     }
 
-    /// The workload that the settings describe, one operation a transaction.
+    /// The workload that the settings describe, with the defaults of YCSB, one operation a transaction.
+    ///
+    /// # Errors
+    /// As [`Self::over`].
+    pub fn to_run(&self) -> Result<YcsbRun, WorkloadError> {
+        self.over(YcsbConfig {
+            name: "ycsb".into(),
+            records: 1000,
+            theta: 0.99,
+            distribution: Distribution::Uniform,
+            fields: 10,
+            field_bytes: 100,
+            operations: 1,
+            read: 0.95,
+            update: 0.05,
+            insert: 0.0,
+            scan: 0.0,
+            rmw: 0.0,
+            min_scan: 1,
+            max_scan: 1000,
+            read_scope: ReadScope::Row,
+            write_all_fields: false,
+            ordered: false,
+            seed: 1,
+        })
+    }
+
+    /// The workload that the settings describe where they say something, and `base` where they do not.
     ///
     /// # Errors
     /// [`WorkloadError::Property`] with file, line, key, value and what is possible.
-    pub fn to_run(&self) -> Result<YcsbRun, WorkloadError> {
+    pub fn over(&self, base: YcsbConfig) -> Result<YcsbRun, WorkloadError> {
         self.check_fixed()?;
         let whole = "a whole number is possible";
         let at_least_1 = "a whole number from 1 is possible";
-        let scan = self.share("scanproportion", 0.0)?;
+        let scan = self.share("scanproportion", base.scan)?;
+        let whole_rows = self.flag("readallfields", base.read_scope == ReadScope::Row)?;
         let config = YcsbConfig {
-            name: "ycsb".into(),
-            records: self.number("recordcount", 1000, at_least_1)?,
-            theta: self.number("zipfianconstant", 0.99, "a number from 0 to below 1 is possible")?,
-            distribution: self.distribution()?,
-            fields: self.number("fieldcount", 10, at_least_1)?,
-            field_bytes: self.number("fieldlength", 100, at_least_1)?,
-            operations: 1,
-            read: self.share("readproportion", 0.95)?,
-            update: self.share("updateproportion", 0.05)?,
-            insert: self.share("insertproportion", 0.0)?,
+            records: self.number("recordcount", base.records, at_least_1)?,
+            theta: self.number("zipfianconstant", base.theta, "a number from 0 to below 1 is possible")?,
+            distribution: self.distribution(base.distribution)?,
+            fields: self.number("fieldcount", base.fields, at_least_1)?,
+            field_bytes: self.number("fieldlength", base.field_bytes, at_least_1)?,
+            read: self.share("readproportion", base.read)?,
+            update: self.share("updateproportion", base.update)?,
+            insert: self.share("insertproportion", base.insert)?,
             scan,
-            rmw: self.share("readmodifywriteproportion", 0.0)?,
-            min_scan: self.number("minscanlength", 1, "a whole number from 1 to 65535 is possible")?,
-            max_scan: self.number("maxscanlength", 1000, "a whole number from 1 to 65535 is possible")?,
-            read_scope: if self.flag("readallfields", true)? { ReadScope::Row } else { ReadScope::Field },
-            write_all_fields: self.flag("writeallfields", false)?,
+            rmw: self.share("readmodifywriteproportion", base.rmw)?,
+            min_scan: self.number("minscanlength", base.min_scan, "a whole number from 1 to 65535 is possible")?,
+            max_scan: self.number("maxscanlength", base.max_scan, "a whole number from 1 to 65535 is possible")?,
+            read_scope: if whole_rows { ReadScope::Row } else { ReadScope::Field },
+            write_all_fields: self.flag("writeallfields", base.write_all_fields)?,
             ordered: scan > 0.0,
-            seed: self.number("seed", 1, whole)?,
+            seed: self.number("seed", base.seed, whole)?,
+            ..base
         };
         config.validate().map_err(|error| self.placed(error))?;
         let count = |key| self.number(key, 0, whole).map(|count: u64| self.get(key).map(|_| count));
@@ -254,8 +282,8 @@ impl Properties {
         Ok(YcsbRun { config, operation_count, thread_count, warnings: self.warnings() })
     }
 
-    fn distribution(&self) -> Result<Distribution, WorkloadError> {
-        let Some(setting) = self.get("requestdistribution") else { return Ok(Distribution::Uniform) };
+    fn distribution(&self, default: Distribution) -> Result<Distribution, WorkloadError> {
+        let Some(setting) = self.get("requestdistribution") else { return Ok(default) };
         match Distribution::parse(&setting.value) {
             Some(distribution) => Ok(distribution),
             None => self.refuse("requestdistribution", "uniform, zipfian and latest are possible"),
@@ -365,6 +393,20 @@ mod tests {
             let shares = |c: &YcsbConfig| (c.read, c.update, c.insert, c.scan, c.rmw, c.distribution, c.ordered);
             assert_eq!(shares(&config), shares(&preset), "{letter}");
             assert_eq!((config.records, operation_count, warnings), (1000, Some(1000), vec![]), "{letter}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_set_stays_as_the_base_has_it() {
+        for letter in 'a'..='f' {
+            for base in [YcsbConfig::hobbes(letter).unwrap(), YcsbConfig::bionicdb(letter).unwrap()] {
+                assert_eq!(Properties::default().over(base.clone()).unwrap().config, base);
+                let mut properties = Properties::default();
+                properties.set("recordcount=500").unwrap();
+                properties.set("readallfields=true").unwrap();
+                let changed = YcsbConfig { records: 500, read_scope: ReadScope::Row, ..base.clone() };
+                assert_eq!(properties.over(base).unwrap().config, changed);
+            }
         }
     }
 

@@ -71,7 +71,7 @@ pub(super) struct Arguments {
     /// Sizes of a paper
     #[arg(long, value_enum, default_value = "hobbes")]
     preset: Preset,
-    /// Worker threads [default: the cores]
+    /// Worker threads [default: threadcount of -P, or the cores; for memory 1]
     #[arg(long)]
     threads: Option<usize>,
     /// Rows, or accounts [default: the preset's; bionicdb: 300,000 a thread]
@@ -116,10 +116,11 @@ pub(super) struct Arguments {
     /// Passes before measuring
     #[arg(long, default_value_t = 1)]
     warmup: usize,
-    /// Everything random follows from it
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// A YCSB property file, or KEY=VALUE; may stand several times
+    /// Everything random follows from it [default: 1]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// A YCSB property file, or KEY=VALUE; may stand several times. For ycsb the rest is as YCSB has it, for ycsb-a to
+    /// ycsb-f as that workload and its preset have it; other options win over properties
     #[arg(short = 'P', short_alias = 'p', value_name = "FILE or KEY=VALUE")]
     property: Vec<String>,
     /// For locks: queue, batch
@@ -139,16 +140,24 @@ pub(super) struct Arguments {
     out: Option<PathBuf>,
 }
 
+impl Arguments {
+    fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+}
+
 pub(super) fn command(arguments: &Arguments) -> Outcome {
     match arguments.workload.as_str() {
         "locks" => return bench_locks(arguments),
         "memory" => return bench_memory(arguments),
         _ => {}
     }
-    let options = options(arguments)?;
+    let ycsb = if arguments.workload == "transfer" { None } else { Some(ycsb(arguments)?) };
+    let options = options(arguments, ycsb.as_ref().and_then(|run| run.thread_count));
+    let seed = ycsb.as_ref().map_or(arguments.seed(), |run| run.config.seed);
     let kinds = arguments.engine.iter().map(|name| name.parse::<EngineKind>().map_err(Failure::usage));
     let kinds: Vec<EngineKind> = kinds.collect::<Result<_, _>>()?;
-    let (make, mut plan, description) = workload(arguments, &options)?;
+    let (make, mut plan, description) = workload(arguments, ycsb)?;
     plan.warmup = arguments.warmup;
     let settings = json!({
         "workload": arguments.workload, "effective": description, "threads": options.threads,
@@ -157,7 +166,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "window": options.window, "policy": format!("{:?}", options.policy).to_lowercase(),
         "input": if plan.recycled { "recycled" } else { "prepared" },
         "plan": format!("{:?}", options.plan).to_lowercase(),
-        "pages": format!("{:?}", options.pages).to_lowercase(), "seed": arguments.seed,
+        "pages": format!("{:?}", options.pages).to_lowercase(), "seed": seed,
     });
     let mut report = Report { schema: 1, environment: Environment::read(), settings, runs: Vec::new() };
     // Before minutes of work, not after.
@@ -193,10 +202,11 @@ fn save(folder: &PathBuf, report: &Report) -> Outcome {
     write("throughput.svg", chart::bars(title, "transactions a second", &bars))
 }
 
-fn options(arguments: &Arguments) -> Result<Options, Failure> {
+/// `threads` is what a property says.
+fn options(arguments: &Arguments, threads: Option<u32>) -> Options {
     let default = Options::default();
-    Ok(Options {
-        threads: arguments.threads.unwrap_or(default.threads),
+    Options {
+        threads: arguments.threads.or(threads.map(|count| count as usize)).unwrap_or(default.threads),
         interleave: if arguments.interleave == Mode::None { Interleave::None } else { Interleave::Dynamic },
         window: arguments.window,
         policy: match arguments.policy {
@@ -211,34 +221,34 @@ fn options(arguments: &Arguments) -> Result<Options, Failure> {
         },
         pages: if arguments.plain_pages { Pages::Plain } else { Pages::Huge },
         ..default
-    })
+    }
 }
 
 type Make = Box<dyn Fn() -> Result<Box<dyn Workload>, Failure>>;
 
 /// The workload that was asked for: how to make it afresh for every engine, its plan, and its effective parameters.
-fn workload(arguments: &Arguments, options: &Options) -> Result<(Make, Plan, String), Failure> {
-    let (make, operations, inserts, count): (Make, u32, f64, Option<u64>) = if arguments.workload == "transfer" {
-        let default = TransferConfig::default();
-        let config = TransferConfig {
-            accounts: arguments.records.unwrap_or(default.accounts),
-            theta: arguments.theta.unwrap_or(default.theta),
-            seed: arguments.seed,
-            ..default
-        };
-        config.validate().map_err(Failure::usage)?;
-        check_rows(&Transfer::schema(), config.accounts)?;
-        (Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(Failure::usage)?))), 2, 0.0, None)
-    } else {
-        let (config, count) = ycsb(arguments, options)?;
+fn workload(arguments: &Arguments, ycsb: Option<YcsbRun>) -> Result<(Make, Plan, String), Failure> {
+    let (make, operations, inserts, count): (Make, u32, f64, Option<u64>) = if let Some(run) = ycsb {
+        let config = run.config;
         let (operations, inserts) = (config.operations, config.share(Kind::Insert));
-        let count = count.map(|operations_wanted| operations_wanted.div_ceil(u64::from(operations)).max(1));
+        let count = run.operation_count.map(|wanted| wanted.div_ceil(u64::from(operations)).max(1));
         (
             Box::new(move || Ok(Box::new(Ycsb::new(config.clone()).map_err(Failure::usage)?))),
             operations,
             inserts * f64::from(operations),
             count,
         )
+    } else {
+        let default = TransferConfig::default();
+        let config = TransferConfig {
+            accounts: arguments.records.unwrap_or(default.accounts),
+            theta: arguments.theta.unwrap_or(default.theta),
+            seed: arguments.seed(),
+            ..default
+        };
+        config.validate().map_err(Failure::usage)?;
+        check_rows(&Transfer::schema(), config.accounts)?;
+        (Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(Failure::usage)?))), 2, 0.0, None)
     };
     let repeatable = inserts == 0.0;
     let first = make()?;
@@ -272,18 +282,18 @@ fn workload(arguments: &Arguments, options: &Options) -> Result<(Make, Plan, Str
     Ok((make, plan, first.describe()))
 }
 
-/// The YCSB configuration, and how many operations a property file asks for.
-fn ycsb(arguments: &Arguments, options: &Options) -> Result<(YcsbConfig, Option<u64>), Failure> {
+/// The YCSB workload that was named, changed by properties, changed by options.
+fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
     let name = arguments.workload.as_str();
-    let (mut config, count) = if name == "ycsb" || !arguments.property.is_empty() {
-        let YcsbRun { config, operation_count, warnings, .. } =
-            properties(&arguments.property)?.to_run().map_err(Failure::usage)?;
-        warnings.iter().for_each(|warning| eprintln!("lockwork: warning: {warning}"));
-        (config, operation_count)
+    if name == "ycsb" && arguments.property.is_empty() {
+        return Err(Failure::usage("'bench ycsb' wants a property file: -P FILE, and -p KEY=VALUE for changes"));
+    }
+    let properties = properties(&arguments.property)?;
+    let run = if name == "ycsb" {
+        properties.to_run()
     } else {
-        let letter =
-            name.strip_prefix("ycsb-").filter(|rest| rest.chars().count() == 1).and_then(|rest| rest.chars().next());
-        let Some(letter) = letter else {
+        let letter = name.strip_prefix("ycsb-").unwrap_or_default().chars();
+        let (Some(letter @ 'a'..='f'), None) = (letter.clone().next(), letter.clone().nth(1)) else {
             return Err(Failure::usage(format!(
                 "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory"
             )));
@@ -292,13 +302,16 @@ fn ycsb(arguments: &Arguments, options: &Options) -> Result<(YcsbConfig, Option<
             Preset::Hobbes => YcsbConfig::hobbes(letter),
             Preset::Bionicdb => YcsbConfig::bionicdb(letter),
         };
-        let mut config = config.map_err(Failure::usage)?;
-        if arguments.preset == Preset::Bionicdb {
-            config.records = 300_000 * options.threads as u64;
-        }
-        (config, None)
+        properties.over(config.map_err(Failure::usage)?)
     };
-    config.seed = arguments.seed;
+    let mut run = run.map_err(Failure::usage)?;
+    run.warnings.iter().for_each(|warning| eprintln!("lockwork: warning: {warning}"));
+    let config = &mut run.config;
+    if name != "ycsb" && arguments.preset == Preset::Bionicdb && properties.get("recordcount").is_none() {
+        let threads = arguments.threads.or(run.thread_count.map(|count| count as usize));
+        config.records = 300_000_u64.saturating_mul(threads.unwrap_or(Options::default().threads) as u64);
+    }
+    config.seed = arguments.seed.unwrap_or(config.seed);
     config.records = arguments.records.unwrap_or(config.records);
     config.theta = arguments.theta.unwrap_or(config.theta);
     config.operations = arguments.ops.unwrap_or(config.operations);
@@ -310,13 +323,10 @@ fn ycsb(arguments: &Arguments, options: &Options) -> Result<(YcsbConfig, Option<
     }
     config.validate().map_err(Failure::usage)?;
     check_rows(&config.schema().map_err(Failure::usage)?, config.records)?;
-    Ok((config, count))
+    Ok(run)
 }
 
 fn properties(given: &[String]) -> Result<Properties, Failure> {
-    if given.is_empty() {
-        return Err(Failure::usage("'bench ycsb' wants a property file: -P FILE, and -p KEY=VALUE for changes"));
-    }
     let mut properties = Properties::default();
     let (files, settings): (Vec<_>, Vec<_>) = given.iter().partition(|text| !text.contains('='));
     for (number, file) in files.iter().enumerate() {
@@ -338,10 +348,10 @@ fn bench_memory(arguments: &Arguments) -> Outcome {
         return Err(Failure::usage(format!("--threads is {threads}; 1 to 256 are possible")));
     }
     check_memory(&format!("random reads on {threads} threads"), memory::bytes(threads), "--threads")?;
-    let limits = [Pages::Plain, Pages::Huge].map(|pages| memory::measure(pages, threads, arguments.seed));
+    let limits = [Pages::Plain, Pages::Huge].map(|pages| memory::measure(pages, threads, arguments.seed()));
     let [plain, huge] = limits;
     let (limits, environment) = ([plain?, huge?], Environment::read());
-    let settings = json!({ "workload": "memory", "threads": threads, "seed": arguments.seed });
+    let settings = json!({ "workload": "memory", "threads": threads, "seed": arguments.seed() });
     let text = match arguments.output {
         Output::Json => {
             let report = json!({ "schema": 1, "environment": environment, "settings": settings, "limits": limits });
@@ -393,7 +403,7 @@ fn bench_locks(arguments: &Arguments) -> Outcome {
         batch: batch as u32,
         theta: arguments.theta.unwrap_or(0.5),
         writes,
-        seed: arguments.seed,
+        seed: arguments.seed(),
     };
     type Measure = fn(&locks::Settings, &[Access]) -> Result<f64, Failure>;
     let managers = arguments.manager.iter().map(|name| match name.as_str() {
@@ -403,7 +413,7 @@ fn bench_locks(arguments: &Arguments) -> Outcome {
     });
     let managers: Vec<(&String, Measure)> = managers.collect::<Result<_, _>>()?;
     let accesses = locks::stream(&settings)?;
-    let limit = memory::measure(Pages::Huge, 1, arguments.seed)?.one_line_m_per_s * 1e6;
+    let limit = memory::measure(Pages::Huge, 1, arguments.seed())?.one_line_m_per_s * 1e6;
     let mut runs = Vec::new();
     for (manager, rate) in managers {
         let mut rates = (0..3).map(|_| rate(&settings, &accesses)).collect::<Result<Vec<f64>, _>>()?;
@@ -421,7 +431,7 @@ fn bench_locks(arguments: &Arguments) -> Outcome {
                 .collect();
             let settings = json!({
                 "workload": "locks", "mix": arguments.mix, "theta": settings.theta, "records": records, "batch": batch,
-                "transactions": transactions, "seed": arguments.seed, "line_reads_per_s": limit
+                "transactions": transactions, "seed": arguments.seed(), "line_reads_per_s": limit
             });
             format!("{:#}\n", json!({ "schema": 1, "environment": environment, "settings": settings, "runs": runs }))
         }
@@ -438,7 +448,7 @@ fn bench_locks(arguments: &Arguments) -> Outcome {
                 environment.commit,
                 arguments.mix,
                 settings.theta,
-                arguments.seed,
+                arguments.seed(),
                 chart::grouped(limit)
             ),
             |text, (manager, rate)| {
