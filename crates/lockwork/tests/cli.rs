@@ -98,6 +98,24 @@ fn results_are_saved_as_json_csv_and_chart() {
 }
 
 #[test]
+fn what_runs_without_engines_is_saved_alike() {
+    let out = folder("alone");
+    let out = out.to_str().unwrap();
+    let output = run(&format!("bench locks --records 500 --txns 500 --output csv --out {out}"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        std::fs::read_to_string(format!("{out}/result.csv")).unwrap()
+    );
+    assert!(std::fs::read_to_string(format!("{out}/throughput.svg")).unwrap().contains("locks a second"));
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(format!("{out}/result.json")).unwrap()).unwrap();
+    // No batch is longer than the input.
+    assert!(saved["settings"]["batch"] == 500 && saved["runs"][0]["verified"] == true, "{saved}");
+    let report = json("bench ycsb-c --records 9 --txns 50 --batch 90 --time 0 --engine serial --output json");
+    assert_eq!(report["settings"]["batch"], 50);
+}
+
+#[test]
 fn standard_property_files_run_as_they_are() {
     let files = concat!(env!("CARGO_MANIFEST_DIR"), "/../workload/ycsb");
     for letter in ["a", "b", "c", "d", "e", "f"] {
@@ -136,6 +154,20 @@ fn mistakes_are_named_and_refused() {
     std::fs::write(&file, [0xff, 0xfe, 0, 1]).unwrap();
     let (file, nowhere) = (file.to_str().unwrap(), "/proc/nowhere/out");
     let cases = [
+        ("bench locks --engine serial", "--engine means nothing for 'bench locks'"),
+        ("bench locks --time 1", "--time means nothing"),
+        ("bench locks --threads 2", "--threads means nothing"),
+        ("bench memory --records 10", "--records means nothing for 'bench memory'"),
+        ("bench memory --plain-pages", "--plain-pages means nothing"),
+        ("bench transfer --ops 3", "--ops means nothing for 'bench transfer'"),
+        ("bench transfer -P x=y", "-P means nothing for 'bench transfer'"),
+        ("bench ycsb-a --mix b", "--mix means nothing for 'bench ycsb-a'"),
+        ("bench ycsb -p recordcount=9 --preset hobbes", "--preset means nothing for 'bench ycsb'"),
+        ("bench ycsb-a --engine serial,,deterministic", "--engine has an empty entry"),
+        ("bench locks --manager queue,", "--manager has an empty entry"),
+        ("bench locks --batch 16777217", "--batch is 16777217; 1 to 16777216"),
+        ("bench ycsb-a --warmup 86401", "--warmup is 86401; 0 to 86400"),
+        ("bench ycsb-a --time 1e300", "--time is 1e300;"),
         ("bench ycsb-a --window 0", "window of 0"),
         ("bench ycsb-a --window 5000", "1024"),
         ("bench ycsb-a --batch 0", "--batch is 0"),
@@ -180,6 +212,7 @@ fn mistakes_are_named_and_refused() {
     let own = [
         (format!("procedure check {file}"), "some.bin"),
         (format!("procedure disassemble {file}"), "some.bin"),
+        (format!("bench locks --out {file}"), "is a file; --out wants a folder"),
         (format!("bench ycsb -P {file}"), "some.bin"),
         (format!("bench ycsb-c --records 100 --txns 100 --time 0 --out {nowhere}"), nowhere),
     ];

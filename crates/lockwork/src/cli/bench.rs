@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options};
-use lockwork_locking::batch::Access;
 use lockwork_memory::Pages;
 use lockwork_workload::Workload;
 use lockwork_workload::properties::{Properties, YcsbRun, parse};
@@ -14,9 +13,9 @@ use lockwork_workload::ycsb::{Kind, ReadScope, Ycsb, YcsbConfig};
 use serde_json::json;
 
 use super::progress::Live;
-use super::report::{Environment, Output, Report};
+use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{Plan, check_memory, check_rows, run, table_bytes};
-use super::{Failure, Outcome, chart, locks, memory, print};
+use super::{Failure, Outcome, alone};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
 const PASS_BYTES: usize = 512 << 20;
@@ -62,9 +61,11 @@ enum Source {
 }
 
 #[derive(Debug, Args)]
+// Without it the whole would count as an argument that was given.
+#[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory
-    workload: String,
+    pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, deterministic-queue, deterministic
     #[arg(long, value_delimiter = ',', default_value = "two-phase,deterministic-queue,deterministic")]
     engine: Vec<String>,
@@ -73,13 +74,13 @@ pub(super) struct Arguments {
     preset: Preset,
     /// Worker threads [default: threadcount of -P, or the cores; for memory 1]
     #[arg(long)]
-    threads: Option<usize>,
-    /// Rows, or accounts [default: the preset's; bionicdb: 300,000 a thread]
+    pub(super) threads: Option<usize>,
+    /// Rows, or accounts [default: the preset's; bionicdb: 300,000 a thread; for transfer and locks 1,000,000]
     #[arg(long)]
-    records: Option<u64>,
-    /// Skew, 0 to below 1
+    pub(super) records: Option<u64>,
+    /// Skew, 0 to below 1 [default: 0.5, or zipfianconstant of -P]
     #[arg(long)]
-    theta: Option<f64>,
+    pub(super) theta: Option<f64>,
     /// Operations of a transaction
     #[arg(long)]
     ops: Option<u32>,
@@ -89,9 +90,9 @@ pub(super) struct Arguments {
     /// Whether a read is of one field or of all
     #[arg(long, value_enum)]
     read: Option<Read>,
-    /// Transactions of a batch
+    /// Transactions of a batch, no more than a pass has [default: 1 MiB of them, 256 to 8192; for locks 131,072]
     #[arg(long)]
-    batch: Option<usize>,
+    pub(super) batch: Option<usize>,
     /// How transactions of one worker overlap
     #[arg(long, value_enum, default_value = "dynamic")]
     interleave: Mode,
@@ -110,9 +111,10 @@ pub(super) struct Arguments {
     /// Seconds to run each engine for
     #[arg(long, default_value_t = 3.0)]
     time: f64,
-    /// Transactions of one pass over the input [default: as many as fit in 512 MiB, at most 2,000,000]
+    /// Transactions of one pass over the input [default: as many as fit in 512 MiB, at most 2,000,000; for locks
+    /// 8,388,608]
     #[arg(long)]
-    txns: Option<usize>,
+    pub(super) txns: Option<usize>,
     /// Passes before measuring
     #[arg(long, default_value_t = 1)]
     warmup: usize,
@@ -125,37 +127,45 @@ pub(super) struct Arguments {
     property: Vec<String>,
     /// For locks: queue, batch
     #[arg(long, value_delimiter = ',', default_value = "queue,batch")]
-    manager: Vec<String>,
+    pub(super) manager: Vec<String>,
     /// For locks: a (half exclusive) or b (one in twenty)
     #[arg(long, default_value = "a")]
-    mix: String,
+    pub(super) mix: String,
     /// Plain pages instead of huge ones
     #[arg(long)]
     plain_pages: bool,
     /// How results are printed
     #[arg(long, value_enum, default_value = "text")]
-    output: Output,
+    pub(super) output: Output,
     /// A folder for result.json, result.csv and throughput.svg
     #[arg(long)]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
+}
+
+/// What a list with nothing between two commas is told.
+pub(super) fn empty_entry(option: &str, example: &str) -> Failure {
+    Failure::usage(format!("{option} has an empty entry; write names with single commas between, as in {example}"))
 }
 
 impl Arguments {
-    fn seed(&self) -> u64 {
+    pub(super) fn seed(&self) -> u64 {
         self.seed.unwrap_or(1)
     }
 }
 
 pub(super) fn command(arguments: &Arguments) -> Outcome {
     match arguments.workload.as_str() {
-        "locks" => return bench_locks(arguments),
-        "memory" => return bench_memory(arguments),
+        "locks" => return alone::bench_locks(arguments),
+        "memory" => return alone::bench_memory(arguments),
         _ => {}
     }
     let ycsb = if arguments.workload == "transfer" { None } else { Some(ycsb(arguments)?) };
     let options = options(arguments, ycsb.as_ref().and_then(|run| run.thread_count));
     let seed = ycsb.as_ref().map_or(arguments.seed(), |run| run.config.seed);
-    let kinds = arguments.engine.iter().map(|name| name.parse::<EngineKind>().map_err(Failure::usage));
+    let kinds = arguments.engine.iter().map(|name| match name.as_str() {
+        "" => Err(empty_entry("--engine", "--engine serial,deterministic")),
+        name => name.parse::<EngineKind>().map_err(Failure::usage),
+    });
     let kinds: Vec<EngineKind> = kinds.collect::<Result<_, _>>()?;
     let (make, mut plan, description) = workload(arguments, ycsb)?;
     plan.warmup = arguments.warmup;
@@ -169,37 +179,17 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "pages": format!("{:?}", options.pages).to_lowercase(), "seed": seed,
     });
     let mut report = Report { schema: 1, environment: Environment::read(), settings, runs: Vec::new() };
-    // Before minutes of work, not after.
-    if let Some(folder) = &arguments.out {
-        std::fs::create_dir_all(folder).map_err(|error| Failure::usage(format!("{}: {error}", folder.display())))?;
-    }
+    prepare_folder(arguments.out.as_deref())?;
     let live = Live::new(kinds.iter().map(|kind| kind.name()));
     for (row, &kind) in kinds.iter().enumerate() {
         report.runs.push(run(kind, options, make()?, &plan, &mut |what| live.show(row, what))?);
     }
     drop(live);
-    print(&report.render(arguments.output))?;
-    if let Some(folder) = &arguments.out {
-        save(folder, &report)?;
-    }
+    report.forms().give(arguments.output, arguments.out.as_deref())?;
     match report.runs.iter().find(|run| !run.verified) {
         Some(run) => Err(Failure::Check(format!("{}: {}", run.engine, run.verification))),
         None => Ok(()),
     }
-}
-
-fn save(folder: &PathBuf, report: &Report) -> Outcome {
-    let bars: Vec<(String, f64)> =
-        report.runs.iter().map(|run| (run.engine.clone(), run.throughput_txn_per_s)).collect();
-    let title = report.settings["workload"].as_str().unwrap_or("benchmark");
-    let write = |name: &str, text: String| {
-        let path = folder.join(name);
-        std::fs::write(&path, text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
-    };
-    std::fs::create_dir_all(folder).map_err(|error| Failure::usage(format!("{}: {error}", folder.display())))?;
-    write("result.json", report.render(Output::Json))?;
-    write("result.csv", report.render(Output::Csv))?;
-    write("throughput.svg", chart::bars(title, "transactions a second", &bars))
 }
 
 /// `threads` is what a property says.
@@ -255,14 +245,18 @@ fn workload(arguments: &Arguments, ycsb: Option<YcsbRun>) -> Result<(Make, Plan,
     let stride = (first.block_bytes() as usize).next_multiple_of(64);
     let most = (PASS_BYTES / stride).clamp(1, 2_000_000);
     let transactions = arguments.txns.or(count.map(|count| count as usize)).unwrap_or(most);
-    let batch = arguments.batch.unwrap_or_else(|| ((1 << 20) / stride).clamp(256, 8192));
-    for (option, value) in [("--txns", transactions), ("--batch", batch)] {
-        if value == 0 {
+    let batch = arguments.batch.unwrap_or_else(|| ((1 << 20) / stride).clamp(256, 8192)).min(transactions);
+    for (option, value) in [("--txns", Some(transactions)), ("--batch", arguments.batch)] {
+        if value == Some(0) {
             return Err(Failure::usage(format!("{option} is 0; 1 or more is possible")));
         }
     }
     if !(arguments.time.is_finite() && (0.0..=86_400.0).contains(&arguments.time)) {
-        return Err(Failure::usage(format!("--time is {}; 0 to 86400 seconds are possible", arguments.time)));
+        // As the debugger has it: 1e300 would be three hundred digits.
+        return Err(Failure::usage(format!("--time is {:?}; 0 to 86400 seconds are possible", arguments.time)));
+    }
+    if arguments.warmup > 86_400 {
+        return Err(Failure::usage(format!("--warmup is {}; 0 to 86400 passes are possible", arguments.warmup)));
     }
     let time = Duration::from_secs_f64(arguments.time);
     let recycled = arguments.input == Source::Recycled;
@@ -340,125 +334,4 @@ fn properties(given: &[String]) -> Result<Properties, Failure> {
         properties.set(setting).map_err(Failure::usage)?;
     }
     Ok(properties)
-}
-
-fn bench_memory(arguments: &Arguments) -> Outcome {
-    let threads = arguments.threads.unwrap_or(1);
-    if threads == 0 || threads > lockwork_engine::contract::MAX_THREADS {
-        return Err(Failure::usage(format!("--threads is {threads}; 1 to 256 are possible")));
-    }
-    check_memory(&format!("random reads on {threads} threads"), memory::bytes(threads), "--threads")?;
-    let limits = [Pages::Plain, Pages::Huge].map(|pages| memory::measure(pages, threads, arguments.seed()));
-    let [plain, huge] = limits;
-    let (limits, environment) = ([plain?, huge?], Environment::read());
-    let settings = json!({ "workload": "memory", "threads": threads, "seed": arguments.seed() });
-    let text = match arguments.output {
-        Output::Json => {
-            let report = json!({ "schema": 1, "environment": environment, "settings": settings, "limits": limits });
-            format!("{report:#}\n")
-        }
-        Output::Csv => limits.iter().fold(
-            "pages,dependent_ns,one_line_m_per_s,two_lines_m_per_s,sixteen_lines_m_per_s\n".to_string(),
-            |text, l| {
-                let (one, two, sixteen) = (l.one_line_m_per_s, l.two_lines_m_per_s, l.sixteen_lines_m_per_s);
-                format!("{text}{},{:.1},{one:.2},{two:.2},{sixteen:.2}\n", l.pages, l.dependent_ns)
-            },
-        ),
-        Output::Text => limits.iter().fold(
-            format!(
-                "{}, commit {}\nrandom reads of 1 GiB, {threads} cores at once, for each core\n\n\
-                 pages   dependent ns   1 line M/s   2 lines M/s   16 lines M/s\n",
-                environment.cpu, environment.commit
-            ),
-            |text, l| {
-                let (one, two, sixteen) = (l.one_line_m_per_s, l.two_lines_m_per_s, l.sixteen_lines_m_per_s);
-                format!("{text}{:<7} {:>12.1} {one:>12.1} {two:>13.1} {sixteen:>14.2}\n", l.pages, l.dependent_ns)
-            },
-        ),
-    };
-    print(&text)
-}
-
-fn bench_locks(arguments: &Arguments) -> Outcome {
-    let writes = match arguments.mix.as_str() {
-        "a" => 0.5,
-        "b" => 0.05,
-        other => return Err(Failure::usage(format!("no mix is called '{other}'; there are a and b"))),
-    };
-    let most = u64::from(u32::MAX);
-    let records = arguments.records.unwrap_or(1_000_000);
-    let batch = arguments.batch.unwrap_or(131_072) as u64;
-    let transactions = arguments.txns.unwrap_or(8_388_608) as u64;
-    for (option, value) in [("--records", records), ("--batch", batch), ("--txns", transactions)] {
-        if value == 0 || value >= most {
-            return Err(Failure::usage(format!("{option} is {value}; 1 to {} are possible", most - 1)));
-        }
-    }
-    // Shared with the random reads; two forms of every request; words, queues and checks of every record.
-    let bytes = memory::bytes(1) + u128::from(transactions) * 24 + u128::from(records) * 48;
-    check_memory(&format!("{transactions} locks on {records} records"), bytes, "--txns or --records")?;
-    let settings = locks::Settings {
-        records: records as u32,
-        transactions: transactions as u32,
-        batch: batch as u32,
-        theta: arguments.theta.unwrap_or(0.5),
-        writes,
-        seed: arguments.seed(),
-    };
-    type Measure = fn(&locks::Settings, &[Access]) -> Result<f64, Failure>;
-    let managers = arguments.manager.iter().map(|name| match name.as_str() {
-        "queue" => Ok((name, locks::queue as Measure)),
-        "batch" => Ok((name, locks::batch as Measure)),
-        other => Err(Failure::usage(format!("no lock manager is called '{other}'; there are queue and batch"))),
-    });
-    let managers: Vec<(&String, Measure)> = managers.collect::<Result<_, _>>()?;
-    let accesses = locks::stream(&settings)?;
-    let limit = memory::measure(Pages::Huge, 1, arguments.seed())?.one_line_m_per_s * 1e6;
-    let mut runs = Vec::new();
-    for (manager, rate) in managers {
-        let mut rates = (0..3).map(|_| rate(&settings, &accesses)).collect::<Result<Vec<f64>, _>>()?;
-        rates.sort_by(f64::total_cmp);
-        runs.push((manager.clone(), rates[1]));
-    }
-    let environment = Environment::read();
-    let text = match arguments.output {
-        Output::Json => {
-            let runs: Vec<_> = runs
-                .iter()
-                .map(|(manager, rate)| json!({
-                    "manager": manager, "throughput_locks_per_s": rate, "share_of_line_reads": rate / limit, "verified": true
-                }))
-                .collect();
-            let settings = json!({
-                "workload": "locks", "mix": arguments.mix, "theta": settings.theta, "records": records, "batch": batch,
-                "transactions": transactions, "seed": arguments.seed(), "line_reads_per_s": limit
-            });
-            format!("{:#}\n", json!({ "schema": 1, "environment": environment, "settings": settings, "runs": runs }))
-        }
-        Output::Csv => {
-            runs.iter().fold("manager,throughput_locks_per_s,share_of_line_reads\n".to_string(), |text, (m, rate)| {
-                format!("{text}{m},{rate:.0},{:.3}\n", rate / limit)
-            })
-        }
-        Output::Text => runs.iter().fold(
-            format!(
-                "{}, commit {}\nmix {}, theta {}, {records} records, batch {batch}, {transactions} locks, seed {}; \
-                 one core; median of 3\nindependent random line reads: {}/s\n\n",
-                environment.cpu,
-                environment.commit,
-                arguments.mix,
-                settings.theta,
-                arguments.seed(),
-                chart::grouped(limit)
-            ),
-            |text, (manager, rate)| {
-                format!(
-                    "{text}{manager:<8} {:>14} locks/s   {:.2} of the line reads\n",
-                    chart::grouped(*rate),
-                    rate / limit
-                )
-            },
-        ),
-    };
-    print(&text)
 }

@@ -1,11 +1,13 @@
 //! Commands, and what they have in common.
 
+mod alone;
 mod bench;
 mod chart;
 mod demo;
 mod doctor;
 mod locks;
 mod memory;
+mod options;
 mod procedure;
 mod progress;
 mod report;
@@ -13,7 +15,7 @@ mod run;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use lockwork_engine::EngineError;
 
 /// Why a command ends badly.
@@ -65,11 +67,15 @@ enum Command {
 }
 
 pub(crate) fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let matches = Arguments::command().get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let outcome = match arguments.command {
         Command::Doctor => doctor::run(),
         Command::Demo(arguments) => demo::run_demo(&arguments),
-        Command::Bench(arguments) => bench::command(&arguments),
+        Command::Bench(arguments) => {
+            let given = matches.subcommand_matches("bench").expect("that is how it came here");
+            options::check(&arguments.workload, given).and_then(|()| bench::command(&arguments))
+        }
         Command::Procedure(arguments) => procedure::run(&arguments),
     };
     match outcome {

@@ -1,9 +1,12 @@
 //! Results: one structure, printed as a table, JSON or CSV.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use lockwork_procedure::block::abort;
 use serde::Serialize;
+
+use super::{Failure, Outcome, chart, print};
 
 /// The machine and the build.
 #[derive(Clone, Debug, Serialize)]
@@ -123,12 +126,56 @@ pub(super) fn abort_name(code: u16) -> String {
     abort::describe(code).map_or_else(|| format!("code {code}"), str::to_string)
 }
 
+/// A result in every form that it is printed or saved in.
+pub(super) struct Forms {
+    pub(super) text: String,
+    pub(super) json: String,
+    pub(super) csv: String,
+    /// Of the chart.
+    pub(super) title: String,
+    /// What the bars count.
+    pub(super) unit: &'static str,
+    pub(super) bars: Vec<(String, f64)>,
+}
+
+impl Forms {
+    /// Prints one form, and saves the others if there is a folder for them.
+    pub(super) fn give(&self, output: Output, folder: Option<&Path>) -> Outcome {
+        print(match output {
+            Output::Text => &self.text,
+            Output::Json => &self.json,
+            Output::Csv => &self.csv,
+        })?;
+        let Some(folder) = folder else { return Ok(()) };
+        prepare_folder(Some(folder))?;
+        let chart = chart::bars(&self.title, self.unit, &self.bars);
+        for (name, text) in [("result.json", &self.json), ("result.csv", &self.csv), ("throughput.svg", &chart)] {
+            let path = folder.join(name);
+            std::fs::write(&path, text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the folder for results: before minutes of work, not after.
+pub(super) fn prepare_folder(folder: Option<&Path>) -> Outcome {
+    let Some(folder) = folder else { return Ok(()) };
+    std::fs::create_dir_all(folder).map_err(|error| {
+        let problem = if folder.is_file() { "is a file; --out wants a folder".into() } else { error.to_string() };
+        Failure::usage(format!("{}: {problem}", folder.display()))
+    })
+}
+
 impl Report {
-    pub(super) fn render(&self, output: Output) -> String {
-        match output {
-            Output::Json => serde_json::to_string_pretty(self).expect("plain data") + "\n",
-            Output::Csv => self.csv(),
-            Output::Text => self.text(),
+    /// The result in every form.
+    pub(super) fn forms(&self) -> Forms {
+        Forms {
+            text: self.text(),
+            json: serde_json::to_string_pretty(self).expect("plain data") + "\n",
+            csv: self.csv(),
+            title: self.settings["workload"].as_str().unwrap_or("benchmark").to_string(),
+            unit: "transactions a second",
+            bars: self.runs.iter().map(|run| (run.engine.clone(), run.throughput_txn_per_s)).collect(),
         }
     }
 

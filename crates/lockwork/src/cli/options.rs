@@ -1,0 +1,55 @@
+//! Which options of `lockwork bench` mean something for which workload: whoever gives another one is told, instead of
+//! believing that it was used.
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+
+use super::{Failure, Outcome};
+
+/// Options of every workload that runs on engines.
+const ENGINES: &[&str] = &[
+    "engine",
+    "threads",
+    "records",
+    "theta",
+    "batch",
+    "interleave",
+    "window",
+    "policy",
+    "input",
+    "plan",
+    "time",
+    "txns",
+    "warmup",
+    "seed",
+    "plain_pages",
+    "output",
+    "out",
+];
+
+/// Options that mean something for a workload; `None` when there is no such workload.
+fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
+    Some(match workload {
+        "transfer" => [ENGINES, &[]],
+        "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
+        "memory" => [&["threads", "seed"], &["output", "out"]],
+        "ycsb" => [ENGINES, &["ops", "fields", "read", "property"]],
+        name if name.starts_with("ycsb-") => [ENGINES, &["ops", "fields", "read", "property", "preset"]],
+        _ => return None,
+    })
+}
+
+/// Refuses what was given and means nothing for the workload.
+pub(super) fn check(workload: &str, given: &ArgMatches) -> Outcome {
+    let Some(used) = used(workload) else { return Ok(()) };
+    let ids = given.ids().map(clap::Id::as_str);
+    let mut explicit = ids.filter(|id| given.value_source(id) == Some(ValueSource::CommandLine));
+    match explicit.find(|id| *id != "workload" && !used.concat().contains(id)) {
+        Some("property") => Err(Failure::usage(format!("-P means nothing for 'bench {workload}'; leave it out"))),
+        Some(id) => {
+            let option = id.replace('_', "-");
+            Err(Failure::usage(format!("--{option} means nothing for 'bench {workload}'; leave it out")))
+        }
+        None => Ok(()),
+    }
+}
