@@ -152,6 +152,9 @@ fn properties_change_a_lettered_workload_and_options_win_over_both() {
 fn mistakes_are_named_and_refused() {
     let file = folder("mistakes").join("some.bin");
     std::fs::write(&file, [0xff, 0xfe, 0, 1]).unwrap();
+    let zeros = folder("mistakes").join("zeros.bin");
+    std::fs::write(&zeros, [0; 64]).unwrap();
+    let zeros = zeros.to_str().unwrap();
     let (file, nowhere) = (file.to_str().unwrap(), "/proc/nowhere/out");
     let cases = [
         ("bench locks --engine serial", "--engine means nothing for 'bench locks'"),
@@ -177,12 +180,14 @@ fn mistakes_are_named_and_refused() {
         ("bench ycsb-a --theta 1", "theta"),
         ("bench ycsb-a --theta=-0.1", "theta"),
         ("bench ycsb-a --theta nan", "theta"),
-        ("bench transfer --theta 1.5", "theta"),
-        ("bench locks --theta 1", "theta"),
+        ("bench ycsb-a --theta 1e300", "--theta is 1e300;"),
+        ("bench transfer --theta 1.5", "--theta is 1.5"),
+        ("bench transfer --records 0", "--records is 0; 2 to"),
+        ("bench locks --theta 1", "--theta is 1"),
         ("bench ycsb-a --time nan", "--time"),
         ("bench ycsb-a --time inf", "--time"),
         ("bench ycsb-a --time=-1", "--time"),
-        ("bench ycsb-a --records 0", "records"),
+        ("bench ycsb-a --records 0", "--records is 0"),
         ("bench ycsb-a --records 100000000000", "MiB"),
         ("bench transfer --records 100000000000", "MiB"),
         ("bench ycsb-a --records 100 --txns 1000000000000", "MiB"),
@@ -190,8 +195,9 @@ fn mistakes_are_named_and_refused() {
         ("bench transfer --records 100 --txns 1000000000000 --batch 1000000000000", "MiB"),
         ("bench ycsb -p operationcount=1000000000000", "MiB"),
         ("bench locks --txns 4294967294", "MiB"),
-        ("bench ycsb-a --ops 100", "operations"),
-        ("bench ycsb-a --fields 0", "fields"),
+        ("bench ycsb-a --ops 100", "--ops is 100; 1 to 64"),
+        ("bench ycsb-a --ops 0", "--ops is 0"),
+        ("bench ycsb-a --fields 0", "--fields is 0"),
         ("bench ycsb-g", "no workload is called 'ycsb-g'; there are ycsb-a to ycsb-f"),
         ("bench ycsb-ab -p recordcount=9", "no workload is called 'ycsb-ab'"),
         ("bench nothing", "no workload is called 'nothing'"),
@@ -213,7 +219,8 @@ fn mistakes_are_named_and_refused() {
         (format!("procedure check {file}"), "some.bin"),
         (format!("procedure disassemble {file}"), "some.bin"),
         (format!("bench locks --out {file}"), "is a file; --out wants a folder"),
-        (format!("bench ycsb -P {file}"), "some.bin"),
+        (format!("bench ycsb -P {file}"), "some.bin: no text"),
+        (format!("bench ycsb -P {zeros}"), "zeros.bin: no text"),
         (format!("bench ycsb-c --records 100 --txns 100 --time 0 --out {nowhere}"), nowhere),
     ];
     let cases = cases.map(|(line, named)| (line.to_string(), named)).into_iter().chain(own);
@@ -223,6 +230,15 @@ fn mistakes_are_named_and_refused() {
         assert_eq!(output.status.code(), Some(2), "{line}: {error}");
         assert!(error.contains(named), "{line}: {error}");
         assert!(output.stdout.is_empty() && !error.contains("panicked"), "{line}: {error}");
+    }
+}
+
+#[test]
+fn an_empty_property_is_refused() {
+    for workload in ["ycsb", "ycsb-a"] {
+        let output = lockwork(&["bench", workload, "-P", ""]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.contains("-P is empty"), "{error}");
     }
 }
 

@@ -71,13 +71,24 @@ const KNOWN: &[&str] = &[
     "seed",
 ];
 
-/// Reads the text of a property file; `file` is how errors call it.
+/// The most characters of a key or value that a message repeats.
+const SHOWN: usize = 60;
+
+/// A text as messages repeat it: cut where nobody would read on.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_string(),
+    }
+}
+
+/// Reads the text of a property file; `file` is how errors call it. A byte order mark at its start means nothing.
 ///
 /// # Errors
 /// [`WorkloadError::Syntax`] for a `\u` without four hexadecimal digits.
 pub fn parse(text: &str, file: &str) -> Result<Properties, WorkloadError> {
     let mut settings = Vec::new();
-    let mut lines = (1..).zip(text.lines());
+    let mut lines = (1..).zip(text.strip_prefix('\u{feff}').unwrap_or(text).lines());
     while let Some((line, first)) = lines.next() {
         let first = first.trim_start_matches(BLANKS);
         if first.is_empty() || first.starts_with(['#', '!']) {
@@ -155,7 +166,7 @@ impl Properties {
     pub fn set(&mut self, setting: &str) -> Result<(), WorkloadError> {
         let line = self.overrides + 1;
         let Some((key, value)) = setting.split_once('=').filter(|(key, _)| !key.trim().is_empty()) else {
-            let problem = format!("'{setting}' is no setting; write key=value, as in recordcount=1000");
+            let problem = format!("'{}' is no setting; write key=value, as in recordcount=1000", shown(setting));
             return Err(WorkloadError::Syntax { file: "-p".into(), line, problem });
         };
         self.overrides = line;
@@ -178,7 +189,7 @@ impl Properties {
 
     fn refuse<T>(&self, key: &str, expected: &str) -> Result<T, WorkloadError> {
         let (file, line, value) = match self.get(key) {
-            Some(setting) => (setting.file.clone(), setting.line, setting.value.clone()),
+            Some(setting) => (setting.file.clone(), setting.line, shown(&setting.value)),
             None => ("default".into(), 0, String::new()),
         };
         Err(WorkloadError::Property { file, line, key: key.into(), value, expected: expected.into() })
@@ -325,7 +336,7 @@ impl Properties {
         let mut warnings = Vec::new();
         for Setting { key, value, file, line } in &self.settings {
             if !KNOWN.contains(&key.as_str()) {
-                warnings.push(format!("{file}:{line}: property '{key}' means nothing here and is ignored"));
+                warnings.push(format!("{file}:{line}: property '{}' means nothing here and is ignored", shown(key)));
             } else if key == "insertorder" && value == "hashed" {
                 warnings.push(format!(
                     "{file}:{line}: keys are numbered in order all the same; the popular ones are scattered among them"
@@ -457,6 +468,19 @@ mod tests {
             let named = matches!(&error, WorkloadError::Property { key: named, line: 1, .. } if named == key);
             assert!(named && error.to_string().contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_mark_at_the_start_means_nothing_and_long_texts_are_cut() {
+        let properties = parse("\u{feff}recordcount=5", "f").unwrap();
+        assert_eq!(properties.to_run().unwrap().config.records, 5);
+        let long = "é".repeat(100_000);
+        let mut properties = parse(&format!("{long}=1\nfieldcount={long}"), "f").unwrap();
+        let error = properties.to_run().unwrap_err().to_string();
+        assert!(error.contains("ééé...") && error.chars().count() < 200, "{error}");
+        assert!(properties.set(&long).unwrap_err().to_string().chars().count() < 200);
+        properties.set("fieldcount=3").unwrap();
+        assert!(properties.to_run().unwrap().warnings[0].chars().count() < 200);
     }
 
     #[test]

@@ -97,7 +97,11 @@ impl Zipf {
 
 /// Requires 0 <= theta < 1.
 pub(crate) fn check_theta(theta: f64) -> Result<(), WorkloadError> {
-    if (0.0..1.0).contains(&theta) { Ok(()) } else { refuse("theta", theta, "0 (uniform) to below 1 is possible") }
+    if (0.0..1.0).contains(&theta) {
+        Ok(())
+    } else {
+        refuse("theta", format!("{theta:?}"), "0 (uniform) to below 1 is possible")
+    }
 }
 
 /// Scatters ranks over 0 to `n` - 1: FNV-1a, 64 bits, of the rank's eight little-endian bytes, modulo `n`; 0 when `n`

@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options};
 use lockwork_memory::Pages;
-use lockwork_workload::Workload;
 use lockwork_workload::properties::{Properties, YcsbRun, parse};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{Kind, ReadScope, Ycsb, YcsbConfig};
+use lockwork_workload::{Workload, WorkloadError};
 use serde_json::json;
 
 use super::progress::Live;
@@ -236,7 +236,7 @@ fn workload(arguments: &Arguments, ycsb: Option<YcsbRun>) -> Result<(Make, Plan,
             seed: arguments.seed(),
             ..default
         };
-        config.validate().map_err(Failure::usage)?;
+        config.validate().map_err(refused)?;
         check_rows(&Transfer::schema(), config.accounts)?;
         (Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(Failure::usage)?))), 2, 0.0, None)
     };
@@ -298,7 +298,7 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         };
         properties.over(config.map_err(Failure::usage)?)
     };
-    let mut run = run.map_err(Failure::usage)?;
+    let mut run = run.map_err(refused)?;
     run.warnings.iter().for_each(|warning| eprintln!("lockwork: warning: {warning}"));
     let config = &mut run.config;
     if name != "ycsb" && arguments.preset == Preset::Bionicdb && properties.get("recordcount").is_none() {
@@ -315,9 +315,33 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         Some(Read::Row) => config.read_scope = ReadScope::Row,
         None => {}
     }
-    config.validate().map_err(Failure::usage)?;
+    config.validate().map_err(refused)?;
     check_rows(&config.schema().map_err(Failure::usage)?, config.records)?;
     Ok(run)
+}
+
+/// What options of workloads are called on the command line.
+const NAMES: &[(&str, &str)] = &[
+    ("records", "--records"),
+    ("accounts", "--records"),
+    ("theta", "--theta"),
+    ("operations", "--ops"),
+    ("fields", "--fields"),
+    ("field_bytes", "-P fieldlength"),
+    ("min_scan", "-P minscanlength"),
+    ("max_scan", "-P maxscanlength"),
+    ("read", "-P readproportion"),
+];
+
+/// An error of a workload, in the words of this command.
+pub(super) fn refused(error: WorkloadError) -> Failure {
+    match &error {
+        WorkloadError::Option { option, value, expected } => match NAMES.iter().find(|(name, _)| name == option) {
+            Some((_, name)) => Failure::usage(format!("{name} is {value}; {expected}")),
+            None => Failure::usage(error),
+        },
+        _ => Failure::usage(error),
+    }
 }
 
 fn properties(given: &[String]) -> Result<Properties, Failure> {
@@ -327,7 +351,13 @@ fn properties(given: &[String]) -> Result<Properties, Failure> {
         if number > 0 {
             return Err(Failure::usage("one property file is possible; make changes with -p KEY=VALUE"));
         }
-        let text = std::fs::read_to_string(file).map_err(|error| Failure::usage(format!("{file}: {error}")))?;
+        if file.is_empty() {
+            return Err(Failure::usage("-P is empty; give it a property file, or KEY=VALUE"));
+        }
+        let bytes = std::fs::read(file).map_err(|error| Failure::usage(format!("{file}: {error}")))?;
+        let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0')).ok_or_else(|| {
+            Failure::usage(format!("{file}: no text (UTF-8), and a property file has lines of KEY=VALUE"))
+        })?;
         properties = parse(&text, file).map_err(Failure::usage)?;
     }
     for setting in settings {

@@ -9,7 +9,7 @@ use lockwork_locking::{LockId, LockMode, Owner, Request};
 use lockwork_workload::random::Random;
 use lockwork_workload::zipf::{Chooser, Distribution};
 
-use super::Failure;
+use super::{Failure, bench};
 
 /// Requests that the queue manager looks ahead.
 const AHEAD: usize = 16;
@@ -29,7 +29,7 @@ pub(super) struct Settings {
 /// One lock for every transaction.
 pub(super) fn stream(settings: &Settings) -> Result<Vec<Access>, Failure> {
     let chooser = Chooser::new(Distribution::Zipfian, u64::from(settings.records), settings.theta);
-    let chooser = chooser.map_err(Failure::usage)?;
+    let chooser = chooser.map_err(bench::refused)?;
     let mut random = Random::new(settings.seed);
     let mut access = || {
         let record = chooser.next(&mut random) as u32;

@@ -226,7 +226,7 @@ impl YcsbConfig {
         ];
         for (option, share) in shares {
             if !(0.0..=1e6).contains(&share) {
-                return refuse(option, share, "a share from 0 to 1 is possible");
+                return refuse(option, format!("{share:?}"), "a share from 0 to 1 is possible");
             }
         }
         if self.total() < 1e-9 {
