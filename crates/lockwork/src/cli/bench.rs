@@ -14,8 +14,8 @@ use serde_json::json;
 
 use super::progress::Live;
 use super::report::{Environment, Output, Report, prepare_folder};
-use super::run::{Plan, check_memory, check_rows, run, table_bytes};
-use super::{Failure, Outcome, alone};
+use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
+use super::{Failure, Outcome, alone, print};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
 const PASS_BYTES: usize = 512 << 20;
@@ -66,7 +66,8 @@ enum Source {
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory
     pub(super) workload: String,
-    /// Engines, with commas: serial, two-phase, deterministic-queue, deterministic
+    /// Engines, with commas: serial, two-phase, deterministic-queue, deterministic, opencl-deterministic,
+    /// opencl-two-phase
     #[arg(long, value_delimiter = ',', default_value = "two-phase,deterministic-queue,deterministic")]
     engine: Vec<String>,
     /// Sizes of a paper
@@ -131,6 +132,12 @@ pub(super) struct Arguments {
     /// For locks: a (half exclusive) or b (one in twenty)
     #[arg(long, default_value = "a")]
     pub(super) mix: String,
+    /// The OpenCL device: its number, or a part of its name [default: the first GPU, else accelerator, else CPU]
+    #[arg(long)]
+    pub(super) device: Option<String>,
+    /// Also print what OpenCL engines spent on planning, transfers and kernels for each batch
+    #[arg(long)]
+    profile: bool,
     /// Plain pages instead of huge ones
     #[arg(long)]
     plain_pages: bool,
@@ -160,7 +167,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         _ => {}
     }
     let ycsb = if arguments.workload == "transfer" { None } else { Some(ycsb(arguments)?) };
-    let options = options(arguments, ycsb.as_ref().and_then(|run| run.thread_count));
+    let options = options(arguments, ycsb.as_ref().and_then(|run| run.thread_count))?;
     let seed = ycsb.as_ref().map_or(arguments.seed(), |run| run.config.seed);
     let kinds = arguments.engine.iter().map(|name| match name.as_str() {
         "" => Err(empty_entry("--engine", "--engine serial,deterministic")),
@@ -186,6 +193,9 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
     }
     drop(live);
     report.forms().give(arguments.output, arguments.out.as_deref())?;
+    if arguments.profile && arguments.output == Output::Text {
+        print(&report.profile())?;
+    }
     match report.runs.iter().find(|run| !run.verified) {
         Some(run) => Err(Failure::Check(format!("{}: {}", run.engine, run.verification))),
         None => Ok(()),
@@ -193,9 +203,10 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
 }
 
 /// `threads` is what a property says.
-fn options(arguments: &Arguments, threads: Option<u32>) -> Options {
+fn options(arguments: &Arguments, threads: Option<u32>) -> Result<Options, Failure> {
     let default = Options::default();
-    Options {
+    Ok(Options {
+        device: device(arguments)?,
         threads: arguments.threads.or(threads.map(|count| count as usize)).unwrap_or(default.threads),
         interleave: if arguments.interleave == Mode::None { Interleave::None } else { Interleave::Dynamic },
         window: arguments.window,
@@ -211,7 +222,13 @@ fn options(arguments: &Arguments, threads: Option<u32>) -> Options {
         },
         pages: if arguments.plain_pages { Pages::Plain } else { Pages::Huge },
         ..default
-    }
+    })
+}
+
+/// The number of the device that was asked for.
+pub(super) fn device(arguments: &Arguments) -> Result<Option<u16>, Failure> {
+    let wanted = arguments.device.as_ref();
+    Ok(wanted.map(|wanted| lockwork_opencl::find(wanted)).transpose()?.map(|found| found.number))
 }
 
 type Make = Box<dyn Fn() -> Result<Box<dyn Workload>, Failure>>;
@@ -272,7 +289,7 @@ fn workload(arguments: &Arguments, ycsb: Option<YcsbRun>) -> Result<(Make, Plan,
     // Recycled input keeps its calls beside the batches that it is made from.
     let calls = transactions as u128 * stride as u128 * if recycled { 2 } else { 1 };
     check_memory(&format!("the rows and {transactions} transactions"), rows + calls, "--txns or --records")?;
-    let plan = Plan { transactions, batch, time, warmup: 0, operations, repeatable, recycled };
+    let plan = Plan { transactions, batch, time, warmup: 0, operations, repeatable, recycled, ahead: AHEAD };
     Ok((make, plan, first.describe()))
 }
 

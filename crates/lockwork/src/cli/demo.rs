@@ -15,7 +15,7 @@ use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
 
 use super::progress::Live;
 use super::report::{Environment, Run};
-use super::run::{Plan, input, prepare, run};
+use super::run::{AHEAD, Plan, input, prepare, run};
 use super::{Failure, Outcome, chart, print};
 
 #[derive(Debug, Args)]
@@ -87,6 +87,7 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
                 operations,
                 repeatable: true,
                 recycled: false,
+                ahead: AHEAD,
             };
             live.show(row, "comparing with serial replay");
             let replayed = equivalent(kind, options, make)?;
@@ -142,6 +143,7 @@ fn equivalent(kind: EngineKind, options: Options, make: Make<'_>) -> Result<Resu
         operations: 1,
         repeatable: false,
         recycled: false,
+        ahead: AHEAD,
     };
     let (mut workload, mut same) = (make(10)?, make(10)?);
     let mut silent = |_: &str| {};

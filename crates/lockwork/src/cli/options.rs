@@ -25,6 +25,8 @@ const ENGINES: &[&str] = &[
     "plain_pages",
     "output",
     "out",
+    "device",
+    "profile",
 ];
 
 /// Options that mean something for a workload; `None` when there is no such workload.

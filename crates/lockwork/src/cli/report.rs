@@ -6,6 +6,7 @@ use std::path::Path;
 use lockwork_procedure::block::abort;
 use serde::Serialize;
 
+use super::chart::grouped;
 use super::{Failure, Outcome, chart, print};
 
 /// The machine and the build.
@@ -82,6 +83,25 @@ pub(super) struct Memory {
     pub(super) resident: f64,
 }
 
+/// What a device spent on batches: medians of whole batches in milliseconds, and shares of the whole run.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct DeviceRun {
+    pub(super) batches: usize,
+    /// Blocks of a whole batch.
+    pub(super) blocks: usize,
+    pub(super) planning_ms: f64,
+    pub(super) transfer_in_ms: f64,
+    pub(super) execution_ms: f64,
+    pub(super) transfer_out_ms: f64,
+    /// Parts of a batch that ran one after the other, on average.
+    pub(super) waves: f64,
+    /// Planning to execution and transfers; below 1 planning does not keep the device waiting.
+    pub(super) planning_share: f64,
+    /// How much of the four times lay behind another one.
+    pub(super) hidden_share: f64,
+    pub(super) kernel_txn_per_s: f64,
+}
+
 /// What one engine did.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
@@ -96,6 +116,8 @@ pub(super) struct Run {
     pub(super) planning_share: f64,
     pub(super) payload_bytes_per_txn: u32,
     pub(super) memory_mib: Memory,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) device: Option<DeviceRun>,
     pub(super) verified: bool,
     pub(super) verification: String,
     pub(super) digest: String,
@@ -167,6 +189,42 @@ pub(super) fn prepare_folder(folder: Option<&Path>) -> Outcome {
 }
 
 impl Report {
+    /// The times of devices, a line for each run on one.
+    pub(super) fn profile(&self) -> String {
+        let mut text = format!(
+            "\n{:<20} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>6} {:>13} {:>7} {:>14}\n",
+            "per batch, ms",
+            "batches",
+            "blocks",
+            "planning",
+            "in",
+            "kernels",
+            "out",
+            "waves",
+            "plan/device",
+            "hidden",
+            "kernel txn/s"
+        );
+        let on_device = self.runs.iter().filter_map(|run| Some((run, run.device.as_ref()?)));
+        for (run, d) in on_device {
+            text.push_str(&format!(
+                "{:<20} {:>8} {:>8} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>6.1} {:>13.2} {:>6.0}% {:>14}\n",
+                run.engine,
+                d.batches,
+                d.blocks,
+                d.planning_ms,
+                d.transfer_in_ms,
+                d.execution_ms,
+                d.transfer_out_ms,
+                d.waves,
+                d.planning_share,
+                d.hidden_share * 100.0,
+                grouped(d.kernel_txn_per_s)
+            ));
+        }
+        text
+    }
+
     /// The result in every form.
     pub(super) fn forms(&self) -> Forms {
         Forms {

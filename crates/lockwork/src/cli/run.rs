@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lockwork_engine::registry::Registered;
-use lockwork_engine::{Engine, EngineKind, Options, Tally};
+use lockwork_engine::{DeviceTimes, Engine, EngineKind, Options, Tally};
 use lockwork_memory::bytes_resident;
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::{Batch, HEADER_BYTES};
@@ -17,11 +17,11 @@ use lockwork_workload::Workload;
 
 use super::Failure;
 use super::chart::grouped;
-use super::report::{Latency, Memory, Run, abort_name};
+use super::report::{DeviceRun, Latency, Memory, Run, abort_name};
 use crate::engines::create;
 
 /// Batches handed over before the first is taken back.
-const AHEAD: usize = 3;
+pub(super) const AHEAD: usize = 3;
 
 /// How long and in what pieces.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +40,8 @@ pub(super) struct Plan {
     pub(super) repeatable: bool,
     /// Whether a few batches are used again and again, instead of all being prepared.
     pub(super) recycled: bool,
+    /// Batches handed over before the first is taken back; [`AHEAD`] unless nothing is to overlap.
+    pub(super) ahead: usize,
 }
 
 /// The calls of one pass.
@@ -97,7 +99,7 @@ impl Input {
             return Ok(Self::Prepared(batches));
         }
         let calls = Calls::new(engine, &batches);
-        batches.truncate(AHEAD + 1);
+        batches.truncate(plan.ahead + 1);
         Ok(Self::Recycled(calls, batches))
     }
 
@@ -115,7 +117,7 @@ pub(super) fn prepare(
     workload: &mut dyn Workload,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Box<dyn Engine>, Failure> {
-    let mut engine = create(kind, options).map_err(Failure::usage)?;
+    let mut engine = create(kind, options)?;
     let schemas = workload.schemas();
     let mut image = Vec::new();
     for (number, schema) in schemas.iter().enumerate() {
@@ -201,9 +203,11 @@ struct Pass {
     total_ns: u64,
     tally: Tally,
     latencies: Vec<(u64, u64)>,
+    /// Of each batch that ran on a device: nanoseconds of planning, the device's times, and its blocks.
+    device: Vec<(u64, DeviceTimes, usize)>,
 }
 
-fn pass(engine: &mut dyn Engine, input: &mut Input) -> Result<Pass, Failure> {
+fn pass(engine: &mut dyn Engine, input: &mut Input, ahead: usize) -> Result<Pass, Failure> {
     let (calls, batches) = match input {
         Input::Prepared(batches) => (None, batches),
         Input::Recycled(calls, batches) => (Some(calls), batches),
@@ -217,10 +221,11 @@ fn pass(engine: &mut dyn Engine, input: &mut Input) -> Result<Pass, Failure> {
         total_ns: 0,
         tally: Tally::default(),
         latencies: Vec::with_capacity(waiting.len()),
+        device: Vec::new(),
     };
     let start = Instant::now();
     loop {
-        while started.len() < AHEAD
+        while started.len() < ahead
             && calls.as_ref().is_none_or(|calls| filled < calls.count)
             && let Some(mut batch) = waiting.pop_front()
         {
@@ -228,14 +233,17 @@ fn pass(engine: &mut dyn Engine, input: &mut Input) -> Result<Pass, Failure> {
                 filled = calls.fill(&mut batch, filled);
             }
             started.push_back(Instant::now());
-            engine.submit(batch).map_err(|refused| Failure::usage(refused.error))?;
+            engine.submit(batch).map_err(|refused| Failure::from(refused.error))?;
         }
         let Some(handed_over) = started.pop_front() else { break };
-        let completed = engine.complete().map_err(Failure::usage)?.expect("a batch is in flight");
+        let completed = engine.complete()?.expect("a batch is in flight");
         pass.latencies.push((handed_over.elapsed().as_nanos() as u64, completed.batch.len() as u64));
         pass.planning_ns += completed.report.planning_ns;
         pass.total_ns += completed.report.total_ns;
         pass.tally.add(&completed.report.tally);
+        if let Some(times) = completed.report.device {
+            pass.device.push((completed.report.planning_ns, times, completed.batch.len()));
+        }
         if calls.is_some() {
             waiting.push_back(completed.batch);
         } else {
@@ -262,7 +270,7 @@ pub(super) fn run(
     let mut input = Input::new(&*engine, &mut *workload, plan)?;
     let warmup = if plan.repeatable { plan.warmup } else { 0 };
     for _ in 0..warmup {
-        pass(&mut *engine, &mut input)?;
+        pass(&mut *engine, &mut input, plan.ahead)?;
     }
     let mut passes: Vec<Pass> = Vec::new();
     let mut spent = Duration::ZERO;
@@ -273,7 +281,7 @@ pub(super) fn run(
         } else {
             progress("running");
         }
-        let done = pass(&mut *engine, &mut input)?;
+        let done = pass(&mut *engine, &mut input, plan.ahead)?;
         spent += done.elapsed;
         passes.push(done);
     }
@@ -317,9 +325,40 @@ pub(super) fn run(
             index: mib((memory.index_bytes + memory.ordered_bytes) as u64),
             resident: mib(resident),
         },
+        device: device_run(&passes),
         verified,
         verification,
         digest: engine.digest().map_err(Failure::usage)?.to_string(),
+    })
+}
+
+/// What a device spent on the batches of a run; `None` if there was none.
+fn device_run(passes: &[Pass]) -> Option<DeviceRun> {
+    let all = || passes.iter().flat_map(|pass| &pass.device);
+    let largest = all().map(|(_, _, blocks)| *blocks).max()?;
+    // The last batch of a pass can be shorter; it would only blur the medians.
+    let whole = || all().filter(|(_, _, blocks)| *blocks == largest);
+    let median = |of: fn(&(u64, DeviceTimes, usize)) -> u64| {
+        let mut values: Vec<u64> = whole().map(of).collect();
+        values.sort_unstable();
+        values[values.len() / 2] as f64 / 1e6
+    };
+    let sum = |of: fn(&(u64, DeviceTimes, usize)) -> u64| all().map(of).sum::<u64>() as f64;
+    let (planning, into) = (sum(|batch| batch.0), sum(|batch| batch.1.transfer_in_ns));
+    let (execution, out) = (sum(|batch| batch.1.execution_ns), sum(|batch| batch.1.transfer_out_ns));
+    let wall = passes.iter().map(|pass| pass.elapsed.as_nanos() as f64).sum::<f64>();
+    let busy = planning + into + execution + out;
+    Some(DeviceRun {
+        batches: all().count(),
+        blocks: largest,
+        planning_ms: median(|batch| batch.0),
+        transfer_in_ms: median(|batch| batch.1.transfer_in_ns),
+        execution_ms: median(|batch| batch.1.execution_ns),
+        transfer_out_ms: median(|batch| batch.1.transfer_out_ns),
+        waves: sum(|batch| batch.1.waves.into()) / all().count() as f64,
+        planning_share: planning / (into + execution + out).max(1.0),
+        hidden_share: (1.0 - wall / busy.max(1.0)).max(0.0),
+        kernel_txn_per_s: all().map(|batch| batch.2 as f64).sum::<f64>() * 1e9 / execution.max(1.0),
     })
 }
 
