@@ -265,6 +265,15 @@ pub trait Engine: Send {
     /// [`EngineError::Busy`].
     fn with_database(&self, read: &mut dyn FnMut(&Database)) -> Result<(), EngineError>;
 
+    /// Does now what the first batch would have to wait for: an engine on a device builds its kernels and moves tables.
+    /// Calling it is never necessary.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`], or what the back end refuses; then the first batch would be refused too.
+    fn start(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Hands over a batch. Returns at once, or after running it if it is small and nothing else is in flight.
     ///
     /// # Errors

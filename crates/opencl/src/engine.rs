@@ -390,6 +390,15 @@ impl Engine for OpenclEngine {
         Ok(())
     }
 
+    fn start(&mut self) -> Result<(), EngineError> {
+        let mut core = self.idle()?;
+        core.start(&[])?;
+        let Core { session, running, built, .. } = &mut *core;
+        let (running, built) = (running.as_mut(), built.as_ref());
+        let (running, built) = running.zip(built).expect("the device was started");
+        running.warm(session, built)
+    }
+
     fn submit(&mut self, batch: Batch) -> Result<(), Box<Refused>> {
         // While batches are in flight the leader has the core, and the device was started for them.
         let started = match self.in_flight {

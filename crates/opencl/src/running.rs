@@ -126,6 +126,38 @@ impl Running {
         self.reserved = (inserts.to_vec(), structural);
     }
 
+    /// Runs every kernel on nothing: some platforms compile one when it is first started.
+    pub(crate) fn warm(&mut self, session: &Session, built: &Built) -> Result<(), EngineError> {
+        let block = Batch::new(0, 1)?;
+        self.slot(session, &block, 0)?;
+        let slot = self.slots[0].as_ref().expect("the slot was prepared");
+        let [first, second] = &slot.lists;
+        let common = [
+            Argument::Buffer(&self.heap.buffer),
+            Argument::Buffer(&self.heap.descriptors),
+            Argument::Buffer(&slot.blocks),
+            Argument::Word(block.stride() as u32),
+            Argument::Long(0),
+        ];
+        let [zero, first, second] = [Argument::Word(0), Argument::Buffer(first), Argument::Buffer(second)];
+        let execute = match built.rest {
+            None => [&common[..], &[first, second, zero, zero]].concat(),
+            Some(_) => [&common[..], &[zero, zero, first]].concat(),
+        };
+        let rest = [&common[..], &[zero, zero, first, second]].concat();
+        let recycle = [common[0], common[1], zero];
+        let kernels =
+            [(Some(&built.execute), &execute[..]), (built.rest.as_ref(), &rest), (Some(&built.recycle), &recycle)];
+        for (kernel, arguments) in kernels {
+            let Some(kernel) = kernel else { continue };
+            // SAFETY: the arguments are those of hardware/opencl/kernels.cl; there are no units, blocks, workers or
+            // tables to work on.
+            let event = unsafe { session.launch(kernel, arguments, 1, built.group, &[])? };
+            session.wait(&event, "starting a kernel")?;
+        }
+        Ok(())
+    }
+
     /// Plans a batch and starts everything that it needs. On an error something may still be running: drain the session
     /// before the batch is dropped.
     pub(crate) fn launch(

@@ -308,24 +308,30 @@ pub(crate) fn nanoseconds(event: &Event) -> u64 {
     }
 }
 
-/// A compiler's log with the source lines that its messages name (`...:LINE:COLUMN: ...`), at most 20 of them.
+/// The most lines of a compiler's log that are shown.
+const MOST_MESSAGES: usize = 20;
+
+/// The beginning of a compiler's log, with the source lines that its errors name (`...:LINE:COLUMN: error ...`).
 fn with_lines(log: &str, source: &str) -> String {
     let lines: Vec<&str> = source.lines().collect();
     let mut out = String::new();
-    let mut shown = 0;
-    for message in log.trim().lines() {
+    let messages = log.trim().lines();
+    for message in messages.clone().take(MOST_MESSAGES) {
         out.push_str(message);
         out.push('\n');
         let number = message.split(':').skip(1).find_map(|part| part.trim().parse::<usize>().ok());
-        if let Some(line) = number.and_then(|number| lines.get(number.checked_sub(1)?))
-            && shown < 20
-            && message.contains("error")
+        if let Some(number) = number.filter(|_| message.contains("error"))
+            && let Some(line) = number.checked_sub(1).and_then(|at| lines.get(at))
         {
-            out.push_str(&format!("    generated line {}: {}\n", number.unwrap_or(0), line.trim()));
-            shown += 1;
+            out.push_str(&format!("    generated line {number}: {}\n", line.trim()));
         }
     }
-    if out.is_empty() { "(nothing)".into() } else { out }
+    let rest = messages.count().saturating_sub(MOST_MESSAGES);
+    match (out.is_empty(), rest) {
+        (true, _) => "(nothing)".into(),
+        (false, 0) => out,
+        (false, rest) => out + &format!("... and {rest} more lines\n"),
+    }
 }
 
 #[cfg(test)]
@@ -337,5 +343,6 @@ mod tests {
         let text = with_lines("/tmp/x.cl:2:5: error: no such thing\nnote: nothing", "first\n  second;\nthird");
         assert_eq!(text, "/tmp/x.cl:2:5: error: no such thing\n    generated line 2: second;\nnote: nothing\n");
         assert_eq!(with_lines("", "x"), "(nothing)");
+        assert!(with_lines(&"x\n".repeat(30), "x").ends_with("... and 10 more lines\n"));
     }
 }

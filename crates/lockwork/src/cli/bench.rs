@@ -15,7 +15,7 @@ use serde_json::json;
 use super::progress::Live;
 use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
-use super::{Failure, Outcome, alone, print};
+use super::{Failure, Outcome, alone, opencl, print};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
 const PASS_BYTES: usize = 512 << 20;
@@ -64,7 +64,7 @@ enum Source {
 // Without it the whole would count as an argument that was given.
 #[group(skip)]
 pub(super) struct Arguments {
-    /// ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory
+    /// ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory, copy, opencl
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, deterministic-queue, deterministic, opencl-deterministic,
     /// opencl-two-phase
@@ -164,6 +164,8 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
     match arguments.workload.as_str() {
         "locks" => return alone::bench_locks(arguments),
         "memory" => return alone::bench_memory(arguments),
+        "copy" => return opencl::bench_copy(arguments),
+        "opencl" => return opencl::bench_opencl(arguments),
         _ => {}
     }
     let ycsb = if arguments.workload == "transfer" { None } else { Some(ycsb(arguments)?) };
@@ -306,7 +308,7 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         let letter = name.strip_prefix("ycsb-").unwrap_or_default().chars();
         let (Some(letter @ 'a'..='f'), None) = (letter.clone().next(), letter.clone().nth(1)) else {
             return Err(Failure::usage(format!(
-                "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory"
+                "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory, copy, opencl"
             )));
         };
         let config = match arguments.preset {

@@ -1,4 +1,4 @@
-//! A bar chart as SVG, readable on light and dark ground.
+//! Bar and line charts as SVG, readable on light and dark ground.
 
 /// Horizontal bars, one for each (label, value), under a title; `unit` names the values.
 pub(super) fn bars(title: &str, unit: &str, values: &[(String, f64)]) -> String {
@@ -27,6 +27,44 @@ pub(super) fn bars(title: &str, unit: &str, values: &[(String, f64)]) -> String 
     svg + "</svg>\n"
 }
 
+/// Lines over equally spaced `labels`, one for each (name, values), from zero up, under a title; `unit` names the
+/// values.
+pub(super) fn lines(title: &str, unit: &str, labels: &[String], series: &[(String, Vec<f64>)]) -> String {
+    const COLOURS: [&str; 4] = ["#2a6fb0", "#c8553d", "#3a8f5c", "#8a5fb0"];
+    let most = series.iter().flat_map(|(_, values)| values).fold(f64::MIN_POSITIVE, |most, value| most.max(*value));
+    let x = |at: usize| 90.0 + 620.0 * at as f64 / (labels.len().max(2) - 1) as f64;
+    let y = |value: f64| 330.0 - value / most * 250.0;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 760 {}\" font-family=\"sans-serif\" font-size=\"13\">\n\
+         <style>text{{fill:#222}}@media(prefers-color-scheme:dark){{text{{fill:#ddd}}}}</style>\n\
+         <text x=\"10\" y=\"24\" font-size=\"17\">{}</text>\n<text x=\"10\" y=\"46\">{}</text>\n\
+         <path d=\"M90 80V330H710\" fill=\"none\" stroke=\"#888\"/>\n\
+         <text x=\"84\" y=\"84\" text-anchor=\"end\">{}</text><text x=\"84\" y=\"334\" text-anchor=\"end\">0</text>\n",
+        370 + 20 * series.len(),
+        escape(title),
+        escape(unit),
+        if most < 100.0 { format!("{most:.2}") } else { grouped(most) }
+    );
+    for (at, label) in labels.iter().enumerate() {
+        let (x, label) = (x(at), escape(label));
+        svg.push_str(&format!("<text x=\"{x:.1}\" y=\"350\" text-anchor=\"middle\">{label}</text>\n"));
+    }
+    for (number, (name, values)) in series.iter().enumerate() {
+        let colour = COLOURS[number % COLOURS.len()];
+        let points: Vec<String> =
+            values.iter().enumerate().map(|(at, value)| format!("{:.1},{:.1}", x(at), y(*value))).collect();
+        let below = 376 + 20 * number;
+        svg.push_str(&format!(
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
+             <rect x=\"90\" y=\"{}\" width=\"18\" height=\"4\" fill=\"{colour}\"/><text x=\"116\" y=\"{below}\">{}</text>\n",
+            points.join(" "),
+            below - 7,
+            escape(name)
+        ));
+    }
+    svg + "</svg>\n"
+}
+
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -50,6 +88,8 @@ mod tests {
     fn thousands_stand_apart_and_labels_are_escaped() {
         assert_eq!(super::grouped(1_234_567.4), "1,234,567");
         assert_eq!(super::grouped(12.0), "12");
+        let chart = super::lines("t", "u", &["1".into(), "2".into()], &[("a&b".into(), vec![1.0, 2.0])]);
+        assert!(chart.contains("points=\"90.0,205.0 710.0,80.0\"") && chart.contains("a&amp;b"), "{chart}");
         assert!(super::bars("a<b", "u", &[("x&y".into(), 1.0)]).contains("x&amp;y"));
     }
 }

@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod locks;
 mod memory;
+mod opencl;
 mod options;
 mod procedure;
 mod progress;
@@ -60,7 +61,7 @@ enum Command {
     Doctor,
     /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
-    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory
+    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory, copy, opencl
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),

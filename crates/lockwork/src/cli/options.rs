@@ -35,6 +35,8 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "transfer" => [ENGINES, &[]],
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],
+        "copy" => [&["device"], &["output", "out"]],
+        "opencl" => [&["device", "records", "seed"], &["out"]],
         "ycsb" => [ENGINES, &["ops", "fields", "read", "property"]],
         name if name.starts_with("ycsb-") => [ENGINES, &["ops", "fields", "read", "property", "preset"]],
         _ => return None,

@@ -268,6 +268,7 @@ pub(super) fn run(
     let resident = bytes_resident().unwrap_or(0).saturating_sub(before);
     progress("making calls");
     let mut input = Input::new(&*engine, &mut *workload, plan)?;
+    engine.start()?;
     let warmup = if plan.repeatable { plan.warmup } else { 0 };
     for _ in 0..warmup {
         pass(&mut *engine, &mut input, plan.ahead)?;

@@ -1,0 +1,298 @@
+//! `lockwork bench copy`: what moving blocks to a device costs. `lockwork bench opencl`: the evaluation of HOBBES on
+//! this machine, figure by figure, as tables and charts.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use lockwork_engine::{EngineKind, Options};
+use lockwork_opencl::{CopyTimes, copies, random_lines};
+use lockwork_procedure::block::Batch;
+use lockwork_workload::Workload;
+use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
+
+use super::bench::{Arguments, device};
+use super::chart::{bars, grouped, lines};
+use super::progress::Live;
+use super::report::{DeviceRun, Environment, Forms, Run, prepare_folder};
+use super::run::{AHEAD, Plan, prepare, run};
+use super::{Failure, Outcome, locks, print};
+
+/// Batches from 1 k to 256 k blocks.
+const SIZES: [usize; 9] = [1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 18];
+/// The batch of HOBBES (section 3.3.2).
+const BATCH: usize = 131_072;
+const OPENCL: [EngineKind; 2] = [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase];
+
+/// Bytes of a YCSB block: one that carries a key, a field to write and a field read.
+fn stride() -> Result<usize, Failure> {
+    let workload = Ycsb::new(YcsbConfig { records: 1, ..YcsbConfig::hobbes('b').map_err(Failure::usage)? });
+    Ok((workload.map_err(Failure::usage)?.block_bytes() as usize).next_multiple_of(64))
+}
+
+fn per_thousand(copy: &CopyTimes) -> [f64; 2] {
+    [copy.in_ns, copy.out_ns].map(|ns| ns as f64 / copy.blocks as f64)
+}
+
+/// Time for a thousand blocks against batch size (HOBBES, figure 3.4).
+pub(super) fn bench_copy(arguments: &Arguments) -> Outcome {
+    let device = device(arguments)?;
+    let stride = stride()?;
+    prepare_folder(arguments.out.as_deref())?;
+    let times = copies(device, stride, &SIZES)?;
+    let environment = Environment::read();
+    let rows: Vec<_> = times
+        .iter()
+        .map(|copy| {
+            let [into, out] = per_thousand(copy);
+            serde_json::json!({ "blocks": copy.blocks, "in_us_per_1000": into, "out_us_per_1000": out })
+        })
+        .collect();
+    let settings = serde_json::json!({ "workload": "copy", "block_bytes": stride });
+    let report = serde_json::json!({ "schema": 1, "environment": environment, "settings": settings, "runs": rows });
+    let table = |text: String, copy: &CopyTimes| {
+        let [into, out] = per_thousand(copy);
+        format!("{text}{:>8} {into:>22.1} {out:>22.1}\n", copy.blocks)
+    };
+    let forms = Forms {
+        json: format!("{report:#}\n"),
+        csv: times.iter().fold("blocks,in_us_per_1000,out_us_per_1000\n".to_string(), |text, copy| {
+            let [into, out] = per_thousand(copy);
+            format!("{text}{},{into:.2},{out:.2}\n", copy.blocks)
+        }),
+        text: times.iter().fold(
+            format!(
+                "{}, commit {}\nblocks of {stride} bytes, one copy after the other, medians of 5\n\n\
+                 {:>8} {:>22} {:>22}\n",
+                environment.cpu, environment.commit, "blocks", "to, us a thousand", "from, us a thousand"
+            ),
+            table,
+        ),
+        title: "copies to and from the device".into(),
+        unit: "microseconds for a thousand blocks, to the device",
+        bars: times.iter().map(|copy| (grouped(copy.blocks as f64), per_thousand(copy)[0])).collect(),
+    };
+    forms.give(arguments.output, arguments.out.as_deref())
+}
+
+/// What the whole evaluation needs.
+struct Evaluation<'a> {
+    options: Options,
+    records: u64,
+    time: Duration,
+    seed: u64,
+    folder: PathBuf,
+    live: &'a Live,
+}
+
+impl Evaluation<'_> {
+    fn ycsb(&self, letter: char, theta: f64) -> Result<Box<dyn Workload>, Failure> {
+        let preset = YcsbConfig::hobbes(letter).map_err(Failure::usage)?;
+        let config = YcsbConfig { records: self.records, theta, seed: self.seed, ..preset };
+        Ok(Box::new(Ycsb::new(config).map_err(Failure::usage)?))
+    }
+
+    /// Runs YCSB `letter` in batches of `batch`, with `ahead` of them under way.
+    fn run(&self, kind: EngineKind, letter: char, theta: f64, batch: usize, ahead: usize) -> Result<Run, Failure> {
+        let plan = Plan {
+            transactions: (8 * batch).clamp(BATCH, 8 * BATCH),
+            batch,
+            time: self.time,
+            warmup: 1,
+            operations: 1,
+            repeatable: true,
+            recycled: false,
+            ahead,
+        };
+        let mut show = |what: &str| self.live.show(0, &format!("{kind}, YCSB {letter}, batch {batch}: {what}"));
+        let run = run(kind, self.options, self.ycsb(letter, theta)?, &plan, &mut show)?;
+        if run.verified { Ok(run) } else { Err(Failure::Check(format!("{kind}: {}", run.verification))) }
+    }
+
+    fn save(&self, name: &str, chart: &str) -> Outcome {
+        let path = self.folder.join(name);
+        std::fs::write(&path, chart).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+    }
+
+    /// Figure 3.4: transfer time against batch size.
+    fn transfers(&self) -> Outcome {
+        let times = copies(self.options.device, stride()?, &SIZES)?;
+        print("\nFigure 3.4: microseconds of copying for a thousand blocks, against blocks of a batch\n")?;
+        for copy in &times {
+            let [into, out] = per_thousand(copy);
+            print(&format!("  {:>8} blocks {into:>8.1} to the device {out:>8.1} back\n", copy.blocks))?;
+        }
+        let labels: Vec<String> = times.iter().map(|copy| format!("{}k", copy.blocks >> 10)).collect();
+        let column = |at: usize| times.iter().map(|copy| per_thousand(copy)[at]).collect();
+        let series = [("to the device".to_string(), column(0)), ("back".to_string(), column(1))];
+        self.save("3.4.svg", &lines("Transfer time", "microseconds for a thousand blocks", &labels, &series))
+    }
+
+    /// Figure 3.9: lock managers.
+    fn managers(&self) -> Outcome {
+        print("\nFigure 3.9: locks granted and released a second, one core, theta 0.5\n")?;
+        let mut values = Vec::new();
+        for (mix, writes) in [('a', 0.5), ('b', 0.05)] {
+            let settings = locks::Settings {
+                records: self.records as u32,
+                transactions: 4 << 20,
+                batch: BATCH as u32,
+                theta: 0.5,
+                writes,
+                seed: self.seed,
+            };
+            let accesses = locks::stream(&settings)?;
+            for (name, rate) in
+                [("queue", locks::queue(&settings, &accesses)?), ("batch", locks::batch(&settings, &accesses)?)]
+            {
+                print(&format!("  mix {mix}, {name:<6} {:>14}\n", grouped(rate)))?;
+                values.push((format!("{name}, mix {mix}"), rate));
+            }
+        }
+        self.save("3.9.svg", &bars("Lock managers", "locks a second on one core, theta 0.5", &values))
+    }
+
+    /// Figures 4.3 and 4.4: kernels alone, one batch at a time.
+    fn kernels(&self) -> Outcome {
+        print(&format!("\nFigures 4.3 and 4.4: YCSB B, theta 0.1, batches of {BATCH}, one at a time; milliseconds\n"))?;
+        let mut values = Vec::new();
+        let mut times = Vec::new();
+        for kind in OPENCL {
+            let run = self.run(kind, 'b', 0.1, BATCH, 1)?;
+            let d = *device_of(&run)?;
+            print(&format!(
+                "  {:<22} to the device {:>6.2}  kernels {:>6.2}  back {:>6.2}  planning {:>6.2}\n",
+                run.engine, d.transfer_in_ms, d.execution_ms, d.transfer_out_ms, d.planning_ms
+            ))?;
+            values.push((format!("{}: in", run.engine), d.transfer_in_ms));
+            values.push((format!("{}: kernels", run.engine), d.execution_ms));
+            values.push((format!("{}: back", run.engine), d.transfer_out_ms));
+            times.push(d.execution_ms);
+        }
+        print(&format!("  two-phase kernel to deterministic kernel: {:.2}\n", times[1] / times[0].max(1e-9)))?;
+        self.save("4.4.svg", &bars("Time on the device", "milliseconds a batch", &values))
+    }
+
+    /// Figure 4.5: throughput.
+    fn throughput(&self) -> Outcome {
+        print(&format!("\nFigure 4.5: transactions a second, theta 0.1, batches of {BATCH}\n"))?;
+        let mut values = Vec::new();
+        for letter in ['a', 'b'] {
+            for kind in [EngineKind::TwoPhase, EngineKind::Deterministic, OPENCL[1], OPENCL[0]] {
+                let run = self.run(kind, letter, 0.1, BATCH, AHEAD)?;
+                print(&format!("  YCSB {letter}, {:<22} {:>14}\n", run.engine, grouped(run.throughput_txn_per_s)))?;
+                values.push((format!("{letter}: {}", run.engine), run.throughput_txn_per_s));
+            }
+        }
+        self.save("4.5.svg", &bars("Throughput", "transactions a second", &values))
+    }
+
+    /// Figure 4.6: latency of one read, from the first block of its batch to its result.
+    fn latency(&self) -> Outcome {
+        print("\nFigure 4.6: microseconds of one read, the filling of its batch included\n")?;
+        let mut values = Vec::new();
+        for (kind, blocks) in
+            [(EngineKind::TwoPhase, 1), (EngineKind::Deterministic, 1), (OPENCL[1], BATCH), (OPENCL[0], BATCH)]
+        {
+            let median = self.one_latency(kind, blocks)?;
+            print(&format!("  {:<22} {median:>12.1}  (batch of {blocks})\n", kind.name()))?;
+            values.push((kind.name().to_string(), median));
+        }
+        self.save("4.6.svg", &bars("Latency of a read", "microseconds, the filling of the batch included", &values))
+    }
+
+    fn one_latency(&self, kind: EngineKind, blocks: usize) -> Result<f64, Failure> {
+        let mut workload = self.ycsb('c', 0.1)?;
+        let mut show = |what: &str| self.live.show(0, &format!("{kind}, latency: {what}"));
+        let mut engine = prepare(kind, self.options, &mut *workload, &mut show)?;
+        let repeats = if blocks == 1 { 20_000 } else { 8 };
+        let mut times = Vec::new();
+        let mut batch = Batch::new(workload.block_bytes(), blocks).map_err(Failure::usage)?;
+        for _ in 0..repeats {
+            batch.clear();
+            let start = Instant::now();
+            workload.fill(&mut batch, blocks).map_err(Failure::usage)?;
+            engine.submit(batch).map_err(|refused| Failure::from(refused.error))?;
+            batch = engine.complete()?.expect("a batch is in flight").batch;
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+        workload.check_results(&batch).map_err(|error| Failure::Check(format!("{kind}: {error}")))?;
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    }
+
+    /// Batch size against throughput and latency.
+    fn batches(&self) -> Outcome {
+        print("\nBatch size, opencl-deterministic, YCSB B, theta 0.1\n")?;
+        print("     blocks          txn/s       p50 us   plan/device   hidden\n")?;
+        let (mut rates, mut delays) = (Vec::new(), Vec::new());
+        for size in SIZES {
+            let run = self.run(OPENCL[0], 'b', 0.1, size, AHEAD)?;
+            let (rate, p50, d) = (run.throughput_txn_per_s, run.latency_us.p50, device_of(&run)?);
+            let (share, hidden) = (d.planning_share, d.hidden_share * 100.0);
+            print(&format!("   {size:>8} {:>14} {p50:>12.0} {share:>13.2} {hidden:>7.0}%\n", grouped(rate)))?;
+            rates.push(rate);
+            delays.push(p50);
+        }
+        let labels: Vec<String> = SIZES.iter().map(|size| format!("{}k", size >> 10)).collect();
+        let rate = [("opencl-deterministic".to_string(), rates)];
+        self.save(
+            "batch-throughput.svg",
+            &lines("Batch size and throughput", "transactions a second", &labels, &rate),
+        )?;
+        let delay = [("opencl-deterministic, p50".to_string(), delays)];
+        self.save("batch-latency.svg", &lines("Batch size and latency", "microseconds", &labels, &delay))
+    }
+}
+
+fn device_of(run: &Run) -> Result<&DeviceRun, Failure> {
+    run.device.as_ref().ok_or_else(|| Failure::Check(format!("{} reported no times of a device", run.engine)))
+}
+
+/// Everything, one figure after the other.
+pub(super) fn bench_opencl(arguments: &Arguments) -> Outcome {
+    let number = device(arguments)?;
+    let devices = lockwork_opencl::devices()?;
+    let best = devices.iter().min_by_key(|device| device.kind);
+    let used = number.map_or(best, |number| devices.iter().find(|device| device.number == number));
+    let used = used.ok_or_else(|| Failure::Absent("there is no OpenCL device".into()))?;
+    let folder = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out/opencl"));
+    prepare_folder(Some(&folder))?;
+    let live = Live::new(std::iter::once("opencl"));
+    let evaluation = Evaluation {
+        options: Options { device: Some(used.number), ..Options::default() },
+        records: arguments.records.unwrap_or(1_000_000).clamp(1_000, 100_000_000),
+        time: Duration::from_secs_f64(1.0),
+        seed: arguments.seed(),
+        folder,
+        live: &live,
+    };
+    let environment = Environment::read();
+    print(&format!(
+        "{}, {} cores, commit {}, seed {}; {} records\ndevice: {} '{}', {} compute units; {}\n",
+        environment.cpu,
+        environment.cores,
+        environment.commit,
+        evaluation.seed,
+        evaluation.records,
+        used.kind.name(),
+        used.name,
+        used.compute_units,
+        used.version
+    ))?;
+    let random = random_lines(evaluation.options.device)?;
+    let copy = copies(evaluation.options.device, 1 << 10, &[1 << 16])?[0];
+    let rate = |ns: u64| (copy.blocks << 10) as f64 / ns.max(1) as f64;
+    print(&format!(
+        "limits: {} random lines a second; copies of 64 MiB {:.1} GB/s to the device, {:.1} GB/s back\n",
+        grouped(random),
+        rate(copy.in_ns),
+        rate(copy.out_ns)
+    ))?;
+    evaluation.transfers()?;
+    evaluation.managers()?;
+    evaluation.kernels()?;
+    evaluation.throughput()?;
+    evaluation.latency()?;
+    evaluation.batches()?;
+    print(&format!("\nCharts: {}\n", evaluation.folder.display()))
+}
