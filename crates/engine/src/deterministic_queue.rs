@@ -6,7 +6,9 @@
 //!
 //! This is the engine that the thesis starts from, built without its overheads (no allocation for a request, workers
 //! fed through rings); its limit is the one scheduling thread, which is what [`crate::deterministic`] does away with.
-//! With one thread the scheduler executes by itself.
+//! With one thread the scheduler executes by itself, and so it does while no worker has anything to give back: a worker
+//! that the system does not let run holds up what it has been sent and nothing else, and many workers are sent little
+//! each.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -25,12 +27,14 @@ use crate::recipe::Lines;
 use crate::registry::Registered;
 use crate::team::Team;
 
-/// Transactions that a ring to or from a worker holds.
+/// The most transactions that a ring to or from a worker holds.
 const RING: usize = 256;
+/// The most transactions that all rings to workers hold together, at least one each.
+const SENT: usize = 512;
 /// Transactions that may hold or wait for locks at the same time.
 const ADMITTED: usize = 4096;
 /// How often a thread that waits looks again before it lets others run.
-const SPINS: u32 = 2_000;
+const SPINS: u32 = 200;
 
 /// See the module.
 #[derive(Debug)]
@@ -95,11 +99,12 @@ impl Scheme for DeterministicQueue {
         }
         let blocks = Blocks { core, start: batch.block_ptr(0), stride: batch.stride(), len: batch.len() };
         let (mut to, mut work, mut from, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let ring = (SENT / team.size()).clamp(1, RING);
         for _ in 1..team.size() {
-            let (producer, consumer) = RingBuffer::<u32>::new(RING);
+            let (producer, consumer) = RingBuffer::<u32>::new(ring);
             to.push(producer);
             work.push(consumer);
-            let (producer, consumer) = RingBuffer::<u32>::new(RING);
+            let (producer, consumer) = RingBuffer::<u32>::new(ring);
             done.push(producer);
             from.push(consumer);
         }
@@ -268,10 +273,13 @@ impl Scheduler<'_> {
             self.dispatch(executor);
             let before = self.outstanding;
             self.collect();
-            if self.outstanding == before {
-                pause(&mut idle);
-            } else {
+            if self.outstanding < before {
                 idle = 0;
+            } else if let Some(index) = self.ready.pop_front() {
+                self.blocks.execute(executor, index as usize);
+                self.release(index);
+            } else {
+                pause(&mut idle);
             }
         }
     }

@@ -45,6 +45,11 @@ fn deterministic_is_equivalent_to_batch_order() {
 #[test]
 fn deterministic_queue_is_equivalent_to_batch_order() {
     check_all(EngineKind::DeterministicQueue, &[Options::default()]);
+    // So many workers that the scheduler does most of the work.
+    for (number, (names, ordered)) in MIXES.iter().enumerate() {
+        let options = Options { threads: 40, ..Options::default() };
+        check(EngineKind::DeterministicQueue, options, names, *ordered, number as u64);
+    }
 }
 
 #[test]
