@@ -83,7 +83,7 @@ struct lw_table {
 #define LW_LIVE 1u
 #define LW_ROW_KEY 16 /* where a row's key begins */
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+/* ---- Memory ---- */
 
 static inline ulong lw_bytes(const __global uchar *from, uint count)
 {
@@ -174,7 +174,7 @@ static inline void lw_zero(lw_address to, uint count)
         *to++ = 0;
 }
 
-/* ---- Arithmetic: false when the result leaves the range of 64 bits ------------------------------------------------ */
+/* ---- Arithmetic: false when the result leaves the range of 64 bits ---- */
 
 static inline bool lw_add(long a, long b, long *result)
 {
@@ -199,7 +199,7 @@ static inline bool lw_mul(long a, long b, long *result)
 
 #define LW_COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
 
-/* ---- Undo: old bytes on a private stack, each piece followed by where it belongs (address << 16 | length) ---------- */
+/* ---- Undo: old bytes on a private stack, each piece followed by where it belongs (address << 16 | length) ---- */
 
 static inline void lw_keep(lw_address heap, ulong *undo, uint *top, ulong address, uint length)
 {
@@ -219,7 +219,7 @@ static inline void lw_roll_back(lw_address heap, const ulong *undo, uint *top)
     }
 }
 
-/* ---- Keys: see crates/procedure/src/key.rs ------------------------------------------------------------------------- */
+/* ---- Keys: see crates/procedure/src/key.rs ---- */
 
 static inline ulong lw_mix(ulong word)
 {
@@ -301,7 +301,7 @@ static inline void lw_take_from_bucket(lw_address bucket, uint entry, lw_address
     *link = *lw_next(rows + (ulong)(entry - 1) * stride);
 }
 
-/* ---- Memory of rows: a ring of free numbers. Rows freed in a batch are handed out again in the next one. ----------- */
+/* ---- Memory of rows: a ring of free numbers. Rows freed in a batch are handed out again in the next one. ---- */
 
 struct lw_counters {
     uint head;  /* the next number to hand out; it may run past the limit */

@@ -1,6 +1,6 @@
-//! Serial equivalence as a suite for every engine: mixes of procedures that lead to every plan and every conflict, on few
-//! keys, some of them absent. Each call must end as in the engine's serial order replayed one after the other, answer
-//! the same, and leave the same database.
+//! Serial equivalence as a suite for every engine: mixes of procedures that lead to every plan and every conflict, on
+//! few keys, some of them absent. Each call must end as in the engine's serial order replayed one after the other,
+//! answer the same, and leave the same database.
 //!
 //! The engine crate runs it on the CPU engines, the crates of other back ends on theirs.
 

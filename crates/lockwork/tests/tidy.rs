@@ -40,7 +40,7 @@ fn there_are_files_to_look_at() {
 #[test]
 fn sources_are_short_and_narrow() {
     let mut findings = Vec::new();
-    for name in files(&[".rs"]) {
+    for name in files(&[".rs", ".cl"]) {
         let text = text(&name);
         let lines = text.lines().count();
         if lines > MOST_LINES {

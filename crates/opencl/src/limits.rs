@@ -58,8 +58,8 @@ pub fn copies(device: Option<u16>, stride: usize, sizes: &[usize]) -> Result<Vec
     Ok(copies)
 }
 
-/// Independent random reads of 64-byte lines a second, all compute units together, from a pool of a gibibyte (or of what
-/// the device has, halved until it fits).
+/// Independent random reads of 64-byte lines a second, all compute units together, from a pool of a gibibyte (or of
+/// what the device has, halved until it fits).
 ///
 /// # Errors
 /// No such device, or its failure.
@@ -83,8 +83,8 @@ pub fn random_lines(device: Option<u16>) -> Result<f64, EngineError> {
     ];
     let mut times = Vec::new();
     for _ in 0..=REPEATS {
-        // SAFETY: the arguments are those of hardware/opencl/probe.cl; the pool is a power of two of lines, and there is
-        // a sum for each work-item.
+        // SAFETY: the arguments are those of hardware/opencl/probe.cl; the pool is a power of two of lines, and there
+        // is a sum for each work-item.
         let event = unsafe { session.launch(&kernel, &arguments, items, 64, &[])? };
         session.wait(&event, "measuring random reads")?;
         times.push(nanoseconds(&event).max(1));

@@ -1,8 +1,8 @@
 //! The plan of a batch for `opencl-deterministic`: waves of chains that do not conflict.
 //!
 //! The host computes every transaction's keys from its arguments and asks the batch lock manager
-//! (`lockwork_locking::batch`) which transactions may run side by side. A record's number there is that of its bucket in
-//! the device's index, so two transactions of one wave change neither the same row nor the same bucket, and the index
+//! (`lockwork_locking::batch`) which transactions may run side by side. A record's number there is that of its bucket
+//! in the device's index, so two transactions of one wave change neither the same row nor the same bucket, and the index
 //! needs no synchronisation. Where two keys share a bucket, their transactions are chained for nothing; there are about
 //! as many buckets as half the rows.
 //!

@@ -1,5 +1,5 @@
-//! Every instruction means the same on a device as in the interpreter: random procedures that the verifier accepts run on
-//! both, with random arguments, and end the same, answer the same, and leave the same rows.
+//! Every instruction means the same on a device as in the interpreter: random procedures that the verifier accepts run
+//! on both, with random arguments, and end the same, answer the same, and leave the same rows.
 //!
 //! Needs an OpenCL device (`make test` installs PoCL).
 

@@ -1,7 +1,7 @@
 //! `lockwork demo`: the point of Lockwork in half a minute, without privileges, devices or ports.
 //!
-//! Transfers between skewed accounts, then YCSB B, on every engine of the CPU and, where there is a device, of OpenCL: first a short run whose every result is checked
-//! against serial replay, then a measured one whose data are checked.
+//! Transfers between skewed accounts, then YCSB B, on every engine of the CPU and, where there is a device, of OpenCL:
+//! first a short run whose every result is checked against serial replay, then a measured one whose data are checked.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

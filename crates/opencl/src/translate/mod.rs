@@ -26,8 +26,8 @@ const DETERMINISTIC: &str = include_str!("../../../../hardware/opencl/determinis
 const TWO_PHASE: &str = include_str!("../../../../hardware/opencl/two_phase.cl");
 const KERNELS: &str = include_str!("../../../../hardware/opencl/kernels.cl");
 
-/// How a procedure locks tables as wholes, by table number, ascending: shared if it scans one, exclusively if it inserts
-/// or removes in one with ordered keys, with intent if it updates rows of one that some procedure scans.
+/// How a procedure locks tables as wholes, by table number, ascending: shared if it scans one, exclusively if it
+/// inserts or removes in one with ordered keys, with intent if it updates rows of one that some procedure scans.
 pub(crate) fn table_modes(registered: &Registered, registry: &Registry) -> Vec<(u16, LockMode)> {
     let verified = &registered.verified;
     let mut modes: Vec<(u16, LockMode)> = Vec::new();

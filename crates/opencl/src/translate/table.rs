@@ -87,8 +87,10 @@ fn order(out: &mut String, id: u16, schema: &TableSchema) {
     uint node = 0;
     for (uint level = LW_LEVELS; level-- > 0;) {{
         uint next = lw_links(heap, tables, {id}, node)[level];
-        while (next != 0
-               && lw_less(lw_key_{id}(heap + tables[{id}].rows + (ulong)(next - 1) * {stride} + LW_ROW_KEY, true), key)) {{
+        while (next != 0) {{
+            const ulong row = tables[{id}].rows + (ulong)(next - 1) * {stride};
+            if (!lw_less(lw_key_{id}(heap + row + LW_ROW_KEY, true), key))
+                break;
             node = next;
             next = lw_links(heap, tables, {id}, node)[level];
         }}
