@@ -48,7 +48,8 @@ fn deterministic_queue_is_equivalent_to_batch_order() {
     // So many workers that the scheduler does most of the work.
     for (number, (names, ordered)) in MIXES.iter().enumerate() {
         let options = Options { threads: 40, ..Options::default() };
-        check(EngineKind::DeterministicQueue, options, names, *ordered, number as u64);
+        let kind = EngineKind::DeterministicQueue;
+        check(kind.name(), &|| create(kind, options), names, *ordered, number as u64);
     }
 }
 

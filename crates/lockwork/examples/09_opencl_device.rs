@@ -1,7 +1,7 @@
 //! The same procedure on an OpenCL device: translated to OpenCL C, planned by the host, and the same answer.
 //!
-//! Without a device it says so and ends; a GPU's driver brings its own platform, `apt install pocl-opencl-icd` makes one
-//! of the CPU.
+//! Without a device it says so and ends: a GPU's driver brings its own platform, and `apt install pocl-opencl-icd`
+//! makes one of the CPU.
 //!
 //! `cargo run --release -p lockwork --example 09_opencl_device`
 

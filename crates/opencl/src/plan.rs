@@ -2,9 +2,9 @@
 //!
 //! The host computes every transaction's keys from its arguments and asks the batch lock manager
 //! (`lockwork_locking::batch`) which transactions may run side by side. A record's number there is that of its bucket
-//! in the device's index, so two transactions of one wave change neither the same row nor the same bucket, and the index
-//! needs no synchronisation. Where two keys share a bucket, their transactions are chained for nothing; there are about
-//! as many buckets as half the rows.
+//! in the device's index, so two transactions of one wave change neither the same row nor the same bucket, and the
+//! index needs no synchronisation. Where two keys share a bucket, their transactions are chained for nothing; there
+//! are about as many buckets as half the rows.
 //!
 //! A chain holds the operations of hot keys in batch order and is run by one work-item. What conflicts with several
 //! chains goes to the next wave of the same batch. A dependent transaction, whose keys only the database knows, takes
