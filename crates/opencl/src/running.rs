@@ -35,7 +35,7 @@ pub(crate) struct Built {
 impl Built {
     /// Builds the kernels of `source` for the device.
     pub(crate) fn new(session: &Session, source: String, two_phase: bool) -> Result<Self, EngineError> {
-        let group = if session.is_cpu() { 32 } else { 128 };
+        let group = if session.is_cpu() { 64 } else { 128 };
         let staged = if session.is_cpu() { "-DLW_STAGED" } else { "" };
         let options = format!("-DLW_GROUP={group} -DLW_ATTEMPTS={ATTEMPTS} {staged}");
         let program = session.build(&source, &options)?;
