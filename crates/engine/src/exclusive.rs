@@ -6,6 +6,7 @@
 //!
 //! Invariant: effects of DB instructions and writes are taken back in reverse order; removals take effect at commit.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use lockwork_procedure::access::Operation;
@@ -154,7 +155,7 @@ impl ExclusiveHost<'_> {
 /// Copies the rows of a scan into the block and returns how many there were.
 fn scan(table: &Table, from: &Key, request: &Request) -> u64 {
     let mut writer = ScanWriter::new(table, request);
-    table.scan(from, request.limit as usize, |row| {
+    table.scan(from, request.limit as usize, writer.touched(), |row| {
         // SAFETY: the transaction has the table's rows for itself.
         unsafe { writer.write(row) }
     });
@@ -180,6 +181,12 @@ impl ScanWriter {
         let (offset, length) = scan_source(table.schema(), column);
         let stride = length.next_multiple_of(8) as usize;
         Self { at: request.buffer, stride, offset: offset as usize, length: length as usize, rows: 0 }
+    }
+
+    /// Which bytes of a row it reads, for [`Table::scan`].
+    #[must_use]
+    pub fn touched(&self) -> Range<usize> {
+        self.offset..self.offset + self.length
     }
 
     /// Appends one row.

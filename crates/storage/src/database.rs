@@ -155,7 +155,7 @@ mod tests {
             let mut scanned = Vec::new();
             let first = table.key_format().encode(&image(-2, 3, 0));
             // SAFETY: this thread is alone with the table.
-            table.scan(&first, 10, |row| scanned.push(unsafe { table.row_image(row) }.to_vec()));
+            table.scan(&first, 10, 0..64, |row| scanned.push(unsafe { table.row_image(row) }.to_vec()));
             let expected: Vec<Vec<u8>> = model.range((-2, 3)..).take(10).map(|(_, image)| image.clone()).collect();
             prop_assert_eq!(scanned, expected);
         }

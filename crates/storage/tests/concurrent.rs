@@ -121,7 +121,7 @@ fn what_find_finds_a_scan_finds_too() {
             };
             row.state().store(u64::from(LIVE), Ordering::Release);
             let mut scanned = None;
-            table.scan(&key(&table, n).1, 1, |row| scanned = Some(row));
+            table.scan(&key(&table, n).1, 1, 0..64, |row| scanned = Some(row));
             assert_eq!(scanned, Some(row), "row {n} was found and not scanned");
         }
     });
@@ -149,6 +149,6 @@ fn a_key_can_be_inserted_again_the_moment_it_is_gone() {
         assert_eq!(inserter.join().unwrap(), removed + table.len());
     });
     let mut scanned = 0;
-    table.scan(&Key([0; 4]), 10, |_| scanned += 1);
+    table.scan(&Key([0; 4]), 10, 0..64, |_| scanned += 1);
     assert_eq!(scanned, table.len());
 }

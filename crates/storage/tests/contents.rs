@@ -73,7 +73,7 @@ proptest! {
                 Step::Find(n) => prop_assert_eq!(table.find(key_of(n).hash(), &key_of(n)), model.get(&n).copied()),
                 Step::Scan(from, limit) => {
                     let mut scanned = Vec::new();
-                    table.scan(&key_of(from), limit, |row| scanned.push(row));
+                    table.scan(&key_of(from), limit, 0..64, |row| scanned.push(row));
                     let expected: Vec<_> = model.range(from..).take(limit).map(|(_, row)| *row).collect();
                     prop_assert_eq!(scanned, expected);
                 }

@@ -324,7 +324,7 @@ impl LockingHost<'_> {
         let (from, _) = key_of(table, request);
         let mut writer = ScanWriter::new(table, request);
         let mut conflict = false;
-        table.scan(&from, request.limit as usize, |row| {
+        table.scan(&from, request.limit as usize, writer.touched(), |row| {
             conflict = conflict || !matches!(self.lock_row(row, false), Grant::Held);
             if !conflict {
                 // SAFETY: the row is locked, and the scan delivers at most as many as the limit says.
