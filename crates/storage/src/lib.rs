@@ -6,7 +6,7 @@
 //! | `slab` | extents of equal rows, row numbers |
 //! | `segments` | cache lines by index, in memory that grows and never moves |
 //! | `hash` | the point index: one line a look-up, cut into prefetch and find |
-//! | `ordered` | the ordered index: a skiplist |
+//! | `ordered` | the ordered index: a B-link tree |
 //! | `table`, `database` | all of it together, by name |
 //! | `digest` | contents in 128 bits, whatever the layout |
 //!

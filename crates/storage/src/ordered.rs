@@ -89,7 +89,7 @@ impl<const W: usize, const N: usize> Node<W, N> {
     fn read<T>(&self, look: impl Fn(&Self) -> T) -> T {
         loop {
             let version = self.version.load(Ordering::Acquire);
-            if version % 2 == 0 {
+            if version.is_multiple_of(2) {
                 let seen = look(self);
                 fence(Ordering::Acquire);
                 if self.version.load(Ordering::Relaxed) == version {
