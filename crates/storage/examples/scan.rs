@@ -52,7 +52,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let starts: Vec<u64> = (0..SCANS).map(|n| mix(n ^ SEED) % keys).collect();
     let image = |key: u64| table.key_format().encode(&key.to_le_bytes());
     let mut buffer = vec![(0_usize, 0_usize); length];
-    let mut contestants: Vec<(&str, Box<dyn FnMut(u64) -> u64 + '_>)> = vec![
+    type Scan<'a> = Box<dyn FnMut(u64) -> u64 + 'a>;
+    let mut contestants: Vec<(&str, Scan<'_>)> = vec![
         (
             "this table",
             Box::new(|start| {

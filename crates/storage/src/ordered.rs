@@ -10,12 +10,12 @@
 //! count     entries
 //! high      keys from here on belong to the right (meaningless without a right neighbour)
 //! slots     of a leaf row numbers, of an inner node the numbers of its children
-//! keys      of an inner node the smallest key that each child may hold; that of the first counts as the smallest of all
+//! keys      of an inner node the smallest key that each child may hold; the first counts as the smallest of all
 //! ```
 //!
 //! One writer at a time, behind a lock. **Readers write nothing and wait for nobody but a writer in the middle of a
-//! node**: they read the version, the node, and the version again, and repeat if it changed. All words are atomics, so a
-//! reader that meets a writer reads wrong words, never undefined behaviour.
+//! node**: they read the version, the node, and the version again, and repeat if it changed. All words are atomics, so
+//! a reader that meets a writer reads wrong words, never undefined behaviour.
 //!
 //! Invariant: at any moment each key is in exactly one node that is reachable from its left neighbours; splits and
 //! merges change one node at a time, so that a reader sees all of a change or nothing. A node that was merged into its
@@ -204,8 +204,8 @@ impl<const W: usize, const N: usize> Tree<W, N> {
 
     #[inline(always)]
     fn node(&self, number: u32) -> &Node<W, N> {
-        // SAFETY: numbers in the tree have memory, which is zeroed, aligned and never moves; a node of zeros is an empty
-        // leaf; all its fields are atomics.
+        // SAFETY: numbers in the tree have memory, which is zeroed, aligned and never moves; a node of zeros is an
+        // empty leaf; all its fields are atomics.
         unsafe { &*self.nodes.line(u64::from(number) * Self::LINES).cast() }
     }
 
@@ -376,7 +376,8 @@ impl<const W: usize, const N: usize> Tree<W, N> {
         true
     }
 
-    /// Calls `f` with rows from `from` on until it says no, and `near` with the first `expected` of them some rows before.
+    /// Calls `f` with rows from `from` on until it says no, and `near` with the first `expected` of them some rows
+    /// before.
     #[inline]
     fn scan(&self, from: &Words<W>, expected: usize, near: impl Fn(u32), mut f: impl FnMut(u32) -> bool) {
         let (mut number, mut level) = self.top();

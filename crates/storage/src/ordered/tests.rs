@@ -1,3 +1,5 @@
+//! The ordered index beside a sorted map, alone and with readers while it changes.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
