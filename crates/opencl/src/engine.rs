@@ -35,6 +35,7 @@ use lockwork_procedure::schema::TableSchema;
 use lockwork_storage::{Database, StorageError};
 
 use crate::heap::Heap;
+use crate::plan::Appetite;
 use crate::running::{Built, DEPTH, Flight, Running, Unfinished};
 use crate::session::Session;
 use crate::translate::{Bounds, MOST_PRIVATE_BYTES, program};
@@ -56,7 +57,19 @@ pub(crate) struct Core {
     /// The device has executed batches that the mirror does not show.
     ahead: bool,
     first_sequence: u64,
+    room: Room,
     lost: Lost,
+}
+
+/// How much room for rows is made in advance; forgotten when tables change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// For all rows that a batch could insert.
+    Ample,
+    /// The device has no memory for that: for what batches insert if their loops run once, or a quarter of the rows.
+    Tight,
+    /// Nor for that: inserts that find no room fail alone.
+    Full,
 }
 
 /// Why the device cannot be trusted any more, if so.
@@ -92,6 +105,7 @@ impl Core {
     fn change(&mut self) -> Result<(), EngineError> {
         self.refresh()?;
         self.running = None;
+        self.room = Room::Ample;
         Ok(())
     }
 
@@ -112,24 +126,45 @@ impl Core {
     /// Makes sure that the batch finds room for the rows that it may insert. Nothing may be in flight when rows are
     /// moved; `drained` says whether that is so. Returns false if the caller must wait for that first.
     fn make_room(&mut self, batch: &Batch, drained: bool) -> Result<bool, EngineError> {
-        let running = self.running.as_mut().expect("the device was started");
-        let (inserts, structural) = running.appetite(batch);
-        if inserts.iter().zip(&running.heap.free).all(|(wanted, free)| wanted <= free) {
-            running.reserve(&inserts, structural);
-            return Ok(true);
+        let appetite = self.running.as_ref().expect("the device was started").appetite(batch);
+        while !self.has_room(&appetite) {
+            if !drained {
+                return Ok(false);
+            }
+            self.grow(&appetite)?;
         }
-        if !drained {
-            return Ok(false);
-        }
+        self.running.as_mut().expect("the device was started").reserve(appetite);
+        Ok(true)
+    }
+
+    /// Whether every table has as many free rows as is asked for, given how much memory there is.
+    fn has_room(&self, appetite: &Appetite) -> bool {
+        let heap = &self.running.as_ref().expect("the device was started").heap;
+        let wanted = |at: usize| match self.room {
+            Room::Ample => appetite.most[at],
+            Room::Tight => appetite.most[at].min(appetite.likely[at].max(heap.capacities()[at] as u64 / 4)),
+            Room::Full => 0,
+        };
+        heap.free.iter().enumerate().all(|(at, free)| wanted(at) <= *free)
+    }
+
+    /// Builds the tables again with more room.
+    fn grow(&mut self, appetite: &Appetite) -> Result<(), EngineError> {
         self.refresh()?;
         self.running = None;
-        let rows = |number: usize| self.database.table(number as u16).len();
-        let extra: Vec<u64> = inserts.iter().enumerate().map(|(at, &more)| more.max(rows(at))).collect();
-        self.start(&extra)?;
-        let running = self.running.as_mut().expect("the device was started");
-        let (inserts, structural) = running.appetite(batch);
-        running.reserve(&inserts, structural);
-        Ok(true)
+        let (extra, worse): (Vec<u64>, _) = match self.room {
+            // Twice what was asked for, so that it is not asked for again at once.
+            Room::Ample => (appetite.most.iter().map(|most| most.saturating_mul(2)).collect(), Room::Tight),
+            _ => {
+                let rows = |at: usize| self.database.table(at as u16).len();
+                (appetite.likely.iter().enumerate().map(|(at, likely)| likely.max(&rows(at)) * 2).collect(), Room::Full)
+            }
+        };
+        if self.start(&extra).is_err() {
+            self.room = worse;
+            self.start(&[])?;
+        }
+        Ok(())
     }
 
     /// Starts a batch on the device.
@@ -230,6 +265,7 @@ pub fn create_failing(kind: EngineKind, options: Options, fail_at: u64) -> Resul
         built: None,
         ahead: false,
         first_sequence: 0,
+        room: Room::Ample,
         lost: Lost::default(),
     };
     let lost = core.lost.clone();

@@ -25,6 +25,8 @@ const PLACES: usize = 5;
 const LEVELS: usize = 16;
 /// Rows travel in pieces of about so many bytes.
 const PIECE: usize = 16 << 20;
+/// The most rows of a table.
+const MOST_ROWS: usize = 1 << 31;
 /// The fewest rows that a table has room for.
 const LEAST_ROWS: usize = 64;
 
@@ -173,7 +175,18 @@ impl Heap {
                 .max(rows.saturating_add(extra.get(number).copied().unwrap_or(0) as usize))
                 .max(LEAST_ROWS)
         };
-        let layout = Layout::new(database, (0..database.len()).map(capacity).collect(), two_phase);
+        let capacities: Vec<usize> = (0..database.len()).map(capacity).collect();
+        for (number, &rows) in capacities.iter().enumerate() {
+            let schema = database.table(number as u16).schema();
+            // Row numbers plus one have 32 bits on the device.
+            if rows > MOST_ROWS {
+                let name = schema.name();
+                return Err(EngineError::BackEnd(format!(
+                    "table '{name}' with {rows} rows is more than an OpenCL engine numbers; at most {MOST_ROWS} are possible"
+                )));
+            }
+        }
+        let layout = Layout::new(database, capacities, two_phase);
         let buffer = session.allocate(layout.bytes, "tables and their indexes")?;
         let descriptors = session.allocate(size_of_val(&layout.tables[..]), "table descriptions")?;
         let mut heap = Self { buffer, descriptors, layout, free: vec![0; database.len()] };
@@ -185,6 +198,11 @@ impl Heap {
             heap.clear_locks(session)?;
         }
         Ok(heap)
+    }
+
+    /// How many rows each table has room for.
+    pub(crate) fn capacities(&self) -> &[usize] {
+        &self.layout.capacities
     }
 
     /// Where tables lie.

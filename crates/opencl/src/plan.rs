@@ -39,7 +39,7 @@ pub(crate) struct Habits {
     simple: Option<Vec<SimpleKey>>,
     /// The records of whole tables that it takes.
     whole: Vec<Access>,
-    /// How many rows a call may insert, by table.
+    /// Its INSERT instructions: the table, and how often each can run in a call.
     pub(crate) inserts: Vec<(u16, u64)>,
     /// It inserts or removes.
     pub(crate) structural: bool,
@@ -244,22 +244,35 @@ impl Planner {
     }
 }
 
-/// How many rows the blocks of a batch may insert, by table, and whether any of them inserts or removes.
-pub(crate) fn appetite(habits: &[Habits], tables: usize, batch: &Batch) -> (Vec<u64>, bool) {
-    let mut inserts = vec![0_u64; tables];
-    if habits.iter().all(|habits| !habits.structural) {
-        return (inserts, false);
-    }
-    let mut structural = false;
-    for block in batch.blocks() {
-        let Some(habits) = habits.get(block.procedure() as usize) else { continue };
-        structural |= habits.structural;
-        for &(table, rows) in &habits.inserts {
-            let sum = &mut inserts[usize::from(table)];
-            *sum = sum.saturating_add(rows);
+/// What a batch asks of the memory for rows, by table.
+#[derive(Debug, Default)]
+pub(crate) struct Appetite {
+    /// The most rows that it can insert.
+    pub(crate) most: Vec<u64>,
+    /// Rows that it inserts if it does not abort before: INSERTs in loops may run less often than they can.
+    pub(crate) likely: Vec<u64>,
+    /// It inserts or removes.
+    pub(crate) structural: bool,
+}
+
+impl Appetite {
+    /// That of the blocks of a batch.
+    pub(crate) fn of(habits: &[Habits], tables: usize, batch: &Batch) -> Self {
+        let mut appetite = Self { most: vec![0; tables], likely: vec![0; tables], structural: false };
+        if habits.iter().all(|habits| !habits.structural) {
+            return appetite;
         }
+        for block in batch.blocks() {
+            let Some(habits) = habits.get(block.procedure() as usize) else { continue };
+            appetite.structural |= habits.structural;
+            for &(table, times) in &habits.inserts {
+                let at = usize::from(table);
+                appetite.most[at] = appetite.most[at].saturating_add(times);
+                appetite.likely[at] += 1;
+            }
+        }
+        appetite
     }
-    (inserts, structural)
 }
 
 /// What all procedures do to tables.

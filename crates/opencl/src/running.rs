@@ -11,7 +11,7 @@ use opencl3::program::Program;
 use opencl3::types::cl_event;
 
 use crate::heap::{Heap, bytes_of};
-use crate::plan::{Habits, Plan, Planner, appetite, habits};
+use crate::plan::{Appetite, Habits, Plan, Planner, habits};
 use crate::session::{Argument, DeviceBuffer, Lane, Session, nanoseconds};
 
 /// Batches on their way at the same time: one executes while the other is planned and moved.
@@ -111,19 +111,19 @@ impl Running {
         }
     }
 
-    /// How many rows a batch may insert, by table, and whether it inserts or removes.
-    pub(crate) fn appetite(&self, batch: &Batch) -> (Vec<u64>, bool) {
-        appetite(&self.habits, self.heap.tables().len(), batch)
+    /// What a batch asks of the memory for rows.
+    pub(crate) fn appetite(&self, batch: &Batch) -> Appetite {
+        Appetite::of(&self.habits, self.heap.tables().len(), batch)
     }
 
     /// Sets rows aside for the batch that is launched next.
-    pub(crate) fn reserve(&mut self, inserts: &[u64], structural: bool) {
-        for ((free, aside), wanted) in self.heap.free.iter_mut().zip(&mut self.set_aside).zip(inserts) {
+    pub(crate) fn reserve(&mut self, appetite: Appetite) {
+        for ((free, aside), wanted) in self.heap.free.iter_mut().zip(&mut self.set_aside).zip(&appetite.most) {
             // A batch that could take more than there is runs all the same; what finds no row fails alone.
             *free = free.saturating_sub(*wanted);
             *aside = aside.saturating_add(*wanted);
         }
-        self.reserved = (inserts.to_vec(), structural);
+        self.reserved = (appetite.most, appetite.structural);
     }
 
     /// Runs every kernel on nothing: some platforms compile one when it is first started.
