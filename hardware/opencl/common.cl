@@ -45,6 +45,24 @@
 #define LW_RELEASE() mem_fence(CLK_GLOBAL_MEM_FENCE)
 #endif
 
+/* Procedures read bytes as integers of one width that they wrote as integers of another. By the rules of C a compiler
+ * may take the two for different objects, unless the types say otherwise. */
+#if defined(__clang__) || defined(__GNUC__)
+#define LW_ANY_TYPE __attribute__((may_alias))
+#else
+#define LW_ANY_TYPE
+#endif
+typedef ulong LW_ANY_TYPE lw_ulong;
+typedef uint LW_ANY_TYPE lw_uint;
+typedef ushort LW_ANY_TYPE lw_ushort;
+typedef uchar lw_uchar;
+typedef long LW_ANY_TYPE lw_long;
+typedef int LW_ANY_TYPE lw_int;
+typedef short LW_ANY_TYPE lw_short;
+typedef char lw_char;
+typedef ulong4 LW_ANY_TYPE lw_ulong4;
+typedef ulong8 LW_ANY_TYPE lw_ulong8;
+
 typedef __global uchar *lw_address;
 
 /* A table: where its parts lie in the heap. */
@@ -106,9 +124,9 @@ static inline ulong lw_load(const __global uchar *from, uint count)
         return lw_bytes(from, count);
     switch (count) {
     case 1: return *from;
-    case 2: return *(const __global ushort *)from;
-    case 4: return *(const __global uint *)from;
-    default: return *(const __global ulong *)from;
+    case 2: return *(const __global lw_ushort *)from;
+    case 4: return *(const __global lw_uint *)from;
+    default: return *(const __global lw_ulong *)from;
     }
 }
 
@@ -120,9 +138,9 @@ static inline void lw_store(lw_address to, uint count, ulong value)
     }
     switch (count) {
     case 1: *to = (uchar)value; break;
-    case 2: *(__global ushort *)to = (ushort)value; break;
-    case 4: *(__global uint *)to = (uint)value; break;
-    default: *(__global ulong *)to = value; break;
+    case 2: *(__global lw_ushort *)to = (ushort)value; break;
+    case 4: *(__global lw_uint *)to = (uint)value; break;
+    default: *(__global lw_ulong *)to = value; break;
     }
 }
 
@@ -131,7 +149,7 @@ static inline void lw_copy_words(lw_address to, const __global uchar *from, uint
 {
     LW_IVDEP
     for (uint i = 0; i < words; i++)
-        ((__global ulong *)to)[i] = ((const __global ulong *)from)[i];
+        ((__global lw_ulong *)to)[i] = ((const __global lw_ulong *)from)[i];
 }
 
 /* Copies whole lines, each with one wide load and one wide store (HOBBES, section 3.3.2: a store of the exact width of
@@ -140,7 +158,7 @@ static inline void lw_copy_lines(lw_address to, const __global uchar *from, uint
 {
     LW_IVDEP
     for (uint i = 0; i < lines; i++)
-        ((__global ulong8 *)to)[i] = ((const __global ulong8 *)from)[i];
+        ((__global lw_ulong8 *)to)[i] = ((const __global lw_ulong8 *)from)[i];
 }
 
 static inline void lw_copy_bytes(lw_address to, const __global uchar *from, uint count)
@@ -169,7 +187,7 @@ static inline void lw_zero(lw_address to, uint count)
     for (; count > 0 && ((size_t)to & 7) != 0; count--)
         *to++ = 0;
     for (; count >= 8; count -= 8, to += 8)
-        *(__global ulong *)to = 0;
+        *(__global lw_ulong *)to = 0;
     for (; count > 0; count--)
         *to++ = 0;
 }
@@ -267,17 +285,17 @@ static inline lw_address lw_bucket(LW_HEAP, uint table, ulong hash)
     return heap + tables[table].buckets + (ulong)((uint)hash & tables[table].mask) * 64;
 }
 
-static inline __global uint *lw_next(lw_address row)
+static inline __global lw_uint *lw_next(lw_address row)
 {
-    return (__global uint *)(row + 12);
+    return (__global lw_uint *)(row + 12);
 }
 
 static inline void lw_put_in_bucket(lw_address bucket, ulong tag, uint entry, lw_address row)
 {
-    __global uint *entries = (__global uint *)(bucket + 40);
+    __global lw_uint *entries = (__global lw_uint *)(bucket + 40);
     for (uint i = 0; i < LW_PLACES; i++) {
         if (entries[i] == 0) {
-            ((__global ulong *)bucket)[i] = tag;
+            ((__global lw_ulong *)bucket)[i] = tag;
             entries[i] = entry;
             return;
         }
@@ -288,14 +306,14 @@ static inline void lw_put_in_bucket(lw_address bucket, ulong tag, uint entry, lw
 
 static inline void lw_take_from_bucket(lw_address bucket, uint entry, lw_address rows, uint stride)
 {
-    __global uint *entries = (__global uint *)(bucket + 40);
+    __global lw_uint *entries = (__global lw_uint *)(bucket + 40);
     for (uint i = 0; i < LW_PLACES; i++) {
         if (entries[i] == entry) {
             entries[i] = 0;
             return;
         }
     }
-    __global uint *link = &entries[LW_PLACES];
+    __global lw_uint *link = &entries[LW_PLACES];
     while (*link != entry)
         link = lw_next(rows + (ulong)(*link - 1) * stride);
     *link = *lw_next(rows + (ulong)(entry - 1) * stride);
@@ -310,21 +328,42 @@ struct lw_counters {
     uint unused[13];
 };
 
+/* Row numbers that a transaction took in an attempt that was taken back: numbers freed in a batch are not handed out in
+ * the same batch, so without these every attempt would use up new ones. Pieces are table << 32 | number plus one. */
+struct lw_spare {
+    uint count;
+    ulong pieces[LW_SPARE];
+};
+
 /* A free row's number plus one, or 0. The one atomic addition of an insert. */
-static inline uint lw_allocate(LW_HEAP, uint table)
+static inline uint lw_allocate(LW_HEAP, uint table, struct lw_spare *spare)
 {
+    for (uint i = 0; spare != 0 && i < spare->count; i++) {
+        const ulong piece = spare->pieces[i];
+        if ((uint)(piece >> 32) == table) {
+            spare->pieces[i] = spare->pieces[--spare->count];
+            return (uint)piece;
+        }
+    }
+
     __global struct lw_counters *counters = (__global struct lw_counters *)(heap + tables[table].counters);
-    const uint at = atomic_inc((volatile __global uint *)&counters->head);
+    const uint at = atomic_inc((volatile __global lw_uint *)&counters->head);
     if ((int)(counters->limit - at) <= 0)
         return 0;
-    return ((__global uint *)(heap + tables[table].ring))[at & tables[table].ring_mask] + 1;
+    return ((__global lw_uint *)(heap + tables[table].ring))[at & tables[table].ring_mask] + 1;
 }
 
-static inline void lw_free(LW_HEAP, uint table, uint entry)
+/* Gives a row number back: to the transaction's own spare ones, if it is going to be tried again, else to the ring. */
+static inline void lw_free(LW_HEAP, uint table, uint entry, struct lw_spare *spare)
 {
+    if (spare != 0 && spare->count < LW_SPARE) {
+        spare->pieces[spare->count++] = (ulong)table << 32 | entry;
+        return;
+    }
+
     __global struct lw_counters *counters = (__global struct lw_counters *)(heap + tables[table].counters);
-    const uint at = atomic_inc((volatile __global uint *)&counters->tail);
-    ((__global uint *)(heap + tables[table].ring))[at & tables[table].ring_mask] = entry - 1;
+    const uint at = atomic_inc((volatile __global lw_uint *)&counters->tail);
+    ((__global lw_uint *)(heap + tables[table].ring))[at & tables[table].ring_mask] = entry - 1;
 }
 
 /* ---- The ordered index: a skiplist whose node is one line of links, 16 row numbers plus one -------------------------
@@ -338,7 +377,7 @@ static inline uint lw_level(ulong hash)
     return min((uint)clz(hash) / 2, (uint)LW_LEVELS - 1);
 }
 
-static inline __global uint *lw_links(LW_HEAP, uint table, uint entry)
+static inline __global lw_uint *lw_links(LW_HEAP, uint table, uint entry)
 {
-    return (__global uint *)(heap + tables[table].links + (ulong)entry * 64);
+    return (__global lw_uint *)(heap + tables[table].links + (ulong)entry * 64);
 }

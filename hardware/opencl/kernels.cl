@@ -7,19 +7,22 @@
 /* Status, abort code, sequence number and serial stamp, as one store of half a line. */
 static inline void lw_close(lw_address block, uint outcome, ulong sequence, ulong serial)
 {
-    const ulong first = *(const __global uint *)block | (ulong)(outcome & 0xFF) << 32 | (ulong)(outcome >> 16) << 48;
-    const ulong request = ((const __global ulong *)block)[2];
-    *(__global ulong4 *)block = (ulong4)(first, sequence, request, serial);
+    const ulong first = *(const __global lw_uint *)block | (ulong)(outcome & 0xFF) << 32 | (ulong)(outcome >> 16) << 48;
+    const ulong request = ((const __global lw_ulong *)block)[2];
+    *(__global lw_ulong4 *)block = (ulong4)(first, sequence, request, serial);
 }
 
-/* Rows freed in this batch may be handed out in the next one. */
-LW_KERNEL void lw_recycle(lw_address heap, __constant struct lw_table *tables, uint count)
+/* Rows freed in this batch may be handed out in the next one. `seen` gets head and tail of each table's ring. */
+LW_KERNEL void lw_recycle(
+    lw_address heap, __constant struct lw_table *tables, uint count, __global uint *seen)
 {
     for (uint table = get_global_id(0); table < count; table += get_global_size(0)) {
         __global struct lw_counters *counters = (__global struct lw_counters *)(heap + tables[table].counters);
         if ((int)(counters->head - counters->limit) > 0)
             counters->head = counters->limit;
         counters->limit = counters->tail;
+        seen[2 * table] = counters->head;
+        seen[2 * table + 1] = counters->tail;
     }
 }
 
@@ -50,7 +53,7 @@ LW_KERNEL void lw_execute(
     for (; at < end; at++) {
         const uint index = order[at];
         lw_address block = blocks + (ulong)index * stride;
-        lw_close(block, lw_call(heap, tables, block, stride, hints, &stamp), first + index, 0);
+        lw_close(block, lw_call(heap, tables, block, stride, hints, &stamp, 0), first + index, 0);
 #ifdef LW_STAGED
         for (uint i = 0; i < LW_HINTS; i++)
             hints[i] = 0;
@@ -60,19 +63,35 @@ LW_KERNEL void lw_execute(
 
 #else
 
-static inline bool lw_attempt(
-    LW_HEAP, lw_address blocks, uint stride, ulong first, uint base, uint index, uint attempts)
+/* A list of transactions that were left: how many, how often one met a conflict, and their numbers. */
+#define LW_LIST_COUNT 0
+#define LW_LIST_CONFLICTS 1
+#define LW_LIST_FIRST 2
+
+/* Tries transaction `index` LW_ATTEMPTS times; one that does not get its locks is put on `left`. */
+static inline void lw_attempt(
+    LW_HEAP, lw_address blocks, uint stride, ulong first, uint base, uint index, __global uint *left)
 {
     lw_address block = blocks + (ulong)index * stride;
-    for (uint attempt = 0; attempt < attempts; attempt++) {
+    struct lw_spare spare;
+    spare.count = 0;
+    uint conflicts = 0;
+    for (; conflicts < LW_ATTEMPTS; conflicts++) {
         uint stamp = base;
-        const uint outcome = lw_call(heap, tables, block, stride, 0, &stamp);
+        const uint outcome = lw_call(heap, tables, block, stride, 0, &stamp, &spare);
         if ((outcome & 0xFF) != LW_CONFLICT) {
             lw_close(block, outcome, first + index, stamp - base);
-            return true;
+            break;
         }
     }
-    return false;
+    for (; spare.count > 0; spare.count--) {
+        const ulong piece = spare.pieces[spare.count - 1];
+        lw_free(heap, tables, (uint)(piece >> 32), (uint)piece, 0);
+    }
+    if (conflicts > 0)
+        atomic_add((volatile __global uint *)&left[LW_LIST_CONFLICTS], conflicts);
+    if (conflicts == LW_ATTEMPTS)
+        left[LW_LIST_FIRST + atomic_inc((volatile __global uint *)&left[LW_LIST_COUNT])] = index;
 }
 
 /* Every transaction at once; one that does not get its locks in LW_ATTEMPTS attempts is left for lw_execute_rest. */
@@ -87,12 +106,13 @@ LW_KERNEL void lw_execute(
     if (index < count)
         lw_aim(heap, tables, block, stride);
     barrier(CLK_LOCAL_MEM_FENCE);
+    /* Buckets are read without their locks here: what is found only says what to prefetch. */
     if (index < count)
         lw_reach(heap, tables, block, stride, hints);
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
-    if (index < count && !lw_attempt(heap, tables, blocks, stride, first, base, index, LW_ATTEMPTS))
-        left[1 + atomic_inc((volatile __global uint *)left)] = index;
+    if (index < count)
+        lw_attempt(heap, tables, blocks, stride, first, base, index, left);
 }
 
 /* Transactions that were left, on as many work-items as are started: first on many, with attempts that may fail again
@@ -102,11 +122,8 @@ LW_KERNEL void lw_execute_rest(
     ulong first, uint base, uint workers, const __global uint *restrict left, __global uint *restrict next)
 {
     const uint worker = get_global_id(0);
-    for (uint at = worker; worker < workers && at < left[0]; at += workers) {
-        const uint index = left[1 + at];
-        if (!lw_attempt(heap, tables, blocks, stride, first, base, index, LW_ATTEMPTS))
-            next[1 + atomic_inc((volatile __global uint *)next)] = index;
-    }
+    for (uint at = worker; worker < workers && at < left[LW_LIST_COUNT]; at += workers)
+        lw_attempt(heap, tables, blocks, stride, first, base, left[LW_LIST_FIRST + at], next);
 }
 
 #endif

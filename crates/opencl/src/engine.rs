@@ -38,7 +38,7 @@ use crate::heap::Heap;
 use crate::plan::Appetite;
 use crate::running::{Built, DEPTH, Flight, Running, Unfinished};
 use crate::session::Session;
-use crate::translate::{Bounds, MOST_PRIVATE_BYTES, program};
+use crate::translate::{Bounds, MOST_PRIVATE_BYTES, MOST_PRIVATE_BYTES_TOGETHER, private_bytes, program};
 
 /// Abort code of a block whose device was lost (status failed): whether it took effect is not known, and the engine
 /// refuses further work.
@@ -96,6 +96,8 @@ impl Core {
         if let Some(running) = self.running.as_ref().filter(|_| self.ahead) {
             let downloaded = running.heap.download(&self.session, &self.database);
             downloaded.inspect_err(|error| self.note(error))?;
+            // SAFETY: no transaction is running on the mirror, ever.
+            unsafe { self.database.reclaim() };
             self.ahead = false;
         }
         Ok(())
@@ -115,7 +117,8 @@ impl Core {
         if self.running.is_none() {
             let source = program(&self.database, &self.registry, self.two_phase);
             if self.built.as_ref().is_none_or(|built| built.source != source) {
-                self.built = Some(Built::new(&self.session, source, self.two_phase)?);
+                let private = private_bytes(&self.registry);
+                self.built = Some(Built::new(&self.session, source, private, self.two_phase)?);
             }
             let heap = Heap::new(&self.session, &self.database, &self.hints, extra, self.two_phase)?;
             self.running = Some(Running::new(heap, &self.registry));
@@ -181,11 +184,16 @@ impl Core {
 
     /// Waits for a batch.
     fn land(&mut self, flight: Flight) -> Completed {
+        if self.lost.get().is_some() {
+            // What came before is not known to have happened, so this has not happened either.
+            self.session.drain();
+            return lose(flight.into_batch());
+        }
         let Self { session, running, .. } = self;
         let running = running.as_mut().expect("a batch is in flight");
         match running.land(session, flight) {
             Ok((batch, mut report)) => {
-                report.tally = tally(&batch);
+                report.tally.add(&tally(&batch));
                 Completed { batch, report }
             }
             Err(unfinished) => {
@@ -274,10 +282,8 @@ pub fn create_failing(kind: EngineKind, options: Options, fail_at: u64) -> Resul
     let (finished, from_leader) = channel();
     let shared = core.clone();
     let lead = move || {
-        let mut flying = VecDeque::new();
-        lead(&shared, &batches, &finished, &mut flying);
-        // Whatever is still in flight writes into batches that are about to go.
-        lock(&shared).session.drain();
+        let mut flying = Flying { flights: VecDeque::new(), core: &shared };
+        lead(&shared, &batches, &finished, &mut flying.flights);
     };
     let leader = std::thread::Builder::new().name("lockwork-opencl".into()).spawn(lead);
     let leader = leader.map_err(|error| EngineError::Worker(format!("could not be started: {error}")))?;
@@ -294,6 +300,20 @@ pub fn create_failing(kind: EngineKind, options: Options, fail_at: u64) -> Resul
 
 fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
     core.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is in flight. The device writes into its batches, so it is waited for before they go, whatever the reason.
+struct Flying<'a> {
+    flights: VecDeque<Flight>,
+    core: &'a Mutex<Core>,
+}
+
+impl Drop for Flying<'_> {
+    fn drop(&mut self) {
+        if !self.flights.is_empty() {
+            lock(self.core).session.drain();
+        }
+    }
 }
 
 /// The leader's life: takes batches while there is a free slot, waits for the oldest one else.
@@ -406,6 +426,14 @@ impl Engine for OpenclEngine {
             return Err(EngineError::BackEnd(format!(
                 "procedure '{name}' may need {bytes} bytes to keep old values, inserted rows and locks, and an OpenCL \
                  device gives {MOST_PRIVATE_BYTES}: shorten its loops, or abort before writing"
+            )));
+        }
+        let together = private_bytes(&core.registry).saturating_add(bytes);
+        if together > MOST_PRIVATE_BYTES_TOGETHER {
+            return Err(EngineError::BackEnd(format!(
+                "with procedure '{name}' all procedures together may need {together} bytes to keep old values, inserted \
+                 rows and locks, and an OpenCL engine gives {MOST_PRIVATE_BYTES_TOGETHER}: register fewer of them, or \
+                 shorten their loops"
             )));
         }
         core.registry.register(procedure, &core.database)

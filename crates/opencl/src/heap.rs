@@ -187,6 +187,7 @@ impl Heap {
             }
         }
         let layout = Layout::new(database, capacities, two_phase);
+        session.check_constants(size_of_val(&layout.tables[..]))?;
         let buffer = session.allocate(layout.bytes, "tables and their indexes")?;
         let descriptors = session.allocate(size_of_val(&layout.tables[..]), "table descriptions")?;
         let mut heap = Self { buffer, descriptors, layout, free: vec![0; database.len()] };
@@ -260,20 +261,9 @@ impl Heap {
         Ok(())
     }
 
-    /// Bytes of the counters of all tables, which lie one after the other from [`Self::counters_start`] on.
-    pub(crate) fn counters_bytes(&self) -> usize {
-        self.layout.tables.len() * LINE
-    }
-
-    /// Where the counters begin.
-    pub(crate) const fn counters_start() -> usize {
-        LINE
-    }
-
-    /// How many rows of each table are free, from the bytes of its counters after recycling.
-    pub(crate) fn free_of(counters: &[u8]) -> Vec<u64> {
-        let word = |line: &[u8], at: usize| u32::from_le_bytes(line[at..at + 4].try_into().expect("four bytes"));
-        counters.chunks_exact(LINE).map(|line| u64::from(word(line, 4).wrapping_sub(word(line, 0)))).collect()
+    /// How many rows of each table are free, from head and tail of its ring after recycling.
+    pub(crate) fn free_of(seen: &[u32]) -> Vec<u64> {
+        seen.chunks_exact(2).map(|ring| u64::from(ring[1].wrapping_sub(ring[0]))).collect()
     }
 
     /// Brings the mirror up to date.
@@ -330,8 +320,19 @@ fn keep_only(table: &Table, mut seen: Vec<RowPtr>) {
     }
 }
 
+/// # Safety
+/// The type has no padding: every byte of a value is a byte of its contents.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: integers, and a structure of seven 64-bit words and two of 32 bits in 64 bytes.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for Descriptor {}
+
 /// The bytes of plain values.
-pub(crate) fn bytes_of<T: Copy>(values: &[T]) -> &[u8] {
-    // SAFETY: used with integers and `Descriptor`, which have no padding.
+pub(crate) fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: plain values are bytes throughout.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }

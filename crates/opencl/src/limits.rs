@@ -3,7 +3,6 @@
 
 use lockwork_engine::EngineError;
 
-use crate::heap::bytes_of;
 use crate::session::{Argument, Session, nanoseconds};
 
 const PROBE: &str = include_str!("../../../hardware/opencl/probe.cl");
@@ -89,7 +88,5 @@ pub fn random_lines(device: Option<u16>) -> Result<f64, EngineError> {
         session.wait(&event, "measuring random reads")?;
         times.push(nanoseconds(&event).max(1));
     }
-    let mut first = vec![0_u8; bytes_of(&[0_u64]).len()];
-    session.read_now(&sums, 0, &mut first)?;
     Ok((items * ROUNDS) as f64 * 1e9 / median(times.split_off(1)) as f64)
 }

@@ -25,8 +25,10 @@ use lockwork_engine::EngineError;
 use lockwork_memory::prefetch;
 
 use crate::heap::Descriptor;
-use crate::translate::table_modes;
+use crate::translate::{table_modes, times};
 
+/// The most transactions of one wave.
+pub(crate) const MOST_PLANNED: usize = CHAIN_LIMIT as usize;
 /// How many blocks ahead the planner fetches.
 const AHEAD: usize = 8;
 
@@ -76,9 +78,7 @@ impl Habits {
         let code = &verified.procedure().code;
         let mut inserts: Vec<(u16, u64)> = Vec::new();
         for (at, instruction) in code.iter().enumerate().filter(|(_, i)| i.opcode == Opcode::Insert) {
-            let around = verified.loops().iter().filter(|found| (found.head..=found.back).contains(&(at as u32)));
-            let times = around.fold(1_u64, |times, found| times.saturating_mul(found.bound));
-            inserts.push((verified.tables()[usize::from(instruction.d)].id, times));
+            inserts.push((verified.tables()[usize::from(instruction.d)].id, times(verified, at)));
         }
         let simple = match &registered.access {
             AccessSet::Straight(straight) => {
@@ -139,7 +139,7 @@ impl Planner {
         let all = u32::try_from(records).map_err(|_| {
             EngineError::BackEnd(format!("{records} index buckets are more than the planner numbers; use fewer rows"))
         })?;
-        let capacity = capacity.clamp(1, CHAIN_LIMIT as usize) as u32;
+        let capacity = capacity.clamp(1, MOST_PLANNED) as u32;
         let config = BatchConfig { records: all, capacity, deferred_limit: capacity };
         let locks = BatchLocks::new(config).map_err(|error| EngineError::BackEnd(error.to_string()))?;
         Ok(Self {

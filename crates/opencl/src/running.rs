@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lockwork_engine::registry::Registry;
-use lockwork_engine::{BatchReport, DeviceTimes, EngineError};
+use lockwork_engine::{BatchReport, DeviceTimes, EngineError, Tally};
 use lockwork_procedure::block::Batch;
 use opencl3::event::Event;
 use opencl3::kernel::Kernel;
@@ -11,13 +11,15 @@ use opencl3::program::Program;
 use opencl3::types::cl_event;
 
 use crate::heap::{Heap, bytes_of};
-use crate::plan::{Appetite, Habits, Plan, Planner, habits};
+use crate::plan::{Appetite, Habits, MOST_PLANNED, Plan, Planner, habits};
 use crate::session::{Argument, DeviceBuffer, Lane, Session, nanoseconds};
 
 /// Batches on their way at the same time: one executes while the other is planned and moved.
 pub(crate) const DEPTH: usize = 2;
 /// How often a work-item of `opencl-two-phase` begins again before it leaves the transaction for later.
 const ATTEMPTS: u32 = 32;
+/// Private memory of a group on a CPU device: a quarter of the stack that threads commonly have.
+const STACK_BYTES: u64 = 2 << 20;
 /// Work-items that take on what was left.
 const LATE_WORKERS: u32 = 1024;
 
@@ -33,11 +35,21 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// Builds the kernels of `source` for the device.
-    pub(crate) fn new(session: &Session, source: String, two_phase: bool) -> Result<Self, EngineError> {
-        let group = if session.is_cpu() { 64 } else { 128 };
+    /// Builds the kernels of `source` for the device; `private_bytes` is what all its procedures keep for one call.
+    pub(crate) fn new(
+        session: &Session,
+        source: String,
+        private_bytes: u64,
+        two_phase: bool,
+    ) -> Result<Self, EngineError> {
+        let group = match session.is_cpu() {
+            // All work-items of a group keep their private memory on one stack.
+            true => 1_usize << (STACK_BYTES / private_bytes.max(1)).clamp(1, 64).ilog2(),
+            false => 128,
+        };
+        let (group, language) = (session.group(group), session.language());
         let staged = if session.is_cpu() { "-DLW_STAGED" } else { "" };
-        let options = format!("-DLW_GROUP={group} -DLW_ATTEMPTS={ATTEMPTS} {staged}");
+        let options = format!("-DLW_GROUP={group} -DLW_ATTEMPTS={ATTEMPTS} {staged} {language}");
         let program = session.build(&source, &options)?;
         Ok(Self {
             execute: session.kernel(&program, "lw_execute")?,
@@ -56,7 +68,11 @@ struct Slot {
     /// `opencl-deterministic`: order and starts of the plan; `opencl-two-phase`: what was left, twice.
     lists: [DeviceBuffer; 2],
     plan: Plan,
-    counters: Vec<u8>,
+    /// Head and tail of each table's ring after the batch.
+    rings: DeviceBuffer,
+    seen: Vec<u32>,
+    /// `opencl-two-phase`: the first two words of the lists after the batch.
+    heads: [[u32; 2]; 2],
 }
 
 /// A batch on the device.
@@ -72,10 +88,28 @@ pub(crate) struct Flight {
     start: Instant,
 }
 
+impl Flight {
+    /// The batch, when the device does nothing more.
+    pub(crate) fn into_batch(self) -> Batch {
+        self.batch
+    }
+}
+
 /// A batch that did not get through, and why.
 pub(crate) struct Unfinished {
     pub(crate) error: EngineError,
     pub(crate) batch: Batch,
+}
+
+/// Waits for the device when a panic is about to drop what the device writes into.
+struct DrainOnPanic<'a>(&'a Session);
+
+impl Drop for DrainOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.drain();
+        }
+    }
 }
 
 /// See the module.
@@ -93,8 +127,8 @@ pub(crate) struct Running {
     base: u32,
 }
 
-/// Zero, for the counts of lists.
-static ZERO: [u32; 1] = [0];
+/// What an empty list begins with: nothing left, no conflicts.
+static EMPTY: [u32; 2] = [0; 2];
 
 impl Running {
     pub(crate) fn new(heap: Heap, registry: &Registry) -> Self {
@@ -145,7 +179,7 @@ impl Running {
             Some(_) => [&common[..], &[zero, zero, first]].concat(),
         };
         let rest = [&common[..], &[zero, zero, first, second]].concat();
-        let recycle = [common[0], common[1], zero];
+        let recycle = [common[0], common[1], zero, Argument::Buffer(&slot.rings)];
         let kernels =
             [(Some(&built.execute), &execute[..]), (built.rest.as_ref(), &rest), (Some(&built.recycle), &recycle)];
         for (kernel, arguments) in kernels {
@@ -186,6 +220,8 @@ impl Running {
         if flight.batch.is_empty() {
             return Ok(flight);
         }
+        // Behind `flight`, so that it is dropped before: nothing writes into a batch that unwinding takes away.
+        let _guard = DrainOnPanic(session);
         let two_phase = built.rest.is_some();
         let started = self
             .slot(session, &flight.batch, slot)
@@ -199,25 +235,33 @@ impl Running {
 
     /// Makes sure that the slot's buffers hold the batch. They grow with the largest batch, and never shrink.
     fn slot(&mut self, session: &Session, batch: &Batch, number: usize) -> Result<(), EngineError> {
-        let (bytes, list) = (batch.len() * batch.stride(), (batch.len() + 1) * 4);
-        let old = self.slots[number].take();
-        let fits = |slot: &Slot| slot.blocks.bytes() >= bytes && slot.lists.iter().all(|l| l.bytes() >= 2 * list);
-        self.slots[number] = Some(match old {
-            Some(slot) if fits(&slot) => slot,
-            _ => Slot {
-                blocks: session.allocate(bytes, "a batch of blocks")?,
-                // A chain's start and a wave's end for each block, at most.
-                lists: [session.allocate(2 * list, "a plan")?, session.allocate(2 * list, "a plan")?],
-                plan: Plan::default(),
-                counters: vec![0; self.heap.counters_bytes()],
-            },
+        // A chain's start and a wave's end for each block, at most, or a list with its head.
+        let (bytes, list) = (batch.len() * batch.stride(), (batch.len() + 1) * 8);
+        let mut had = (0, 0);
+        if let Some(slot) = &self.slots[number] {
+            had = (slot.blocks.bytes(), slot.lists[0].bytes());
+            if had.0 >= bytes && had.1 >= list {
+                return Ok(());
+            }
+        }
+        // The old ones go first: there may be no memory for both.
+        self.slots[number] = None;
+        let (bytes, list) = (bytes.max(had.0), list.max(had.1));
+        let tables = self.heap.tables().len();
+        self.slots[number] = Some(Slot {
+            blocks: session.allocate(bytes, "a batch of blocks")?,
+            lists: [session.allocate(list, "a plan")?, session.allocate(list, "a plan")?],
+            plan: Plan::default(),
+            rings: session.allocate(tables * 8, "what is free")?,
+            seen: vec![0; tables * 2],
+            heads: [[0; 2]; 2],
         });
         Ok(())
     }
 
     fn plan(&mut self, registry: &Registry, flight: &mut Flight) -> Result<(), EngineError> {
         let blocks = flight.batch.len();
-        if self.planner.as_ref().is_none_or(|planner| planner.capacity() < blocks) {
+        if self.planner.as_ref().is_none_or(|planner| planner.capacity() < blocks.min(MOST_PLANNED)) {
             self.planner = Some(Planner::new(registry, self.heap.tables(), blocks)?);
         }
         let start = Instant::now();
@@ -250,7 +294,7 @@ impl Running {
             let [first_list, second_list] = &mut slot.lists;
             let lists = match built.rest {
                 None => [&slot.plan.order[..], &slot.plan.starts[..]],
-                Some(_) => [&ZERO[..], &ZERO[..]],
+                Some(_) => [&EMPTY[..], &EMPTY[..]],
             };
             flight.into.push(session.write(first_list, 0, bytes_of(lists[0]), &[])?);
             flight.into.push(session.write(second_list, 0, bytes_of(lists[1]), &[])?);
@@ -310,15 +354,21 @@ impl Running {
                 }
             }
             if flight.structural {
-                let arguments = [common[0], common[1], Argument::Word(heap.tables().len() as u32)];
+                let count = Argument::Word(heap.tables().len() as u32);
+                let arguments = [common[0], common[1], count, Argument::Buffer(&slot.rings)];
                 flight.kernels.push(session.launch(&built.recycle, &arguments, 1, built.group, &[])?);
             }
             session.flush(Lane::Execute)?;
             let after = [flight.kernels.last().expect("every batch has a kernel").get()];
             flight.out.push(session.read(&slot.blocks, 0, flight.batch.block_ptr(0), bytes, &after)?);
             if flight.structural {
-                let (counters, length) = (slot.counters.as_mut_ptr(), slot.counters.len());
-                flight.out.push(session.read(&heap.buffer, Heap::counters_start(), counters, length, &after)?);
+                let seen = slot.seen.as_mut_ptr().cast();
+                flight.out.push(session.read(&slot.rings, 0, seen, slot.seen.len() * 4, &after)?);
+            }
+            if built.rest.is_some() {
+                for (list, head) in slot.lists.iter().zip(&mut slot.heads) {
+                    flight.out.push(session.read(list, 0, head.as_mut_ptr().cast(), size_of_val(head), &after)?);
+                }
             }
         }
         session.flush(Lane::Out)
@@ -326,15 +376,16 @@ impl Running {
 
     /// Waits for a batch and gives it back, with the times that its commands took.
     pub(crate) fn land(&mut self, session: &Session, flight: Flight) -> Result<(Batch, BatchReport), Box<Unfinished>> {
-        for event in &flight.out {
-            if let Err(error) = session.wait(event, "executing a batch") {
-                session.drain();
-                return Err(Box::new(Unfinished { error, batch: flight.batch }));
-            }
+        let doing = "executing a batch";
+        let waited = flight.out.iter().try_for_each(|event| session.wait(event, doing));
+        let before = || flight.into.iter().chain(&flight.kernels);
+        if let Err(error) = waited.and_then(|()| before().try_for_each(|event| session.check(event, doing))) {
+            session.drain();
+            return Err(Box::new(Unfinished { error, batch: flight.batch }));
         }
         let slot = self.slots[flight.slot].as_ref();
         if flight.structural && !flight.out.is_empty() {
-            let free = Heap::free_of(&slot.expect("the batch went through it").counters);
+            let free = Heap::free_of(&slot.expect("the batch went through it").seen);
             for (at, known) in self.heap.free.iter_mut().enumerate() {
                 self.set_aside[at] = self.set_aside[at].saturating_sub(flight.inserts[at]);
                 *known = free[at].saturating_sub(self.set_aside[at]);
@@ -345,13 +396,14 @@ impl Running {
             transfer_in_ns: sum(&flight.into),
             execution_ns: sum(&flight.kernels),
             transfer_out_ns: sum(&flight.out),
-            waves: slot.map_or(0, |slot| slot.plan.waves.len().max(1) as u32),
+            waves: slot.filter(|_| !flight.batch.is_empty()).map_or(0, |slot| slot.plan.waves.len().max(1) as u32),
         };
+        let conflicts = slot.map_or(0, |slot| slot.heads.iter().map(|head| u64::from(head[1])).sum());
         let report = BatchReport {
+            tally: Tally { conflicts, ..Tally::default() },
             planning_ns: flight.planning_ns,
             total_ns: flight.start.elapsed().as_nanos() as u64,
             device: Some(device),
-            ..BatchReport::default()
         };
         Ok((flight.batch, report))
     }

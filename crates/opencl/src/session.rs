@@ -247,6 +247,36 @@ impl Session {
         .map_err(failed)
     }
 
+    /// Whether so many bytes of table descriptions fit where kernels look for them.
+    pub(crate) fn check_constants(&self, bytes: usize) -> Result<(), EngineError> {
+        let most = Device::new(self.device).max_constant_buffer_size().unwrap_or(64 << 10);
+        if bytes as u64 <= most {
+            return Ok(());
+        }
+        let tables = most / 64;
+        Err(EngineError::BackEnd(format!("the OpenCL device '{}' takes at most {tables} tables", self.info.name)))
+    }
+
+    /// The work-items of a group: `wanted`, or as many as the device takes.
+    pub(crate) fn group(&self, wanted: usize) -> usize {
+        wanted.min(Device::new(self.device).max_work_group_size().unwrap_or(1)).max(1)
+    }
+
+    /// Which language kernels are compiled as: OpenCL C 3.0 has fences that order memory between groups; in 1.2 that is
+    /// what `mem_fence` does on the devices there are, though the standard promises it within a group only.
+    pub(crate) fn language(&self) -> &'static str {
+        if self.info.version.starts_with("OpenCL 3") { "-cl-std=CL3.0" } else { "" }
+    }
+
+    /// Refuses a command that ended badly, though what came after it may have ended well.
+    pub(crate) fn check(&self, event: &Event, doing: &str) -> Result<(), EngineError> {
+        match event.command_execution_status() {
+            Ok(status) if status.0 >= 0 => Ok(()),
+            Ok(status) => Err(self.failed(doing, &ClError(status.0))),
+            Err(error) => Err(self.failed(doing, &error)),
+        }
+    }
+
     /// Hands what was started in a queue to the device.
     pub(crate) fn flush(&self, lane: Lane) -> Result<(), EngineError> {
         self.queue(lane).flush().map_err(|error| self.failed("starting work", &error))

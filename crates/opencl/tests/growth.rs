@@ -8,11 +8,11 @@ use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 
-/// Inserts `count` of at most 500 rows, then removes the first of them.
+/// Inserts `count` of at most 300 rows, then removes the first of them.
 const FILL: &str = "procedure fill\ntable rows\nparam base: i64\nparam count: i64\nscratch key: i64
      load r1, [base]\nload r2, [count]\nmov r3, 0\nagain:\ncmp r3, r2\nbge skip
      add r4, r1, r3\nstore r4, [key]\ninsert c0, rows, [key]\nret r5, c0\nstorer r3, r5[rows.value]
-     skip:\nadd r3, r3, 1\ncmp r3, 500\nbl again
+     skip:\nadd r3, r3, 1\ncmp r3, 300\nbl again
      store r1, [key]\nremove c1, rows, [key]\nret c1\ncommit";
 
 fn prepared(mut engine: Box<dyn Engine>, ordered: bool) -> Box<dyn Engine> {

@@ -19,7 +19,7 @@ use lockwork_locking::LockMode;
 use lockwork_procedure::access::{AccessSet, Operation};
 use lockwork_storage::Database;
 
-pub(crate) use bounds::{Bounds, MOST_PRIVATE_BYTES};
+pub(crate) use bounds::{Bounds, MOST_PRIVATE_BYTES, MOST_PRIVATE_BYTES_TOGETHER, times};
 
 const COMMON: &str = include_str!("../../../../hardware/opencl/common.cl");
 const DETERMINISTIC: &str = include_str!("../../../../hardware/opencl/deterministic.cl");
@@ -57,9 +57,15 @@ pub(crate) fn hints(registry: &Registry) -> usize {
     registry.all().map(straight).max().unwrap_or(0).clamp(1, prelude::MOST_HINTS)
 }
 
+/// Private bytes of all procedures together.
+pub(crate) fn private_bytes(registry: &Registry) -> u64 {
+    registry.all().map(|registered| Bounds::of(registered).bytes()).fold(0_u64, u64::saturating_add)
+}
+
 /// The program.
 pub(crate) fn program(database: &Database, registry: &Registry, two_phase: bool) -> String {
-    let mut out = String::from(COMMON);
+    let spare = if two_phase { registry.all().map(|registered| Bounds::of(registered).inserts).max() } else { None };
+    let mut out = format!("#define LW_SPARE {}\n{COMMON}", spare.unwrap_or(0).max(1));
     let _ = write!(out, "\n#define LW_HINTS {}\n", hints(registry));
     if two_phase {
         out.push_str("#define LW_TWO_PHASE\n");
@@ -85,9 +91,9 @@ pub(crate) fn program(database: &Database, registry: &Registry, two_phase: bool)
 
 /// `lw_remove`: takes a row, given as handle << 16 | table, out of its table.
 fn remove(out: &mut String, database: &Database) {
-    out.push_str("static inline void lw_remove(LW_HEAP, ulong piece)\n{\n    switch (piece & 0xFFFF) {\n");
+    out.push_str("static inline void lw_remove(LW_HEAP, ulong piece, struct lw_spare *spare)\n{\n    switch (piece & 0xFFFF) {\n");
     for id in 0..database.len() {
-        let _ = writeln!(out, "    case {id}: lw_remove_{id}(heap, tables, piece >> 16); break;");
+        let _ = writeln!(out, "    case {id}: lw_remove_{id}(heap, tables, piece >> 16, spare); break;");
     }
     out.push_str("    default: break;\n    }\n}\n");
 }
@@ -95,8 +101,8 @@ fn remove(out: &mut String, database: &Database) {
 fn switches(out: &mut String, registry: &Registry, ahead: &[(u32, usize)]) {
     let _ = write!(
         out,
-        "\nstatic inline uint lw_call(LW_HEAP, lw_address block, uint stride, const ulong *hints, uint *stamp)\n{{\n    \
-         switch (*(const __global uint *)block) {{\n"
+        "\nstatic inline uint lw_call(\n    LW_HEAP, lw_address block, uint stride, const ulong *hints, uint *stamp, struct lw_spare *spare)\n{{\n    \
+         switch (*(const __global lw_uint *)block) {{\n"
     );
     for (id, registered) in registry.all().enumerate() {
         let bytes = registered.block_bytes;
@@ -104,7 +110,7 @@ fn switches(out: &mut String, registry: &Registry, ahead: &[(u32, usize)]) {
             out,
             "    case {id}:\n        if (stride < {bytes})\n            \
              return LW_OUTCOME(LW_FAILED, LW_BLOCK_TOO_SHORT);\n        \
-             return lw_procedure_{id}(heap, tables, block, hints, stamp);\n"
+             return lw_procedure_{id}(heap, tables, block, hints, stamp, spare);\n"
         );
     }
     out.push_str("    default: return LW_OUTCOME(LW_FAILED, LW_UNKNOWN_PROCEDURE);\n    }\n}\n");
@@ -112,7 +118,7 @@ fn switches(out: &mut String, registry: &Registry, ahead: &[(u32, usize)]) {
         let _ = write!(
             out,
             "\nstatic inline void lw_{name}(LW_HEAP, const __global uchar *block, uint stride{extra})\n{{\n    \
-             switch (*(const __global uint *)block) {{\n"
+             switch (*(const __global lw_uint *)block) {{\n"
         );
         for (id, bytes) in ahead {
             let _ = write!(

@@ -7,6 +7,8 @@ use lockwork_engine::registry::Registered;
 use lockwork_procedure::access::{Access, AccessSet, Operation, Touch};
 use lockwork_procedure::isa::SIGNED;
 
+use super::procedure::integer_type;
+
 /// The most accesses of one transaction that are looked up ahead.
 pub(super) const MOST_HINTS: usize = 32;
 /// The most lines of one piece of a row that are prefetched; the hardware follows longer runs by itself.
@@ -51,15 +53,7 @@ fn prefetch(out: &mut String, touch: &Touch) {
         None => (format!("{}", touch.offset), (touch.offset % 64 + touch.length).div_ceil(64)),
         Some(index) => {
             let width = index.width & !SIGNED;
-            let integer = match (width, index.width & SIGNED != 0) {
-                (1, false) => "uchar",
-                (1, true) => "char",
-                (2, false) => "ushort",
-                (2, true) => "short",
-                (4, false) => "uint",
-                (4, true) => "int",
-                _ => "long",
-            };
+            let integer = integer_type(index.width);
             let argument = format!("(long)({integer})lw_load(block + {}, {width})", index.offset);
             let aligned = touch.offset.is_multiple_of(64) && index.scale % 64 == 0;
             let lines = touch.length.div_ceil(64) + u32::from(!aligned);

@@ -16,7 +16,7 @@ use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode, SIGNED, scan_source
 use lockwork_procedure::key::KeyFormat;
 use lockwork_procedure::program::Layout;
 
-use super::bounds::Bounds;
+use super::bounds::{Bounds, written};
 
 /// Longer arguments are read where they are needed.
 const MOST_ARGUMENT_BYTES: u32 = 512;
@@ -69,8 +69,8 @@ impl<'a> Translator<'a> {
         let (id, bounds) = (self.id, Bounds::of(self.registered));
         let _ = writeln!(
             out,
-            "\n/* ---- procedure {id}: {} ---- */\n\nstatic inline uint lw_procedure_{id}(LW_HEAP, lw_address block, \
-             const ulong *hints, uint *stamp)\n{{",
+            "\n/* ---- procedure {id}: {} ---- */\n\nstatic inline uint lw_procedure_{id}(\n    LW_HEAP, lw_address block, \
+             const ulong *hints, uint *stamp, struct lw_spare *spare)\n{{",
             procedure.name
         );
         self.declarations(out, &bounds);
@@ -99,7 +99,7 @@ impl<'a> Translator<'a> {
         }
         let _ = writeln!(out, "    LW_BEGIN({})", bounds.locks.max(1));
         for line in &self.lines {
-            let _ = writeln!(out, "    const ulong8 a{line} = ((const __global ulong8 *)block)[{line}];");
+            let _ = writeln!(out, "    const ulong8 a{line} = ((const __global lw_ulong8 *)block)[{line}];");
         }
     }
 
@@ -110,18 +110,18 @@ impl<'a> Translator<'a> {
         let _ = writeln!(out, "committed:;");
         if bounds.removes > 0 {
             let _ = writeln!(out, "    for (uint i = 0; i < removed_count; i++)");
-            let _ = writeln!(out, "        lw_remove(heap, tables, removed[i]);");
+            let _ = writeln!(out, "        lw_remove(heap, tables, removed[i], 0);");
         }
         self.let_go(out, true);
         let _ = write!(out, "{on_commit}handled_commit:;\n    return LW_OUTCOME(LW_COMMITTED, 0);\n");
         let _ = writeln!(out, "failed:;\n    code |= 0x10000u;\naborted:;");
-        take_back(out, bounds);
+        take_back(out, bounds, "0");
         self.let_go(out, true);
         let _ = writeln!(out, "    lw_zero(block + {start}, {});", end - start);
         let _ = writeln!(out, "{on_abort}handled_abort:;");
         let _ = writeln!(out, "    return LW_OUTCOME(code > 0xFFFFu ? LW_FAILED : LW_ABORTED, code & 0xFFFFu);");
         let _ = writeln!(out, "#ifdef LW_TWO_PHASE\nconflict:;");
-        take_back(out, bounds);
+        take_back(out, bounds, "spare");
         self.let_go(out, false);
         let _ = writeln!(out, "    lw_zero(block + {start}, {});", block - start);
         let _ = writeln!(out, "    return LW_OUTCOME(LW_CONFLICT, 0);\n#endif\n}}");
@@ -186,17 +186,17 @@ impl<'a> Translator<'a> {
             }
             Opcode::Storer => {
                 let fits = fits(i.w, &a).map(|fits| abort_unless(&fits, "LW_VALUE_TOO_WIDE")).unwrap_or_default();
-                let keep = self.keep(at, i.b, i.x, i.c, i.w & !SIGNED);
+                let keep = self.keep(at, i.x, i.c);
                 format!("{fits} {keep} {}", store(&row_at(i.b, i.x, i.c), i.x, i.c, i.w, &a))
             }
             Opcode::CopyBb => copy(&block_at(i.x, i.d), &block_at(i.y, i.e), i, true),
             Opcode::CopyBr => copy(&block_at(i.x, i.d), &row_at(i.c, i.y, i.e), i, false),
             Opcode::CopyRb => {
-                let keep = self.keep(at, i.b, i.x, i.d, i.w);
+                let keep = self.keep(at, i.x, i.d);
                 format!("{keep} {}", self.copy_from_block(i))
             }
             Opcode::CopyRr => {
-                let keep = self.keep(at, i.b, i.x, i.d, i.w);
+                let keep = self.keep(at, i.x, i.d);
                 format!("{keep} {}", copy(&row_at(i.b, i.x, i.d), &row_at(i.c, i.y, i.e), i, true))
             }
             Opcode::Jmp => format!("goto L{};", i.x),
@@ -253,17 +253,18 @@ impl<'a> Translator<'a> {
         let line = i.d == 0 && i.e == 0 && i.w == 64 && i.x.is_multiple_of(LINE) && i.y.is_multiple_of(LINE);
         if line && i.y + LINE <= self.layout.arguments_end && self.layout.arguments_end <= MOST_ARGUMENT_BYTES {
             let line = self.argument_line(i.y / LINE);
-            return format!("*(__global ulong8 *)({}) = {line};", row_at(i.b, i.x, i.d));
+            return format!("*(__global lw_ulong8 *)({}) = {line};", row_at(i.b, i.x, i.d));
         }
         copy(&row_at(i.b, i.x, i.d), &block_at(i.y, i.e), i, false)
     }
 
-    fn keep(&self, at: usize, row: u8, offset: u32, index: u8, length: u16) -> String {
+    fn keep(&self, at: usize, offset: u32, index: u8) -> String {
         if !self.registered.verified.facts()[at].needs_undo {
             return String::new();
         }
-        let address = format!("(ulong){} + {offset} + {}", register(row), register(index));
-        format!("lw_keep(heap, undo, &undo_count, {address}, {length});")
+        let instruction = &self.code()[at];
+        let (row, length) = (register(instruction.b), written(instruction));
+        format!("lw_keep(heap, undo, &undo_count, (ulong){row} + {offset} + {}, {length});", register(index))
     }
 
     /// The normal form of a key in the block.
@@ -290,7 +291,7 @@ impl<'a> Translator<'a> {
         let find = if looked_up { format!("LW_HINT({hint}) != 0 ? LW_HINT({hint}) : {found}") } else { found };
         let work = match operation {
             Operation::Insert => format!(
-                "s{cp} = lw_insert_{table}(heap, tables, lw_hash(key), key, {}, &v{cp}); \
+                "s{cp} = lw_insert_{table}(heap, tables, lw_hash(key), key, {}, &v{cp}, spare); \
                  if (s{cp} == 0) inserted[inserted_count++] = v{cp} << 16 | {table};",
                 block_at(i.x, i.c)
             ),
@@ -323,14 +324,14 @@ impl<'a> Translator<'a> {
     }
 }
 
-/// Puts the database back as it was.
-fn take_back(out: &mut String, bounds: &Bounds) {
+/// Puts the database back as it was; row numbers go to `spare`.
+fn take_back(out: &mut String, bounds: &Bounds, spare: &str) {
     if bounds.undo_words > 0 {
         let _ = writeln!(out, "    lw_roll_back(heap, undo, &undo_count);");
     }
     if bounds.inserts > 0 {
         let _ = writeln!(out, "    while (inserted_count > 0)");
-        let _ = writeln!(out, "        lw_remove(heap, tables, inserted[--inserted_count]);");
+        let _ = writeln!(out, "        lw_remove(heap, tables, inserted[--inserted_count], {spare});");
     }
 }
 
@@ -383,7 +384,8 @@ fn divide(i: &Instruction, right: &str) -> String {
     format!("{zero} {fits} {a} = {b} / {right};")
 }
 
-fn integer_type(w: u16) -> &'static str {
+/// The type of an integer of width and sign `w`.
+pub(super) fn integer_type(w: u16) -> &'static str {
     match (w & !SIGNED, w & SIGNED != 0) {
         (1, false) => "uchar",
         (1, true) => "char",
@@ -407,7 +409,7 @@ fn fits(w: u16, value: &str) -> Option<String> {
 fn load(address: &str, offset: u32, index: u8, w: u16) -> String {
     let width = u32::from(w & !SIGNED);
     let value = match (index, offset.is_multiple_of(width)) {
-        (0, true) => return format!("(long)*(const __global {} *)({address})", integer_type(w)),
+        (0, true) => return format!("(long)*(const __global lw_{} *)({address})", integer_type(w)),
         (0, false) => format!("lw_bytes({address}, {width})"),
         _ => format!("lw_load({address}, {width})"),
     };
@@ -417,7 +419,7 @@ fn load(address: &str, offset: u32, index: u8, w: u16) -> String {
 fn store(address: &str, offset: u32, index: u8, w: u16, value: &str) -> String {
     let width = u32::from(w & !SIGNED);
     match (index, offset.is_multiple_of(width)) {
-        (0, true) => format!("*(__global {0} *)({address}) = ({0}){value};", integer_type(w & !SIGNED)),
+        (0, true) => format!("*(__global lw_{0} *)({address}) = ({0}){value};", integer_type(w & !SIGNED)),
         (0, false) => format!("lw_put_bytes({address}, {width}, (ulong){value});"),
         _ => format!("lw_store({address}, {width}, (ulong){value});"),
     }

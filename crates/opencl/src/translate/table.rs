@@ -24,7 +24,7 @@ fn key(out: &mut String, id: u16, schema: &TableSchema) {
     if KeyFormat::of(schema).is_one_integer() {
         let _ = writeln!(
             out,
-            "    const ulong word = aligned ? *(const __global ulong *)image : lw_load(image, 8);\n    \
+            "    const ulong word = aligned ? *(const __global lw_ulong *)image : lw_load(image, 8);\n    \
              return (ulong4)(word ^ 0x8000000000000000UL, 0, 0, 0);\n}}\n"
         );
         return;
@@ -58,8 +58,8 @@ fn find(out: &mut String, id: u16, schema: &TableSchema) {
     let same = |row: &str| format!("lw_equal(lw_key_{id}(heap + {row} + LW_ROW_KEY, true), key)");
     let _ = writeln!(out, "static inline ulong lw_find_{id}(LW_HEAP, ulong hash, ulong4 key)\n{{");
     let _ = writeln!(out, "    const __global uchar *bucket = lw_bucket(heap, tables, {id}, hash);");
-    let _ = writeln!(out, "    const __global ulong *tags = (const __global ulong *)bucket;");
-    let _ = writeln!(out, "    const __global uint *entries = (const __global uint *)(bucket + 40);");
+    let _ = writeln!(out, "    const __global lw_ulong *tags = (const __global lw_ulong *)bucket;");
+    let _ = writeln!(out, "    const __global lw_uint *entries = (const __global lw_uint *)(bucket + 40);");
     if is_exact(schema) {
         let _ = writeln!(out, "    uint entry = 0;");
         let _ = writeln!(out, "    for (uint i = 0; i < LW_PLACES; i++)");
@@ -103,9 +103,9 @@ static inline void lw_link_{id}(LW_HEAP, ulong hash, ulong4 key, uint entry)
 {{
     uint before[LW_LEVELS];
     lw_before_{id}(heap, tables, key, before);
-    __global uint *links = lw_links(heap, tables, {id}, entry);
+    __global lw_uint *links = lw_links(heap, tables, {id}, entry);
     for (uint level = 0; level <= lw_level(hash); level++) {{
-        __global uint *link = lw_links(heap, tables, {id}, before[level]) + level;
+        __global lw_uint *link = lw_links(heap, tables, {id}, before[level]) + level;
         links[level] = *link;
         *link = entry;
     }}
@@ -115,7 +115,7 @@ static inline void lw_unlink_{id}(LW_HEAP, ulong hash, ulong4 key, uint entry)
 {{
     uint before[LW_LEVELS];
     lw_before_{id}(heap, tables, key, before);
-    const __global uint *links = lw_links(heap, tables, {id}, entry);
+    const __global lw_uint *links = lw_links(heap, tables, {id}, entry);
     for (uint level = 0; level <= lw_level(hash); level++)
         lw_links(heap, tables, {id}, before[level])[level] = links[level];
 }}
@@ -124,23 +124,24 @@ static inline void lw_unlink_{id}(LW_HEAP, ulong hash, ulong4 key, uint entry)
     );
 }
 
-/// `lw_insert_N(hash, key, image, row)`: makes a row with this key and zeros for values; 0, or the abort code.
+/// `lw_insert_N(hash, key, image, row, spare)`: makes a row with this key and zeros for values; 0, or the abort code.
 fn insert(out: &mut String, id: u16, schema: &TableSchema) {
     let stride = schema.stride();
     let tag = if is_exact(schema) { "key.s0" } else { "hash" };
     let _ = write!(
         out,
-        "static inline uint lw_insert_{id}(LW_HEAP, ulong hash, ulong4 key, const __global uchar *image, ulong *row)
+        "static inline uint lw_insert_{id}(
+    LW_HEAP, ulong hash, ulong4 key, const __global uchar *image, ulong *row, struct lw_spare *spare)
 {{
     if (lw_find_{id}(heap, tables, hash, key) != 0)
         return LW_DUPLICATE_KEY;
-    const uint entry = lw_allocate(heap, tables, {id});
+    const uint entry = lw_allocate(heap, tables, {id}, spare);
     if (entry == 0)
         return LW_OUT_OF_MEMORY;
     *row = tables[{id}].rows + (ulong)(entry - 1) * {stride};
     lw_address at = heap + *row;
     lw_zero(at, {stride});
-    *(__global ulong *)(at + 8) = LW_LIVE;
+    *(__global lw_ulong *)(at + 8) = LW_LIVE;
 "
     );
     // Bytes between key columns stay zero, so that a row's image is a function of its columns' values.
@@ -155,14 +156,14 @@ fn insert(out: &mut String, id: u16, schema: &TableSchema) {
     let _ = writeln!(out, "    return 0;\n}}\n");
 }
 
-/// `lw_remove_N(row)`: takes a row out of the indexes and gives its memory back, if that has not been done.
+/// `lw_remove_N(row, spare)`: takes a row out of the indexes and gives its memory back, if that has not been done.
 fn remove(out: &mut String, id: u16, schema: &TableSchema) {
     let stride = schema.stride();
     let _ = write!(
         out,
-        "static inline void lw_remove_{id}(LW_HEAP, ulong row)
+        "static inline void lw_remove_{id}(LW_HEAP, ulong row, struct lw_spare *spare)
 {{
-    if (*(__global ulong *)(heap + row + 8) % 256 != LW_LIVE)
+    if (*(__global lw_ulong *)(heap + row + 8) % 256 != LW_LIVE)
         return;
     const uint entry = (uint)((row - tables[{id}].rows) / {stride}) + 1;
     const ulong4 key = lw_key_{id}(heap + row + LW_ROW_KEY, true);
@@ -175,8 +176,8 @@ fn remove(out: &mut String, id: u16, schema: &TableSchema) {
     let _ = write!(
         out,
         "    lw_take_from_bucket(lw_bucket(heap, tables, {id}, hash), entry, heap + tables[{id}].rows, {stride});
-    *(__global ulong *)(heap + row + 8) = 0;
-    lw_free(heap, tables, {id}, entry);
+    *(__global lw_ulong *)(heap + row + 8) = 0;
+    lw_free(heap, tables, {id}, entry, spare);
 }}
 
 "
