@@ -20,11 +20,6 @@ use crate::contract::Tally;
 use crate::recipe::Lines;
 use crate::registry::{Registered, Registry};
 
-/// Abort code of a block whose procedure id is unknown (status failed).
-pub const UNKNOWN_PROCEDURE: u16 = 0xFF20;
-/// Abort code of a block that is shorter than its procedure needs (status failed).
-pub const BLOCK_TOO_SHORT: u16 = 0xFF21;
-
 /// The bytes that writes replaced, newest last.
 #[derive(Debug, Default)]
 pub struct Undo {
@@ -368,8 +363,8 @@ impl Executor {
         let id = u32::from_le(unsafe { block.cast::<u32>().read() });
         let code = match registry.get(id) {
             Some(registered) if registered.block_bytes <= stride => return Some(registered),
-            Some(_) => BLOCK_TOO_SHORT,
-            None => UNKNOWN_PROCEDURE,
+            Some(_) => abort::BLOCK_TOO_SHORT,
+            None => abort::UNKNOWN_PROCEDURE,
         };
         // SAFETY: as the caller's.
         unsafe { close(block, Status::Failed, code, sequence, 0) };

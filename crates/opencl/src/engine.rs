@@ -17,7 +17,7 @@
 //! ([`Core::start`]).
 //!
 //! A device that fails takes everything with it that was in flight: those batches come back with every block failed
-//! ([`DEVICE_LOST`]), nothing of them is acknowledged, and the engine refuses further work, because nobody knows what
+//! ([`abort::DEVICE_LOST`]), nothing of them is acknowledged, and the engine refuses further work, because nobody knows what
 //! the device's memory holds.
 
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ use lockwork_engine::registry::{Registered, Registry};
 use lockwork_engine::{
     BatchReport, Completed, Engine, EngineError, EngineKind, Options, Refused, SerialOrder, Tally, contract,
 };
-use lockwork_procedure::block::{Batch, Status};
+use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
 use lockwork_storage::{Database, StorageError};
@@ -39,10 +39,6 @@ use crate::plan::Appetite;
 use crate::running::{Built, DEPTH, Flight, Running, Unfinished};
 use crate::session::Session;
 use crate::translate::{Bounds, MOST_PRIVATE_BYTES, MOST_PRIVATE_BYTES_TOGETHER, private_bytes, program};
-
-/// Abort code of a block whose device was lost (status failed): whether it took effect is not known, and the engine
-/// refuses further work.
-pub const DEVICE_LOST: u16 = 0xFF30;
 
 /// What both sides of an engine share.
 pub(crate) struct Core {
@@ -220,7 +216,7 @@ fn tally(batch: &Batch) -> Tally {
 /// A batch of which nothing is acknowledged.
 fn lose(mut batch: Batch) -> Completed {
     for index in 0..batch.len() {
-        batch.block_mut(index).set_outcome(Status::Failed, DEVICE_LOST);
+        batch.block_mut(index).set_outcome(Status::Failed, abort::DEVICE_LOST);
     }
     let report = BatchReport { tally: tally(&batch), ..BatchReport::default() };
     Completed { batch, report }

@@ -20,5 +20,5 @@ mod session;
 mod translate;
 
 pub use device::{DeviceInfo, DeviceKind, REMEDY, devices, find};
-pub use engine::{DEVICE_LOST, create, create_failing};
+pub use engine::{create, create_failing};
 pub use limits::{CopyTimes, copies, random_lines};

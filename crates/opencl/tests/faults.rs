@@ -4,9 +4,10 @@
 
 use lockwork_engine::conformance::{PROCEDURES, Random, fill};
 use lockwork_engine::{Engine, EngineError, EngineKind, Options};
-use lockwork_opencl::{DEVICE_LOST, create, create_failing, find};
+use lockwork_opencl::{create, create_failing, find};
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Status;
+use lockwork_procedure::block::abort::DEVICE_LOST;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 
 const KINDS: [EngineKind; 2] = [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase];

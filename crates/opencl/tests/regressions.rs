@@ -4,8 +4,9 @@
 
 use lockwork_engine::conformance::{PROCEDURES, Random, fill};
 use lockwork_engine::{Completed, Engine, EngineKind, Options, create as create_cpu};
-use lockwork_opencl::{DEVICE_LOST, create, create_failing};
+use lockwork_opencl::{create, create_failing};
 use lockwork_procedure::assembly::assemble;
+use lockwork_procedure::block::abort::DEVICE_LOST;
 use lockwork_procedure::block::{Batch, Status};
 use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode};
 use lockwork_procedure::program::{Field, Procedure};

@@ -49,6 +49,12 @@ pub mod abort {
     pub const TOO_MANY_RETRIES: u16 = 0xFF10;
     /// A table had no room for another row (status failed).
     pub const OUT_OF_MEMORY: u16 = 0xFF11;
+    /// No procedure has the block's procedure id (status failed).
+    pub const UNKNOWN_PROCEDURE: u16 = 0xFF20;
+    /// The block is shorter than its procedure needs (status failed).
+    pub const BLOCK_TOO_SHORT: u16 = 0xFF21;
+    /// The device was lost while it had the block's batch; whether it took effect is not known (status failed).
+    pub const DEVICE_LOST: u16 = 0xFF30;
 
     /// A reserved code in words; `None` for a procedure's own.
     #[must_use]
@@ -62,6 +68,9 @@ pub mod abort {
             VALUE_TOO_WIDE => "value does not fit its column",
             TOO_MANY_RETRIES => "too many conflicts with other transactions",
             OUT_OF_MEMORY => "out of memory",
+            UNKNOWN_PROCEDURE => "no such procedure",
+            BLOCK_TOO_SHORT => "block too short for its procedure",
+            DEVICE_LOST => "the device was lost",
             _ => return None,
         })
     }

@@ -13,7 +13,7 @@ use lockwork_storage::{ABSENT, STATE_MASK};
 use super::TableLock;
 use super::host::{Cp, Effects, Ghost, LockingHost};
 use crate::contract::{Interleave, Options, Tally};
-use crate::exclusive::{BLOCK_TOO_SHORT, UNKNOWN_PROCEDURE, answer_abort, close};
+use crate::exclusive::{answer_abort, close};
 use crate::host_engine::Core;
 use crate::registry::Registered;
 
@@ -128,8 +128,8 @@ impl Worker {
                     (slot.retries, slot.turns) = (0, 0);
                     return true;
                 }
-                Some(_) => BLOCK_TOO_SHORT,
-                None => UNKNOWN_PROCEDURE,
+                Some(_) => abort::BLOCK_TOO_SHORT,
+                None => abort::UNKNOWN_PROCEDURE,
             };
             // SAFETY: this worker has taken the block.
             unsafe { close(block, Status::Failed, code, shared.core.first_sequence + index as u64, 0) };

@@ -186,6 +186,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "input": if plan.recycled { "recycled" } else { "prepared" },
         "plan": format!("{:?}", options.plan).to_lowercase(),
         "pages": format!("{:?}", options.pages).to_lowercase(), "seed": seed,
+        "opencl_device": opencl_device(&kinds, options.device),
     });
     let mut report = Report { schema: 1, environment: Environment::read(), settings, runs: Vec::new() };
     prepare_folder(arguments.out.as_deref())?;
@@ -225,6 +226,17 @@ fn options(arguments: &Arguments, threads: Option<u32>) -> Result<Options, Failu
         pages: if arguments.plain_pages { Pages::Plain } else { Pages::Huge },
         ..default
     })
+}
+
+/// What OpenCL engines run on, if there are any among `kinds`.
+fn opencl_device(kinds: &[EngineKind], number: Option<u16>) -> Option<String> {
+    if !kinds.iter().any(|kind| !EngineKind::CPU.contains(kind)) {
+        return None;
+    }
+    let devices = lockwork_opencl::devices().ok()?;
+    let wanted = |device: &&lockwork_opencl::DeviceInfo| number.is_none_or(|number| number == device.number);
+    let device = devices.iter().filter(wanted).min_by_key(|device| device.kind)?;
+    Some(format!("{} '{}', {}", device.kind.name(), device.name, device.version))
 }
 
 /// The number of the device that was asked for.
@@ -286,8 +298,11 @@ fn workload(arguments: &Arguments, ycsb: Option<YcsbRun>) -> Result<(Make, Plan,
     let grown = (transactions as f64 * inserts) as u64;
     let schemas = first.schemas();
     let tables = schemas.iter().enumerate();
-    let rows: u128 =
-        tables.map(|(number, schema)| table_bytes(schema, first.row_count(number).saturating_add(grown))).sum();
+    // OpenCL engines keep tables on the host and on the device, whose memory may be the host's.
+    let copies = 1 + u128::from(arguments.engine.iter().any(|name| name.starts_with("opencl")));
+    let rows: u128 = tables
+        .map(|(number, schema)| copies * table_bytes(schema, first.row_count(number).saturating_add(grown)))
+        .sum();
     // Recycled input keeps its calls beside the batches that it is made from.
     let calls = transactions as u128 * stride as u128 * if recycled { 2 } else { 1 };
     check_memory(&format!("the rows and {transactions} transactions"), rows + calls, "--txns or --records")?;

@@ -26,14 +26,14 @@ pub(crate) enum Failure {
     Check(String),
     /// The input is wrong: exit code 2.
     Usage(String),
-    /// A back end is not on this machine: exit code 6.
-    Absent(String),
+    /// A back end is not on this machine, or failed: exit code 6.
+    BackEnd(String),
 }
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
-            EngineError::BackEndAbsent(_) => Self::Absent(error.to_string()),
+            EngineError::BackEndAbsent(_) | EngineError::BackEnd(_) => Self::BackEnd(error.to_string()),
             _ => Self::Usage(error.to_string()),
         }
     }
@@ -89,7 +89,7 @@ pub(crate) fn main() -> ExitCode {
             eprintln!("lockwork: {problem}");
             ExitCode::from(2)
         }
-        Err(Failure::Absent(problem)) => {
+        Err(Failure::BackEnd(problem)) => {
             eprintln!("lockwork: {problem}");
             ExitCode::from(6)
         }

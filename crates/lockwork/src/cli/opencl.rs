@@ -266,13 +266,17 @@ pub(super) fn bench_opencl(arguments: &Arguments) -> Outcome {
     let devices = lockwork_opencl::devices()?;
     let best = devices.iter().min_by_key(|device| device.kind);
     let used = number.map_or(best, |number| devices.iter().find(|device| device.number == number));
-    let used = used.ok_or_else(|| Failure::Absent("there is no OpenCL device".into()))?;
+    let used = used.ok_or_else(|| Failure::BackEnd("there is no OpenCL device".into()))?;
+    let records = arguments.records.unwrap_or(1_000_000);
+    if !(1_000..=100_000_000).contains(&records) {
+        return Err(Failure::usage(format!("--records is {records}; 1000 to 100000000 are possible")));
+    }
     let folder = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out/opencl"));
     prepare_folder(Some(&folder))?;
     let live = Live::new(std::iter::once("opencl"));
     let evaluation = Evaluation {
         options: Options { device: Some(used.number), ..Options::default() },
-        records: arguments.records.unwrap_or(1_000_000).clamp(1_000, 100_000_000),
+        records,
         time: Duration::from_secs_f64(0.7),
         seed: arguments.seed(),
         folder,
