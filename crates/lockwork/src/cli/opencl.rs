@@ -151,37 +151,42 @@ impl Evaluation<'_> {
         self.save("3.9.svg", &bars("Lock managers", "locks a second on one core, theta 0.5", &values))
     }
 
-    /// Figures 4.3 and 4.4: kernels alone, one batch at a time; the engines in turn, medians of three.
-    fn kernels(&self) -> Outcome {
-        print(&format!("\nFigures 4.3 and 4.4: YCSB B, theta 0.1, batches of {BATCH}, one at a time; milliseconds\n"))?;
+    /// Figures 4.3 and 4.4: kernels and transfers, one batch at a time; the engines in turn, medians of three.
+    fn kernels(&self, theta: f64) -> Outcome {
+        print(&format!(
+            "\nFigures 4.3 and 4.4: YCSB B, theta {theta}, batches of {BATCH}, one at a time; milliseconds\n"
+        ))?;
         let mut rounds = OPENCL.map(|_| Vec::new());
         for _ in 0..3 {
             for (kind, rounds) in OPENCL.into_iter().zip(&mut rounds) {
-                rounds.push(*device_of(&self.run(kind, 'b', 0.1, BATCH, 1)?)?);
+                rounds.push(*device_of(&self.run(kind, 'b', theta, BATCH, 1)?)?);
             }
         }
-        let mut ratios: Vec<f64> =
-            rounds[0].iter().zip(&rounds[1]).map(|(d, t)| t.execution_ms / d.execution_ms.max(1e-9)).collect();
-        ratios.sort_by(f64::total_cmp);
-        let mut values = Vec::new();
+        let median = |mut values: Vec<f64>| {
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        let (mut kernel, mut all) = (Vec::new(), Vec::new());
         for (kind, rounds) in OPENCL.into_iter().zip(&rounds) {
-            let median = |of: fn(&DeviceRun) -> f64| {
-                let mut times: Vec<f64> = rounds.iter().map(of).collect();
-                times.sort_by(f64::total_cmp);
-                times[times.len() / 2]
-            };
-            let (into, kernels) = (median(|d| d.transfer_in_ms), median(|d| d.execution_ms));
-            let (back, planning) = (median(|d| d.transfer_out_ms), median(|d| d.planning_ms));
+            let of = |of: fn(&DeviceRun) -> f64| median(rounds.iter().map(of).collect());
+            let (into, kernels, back) = (of(|d| d.transfer_in_ms), of(|d| d.execution_ms), of(|d| d.transfer_out_ms));
+            let planning = of(|d| d.planning_ms);
+            let name = kind.name();
             print(&format!(
-                "  {:<22} to the device {into:>6.2}  kernels {kernels:>6.2}  back {back:>6.2}  planning {planning:>6.2}\n",
-                kind.name()
+                "  {name:<22} to the device {into:>6.2}  kernels {kernels:>6.2}  back {back:>6.2}  planning \
+                 {planning:>6.2} ({:.2} of the others)\n",
+                planning / (into + kernels + back)
             ))?;
-            for (what, time) in [("in", into), ("kernels", kernels), ("back", back)] {
-                values.push((format!("{}: {what}", kind.name()), time));
-            }
+            kernel.push((name.to_string(), kernels));
+            let parts = [("in", into), ("kernels", kernels), ("back", back)];
+            all.extend(parts.map(|(what, time)| (format!("{name}: {what}"), time)));
         }
-        print(&format!("  two-phase kernel to deterministic kernel: {:.2} (in turn: {ratios:.2?})\n", ratios[1]))?;
-        self.save("4.4.svg", &bars("Time on the device", "milliseconds a batch", &values))
+        let ratios: Vec<f64> =
+            rounds[0].iter().zip(&rounds[1]).map(|(d, t)| t.execution_ms / d.execution_ms.max(1e-9)).collect();
+        let ratio = median(ratios.clone());
+        print(&format!("  two-phase kernel to deterministic kernel: {ratio:.2} (in turn: {ratios:.2?})\n"))?;
+        self.save(&format!("4.3-theta-{theta}.svg"), &bars("Kernel time", "milliseconds a batch", &kernel))?;
+        self.save(&format!("4.4-theta-{theta}.svg"), &bars("Time on the device", "milliseconds a batch", &all))
     }
 
     /// Figure 4.5: throughput.
@@ -306,7 +311,8 @@ pub(super) fn bench_opencl(arguments: &Arguments) -> Outcome {
     ))?;
     evaluation.transfers()?;
     evaluation.managers()?;
-    evaluation.kernels()?;
+    evaluation.kernels(0.1)?;
+    evaluation.kernels(0.5)?;
     evaluation.throughput()?;
     evaluation.latency()?;
     evaluation.batches()?;
