@@ -190,9 +190,27 @@ impl ScanWriter {
     /// The row is a row of the table and held for reading; fewer rows than the request's limit have been written.
     #[inline]
     pub unsafe fn write(&mut self, row: RowPtr) {
+        // SAFETY: as the caller's.
+        unsafe { self.write_image(row.as_ptr()) }
+    }
+
+    /// Which bytes of each row it takes, as (offset, length).
+    #[inline]
+    #[must_use]
+    pub fn source(&self) -> (usize, usize) {
+        (self.offset, self.length)
+    }
+
+    /// Appends one row that lies at `row`, in the table or elsewhere.
+    ///
+    /// # Safety
+    /// The bytes that [`Self::source`] names are readable there and nobody writes them; fewer rows than the request's
+    /// limit have been written.
+    #[inline]
+    pub unsafe fn write_image(&mut self, row: *const u8) {
         // SAFETY: the verifier proved that the buffer holds as many rows as the limit says.
         unsafe {
-            self.at.copy_from_nonoverlapping(row.as_ptr().add(self.offset), self.length);
+            self.at.copy_from_nonoverlapping(row.add(self.offset), self.length);
             self.at = self.at.add(self.stride);
         }
         self.rows += 1;

@@ -20,6 +20,7 @@ pub mod contract;
 pub mod deterministic;
 pub mod deterministic_queue;
 pub mod exclusive;
+mod ghosts;
 mod host_engine;
 pub mod recipe;
 pub mod registry;

@@ -157,6 +157,8 @@ pub(crate) struct Tree<const W: usize, const N: usize> {
     nodes: Segments,
     /// Number of the root, and, above, the levels of the tree.
     root: AtomicU64,
+    /// Keys ever linked.
+    linked: AtomicU64,
     numbers: Mutex<Numbers>,
 }
 
@@ -199,7 +201,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
     fn new(pages: Pages) -> Result<Self, OutOfMemory> {
         let nodes = Segments::new(10, pages, "an ordered index")?;
         let numbers = Mutex::new(Numbers { next: 1, ..Numbers::default() });
-        Ok(Self { nodes, root: AtomicU64::new(1 << 32), numbers })
+        Ok(Self { nodes, root: AtomicU64::new(1 << 32), linked: AtomicU64::new(0), numbers })
     }
 
     #[inline(always)]
@@ -262,7 +264,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
             let at = node.rank(&key, false);
             if node.count() < N {
                 node.insert_at(at, &key, slot);
-                return Ok(());
+                break;
             }
             let new = numbers.free.pop().expect("set aside above");
             let separator = self.split(number, new, at, &key, slot);
@@ -280,6 +282,7 @@ impl<const W: usize, const N: usize> Tree<W, N> {
                 self.root.store(u64::from(root) | (levels as u64 + 1) << 32, Ordering::Release);
             }
         }
+        self.linked.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
@@ -453,6 +456,13 @@ impl OrderedIndex {
     /// Bytes reserved for nodes.
     pub(crate) fn bytes(&self) -> usize {
         either!(self, tree => tree.nodes.bytes())
+    }
+
+    /// How many keys were ever linked. Who reads the same number before and after a scan has missed none in between; a
+    /// key counts before its [`Self::insert`] returns.
+    #[inline]
+    pub(crate) fn linked(&self) -> u64 {
+        either!(self, tree => tree.linked.load(Ordering::Acquire))
     }
 
     /// Links `row` under `key`, which must not be there.

@@ -271,6 +271,26 @@ impl Table {
     /// When the table is not ordered; the verifier refuses procedures that scan such a table.
     #[inline]
     pub fn scan(&self, from: &Key, limit: usize, touched: Range<usize>, mut f: impl FnMut(RowPtr)) {
+        let mut left = limit;
+        if left == 0 {
+            return;
+        }
+        self.scan_all(from, limit, touched, |row| {
+            if row.is_live() {
+                f(row);
+                left -= 1;
+            }
+            left > 0
+        });
+    }
+
+    /// Calls `f` with every row from key `from` on, in whatever state, in ascending order of their keys, until it says
+    /// no. Bytes `touched` of the first `expected` rows are brought into cache some rows ahead.
+    ///
+    /// # Panics
+    /// As [`Self::scan`].
+    #[inline]
+    pub fn scan_all(&self, from: &Key, expected: usize, touched: Range<usize>, mut f: impl FnMut(RowPtr) -> bool) {
         let ordered = self.ordered.as_ref().expect("only ordered tables are scanned");
         // SAFETY: numbers in the index are allocated.
         let row = |number| unsafe { self.slab.row(number) };
@@ -280,18 +300,15 @@ impl Table {
             let lines = touched.start.max(LINE) / LINE..touched.end.div_ceil(LINE);
             lines.take(MOST_LINES).for_each(|line| prefetch(start.wrapping_add(line * LINE)));
         };
-        let mut left = limit;
-        if left == 0 {
-            return;
-        }
-        ordered.scan(from, limit, near, |number| {
-            let row = row(number);
-            if row.is_live() {
-                f(row);
-                left -= 1;
-            }
-            left > 0
-        });
+        ordered.scan(from, expected, near, |number| f(row(number)));
+    }
+
+    /// How many keys were ever put into the ordered index; zero in a table that has none. A key is counted before
+    /// [`Self::find`] gives its row: who acts on a row that was found has made sure that a scan which missed it can tell.
+    #[inline]
+    #[must_use]
+    pub fn keys_ordered(&self) -> u64 {
+        self.ordered.as_ref().map_or(0, OrderedIndex::linked)
     }
 
     /// Calls `f` with every live row, in no particular order. Call it while nobody inserts or removes.

@@ -22,6 +22,7 @@ use lockwork_storage::{ABSENT, Inserted, LIVE, RowPtr, STATE_MASK, Table};
 use super::TableLock;
 use crate::contract::LockPolicy;
 use crate::exclusive::{ScanWriter, Undo};
+use crate::ghosts::Ghosts;
 use crate::registry::Registered;
 
 /// How far a DB instruction has come.
@@ -49,14 +50,6 @@ pub(super) struct Cp {
 enum Held {
     Row { row: RowPtr, exclusive: bool },
     Table { id: u16, mode: LockMode },
-}
-
-/// A key whose index entry may be a ghost.
-#[derive(Debug)]
-pub(super) struct Ghost {
-    pub(super) table: Arc<Table>,
-    pub(super) hash: u64,
-    pub(super) key: Key,
 }
 
 /// What a transaction has done to the database and holds of it.
@@ -90,7 +83,7 @@ pub(super) struct LockingHost<'a> {
     /// Smaller is older; at least 1.
     pub(super) age: u64,
     pub(super) effects: &'a mut Effects,
-    pub(super) ghosts: &'a mut Vec<Ghost>,
+    pub(super) ghosts: &'a mut Ghosts,
 }
 
 impl Host for LockingHost<'_> {
@@ -185,7 +178,7 @@ impl LockingHost<'_> {
             Some(row) => row,
             None => match table.insert(cp.hash, &key, image, ABSENT) {
                 Ok(Inserted::New(row)) => {
-                    self.ghosts.push(Ghost { table: table.clone(), hash: cp.hash, key });
+                    self.ghosts.note(table, cp.hash, key);
                     row
                 }
                 Ok(Inserted::Exists(row)) => row,
@@ -302,7 +295,7 @@ impl LockingHost<'_> {
             Operation::Remove if exists => {
                 // If it commits, the row becomes a ghost; until then it only looks like one to be.
                 let (key, _) = key_of(table, &request);
-                self.ghosts.push(Ghost { table: table.clone(), hash: cp.hash, key });
+                self.ghosts.note(table, cp.hash, key);
                 self.effects.removed.push(row);
                 Answer::Ready(0)
             }

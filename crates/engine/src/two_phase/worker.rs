@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lockwork_procedure::block::{Status, abort};
 use lockwork_procedure::interpreter::{Context, Stop, run};
-use lockwork_storage::{ABSENT, STATE_MASK};
 
 use super::TableLock;
-use super::host::{Cp, Effects, Ghost, LockingHost};
+use super::host::{Cp, Effects, LockingHost};
 use crate::contract::{Interleave, Options, Tally};
 use crate::exclusive::{answer_abort, close};
+use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
 use crate::registry::Registered;
 
@@ -71,7 +71,7 @@ impl Default for Slot {
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     slots: Vec<Slot>,
-    ghosts: Vec<Ghost>,
+    pub(super) ghosts: Ghosts,
     pub(super) tally: Tally,
 }
 
@@ -207,17 +207,6 @@ impl Worker {
         }
         slot.index = None;
         true
-    }
-
-    /// Unlinks the ghosts that nobody turned into rows. Call it when no transaction runs.
-    pub(super) fn remove_ghosts(&mut self) {
-        for ghost in self.ghosts.drain(..) {
-            let row = ghost.table.find(ghost.hash, &ghost.key);
-            if row.is_some_and(|row| row.state().load(Ordering::Relaxed) & STATE_MASK == u64::from(ABSENT)) {
-                // SAFETY: no transaction runs, so nobody uses the row.
-                unsafe { ghost.table.remove(ghost.hash, &ghost.key) };
-            }
-        }
     }
 }
 

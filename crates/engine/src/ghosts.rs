@@ -1,0 +1,58 @@
+//! Keys whose rows may be ghosts, for engines that lock or validate keys without rows.
+//!
+//! Such an engine gives a key that it needs a row in state absent, a *ghost*, and finds it under its key from then on.
+//! Whoever runs at the same time may hold the ghost's address, so it stays until nobody runs: at the end of the batch
+//! each worker unlinks the ghosts that it has noted and that nobody has turned into rows.
+//!
+//! Trade-off: a batch that looks for many absent keys takes memory for all of them until it ends.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lockwork_procedure::key::Key;
+use lockwork_storage::{ABSENT, STATE_MASK, Table};
+
+/// A key whose index entry may be a ghost.
+#[derive(Debug)]
+struct Ghost {
+    table: Arc<Table>,
+    hash: u64,
+    key: Key,
+}
+
+/// The ghosts that one worker has made, or has made of rows.
+#[derive(Debug, Default)]
+pub(crate) struct Ghosts {
+    noted: Vec<Ghost>,
+}
+
+impl Ghosts {
+    /// Notes a key, which may be noted more than once.
+    pub(crate) fn note(&mut self, table: &Arc<Table>, hash: u64, key: Key) {
+        self.noted.push(Ghost { table: table.clone(), hash, key });
+    }
+
+    /// Takes over what another one has noted.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        self.noted.append(&mut other.noted);
+    }
+
+    /// Forgets what was noted.
+    pub(crate) fn clear(&mut self) {
+        self.noted.clear();
+    }
+
+    /// Unlinks those of them that are no rows.
+    ///
+    /// # Safety
+    /// No transaction runs.
+    pub(crate) unsafe fn unlink(&mut self) {
+        for ghost in self.noted.drain(..) {
+            let row = ghost.table.find(ghost.hash, &ghost.key);
+            if row.is_some_and(|row| row.state().load(Ordering::Relaxed) & STATE_MASK == u64::from(ABSENT)) {
+                // SAFETY: no transaction runs, so nobody uses the row.
+                unsafe { ghost.table.remove(ghost.hash, &ghost.key) };
+            }
+        }
+    }
+}
