@@ -9,6 +9,7 @@
 //! | [`batch`] | 64 bits per record: held and reserved mode, chain, epoch | none: the batch is the participant, its end the release |
 //! | [`queue`] | granted count and the mode of the head | ordered request list per record |
 //! | [`word`] | 64 bits in the row header: holder count and serial stamp | none: who waits asks again; for wait-die one more word with the age of the oldest holder |
+//! | [`tid`] | 64 bits in the row header: lock bit and the number of the transaction that wrote the row last | none: readers leave no trace, who meets a writer asks again |
 //! | lock service | mode, machine, incarnation in the data plane | agent on the holder's machine |
 //! | shared lock table | first word of a cache line | the rest of the line |
 //! | hazard table of a hardware pipeline | key hashes in flight | the stalled instruction |
@@ -18,7 +19,7 @@
 //!
 //! Which one: [`batch`] if transactions arrive in batches with known access sets (fastest, deterministic, parallel
 //! without atomics); [`queue`] if they arrive one by one and order must be kept; [`word`] if access sets are not known
-//! beforehand.
+//! beforehand; [`tid`] if, besides, most of them only read.
 //!
 //! This crate is part of the deep core: no clock, no randomness, no I/O, no threads. Callers poll.
 
@@ -26,6 +27,7 @@ pub mod batch;
 pub mod conformance;
 pub mod queue;
 mod sync;
+pub mod tid;
 pub mod vocabulary;
 pub mod word;
 
