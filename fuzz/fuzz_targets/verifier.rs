@@ -123,7 +123,9 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         }
     }
     let graph = Options { threads: 1, plan: ConflictPlan::Graph, ..Options::default() };
-    for kind in [EngineKind::Deterministic, EngineKind::TwoPhase, EngineKind::DeterministicQueue] {
+    let kinds =
+        [EngineKind::Deterministic, EngineKind::TwoPhase, EngineKind::Optimistic, EngineKind::DeterministicQueue];
+    for kind in kinds {
         let mut oracle = engine(EngineKind::Serial, graph);
         oracle.register(procedure.clone()).expect("it verifies");
         let mut engine = engine(kind, graph);

@@ -23,6 +23,7 @@ use lockwork_storage::{Database, Digest, StorageError};
 use crate::deterministic::Deterministic;
 use crate::deterministic_queue::DeterministicQueue;
 use crate::host_engine::HostEngine;
+use crate::optimistic::Optimistic;
 use crate::registry::Registered;
 use crate::serial::Serial;
 use crate::two_phase::TwoPhase;
@@ -74,7 +75,7 @@ pub struct Options {
     pub policy: LockPolicy,
     /// Plan of `deterministic` for transactions that neither stand alone nor can be cut into pieces.
     pub plan: ConflictPlan,
-    /// How often `two-phase` begins a transaction again before it gives up with `TOO_MANY_RETRIES`.
+    /// How often `two-phase` and `optimistic` begin a transaction again before they give up with `TOO_MANY_RETRIES`.
     pub max_retries: u32,
     /// Pages for tables.
     pub pages: Pages,
@@ -322,6 +323,8 @@ pub enum EngineKind {
     Serial,
     /// Strict two-phase locking.
     TwoPhase,
+    /// Validation at commit (Silo).
+    Optimistic,
     /// Ordered lock queues, one scheduler.
     DeterministicQueue,
     /// Planned batches.
@@ -337,13 +340,15 @@ impl EngineKind {
     pub const ALL: &[Self] = &[
         Self::Serial,
         Self::TwoPhase,
+        Self::Optimistic,
         Self::DeterministicQueue,
         Self::Deterministic,
         Self::OpenclDeterministic,
         Self::OpenclTwoPhase,
     ];
     /// Those that run on the cores of this machine and are always there.
-    pub const CPU: &[Self] = &[Self::Serial, Self::TwoPhase, Self::DeterministicQueue, Self::Deterministic];
+    pub const CPU: &[Self] =
+        &[Self::Serial, Self::TwoPhase, Self::Optimistic, Self::DeterministicQueue, Self::Deterministic];
 
     /// Its name on the command line.
     #[must_use]
@@ -351,6 +356,7 @@ impl EngineKind {
         match self {
             Self::Serial => "serial",
             Self::TwoPhase => "two-phase",
+            Self::Optimistic => "optimistic",
             Self::DeterministicQueue => "deterministic-queue",
             Self::Deterministic => "deterministic",
             Self::OpenclDeterministic => "opencl-deterministic",
@@ -390,6 +396,7 @@ pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, Eng
     Ok(match kind {
         EngineKind::Serial => Box::new(HostEngine::new(Serial::default(), Options { threads: 1, ..options })?),
         EngineKind::TwoPhase => Box::new(HostEngine::new(TwoPhase::new(options), options)?),
+        EngineKind::Optimistic => Box::new(HostEngine::new(Optimistic::new(options), options)?),
         EngineKind::DeterministicQueue => Box::new(HostEngine::new(DeterministicQueue::new(options), options)?),
         EngineKind::Deterministic => Box::new(HostEngine::new(Deterministic::new(options), options)?),
         EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase => {

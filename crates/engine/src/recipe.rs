@@ -465,6 +465,21 @@ impl Recipe {
         }
     }
 
+    /// Calls `f` with each piece of its row that access `number` touches: where it begins, its length, and whether it is
+    /// written. Where the arguments fail a check before the piece is touched, it may begin anywhere.
+    ///
+    /// # Safety
+    /// `block` is a block of the procedure.
+    #[inline(always)]
+    pub unsafe fn touches(&self, number: usize, block: *const u8, mut f: impl FnMut(i64, u32, bool)) {
+        // SAFETY: step and touches are of one recipe; block as the caller's.
+        unsafe {
+            for touch in part(&self.touches, &self.steps[number].touches) {
+                f(touch.start(block), touch.length, touch.write);
+            }
+        }
+    }
+
     /// Adds to `lines` those of the block that the fragment of access `number` touches.
     #[inline(always)]
     pub fn collect_block(&self, number: usize, block: *const u8, lines: &mut Lines) {

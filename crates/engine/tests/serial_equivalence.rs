@@ -62,6 +62,11 @@ fn two_phase_is_equivalent_to_stamp_order_under_every_policy() {
 }
 
 #[test]
+fn optimistic_is_equivalent_to_stamp_order() {
+    check_all(EngineKind::Optimistic, &interleaving());
+}
+
+#[test]
 fn engines_that_promise_batch_order_agree_to_the_bit() {
     let digests: Vec<_> = [EngineKind::Serial, EngineKind::DeterministicQueue, EngineKind::Deterministic]
         .into_iter()

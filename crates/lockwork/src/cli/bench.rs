@@ -66,7 +66,7 @@ enum Source {
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory, copy, opencl
     pub(super) workload: String,
-    /// Engines, with commas: serial, two-phase, deterministic-queue, deterministic, opencl-deterministic,
+    /// Engines, with commas: serial, two-phase, optimistic, deterministic-queue, deterministic, opencl-deterministic,
     /// opencl-two-phase
     #[arg(long, value_delimiter = ',', default_value = "two-phase,deterministic-queue,deterministic")]
     engine: Vec<String>,

@@ -16,7 +16,7 @@ pub(super) fn run() -> Outcome {
     line("memory", &format!("{} MiB", environment.memory_mib));
     line("kernel", &environment.kernel);
     line("huge pages", &huge_pages());
-    line("CPU engines", "ok: serial, two-phase, deterministic-queue, deterministic");
+    line("CPU engines", "ok: serial, two-phase, optimistic, deterministic-queue, deterministic");
     for (number, found) in opencl().iter().enumerate() {
         line(if number == 0 { "OpenCL engines" } else { "" }, found);
     }
