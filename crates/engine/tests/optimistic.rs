@@ -116,6 +116,28 @@ fn who_may_not_begin_again_fails_and_leaves_nothing() {
     }
 }
 
+/// Scans that are set aside before they commit, and inserts of keys that were never there, side by side.
+#[test]
+fn no_scan_misses_a_key_that_comes() {
+    let grow = "procedure grow\ntable t\nparam id: i64\nparam from: i64\nresult count: i64\nresult found: i64[8]
+        scan c0, t.id, [from], [found], 8\nret r1, c0\ninsert c1, t, [id]\nret r2, c1, taken\nstorer r1, r2[t.value]
+        taken:\nstore r1, [count]\ncommit";
+    for options in every_way(2).chain(every_way(3)) {
+        for seed in 0..3 {
+            let at_both_ends: Vec<Vec<u8>> = pairs(0..50).into_iter().chain(pairs(3_950..4_000)).collect();
+            let mut engines = engines(options, &simple(), &at_both_ends, &[grow]);
+            let mut random = Random(seed);
+            for _ in 0..2 {
+                let mut argument = || (random.below(4_000) as i64).to_le_bytes();
+                let arguments: Vec<Vec<u8>> = (0..1_500).map(|_| [argument(), argument()].concat()).collect();
+                let batch = calls(&*engines[0], "grow", arguments.into_iter());
+                let (_, tally) = run(&mut engines, batch);
+                assert_eq!(tally.committed, 1_500);
+            }
+        }
+    }
+}
+
 /// What one transaction did is what it sees, in program order.
 #[test]
 fn a_transaction_sees_what_it_did_itself() {
