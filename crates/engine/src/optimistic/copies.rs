@@ -25,9 +25,9 @@ const PIECE_BYTES: usize = 16 << 10;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     /// Bytes of a row in memory.
-    stride: usize,
+    stride: u32,
     /// Where values begin.
-    values: usize,
+    values: u32,
     /// Bytes of a part, as a power of two.
     part_shift: u32,
 }
@@ -35,23 +35,22 @@ pub(super) struct Layout {
 impl Layout {
     #[inline(always)]
     pub(super) fn of(schema: &TableSchema) -> Self {
-        let stride = schema.stride();
-        let line_shift = LINE.trailing_zeros();
+        let (stride, line_shift) = (schema.stride() as u32, LINE.trailing_zeros());
         // Rows are at most 64 KiB: 64 parts of 16 lines.
         let part_shift = line_shift + (stride >> line_shift).div_ceil(64).next_power_of_two().trailing_zeros();
-        Self { stride, values: schema.values_start() as usize, part_shift }
+        Self { stride, values: schema.values_start(), part_shift }
     }
 
     /// Bytes of a row.
     #[inline(always)]
     pub(super) fn stride(&self) -> usize {
-        self.stride
+        self.stride as usize
     }
 
     /// Where values begin.
     #[inline(always)]
     pub(super) fn values(&self) -> usize {
-        self.values
+        self.values as usize
     }
 
     /// All parts.
@@ -63,7 +62,7 @@ impl Layout {
     /// The parts in which `length` bytes from `start` on lie; none if those are not all in the row.
     #[inline(always)]
     pub(super) fn parts(&self, start: i64, length: u32) -> u64 {
-        if start < 0 || length == 0 || start as u64 + u64::from(length) > self.stride as u64 {
+        if start < 0 || length == 0 || start as u64 + u64::from(length) > u64::from(self.stride) {
             return 0;
         }
         let (first, last) =
@@ -84,7 +83,7 @@ impl Layout {
     fn for_each(&self, mut parts: u64, mut f: impl FnMut(usize, usize)) {
         while parts != 0 {
             let start = (parts.trailing_zeros() as usize) << self.part_shift;
-            f(start, (start + (1 << self.part_shift)).min(self.stride));
+            f(start, (start + (1 << self.part_shift)).min(self.stride()));
             parts &= parts - 1;
         }
     }
@@ -119,7 +118,7 @@ impl Layout {
     #[inline(always)]
     pub(super) unsafe fn install(&self, row: *mut u8, copy: *const u8, parts: u64) {
         self.for_each(parts, |start, end| {
-            let start = start.max(self.values);
+            let start = start.max(self.values());
             let words = start.next_multiple_of(8);
             // SAFETY: parts lie in the row; only values are written.
             unsafe {
@@ -140,21 +139,37 @@ impl Layout {
     #[inline(always)]
     unsafe fn load(&self, row: *const u8, copy: *mut u8, start: usize, end: usize) {
         // The word in which the key ends and the values begin, if they do so inside a word.
-        let mixed = if self.values % 8 == 0 { usize::MAX } else { self.values & !7 };
+        let mixed = if self.values.is_multiple_of(8) { usize::MAX } else { self.values() & !7 };
         // SAFETY: as the caller's.
         unsafe {
-            for offset in (start..end).step_by(8) {
-                if offset == mixed {
-                    for offset in offset..offset + 8 {
-                        let byte = AtomicU8::from_ptr(row.add(offset).cast_mut()).load(Ordering::Relaxed);
-                        copy.add(offset).write(byte);
-                    }
-                } else {
-                    let word = AtomicU64::from_ptr(row.add(offset).cast_mut().cast()).load(Ordering::Relaxed);
-                    copy.add(offset).cast::<u64>().write(word);
+            if (start..end).contains(&mixed) {
+                load_words(row, copy, start, mixed);
+                for offset in mixed..mixed + 8 {
+                    let byte = AtomicU8::from_ptr(row.add(offset).cast_mut()).load(Ordering::Relaxed);
+                    copy.add(offset).write(byte);
                 }
+                load_words(row, copy, mixed + 8, end);
+            } else {
+                load_words(row, copy, start, end);
             }
         }
+    }
+}
+
+/// Copies the words from `start` to `end`.
+///
+/// # Safety
+/// As [`Layout::load`].
+#[inline(always)]
+unsafe fn load_words(row: *const u8, copy: *mut u8, start: usize, end: usize) {
+    let mut offset = start;
+    while offset < end {
+        // SAFETY: as the caller's.
+        unsafe {
+            let word = AtomicU64::from_ptr(row.add(offset).cast_mut().cast()).load(Ordering::Relaxed);
+            copy.add(offset).cast::<u64>().write(word);
+        }
+        offset += 8;
     }
 }
 
@@ -257,8 +272,8 @@ mod tests {
             assert_eq!((&copy[2..], copy[0]), (&row[2..], 0));
             let bytes = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
             let (row, target) = (bytes(&row), bytes(&target));
-            assert_eq!(target[layout.values..], row[layout.values..]);
-            assert!(target[..layout.values].iter().all(|&byte| byte == 0xFF), "keys are never written");
+            assert_eq!(target[layout.values()..], row[layout.values()..]);
+            assert!(target[..layout.values()].iter().all(|&byte| byte == 0xFF), "keys are never written");
         }
     }
 

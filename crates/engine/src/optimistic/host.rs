@@ -32,13 +32,15 @@ struct Instruction {
     operation: Operation,
     slot: u8,
     cp: u8,
-    /// Where the key image is; null: in `image`.
+    /// Where the key image is, in the block or in [`InFlight::images`].
     key: *const u8,
-    image: [u8; MAX_KEY_BYTES as usize],
     hash: u64,
     /// Its row, when it is found.
     row: Option<RowPtr>,
     answered: bool,
+    layout: Layout,
+    /// Its number among the transaction's DB instructions.
+    number: usize,
     /// Parts of the row that the procedure will touch, and those that it will write.
     parts: (u64, u64),
 }
@@ -47,6 +49,11 @@ struct Instruction {
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     instructions: Vec<Instruction>,
+    /// Key images that are no arguments. Boxes stay where they are.
+    #[expect(clippy::vec_box, reason = "instructions keep the addresses")]
+    images: Vec<Box<[u8; MAX_KEY_BYTES as usize]>>,
+    /// How many of those are in use.
+    kept: usize,
     /// How many were issued since the transaction began.
     issued: usize,
     answers: Vec<Option<Answer>>,
@@ -67,7 +74,18 @@ impl InFlight {
     #[inline(always)]
     pub(super) fn clear(&mut self) {
         self.instructions.clear();
-        (self.issued, self.doomed) = (0, false);
+        (self.kept, self.issued, self.doomed) = (0, 0, false);
+    }
+
+    /// Keeps a key image until nothing is in flight and returns where.
+    fn keep_image(&mut self, image: &[u8]) -> *const u8 {
+        if self.kept == self.images.len() {
+            self.images.push(Box::default());
+        }
+        let kept = &mut self.images[self.kept];
+        self.kept += 1;
+        kept[..image.len()].copy_from_slice(image);
+        kept.as_ptr()
     }
 
     /// Whether the transaction has met a conflict that it was not told of.
@@ -104,24 +122,21 @@ impl Host for OptimisticHost<'_> {
             slot: request.slot,
             cp: request.cp,
             key: request.key,
-            image: [0; MAX_KEY_BYTES as usize],
             hash: 0,
             row: None,
             answered: false,
+            layout: Layout::of(table.schema()),
+            number: self.in_flight.issued,
             parts: (0, 0),
         };
         if self.registered.recipe.is_none() {
             // A key that is no argument may be overwritten before the look-up.
-            let length = table.key_format().image_bytes();
-            // SAFETY: the interpreter passes a key image in the block, which is as long as the table's keys.
-            instruction.image[..length].copy_from_slice(unsafe { std::slice::from_raw_parts(request.key, length) });
-            instruction.key = std::ptr::null();
+            instruction.key = self.in_flight.keep_image(instruction.key(table).1);
         }
         instruction.hash = instruction.key(table).0.hash();
         if self.interleave {
             table.prefetch(instruction.hash);
         }
-        instruction.parts.0 = self.in_flight.issued as u64;
         self.in_flight.issued += 1;
         self.in_flight.instructions.push(instruction);
         self.in_flight.answers[usize::from(request.cp)] = None;
@@ -145,14 +160,10 @@ impl Host for OptimisticHost<'_> {
 impl Instruction {
     /// Its key, and the key's image.
     #[inline(always)]
-    fn key(&self, table: &Table) -> (Key, &[u8]) {
+    fn key<'a>(&self, table: &Table) -> (Key, &'a [u8]) {
         let format = table.key_format();
-        let image = if self.key.is_null() {
-            &self.image[..format.image_bytes()]
-        } else {
-            // SAFETY: the interpreter passed a key image among the arguments, which nobody changes while it runs.
-            unsafe { std::slice::from_raw_parts(self.key, format.image_bytes()) }
-        };
+        // SAFETY: the interpreter passed a key image; arguments are never written, and what is none was kept.
+        let image = unsafe { std::slice::from_raw_parts(self.key, format.image_bytes()) };
         (format.encode(image), image)
     }
 }
@@ -194,6 +205,7 @@ impl OptimisticHost<'_> {
             }
         }
         self.in_flight.instructions.clear();
+        self.in_flight.kept = 0;
         Answer::Ready(0)
     }
 
@@ -214,11 +226,10 @@ impl OptimisticHost<'_> {
                 Err(_) => return Err(abort::OUT_OF_MEMORY),
             },
         };
-        let layout = Layout::of(table.schema());
-        let number = instruction.parts.0 as usize;
+        let (layout, number) = (instruction.layout, instruction.number);
         instruction.row = Some(row);
-        // SAFETY: the block is one of the procedure's, whose DB instructions are issued in the recipe's order.
         instruction.parts = match &self.registered.recipe {
+            // SAFETY: the block is one of the procedure's, whose DB instructions are issued in the recipe's order.
             Some(recipe) => unsafe { parts(recipe, number, self.block, layout) },
             None if matches!(instruction.operation, Operation::Search | Operation::Update) => {
                 (layout.all(), layout.all())
@@ -239,7 +250,7 @@ impl OptimisticHost<'_> {
         let row = instruction.row.expect("it was found");
         let (parts, written) = instruction.parts;
         let transaction = &mut *self.transaction;
-        let number = transaction.read(row, Layout::of(table.schema()), parts)?;
+        let number = transaction.read(row, instruction.layout, parts)?;
         let exists = transaction.entry(number).exists();
         Ok(match instruction.operation {
             Operation::Search if exists => Answer::Ready(transaction.open(number, 0)),
