@@ -23,6 +23,7 @@ pub mod deterministic_queue;
 pub mod exclusive;
 mod ghosts;
 mod host_engine;
+mod lines;
 pub mod optimistic;
 pub mod recipe;
 pub mod registry;

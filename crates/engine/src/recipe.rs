@@ -16,6 +16,8 @@ use lockwork_procedure::isa::{Instruction, Opcode, SIGNED};
 use lockwork_procedure::key::{Key, mix};
 use lockwork_storage::Table;
 
+pub use crate::lines::Lines;
+
 /// One access.
 #[derive(Debug)]
 struct Step {
@@ -42,56 +44,6 @@ struct Piece {
     access: u16,
     write: bool,
     index: Index,
-}
-
-/// Lines to prefetch, collected first and prefetched together.
-///
-/// A prefetch leaves the processor's reorder window only when its address is translated, and a walk of the page
-/// table takes about as long as a hundred instructions. So prefetches overlap only if they stand close together.
-///
-/// Long rows are the exception: hundreds of lines at once would only stand in line for memory while the processor
-/// waits. They are [left](Self::fetch_short) to be fetched little by little between the copies of the transactions
-/// before.
-#[derive(Debug, Default)]
-pub struct Lines {
-    lines: Vec<u64>,
-    /// How many were fetched already.
-    done: usize,
-}
-
-impl Lines {
-    /// More lines than this are fetched little by little.
-    const SHORT: usize = 64;
-
-    /// Adds a line.
-    #[inline(always)]
-    pub fn push(&mut self, line: u64) {
-        self.lines.push(line);
-    }
-
-    /// Prefetches all lines that were added.
-    #[inline(always)]
-    pub fn fetch(&mut self) {
-        self.lines[self.done..].iter().for_each(|&line| prefetch(line as *const u8));
-        self.lines.clear();
-        self.done = 0;
-    }
-
-    /// Prefetches all lines, if they are few.
-    #[inline(always)]
-    pub fn fetch_short(&mut self) {
-        if self.lines.len() <= Self::SHORT {
-            self.fetch();
-        }
-    }
-
-    /// Prefetches as many of the lines as `bytes` fill.
-    #[inline(always)]
-    fn fetch_some(&mut self, bytes: u32) {
-        let end = self.lines.len().min(self.done + bytes as usize / 64);
-        self.lines[self.done..end].iter().for_each(|&line| prefetch(line as *const u8));
-        self.done = end;
-    }
 }
 
 /// An argument times a constant, or zero, read without a branch.
@@ -344,6 +296,13 @@ impl Recipe {
         self.steps.is_empty()
     }
 
+    /// The table of access `number`.
+    #[inline(always)]
+    #[must_use]
+    pub fn table(&self, number: usize) -> &Table {
+        &self.steps[number].table
+    }
+
     /// Whether its moves are all that the procedure does, once every row exists and [`Self::passes`] is true.
     #[inline(always)]
     #[must_use]
@@ -511,6 +470,21 @@ impl Recipe {
             }
         }
         true
+    }
+
+    /// Calls `f` with the moves of access `number`: where the piece of the row begins, where that of the block, and its
+    /// length.
+    ///
+    /// # Safety
+    /// The recipe is [complete](Self::is_complete), and the block [passes](Self::passes).
+    #[inline(always)]
+    pub unsafe fn moves(&self, number: usize, block: *const u8, mut f: impl FnMut(usize, usize, usize)) {
+        // SAFETY: step and moves are of one recipe; what passes moves inside row and block.
+        unsafe {
+            for piece in part(&self.moves, &self.steps[number].moves) {
+                f(piece.start(block) as usize, piece.block_offset as usize, piece.length as usize);
+            }
+        }
     }
 
     /// Makes the moves of access `number`.

@@ -52,6 +52,17 @@ impl RowPtr {
         Self(unsafe { NonNull::new_unchecked(start) })
     }
 
+    /// The row at this address.
+    ///
+    /// # Safety
+    /// [`Self::as_ptr`] of a row gave it, and that row's table outlives every use of the result.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn from_address(address: u64) -> Self {
+        // SAFETY: as the caller's.
+        unsafe { Self::new(address as usize as *mut u8) }
+    }
+
     /// The first byte of the row, header included: column offsets count from here.
     #[inline(always)]
     #[must_use]

@@ -111,6 +111,34 @@ impl Layout {
         unsafe { self.load(row, copy, start, (offset + length).next_multiple_of(8)) }
     }
 
+    /// Copies a piece of a row to wherever it is wanted.
+    ///
+    /// # Safety
+    /// As [`Self::copy_in`]; the piece lies in the row behind its header, and `target` has room for it.
+    #[inline(always)]
+    pub(super) unsafe fn copy_piece(&self, row: *const u8, offset: usize, length: usize, target: *mut u8) {
+        let (mixed, end) = (self.mixed(), offset + length);
+        let whole = offset.is_multiple_of(8) && length.is_multiple_of(8) && !(offset..end).contains(&mixed);
+        let mut at = offset;
+        // SAFETY: as the caller's; rows are whole lines.
+        unsafe {
+            while whole && at < end {
+                let word = AtomicU64::from_ptr(row.add(at).cast_mut().cast()).load(Ordering::Relaxed);
+                target.add(at - offset).cast::<u64>().write_unaligned(word);
+                at += 8;
+            }
+            while at < end {
+                let (word, skip) = (at & !7, at & 7);
+                let mut bytes = [0_u64];
+                self.load(row, bytes.as_mut_ptr().cast::<u8>().wrapping_sub(word), word, word + 8);
+                let length = (8 - skip).min(end - at);
+                let from = bytes.as_ptr().cast::<u8>().add(skip);
+                target.add(at - offset).copy_from_nonoverlapping(from, length);
+                at += length;
+            }
+        }
+    }
+
     /// Writes the values among parts of a row from its copy.
     ///
     /// # Safety
@@ -134,19 +162,24 @@ impl Layout {
         });
     }
 
+    /// The word in which the key ends and the values begin, if they do so inside a word.
+    #[inline(always)]
+    fn mixed(&self) -> usize {
+        if self.values.is_multiple_of(8) { usize::MAX } else { self.values() & !7 }
+    }
+
     /// # Safety
     /// As [`Self::copy_in`]; `start` and `end` are multiples of eight in the row, behind its header.
     #[inline(always)]
     unsafe fn load(&self, row: *const u8, copy: *mut u8, start: usize, end: usize) {
-        // The word in which the key ends and the values begin, if they do so inside a word.
-        let mixed = if self.values.is_multiple_of(8) { usize::MAX } else { self.values() & !7 };
+        let mixed = self.mixed();
         // SAFETY: as the caller's.
         unsafe {
             if (start..end).contains(&mixed) {
                 load_words(row, copy, start, mixed);
                 for offset in mixed..mixed + 8 {
                     let byte = AtomicU8::from_ptr(row.add(offset).cast_mut()).load(Ordering::Relaxed);
-                    copy.add(offset).write(byte);
+                    copy.wrapping_add(offset).write(byte);
                 }
                 load_words(row, copy, mixed + 8, end);
             } else {
@@ -167,7 +200,7 @@ unsafe fn load_words(row: *const u8, copy: *mut u8, start: usize, end: usize) {
         // SAFETY: as the caller's.
         unsafe {
             let word = AtomicU64::from_ptr(row.add(offset).cast_mut().cast()).load(Ordering::Relaxed);
-            copy.add(offset).cast::<u64>().write(word);
+            copy.wrapping_add(offset).cast::<u64>().write(word);
         }
         offset += 8;
     }

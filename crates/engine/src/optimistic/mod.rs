@@ -3,7 +3,8 @@
 //!
 //! A transaction runs without a lock on private copies of the rows that it looks up (`copies.rs`). At its end it locks
 //! what it wrote, looks once more at everything that it read, and installs its copies if nothing has changed
-//! (`transaction.rs`); else it begins again. Readers write nothing that another core would have to fetch.
+//! (`transaction.rs`); else it begins again. Readers write nothing that another core would have to fetch, and what only
+//! copies from rows needs no copies of them (`reader.rs`).
 //!
 //! **Keys without rows.** A look-up that finds nothing puts a *ghost* into the index, a row in state absent, whose word
 //! it validates like any other; so does an insert, which writes the ghost at commit. Two inserts of one key, or an
@@ -29,6 +30,7 @@
 
 mod copies;
 mod host;
+mod reader;
 mod transaction;
 mod worker;
 

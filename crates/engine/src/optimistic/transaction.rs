@@ -93,7 +93,7 @@ impl From<OutOfMemory> for Unread {
 pub(super) struct Transaction {
     arena: Arena,
     entries: Vec<Entry>,
-    /// Rows that scans went over, in whatever state, with their versions.
+    /// Rows that were read without a copy, and those that scans went over, in whatever state, with their versions.
     scanned: Vec<(RowPtr, u64)>,
     ranges: Vec<ScannedRange>,
     /// Keys that become ghosts if it commits.
@@ -220,6 +220,21 @@ impl Transaction {
         self.removed.note(table, hash, key);
     }
 
+    /// Reads a row by `load`, which makes no copy that could be written. Returns whether the row exists.
+    ///
+    /// # Errors
+    /// [`Unread::Busy`].
+    #[inline(always)]
+    pub(super) fn look(&mut self, row: RowPtr, mut load: impl FnMut()) -> Result<bool, Unread> {
+        let load = || {
+            load();
+            is_live(row)
+        };
+        let (tid, live) = tid::read(row.word(), TRIES, load).map_err(|Conflict| Unread::Busy)?;
+        self.scanned.push((row, tid));
+        Ok(live)
+    }
+
     /// Goes over the rows from key `from` on as the transaction sees them and calls `f` with each of the first `limit`
     /// that exist: bytes `source` (offset, length) of it are good.
     ///
@@ -303,7 +318,8 @@ impl Transaction {
     /// What it read is no state that the database was in.
     #[inline(always)]
     pub(super) fn place(&mut self, tables: &[Arc<Table>]) -> Result<u64, Conflict> {
-        if (self.entries.len() > 1 || !self.ranges.is_empty()) && !self.validate(tables, false) {
+        let looked_at = self.entries.len() + self.scanned.len();
+        if (looked_at > 1 || !self.ranges.is_empty()) && !self.validate(tables, false) {
             return Err(Conflict);
         }
         let met = self.entries.iter().map(|entry| entry.tid).max().unwrap_or(0);
@@ -381,7 +397,8 @@ impl Transaction {
     #[inline(always)]
     fn validate(&self, tables: &[Arc<Table>], locked: bool) -> bool {
         let entry = |entry: &Entry| (locked && entry.writes()) || tid::is_current(entry.row.word(), entry.tid);
-        self.entries.iter().all(entry) && (self.ranges.is_empty() || self.validate_scans(tables, locked))
+        self.entries.iter().all(entry)
+            && (self.scanned.is_empty() && self.ranges.is_empty() || self.validate_scans(tables, locked))
     }
 
     #[inline(never)]

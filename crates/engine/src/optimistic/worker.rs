@@ -17,11 +17,13 @@ use lockwork_procedure::block::{Status, abort};
 use lockwork_procedure::interpreter::{Context, Stop, run};
 
 use super::host::{InFlight, OptimisticHost};
+use super::reader::{self, Reader};
 use super::transaction::Transaction;
 use crate::contract::{Interleave, Options, Tally};
 use crate::exclusive::{BLOCK_TOO_SHORT, UNKNOWN_PROCEDURE, answer_abort, close};
 use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
+use crate::recipe::Lines;
 use crate::registry::Registered;
 use crate::team::wait_until;
 
@@ -75,6 +77,7 @@ struct Slot {
     registers: Vec<i64>,
     transaction: Transaction,
     in_flight: InFlight,
+    reader: Reader,
     retries: u32,
     /// Turns to sit out.
     turns: u32,
@@ -89,6 +92,7 @@ impl Default for Slot {
             registers: Vec::new(),
             transaction: Transaction::default(),
             in_flight: InFlight::default(),
+            reader: Reader::default(),
             retries: 0,
             turns: 0,
         }
@@ -101,6 +105,7 @@ pub(super) struct Worker {
     slots: Vec<Slot>,
     /// A CP window; what is in flight is kept in the slot.
     cps: Vec<()>,
+    lines: Lines,
     pub(super) ghosts: Ghosts,
     pub(super) tally: Tally,
 }
@@ -168,6 +173,7 @@ impl Worker {
                     let slot = &mut self.slots[number];
                     (slot.index, slot.procedure, slot.context) = (Some(index), procedure, Context::at(0));
                     (slot.retries, slot.turns) = (0, 0);
+                    slot.reader.clear();
                     return true;
                 }
                 Some(_) => BLOCK_TOO_SHORT,
@@ -182,22 +188,30 @@ impl Worker {
     /// Runs one transaction as far as it comes. Returns whether its slot is free again.
     #[inline(always)]
     fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, interleave: bool) -> bool {
-        let Self { slots, cps, ghosts, tally } = self;
+        let Self { slots, cps, lines, ghosts, tally } = self;
         let slot = &mut slots[number];
         let index = slot.index.expect("the slot is taken");
         let registered = &**shared.core.registry.get(slot.procedure).expect("it was taken with its procedure");
         let block = shared.start.wrapping_add(index * shared.stride);
-        let mut host = OptimisticHost {
-            registered,
-            block,
-            interleave,
-            transaction: &mut slot.transaction,
-            in_flight: &mut slot.in_flight,
-            ghosts,
+        let mut step = reader::Step::Left;
+        if let Some(recipe) = reader::recipe(registered).filter(|_| !slot.reader.has_left()) {
+            // SAFETY: the block is this worker's.
+            step = unsafe { slot.reader.step(recipe, block, interleave, &mut slot.transaction, lines) };
+            if step == reader::Step::Left {
+                wipe(registered, block);
+            }
+        }
+        let stop = match step {
+            reader::Step::Waiting => Stop::Waiting,
+            reader::Step::Done => Stop::Committed,
+            reader::Step::Left => {
+                let (transaction, in_flight) = (&mut slot.transaction, &mut slot.in_flight);
+                let mut host = OptimisticHost { registered, block, interleave, transaction, in_flight, ghosts };
+                // SAFETY: the windows are wide enough, the block is this worker's, and the host answers with copies of
+                // rows, which are the transaction's own until it ends.
+                unsafe { run(&registered.program, &mut slot.context, &mut slot.registers, cps, block, &mut host) }
+            }
         };
-        // SAFETY: the windows are wide enough, the block is this worker's, and the host answers with copies of rows,
-        // which are the transaction's own until it ends.
-        let stop = unsafe { run(&registered.program, &mut slot.context, &mut slot.registers, cps, block, &mut host) };
         let sequence = shared.core.first_sequence + index as u64;
         let tables = &registered.tables;
         let placed = match stop {
@@ -248,14 +262,20 @@ impl Worker {
     }
 }
 
+/// Takes back what an attempt left in results and scratch: it must not shine through the next one.
+#[cold]
+fn wipe(registered: &Registered, block: *mut u8) {
+    let start = registered.results.0;
+    // SAFETY: the block is this worker's and at least as long as its procedure's layout.
+    unsafe { block.add(start).write_bytes(0, registered.block_bytes - start) };
+}
+
 /// Prepares a slot whose transaction met a conflict for its next attempt.
 #[cold]
 fn begin_again(registered: &Registered, slot: &mut Slot, block: *mut u8) {
-    let start = registered.results.0;
-    // What the attempt left in results and scratch must not shine through the next one.
-    // SAFETY: the block is this worker's and at least as long as its procedure's layout.
-    unsafe { block.add(start).write_bytes(0, registered.block_bytes - start) };
+    wipe(registered, block);
     slot.context = Context::at(0);
+    slot.reader.clear();
     // The first time it is enough to look at what the other one left.
     slot.turns = if slot.retries == 1 { 0 } else { (1 << slot.retries.min(6)).min(MOST_TURNS) };
 }
