@@ -222,18 +222,28 @@ fn rows_of_every_shape_come_and_go_whole() {
                  loadr r2, r1[t.small]\nstore r2, [small]\nloadr r2, r1[t.last]\nstore r2, [last]
                  copy [colour], r1[t.wide], {part}\ncommit"
             );
+        // Two rows at once, by copies alone: the short way.
+        let peek = head("peek")
+            + &format!(
+                "param part: u8\nresult small: bytes(1)\nresult colour: bytes({part})\nresult tail: bytes(3)
+                 load r3, [part]\ncheck r3, {most}\nsearch c0, t, [id]\nsearch c1, t, [other]\nret r1, c0\nret r2, c1
+                 copy [small], r1[t.small]\ncopy [colour], r2[t.wide], {part}\ncopy [tail], r1[t.wide + r3], 3\ncommit",
+                most = wide.min(255) - 2
+            );
         let renew = head("renew")
             + "remove c0, t, [id]\ninsert c1, t, [other]\nret c0\nret r1, c1, taken\nmov r2, 3\nstorer r2, r1[t.small]
                storer r2, r1[t.last]\ntaken:\ncommit";
         let images: Vec<Vec<u8>> = (0..3).map(image).collect();
         for options in every_way(3) {
-            let mut engines = engines(options, &schema, &images, &[&paint, &look, &renew]);
+            let mut engines = engines(options, &schema, &images, &[&paint, &look, &peek, &renew]);
+            let peek = engines[0].procedure(engines[0].procedure_id("peek").unwrap()).unwrap();
+            assert!(peek.recipe().is_some_and(|recipe| recipe.is_complete()), "it goes the long way");
             let mut random = Random(4);
             let stride = 512;
             for _ in 0..6 {
                 let mut batch = Batch::new(stride, 3_000).unwrap();
                 for _ in 0..3_000 {
-                    let name = ["paint", "look", "look", "renew"][random.below(4) as usize];
+                    let name = ["paint", "look", "peek", "peek", "renew"][random.below(5) as usize];
                     let id = engines[0].procedure_id(name).unwrap();
                     let registered = engines[0].procedure(id).unwrap();
                     let mut block = batch.push(id).unwrap();
