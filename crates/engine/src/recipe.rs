@@ -424,8 +424,8 @@ impl Recipe {
         }
     }
 
-    /// Calls `f` with each piece of its row that access `number` touches: where it begins, its length, and whether it is
-    /// written. Where the arguments fail a check before the piece is touched, it may begin anywhere.
+    /// Calls `f` with each piece of its row that access `number` touches: where it begins, its length, and whether it
+    /// is written. Where the arguments fail a check before the piece is touched, it may begin anywhere.
     ///
     /// # Safety
     /// `block` is a block of the procedure.

@@ -304,7 +304,8 @@ impl Table {
     }
 
     /// How many keys were ever put into the ordered index; zero in a table that has none. A key is counted before
-    /// [`Self::find`] gives its row: who acts on a row that was found has made sure that a scan which missed it can tell.
+    /// [`Self::find`] gives its row: who acts on a row that was found has made sure that a scan which missed it can
+    /// tell.
     #[inline]
     #[must_use]
     pub fn keys_ordered(&self) -> u64 {

@@ -4,8 +4,8 @@
 //! the *parts* that the procedure touches were copied. A part is a cache line; in rows of more than 64 lines it is as
 //! many lines as make 64 parts. So one word says which parts there are.
 //!
-//! Invariant: shared bytes are read and written by relaxed atomic operations only, each byte by operations of one width:
-//! words, except for the word in which the key ends and the values begin, whose bytes are taken one by one. (The index
+//! Invariant: shared bytes are read and written by relaxed atomic operations only, each byte by operations of one
+//! width: words, except for the word in which the key ends and the values begin, whose bytes are taken one by one. (The index
 //! reads keys while values are written; keys never change.) A copy that met a writer is a mixture, which the TID word
 //! tells.
 //!
