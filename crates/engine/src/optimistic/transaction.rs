@@ -254,7 +254,7 @@ impl Transaction {
         let (keys, start) = (table.keys_ordered(), self.scanned.len());
         let (mut left, mut unread) = (limit, None);
         if left > 0 {
-            table.scan_all(&from, |row| {
+            table.scan_all(&from, limit, source.0..source.0 + source.1, |row| {
                 match self.scan_row(row, layout, parts, copy, source) {
                     Ok(None) => {}
                     Ok(Some(row)) => {
@@ -425,7 +425,7 @@ impl Transaction {
     fn scan_again(&self, range: &ScannedRange, table: &Table) -> bool {
         let mut before = self.scanned[range.start..range.end].iter().map(|(row, _)| *row).peekable();
         let mut same = true;
-        table.scan_all(&range.from, |row| {
+        table.scan_all(&range.from, range.end - range.start, 0..0, |row| {
             if before.next_if_eq(&row).is_none() {
                 same = match self.find(row) {
                     // Looked up after the scan, and absent then too; that it still is has been validated.

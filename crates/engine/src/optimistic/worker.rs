@@ -20,7 +20,7 @@ use super::host::{InFlight, OptimisticHost};
 use super::reader::{self, Reader};
 use super::transaction::Transaction;
 use crate::contract::{Interleave, Options, Tally};
-use crate::exclusive::{BLOCK_TOO_SHORT, UNKNOWN_PROCEDURE, answer_abort, close};
+use crate::exclusive::{answer_abort, close};
 use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
 use crate::recipe::Lines;
@@ -176,8 +176,8 @@ impl Worker {
                     slot.reader.clear();
                     return true;
                 }
-                Some(_) => BLOCK_TOO_SHORT,
-                None => UNKNOWN_PROCEDURE,
+                Some(_) => abort::BLOCK_TOO_SHORT,
+                None => abort::UNKNOWN_PROCEDURE,
             };
             // SAFETY: this worker has taken the block.
             unsafe { close(block, Status::Failed, code, shared.core.first_sequence + index as u64, 0) };
