@@ -98,8 +98,19 @@ pub type Lookup<'a> = dyn FnMut(&str) -> Option<(u32, Procedure)> + 'a;
 /// Calls what it is given for every row of the database: table name, row image (the row after its header).
 pub type Export<'a> = dyn FnMut(&mut dyn FnMut(&str, &[u8])) + 'a;
 
+/// Whether calls that have run can run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// No: they insert keys that exist by then.
+    Never,
+    /// Yes, but [`Workload::check`] has to have observed what every run of every batch did.
+    Observed,
+    /// Yes; observing the last run of each batch is enough.
+    Freely,
+}
+
 /// A workload; see the module. The order of use is: create [`Self::schemas`], load every [`Self::row_image`], register
-/// [`Self::sources`], [`Self::bind`], then [`Self::fill`] and run batches, then check.
+/// [`Self::sources`], [`Self::bind`], then [`Self::fill`], run and [`Self::observe`] batches, then check.
 pub trait Workload: Send {
     /// Its name, as on the command line.
     fn name(&self) -> String;
@@ -141,8 +152,18 @@ pub trait Workload: Send {
     /// Bytes of rows that a transaction reads and writes, on average, keys not counted.
     fn payload_bytes(&self) -> u32;
 
-    /// How many rows the committed transactions of a batch inserted.
-    fn committed_inserts(&self, batch: &Batch) -> u64;
+    /// Rows that a transaction looks up, inserts, removes or scans, on average, rounded.
+    fn accesses(&self) -> u32;
+
+    /// Rows by which a transaction makes table number `table` grow, on average.
+    fn growth(&self, table: usize) -> f64;
+
+    /// Whether the same batches can run again.
+    fn repeat(&self) -> Repeat;
+
+    /// Learns what a completed batch did, for [`Self::check`]. To be called once for every run of every batch, or as
+    /// [`Self::repeat`] says.
+    fn observe(&mut self, batch: &Batch);
 
     /// Checks the results of the committed transactions of a batch, and says how many values it looked at.
     ///
@@ -150,12 +171,11 @@ pub trait Workload: Send {
     /// [`WorkloadError::Violation`] names the first wrong one.
     fn check_results(&self, batch: &Batch) -> Result<u64, WorkloadError>;
 
-    /// Checks the whole contents, when nothing is in flight, and says in words what holds. `committed_inserts` is the
-    /// sum of [`Self::committed_inserts`] over all batches.
+    /// Checks the whole contents, when nothing is in flight and everything was observed, and says in words what holds.
     ///
     /// # Errors
     /// [`WorkloadError::Violation`] names the first thing that is wrong.
-    fn check(&mut self, export: &mut Export<'_>, committed_inserts: u64) -> Result<String, WorkloadError>;
+    fn check(&mut self, export: &mut Export<'_>) -> Result<String, WorkloadError>;
 }
 
 /// An option that is not possible.

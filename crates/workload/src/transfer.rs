@@ -12,7 +12,7 @@ use lockwork_procedure::schema::{ColumnType, TableSchema};
 
 use crate::random::Random;
 use crate::zipf::{Chooser, Distribution, check_theta};
-use crate::{Export, Lookup, Workload, WorkloadError, refuse, within};
+use crate::{Export, Lookup, Repeat, Workload, WorkloadError, refuse, within};
 
 /// What transfers are to be like.
 #[derive(Clone, Debug, PartialEq)]
@@ -274,9 +274,19 @@ impl Workload for Transfer {
         (32.0 * (1.0 - self.config.audit) + 8.0 * self.config.audit).round() as u32
     }
 
-    fn committed_inserts(&self, _: &Batch) -> u64 {
-        0
+    fn accesses(&self) -> u32 {
+        2
     }
+
+    fn growth(&self, _: usize) -> f64 {
+        0.0
+    }
+
+    fn repeat(&self) -> Repeat {
+        Repeat::Freely
+    }
+
+    fn observe(&mut self, _: &Batch) {}
 
     fn check_results(&self, batch: &Batch) -> Result<u64, WorkloadError> {
         let Some(bound) = self.bound else { return Ok(0) };
@@ -302,7 +312,7 @@ impl Workload for Transfer {
         Ok(values)
     }
 
-    fn check(&mut self, export: &mut Export<'_>, _: u64) -> Result<String, WorkloadError> {
+    fn check(&mut self, export: &mut Export<'_>) -> Result<String, WorkloadError> {
         let accounts = self.config.accounts;
         let mut seen = vec![0_u64; (accounts as usize).div_ceil(64)];
         let (mut rows, mut total) = (0_u64, 0_i128);
@@ -407,7 +417,7 @@ mod tests {
         put(&mut rows[3], 8, 1500);
         put(&mut rows[4], 8, 500);
         let mut check = |rows: &[Vec<u8>]| {
-            transfer.check(&mut |each| rows.iter().for_each(|row| each("accounts", row)), 0).map_err(|e| e.to_string())
+            transfer.check(&mut |each| rows.iter().for_each(|row| each("accounts", row))).map_err(|e| e.to_string())
         };
         assert!(check(&rows).unwrap().contains("hold 100000 together"));
         put(&mut rows[4], 8, 501);

@@ -8,8 +8,8 @@ use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options}
 use lockwork_memory::Pages;
 use lockwork_workload::properties::{Properties, YcsbRun, parse};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
-use lockwork_workload::ycsb::{Kind, ReadScope, Ycsb, YcsbConfig};
-use lockwork_workload::{Workload, WorkloadError};
+use lockwork_workload::ycsb::{ReadScope, Ycsb, YcsbConfig};
+use lockwork_workload::{Repeat, Workload, WorkloadError};
 use serde_json::json;
 
 use super::progress::Live;
@@ -249,16 +249,10 @@ type Make = Box<dyn Fn() -> Result<Box<dyn Workload>, Failure>>;
 
 /// The workload that was asked for: how to make it afresh for every engine, its plan, and its effective parameters.
 fn workload(arguments: &Arguments, ycsb: Option<YcsbRun>) -> Result<(Make, Plan, String), Failure> {
-    let (make, operations, inserts, count): (Make, u32, f64, Option<u64>) = if let Some(run) = ycsb {
+    let (make, count): (Make, Option<u64>) = if let Some(run) = ycsb {
         let config = run.config;
-        let (operations, inserts) = (config.operations, config.share(Kind::Insert));
-        let count = run.operation_count.map(|wanted| wanted.div_ceil(u64::from(operations)).max(1));
-        (
-            Box::new(move || Ok(Box::new(Ycsb::new(config.clone()).map_err(Failure::usage)?))),
-            operations,
-            inserts * f64::from(operations),
-            count,
-        )
+        let count = run.operation_count.map(|wanted| wanted.div_ceil(u64::from(config.operations)).max(1));
+        (Box::new(move || Ok(Box::new(Ycsb::new(config.clone()).map_err(Failure::usage)?))), count)
     } else {
         let default = TransferConfig::default();
         let config = TransferConfig {
@@ -269,9 +263,8 @@ fn workload(arguments: &Arguments, ycsb: Option<YcsbRun>) -> Result<(Make, Plan,
         };
         config.validate().map_err(refused)?;
         check_rows(&Transfer::schema(), config.accounts)?;
-        (Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(Failure::usage)?))), 2, 0.0, None)
+        (Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(Failure::usage)?))), None)
     };
-    let repeatable = inserts == 0.0;
     let first = make()?;
     let stride = (first.block_bytes() as usize).next_multiple_of(64);
     let most = (PASS_BYTES / stride).clamp(1, 2_000_000);
@@ -291,22 +284,25 @@ fn workload(arguments: &Arguments, ycsb: Option<YcsbRun>) -> Result<(Make, Plan,
     }
     let time = Duration::from_secs_f64(arguments.time);
     let recycled = arguments.input == Source::Recycled;
-    if recycled && !repeatable {
-        return Err(Failure::usage("--input recycled is not possible for a workload that inserts: use prepared"));
+    if recycled && first.repeat() != Repeat::Freely {
+        let why = if first.repeat() == Repeat::Never { "inserts" } else { "checks what every call did" };
+        return Err(Failure::usage(format!(
+            "--input recycled is not possible for a workload that {why}: use prepared"
+        )));
     }
-    // Shares need not sum to one, so this counts too many inserts rather than too few.
-    let grown = (transactions as f64 * inserts) as u64;
     let schemas = first.schemas();
     let tables = schemas.iter().enumerate();
     // OpenCL engines keep tables on the host and on the device, whose memory may be the host's.
     let copies = 1 + u128::from(arguments.engine.iter().any(|name| name.starts_with("opencl")));
-    let rows: u128 = tables
-        .map(|(number, schema)| copies * table_bytes(schema, first.row_count(number).saturating_add(grown)))
-        .sum();
+    let rows = tables.map(|(number, schema)| {
+        let grown = (transactions as f64 * first.growth(number)) as u64;
+        copies * table_bytes(schema, first.row_count(number).saturating_add(grown))
+    });
+    let rows: u128 = rows.sum();
     // Recycled input keeps its calls beside the batches that it is made from.
     let calls = transactions as u128 * stride as u128 * if recycled { 2 } else { 1 };
     check_memory(&format!("the rows and {transactions} transactions"), rows + calls, "--txns or --records")?;
-    let plan = Plan { transactions, batch, time, warmup: 0, operations, repeatable, recycled, ahead: AHEAD };
+    let plan = Plan { transactions, batch, time, warmup: 0, recycled, ahead: AHEAD };
     Ok((make, plan, first.describe()))
 }
 

@@ -69,10 +69,10 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
     }
     let mut failed = Vec::new();
     let scenes = [
-        ("transfer", "Money between 100,000 accounts, some of them hot (theta 0.9)", transfer, 2, 400_000),
-        ("ycsb-b", "YCSB B: 300,000 rows of 8 x 64 bytes, 95 % reads, theta 0.5", reads, 1, 600_000),
+        ("transfer", "Money between 100,000 accounts, some of them hot (theta 0.9)", transfer, 400_000),
+        ("ycsb-b", "YCSB B: 300,000 rows of 8 x 64 bytes, 95 % reads, theta 0.5", reads, 600_000),
     ];
-    for (name, title, make, operations, transactions) in scenes {
+    for (name, title, make, transactions) in scenes {
         print(&format!("\n{title}\n"))?;
         print(&format!("{:<20} {:>14} {:>10} {:>10}  checks\n", "engine", "txn/s", "p50 us", "p99 us"))?;
         let mut runs = Vec::new();
@@ -84,8 +84,6 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
                 batch: 16_384,
                 time: Duration::from_secs_f64(SECONDS),
                 warmup: 1,
-                operations,
-                repeatable: true,
                 recycled: false,
                 ahead: AHEAD,
             };
@@ -140,8 +138,6 @@ fn equivalent(kind: EngineKind, options: Options, make: Make<'_>) -> Result<Resu
         batch: 2000,
         time: Duration::ZERO,
         warmup: 0,
-        operations: 1,
-        repeatable: false,
         recycled: false,
         ahead: AHEAD,
     };

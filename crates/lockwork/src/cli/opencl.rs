@@ -98,8 +98,6 @@ impl Evaluation<'_> {
             batch,
             time: self.time,
             warmup: 1,
-            operations: 1,
-            repeatable: true,
             recycled: false,
             ahead,
         };

@@ -2,7 +2,7 @@
 //!
 //! All calls are made before the clock starts, as in HOBBES (section 3.2), so that what is measured is the engine. If
 //! the time is not over when the input is, the same batches run again; a workload that inserts rows runs once, because
-//! a second pass would insert the same keys.
+//! a second pass would insert the same keys. What a pass did is observed when its clock has stopped.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use lockwork_memory::bytes_resident;
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::{Batch, HEADER_BYTES};
 use lockwork_procedure::schema::TableSchema;
-use lockwork_workload::Workload;
+use lockwork_workload::{Repeat, Workload};
 
 use super::Failure;
 use super::chart::grouped;
@@ -34,10 +34,6 @@ pub(super) struct Plan {
     pub(super) time: Duration,
     /// Passes that are not counted, first.
     pub(super) warmup: usize,
-    /// Operations of a transaction.
-    pub(super) operations: u32,
-    /// Whether a pass can be repeated.
-    pub(super) repeatable: bool,
     /// Whether a few batches are used again and again, instead of all being prepared.
     pub(super) recycled: bool,
     /// Batches handed over before the first is taken back; [`AHEAD`] unless nothing is to overlap.
@@ -269,13 +265,15 @@ pub(super) fn run(
     progress("making calls");
     let mut input = Input::new(&*engine, &mut *workload, plan)?;
     engine.start()?;
-    let warmup = if plan.repeatable { plan.warmup } else { 0 };
+    let repeatable = workload.repeat() != Repeat::Never;
+    let warmup = if repeatable { plan.warmup } else { 0 };
     for _ in 0..warmup {
         pass(&mut *engine, &mut input, plan.ahead)?;
+        input.batches().iter().for_each(|batch| workload.observe(batch));
     }
     let mut passes: Vec<Pass> = Vec::new();
     let mut spent = Duration::ZERO;
-    while passes.is_empty() || (plan.repeatable && spent < plan.time) {
+    while passes.is_empty() || (repeatable && spent < plan.time) {
         if let Some(last) = passes.last() {
             let rate = plan.transactions as f64 / last.elapsed.as_secs_f64();
             progress(&format!("{:>14} txn/s, running for {:.1} s", grouped(rate), spent.as_secs_f64()));
@@ -283,6 +281,7 @@ pub(super) fn run(
             progress("running");
         }
         let done = pass(&mut *engine, &mut input, plan.ahead)?;
+        input.batches().iter().for_each(|batch| workload.observe(batch));
         spent += done.elapsed;
         passes.push(done);
     }
@@ -312,7 +311,7 @@ pub(super) fn run(
     Ok(Run {
         engine: engine.name().to_string(),
         throughput_txn_per_s: rate,
-        accesses_per_s: rate * f64::from(plan.operations),
+        accesses_per_s: rate * f64::from(workload.accesses()),
         latency_us: Latency::of(passes.iter().flat_map(|pass| pass.latencies.clone()).collect()),
         transactions: tally.transactions(),
         committed: tally.committed,
@@ -363,16 +362,14 @@ fn device_run(passes: &[Pass]) -> Option<DeviceRun> {
     })
 }
 
-/// Results of the last pass and contents of the database.
+/// Checks results of the last pass and contents of the database.
 fn verify(engine: &dyn Engine, workload: &mut dyn Workload, batches: &[Batch]) -> Result<String, String> {
-    let mut inserts = 0;
     for batch in batches {
         workload.check_results(batch).map_err(|error| error.to_string())?;
-        inserts += workload.committed_inserts(batch);
     }
     let mut refused = None;
     let mut export = |row: &mut dyn FnMut(&str, &[u8])| refused = engine.export(row).err();
-    let words = workload.check(&mut export, inserts).map_err(|error| error.to_string())?;
+    let words = workload.check(&mut export).map_err(|error| error.to_string())?;
     match refused {
         Some(error) => Err(error.to_string()),
         None => Ok(words),

@@ -24,7 +24,7 @@ use shape::{Declaration, Shape};
 use crate::random::{Random, mix};
 use crate::value::write_value;
 use crate::zipf::Chooser;
-use crate::{Export, Lookup, Workload, WorkloadError};
+use crate::{Export, Lookup, Repeat, Workload, WorkloadError};
 
 /// Where the arguments and results of one operation lie, in bytes from the start of the block.
 #[derive(Clone, Debug)]
@@ -65,7 +65,10 @@ pub struct Ycsb {
     block_bytes: u32,
     random: Random,
     chooser: Chooser,
+    /// Keys that were given to calls.
     inserted: u64,
+    /// Rows that observed calls inserted.
+    committed_inserts: u64,
 }
 
 impl Ycsb {
@@ -101,6 +104,7 @@ impl Ycsb {
             bound: Vec::new(),
             by_id: HashMap::new(),
             inserted: 0,
+            committed_inserts: 0,
             config,
             shapes,
             by_counts,
@@ -283,17 +287,30 @@ impl Workload for Ycsb {
         (mean * f64::from(self.config.operations)).round() as u32
     }
 
-    fn committed_inserts(&self, batch: &Batch) -> u64 {
+    fn accesses(&self) -> u32 {
+        self.config.operations
+    }
+
+    fn growth(&self, _: usize) -> f64 {
+        // Shares need not sum to one, so this counts too many inserts rather than too few.
+        self.config.share(Kind::Insert) * f64::from(self.config.operations)
+    }
+
+    fn repeat(&self) -> Repeat {
+        if self.config.share(Kind::Insert) > 0.0 { Repeat::Never } else { Repeat::Freely }
+    }
+
+    fn observe(&mut self, batch: &Batch) {
         let inserts = |id: u32| self.by_id.get(&id).map_or(0, |&place| self.bound[place].inserts);
         let committed = batch.blocks().filter(|block| block.status() == Some(Status::Committed));
-        committed.map(|block| inserts(block.procedure())).sum()
+        self.committed_inserts += committed.map(|block| inserts(block.procedure())).sum::<u64>();
     }
 
     fn check_results(&self, batch: &Batch) -> Result<u64, WorkloadError> {
         check::results(self, batch)
     }
 
-    fn check(&mut self, export: &mut Export<'_>, committed_inserts: u64) -> Result<String, WorkloadError> {
-        check::contents(self, export, committed_inserts)
+    fn check(&mut self, export: &mut Export<'_>) -> Result<String, WorkloadError> {
+        check::contents(self, export, self.committed_inserts)
     }
 }
