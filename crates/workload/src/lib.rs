@@ -11,14 +11,19 @@
 //! | [`zipf`] | skewed ranks after Gray et al. |
 //! | [`value`] | values that show when they were torn |
 //! | [`transfer`] | money between accounts: the total never changes |
+//! | [`smallbank`] | customers with two accounts each, six short transactions |
 //! | [`ycsb`] | the YCSB core workloads, with one or more operations a transaction |
 //! | [`properties`] | YCSB property files |
 //!
 //! Invariant: everything generated is a function of the configuration alone, seed included; the sizes of the batches
 //! matter only where a workload inserts rows, since new keys are used from the next [`Workload::fill`] on.
 
+mod fields;
 pub mod properties;
 pub mod random;
+pub mod smallbank;
+#[cfg(test)]
+mod testing;
 pub mod transfer;
 pub mod value;
 pub mod ycsb;

@@ -7,6 +7,7 @@ use lockwork_procedure::block::Batch;
 use lockwork_procedure::verified::Verified;
 use lockwork_procedure::verify::verify;
 use lockwork_workload::Workload;
+use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{ReadScope, Ycsb, YcsbConfig};
 
@@ -82,4 +83,12 @@ fn transfer_procedures_assemble_and_verify() {
     // A transfer decides by what it has read; an audit does not.
     assert_eq!(verified.iter().map(separable).collect::<Vec<_>>(), [false, true]);
     assert!(matches!(access_set(&verified[0]), AccessSet::Straight(_)));
+}
+
+#[test]
+fn smallbank_procedures_assemble_and_verify() {
+    let config = SmallbankConfig { accounts: 1000, ..SmallbankConfig::default() };
+    let verified = bring_up(&mut Smallbank::new(config).unwrap());
+    assert_eq!(verified.len(), 6);
+    assert!(verified.iter().all(|verified| matches!(access_set(verified), AccessSet::Straight(_))));
 }

@@ -7,14 +7,14 @@ use clap::{Args, ValueEnum};
 use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options};
 use lockwork_memory::Pages;
 use lockwork_workload::properties::{Properties, YcsbRun, parse};
-use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{ReadScope, Ycsb, YcsbConfig};
-use lockwork_workload::{Repeat, Workload, WorkloadError};
+use lockwork_workload::{Repeat, WorkloadError};
 use serde_json::json;
 
 use super::progress::Live;
 use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
+use super::workloads::{Make, NAMES, named};
 use super::{Failure, Outcome, alone, opencl, print};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
@@ -64,7 +64,7 @@ enum Source {
 // Without it the whole would count as an argument that was given.
 #[group(skip)]
 pub(super) struct Arguments {
-    /// ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory, copy, opencl
+    /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, locks, memory, copy, opencl
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, deterministic-queue, deterministic, opencl-deterministic,
     /// opencl-two-phase
@@ -76,12 +76,16 @@ pub(super) struct Arguments {
     /// Worker threads [default: threadcount of -P, or the cores; for memory 1]
     #[arg(long)]
     pub(super) threads: Option<usize>,
-    /// Rows, or accounts [default: the preset's; bionicdb: 300,000 a thread; for transfer and locks 1,000,000]
+    /// Rows; for transfer accounts, for smallbank customers [default: the preset's; bionicdb: 300,000 a thread; for
+    /// transfer, smallbank and locks 1,000,000]
     #[arg(long)]
     pub(super) records: Option<u64>,
     /// Skew, 0 to below 1 [default: 0.5, or zipfianconstant of -P]
     #[arg(long)]
     pub(super) theta: Option<f64>,
+    /// For smallbank: share of the choices that go to 100 hot customers, 0 to 1
+    #[arg(long)]
+    pub(super) hot: Option<f64>,
     /// Operations of a transaction
     #[arg(long)]
     ops: Option<u32>,
@@ -168,7 +172,8 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "opencl" => return opencl::bench_opencl(arguments),
         _ => {}
     }
-    let ycsb = if arguments.workload == "transfer" { None } else { Some(ycsb(arguments)?) };
+    let fixed = named(arguments)?;
+    let ycsb = if fixed.is_some() { None } else { Some(ycsb(arguments)?) };
     let options = options(arguments, ycsb.as_ref().and_then(|run| run.thread_count))?;
     let seed = ycsb.as_ref().map_or(arguments.seed(), |run| run.config.seed);
     let kinds = arguments.engine.iter().map(|name| match name.as_str() {
@@ -176,7 +181,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         name => name.parse::<EngineKind>().map_err(Failure::usage),
     });
     let kinds: Vec<EngineKind> = kinds.collect::<Result<_, _>>()?;
-    let (make, mut plan, description) = workload(arguments, ycsb)?;
+    let (make, mut plan, description) = workload(arguments, fixed, ycsb)?;
     plan.warmup = arguments.warmup;
     let settings = json!({
         "workload": arguments.workload, "effective": description, "threads": options.threads,
@@ -245,25 +250,19 @@ pub(super) fn device(arguments: &Arguments) -> Result<Option<u16>, Failure> {
     Ok(wanted.map(|wanted| lockwork_opencl::find(wanted)).transpose()?.map(|found| found.number))
 }
 
-type Make = Box<dyn Fn() -> Result<Box<dyn Workload>, Failure>>;
-
 /// The workload that was asked for: how to make it afresh for every engine, its plan, and its effective parameters.
-fn workload(arguments: &Arguments, ycsb: Option<YcsbRun>) -> Result<(Make, Plan, String), Failure> {
-    let (make, count): (Make, Option<u64>) = if let Some(run) = ycsb {
-        let config = run.config;
-        let count = run.operation_count.map(|wanted| wanted.div_ceil(u64::from(config.operations)).max(1));
-        (Box::new(move || Ok(Box::new(Ycsb::new(config.clone()).map_err(Failure::usage)?))), count)
-    } else {
-        let default = TransferConfig::default();
-        let config = TransferConfig {
-            accounts: arguments.records.unwrap_or(default.accounts),
-            theta: arguments.theta.unwrap_or(default.theta),
-            seed: arguments.seed(),
-            ..default
-        };
-        config.validate().map_err(refused)?;
-        check_rows(&Transfer::schema(), config.accounts)?;
-        (Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(Failure::usage)?))), None)
+fn workload(
+    arguments: &Arguments,
+    fixed: Option<Make>,
+    ycsb: Option<YcsbRun>,
+) -> Result<(Make, Plan, String), Failure> {
+    let (make, count): (Make, Option<u64>) = match (fixed, ycsb) {
+        (Some(make), _) => (make, None),
+        (None, Some(YcsbRun { config, operation_count, .. })) => {
+            let count = operation_count.map(|wanted| wanted.div_ceil(u64::from(config.operations)).max(1));
+            (Box::new(move || Ok(Box::new(Ycsb::new(config.clone()).map_err(Failure::usage)?))), count)
+        }
+        (None, None) => unreachable!("what is not named otherwise is YCSB, or was refused"),
     };
     let first = make()?;
     let stride = (first.block_bytes() as usize).next_multiple_of(64);
@@ -319,7 +318,8 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         let letter = name.strip_prefix("ycsb-").unwrap_or_default().chars();
         let (Some(letter @ 'a'..='f'), None) = (letter.clone().next(), letter.clone().nth(1)) else {
             return Err(Failure::usage(format!(
-                "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory, copy, opencl"
+                "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, locks, \
+                 memory, copy, opencl"
             )));
         };
         let config = match arguments.preset {
@@ -349,19 +349,6 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
     check_rows(&config.schema().map_err(Failure::usage)?, config.records)?;
     Ok(run)
 }
-
-/// What options of workloads are called on the command line.
-const NAMES: &[(&str, &str)] = &[
-    ("records", "--records"),
-    ("accounts", "--records"),
-    ("theta", "--theta"),
-    ("operations", "--ops"),
-    ("fields", "--fields"),
-    ("field_bytes", "-P fieldlength"),
-    ("min_scan", "-P minscanlength"),
-    ("max_scan", "-P maxscanlength"),
-    ("read", "-P readproportion"),
-];
 
 /// An error of a workload, in the words of this command.
 pub(super) fn refused(error: WorkloadError) -> Failure {

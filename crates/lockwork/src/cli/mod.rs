@@ -13,6 +13,7 @@ mod procedure;
 mod progress;
 mod report;
 mod run;
+mod workloads;
 
 use std::process::ExitCode;
 
@@ -61,7 +62,7 @@ enum Command {
     Doctor,
     /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
-    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, locks, memory, copy, opencl
+    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, locks, memory, copy, opencl
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),

@@ -33,6 +33,7 @@ const ENGINES: &[&str] = &[
 fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
     Some(match workload {
         "transfer" => [ENGINES, &[]],
+        "smallbank" => [ENGINES, &["hot"]],
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],
         "copy" => [&["device"], &["output", "out"]],

@@ -1,0 +1,71 @@
+//! The workloads of `lockwork bench` that have a name of their own, made from the options of the command line.
+//!
+//! YCSB is not among them: its property files are `bench.rs`'s affair.
+
+use lockwork_procedure::schema::TableSchema;
+use lockwork_workload::Workload;
+use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
+use lockwork_workload::transfer::{Transfer, TransferConfig};
+
+use super::Failure;
+use super::bench::{Arguments, refused};
+use super::run::check_rows;
+
+/// Makes a workload afresh, once for every engine.
+pub(super) type Make = Box<dyn Fn() -> Result<Box<dyn Workload>, Failure>>;
+
+/// What options of workloads are called on the command line.
+pub(super) const NAMES: &[(&str, &str)] = &[
+    ("records", "--records"),
+    ("accounts", "--records"),
+    ("theta", "--theta"),
+    ("hot", "--hot"),
+    ("hot_accounts", "100 of --records"),
+    ("operations", "--ops"),
+    ("fields", "--fields"),
+    ("field_bytes", "-P fieldlength"),
+    ("min_scan", "-P minscanlength"),
+    ("max_scan", "-P maxscanlength"),
+    ("read", "-P readproportion"),
+];
+
+/// Refuses tables of `rows` rows each that do not fit, before anything is computed for them.
+fn check_tables(schemas: &[TableSchema], rows: u64) -> Result<(), Failure> {
+    schemas.iter().try_for_each(|schema| check_rows(schema, rows))
+}
+
+/// How to make the workload that was asked for; `None` when it is none of these.
+pub(super) fn named(arguments: &Arguments) -> Result<Option<Make>, Failure> {
+    Ok(Some(match arguments.workload.as_str() {
+        "transfer" => transfer(arguments)?,
+        "smallbank" => smallbank(arguments)?,
+        _ => return Ok(None),
+    }))
+}
+
+fn transfer(arguments: &Arguments) -> Result<Make, Failure> {
+    let default = TransferConfig::default();
+    let config = TransferConfig {
+        accounts: arguments.records.unwrap_or(default.accounts),
+        theta: arguments.theta.unwrap_or(default.theta),
+        seed: arguments.seed(),
+        ..default
+    };
+    config.validate().map_err(refused)?;
+    check_tables(&[Transfer::schema()], config.accounts)?;
+    Ok(Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(refused)?))))
+}
+
+fn smallbank(arguments: &Arguments) -> Result<Make, Failure> {
+    let default = SmallbankConfig::default();
+    let config = SmallbankConfig {
+        accounts: arguments.records.unwrap_or(default.accounts),
+        theta: arguments.theta.unwrap_or(default.theta),
+        hot: arguments.hot.unwrap_or(default.hot),
+        seed: arguments.seed(),
+        ..default
+    };
+    config.validate().map_err(refused)?;
+    check_tables(&Smallbank::schemas(), config.accounts)?;
+    Ok(Box::new(move || Ok(Box::new(Smallbank::new(config.clone()).map_err(refused)?))))
+}
