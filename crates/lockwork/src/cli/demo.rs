@@ -143,8 +143,8 @@ fn equivalent(kind: EngineKind, options: Options, make: Make<'_>) -> Result<Resu
     };
     let (mut workload, mut same) = (make(10)?, make(10)?);
     let mut silent = |_: &str| {};
-    let mut engine = prepare(kind, options, &mut *workload, &mut silent)?;
-    let mut oracle = prepare(EngineKind::Serial, options, &mut *same, &mut silent)?;
+    let mut engine = prepare(kind, options, &mut *workload, plan.transactions, &mut silent)?;
+    let mut oracle = prepare(EngineKind::Serial, options, &mut *same, plan.transactions, &mut silent)?;
     for (number, batch) in input(&mut *workload, &plan)?.into_iter().enumerate() {
         engine.submit(batch).map_err(|refused| Failure::from(refused.error))?;
         let completed = engine.complete()?.expect("a batch was submitted");

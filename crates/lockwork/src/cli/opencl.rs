@@ -218,7 +218,7 @@ impl Evaluation<'_> {
     fn one_latency(&self, kind: EngineKind, blocks: usize) -> Result<f64, Failure> {
         let mut workload = self.ycsb('c', 0.1)?;
         let mut show = |what: &str| self.live.show(0, &format!("{kind}, latency: {what}"));
-        let mut engine = prepare(kind, self.options, &mut *workload, &mut show)?;
+        let mut engine = prepare(kind, self.options, &mut *workload, 0, &mut show)?;
         let repeats = if blocks == 1 { 20_000 } else { 8 };
         let mut times = Vec::new();
         let mut batch = Batch::new(workload.block_bytes(), blocks).map_err(Failure::usage)?;

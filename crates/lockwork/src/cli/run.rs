@@ -106,11 +106,12 @@ impl Input {
     }
 }
 
-/// An engine with the workload's tables, rows and procedures.
+/// An engine with the workload's tables, rows and procedures, and room for the rows that `transactions` calls insert.
 pub(super) fn prepare(
     kind: EngineKind,
     options: Options,
     workload: &mut dyn Workload,
+    transactions: usize,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Box<dyn Engine>, Failure> {
     let mut engine = create(kind, options)?;
@@ -119,7 +120,8 @@ pub(super) fn prepare(
     for (number, schema) in schemas.iter().enumerate() {
         let rows = workload.row_count(number);
         check_rows(schema, rows)?;
-        engine.create_table(schema.clone(), rows as usize).map_err(Failure::usage)?;
+        let grown = (transactions as f64 * workload.growth(number)) as usize;
+        engine.create_table(schema.clone(), rows as usize + grown).map_err(Failure::usage)?;
         for row in 0..rows {
             if row % 100_000 == 0 {
                 progress(&format!("loading {} {row} of {rows}", schema.name()));
@@ -260,8 +262,10 @@ pub(super) fn run(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Run, Failure> {
     let before = bytes_resident().unwrap_or(0);
-    let mut engine = prepare(kind, options, &mut *workload, progress)?;
+    let mut engine = prepare(kind, options, &mut *workload, plan.transactions, progress)?;
     let resident = bytes_resident().unwrap_or(0).saturating_sub(before);
+    let mut memory = lockwork_storage::TableMemory::default();
+    engine.with_database(&mut |database| memory = database.memory()).map_err(Failure::usage)?;
     progress("making calls");
     let mut input = Input::new(&*engine, &mut *workload, plan)?;
     engine.start()?;
@@ -300,8 +304,6 @@ pub(super) fn run(
         *aborts.entry(abort_name(code)).or_default() += count;
     }
     let sum = |of: fn(&Pass) -> u64| passes.iter().map(of).sum::<u64>();
-    let mut memory = lockwork_storage::TableMemory::default();
-    engine.with_database(&mut |database| memory = database.memory()).map_err(Failure::usage)?;
     let schemas = workload.schemas().into_iter().enumerate();
     let bytes = |schema: &TableSchema| -> u64 {
         schema.columns().iter().map(|column| u64::from(column.column_type.width())).sum()
