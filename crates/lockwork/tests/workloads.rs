@@ -1,12 +1,14 @@
 //! Every workload on every CPU engine: each call ends as in the engine's serial order replayed one after the other, the
 //! databases are the same afterwards, and the workload's own checks hold.
 
+mod common;
+
+use common::{prepared, submit};
 use lockwork_engine::replay::{compare_digests, replay};
-use lockwork_engine::{Engine, EngineKind, LockPolicy, Options, create};
-use lockwork_memory::Pages;
-use lockwork_procedure::assembly::assemble;
+use lockwork_engine::{Engine, EngineKind, LockPolicy};
 use lockwork_procedure::block::Batch;
 use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
+use lockwork_workload::tpcc::{Tpcc, TpccConfig};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
 use lockwork_workload::{Repeat, Workload, WorkloadError};
@@ -14,11 +16,22 @@ use lockwork_workload::{Repeat, Workload, WorkloadError};
 type Make = fn() -> Box<dyn Workload>;
 
 /// Each small, with many conflicts.
-const WORKLOADS: &[(&str, Make)] = &[("smallbank", smallbank), ("transfer", transfer), ("ycsb-e", ycsb)];
+const WORKLOADS: &[(&str, Make)] =
+    &[("smallbank", smallbank), ("tpcc", tpcc), ("tpcc-np", tpcc_np), ("transfer", transfer), ("ycsb-e", ycsb)];
 
 fn smallbank() -> Box<dyn Workload> {
     let config = SmallbankConfig { accounts: 200, balance: 20_000, hot: 0.5, hot_accounts: 5, ..Default::default() };
     Box::new(Smallbank::new(config).unwrap())
+}
+
+fn tpcc() -> Box<dyn Workload> {
+    let config = TpccConfig { districts: 3, customers: 40, items: 150, ..TpccConfig::standard(2) };
+    Box::new(Tpcc::new(config).unwrap())
+}
+
+fn tpcc_np() -> Box<dyn Workload> {
+    let config = TpccConfig { districts: 2, customers: 20, items: 100, ..TpccConfig::new_order_payment(2) };
+    Box::new(Tpcc::new(TpccConfig { remote_order: 0.15, rollback: 0.05, ..config }).unwrap())
 }
 
 fn transfer() -> Box<dyn Workload> {
@@ -29,49 +42,9 @@ fn ycsb() -> Box<dyn Workload> {
     Box::new(Ycsb::new(YcsbConfig { records: 500, theta: 0.9, ..YcsbConfig::hobbes('e').unwrap() }).unwrap())
 }
 
-/// An engine with the tables, rows and procedures of a workload.
-fn prepared(kind: EngineKind, policy: LockPolicy, workload: &mut dyn Workload) -> Box<dyn Engine> {
-    let options = Options { threads: 2, policy, pages: Pages::Plain, ..Options::default() };
-    let mut engine = create(kind, options).unwrap();
-    let schemas = workload.schemas();
-    let mut image = Vec::new();
-    for (table, schema) in schemas.iter().enumerate() {
-        engine.create_table(schema.clone(), workload.row_count(table) as usize).unwrap();
-        for row in 0..workload.row_count(table) {
-            workload.row_image(table, row, &mut image);
-            engine.load(schema.name(), &image).unwrap();
-        }
-    }
-    for (name, source) in workload.sources() {
-        let assembled = assemble(&source, schemas.as_slice()).unwrap_or_else(|error| panic!("{name}: {error}"));
-        engine.register(assembled.procedure).unwrap_or_else(|error| panic!("{error}"));
-    }
-    let mut lookup = |name: &str| {
-        let id = engine.procedure_id(name)?;
-        Some((id, engine.procedure(id)?.verified.procedure().clone()))
-    };
-    workload.bind(&mut lookup).unwrap();
-    engine
-}
-
-fn submit(engine: &mut dyn Engine, batch: Batch) {
-    engine.submit(batch).unwrap_or_else(|refused| panic!("{}", refused.error));
-}
-
-/// Checks the contents, with `change` made to every row on its way.
-fn check(
-    engine: &dyn Engine,
-    workload: &mut dyn Workload,
-    change: &mut dyn FnMut(&str, &mut Vec<u8>),
-) -> Result<String, WorkloadError> {
-    workload.check(&mut |each| {
-        let mut row = |table: &str, image: &[u8]| {
-            let mut image = image.to_vec();
-            change(table, &mut image);
-            each(table, &image);
-        };
-        engine.export(&mut row).unwrap();
-    })
+/// Checks the contents.
+fn check(engine: &dyn Engine, workload: &mut dyn Workload) -> Result<String, WorkloadError> {
+    workload.check(&mut |each| engine.export(each).unwrap())
 }
 
 #[test]
@@ -99,7 +72,7 @@ fn every_workload_is_serially_equivalent_on_every_engine() {
                     workload.observe(&completed.batch);
                 }
                 compare_digests(&*engine, &*oracle).unwrap_or_else(|error| panic!("{name} on {kind}: {error}"));
-                let checked = check(&*engine, &mut *workload, &mut |_, _| ());
+                let checked = check(&*engine, &mut *workload);
                 checked.unwrap_or_else(|error| panic!("{name} on {kind}, {policy:?}: {error}"));
             }
         }
@@ -122,7 +95,7 @@ fn two_thousand_transactions_pass_all_checks_twice_where_they_can_run_twice() {
             assert!(workload.check_results(&batch).unwrap() > 1000, "{name}");
             workload.observe(&batch);
         }
-        let words = check(&*engine, &mut *workload, &mut |_, _| ()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let words = check(&*engine, &mut *workload).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(!words.is_empty());
     }
 }

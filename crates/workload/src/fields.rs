@@ -11,6 +11,7 @@ use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::{Field, Procedure};
 use lockwork_procedure::schema::{Column, ColumnType, ROW_HEADER_BYTES, TableSchema};
 
+use crate::random::Random;
 use crate::{Lookup, WorkloadError};
 
 /// Where an integer lies, or an array of them, in bytes from the start of a block or a row image.
@@ -51,6 +52,14 @@ impl Place {
         bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
     }
 
+    /// Writes text, padded with zero bytes.
+    #[inline]
+    pub(crate) fn put_text(self, bytes: &mut [u8], text: &[u8]) {
+        let place = &mut bytes[self.at..self.at + self.column_type.width() as usize];
+        place.fill(0);
+        place[..text.len()].copy_from_slice(text);
+    }
+
     /// The integer that lies there.
     #[inline]
     pub(crate) fn get(self, bytes: &[u8]) -> i64 {
@@ -66,6 +75,13 @@ impl Place {
         let unused = 64 - 8 * width as u32;
         let value = i64::from_le_bytes(word) << unused;
         if self.column_type.is_signed() { value >> unused } else { ((value as u64) >> unused) as i64 }
+    }
+
+    /// The bytes of element `index`.
+    #[inline]
+    pub(crate) fn bytes_at(self, bytes: &[u8], index: usize) -> &[u8] {
+        let at = self.at + index * self.stride;
+        &bytes[at..at + self.column_type.width() as usize]
     }
 }
 
@@ -106,6 +122,11 @@ impl Procedures {
     /// Where a field of procedure `number` lies.
     pub(crate) fn place(&self, number: usize, name: &str) -> Place {
         Place::field(&self.own[number], name)
+    }
+
+    /// Where several fields of procedure `number` lie.
+    pub(crate) fn places<const N: usize>(&self, number: usize, names: [&str; N]) -> [Place; N] {
+        names.map(|name| self.place(number, name))
     }
 
     /// Learns the ids of the registered procedures, whose parameters and results have to be those of the workload.
@@ -181,12 +202,45 @@ impl<'a> RowWriter<'a> {
         self
     }
 
+    /// The next columns are integers.
+    pub(crate) fn integers<const N: usize>(&mut self, values: [i64; N]) -> &mut Self {
+        for value in values {
+            self.integer(value);
+        }
+        self
+    }
+
     /// The next column is this text.
     pub(crate) fn text(&mut self, text: &[u8]) -> &mut Self {
         let (column_type, bytes) = self.next();
         assert!(!column_type.is_integer(), "a text column");
         bytes[..text.len()].copy_from_slice(text);
         self
+    }
+
+    /// The next column is random text of `min` letters and digits or more, as many as it holds at most.
+    pub(crate) fn letters(&mut self, random: &mut Random, min: u64) -> &mut Self {
+        let (_, bytes) = self.next();
+        let length = min + random.below(bytes.len() as u64 - min + 1);
+        fill_letters(random, &mut bytes[..length as usize]);
+        self
+    }
+
+    /// The next column is random digits, as many as it holds.
+    pub(crate) fn digits(&mut self, random: &mut Random) -> &mut Self {
+        let (_, bytes) = self.next();
+        bytes.fill_with(|| b'0' + random.below(10) as u8);
+        self
+    }
+}
+
+/// Random letters and digits.
+pub(crate) fn fill_letters(random: &mut Random, bytes: &mut [u8]) {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789ab";
+    for chunk in bytes.chunks_mut(10) {
+        // Sixty bits are ten letters; that two of them come twice as often is no matter.
+        let word = random.next_u64();
+        chunk.iter_mut().enumerate().for_each(|(i, byte)| *byte = LETTERS[(word >> (6 * i) & 63) as usize]);
     }
 }
 
@@ -214,12 +268,13 @@ mod tests {
             [("a", ColumnType::I8), ("b", ColumnType::U16), ("c", ColumnType::I32), ("d", ColumnType::Char(3))];
         let schema = TableSchema::new("t", &columns, 1, false).unwrap();
         let mut image = Vec::new();
-        RowWriter::new(&schema, &mut image).integer(-3).integer(65_535).integer(-70_000).text(b"xy");
+        RowWriter::new(&schema, &mut image).integers([-3, 65_535, -70_000]).text(b"xy");
         assert_eq!(image, [0xFD, 0, 0xFF, 0xFF, 0x90, 0xEE, 0xFE, 0xFF, b'x', b'y', 0]);
-        let [a, b, c] = ["a", "b", "c"].map(|name| Place::column(&schema, name));
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| Place::column(&schema, name));
         assert_eq!((a.get(&image), b.get(&image), c.get(&image)), (-3, 65_535, -70_000));
         c.put(&mut image, -1);
-        assert_eq!((b.get(&image), c.get(&image)), (65_535, -1));
+        d.put_text(&mut image, b"z");
+        assert_eq!((b.get(&image), c.get(&image), d.bytes_at(&image, 0)), (65_535, -1, &b"z\0\0"[..]));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | [`value`] | values that show when they were torn |
 //! | [`transfer`] | money between accounts: the total never changes |
 //! | [`smallbank`] | customers with two accounts each, six short transactions |
+//! | [`tpcc`] | wholesale: the standard benchmark of transactions, or NewOrder and Payment alone |
 //! | [`ycsb`] | the YCSB core workloads, with one or more operations a transaction |
 //! | [`properties`] | YCSB property files |
 //!
@@ -24,6 +25,7 @@ pub mod random;
 pub mod smallbank;
 #[cfg(test)]
 mod testing;
+pub mod tpcc;
 pub mod transfer;
 pub mod value;
 pub mod ycsb;

@@ -8,6 +8,7 @@ use lockwork_procedure::verified::Verified;
 use lockwork_procedure::verify::verify;
 use lockwork_workload::Workload;
 use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
+use lockwork_workload::tpcc::{Mix, Tpcc, TpccConfig};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{ReadScope, Ycsb, YcsbConfig};
 
@@ -91,4 +92,22 @@ fn smallbank_procedures_assemble_and_verify() {
     let verified = bring_up(&mut Smallbank::new(config).unwrap());
     assert_eq!(verified.len(), 6);
     assert!(verified.iter().all(|verified| matches!(access_set(verified), AccessSet::Straight(_))));
+}
+
+#[test]
+fn tpcc_procedures_assemble_and_verify_and_payment_by_number_is_planned() {
+    let standard = TpccConfig { customers: 100, items: 1000, ..TpccConfig::standard(1) };
+    for config in [TpccConfig { mix: Mix::NewOrderPayment, by_name: 0.0, ..standard.clone() }, standard] {
+        let count = if config.mix == Mix::Standard { 7 } else { 2 };
+        let verified = bring_up(&mut Tpcc::new(config).unwrap());
+        assert_eq!(verified.len(), count);
+        for verified in &verified {
+            let name = verified.procedure().name.as_str();
+            // All others find keys in rows.
+            let planned = !matches!(access_set(verified), AccessSet::Dependent(_));
+            assert_eq!(planned, name == "payment", "{name}");
+            let kept = verified.facts().iter().any(|facts| facts.needs_undo);
+            assert!(!kept || !name.starts_with("payment"), "{name} keeps rows for an abort that cannot be");
+        }
+    }
 }

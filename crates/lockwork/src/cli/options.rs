@@ -11,7 +11,6 @@ const ENGINES: &[&str] = &[
     "engine",
     "threads",
     "records",
-    "theta",
     "batch",
     "interleave",
     "window",
@@ -32,14 +31,15 @@ const ENGINES: &[&str] = &[
 /// Options that mean something for a workload; `None` when there is no such workload.
 fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
     Some(match workload {
-        "transfer" => [ENGINES, &[]],
-        "smallbank" => [ENGINES, &["hot"]],
+        "transfer" => [ENGINES, &["theta"]],
+        "smallbank" => [ENGINES, &["theta", "hot"]],
+        "tpcc" | "tpcc-np" => [ENGINES, &["remote"]],
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],
         "copy" => [&["device"], &["output", "out"]],
         "opencl" => [&["device", "records", "seed"], &["out"]],
-        "ycsb" => [ENGINES, &["ops", "fields", "read", "property"]],
-        name if name.starts_with("ycsb-") => [ENGINES, &["ops", "fields", "read", "property", "preset"]],
+        "ycsb" => [ENGINES, &["theta", "ops", "fields", "read", "property"]],
+        name if name.starts_with("ycsb-") => [ENGINES, &["theta", "ops", "fields", "read", "property", "preset"]],
         _ => return None,
     })
 }

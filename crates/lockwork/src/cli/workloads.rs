@@ -2,9 +2,11 @@
 //!
 //! YCSB is not among them: its property files are `bench.rs`'s affair.
 
+use lockwork_engine::Options;
 use lockwork_procedure::schema::TableSchema;
 use lockwork_workload::Workload;
 use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
+use lockwork_workload::tpcc::{Tpcc, TpccConfig};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 
 use super::Failure;
@@ -19,6 +21,8 @@ pub(super) const NAMES: &[(&str, &str)] = &[
     ("records", "--records"),
     ("accounts", "--records"),
     ("theta", "--theta"),
+    ("warehouses", "--records"),
+    ("remote_payment", "--remote"),
     ("hot", "--hot"),
     ("hot_accounts", "100 of --records"),
     ("operations", "--ops"),
@@ -39,6 +43,7 @@ pub(super) fn named(arguments: &Arguments) -> Result<Option<Make>, Failure> {
     Ok(Some(match arguments.workload.as_str() {
         "transfer" => transfer(arguments)?,
         "smallbank" => smallbank(arguments)?,
+        "tpcc" | "tpcc-np" => tpcc(arguments)?,
         _ => return Ok(None),
     }))
 }
@@ -68,4 +73,21 @@ fn smallbank(arguments: &Arguments) -> Result<Make, Failure> {
     config.validate().map_err(refused)?;
     check_tables(&Smallbank::schemas(), config.accounts)?;
     Ok(Box::new(move || Ok(Box::new(Smallbank::new(config.clone()).map_err(refused)?))))
+}
+
+fn tpcc(arguments: &Arguments) -> Result<Make, Failure> {
+    let threads = arguments.threads.unwrap_or(Options::default().threads) as u64;
+    let warehouses = arguments.records.unwrap_or(threads);
+    let whole = arguments.workload == "tpcc";
+    let mut config = if whole { TpccConfig::standard(warehouses) } else { TpccConfig::new_order_payment(warehouses) };
+    config.seed = arguments.seed();
+    if let Some(share) = arguments.remote {
+        config.remote_payment = share;
+        *(if whole { &mut config.remote_line } else { &mut config.remote_order }) = share;
+    }
+    let tpcc = Tpcc::new(config.clone()).map_err(refused)?;
+    for (table, schema) in tpcc.schemas().iter().enumerate() {
+        check_rows(schema, tpcc.row_count(table))?;
+    }
+    Ok(Box::new(move || Ok(Box::new(Tpcc::new(config.clone()).map_err(refused)?))))
 }
