@@ -37,6 +37,8 @@ fn json_has_what_is_promised_on_every_engine() {
         "ycsb-e --records 500 --ops 2",
         "ycsb-f --preset bionicdb --records 300",
         "transfer --records 100",
+        "smallbank --records 200 --hot 0.5",
+        "tatp --records 300",
     ] {
         let report = json(&format!("bench {workload} {all} --txns 2000 --batch 300 --time 0 --warmup 0 --output json"));
         assert_eq!(report["schema"], 1);
@@ -70,6 +72,18 @@ fn recycled_batches_make_the_same_calls_as_prepared_ones() {
     }
     let output = run("bench ycsb-d --records 1000 --txns 100 --input recycled");
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn tpcc_runs_with_the_cardinalities_of_the_specification() {
+    for (line, tables) in [("tpcc-np --remote 0.15", "tpcc-np: 1 warehouses"), ("tpcc", "tpcc: 1 warehouses")] {
+        let line = format!("bench {line} --records 1 --txns 500 --engine serial --time 0 --output json");
+        let report = json(&line);
+        assert!(report["settings"]["effective"].as_str().unwrap().starts_with(tables), "{report}");
+        let run = &report["runs"][0];
+        assert!(run["verified"] == true && run["committed"].as_u64().unwrap() > 480, "{run}");
+        assert!(run["verification"].as_str().unwrap().starts_with("all twelve conditions hold"), "{run}");
+    }
 }
 
 #[test]
@@ -162,6 +176,18 @@ fn mistakes_are_named_and_refused() {
         ("bench locks --threads 2", "--threads means nothing"),
         ("bench memory --records 10", "--records means nothing for 'bench memory'"),
         ("bench memory --plain-pages", "--plain-pages means nothing"),
+        ("bench smallbank --hot 1.5", "--hot is 1.5; 0 to 1 is possible"),
+        ("bench smallbank --hot 0.5 --records 50", "--records is 50; at least 100, the hot customers, are needed"),
+        ("bench smallbank --input recycled --records 9", "checks what every call did: use prepared"),
+        ("bench transfer --hot 0.5", "--hot means nothing for 'bench transfer'"),
+        ("bench tatp --records 0", "--records is 0; 1 to 4000000000"),
+        ("bench tatp --theta 0.5", "--theta means nothing for 'bench tatp'"),
+        ("bench tatp --records 4000000000", "MiB are free; use fewer --records"),
+        ("bench tpcc --records 65536", "--records is 65536; 1 to 65535"),
+        ("bench tpcc --records 65535", "MiB are free; use fewer --records"),
+        ("bench tpcc --remote 1.1", "--remote is 1.1; 0 to 1"),
+        ("bench tpcc-np --theta 0.5", "--theta means nothing for 'bench tpcc-np'"),
+        ("bench tpcc-np --input recycled --records 1", "a workload that inserts: use prepared"),
         ("bench transfer --ops 3", "--ops means nothing for 'bench transfer'"),
         ("bench transfer -P x=y", "-P means nothing for 'bench transfer'"),
         ("bench ycsb-a --mix b", "--mix means nothing for 'bench ycsb-a'"),

@@ -8,6 +8,7 @@ use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{Engine, EngineKind, LockPolicy};
 use lockwork_procedure::block::Batch;
 use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
+use lockwork_workload::tatp::{Tatp, TatpConfig};
 use lockwork_workload::tpcc::{Tpcc, TpccConfig};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
@@ -16,12 +17,22 @@ use lockwork_workload::{Repeat, Workload, WorkloadError};
 type Make = fn() -> Box<dyn Workload>;
 
 /// Each small, with many conflicts.
-const WORKLOADS: &[(&str, Make)] =
-    &[("smallbank", smallbank), ("tpcc", tpcc), ("tpcc-np", tpcc_np), ("transfer", transfer), ("ycsb-e", ycsb)];
+const WORKLOADS: &[(&str, Make)] = &[
+    ("smallbank", smallbank),
+    ("tatp", tatp),
+    ("tpcc", tpcc),
+    ("tpcc-np", tpcc_np),
+    ("transfer", transfer),
+    ("ycsb-e", ycsb),
+];
 
 fn smallbank() -> Box<dyn Workload> {
     let config = SmallbankConfig { accounts: 200, balance: 20_000, hot: 0.5, hot_accounts: 5, ..Default::default() };
     Box::new(Smallbank::new(config).unwrap())
+}
+
+fn tatp() -> Box<dyn Workload> {
+    Box::new(Tatp::new(TatpConfig { subscribers: 60, ..Default::default() }).unwrap())
 }
 
 fn tpcc() -> Box<dyn Workload> {

@@ -12,6 +12,7 @@
 //! | [`value`] | values that show when they were torn |
 //! | [`transfer`] | money between accounts: the total never changes |
 //! | [`smallbank`] | customers with two accounts each, six short transactions |
+//! | [`tatp`] | a telephone register, asked by very short transactions |
 //! | [`tpcc`] | wholesale: the standard benchmark of transactions, or NewOrder and Payment alone |
 //! | [`ycsb`] | the YCSB core workloads, with one or more operations a transaction |
 //! | [`properties`] | YCSB property files |
@@ -23,6 +24,7 @@ mod fields;
 pub mod properties;
 pub mod random;
 pub mod smallbank;
+pub mod tatp;
 #[cfg(test)]
 mod testing;
 pub mod tpcc;

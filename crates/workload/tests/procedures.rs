@@ -8,6 +8,7 @@ use lockwork_procedure::verified::Verified;
 use lockwork_procedure::verify::verify;
 use lockwork_workload::Workload;
 use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
+use lockwork_workload::tatp::{Tatp, TatpConfig};
 use lockwork_workload::tpcc::{Mix, Tpcc, TpccConfig};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{ReadScope, Ycsb, YcsbConfig};
@@ -109,5 +110,15 @@ fn tpcc_procedures_assemble_and_verify_and_payment_by_number_is_planned() {
             let kept = verified.facts().iter().any(|facts| facts.needs_undo);
             assert!(!kept || !name.starts_with("payment"), "{name} keeps rows for an abort that cannot be");
         }
+    }
+}
+
+#[test]
+fn tatp_procedures_assemble_and_verify_and_those_by_telephone_number_are_dependent() {
+    let verified = bring_up(&mut Tatp::new(TatpConfig { subscribers: 100, ..TatpConfig::default() }).unwrap());
+    assert_eq!(verified.len(), 7);
+    for verified in &verified {
+        let by_number = verified.procedure().parameter("sub_nbr").is_some();
+        assert_eq!(matches!(access_set(verified), AccessSet::Dependent(_)), by_number, "{}", verified.procedure().name);
     }
 }

@@ -64,8 +64,8 @@ enum Source {
 // Without it the whole would count as an argument that was given.
 #[group(skip)]
 pub(super) struct Arguments {
-    /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tpcc, tpcc-np (NewOrder and Payment alone), locks,
-    /// memory, copy, opencl
+    /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone),
+    /// locks, memory, copy, opencl
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, deterministic-queue, deterministic, opencl-deterministic,
     /// opencl-two-phase
@@ -77,8 +77,9 @@ pub(super) struct Arguments {
     /// Worker threads [default: threadcount of -P, or the cores; for memory 1]
     #[arg(long)]
     pub(super) threads: Option<usize>,
-    /// Rows; for transfer accounts, for smallbank customers, for tpcc and tpcc-np warehouses [default: the preset's;
-    /// bionicdb: 300,000 a thread; transfer, smallbank and locks: 1,000,000; tpcc and tpcc-np: one a thread]
+    /// Rows; for transfer accounts, for smallbank customers, for tatp subscribers, for tpcc and tpcc-np warehouses
+    /// [default: the preset's; bionicdb: 300,000 a thread; transfer, smallbank and locks: 1,000,000; tatp: 100,000;
+    /// tpcc and tpcc-np: one a thread]
     #[arg(long)]
     pub(super) records: Option<u64>,
     /// Skew, 0 to below 1 [default: 0.5, or zipfianconstant of -P]
@@ -323,8 +324,8 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         let letter = name.strip_prefix("ycsb-").unwrap_or_default().chars();
         let (Some(letter @ 'a'..='f'), None) = (letter.clone().next(), letter.clone().nth(1)) else {
             return Err(Failure::usage(format!(
-                "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tpcc, \
-                 tpcc-np, locks, memory, copy, opencl"
+                "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, \
+                 tpcc, tpcc-np, locks, memory, copy, opencl"
             )));
         };
         let config = match arguments.preset {

@@ -62,7 +62,7 @@ enum Command {
     Doctor,
     /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
-    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tpcc, tpcc-np, locks, memory, copy, opencl
+    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, memory, copy, opencl
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),

@@ -33,6 +33,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
     Some(match workload {
         "transfer" => [ENGINES, &["theta"]],
         "smallbank" => [ENGINES, &["theta", "hot"]],
+        "tatp" => [ENGINES, &[]],
         "tpcc" | "tpcc-np" => [ENGINES, &["remote"]],
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],

@@ -6,6 +6,7 @@ use lockwork_engine::Options;
 use lockwork_procedure::schema::TableSchema;
 use lockwork_workload::Workload;
 use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
+use lockwork_workload::tatp::{Tatp, TatpConfig};
 use lockwork_workload::tpcc::{Tpcc, TpccConfig};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 
@@ -22,9 +23,9 @@ pub(super) const NAMES: &[(&str, &str)] = &[
     ("accounts", "--records"),
     ("theta", "--theta"),
     ("warehouses", "--records"),
+    ("subscribers", "--records"),
     ("remote_payment", "--remote"),
     ("hot", "--hot"),
-    ("hot_accounts", "100 of --records"),
     ("operations", "--ops"),
     ("fields", "--fields"),
     ("field_bytes", "-P fieldlength"),
@@ -43,6 +44,7 @@ pub(super) fn named(arguments: &Arguments) -> Result<Option<Make>, Failure> {
     Ok(Some(match arguments.workload.as_str() {
         "transfer" => transfer(arguments)?,
         "smallbank" => smallbank(arguments)?,
+        "tatp" => tatp(arguments)?,
         "tpcc" | "tpcc-np" => tpcc(arguments)?,
         _ => return Ok(None),
     }))
@@ -70,9 +72,25 @@ fn smallbank(arguments: &Arguments) -> Result<Make, Failure> {
         seed: arguments.seed(),
         ..default
     };
+    if config.hot > 0.0 && config.accounts < config.hot_accounts {
+        let (accounts, hot) = (config.accounts, config.hot_accounts);
+        return Err(Failure::usage(format!(
+            "--records is {accounts}; at least {hot}, the hot customers, are needed with --hot"
+        )));
+    }
     config.validate().map_err(refused)?;
     check_tables(&Smallbank::schemas(), config.accounts)?;
     Ok(Box::new(move || Ok(Box::new(Smallbank::new(config.clone()).map_err(refused)?))))
+}
+
+fn tatp(arguments: &Arguments) -> Result<Make, Failure> {
+    let subscribers = arguments.records.unwrap_or(TatpConfig::default().subscribers);
+    let config = TatpConfig { subscribers, seed: arguments.seed() };
+    config.validate().map_err(refused)?;
+    for (schema, each) in Tatp::tables() {
+        check_rows(&schema, (subscribers as f64 * each) as u64)?;
+    }
+    Ok(Box::new(move || Ok(Box::new(Tatp::new(config.clone()).map_err(refused)?))))
 }
 
 fn tpcc(arguments: &Arguments) -> Result<Make, Failure> {
