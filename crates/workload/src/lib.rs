@@ -110,9 +110,10 @@ pub type Export<'a> = dyn FnMut(&mut dyn FnMut(&str, &[u8])) + 'a;
 /// Whether calls that have run can run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
-    /// No: they insert keys that exist by then.
+    /// No: they insert keys that exist by then. New calls make the tables grow.
     Never,
-    /// Yes, but [`Workload::check`] has to have observed what every run of every batch did.
+    /// Yes, but they may end differently than new calls, of which there can be as many as wanted; and
+    /// [`Workload::check`] has to have observed every run of every batch.
     Observed,
     /// Yes; observing the last run of each batch is enough.
     Freely,

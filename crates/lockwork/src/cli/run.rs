@@ -1,8 +1,10 @@
 //! Runs a workload on an engine: prepare, run, verify.
 //!
 //! All calls are made before the clock starts, as in HOBBES (section 3.2), so that what is measured is the engine. If
-//! the time is not over when the input is, the same batches run again; a workload that inserts rows runs once, because
-//! a second pass would insert the same keys. What a pass did is observed when its clock has stopped.
+//! the time is not over when the input is, the same batches run again, or, where a call leaves something behind that
+//! makes it end differently the second time, as many new ones; a workload that inserts rows runs once, because its
+//! tables would grow as long as the clock runs. What a pass did is observed, and new calls are made, while the clock
+//! stands.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -97,6 +99,14 @@ impl Input {
         let calls = Calls::new(engine, &batches);
         batches.truncate(plan.ahead + 1);
         Ok(Self::Recycled(calls, batches))
+    }
+
+    /// Other calls of the same workload in place of these.
+    fn renew(&mut self, engine: &dyn Engine, workload: &mut dyn Workload, plan: &Plan) -> Result<(), Failure> {
+        // First of all the memory of the old ones.
+        *self = Self::Prepared(Vec::new());
+        *self = Self::new(engine, workload, plan)?;
+        Ok(())
     }
 
     /// Batches whose results can be looked at: all, or the last ones.
@@ -269,11 +279,14 @@ pub(super) fn run(
     progress("making calls");
     let mut input = Input::new(&*engine, &mut *workload, plan)?;
     engine.start()?;
-    let repeatable = workload.repeat() != Repeat::Never;
+    let (repeatable, afresh) = (workload.repeat() != Repeat::Never, workload.repeat() == Repeat::Observed);
     let warmup = if repeatable { plan.warmup } else { 0 };
     for _ in 0..warmup {
         pass(&mut *engine, &mut input, plan.ahead)?;
         input.batches().iter().for_each(|batch| workload.observe(batch));
+        if afresh {
+            input.renew(&*engine, &mut *workload, plan)?;
+        }
     }
     let mut passes: Vec<Pass> = Vec::new();
     let mut spent = Duration::ZERO;
@@ -281,6 +294,9 @@ pub(super) fn run(
         if let Some(last) = passes.last() {
             let rate = plan.transactions as f64 / last.elapsed.as_secs_f64();
             progress(&format!("{:>14} txn/s, running for {:.1} s", grouped(rate), spent.as_secs_f64()));
+            if afresh {
+                input.renew(&*engine, &mut *workload, plan)?;
+            }
         } else {
             progress("running");
         }
