@@ -28,6 +28,14 @@
 #endif
 #define LW_KERNEL __attribute__((reqd_work_group_size(LW_GROUP, 1, 1))) LW_COMPUTE_UNITS __kernel
 
+/* A CPU device calls the switch over procedures: inlined, its control flow is too much for the pass of PoCL 3.1 that
+ * makes loops over the work-items of a group, and private memory of every procedure would be kept for each of them. */
+#ifdef LW_STAGED
+#define LW_CALLED __attribute__((noinline))
+#else
+#define LW_CALLED inline
+#endif
+
 #ifdef LW_STAGED
 #define LW_PREFETCH(address) __builtin_prefetch((const void *)(size_t)(address))
 #else

@@ -7,7 +7,7 @@ use lockwork_locking::LockMode;
 use lockwork_memory::LINE;
 use lockwork_procedure::access::{AccessSet, Operation, access_set};
 use lockwork_procedure::interpreter::Program;
-use lockwork_procedure::isa::Opcode;
+use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode};
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::verified::Verified;
 use lockwork_procedure::verify::verify;
@@ -49,6 +49,9 @@ pub struct Registered {
     /// How it locks each of its tables as a whole, by slot: shared if it scans it, with intent if it inserts or removes
     /// in a table with ordered keys, exclusively if it does both.
     pub table_modes: Vec<Option<LockMode>>,
+    /// Whether some DB instruction has to take effect when it is issued, not when it is awaited: in between, the
+    /// procedure writes rows or the block, and may change what the instruction reads.
+    pub at_once: bool,
     /// At a glance.
     pub traits: Traits,
     /// Bytes of its block.
@@ -118,6 +121,7 @@ impl Registry {
         }
         let program = Program::new(&verified);
         let table_modes = table_modes(&verified);
+        let at_once = at_once(&verified);
         let registered = Registered {
             verified,
             access,
@@ -126,6 +130,7 @@ impl Registry {
             recipe,
             tables,
             table_modes,
+            at_once,
             traits,
             block_bytes,
             results,
@@ -195,6 +200,29 @@ fn table_modes(verified: &Verified) -> Vec<Option<LockMode>> {
         }
     }
     modes
+}
+
+/// See [`Registered::at_once`]. Only code that follows an instruction in a straight line is looked at: what jumps
+/// before the answer is awaited counts as writing.
+fn at_once(verified: &Verified) -> bool {
+    let procedure = verified.procedure();
+    let (code, arguments) = (&procedure.code, procedure.layout().arguments_end);
+    let changes = |at: usize| {
+        let issued = &code[at];
+        let key = verified.tables()[usize::from(issued.d)].key.image_bytes() as u32;
+        let fixed = issued.c == 0 && issued.x + key <= arguments && issued.opcode != Opcode::Scan;
+        let awaits = |i: &&Instruction| i.opcode == Opcode::Ret && i.b == issued.a;
+        let harmless = |i: &Instruction| match i.opcode {
+            Opcode::Mov | Opcode::Movi | Opcode::Cmp | Opcode::Cmpi | Opcode::Check => true,
+            Opcode::Add | Opcode::Sub | Opcode::Mul | Opcode::Div | Opcode::Load | Opcode::Loadr => true,
+            Opcode::Addi | Opcode::Subi | Opcode::Muli | Opcode::Divi => true,
+            Opcode::Ret => i.x == NO_LABEL,
+            opcode => opcode.is_db() && opcode != Opcode::Scan,
+        };
+        let between = code[at + 1..].iter().take_while(|i| !awaits(i));
+        !fixed && !between.into_iter().all(harmless)
+    };
+    (0..code.len()).filter(|&at| code[at].opcode.is_db()).any(changes)
 }
 
 fn traits(verified: &Verified, access: &AccessSet, separable: bool) -> Traits {

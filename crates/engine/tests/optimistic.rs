@@ -26,9 +26,15 @@ fn simple() -> TableSchema {
     schema(&[("id", ColumnType::I64), ("value", ColumnType::I64)], true)
 }
 
-/// Engines with one table that holds `images`, and these procedures: an optimistic one, and the oracle.
-fn engines(options: Options, schema: &TableSchema, images: &[Vec<u8>], sources: &[&str]) -> [Box<dyn Engine>; 2] {
-    [EngineKind::Optimistic, EngineKind::Serial].map(|kind| {
+/// Engines with one table that holds `images`, and these procedures: one of `kind`, and the oracle.
+fn engines_of(
+    kind: EngineKind,
+    options: Options,
+    schema: &TableSchema,
+    images: &[Vec<u8>],
+    sources: &[&str],
+) -> [Box<dyn Engine>; 2] {
+    [kind, EngineKind::Serial].map(|kind| {
         let mut engine = create(kind, options).unwrap();
         engine.create_table(schema.clone(), 4).unwrap();
         for source in sources {
@@ -37,6 +43,10 @@ fn engines(options: Options, schema: &TableSchema, images: &[Vec<u8>], sources: 
         images.iter().for_each(|image| engine.load("t", image).unwrap());
         engine
     })
+}
+
+fn engines(options: Options, schema: &TableSchema, images: &[Vec<u8>], sources: &[&str]) -> [Box<dyn Engine>; 2] {
+    engines_of(EngineKind::Optimistic, options, schema, images, sources)
 }
 
 fn pairs(keys: std::ops::Range<i64>) -> Vec<Vec<u8>> {
@@ -169,8 +179,10 @@ fn a_transaction_sees_what_it_did_itself() {
     let sources: Vec<String> =
         bodies.iter().enumerate().map(|(number, body)| format!("procedure p{number}\n{head}{body}")).collect();
     let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
-    for options in every_way(1).chain(every_way(3)) {
-        let mut engines = engines(options, &simple(), &pairs(0..4), &sources);
+    let kinds = EngineKind::CPU.iter().filter(|kind| **kind != EngineKind::Serial);
+    let ways = || every_way(1).chain(every_way(3));
+    for (&kind, options) in kinds.flat_map(|kind| ways().map(move |options| (kind, options))) {
+        let mut engines = engines_of(kind, options, &simple(), &pairs(0..4), &sources);
         let mut random = Random(9);
         for _ in 0..40 {
             for number in 0..sources.len() {

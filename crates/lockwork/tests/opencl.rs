@@ -35,6 +35,17 @@ fn both_deterministic_engines_leave_the_same_digest() {
 }
 
 #[test]
+fn every_workload_verifies_on_opencl_engines() {
+    for workload in ["smallbank --records 1000", "tatp --records 1000", "tpcc-np --records 1"] {
+        let line =
+            format!("bench {workload} --engine opencl-deterministic,opencl-two-phase --txns 3000 --time 0 --warmup 0");
+        let output = run(&[], &line);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {}: {error}", output.status);
+    }
+}
+
+#[test]
 fn a_profile_is_a_table() {
     let output = run(&[], "bench ycsb-b --engine opencl-deterministic --records 1000 --txns 1000 --time 0 --profile");
     let text = String::from_utf8_lossy(&output.stdout);

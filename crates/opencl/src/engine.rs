@@ -17,8 +17,8 @@
 //! ([`Core::start`]).
 //!
 //! A device that fails takes everything with it that was in flight: those batches come back with every block failed
-//! ([`abort::DEVICE_LOST`]), nothing of them is acknowledged, and the engine refuses further work, because nobody knows what
-//! the device's memory holds.
+//! ([`abort::DEVICE_LOST`]), nothing of them is acknowledged, and the engine refuses further work, because nobody knows
+//! what the device's memory holds.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

@@ -5,9 +5,9 @@
 //! many lines as make 64 parts. So one word says which parts there are.
 //!
 //! Invariant: shared bytes are read and written by relaxed atomic operations only, each byte by operations of one
-//! width: words, except for the word in which the key ends and the values begin, whose bytes are taken one by one. (The index
-//! reads keys while values are written; keys never change.) A copy that met a writer is a mixture, which the TID word
-//! tells.
+//! width: words, except for the word in which the key ends and the values begin, whose bytes are taken one by one. (The
+//! index reads keys while values are written; keys never change.) A copy that met a writer is a mixture, which the TID
+//! word tells.
 //!
 //! Trade-off: a byte that is read is copied twice, from the row and from the copy. What the transaction reads again,
 //! or writes, costs nothing further, an abort costs nothing at all, and no reader ever waits for a transaction, only

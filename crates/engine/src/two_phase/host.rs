@@ -97,6 +97,11 @@ impl Host for LockingHost<'_> {
             table.prefetch(hash);
         }
         *cp = Cp { stage: Stage::Issued, request: Some(request), hash, row: None, answer: None };
+        if self.registered.at_once {
+            cp.answer = Some(self.answer_at_once(cp));
+            cp.stage = Stage::Answered;
+            return;
+        }
         self.effects.issued.push(request.cp);
     }
 
@@ -128,6 +133,19 @@ fn key_of<'a>(table: &Table, request: &Request) -> (Key, &'a [u8]) {
 }
 
 impl LockingHost<'_> {
+    /// The answer of an instruction that takes effect when it is issued. There is no waiting here: a lock that is not
+    /// to be had is a conflict.
+    #[cold]
+    fn answer_at_once(&mut self, cp: &mut Cp) -> Answer {
+        if let Err(code) = self.find(cp) {
+            return Answer::Failed(code);
+        }
+        match self.lock(cp) {
+            Grant::Held => self.apply(cp).unwrap_or(Answer::Conflict),
+            Grant::Wait | Grant::Conflict => Answer::Conflict,
+        }
+    }
+
     /// Moves all instructions in flight on, and answers `Ready(0)` when all are answered.
     fn move_on(&mut self, cps: &mut [Cp]) -> Answer {
         let mut found = false;

@@ -101,7 +101,7 @@ fn remove(out: &mut String, database: &Database) {
 fn switches(out: &mut String, registry: &Registry, ahead: &[(u32, usize)]) {
     let _ = write!(
         out,
-        "\nstatic inline uint lw_call(\n    LW_HEAP, lw_address block, uint stride, const ulong *hints, uint *stamp, struct lw_spare *spare)\n{{\n    \
+        "\nstatic LW_CALLED uint lw_call(\n    LW_HEAP, lw_address block, uint stride, const ulong *hints, uint *stamp, struct lw_spare *spare)\n{{\n    \
          switch (*(const __global lw_uint *)block) {{\n"
     );
     for (id, registered) in registry.all().enumerate() {
