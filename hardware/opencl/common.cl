@@ -28,9 +28,10 @@
 #endif
 #define LW_KERNEL __attribute__((reqd_work_group_size(LW_GROUP, 1, 1))) LW_COMPUTE_UNITS __kernel
 
-/* A CPU device calls the switch over procedures: inlined, its control flow is too much for the pass of PoCL 3.1 that
- * makes loops over the work-items of a group, and private memory of every procedure would be kept for each of them. */
-#ifdef LW_STAGED
+/* A CPU device calls functions unless procedures are few and simple: inlined, their control flow is too much for the
+ * pass of PoCL 3.1 that makes loops over the work-items of a group, private memory of every procedure would be kept for
+ * each of them, and compiling would take minutes. */
+#if defined(LW_STAGED) && !defined(LW_FEW)
 #define LW_CALLED __attribute__((noinline))
 #else
 #define LW_CALLED inline
@@ -111,7 +112,7 @@ struct lw_table {
 
 /* ---- Memory ---- */
 
-static inline ulong lw_bytes(const __global uchar *from, uint count)
+static LW_CALLED ulong lw_bytes(const __global uchar *from, uint count)
 {
     ulong value = 0;
     for (uint i = 0; i < count; i++)
@@ -177,7 +178,7 @@ static inline void lw_copy_bytes(lw_address to, const __global uchar *from, uint
 }
 
 /* Copies bytes that may overlap, at any alignment. */
-static inline void lw_move(lw_address to, const __global uchar *from, uint count)
+static LW_CALLED void lw_move(lw_address to, const __global uchar *from, uint count)
 {
     if ((((size_t)to | (size_t)from) & 7) == 0 && (count & 7) == 0 && (to + count <= from || from + count <= to)) {
         lw_copy_words(to, from, count / 8);
@@ -190,7 +191,7 @@ static inline void lw_move(lw_address to, const __global uchar *from, uint count
     }
 }
 
-static inline void lw_zero(lw_address to, uint count)
+static LW_CALLED void lw_zero(lw_address to, uint count)
 {
     for (; count > 0 && ((size_t)to & 7) != 0; count--)
         *to++ = 0;
@@ -227,14 +228,14 @@ static inline bool lw_mul(long a, long b, long *result)
 
 /* ---- Undo: old bytes on a private stack, each piece followed by where it belongs (address << 16 | length) ---- */
 
-static inline void lw_keep(lw_address heap, ulong *undo, uint *top, ulong address, uint length)
+static LW_CALLED void lw_keep(lw_address heap, ulong *undo, uint *top, ulong address, uint length)
 {
     for (uint at = 0; at < length; at += 8)
         undo[(*top)++] = lw_bytes(heap + address + at, min(8u, length - at));
     undo[(*top)++] = address << 16 | length;
 }
 
-static inline void lw_roll_back(lw_address heap, const ulong *undo, uint *top)
+static LW_CALLED void lw_roll_back(lw_address heap, const ulong *undo, uint *top)
 {
     while (*top > 0) {
         const ulong piece = undo[--*top];

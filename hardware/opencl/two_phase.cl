@@ -28,7 +28,7 @@ static inline __global struct lw_lock *lw_lock_of(LW_HEAP, uint table, ulong has
 
 /* Takes the lock of a bucket, or makes the one that is held exclusive; `held` has the locks of the transaction, as
  * offsets in the heap, bit 0: exclusive. */
-static inline bool lw_take(LW_HEAP, uint table, ulong hash, bool exclusive, ulong *held, uint *count, uint *stamp)
+static LW_CALLED bool lw_take(LW_HEAP, uint table, ulong hash, bool exclusive, ulong *held, uint *count, uint *stamp)
 {
     __global struct lw_lock *lock = lw_lock_of(heap, tables, table, hash);
     const ulong name = (ulong)((lw_address)lock - heap);
@@ -62,7 +62,7 @@ static inline bool lw_take(LW_HEAP, uint table, ulong hash, bool exclusive, ulon
 }
 
 /* Gives locks back; a stamp above zero is left in them. */
-static inline void lw_let_go(lw_address heap, const ulong *held, uint count, uint stamp)
+static LW_CALLED void lw_let_go(lw_address heap, const ulong *held, uint count, uint stamp)
 {
     for (uint i = 0; i < count; i++) {
         __global struct lw_lock *lock = (__global struct lw_lock *)(heap + (held[i] & ~1UL));
@@ -85,7 +85,7 @@ static inline void lw_let_go(lw_address heap, const ulong *held, uint count, uin
 #define LW_MODE_SHIFT 30
 #define LW_HOLDERS 0x3FFFFFFFu
 
-static inline bool lw_take_table(LW_HEAP, uint table, uint mode, uint *stamp)
+static LW_CALLED bool lw_take_table(LW_HEAP, uint table, uint mode, uint *stamp)
 {
     __global struct lw_lock *lock = (__global struct lw_lock *)(heap + tables[table].table_lock);
     uint old = lock->lock;

@@ -62,10 +62,21 @@ pub(crate) fn private_bytes(registry: &Registry) -> u64 {
     registry.all().map(|registered| Bounds::of(registered).bytes()).fold(0_u64, u64::saturating_add)
 }
 
+/// Whether procedures are so few and simple that a compiler may inline all of them: without branches, and with no more
+/// than 32 accesses together.
+fn is_few(registry: &Registry) -> bool {
+    let accesses = |registered: &Registered| match &registered.access {
+        AccessSet::Straight(straight) if !straight.branches_after => Some(straight.accesses.len()),
+        _ => None,
+    };
+    registry.all().map(accesses).sum::<Option<usize>>().is_some_and(|sum| sum <= 32)
+}
+
 /// The program.
 pub(crate) fn program(database: &Database, registry: &Registry, two_phase: bool) -> String {
     let spare = if two_phase { registry.all().map(|registered| Bounds::of(registered).inserts).max() } else { None };
-    let mut out = format!("#define LW_SPARE {}\n{COMMON}", spare.unwrap_or(0).max(1));
+    let few = if is_few(registry) { "#define LW_FEW\n" } else { "" };
+    let mut out = format!("{few}#define LW_SPARE {}\n{COMMON}", spare.unwrap_or(0).max(1));
     let _ = write!(out, "\n#define LW_HINTS {}\n", hints(registry));
     if two_phase {
         out.push_str("#define LW_TWO_PHASE\n");
@@ -117,7 +128,7 @@ fn switches(out: &mut String, registry: &Registry, ahead: &[(u32, usize)]) {
     for (name, extra, argument) in [("aim", "", ""), ("reach", ", ulong *hints", ", hints")] {
         let _ = write!(
             out,
-            "\nstatic inline void lw_{name}(LW_HEAP, const __global uchar *block, uint stride{extra})\n{{\n    \
+            "\nstatic LW_CALLED void lw_{name}(LW_HEAP, const __global uchar *block, uint stride{extra})\n{{\n    \
              switch (*(const __global lw_uint *)block) {{\n"
         );
         for (id, bytes) in ahead {

@@ -56,7 +56,7 @@ fn find(out: &mut String, id: u16, schema: &TableSchema) {
     let stride = schema.stride();
     let row = format!("tables[{id}].rows + (ulong)(entry - 1) * {stride}");
     let same = |row: &str| format!("lw_equal(lw_key_{id}(heap + {row} + LW_ROW_KEY, true), key)");
-    let _ = writeln!(out, "static inline ulong lw_find_{id}(LW_HEAP, ulong hash, ulong4 key)\n{{");
+    let _ = writeln!(out, "static LW_CALLED ulong lw_find_{id}(LW_HEAP, ulong hash, ulong4 key)\n{{");
     let _ = writeln!(out, "    const __global uchar *bucket = lw_bucket(heap, tables, {id}, hash);");
     let _ = writeln!(out, "    const __global lw_ulong *tags = (const __global lw_ulong *)bucket;");
     let _ = writeln!(out, "    const __global lw_uint *entries = (const __global lw_uint *)(bucket + 40);");
@@ -82,7 +82,7 @@ fn order(out: &mut String, id: u16, schema: &TableSchema) {
     let stride = schema.stride();
     let _ = write!(
         out,
-        "static inline uint lw_before_{id}(LW_HEAP, ulong4 key, uint *before)
+        "static LW_CALLED uint lw_before_{id}(LW_HEAP, ulong4 key, uint *before)
 {{
     uint node = 0;
     for (uint level = LW_LEVELS; level-- > 0;) {{
@@ -99,7 +99,7 @@ fn order(out: &mut String, id: u16, schema: &TableSchema) {
     return lw_links(heap, tables, {id}, node)[0];
 }}
 
-static inline void lw_link_{id}(LW_HEAP, ulong hash, ulong4 key, uint entry)
+static LW_CALLED void lw_link_{id}(LW_HEAP, ulong hash, ulong4 key, uint entry)
 {{
     uint before[LW_LEVELS];
     lw_before_{id}(heap, tables, key, before);
@@ -111,7 +111,7 @@ static inline void lw_link_{id}(LW_HEAP, ulong hash, ulong4 key, uint entry)
     }}
 }}
 
-static inline void lw_unlink_{id}(LW_HEAP, ulong hash, ulong4 key, uint entry)
+static LW_CALLED void lw_unlink_{id}(LW_HEAP, ulong hash, ulong4 key, uint entry)
 {{
     uint before[LW_LEVELS];
     lw_before_{id}(heap, tables, key, before);
@@ -130,7 +130,7 @@ fn insert(out: &mut String, id: u16, schema: &TableSchema) {
     let tag = if is_exact(schema) { "key.s0" } else { "hash" };
     let _ = write!(
         out,
-        "static inline uint lw_insert_{id}(
+        "static LW_CALLED uint lw_insert_{id}(
     LW_HEAP, ulong hash, ulong4 key, const __global uchar *image, ulong *row, struct lw_spare *spare)
 {{
     if (lw_find_{id}(heap, tables, hash, key) != 0)
@@ -161,7 +161,7 @@ fn remove(out: &mut String, id: u16, schema: &TableSchema) {
     let stride = schema.stride();
     let _ = write!(
         out,
-        "static inline void lw_remove_{id}(LW_HEAP, ulong row, struct lw_spare *spare)
+        "static LW_CALLED void lw_remove_{id}(LW_HEAP, ulong row, struct lw_spare *spare)
 {{
     if (*(__global lw_ulong *)(heap + row + 8) % 256 != LW_LIVE)
         return;
