@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use lockwork_memory::{OutOfMemory, Pages};
-use lockwork_procedure::block::Batch;
+use lockwork_procedure::block::{Batch, Status};
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
 use lockwork_procedure::verify::VerifyError;
@@ -180,6 +180,26 @@ impl Tally {
                 *mine.entry(code).or_default() += count;
             }
         }
+    }
+
+    /// Counts one transaction that ended with this status and abort code.
+    pub fn count(&mut self, status: Status, code: u16) {
+        let counts = match status {
+            Status::Committed => return self.committed += 1,
+            Status::Aborted => &mut self.aborted,
+            Status::Failed | Status::Pending => &mut self.failed,
+        };
+        *counts.entry(code).or_default() += 1;
+    }
+
+    /// What the blocks of a completed batch say; conflicts do not stand there.
+    #[must_use]
+    pub fn of(batch: &Batch) -> Self {
+        let mut tally = Self::default();
+        for block in batch.blocks() {
+            tally.count(block.status().unwrap_or(Status::Failed), block.abort_code());
+        }
+        tally
     }
 
     /// All transactions in it.

@@ -6,7 +6,7 @@ use lockwork_engine::conformance::{MIXES, Random, check, fill, prepared};
 use lockwork_engine::contract::MAX_PROCEDURES;
 use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally, create};
 use lockwork_procedure::assembly::assemble;
-use lockwork_procedure::block::{Batch, Status};
+use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
 
@@ -125,16 +125,8 @@ fn a_report_counts_its_own_batch_and_no_other() {
                 let batch = fill(&*engine, &mut random, MIXES[13].0, size);
                 engine.submit(batch).unwrap();
                 let completed = engine.complete().unwrap().unwrap();
-                let (tally, mut seen) = (completed.report.tally, Tally::default());
-                for block in completed.batch.blocks() {
-                    let code = block.abort_code();
-                    match block.status() {
-                        Some(Status::Committed) => seen.committed += 1,
-                        Some(Status::Aborted) => *seen.aborted.entry(code).or_default() += 1,
-                        _ => *seen.failed.entry(code).or_default() += 1,
-                    }
-                }
-                seen.conflicts = tally.conflicts;
+                let tally = completed.report.tally;
+                let seen = Tally { conflicts: tally.conflicts, ..Tally::of(&completed.batch) };
                 assert_eq!((tally.transactions(), &tally), (size as u64, &seen), "{kind}, {threads} threads");
             }
         }
