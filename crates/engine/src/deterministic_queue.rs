@@ -19,13 +19,12 @@ use lockwork_locking::{LockId, Owner, Request};
 use lockwork_procedure::block::Batch;
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use crate::blocks::Blocks;
 use crate::contract::{BatchReport, Options, SerialOrder};
 use crate::deterministic::Locks;
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
-use crate::recipe::Lines;
-use crate::registry::Registered;
-use crate::team::Team;
+use crate::team::{Team, pause};
 
 /// The most transactions that a ring to or from a worker holds.
 const RING: usize = 256;
@@ -55,38 +54,10 @@ impl DeterministicQueue {
 /// A worker's ends of its rings, until it takes them.
 type Ends = Mutex<Option<(Consumer<u32>, Producer<u32>)>>;
 
-/// Blocks of a batch, shared by scheduler and workers.
-struct Blocks<'a> {
-    core: &'a Core,
-    start: *mut u8,
-    stride: usize,
-    len: usize,
-}
-
-// SAFETY: the lock queues decide who executes which block.
-unsafe impl Sync for Blocks<'_> {}
-
-impl Blocks<'_> {
-    fn at(&self, index: usize) -> *mut u8 {
-        self.start.wrapping_add(index * self.stride)
-    }
-
-    fn registered(&self, index: usize) -> Option<&Registered> {
-        // SAFETY: a block begins with its procedure id.
-        let id = u32::from_le(unsafe { self.at(index).cast::<u32>().read() });
-        let registered = self.core.registry.get(id)?;
-        (registered.block_bytes <= self.stride).then_some(registered)
-    }
-
-    fn execute(&self, executor: &mut Executor, index: usize) {
-        let sequence = self.core.first_sequence + index as u64;
-        // SAFETY: the transaction holds the locks of everything it touches, or cannot be executed at all.
-        unsafe {
-            if let Some(registered) = executor.admit(&self.core.registry, self.at(index), self.stride, sequence) {
-                executor.call(registered, self.at(index), sequence, &[], &mut Lines::default());
-            }
-        }
-    }
+/// Executes a transaction that holds the locks of everything it touches, or one that cannot be executed at all.
+fn execute(core: &Core, executor: &mut Executor, blocks: Blocks, index: usize) {
+    // SAFETY: no two transactions hold locks that conflict, so block and rows are this thread's alone.
+    unsafe { blocks.execute(core, executor, index, &[]) }
 }
 
 impl Scheme for DeterministicQueue {
@@ -97,7 +68,7 @@ impl Scheme for DeterministicQueue {
         for executor in &mut self.executors {
             executor.get_mut().expect("no worker panicked").prepare(&core.registry);
         }
-        let blocks = Blocks { core, start: batch.block_ptr(0), stride: batch.stride(), len: batch.len() };
+        let blocks = Blocks::of(core, batch);
         let (mut to, mut work, mut from, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let ring = (SENT / team.size()).clamp(1, RING);
         for _ in 1..team.size() {
@@ -111,7 +82,8 @@ impl Scheme for DeterministicQueue {
         let ends: Vec<Ends> = work.into_iter().zip(done).map(|ends| Mutex::new(Some(ends))).collect();
         let stop = AtomicBool::new(false);
         let scheduler = Scheduler {
-            blocks: &blocks,
+            core,
+            blocks,
             locks: &mut self.locks,
             wanted: Locks::default(),
             requests: Vec::new(),
@@ -131,7 +103,7 @@ impl Scheme for DeterministicQueue {
             } else {
                 let ends = ends[number - 1].lock().expect("one worker").take();
                 let (work, done) = ends.expect("one worker takes them");
-                serve(&blocks, executor, work, done, &stop);
+                serve(core, blocks, executor, work, done, &stop);
             }
         });
         let mut report = BatchReport::default();
@@ -144,7 +116,8 @@ impl Scheme for DeterministicQueue {
 
 /// A worker: executes what comes until the scheduler stops.
 fn serve(
-    blocks: &Blocks<'_>,
+    core: &Core,
+    blocks: Blocks,
     executor: &mut Executor,
     mut work: Consumer<u32>,
     mut done: Producer<u32>,
@@ -156,30 +129,21 @@ fn serve(
             if stop.load(Ordering::Acquire) {
                 return;
             }
-            pause(&mut idle);
+            pause(&mut idle, SPINS);
             continue;
         };
         idle = 0;
-        blocks.execute(executor, index as usize);
+        execute(core, executor, blocks, index as usize);
         // The scheduler empties this ring whenever it waits, so there is room soon.
         while done.push(index).is_err() {
-            pause(&mut idle);
+            pause(&mut idle, SPINS);
         }
     }
 }
 
-/// Waits a little; who has waited for long lets others run, perhaps those it waits for.
-fn pause(idle: &mut u32) {
-    *idle = idle.saturating_add(1);
-    if *idle > SPINS {
-        std::thread::yield_now();
-    } else {
-        std::hint::spin_loop();
-    }
-}
-
 struct Scheduler<'a> {
-    blocks: &'a Blocks<'a>,
+    core: &'a Core,
+    blocks: Blocks,
     locks: &'a mut QueueLocks,
     wanted: Locks,
     requests: Vec<Request>,
@@ -195,12 +159,12 @@ struct Scheduler<'a> {
 impl Scheduler<'_> {
     fn run(&mut self, executor: &mut Executor) {
         for index in 0..self.blocks.len {
-            match self.blocks.registered(index) {
+            match self.blocks.registered(self.core, index) {
                 // Cannot be executed: closed as failed, touches nothing.
-                None => self.blocks.execute(executor, index),
+                None => execute(self.core, executor, self.blocks, index),
                 Some(registered) if registered.traits.dependent => {
                     self.drain(executor, 0);
-                    self.blocks.execute(executor, index);
+                    execute(self.core, executor, self.blocks, index);
                 }
                 Some(_) => {
                     self.admit(index as u32);
@@ -215,8 +179,8 @@ impl Scheduler<'_> {
 
     /// Asks for all locks of a transaction.
     fn admit(&mut self, index: u32) {
-        let registered = self.blocks.registered(index as usize).expect("it was looked at before");
-        self.wanted.collect(&self.blocks.core.registry, registered, self.blocks.at(index as usize));
+        let registered = self.blocks.registered(self.core, index as usize).expect("it was looked at before");
+        self.wanted.collect(&self.core.registry, registered, self.blocks.at(index as usize));
         self.requests.clear();
         self.requests.extend(self.wanted.locks.iter().map(|&(record, mode)| Request { id: LockId(record), mode }));
         let granted = self.locks.lock(Owner(index), &self.requests).expect("a transaction asks once");
@@ -228,14 +192,9 @@ impl Scheduler<'_> {
 
     /// Sends ready transactions to workers, or executes them when there are none.
     fn dispatch(&mut self, executor: &mut Executor) {
+        let workers = self.to.len();
+        while workers == 0 && self.run_one(executor) {}
         while let Some(&index) = self.ready.front() {
-            if self.to.is_empty() {
-                self.ready.pop_front();
-                self.blocks.execute(executor, index as usize);
-                self.release(index);
-                continue;
-            }
-            let workers = self.to.len();
             let sent = (0..workers).any(|turn| {
                 let worker = (self.next_worker + turn) % workers;
                 let sent = self.to[worker].push(index).is_ok();
@@ -249,6 +208,14 @@ impl Scheduler<'_> {
             }
             self.ready.pop_front();
         }
+    }
+
+    /// Executes one ready transaction here. Returns whether there was one.
+    fn run_one(&mut self, executor: &mut Executor) -> bool {
+        let Some(index) = self.ready.pop_front() else { return false };
+        execute(self.core, executor, self.blocks, index as usize);
+        self.release(index);
+        true
     }
 
     /// Takes back what workers have finished.
@@ -275,11 +242,8 @@ impl Scheduler<'_> {
             self.collect();
             if self.outstanding < before {
                 idle = 0;
-            } else if let Some(index) = self.ready.pop_front() {
-                self.blocks.execute(executor, index as usize);
-                self.release(index);
-            } else {
-                pause(&mut idle);
+            } else if !self.run_one(executor) {
+                pause(&mut idle, SPINS);
             }
         }
     }

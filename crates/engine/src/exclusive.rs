@@ -358,51 +358,33 @@ impl Executor {
             for touched in self.inserted.drain(..).rev() {
                 touched.table.remove(touched.hash, &touched.key);
             }
-            answer_abort(registered, &mut self.registers, block);
-            close(block, status, code, sequence, 0);
+            give_up(registered, &mut self.registers, block, (status, code), (sequence, 0), &mut self.tally);
         }
-        let counts = if status == Status::Failed { &mut self.tally.failed } else { &mut self.tally.aborted };
-        *counts.entry(code).or_default() += 1;
-    }
-
-    /// The procedure that a block calls, if the block can be executed; else closes it as failed.
-    ///
-    /// # Safety
-    /// `block` is `stride` bytes long and this thread's alone.
-    #[inline(always)]
-    pub unsafe fn admit<'a>(
-        &mut self,
-        registry: &'a Registry,
-        block: *mut u8,
-        stride: usize,
-        sequence: u64,
-    ) -> Option<&'a Arc<Registered>> {
-        // SAFETY: a block begins with its procedure id.
-        let id = u32::from_le(unsafe { block.cast::<u32>().read() });
-        let code = match registry.get(id) {
-            Some(registered) if registered.block_bytes <= stride => return Some(registered),
-            Some(_) => abort::BLOCK_TOO_SHORT,
-            None => abort::UNKNOWN_PROCEDURE,
-        };
-        // SAFETY: as the caller's.
-        unsafe { close(block, Status::Failed, code, sequence, 0) };
-        *self.tally.failed.entry(code).or_default() += 1;
-        None
     }
 }
 
-/// Zeroes the results of a call that did not commit and lets its abort handler write them.
+/// Ends a call that did not commit: zeroes its results and lets its abort handler write them, closes its block with
+/// `outcome` (status and abort code) and `place` (sequence number and serial stamp), and counts it.
 ///
 /// # Safety
 /// `block` is a block of the procedure and this thread's alone; `registers` is its window.
 #[cold]
-pub unsafe fn answer_abort(registered: &Registered, registers: &mut [i64], block: *mut u8) {
+pub unsafe fn give_up(
+    registered: &Registered,
+    registers: &mut [i64],
+    block: *mut u8,
+    outcome: (Status, u16),
+    place: (u64, u64),
+    tally: &mut Tally,
+) {
     let (start, length) = registered.results;
-    // SAFETY: the results lie in the block.
+    // SAFETY: the results lie in the block; the rest as the caller's.
     unsafe {
         block.add(start).write_bytes(0, length);
         registered.program.run_abort_handler(registers, block);
+        close(block, outcome.0, outcome.1, place.0, place.1);
     }
+    tally.count(outcome.0, outcome.1);
 }
 
 /// Writes outcome, sequence number and serial stamp into a block's header.

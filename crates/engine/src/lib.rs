@@ -16,6 +16,7 @@
 //! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), and the check that makes
 //! every engine trustworthy, replay in its own serial order ([`replay`]).
 
+mod blocks;
 pub mod conformance;
 pub mod contract;
 pub mod deterministic;
@@ -23,6 +24,7 @@ pub mod deterministic_queue;
 pub mod exclusive;
 mod ghosts;
 mod host_engine;
+mod interleaved;
 mod lines;
 pub mod optimistic;
 pub mod recipe;

@@ -5,6 +5,7 @@
 
 use lockwork_procedure::block::Batch;
 
+use crate::blocks::Blocks;
 use crate::contract::{BatchReport, SerialOrder};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
@@ -22,14 +23,13 @@ impl Scheme for Serial {
 
     fn run(&mut self, core: &Core, _: &Team, batch: &mut Batch) -> BatchReport {
         self.executor.prepare(&core.registry);
-        let stride = batch.stride();
-        for index in 0..batch.len() {
-            let block = batch.block_ptr(index);
-            let sequence = core.first_sequence + index as u64;
+        let blocks = Blocks::of(core, batch);
+        for index in 0..blocks.len {
             // SAFETY: this thread has the batch and the database for itself.
             unsafe {
-                if let Some(registered) = self.executor.admit(&core.registry, block, stride, sequence) {
-                    self.executor.execute(registered, block, sequence, &[]);
+                if let Some(registered) = blocks.admit(core, index, &mut self.executor.tally) {
+                    // By its program, never the short way, which is compared with this one.
+                    self.executor.execute(registered, blocks.at(index), blocks.sequence(index), &[]);
                 }
             }
         }

@@ -166,12 +166,18 @@ fn wait_for_job(shared: &Shared, worker: usize, seen: usize) {
 pub fn wait_until(ready: impl Fn() -> bool) {
     let mut spins = 0;
     while !ready() {
-        spins += 1;
-        if spins < SPINS {
-            std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
-        }
+        pause(&mut spins, SPINS);
+    }
+}
+
+/// Waits a little between two looks. Who has looked `most` times already, as `spins` counts, lets others run, perhaps
+/// those it waits for.
+pub fn pause(spins: &mut u32, most: u32) {
+    if *spins < most {
+        *spins += 1;
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
     }
 }
 

@@ -29,7 +29,8 @@ use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::key::mix;
 
 use super::pipeline::execute;
-use super::{Blocks, Worker, share};
+use super::{Worker, share};
+use crate::blocks::Blocks;
 use crate::host_engine::Core;
 use crate::recipe::Lines;
 use crate::registry::{Registered, Registry};

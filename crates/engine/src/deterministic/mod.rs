@@ -30,11 +30,10 @@ use std::time::Instant;
 use lockwork_memory::prefetch;
 use lockwork_procedure::block::Batch;
 
+use crate::blocks::Blocks;
 use crate::contract::{BatchReport, ConflictPlan, Interleave, Options, SerialOrder};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
-use crate::recipe::Recipe;
-use crate::registry::Registered;
 use crate::team::Team;
 use graph::Graph;
 pub(crate) use graph::Locks;
@@ -75,46 +74,6 @@ mod contains {
     pub(super) const DEPENDENT: u32 = 4;
     pub(super) const NOT_SINGLE: u32 = 8;
     pub(super) const NOT_SEPARABLE: u32 = 16;
-}
-
-/// A batch in the hands of a team: where its blocks lie.
-#[derive(Clone, Copy)]
-struct Blocks {
-    start: *mut u8,
-    stride: usize,
-    first_sequence: u64,
-}
-
-// SAFETY: the workers of a team agree on who touches which block.
-unsafe impl Sync for Blocks {}
-// SAFETY: as above.
-unsafe impl Send for Blocks {}
-
-impl Blocks {
-    #[inline(always)]
-    fn at(&self, index: usize) -> *mut u8 {
-        self.start.wrapping_add(index * self.stride)
-    }
-
-    #[inline(always)]
-    fn sequence(&self, index: usize) -> u64 {
-        self.first_sequence + index as u64
-    }
-
-    /// The procedure of a block, if the block can be executed.
-    #[inline(always)]
-    fn registered<'a>(&self, core: &'a Core, index: usize) -> Option<&'a Registered> {
-        // SAFETY: a block begins with its procedure id.
-        let id = u32::from_le(unsafe { self.at(index).cast::<u32>().read() });
-        let registered = core.registry.get(id)?;
-        (registered.block_bytes <= self.stride).then_some(registered)
-    }
-
-    /// The recipe of a block, if it can be executed and its procedure is straight.
-    #[inline(always)]
-    fn recipe<'a>(&self, core: &'a Core, index: usize) -> Option<&'a Recipe> {
-        self.registered(core, index)?.recipe()
-    }
 }
 
 impl Deterministic {
@@ -209,8 +168,7 @@ fn survey(core: &Core, blocks: Blocks, range: std::ops::Range<usize>, all: u32) 
             break;
         }
         prefetch(blocks.at(index + AHEAD));
-        // SAFETY: a block begins with its procedure id.
-        let id = u32::from_le(unsafe { blocks.at(index).cast::<u32>().read() });
+        let id = blocks.procedure(index);
         if id != last.0 {
             last = (id, core.registry.get(id).map_or(contains::NOT_SINGLE, |p| kinds_of(p.traits)));
         }
@@ -238,7 +196,7 @@ impl Scheme for Deterministic {
             worker.executor.prepare(&core.registry);
             worker.pipeline.prepare(&core.registry, self.window);
         }
-        let blocks = Blocks { start: batch.block_ptr(0), stride: batch.stride(), first_sequence: core.first_sequence };
+        let blocks = Blocks::of(core, batch);
         let whole = 0..batch.len();
         let start = Instant::now();
         let kinds = AtomicU32::new(0);

@@ -20,7 +20,8 @@ use std::time::Instant;
 use lockwork_procedure::block::Status;
 
 use super::pipeline::{MOST_BYTES, execute, prefetch_block};
-use super::{AHEAD, Blocks, Worker, share};
+use super::{AHEAD, Worker, share};
+use crate::blocks::Blocks;
 use crate::exclusive::{Executor, close};
 use crate::host_engine::Core;
 use crate::recipe::Lines;
@@ -134,8 +135,7 @@ impl Deal<'_> {
             prefetch_block(self.blocks.at(index + AHEAD), self.blocks.stride);
             let block = self.blocks.at(index);
             // SAFETY: in the first phase a block belongs to the worker whose share it is in.
-            let admitted =
-                unsafe { executor.admit(&self.core.registry, block, self.blocks.stride, self.blocks.sequence(index)) };
+            let admitted = unsafe { self.blocks.admit(self.core, index, &mut executor.tally) };
             let Some(registered) = admitted else { continue };
             // SAFETY: the block is the procedure's.
             let word = unsafe { registered.known().hash(0, block) };
@@ -182,7 +182,7 @@ impl Deal<'_> {
     fn deal_one(&mut self, executor: &mut Executor, index: usize, hashes: &[u64], rows: &[u64]) {
         let (block, sequence) = (self.blocks.at(index), self.blocks.sequence(index));
         // SAFETY: in the first phase a block belongs to the worker whose share it is in.
-        let admitted = unsafe { executor.admit(&self.core.registry, block, self.blocks.stride, sequence) };
+        let admitted = unsafe { self.blocks.admit(self.core, index, &mut executor.tally) };
         let Some(registered) = admitted else { return };
         let recipe = registered.known();
         let (procedure, block_number) = (procedure_of(block), index as u32);

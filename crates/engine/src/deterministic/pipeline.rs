@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use lockwork_memory::prefetch;
 
-use super::Blocks;
+use crate::blocks::Blocks;
 use crate::exclusive::Executor;
 use crate::host_engine::Core;
 use crate::recipe::Lines;
@@ -162,14 +162,10 @@ impl Stages<'_> {
     }
 }
 
-/// Executes one block, or closes it as failed.
+/// Executes one block, which the plan gave this worker with everything that its transaction touches, or closes it as
+/// failed.
 #[inline(always)]
 pub(super) fn execute(core: &Core, executor: &mut Executor, blocks: Blocks, index: usize, hints: &[u64]) {
-    let (block, sequence) = (blocks.at(index), blocks.sequence(index));
-    // SAFETY: the plan gave this worker the block and everything the transaction touches.
-    unsafe {
-        if let Some(registered) = executor.admit(&core.registry, block, blocks.stride, sequence) {
-            executor.call(registered, block, sequence, hints, &mut Lines::default());
-        }
-    }
+    // SAFETY: the plan says so.
+    unsafe { blocks.execute(core, executor, index, hints) }
 }

@@ -40,8 +40,10 @@ use std::sync::atomic::AtomicUsize;
 use lockwork_locking::tid::Tids;
 use lockwork_procedure::block::Batch;
 
+use crate::blocks::Blocks;
 use crate::contract::{BatchReport, Options, SerialOrder};
 use crate::host_engine::{Core, Scheme};
+use crate::interleaved::{Supply, settle};
 use crate::team::Team;
 use worker::{Shared, Worker};
 
@@ -71,22 +73,13 @@ impl Scheme for Optimistic {
             core,
             options: &self.options,
             tids: &self.tids,
-            start: batch.block_ptr(0),
-            stride: batch.stride(),
-            len: batch.len(),
-            next: AtomicUsize::new(0),
+            supply: Supply::new(Blocks::of(core, batch)),
             gate: AtomicUsize::new(0),
         };
         let workers = &self.workers;
         team.run(&|number| workers[number].lock().expect("no worker panicked").run(&shared, number));
-        let mut report = BatchReport::default();
-        for worker in &mut self.workers {
-            let worker = worker.get_mut().expect("no worker panicked");
-            // SAFETY: the batch is over, so no transaction runs.
-            unsafe { worker.ghosts.unlink() };
-            // Taken, not copied: a worker that the next batch does not involve must not report this one again.
-            report.tally.add(&std::mem::take(&mut worker.tally));
-        }
-        report
+        let workers = self.workers.iter_mut().map(|worker| worker.get_mut().expect("no worker panicked"));
+        // SAFETY: the batch is over, so no transaction runs.
+        unsafe { settle(workers.map(|worker| (&mut worker.ghosts, &mut worker.tally))) }
     }
 }

@@ -10,6 +10,7 @@
 //! commit a transaction that writes. What can still get in its way are commits that had begun before, at most one a
 //! worker.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lockwork_locking::tid::Tids;
@@ -20,17 +21,13 @@ use super::host::{InFlight, OptimisticHost};
 use super::reader::{self, Reader};
 use super::transaction::Transaction;
 use crate::contract::{Interleave, Options, Tally};
-use crate::exclusive::{answer_abort, close};
+use crate::exclusive::{close, give_up};
 use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
+use crate::interleaved::{Supply, in_flight, turns_after, wipe};
 use crate::recipe::Lines;
-use crate::registry::Registered;
 use crate::team::wait_until;
 
-/// Transactions that a worker takes from the batch at a time.
-const PIECE: usize = 32;
-/// The most turns that a transaction sits out after a conflict.
-const MOST_TURNS: u32 = 64;
 /// Conflicts after which a transaction passes the gate.
 const PATIENCE: u32 = 10;
 
@@ -39,17 +36,10 @@ pub(super) struct Shared<'a> {
     pub(super) core: &'a Core,
     pub(super) options: &'a Options,
     pub(super) tids: &'a Tids,
-    pub(super) start: *mut u8,
-    pub(super) stride: usize,
-    pub(super) len: usize,
-    /// First block that no worker has taken.
-    pub(super) next: AtomicUsize,
+    pub(super) supply: Supply,
     /// The worker, plus one, whose transaction alone may write now; zero: all may.
     pub(super) gate: AtomicUsize,
 }
-
-// SAFETY: every block is taken by one worker.
-unsafe impl Sync for Shared<'_> {}
 
 impl Shared<'_> {
     /// Waits until worker `me` may commit a transaction that writes.
@@ -115,9 +105,8 @@ impl Worker {
     pub(super) fn run(&mut self, shared: &Shared<'_>, me: usize) {
         let registry = &shared.core.registry;
         let interleave = shared.options.interleave == Interleave::Dynamic;
-        let in_flight = if interleave { (shared.options.window / registry.most_accesses()).max(2) } else { 1 };
         let (gp, cp) = registry.widest_windows();
-        self.slots.resize_with(in_flight, Slot::default);
+        self.slots.resize_with(in_flight(shared.options, registry), Slot::default);
         self.cps.resize(cp.max(self.cps.len()), ());
         for slot in &mut self.slots {
             slot.registers.resize(gp.max(slot.registers.len()), 0);
@@ -147,7 +136,7 @@ impl Worker {
                 };
                 running -= usize::from(ended);
             }
-            if running == 0 && piece.is_empty() && shared.next.load(Ordering::Relaxed) >= shared.len {
+            if running == 0 && shared.supply.is_over(&piece) {
                 return;
             }
         }
@@ -155,34 +144,14 @@ impl Worker {
 
     /// Puts the next block of the batch that can be executed into a free slot.
     #[inline(always)]
-    fn take(&mut self, shared: &Shared<'_>, number: usize, piece: &mut std::ops::Range<usize>) -> bool {
-        loop {
-            let Some(index) = piece.next() else {
-                if shared.next.load(Ordering::Relaxed) >= shared.len {
-                    return false;
-                }
-                let start = shared.next.fetch_add(PIECE, Ordering::Relaxed).min(shared.len);
-                *piece = start..(start + PIECE).min(shared.len);
-                continue;
-            };
-            let block = shared.start.wrapping_add(index * shared.stride);
-            // SAFETY: a block begins with its procedure id.
-            let procedure = u32::from_le(unsafe { block.cast::<u32>().read() });
-            let code = match shared.core.registry.get(procedure) {
-                Some(registered) if registered.block_bytes <= shared.stride => {
-                    let slot = &mut self.slots[number];
-                    (slot.index, slot.procedure, slot.context) = (Some(index), procedure, Context::at(0));
-                    (slot.retries, slot.turns) = (0, 0);
-                    slot.reader.clear();
-                    return true;
-                }
-                Some(_) => abort::BLOCK_TOO_SHORT,
-                None => abort::UNKNOWN_PROCEDURE,
-            };
-            // SAFETY: this worker has taken the block.
-            unsafe { close(block, Status::Failed, code, shared.core.first_sequence + index as u64, 0) };
-            *self.tally.failed.entry(code).or_default() += 1;
-        }
+    fn take(&mut self, shared: &Shared<'_>, number: usize, piece: &mut Range<usize>) -> bool {
+        let Some(index) = shared.supply.take(shared.core, piece, &mut self.tally) else { return false };
+        let slot = &mut self.slots[number];
+        (slot.index, slot.context) = (Some(index), Context::at(0));
+        slot.procedure = shared.supply.blocks.procedure(index);
+        (slot.retries, slot.turns) = (0, 0);
+        slot.reader.clear();
+        true
     }
 
     /// Runs one transaction as far as it comes. Returns whether its slot is free again.
@@ -191,14 +160,16 @@ impl Worker {
         let Self { slots, cps, lines, ghosts, tally } = self;
         let slot = &mut slots[number];
         let index = slot.index.expect("the slot is taken");
-        let registered = &**shared.core.registry.get(slot.procedure).expect("it was taken with its procedure");
-        let block = shared.start.wrapping_add(index * shared.stride);
+        let blocks = &shared.supply.blocks;
+        let registered = &**shared.core.registry.get(slot.procedure).expect("it was admitted");
+        let (block, sequence) = (blocks.at(index), blocks.sequence(index));
         let mut step = reader::Step::Left;
         if let Some(recipe) = reader::recipe(registered).filter(|_| !slot.reader.has_left()) {
             // SAFETY: the block is this worker's.
             step = unsafe { slot.reader.step(recipe, block, interleave, &mut slot.transaction, lines) };
             if step == reader::Step::Left {
-                wipe(registered, block);
+                // SAFETY: as above.
+                unsafe { wipe(registered, block) }
             }
         }
         let stop = match step {
@@ -212,7 +183,6 @@ impl Worker {
                 unsafe { run(&registered.program, &mut slot.context, &mut slot.registers, cps, block, &mut host) }
             }
         };
-        let sequence = shared.core.first_sequence + index as u64;
         let tables = &registered.tables;
         let placed = match stop {
             Stop::Waiting => return false,
@@ -244,38 +214,21 @@ impl Worker {
                 tally.conflicts += 1;
                 slot.retries += 1;
                 if slot.retries <= shared.options.max_retries {
-                    begin_again(registered, slot, block);
+                    // SAFETY: the block is this worker's.
+                    unsafe { wipe(registered, block) };
+                    slot.context = Context::at(0);
+                    slot.reader.clear();
+                    // The first time it is enough to look at what the other one left.
+                    slot.turns = if slot.retries == 1 { 0 } else { turns_after(slot.retries) };
                     return false;
                 }
                 (Status::Failed, abort::TOO_MANY_RETRIES)
             }
         };
-        let counts = if outcome.0 == Status::Failed { &mut tally.failed } else { &mut tally.aborted };
-        *counts.entry(outcome.1).or_default() += 1;
+        let place = (sequence, placed.unwrap_or(0));
         // SAFETY: the window is wide enough, and the block is this worker's.
-        unsafe {
-            answer_abort(registered, &mut slot.registers, block);
-            close(block, outcome.0, outcome.1, sequence, placed.unwrap_or(0));
-        }
+        unsafe { give_up(registered, &mut slot.registers, block, outcome, place, tally) };
         slot.index = None;
         true
     }
-}
-
-/// Takes back what an attempt left in results and scratch: it must not shine through the next one.
-#[cold]
-fn wipe(registered: &Registered, block: *mut u8) {
-    let start = registered.results.0;
-    // SAFETY: the block is this worker's and at least as long as its procedure's layout.
-    unsafe { block.add(start).write_bytes(0, registered.block_bytes - start) };
-}
-
-/// Prepares a slot whose transaction met a conflict for its next attempt.
-#[cold]
-fn begin_again(registered: &Registered, slot: &mut Slot, block: *mut u8) {
-    wipe(registered, block);
-    slot.context = Context::at(0);
-    slot.reader.clear();
-    // The first time it is enough to look at what the other one left.
-    slot.turns = if slot.retries == 1 { 0 } else { (1 << slot.retries.min(6)).min(MOST_TURNS) };
 }

@@ -21,12 +21,14 @@ mod host;
 mod worker;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicU64;
 
 use lockwork_procedure::block::Batch;
 
+use crate::blocks::Blocks;
 use crate::contract::{BatchReport, Options, SerialOrder};
 use crate::host_engine::{Core, Scheme};
+use crate::interleaved::{Supply, settle};
 use crate::team::Team;
 use worker::{Shared, Worker};
 
@@ -58,25 +60,12 @@ impl Scheme for TwoPhase {
 
     fn run(&mut self, core: &Core, team: &Team, batch: &mut Batch) -> BatchReport {
         self.tables.resize_with(core.database.len(), TableLock::default);
-        let shared = Shared {
-            core,
-            options: &self.options,
-            tables: &self.tables,
-            start: batch.block_ptr(0),
-            stride: batch.stride(),
-            len: batch.len(),
-            next: AtomicUsize::new(0),
-        };
+        let shared =
+            Shared { core, options: &self.options, tables: &self.tables, supply: Supply::new(Blocks::of(core, batch)) };
         let workers = &self.workers;
         team.run(&|number| workers[number].lock().expect("no worker panicked").run(&shared));
-        let mut report = BatchReport::default();
-        for worker in &mut self.workers {
-            let worker = worker.get_mut().expect("no worker panicked");
-            // SAFETY: the batch is over, so no transaction runs.
-            unsafe { worker.ghosts.unlink() };
-            // Taken, not copied: a worker that the next batch does not involve must not report this one again.
-            report.tally.add(&std::mem::take(&mut worker.tally));
-        }
-        report
+        let workers = self.workers.iter_mut().map(|worker| worker.get_mut().expect("no worker panicked"));
+        // SAFETY: the batch is over, so no transaction runs.
+        unsafe { settle(workers.map(|worker| (&mut worker.ghosts, &mut worker.tally))) }
     }
 }
