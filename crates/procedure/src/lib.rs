@@ -7,6 +7,7 @@
 //! | module | idea |
 //! |---|---|
 //! | [`schema`] | tables, typed fixed-width columns, where each column lies in a row |
+//! | [`partitioning`] | which partition a row belongs to, where an engine divides its tables |
 //! | [`key`] | keys in a normal form that compares and hashes as words |
 //! | [`block`] | the transaction block, and batches of blocks |
 //! | [`isa`] | the instruction set and its binary encoding, byte by byte |
@@ -25,6 +26,7 @@ pub mod block;
 pub mod interpreter;
 pub mod isa;
 pub mod key;
+pub mod partitioning;
 pub mod program;
 pub mod schema;
 pub mod verified;

@@ -19,6 +19,8 @@
 
 use std::fmt;
 
+use crate::partitioning::Partitioning;
+
 /// Bytes at the start of every row that belong to storage and engine and that no procedure can reach.
 pub const ROW_HEADER_BYTES: u32 = 16;
 /// The widest key image, in bytes.
@@ -203,6 +205,16 @@ pub enum SchemaError {
         /// How many columns there are.
         columns: usize,
     },
+    /// The column that should say where a row lies is not in the key, so a key would not say it.
+    #[error("table '{table}' cannot be partitioned by '{column}', which is no key column; possible: '{}'", key.join("', '"))]
+    BadPartitionColumn {
+        /// The table.
+        table: String,
+        /// The column that was named.
+        column: String,
+        /// The columns that could be.
+        key: Vec<String>,
+    },
 }
 
 /// Whether `name` can name a table, column, parameter, label or procedure.
@@ -213,7 +225,9 @@ pub fn is_name(name: &str) -> bool {
     first && name.len() <= 63 && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// A table: its columns, its key, and whether its keys are kept in order for scans.
+/// A table: its columns, its key, whether its keys are kept in order for scans, and how it is partitioned.
+///
+/// It is displayed as the assembler reads it: `accounts (id: i64 key, balance: i64) partition by hash(id)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableSchema {
     name: String,
@@ -222,6 +236,7 @@ pub struct TableSchema {
     key_bytes: u32,
     row_bytes: u32,
     ordered: bool,
+    partitioning: Option<Partitioning>,
 }
 
 impl TableSchema {
@@ -272,7 +287,29 @@ impl TableSchema {
         if key_bytes > MAX_KEY_BYTES {
             return Err(SchemaError::KeyTooWide { table: table(), bytes: key_bytes });
         }
-        Ok(Self { name: table(), columns: laid_out, key_columns, key_bytes, row_bytes: end as u32, ordered })
+        let (columns, row_bytes) = (laid_out, end as u32);
+        Ok(Self { name: table(), columns, key_columns, key_bytes, row_bytes, ordered, partitioning: None })
+    }
+
+    /// The same table, each row of which lies in the partition that `column` gives.
+    ///
+    /// # Errors
+    /// [`SchemaError::BadPartitionColumn`] when `column` is no column of the key.
+    pub fn partition_by_hash(self, column: &str) -> Result<Self, SchemaError> {
+        match self.key().iter().position(|key| key.name == column) {
+            Some(position) => Ok(Self { partitioning: Some(Partitioning::Hash(position)), ..self }),
+            None => Err(SchemaError::BadPartitionColumn {
+                key: self.key().iter().map(|key| key.name.clone()).collect(),
+                table: self.name,
+                column: column.to_string(),
+            }),
+        }
+    }
+
+    /// The same table, with all rows in every partition: for what is read and not written.
+    #[must_use]
+    pub fn replicate(self) -> Self {
+        Self { partitioning: Some(Partitioning::Replicated), ..self }
     }
 
     /// The table's name.
@@ -328,6 +365,29 @@ impl TableSchema {
     pub fn is_ordered(&self) -> bool {
         self.ordered
     }
+
+    /// How rows are divided among partitions; `None` when that was not declared. Engines without partitions do not ask.
+    #[must_use]
+    pub fn partitioning(&self) -> Option<Partitioning> {
+        self.partitioning
+    }
+}
+
+impl fmt::Display for TableSchema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (", self.name)?;
+        for (position, Column { name, column_type, .. }) in self.columns.iter().enumerate() {
+            let comma = if position == 0 { "" } else { ", " };
+            let key = if position < self.key_columns { " key" } else { "" };
+            write!(f, "{comma}{name}: {column_type}{key}")?;
+        }
+        f.write_str(if self.ordered { ") ordered" } else { ")" })?;
+        match self.partitioning {
+            None => Ok(()),
+            Some(Partitioning::Hash(column)) => write!(f, " partition by hash({})", self.columns[column].name),
+            Some(Partitioning::Replicated) => f.write_str(" replicated"),
+        }
+    }
 }
 
 /// Where the assembler and the verifier look up tables by name.
@@ -377,6 +437,24 @@ mod tests {
             SchemaError::RowTooWide { .. }
         ));
         assert!(matches!(refused(&[("4", i64)], 1), SchemaError::BadName(_)));
+    }
+
+    #[test]
+    fn a_table_is_partitioned_by_a_column_of_its_key() {
+        let columns = [("w", ColumnType::U16), ("d", ColumnType::U8), ("tax", ColumnType::U16)];
+        let table = TableSchema::new("district", &columns, 2, false).unwrap();
+        assert_eq!(table.partitioning(), None);
+        let by_second = table.clone().partition_by_hash("d").unwrap();
+        assert_eq!(by_second.partitioning(), Some(Partitioning::Hash(1)));
+        assert_ne!(by_second, table);
+        assert_eq!(by_second.replicate().partitioning(), Some(Partitioning::Replicated));
+        for column in ["tax", "nowhere"] {
+            let error = table.clone().partition_by_hash(column).unwrap_err().to_string();
+            let expected = format!(
+                "table 'district' cannot be partitioned by '{column}', which is no key column; possible: 'w', 'd'"
+            );
+            assert_eq!(error, expected);
+        }
     }
 
     #[test]

@@ -155,6 +155,14 @@ fn errors_name_their_place_and_what_would_be_right() {
     assert!(column.starts_with("line 3, column 8: 'i46' is no type"), "{column}");
     let differs = refused("procedure p\ntable accounts (id: i64 key)\ncommit");
     assert!(differs.starts_with("line 2, column 7: the table 'accounts' exists with other columns"), "{differs}");
+    let columns = "(id: i64 key, balance: i64, note: char(20))";
+    for other in ["ordered", "replicated", "partition by hash(id)"] {
+        let differs = refused(&format!("procedure p\ntable accounts {columns} {other}\ncommit"));
+        assert!(
+            differs.contains("7: the table 'accounts' exists with another order or partitioning; name"),
+            "{differs}"
+        );
+    }
     assert!(refused("a:\nprocedure p\ncommit").starts_with("line 1, column 1: a source begins with"));
 }
 
@@ -164,6 +172,61 @@ fn columns_may_stand_on_lines_of_their_own() {
     let columns = [("id", ColumnType::I64), ("sum", ColumnType::I32)];
     let expected = TableSchema::new("t", &columns, 1, true).unwrap();
     assert_eq!(assemble(source, [].as_slice()).unwrap().schemas, [expected]);
+}
+
+#[test]
+fn a_table_is_declared_as_it_is_displayed() {
+    let columns = [("w", ColumnType::U16), ("name", ColumnType::Char(20)), ("sum", ColumnType::I32)];
+    for ordered in [false, true] {
+        let plain = TableSchema::new("t", &columns, 2, ordered).unwrap();
+        let by = |column| plain.clone().partition_by_hash(column).unwrap();
+        for table in [plain.clone(), plain.clone().replicate(), by("w"), by("name")] {
+            let source = format!("procedure p\ntable {table}\ncommit");
+            assert_eq!(assemble(&source, [].as_slice()).unwrap().schemas, std::slice::from_ref(&table));
+            // It exists already: the same declaration is no contradiction, and the text names it.
+            let known = [table];
+            let p = assemble(&source, known.as_slice()).unwrap().procedure;
+            assert_eq!(assemble(&disassemble(&p, known.as_slice()), known.as_slice()).unwrap().procedure, p);
+        }
+    }
+    let either_way =
+        |words: &str| assemble(&format!("procedure p\ntable t (w: u16 key) {words}\ncommit"), [].as_slice());
+    let expected = TableSchema::new("t", &columns[..1], 1, true).unwrap().partition_by_hash("w").unwrap();
+    for words in ["ordered partition by hash(w)", "partition by hash(w) ordered"] {
+        assert_eq!(either_way(words).unwrap().schemas, std::slice::from_ref(&expected), "{words}");
+    }
+}
+
+#[test]
+fn a_wrong_partitioning_is_refused_with_its_place() {
+    for (words, expected) in [
+        (
+            "partition by hash(sum)",
+            "line 2, column 61: table 't' cannot be partitioned by 'sum', which is no key column; possible: 'w', 'd'",
+        ),
+        ("partition by hash(v)", "line 2, column 61: table 't' cannot be partitioned by 'v', which is no"),
+        ("partition by hash()", "column 61: a key column's name is wanted here, not ')'"),
+        ("partition by hash(w, d)", "column 62: ')' is wanted here, not ','"),
+        ("partition by hash w", "column 61: '(' is wanted here, not 'w'"),
+        ("partition by range(w)", "column 56: 'hash', as in 'partition by hash(COLUMN)', is wanted here, not 'range'"),
+        ("partition hash(w)", "column 53: 'by', as in 'partition by hash(COLUMN)', is wanted here, not 'hash'"),
+        (
+            "partition by",
+            "column 55: 'hash', as in 'partition by hash(COLUMN)', is wanted here, not the end of the line",
+        ),
+        ("replicated partition by hash(w)", "column 54: a table is partitioned once"),
+        ("partition by hash(w) partition by hash(d)", "column 64: a table is partitioned once"),
+        ("replicated ordered replicated", "column 62: a table is partitioned once: either"),
+        ("ordered ordered", "column 51: 'ordered' stands twice"),
+        (
+            "replicate",
+            "column 43: 'ordered', 'partition by hash(COLUMN)', 'replicated' or the end of the line is wanted",
+        ),
+        ("replicated,", "column 53: the end of the line is wanted here, not ','"),
+    ] {
+        let error = refused(&format!("procedure p\ntable t (w: u16 key, d: u8 key, sum: i32) {words}\ncommit"));
+        assert!(error.contains(expected), "{words}: {error}");
+    }
 }
 
 #[test]

@@ -65,6 +65,9 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
                 verified.block_stride(),
                 verified.step_bound()
             ));
+            for schema in &schemas {
+                text.push_str(&format!("table {schema}\n"));
+            }
             text.push_str(&explain(&verified, &access_set(&verified)));
             if !text.ends_with('\n') {
                 text.push('\n');

@@ -24,6 +24,13 @@ pub(super) struct Declared {
     place: Place,
 }
 
+/// How a table is to be partitioned, before its columns are laid out.
+enum Division<'a> {
+    /// By this column, named here.
+    Hash(&'a str, Place),
+    Replicated,
+}
+
 impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
     fn before_code(&self, place: Place, what: &str) -> Parse<()> {
         if self.procedure.code.is_empty() {
@@ -43,10 +50,12 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
         }
         let schema = if self.at_mark('(') {
             let declared = self.columns(name, place)?;
-            if self.catalog.table(name).is_some_and(|(_, known)| *known != declared) {
-                return Err(
-                    place.error(format!("the table '{name}' exists with other columns; name it without columns"))
-                );
+            if let Some((_, known)) = self.catalog.table(name)
+                && *known != declared
+            {
+                let same = known.columns() == declared.columns() && known.key().len() == declared.key().len();
+                let other = if same { "another order or partitioning" } else { "other columns" };
+                return Err(place.error(format!("the table '{name}' exists with {other}; name it without columns")));
             }
             self.schemas.push(declared.clone());
             Some(declared)
@@ -96,11 +105,51 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
         if !self.take_mark(')')? {
             return self.expected("',' or ')'");
         }
-        let ordered = self.token.kind == Kind::Word("ordered");
-        if ordered {
+        let mut ordered = false;
+        let mut division = None;
+        while let Kind::Word(word) = self.token.kind {
+            match word {
+                "ordered" if ordered => return self.fail("'ordered' stands twice"),
+                "ordered" => {
+                    self.next()?;
+                    ordered = true;
+                }
+                "partition" | "replicated" if division.is_some() => {
+                    return self
+                        .fail("a table is partitioned once: either 'partition by hash(COLUMN)' or 'replicated'");
+                }
+                "partition" | "replicated" => division = Some(self.division()?),
+                _ => {
+                    return self
+                        .expected("'ordered', 'partition by hash(COLUMN)', 'replicated' or the end of the line");
+                }
+            }
+        }
+        let schema = TableSchema::new(name, &columns, key, ordered).map_err(|error| place.error(error.to_string()))?;
+        match division {
+            None => Ok(schema),
+            Some(Division::Replicated) => Ok(schema.replicate()),
+            Some(Division::Hash(column, place)) => {
+                schema.partition_by_hash(column).map_err(|error| place.error(error.to_string()))
+            }
+        }
+    }
+
+    /// `partition by hash(COLUMN)` or `replicated`.
+    fn division(&mut self) -> Parse<Division<'a>> {
+        if self.next()?.kind == Kind::Word("replicated") {
+            return Ok(Division::Replicated);
+        }
+        for word in ["by", "hash"] {
+            if self.token.kind != Kind::Word(word) {
+                return self.expected(&format!("'{word}', as in 'partition by hash(COLUMN)',"));
+            }
             self.next()?;
         }
-        TableSchema::new(name, &columns, key, ordered).map_err(|error| place.error(error.to_string()))
+        self.mark('(')?;
+        let (column, place) = self.name("a key column's name")?;
+        self.mark(')')?;
+        Ok(Division::Hash(column, place))
     }
 
     fn skip_newlines(&mut self) -> Parse<()> {
