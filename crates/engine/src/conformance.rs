@@ -101,7 +101,7 @@ pub fn prepared(make: Make<'_>, ordered: bool) -> Box<dyn Engine> {
         ("next", ColumnType::I64),
         ("colour", ColumnType::Bytes(16)),
     ];
-    let schema = TableSchema::new("accounts", &columns, 1, ordered).unwrap();
+    let schema = TableSchema::new("accounts", &columns, 1, ordered).unwrap().partition_by_hash("id").unwrap();
     let catalog = [schema.clone()];
     engine.create_table(schema, 4).unwrap();
     for source in PROCEDURES {

@@ -159,7 +159,8 @@ impl Transfer {
     #[must_use]
     pub fn schema() -> TableSchema {
         let columns = [("id", ColumnType::I64), ("balance", ColumnType::I64)];
-        TableSchema::new("accounts", &columns, 1, false).expect("a sound schema")
+        let schema = TableSchema::new("accounts", &columns, 1, false).expect("a sound schema");
+        schema.partition_by_hash("id").expect("the key")
     }
 
     /// What it was made from.

@@ -161,13 +161,16 @@ impl Smallbank {
         })
     }
 
-    /// The tables: accounts (names), savings, checking.
+    /// The tables: accounts (names), savings, checking; partitioned by customer.
     ///
     /// # Panics
     /// Never: the schemas are sound.
     #[must_use]
     pub fn schemas() -> [TableSchema; 3] {
-        let table = |name, columns: &[(&str, ColumnType)]| TableSchema::new(name, columns, 1, false).expect("sound");
+        let table = |name, columns: &[(&str, ColumnType)]| {
+            let schema = TableSchema::new(name, columns, 1, false).expect("sound");
+            schema.partition_by_hash("customer").expect("the key")
+        };
         let accounts = [("customer", ColumnType::I64), ("name", ColumnType::Char(40))];
         [table("accounts", &accounts), table("savings", &BALANCE), table("checking", &BALANCE)]
     }

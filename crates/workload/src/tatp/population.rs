@@ -23,10 +23,12 @@ pub(super) mod table {
     pub(in super::super) const CALL_FORWARDING: usize = 4;
 }
 
-/// The tables: the specification's four, and the index of subscribers by telephone number.
+/// The tables: the specification's four, and the index of subscribers by telephone number. They are partitioned by
+/// subscriber, the index by number, since that is all a call that looks a subscriber up has.
 pub(super) fn schemas() -> [TableSchema; 5] {
     let table = |name: &str, columns: &[(&str, ColumnType)], key| {
-        TableSchema::new(name, columns, key, false).expect("a sound schema")
+        let schema = TableSchema::new(name, columns, key, false).expect("a sound schema");
+        schema.partition_by_hash(columns[0].0).expect("the first column is in the key")
     };
     let flags = ["bit", "hex", "byte2"].map(|name| (1..=10).map(move |number| format!("{name}_{number}")));
     let flags: Vec<String> = flags.into_iter().flatten().collect();

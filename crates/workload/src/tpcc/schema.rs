@@ -7,6 +7,9 @@
 //! A customer's last and first name with everything else would make a key of 41 bytes, and 32 are possible: the key
 //! of `customer_name` has the first 11 bytes of the first name. Two customers of one name who differ behind them stand
 //! in the order of their numbers.
+//!
+//! Everything is partitioned by warehouse, but items, which nobody writes, are replicated. Every ordered table has the
+//! warehouse first in its key, so a scan of one district stays in one partition as long as it is not read beyond it.
 
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 
@@ -128,7 +131,8 @@ const CUSTOMER_ORDER: Columns<'_> = &[("w", T::U16), ("d", T::U8), ("c", T::U16)
 /// The tables; those with `indexes` are what the standard mix needs.
 pub(super) fn schemas(indexes: bool) -> Vec<TableSchema> {
     let table = |name: &str, columns: Columns<'_>, key: usize, ordered: bool| {
-        TableSchema::new(name, columns, key, ordered && indexes).expect("a sound schema")
+        let schema = TableSchema::new(name, columns, key, ordered && indexes).expect("a sound schema");
+        if columns[0].0 == "w" { schema.partition_by_hash("w").expect("w is in the key") } else { schema.replicate() }
     };
     let dists: Vec<String> = (1..=10).map(|d| format!("dist_{d:02}")).collect();
     let dists = dists.iter().map(|name| (name.as_str(), T::Char(24)));

@@ -235,7 +235,7 @@ impl YcsbConfig {
         Ok(())
     }
 
-    /// The table: `usertable (key i64, field0 .. bytes(n))`, keyed by `key`.
+    /// The table: `usertable (key i64, field0 .. bytes(n))`, keyed and partitioned by `key`.
     ///
     /// # Errors
     /// [`WorkloadError::Schema`] when rows would be too wide.
@@ -243,7 +243,7 @@ impl YcsbConfig {
         let names: Vec<String> = (0..self.fields).map(|field| format!("field{field}")).collect();
         let mut columns = vec![("key", ColumnType::I64)];
         columns.extend(names.iter().map(|name| (name.as_str(), ColumnType::Bytes(self.field_bytes))));
-        Ok(TableSchema::new("usertable", &columns, 1, self.ordered)?)
+        Ok(TableSchema::new("usertable", &columns, 1, self.ordered)?.partition_by_hash("key")?)
     }
 
     /// Bytes from one field to the next, in rows and in blocks.
