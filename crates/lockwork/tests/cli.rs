@@ -160,6 +160,10 @@ fn properties_change_a_lettered_workload_and_options_win_over_both() {
     let (words, threads, seed) = effective(&format!("{line} --seed 8 --records 200 --threads 1"));
     assert!(words.starts_with("bionicdb-e: 200 rows") && words.contains("scans of 2 to 50 rows"), "{words}");
     assert_eq!((threads, seed), (1, 8));
+    let line = "ycsb-c --preset bionicdb --records 300 --remote 0.75";
+    let sites = |line: &str| effective(line).0.split("theta 0.5, ").nth(1).unwrap_or_default().to_string();
+    assert!(sites(&format!("{line} --threads 2")).starts_with("0.7500 of the accesses remote among 2 partitions"));
+    assert!(sites(&format!("{line} --partitions 3 --threads 2")).contains("remote among 3 partitions"));
 }
 
 #[test]
@@ -203,6 +207,14 @@ fn mistakes_are_named_and_refused() {
         ("bench ycsb-a --txns 0", "--txns is 0"),
         ("bench ycsb-a --threads 0", "0 threads"),
         ("bench ycsb-a --threads 100000", "100000 threads"),
+        ("bench ycsb-a --remote 1.5 --partitions 2", "--remote is 1.5; 0 to 1 is possible"),
+        ("bench ycsb-a --remote nan --partitions 2", "--remote is NaN; 0 to 1 is possible"),
+        ("bench ycsb-a --remote 0.5 --threads 1", "--remote is 0.5; with one partition nothing is remote"),
+        ("bench ycsb-a --remote 0.5 --partitions 0", "--partitions is 0; 1 to 65536 is possible"),
+        ("bench ycsb-a --remote 0.5 --records 100 --partitions 101", "--partitions is 101; 1 to 100 is possible"),
+        ("bench ycsb-a --partitions 2", "--partitions means something with --remote"),
+        ("bench transfer --partitions 2", "--partitions means nothing for 'bench transfer'"),
+        ("bench tatp --remote 0.5", "--remote means nothing for 'bench tatp'"),
         ("bench ycsb-a --theta 1", "theta"),
         ("bench ycsb-a --theta=-0.1", "theta"),
         ("bench ycsb-a --theta nan", "theta"),

@@ -206,14 +206,14 @@ pub enum SchemaError {
         columns: usize,
     },
     /// The column that should say where a row lies is not in the key, so a key would not say it.
-    #[error("table '{table}' cannot be partitioned by '{column}', which is no key column; possible: '{}'", key.join("', '"))]
+    #[error("table '{table}' cannot be partitioned by '{column}', which is no key column; possible: {key}")]
     BadPartitionColumn {
         /// The table.
         table: String,
         /// The column that was named.
         column: String,
-        /// The columns that could be.
-        key: Vec<String>,
+        /// The columns that could be, in quotes.
+        key: String,
     },
 }
 
@@ -299,7 +299,7 @@ impl TableSchema {
         match self.key().iter().position(|key| key.name == column) {
             Some(position) => Ok(Self { partitioning: Some(Partitioning::Hash(position)), ..self }),
             None => Err(SchemaError::BadPartitionColumn {
-                key: self.key().iter().map(|key| key.name.clone()).collect(),
+                key: self.key().iter().map(|key| format!("'{}'", key.name)).collect::<Vec<_>>().join(", "),
                 table: self.name,
                 column: column.to_string(),
             }),

@@ -249,6 +249,8 @@ impl Properties {
             read_scope: ReadScope::Row,
             write_all_fields: false,
             ordered: false,
+            partitions: 1,
+            remote: 0.0,
             seed: 1,
         })
     }

@@ -256,7 +256,7 @@ impl Workload for Transfer {
                 put(block.bytes(), bound.id, from);
                 continue;
             }
-            let to = self.chooser.next_other(&mut self.random, &[from]);
+            let to = self.chooser.next_other(&mut self.random, |account| account == from);
             let amount = 1 + self.random.below(self.config.amount_max as u64);
             for (at, value) in bound.arguments.into_iter().zip([from, to, amount]) {
                 put(block.bytes(), at, value);

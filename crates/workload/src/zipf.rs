@@ -198,18 +198,18 @@ impl Chooser {
         }
     }
 
-    /// A key that is not in `taken`, which must leave one over. After a few draws it takes the next free key, so that
+    /// A key that is not `taken`, of which there must be one. After a few draws it takes the next free key, so that
     /// strong skew over few keys ends too.
     #[inline]
-    pub fn next_other(&self, random: &mut Random, taken: &[u64]) -> u64 {
+    pub fn next_other(&self, random: &mut Random, taken: impl Fn(u64) -> bool) -> u64 {
         let mut key = self.next(random);
         for _ in 0..16 {
-            if !taken.contains(&key) {
+            if !taken(key) {
                 return key;
             }
             key = self.next(random);
         }
-        while taken.contains(&key) {
+        while taken(key) {
             key = (key + 1) % self.visible;
         }
         key
@@ -293,7 +293,7 @@ mod tests {
         let chooser = Chooser::new(Distribution::Zipfian, 8, 0.999).unwrap();
         let mut random = Random::new(2);
         let mut taken = Vec::new();
-        (0..8).for_each(|_| taken.push(chooser.next_other(&mut random, &taken)));
+        (0..8).for_each(|_| taken.push(chooser.next_other(&mut random, |key| taken.contains(&key))));
         taken.sort_unstable();
         assert_eq!(taken, (0..8).collect::<Vec<u64>>());
     }

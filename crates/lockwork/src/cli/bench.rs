@@ -89,9 +89,13 @@ pub(super) struct Arguments {
     #[arg(long)]
     pub(super) hot: Option<f64>,
     /// For tpcc: share of payments and of order lines that are remote [default: 0.15 and 0.01]; for tpcc-np: share of
-    /// payments and of orders that are [default: 0.15 and 0.01]
+    /// payments and of orders that are [default: 0.15 and 0.01]; for ycsb: share of accesses outside the transaction's
+    /// home partition [default: all accesses go to the whole table]
     #[arg(long)]
     pub(super) remote: Option<f64>,
+    /// For ycsb with --remote: partitions that keys are chosen in [default: one a thread]
+    #[arg(long)]
+    partitions: Option<u32>,
     /// Operations of a transaction
     #[arg(long)]
     ops: Option<u32>,
@@ -337,9 +341,10 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
     let mut run = run.map_err(refused)?;
     run.warnings.iter().for_each(|warning| eprintln!("lockwork: warning: {warning}"));
     let config = &mut run.config;
+    let threads = arguments.threads.or(run.thread_count.map(|count| count as usize));
+    let threads = threads.unwrap_or(Options::default().threads);
     if name != "ycsb" && arguments.preset == Preset::Bionicdb && properties.get("recordcount").is_none() {
-        let threads = arguments.threads.or(run.thread_count.map(|count| count as usize));
-        config.records = 300_000_u64.saturating_mul(threads.unwrap_or(Options::default().threads) as u64);
+        config.records = 300_000_u64.saturating_mul(threads as u64);
     }
     config.seed = arguments.seed.unwrap_or(config.seed);
     config.records = arguments.records.unwrap_or(config.records);
@@ -350,6 +355,14 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         Some(Read::Field) => config.read_scope = ReadScope::Field,
         Some(Read::Row) => config.read_scope = ReadScope::Row,
         None => {}
+    }
+    match (arguments.remote, arguments.partitions) {
+        (None, None) => {}
+        (None, Some(_)) => return Err(Failure::usage("--partitions means something with --remote; give it, 0 to 1")),
+        (Some(remote), partitions) => {
+            config.remote = remote;
+            config.partitions = partitions.unwrap_or(u32::try_from(threads.max(1)).unwrap_or(u32::MAX));
+        }
     }
     config.validate().map_err(refused)?;
     check_rows(&config.schema().map_err(Failure::usage)?, config.records)?;

@@ -28,6 +28,9 @@ const ENGINES: &[&str] = &[
     "profile",
 ];
 
+/// Options of YCSB; presets are for the workloads with a letter.
+const YCSB: &[&str] = &["theta", "ops", "fields", "read", "property", "remote", "partitions", "preset"];
+
 /// Options that mean something for a workload; `None` when there is no such workload.
 fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
     Some(match workload {
@@ -39,8 +42,8 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "memory" => [&["threads", "seed"], &["output", "out"]],
         "copy" => [&["device"], &["output", "out"]],
         "opencl" => [&["device", "records", "seed"], &["out"]],
-        "ycsb" => [ENGINES, &["theta", "ops", "fields", "read", "property"]],
-        name if name.starts_with("ycsb-") => [ENGINES, &["theta", "ops", "fields", "read", "property", "preset"]],
+        "ycsb" => [ENGINES, &YCSB[..YCSB.len() - 1]],
+        name if name.starts_with("ycsb-") => [ENGINES, YCSB],
         _ => return None,
     })
 }

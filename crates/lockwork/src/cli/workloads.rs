@@ -25,6 +25,8 @@ pub(super) const NAMES: &[(&str, &str)] = &[
     ("warehouses", "--records"),
     ("subscribers", "--records"),
     ("remote_payment", "--remote"),
+    ("remote", "--remote"),
+    ("partitions", "--partitions"),
     ("hot", "--hot"),
     ("operations", "--ops"),
     ("fields", "--fields"),

@@ -195,7 +195,7 @@ impl Smallbank {
     /// A customer who is not in `taken`.
     fn customer(&mut self, taken: &[u64]) -> u64 {
         if self.config.hot == 0.0 || self.random.unit() >= self.config.hot {
-            return self.chooser.next_other(&mut self.random, taken);
+            return self.chooser.next_other(&mut self.random, |account| taken.contains(&account));
         }
         let mut customer = self.random.below(self.config.hot_accounts);
         while taken.contains(&customer) {

@@ -72,14 +72,13 @@ fn operation(ycsb: &Ycsb, index: usize, block: &Block<'_>, slot: &Slot) -> Resul
 
 /// Every field of every row is whole, and the rows are those loaded and those inserted, each once.
 pub(super) fn contents(ycsb: &Ycsb, export: &mut Export<'_>, inserts: u64) -> Result<String, WorkloadError> {
-    let end = ycsb.config.records + ycsb.inserted;
-    let mut seen = vec![0_u64; (end as usize).div_ceil(64)];
+    let mut seen = vec![0_u64; (ycsb.keys.end() as usize).div_ceil(64)];
     let mut rows = 0_u64;
     let mut wrong = None;
     export(&mut |table, image| {
         if table == ycsb.schema.name() && wrong.is_none() {
             rows += 1;
-            wrong = row(ycsb, image, &mut seen, end).err();
+            wrong = row(ycsb, image, &mut seen).err();
         }
     });
     if let Some(wrong) = wrong {
@@ -97,13 +96,13 @@ pub(super) fn contents(ycsb: &Ycsb, export: &mut Export<'_>, inserts: u64) -> Re
     Ok(format!("{rows} rows ({inserts} of them inserted), all {values} values whole"))
 }
 
-fn row(ycsb: &Ycsb, image: &[u8], seen: &mut [u64], end: u64) -> Result<(), WorkloadError> {
+fn row(ycsb: &Ycsb, image: &[u8], seen: &mut [u64]) -> Result<(), WorkloadError> {
     let length = (ycsb.schema.row_bytes() - ROW_HEADER_BYTES) as usize;
     if image.len() != length {
         return violation(format!("a row image has {} bytes instead of {length}", image.len()));
     }
     let key = i64_at(image, 0);
-    let Some(place) = u64::try_from(key).ok().filter(|&key| key < end) else {
+    let Some(place) = u64::try_from(key).ok().filter(|&key| ycsb.keys.contain(key)) else {
         return violation(format!("a row has key {key}, which was neither loaded nor inserted"));
     };
     let (word, bit) = (&mut seen[(place / 64) as usize], 1 << (place % 64));

@@ -8,6 +8,7 @@
 use lockwork_procedure::schema::{ColumnType, MAX_COLUMNS, TableSchema};
 
 use super::shape;
+use crate::fields::check_share;
 use crate::zipf::{Distribution, check_theta};
 use crate::{WorkloadError, refuse, within};
 use lockwork_procedure::block::MAX_BLOCK_BYTES;
@@ -46,6 +47,9 @@ pub const MAX_OPERATIONS: u32 = 64;
 /// The most procedures a configuration may need: one for every way to split a transaction's operations among kinds.
 pub const MAX_PROCEDURES: u64 = 1024;
 
+/// The most partitions that keys are drawn from.
+pub const MAX_PARTITIONS: u64 = 1 << 16;
+
 /// A YCSB workload. Make one from a preset, change what is to differ, and [`Self::validate`] it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct YcsbConfig {
@@ -83,6 +87,10 @@ pub struct YcsbConfig {
     pub write_all_fields: bool,
     /// Whether the table keeps its keys in order, which scans need.
     pub ordered: bool,
+    /// Partitions that keys are drawn from, each access's by itself. With 1 they are drawn from the whole table.
+    pub partitions: u32,
+    /// Share of accesses, 0 to 1, that lie outside the transaction's home partition.
+    pub remote: f64,
     /// Everything random follows from it.
     pub seed: u64,
 }
@@ -107,6 +115,8 @@ impl YcsbConfig {
             read_scope: ReadScope::Field,
             write_all_fields: false,
             ordered: false,
+            partitions: 1,
+            remote: 0.0,
             seed: 1,
         };
         match letter {
@@ -185,6 +195,14 @@ impl YcsbConfig {
         within("field_bytes", u64::from(self.field_bytes), 1, 65_000)?;
         within("operations", u64::from(self.operations), 1, u64::from(MAX_OPERATIONS))?;
         within("records", self.records, u64::from(self.operations), 1 << 48)?;
+        // A transaction may have all its keys in one partition.
+        let partitions = (self.records / u64::from(self.operations)).min(MAX_PARTITIONS);
+        within("partitions", u64::from(self.partitions), 1, partitions)?;
+        check_share("remote", self.remote)?;
+        if self.remote > 0.0 && self.partitions == 1 {
+            let expected = "with one partition nothing is remote: 0 is possible, or 2 and more partitions";
+            return refuse("remote", self.remote, expected);
+        }
         check_theta(self.theta)?;
         self.validate_shares()?;
         self.schema()?;
@@ -277,10 +295,14 @@ impl YcsbConfig {
         };
         let skew =
             if self.distribution == Distribution::Uniform { String::new() } else { format!(" theta {}", self.theta) };
+        let sites = match self.partitions {
+            1 => String::new(),
+            partitions => format!(", {:.4} of the accesses remote among {partitions} partitions", self.remote),
+        };
         let scope = if self.read_scope == ReadScope::Row { "whole rows" } else { "one field" };
         let written = if self.write_all_fields { "all fields" } else { "one field" };
         format!(
-            "{}: {} rows of {} fields of {} bytes, {} operations a transaction ({}), {}{skew}, reads {scope}, writes \
+            "{}: {} rows of {} fields of {} bytes, {} operations a transaction ({}), {}{skew}{sites}, reads {scope}, writes \
              {written}{scan}, {} table, seed {}",
             self.name,
             self.records,

@@ -4,10 +4,11 @@
 //! transaction), fields and values. New keys go upward from the loaded ones; they are read from the next
 //! [`Workload::fill`] on, when engines that run batch after batch have surely inserted them.
 //!
-//! The rooms: `config` (what is wanted), `shape` (the procedures), `check` (what must hold).
+//! The rooms: `config` (what is wanted), `shape` (the procedures), `keys` (which rows), `check` (what must hold).
 
 mod check;
 mod config;
+mod keys;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -18,12 +19,12 @@ use lockwork_procedure::block::{Batch, Status};
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
 
-pub use config::{Kind, MAX_OPERATIONS, MAX_PROCEDURES, ReadScope, YcsbConfig};
+pub use config::{Kind, MAX_OPERATIONS, MAX_PARTITIONS, MAX_PROCEDURES, ReadScope, YcsbConfig};
+use keys::Keys;
 use shape::{Declaration, Shape};
 
 use crate::random::{Random, mix};
 use crate::value::write_value;
-use crate::zipf::Chooser;
 use crate::{Export, Lookup, Repeat, Workload, WorkloadError};
 
 /// Where the arguments and results of one operation lie, in bytes from the start of the block.
@@ -64,9 +65,7 @@ pub struct Ycsb {
     thresholds: [f64; 5],
     block_bytes: u32,
     random: Random,
-    chooser: Chooser,
-    /// Keys that were given to calls.
-    inserted: u64,
+    keys: Keys,
     /// Rows that observed calls inserted.
     committed_inserts: u64,
 }
@@ -100,10 +99,9 @@ impl Ycsb {
             schema: config.schema()?,
             block_bytes: shapes.iter().map(Shape::block_bytes).max().unwrap_or(0) as u32,
             random: Random::stream(config.seed, 0),
-            chooser: Chooser::new(config.distribution, config.records, config.theta)?,
+            keys: Keys::new(&config)?,
             bound: Vec::new(),
             by_id: HashMap::new(),
-            inserted: 0,
             committed_inserts: 0,
             config,
             shapes,
@@ -142,15 +140,14 @@ impl Ycsb {
     }
 
     /// Writes the arguments of one call.
-    fn write_call(&mut self, place: usize, block: &mut [u8]) {
+    fn write_call(&mut self, place: usize, home: u64, block: &mut [u8]) {
         let mut keys = [0_u64; MAX_OPERATIONS as usize];
         let value_bytes = self.config.field_bytes as usize;
         for (i, slot) in self.bound[place].slots.iter().enumerate() {
             let key = if slot.kind == Kind::Insert {
-                self.inserted += 1;
-                self.config.records + self.inserted - 1
+                self.keys.insert(&mut self.random, home)
             } else {
-                self.chooser.next_other(&mut self.random, &keys[..i])
+                self.keys.draw(&mut self.random, home, &keys[..i])
             };
             keys[i] = key;
             block[slot.key..slot.key + 8].copy_from_slice(&key.to_le_bytes());
@@ -267,12 +264,12 @@ impl Workload for Ycsb {
         if batch.stride() < self.block_bytes as usize {
             return Err(WorkloadError::ShortBlocks { stride: batch.stride(), needed: self.block_bytes });
         }
-        self.chooser.grow(self.config.records + self.inserted);
+        self.keys.grow();
         let room = transactions.min(batch.capacity() - batch.len());
         for _ in 0..room {
-            let place = self.draw_shape();
+            let (place, home) = (self.draw_shape(), self.keys.home(batch.len()));
             let Some(mut block) = batch.push(self.bound[place].id) else { break };
-            self.write_call(place, block.bytes());
+            self.write_call(place, home, block.bytes());
         }
         Ok(room)
     }

@@ -256,6 +256,27 @@ fn results_of_committed_reads_are_looked_at() {
 }
 
 #[test]
+fn calls_have_their_homes_in_turn_and_new_keys_of_every_partition_are_known_to_the_check() {
+    let config = YcsbConfig { read: 0.0, operations: 2, partitions: 4, records: 20, ..small('d') };
+    let mut ycsb = bound(config);
+    let mut rows = images(&ycsb);
+    for (call, block) in filled(&mut ycsb, 9).blocks().enumerate() {
+        for slot in &ycsb.bound[ycsb.by_id[&block.procedure()]].slots {
+            let key = &block.bytes()[slot.key..slot.key + 8];
+            assert_eq!(u64::from_le_bytes(key.try_into().unwrap()) % 4, call as u64 % 4);
+            let mut row = rows[0].clone();
+            row[..8].copy_from_slice(key);
+            rows.push(row);
+        }
+    }
+    assert!(check(&mut ycsb, &rows, 18).unwrap().contains("38 rows (18 of them inserted)"));
+    // Partition 1 has 5 loaded and 4 new keys, the last of them 33.
+    rows[30][..8].copy_from_slice(&37_u64.to_le_bytes());
+    let error = check(&mut ycsb, &rows, 18).unwrap_err().to_string();
+    assert!(error.contains("key 37, which was neither loaded nor inserted"), "{error}");
+}
+
+#[test]
 fn committed_inserts_are_counted() {
     let mut ycsb = bound(YcsbConfig { read: 0.0, ..small('d') });
     let mut batch = filled(&mut ycsb, 10);
@@ -277,6 +298,13 @@ fn impossible_options_are_refused_by_name() {
         ("operations", YcsbConfig { operations: 65, ..a() }),
         ("records", YcsbConfig { records: 0, ..a() }),
         ("records", YcsbConfig { records: 3, operations: 4, ..a() }),
+        ("partitions", YcsbConfig { partitions: 0, ..a() }),
+        ("partitions", YcsbConfig { partitions: 51, operations: 2, ..a() }),
+        ("partitions", YcsbConfig { partitions: u32::MAX, records: 1 << 48, ..a() }),
+        ("remote", YcsbConfig { partitions: 2, remote: 1.1, ..a() }),
+        ("remote", YcsbConfig { partitions: 2, remote: -0.1, ..a() }),
+        ("remote", YcsbConfig { partitions: 2, remote: f64::NAN, ..a() }),
+        ("remote", YcsbConfig { partitions: 1, remote: 0.5, ..a() }),
         ("theta", YcsbConfig { theta: 1.0, ..a() }),
         ("read", YcsbConfig { read: -1.0, ..a() }),
         ("read", YcsbConfig { read: 0.0, update: 0.0, ..a() }),
