@@ -23,7 +23,7 @@ use crate::schema::{ColumnType, ROW_HEADER_BYTES, TableSchema};
 pub enum Partitioning {
     /// A row lies in the partition that the column with this index gives. It is a column of the key.
     Hash(usize),
-    /// Every partition has all rows; they are read, not written.
+    /// Every partition has all rows. Procedures read them and, by the verifier, do not write them.
     Replicated,
 }
 

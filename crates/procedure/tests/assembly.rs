@@ -139,6 +139,11 @@ fn errors_name_their_place_and_what_would_be_right() {
         ),
         ("loadr r1, r2[orders.amont]", "column 21: table 'orders' has no column 'amont'; did you mean 'amount'?"),
         ("scan c0, #9.amount, [amount], [40], 1", "column 13: the procedure declares no table number 9"),
+        (
+            "scan c0, orders, [amount], [40]",
+            "column 32: ',' and the most rows of the scan, as in 'scan c0, t, [first], [rows], 50', is wanted here",
+        ),
+        ("scan c0, orders, [amount], [40], r1", "column 34: the most rows of a scan is wanted here, not 'r1'"),
         ("scan c0, orders, [amount], [40 + r1], 1", "column 28: a scan's buffer has a constant address"),
         ("jmp don\ndone:\ncommit", "column 5: no label is called 'don'; did you mean 'done'?"),
         ("x:\n x:\ncommit", "line 8, column 2: the label 'x' stands twice, first in line 7"),

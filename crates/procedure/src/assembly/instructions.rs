@@ -188,7 +188,9 @@ impl<'a, C: Catalog + ?Sized> Parser<'a, C> {
         if buffer.index != 0 {
             return Err(place.error("a scan's buffer has a constant address"));
         }
-        self.mark(',')?;
+        if !self.take_mark(',')? {
+            return self.expected("',' and the most rows of the scan, as in 'scan c0, t, [first], [rows], 50',");
+        }
         let w = self.number_up_to("the most rows of a scan", u16::MAX.into())? as u16;
         let b = if self.take_mark(',')? { self.register()? } else { 0 };
         Ok(Instruction {

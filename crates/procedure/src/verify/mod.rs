@@ -4,7 +4,7 @@
 //! every path for every argument. It proves, in this order:
 //!
 //! 1. **Structure** (`structure.rs`): names, layout, tables, handlers, and the fields of every instruction, reachable
-//!    or not. Control stays inside its section (logic, commit handler, abort handler).
+//!    or not. Control stays inside its section (logic, commit handler, abort handler); replicated tables are only read.
 //! 2. **Loops** (`loops.rs`): every way back is a counting loop with one entry, so every execution ends.
 //! 3. **Flow** (`flow.rs`): abstract execution to a fixed point. Every register is undefined, an integer in an
 //!    interval, or the handle of a row of a known table, to read or to write; every CP register is free or in flight.

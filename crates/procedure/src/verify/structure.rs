@@ -7,6 +7,7 @@ use super::value::Interval;
 use super::{Check, refuse, refuse_whole};
 use crate::block::{MAX_BLOCK_BYTES, abort};
 use crate::isa::{Instruction, MAX_INSTRUCTIONS, NO_LABEL, Opcode, SIGNED};
+use crate::partitioning::Partitioning;
 use crate::program::{Field, Procedure};
 use crate::schema::is_name;
 use crate::verified::TableUse;
@@ -150,10 +151,14 @@ fn check_table(at: usize, i: &Instruction, tables: &[TableUse]) -> Check<()> {
     let Some(table) = tables.get(usize::from(i.d)) else {
         return refuse(at, format!("it names table slot {}; the procedure declares {}", i.d, tables.len()));
     };
+    let name = table.schema.name();
+    let writes = matches!(i.opcode, Opcode::Update | Opcode::Insert | Opcode::Remove);
+    if writes && table.schema.partitioning() == Some(Partitioning::Replicated) {
+        return refuse(at, format!("table '{name}' is replicated, so it is not written; use 'search' or 'scan'"));
+    }
     if i.opcode != Opcode::Scan {
         return Ok(());
     }
-    let name = table.schema.name();
     if !table.schema.is_ordered() {
         return refuse(at, format!("table '{name}' is not ordered; only ordered tables can be scanned"));
     }

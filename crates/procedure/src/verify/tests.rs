@@ -156,9 +156,22 @@ fn structure_is_checked_reachable_or_not() {
     let scan = Instruction { a: 0, d: 1, e: 2, w: 8, x: 32, y: 64, ..i(O::Scan) };
     check(&[scan, RET, i(O::Commit)]).unwrap();
     refused(&[Instruction { d: 0, ..scan }, RET, i(O::Commit)], 0, "not ordered");
+    refused(&[Instruction { w: 0, ..scan }, RET, i(O::Commit)], 0, "at most 0 rows; the limit must be at least 1");
     refused(&[Instruction { w: 9, ..scan }, RET, i(O::Commit)], 0, "bytes 64 to 136");
     refused(&[Instruction { e: 4, ..scan }, RET, i(O::Commit)], 0, "column 4");
     refused(&[LOAD, Instruction { b: 2, ..scan }, RET, i(O::Commit)], 1, "more than the limit");
+}
+
+#[test]
+fn a_replicated_table_is_read_and_not_written() {
+    let tables: Vec<_> = tables().into_iter().map(TableSchema::replicate).collect();
+    let check = |first: Instruction| verify(procedure(&[first, RET, i(O::Commit)]), tables.as_slice());
+    check(SEARCH).unwrap();
+    check(Instruction { d: 1, w: 1, x: 32, y: 64, ..i(O::Scan) }).unwrap();
+    for opcode in [O::Update, O::Insert, O::Remove] {
+        let error = check(Instruction { opcode, ..SEARCH }).unwrap_err().to_string();
+        assert!(error.contains("table 'plain' is replicated, so it is not written; use 'search'"), "{error}");
+    }
 }
 
 #[test]
