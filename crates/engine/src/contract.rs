@@ -26,6 +26,7 @@ use crate::host_engine::HostEngine;
 use crate::optimistic::Optimistic;
 use crate::registry::Registered;
 use crate::serial::Serial;
+use crate::timestamp::Timestamp;
 use crate::two_phase::TwoPhase;
 
 /// How transactions of one worker overlap.
@@ -75,7 +76,7 @@ pub struct Options {
     pub policy: LockPolicy,
     /// Plan of `deterministic` for transactions that neither stand alone nor can be cut into pieces.
     pub plan: ConflictPlan,
-    /// How often `two-phase` and `optimistic` begin a transaction again before they give up with `TOO_MANY_RETRIES`.
+    /// How often `two-phase`, `optimistic` and `timestamp` begin a transaction again before they give up with `TOO_MANY_RETRIES`.
     pub max_retries: u32,
     /// Pages for tables.
     pub pages: Pages,
@@ -345,6 +346,8 @@ pub enum EngineKind {
     TwoPhase,
     /// Validation at commit (Silo).
     Optimistic,
+    /// Timestamp ordering on partitions, which exchange messages (BionicDB).
+    Timestamp,
     /// Ordered lock queues, one scheduler.
     DeterministicQueue,
     /// Planned batches.
@@ -361,14 +364,21 @@ impl EngineKind {
         Self::Serial,
         Self::TwoPhase,
         Self::Optimistic,
+        Self::Timestamp,
         Self::DeterministicQueue,
         Self::Deterministic,
         Self::OpenclDeterministic,
         Self::OpenclTwoPhase,
     ];
     /// Those that run on the cores of this machine and are always there.
-    pub const CPU: &[Self] =
-        &[Self::Serial, Self::TwoPhase, Self::Optimistic, Self::DeterministicQueue, Self::Deterministic];
+    pub const CPU: &[Self] = &[
+        Self::Serial,
+        Self::TwoPhase,
+        Self::Optimistic,
+        Self::Timestamp,
+        Self::DeterministicQueue,
+        Self::Deterministic,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -377,6 +387,7 @@ impl EngineKind {
             Self::Serial => "serial",
             Self::TwoPhase => "two-phase",
             Self::Optimistic => "optimistic",
+            Self::Timestamp => "timestamp",
             Self::DeterministicQueue => "deterministic-queue",
             Self::Deterministic => "deterministic",
             Self::OpenclDeterministic => "opencl-deterministic",
@@ -417,6 +428,7 @@ pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, Eng
         EngineKind::Serial => Box::new(HostEngine::new(Serial::default(), Options { threads: 1, ..options })?),
         EngineKind::TwoPhase => Box::new(HostEngine::new(TwoPhase::new(options), options)?),
         EngineKind::Optimistic => Box::new(HostEngine::new(Optimistic::new(options), options)?),
+        EngineKind::Timestamp => Box::new(HostEngine::new(Timestamp::new(options), options)?),
         EngineKind::DeterministicQueue => Box::new(HostEngine::new(DeterministicQueue::new(options), options)?),
         EngineKind::Deterministic => Box::new(HostEngine::new(Deterministic::new(options), options)?),
         EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase => {

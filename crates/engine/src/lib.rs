@@ -32,6 +32,7 @@ pub mod registry;
 pub mod replay;
 pub mod serial;
 pub mod team;
+pub mod timestamp;
 pub mod two_phase;
 
 pub use contract::{

@@ -62,6 +62,11 @@ fn two_phase_is_equivalent_to_stamp_order_under_every_policy() {
 }
 
 #[test]
+fn timestamp() {
+    check_all(EngineKind::Timestamp, &interleaving());
+}
+
+#[test]
 fn optimistic_is_equivalent_to_stamp_order() {
     check_all(EngineKind::Optimistic, &interleaving());
 }

@@ -64,6 +64,14 @@ pub trait Host {
     /// Starts a DB instruction.
     fn issue(&mut self, cp: &mut Self::Cp, request: Request);
 
+    /// As [`Self::issue`], for a host that cannot start every instruction at any time. `false`: nothing was started, or
+    /// not all of it; the transaction waits here and comes again with the same request.
+    #[inline(always)]
+    fn try_issue(&mut self, cp: &mut Self::Cp, request: Request) -> bool {
+        self.issue(cp, request);
+        true
+    }
+
     /// Asks for the answer of the DB instruction that was issued into `cp`. `cps` is the transaction's whole window,
     /// so that a host can move all of its instructions on together.
     fn answer(&mut self, cps: &mut [Self::Cp], cp: usize) -> Answer;
@@ -95,7 +103,7 @@ impl Context {
 /// Why [`run`] came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// At a RET that is not ready; call again later.
+    /// At a RET that is not ready, or a DB instruction that cannot be started yet; call again later.
     Waiting,
     /// At the COMMIT of the section.
     Committed,
@@ -357,7 +365,10 @@ pub unsafe fn run<H: Host>(
                         request.buffer = block.add(i.y as usize);
                         request.limit = if i.b == 0 { u32::from(i.w) } else { get!(i.b) as u32 };
                     }
-                    host.issue(cps.get_unchecked_mut(usize::from(i.a)), request);
+                    if !host.try_issue(cps.get_unchecked_mut(usize::from(i.a)), request) {
+                        (context.pc, context.flag) = (pc as u32, flag);
+                        return Stop::Waiting;
+                    }
                 }
                 Opcode::Ret => match host.answer(cps, usize::from(i.b)) {
                     Answer::Ready(value) => {

@@ -1,0 +1,180 @@
+//! Messages between partition workers (BionicDB, section 4.6), and the rings that they go through.
+//!
+//! Between every two workers there is a bounded ring each way with one producer and one consumer. What a worker has to
+//! say it collects, and hands over once a turn: a message costs half a cache line, and the line that says how far a
+//! ring is filled moves once for many. Messages of one worker to another arrive in the order in which they were sent.
+//!
+//! Nobody waits for room: what does not fit stays with its sender until the next turn. So two workers whose rings are
+//! full both go on, and go on emptying them.
+//!
+//! Invariant: addresses in messages stay good until they are answered (key images, jobs) or for ever (rows).
+
+use lockwork_procedure::access::Operation;
+use lockwork_procedure::key::Key;
+use lockwork_storage::RowPtr;
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::header::Ending;
+
+/// Messages that all rings of one worker hold together, about.
+const RINGS: usize = 8_192;
+
+/// Whose answer it is: transaction and CP register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Return {
+    /// The number of the transaction's slot at its worker.
+    pub(super) slot: u16,
+    /// The CP register.
+    pub(super) cp: u8,
+}
+
+/// What a scan wants of another partition.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) table: u16,
+    /// First and last key of the range, both included.
+    pub(super) from: Key,
+    pub(super) to: Key,
+    /// Rows of the partition, to be pinned.
+    pub(super) rows: Vec<RowPtr>,
+}
+
+/// What one worker tells another.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Message {
+    /// Run this DB instruction, which is no scan, in your partition.
+    Access {
+        to: Return,
+        operation: Operation,
+        table: u16,
+        /// As the word of a row: the transaction's time, and how often it may have pinned the row already.
+        stamp: u64,
+        /// The key, if it is one word, else its hash.
+        word: u64,
+        image: *const u8,
+    },
+    /// Pin the job's rows and leave the scan's time on its range.
+    Scan { to: Return, time: u64, job: *const Job },
+    /// The instruction is done, and this is its row; for a scan, none.
+    Granted { to: Return, row: u64 },
+    /// There is no row, or, for an insert, there is one.
+    Missing { to: Return, code: u16 },
+    /// The transaction comes too late; it would not with a time above this one.
+    Conflict { to: Return, above: u64 },
+    /// It cannot be done.
+    Failed { to: Return, code: u16 },
+    /// Take the pin out of each of the first `count` rows.
+    Unpin { count: u8, rows: [u64; 3] },
+    /// The transaction that holds the row for writing has ended.
+    Settle { row: u64, time: u64, ending: Ending },
+}
+
+// SAFETY: addresses of rows, of key images and of jobs, which mean the same on every thread.
+unsafe impl Send for Message {}
+
+const _: () = assert!(size_of::<Message>() == 32, "two messages are a cache line");
+
+/// One worker's ends of all rings.
+#[derive(Debug, Default)]
+pub(super) struct Mail {
+    out: Vec<Outbox>,
+    from: Vec<Option<Consumer<Message>>>,
+    /// Whether something is to be handed over.
+    dirty: bool,
+}
+
+#[derive(Debug)]
+struct Outbox {
+    ring: Option<Producer<Message>>,
+    /// What was not handed over yet.
+    waiting: Vec<Message>,
+    unpins: (u8, [u64; 3]),
+}
+
+impl Mail {
+    /// The ends of `workers` workers.
+    pub(super) fn all(workers: usize) -> Vec<Self> {
+        let capacity = (RINGS / workers).clamp(16, 1_024);
+        let outbox = || Outbox { ring: None, waiting: Vec::new(), unpins: (0, [0; 3]) };
+        let mut all: Vec<Self> = (0..workers)
+            .map(|_| Self {
+                out: (0..workers).map(|_| outbox()).collect(),
+                from: (0..workers).map(|_| None).collect(),
+                dirty: false,
+            })
+            .collect();
+        for from in 0..workers {
+            for to in (0..workers).filter(|&to| to != from) {
+                let (producer, consumer) = RingBuffer::new(capacity);
+                all[from].out[to].ring = Some(producer);
+                all[to].from[from] = Some(consumer);
+            }
+        }
+        all
+    }
+
+    /// Sends a message with the next [`Self::flush`].
+    #[inline(always)]
+    pub(super) fn send(&mut self, to: usize, message: Message) {
+        self.dirty = true;
+        self.out[to].waiting.push(message);
+    }
+
+    /// Lets `to` unpin a row.
+    #[inline(always)]
+    pub(super) fn unpin(&mut self, to: usize, row: RowPtr) {
+        self.dirty = true;
+        let outbox = &mut self.out[to];
+        let (count, rows) = &mut outbox.unpins;
+        rows[usize::from(*count)] = row.as_ptr() as u64;
+        *count += 1;
+        if *count == 3 {
+            outbox.waiting.push(Message::Unpin { count: 3, rows: *rows });
+            *count = 0;
+        }
+    }
+
+    /// Hands over as much as there is room for. Returns whether that was everything.
+    #[inline(always)]
+    pub(super) fn flush(&mut self) -> bool {
+        if self.dirty {
+            self.dirty = !self.hand_over();
+        }
+        !self.dirty
+    }
+
+    fn hand_over(&mut self) -> bool {
+        let mut all = true;
+        for Outbox { ring, waiting, unpins } in &mut self.out {
+            if unpins.0 > 0 {
+                waiting.push(Message::Unpin { count: unpins.0, rows: unpins.1 });
+                unpins.0 = 0;
+            }
+            if waiting.is_empty() {
+                continue;
+            }
+            let ring = ring.as_mut().expect("nobody sends to itself");
+            let count = ring.slots().min(waiting.len());
+            let chunk = ring.write_chunk_uninit(count).expect("as much as there is room for");
+            chunk.fill_from_iter(waiting.drain(..count));
+            all &= waiting.is_empty();
+        }
+        all
+    }
+
+    /// Calls `f` with the sender and each message that has arrived. Returns whether there were any.
+    #[inline(always)]
+    pub(super) fn receive(&mut self, mut f: impl FnMut(usize, Message)) -> bool {
+        let mut any = false;
+        for (from, ring) in self.from.iter_mut().enumerate() {
+            let Some(ring) = ring else { continue };
+            let count = ring.slots();
+            if count > 0 {
+                any = true;
+                let chunk = ring.read_chunk(count).expect("as much as there is");
+                chunk.into_iter().for_each(|message| f(from, message));
+            }
+        }
+        any
+    }
+}

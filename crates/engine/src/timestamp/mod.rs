@@ -1,0 +1,163 @@
+//! The `timestamp` engine: BionicDB's architecture in software (sections 4.5 to 4.7), and the model that the transaction
+//! processor is checked against.
+//!
+//! Tables are partitioned, as their schemas say, and every worker has a partition: the right to judge its rows by the
+//! timestamps in their headers (`header.rs`). A DB instruction on a row of another partition travels as a message to
+//! the worker that has it (`message.rs`), is run there as a background request (`partition.rs`), and its answer comes
+//! back into the CP register that waits for it. There are no shared locks, and no word that two cores write.
+//!
+//! **Atomicity.** What a transaction writes is dirty from the grant on. At its end, which nothing can prevent any more,
+//! it lets its rows go one after the other; whoever is younger waits for each, whoever is older came too late at each.
+//!
+//! **Beyond the paper.** There a dirty row rejects everybody, a row may change under its reader, scans miss phantoms,
+//! a transaction has its time from its beginning, and an abort goes back to the client. Here the younger wait for the
+//! older, rows are pinned while they are read, scans leave their time on ranges (`gaps.rs`, `scan.rs`), a time is taken
+//! at the first grant (`clock.rs`), and what conflicted begins again under a new time, [`Options::max_retries`] times
+//! at the most. The paper's static two-phase interleaving and none at all are [`crate::Interleave`]s.
+//!
+//! **Two ways.** Transactions that look rows up by their arguments run in one step when all rows are near
+//! (`straight.rs`), others instruction by instruction (`host.rs`).
+//!
+//! Serial order: ascending stamp, which is the time. Trade-off: an access to another partition costs two messages and
+//! the wait for them; a transaction on one partition costs no atomic operation at all.
+
+mod clock;
+mod gaps;
+mod header;
+mod host;
+mod message;
+mod partition;
+mod placement;
+mod scan;
+mod straight;
+mod transaction;
+mod worker;
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+
+use lockwork_memory::prefetch;
+use lockwork_procedure::block::Batch;
+
+use crate::blocks::Blocks;
+use crate::contract::{BatchReport, Options, SerialOrder, Tally};
+use crate::host_engine::{Core, Scheme};
+use crate::interleaved::settle;
+use crate::team::{Barrier, Team};
+use message::Mail;
+use placement::Placement;
+use worker::{Shared, Worker};
+
+/// Blocks by which the router looks ahead.
+const AHEAD: usize = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Timestamp {
+    options: Options,
+    workers: Vec<Mutex<Worker>>,
+    /// How many workers have rings between them.
+    connected: usize,
+    /// The latest time of any transaction.
+    latest: u64,
+}
+
+impl Timestamp {
+    /// An engine with these options.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let workers = (0..options.threads).map(|_| Mutex::default()).collect();
+        Self { options, workers, connected: 0, latest: 0 }
+    }
+
+    /// Lays rings between so many workers.
+    fn connect(&mut self, workers: usize) {
+        if self.connected != workers {
+            for (worker, mail) in self.workers.iter_mut().zip(Mail::all(workers)) {
+                worker.get_mut().expect("no worker panicked").mail = mail;
+            }
+            self.connected = workers;
+        }
+    }
+}
+
+impl Scheme for Timestamp {
+    const NAME: &'static str = "timestamp";
+    const ORDER: SerialOrder = SerialOrder::Stamp;
+
+    fn run(&mut self, core: &Core, team: &Team, batch: &mut Batch) -> BatchReport {
+        let size = team.size();
+        self.connect(size);
+        let placement = Placement::new(core, size);
+        for (number, worker) in self.workers.iter_mut().enumerate().take(size) {
+            worker.get_mut().expect("no worker panicked").begin(core, number, size, self.latest);
+        }
+        let shared = Shared {
+            core,
+            options: &self.options,
+            blocks: Blocks::of(core, batch),
+            placement: &placement,
+            routes: Routes::new(size),
+            routed: Barrier::new(size),
+            busy: AtomicUsize::new(size),
+        };
+        let workers = &self.workers;
+        team.run(&|number| workers[number].lock().expect("no worker panicked").run(&shared, number));
+        let mut ended = Vec::new();
+        for worker in self.workers.iter_mut().take(size) {
+            let worker = worker.get_mut().expect("no worker panicked");
+            self.latest = self.latest.max(worker.clock.latest());
+            ended.push((&mut worker.partition.ghosts, &mut worker.executor.tally));
+        }
+        // SAFETY: the batch is over, so no transaction runs.
+        unsafe { settle(ended.into_iter()) }
+    }
+}
+
+/// Which blocks run where: a list of block numbers from every worker to every worker.
+#[derive(Debug)]
+struct Routes {
+    lists: Vec<Mutex<Vec<u32>>>,
+    workers: usize,
+}
+
+impl Routes {
+    fn new(workers: usize) -> Self {
+        Self { lists: (0..workers * workers).map(|_| Mutex::default()).collect(), workers }
+    }
+
+    fn put(&self, from: usize, lists: Vec<Vec<u32>>) {
+        for (to, list) in lists.into_iter().enumerate() {
+            *self.lists[from * self.workers + to].lock().expect("no worker panicked") = list;
+        }
+    }
+
+    /// Blocks for a worker, in the order of the batch.
+    fn take(&self, to: usize) -> Vec<u32> {
+        let list = |from: usize| std::mem::take(&mut *self.lists[from * self.workers + to].lock().expect("as above"));
+        let mut all = list(0);
+        (1..self.workers).for_each(|from| all.append(&mut list(from)));
+        all
+    }
+}
+
+impl Shared<'_> {
+    /// Finds the homes of worker `me`'s share of the blocks. Those that cannot be executed are closed as failed.
+    fn route(&self, me: usize, tally: &mut Tally) {
+        let (workers, len) = (self.placement.workers(), self.blocks.len);
+        let share = len * me / workers..len * (me + 1) / workers;
+        let mut lists = vec![Vec::with_capacity(share.len() / workers + 1); workers];
+        for index in share {
+            prefetch(self.blocks.at(index + AHEAD));
+            // SAFETY: before the barrier a block belongs to the worker whose share it is in.
+            unsafe {
+                if self.blocks.admit(self.core, index, tally).is_some() {
+                    let procedure = self.blocks.procedure(index);
+                    let home = self.placement.home(procedure, self.blocks.at(index), index);
+                    lists[home].push(index as u32);
+                }
+            }
+        }
+        self.routes.put(me, lists);
+    }
+}

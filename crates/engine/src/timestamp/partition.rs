@@ -1,0 +1,366 @@
+//! A partition: the rows whose headers one worker alone looks at and changes.
+//!
+//! The worker visits rows for its own transactions directly, and for others as *background requests*, which arrive as
+//! messages and go through stages as a transaction's own instructions do, so that their misses overlap too:
+//!
+//! ```text
+//! arrived --(bucket in cache)--> found --(row in cache)--> visited and answered, or parked
+//! ```
+//!
+//! A request that has to wait for an older transaction is parked, and visited again when something was let go, oldest
+//! first: granted the other way round the older ones would come too late.
+
+use std::sync::Arc;
+
+use lockwork_memory::prefetch;
+use lockwork_procedure::access::Operation;
+use lockwork_procedure::block::abort;
+use lockwork_procedure::key::{Key, mix};
+use lockwork_storage::{ABSENT, Database, Inserted, RowPtr, Table};
+
+use super::gaps::Gaps;
+use super::header::{Ending, Header, Verdict, split};
+use super::message::{Job, Mail, Message, Return};
+use crate::ghosts::Ghosts;
+
+/// A DB instruction, no scan, whose row is found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Access {
+    pub(super) operation: Operation,
+    /// Table number.
+    pub(super) table: u16,
+    pub(super) time: u64,
+    /// How often the transaction may have pinned the row already.
+    pub(super) own_pins: u64,
+    pub(super) key: Key,
+    pub(super) row: RowPtr,
+}
+
+/// What became of a visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The transaction has the row: pinned, for a search, else held for writing.
+    Granted,
+    /// There is no row, or, for an insert, there is one. The transaction may know that, and has nothing.
+    Missing(u16),
+    /// Ask again when something was let go.
+    Wait,
+    /// The transaction comes too late; it would not with a time above this one.
+    Conflict(u64),
+}
+
+#[derive(Debug)]
+enum Request {
+    Access(Access),
+    /// A scan's job, and how many of its rows are pinned.
+    Scan {
+        job: *const Job,
+        time: u64,
+        pinned: usize,
+    },
+}
+
+#[derive(Debug)]
+struct Background {
+    from: usize,
+    to: Return,
+    request: Request,
+}
+
+impl Background {
+    fn time(&self) -> u64 {
+        match &self.request {
+            Request::Access(access) => access.time,
+            Request::Scan { time, .. } => *time,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Partition {
+    /// By table number.
+    gaps: Vec<Gaps>,
+    pub(super) ghosts: Ghosts,
+    arrived: Vec<(usize, Message)>,
+    found: Vec<Background>,
+    /// In the order of their times.
+    parked: Vec<Background>,
+    /// Whether something was let go since the parked ones were visited.
+    let_go: bool,
+}
+
+// SAFETY: addresses of rows, key images and jobs, which mean the same on every thread.
+unsafe impl Send for Partition {}
+
+impl Partition {
+    /// Prepares for a batch over so many tables.
+    pub(super) fn begin(&mut self, tables: usize) {
+        self.gaps.resize_with(tables, Gaps::default);
+        self.gaps.iter_mut().for_each(Gaps::clear);
+    }
+
+    /// The row of a key, or a ghost that stands for it.
+    ///
+    /// # Errors
+    /// [`abort::OUT_OF_MEMORY`].
+    #[inline(always)]
+    pub(super) fn find(&mut self, table: &Arc<Table>, hash: u64, key: &Key, image: *const u8) -> Result<RowPtr, u16> {
+        match table.find(hash, key) {
+            Some(row) => Ok(row),
+            None => self.make_ghost(table, hash, key, image),
+        }
+    }
+
+    #[cold]
+    fn make_ghost(&mut self, table: &Arc<Table>, hash: u64, key: &Key, image: *const u8) -> Result<RowPtr, u16> {
+        // SAFETY: who sends a key image keeps it until the answer.
+        let image = unsafe { std::slice::from_raw_parts(image, table.key_format().image_bytes()) };
+        match table.insert(hash, key, image, ABSENT) {
+            Ok(Inserted::New(row)) => {
+                self.ghosts.note(table, hash, *key);
+                Ok(row)
+            }
+            Ok(Inserted::Exists(row)) => Ok(row),
+            Err(_) => Err(abort::OUT_OF_MEMORY),
+        }
+    }
+
+    /// Checks whether an instruction may go, and lets it.
+    #[inline(always)]
+    pub(super) fn visit(&mut self, table: &Arc<Table>, access: &Access) -> Outcome {
+        let Access { operation, time, own_pins, row, .. } = *access;
+        let mut header = Header::load(row);
+        match header.may_read(time) {
+            Verdict::Granted => {}
+            Verdict::Wait => return Outcome::Wait,
+            Verdict::Conflict(above) => return Outcome::Conflict(above),
+        }
+        let exists = header.is_live();
+        if exists == (operation == Operation::Insert) {
+            header.saw(time);
+            header.store(row);
+            let code = if exists { abort::DUPLICATE_KEY } else { abort::NOT_FOUND };
+            return Outcome::Missing(code);
+        }
+        if operation == Operation::Search {
+            if !header.pin() {
+                return Outcome::Conflict(time);
+            }
+            header.saw(time);
+            header.store(row);
+            return Outcome::Granted;
+        }
+        match header.may_write(time, own_pins) {
+            Verdict::Granted => {}
+            Verdict::Wait => return Outcome::Wait,
+            Verdict::Conflict(above) => return Outcome::Conflict(above),
+        }
+        if operation == Operation::Insert {
+            if let Some(above) = self.gaps[usize::from(access.table)].above(&access.key, time) {
+                return Outcome::Conflict(above);
+            }
+            let schema = table.schema();
+            let (start, end) = (schema.values_start() as usize, schema.row_bytes() as usize);
+            // SAFETY: the row is the transaction's from here on, and what a removed row held does not count.
+            unsafe { row.as_ptr().add(start).write_bytes(0, end - start) }
+        }
+        header.hold(time);
+        match operation {
+            Operation::Insert => header.insert(),
+            Operation::Remove => {
+                header.remove();
+                self.ghosts.note(table, access.key.hash(), access.key);
+            }
+            _ => {}
+        }
+        header.store(row);
+        Outcome::Granted
+    }
+
+    /// Leaves a scan's time on a range of keys.
+    #[inline(always)]
+    pub(super) fn cover(&mut self, table: u16, from: Key, to: Key, time: u64) {
+        self.gaps[usize::from(table)].cover(from, to, time);
+    }
+
+    /// Takes a pin out.
+    #[inline(always)]
+    pub(super) fn unpin(&mut self, row: RowPtr) {
+        let mut header = Header::load(row);
+        header.unpin();
+        header.store(row);
+        self.let_go = true;
+    }
+
+    /// Ends a hold.
+    #[inline(always)]
+    pub(super) fn settle(&mut self, row: RowPtr, time: u64, ending: Ending) {
+        let mut header = Header::load(row);
+        header.settle(time, ending);
+        header.store(row);
+        self.let_go = true;
+    }
+
+    /// Takes in a message that is no answer.
+    #[inline(always)]
+    pub(super) fn arrive(&mut self, database: &Database, from: usize, message: Message) {
+        match message {
+            Message::Access { table, word, image, .. } => {
+                let table = database.table(table);
+                if table.key_format().fits_one_word() {
+                    table.prefetch(mix(word));
+                } else {
+                    table.prefetch(word);
+                    prefetch(image);
+                }
+                self.arrived.push((from, message));
+            }
+            Message::Scan { .. } => self.arrived.push((from, message)),
+            Message::Unpin { count, rows } => {
+                for &row in &rows[..usize::from(count)] {
+                    // SAFETY: rows in messages are rows.
+                    self.unpin(unsafe { RowPtr::from_address(row) });
+                }
+            }
+            Message::Settle { row, time, ending } => {
+                // SAFETY: as above.
+                self.settle(unsafe { RowPtr::from_address(row) }, time, ending);
+            }
+            _ => unreachable!("answers go to the transactions"),
+        }
+    }
+
+    /// Whether requests of others are under way.
+    #[inline(always)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.arrived.is_empty() && self.found.is_empty() && self.parked.is_empty()
+    }
+
+    /// Moves the background requests on, each by one stage.
+    #[inline(always)]
+    pub(super) fn move_on(&mut self, database: &Database, mail: &mut Mail) {
+        if self.let_go {
+            self.let_go = false;
+            if !self.parked.is_empty() {
+                self.visit_parked(database, mail);
+            }
+        }
+        if !self.found.is_empty() {
+            let mut found = std::mem::take(&mut self.found);
+            for background in found.drain(..) {
+                self.serve(database, background, mail);
+            }
+            self.found = found;
+        }
+        if !self.arrived.is_empty() {
+            let mut arrived = std::mem::take(&mut self.arrived);
+            for (from, message) in arrived.drain(..) {
+                self.look_up(database, from, message, mail);
+            }
+            self.arrived = arrived;
+        }
+    }
+
+    fn look_up(&mut self, database: &Database, from: usize, message: Message, mail: &mut Mail) {
+        let (to, request) = match message {
+            Message::Access { to, operation, table: number, stamp, word, image } => {
+                let table = database.table(number);
+                let format = table.key_format();
+                let (key, hash) = if format.fits_one_word() {
+                    (Key([word, 0, 0, 0]), mix(word))
+                } else {
+                    // SAFETY: who sends a key image keeps it until the answer.
+                    let image = unsafe { std::slice::from_raw_parts(image, format.image_bytes()) };
+                    (format.encode(image), word)
+                };
+                let row = match self.find(table, hash, &key, image) {
+                    Ok(row) => row,
+                    Err(code) => return mail.send(from, Message::Failed { to, code }),
+                };
+                prefetch(row.as_ptr());
+                let (time, own_pins) = split(stamp);
+                (to, Request::Access(Access { operation, table: number, time, own_pins, key, row }))
+            }
+            Message::Scan { to, time, job } => {
+                // SAFETY: who sends a job keeps it until the answer.
+                let rows = unsafe { &(*job).rows };
+                rows.iter().for_each(|row| prefetch(row.as_ptr()));
+                (to, Request::Scan { job, time, pinned: 0 })
+            }
+            _ => unreachable!("only instructions arrive"),
+        };
+        self.found.push(Background { from, to, request });
+    }
+
+    #[cold]
+    fn visit_parked(&mut self, database: &Database, mail: &mut Mail) {
+        let parked = std::mem::take(&mut self.parked);
+        for background in parked {
+            self.serve(database, background, mail);
+        }
+    }
+
+    /// Answers a request, or parks it.
+    #[inline(always)]
+    fn serve(&mut self, database: &Database, mut background: Background, mail: &mut Mail) {
+        if !self.parked.is_empty() && self.is_parked(background.time()) {
+            return self.park(background);
+        }
+        let outcome = match &mut background.request {
+            Request::Access(access) => self.visit(database.table(access.table), access),
+            Request::Scan { job, time, pinned } => {
+                // SAFETY: who sends a job keeps it until the answer.
+                let job = unsafe { &**job };
+                self.pin_rows(job, *time, pinned)
+            }
+        };
+        let (from, to) = (background.from, background.to);
+        let row = match &background.request {
+            Request::Access(access) => access.row.as_ptr() as u64,
+            Request::Scan { .. } => 0,
+        };
+        match outcome {
+            Outcome::Granted => mail.send(from, Message::Granted { to, row }),
+            Outcome::Missing(code) => mail.send(from, Message::Missing { to, code }),
+            Outcome::Conflict(above) => mail.send(from, Message::Conflict { to, above }),
+            Outcome::Wait => self.park(background),
+        }
+    }
+
+    /// Whether a request of the transaction of this time is parked. Its later ones must not overtake it: a row that it
+    /// reads is pinned, and it would wait for its own pin.
+    fn is_parked(&self, time: u64) -> bool {
+        self.parked.binary_search_by_key(&time, Background::time).is_ok()
+    }
+
+    fn park(&mut self, background: Background) {
+        let at = self.parked.partition_point(|other| other.time() <= background.time());
+        self.parked.insert(at, background);
+    }
+
+    /// Goes on pinning the rows of a job, in the order of their keys.
+    fn pin_rows(&mut self, job: &Job, time: u64, pinned: &mut usize) -> Outcome {
+        if *pinned == 0 {
+            // Before the first row: who inserts from now on comes too late, and who was before is in the index.
+            self.cover(job.table, job.from, job.to, time);
+        }
+        while let Some(&row) = job.rows.get(*pinned) {
+            let mut header = Header::load(row);
+            let above = match header.may_read(time) {
+                Verdict::Granted if header.pin() => {
+                    header.saw(time);
+                    header.store(row);
+                    *pinned += 1;
+                    continue;
+                }
+                Verdict::Granted => time,
+                Verdict::Wait => return Outcome::Wait,
+                Verdict::Conflict(above) => above,
+            };
+            job.rows[..*pinned].iter().for_each(|&row| self.unpin(row));
+            return Outcome::Conflict(above);
+        }
+        Outcome::Granted
+    }
+}

@@ -1,0 +1,295 @@
+//! The short way of transactions that look rows up by their arguments, and neither insert, remove nor scan.
+//!
+//! All look-ups start at once, here by prefetching and elsewhere by messages. When all rows are known and near, the
+//! transaction runs from beginning to end in one step of its worker, by the moves of its recipe where those are all
+//! that it does ([`crate::exclusive`]). Rows that are here are judged in that same step: nobody comes in between, so
+//! they are stamped, but neither pinned nor marked dirty. A transaction that is here altogether takes its time in that
+//! step too, above all that it meets: it never comes too late, and only waits for rows that others have.
+//!
+//! Whatever is not as usual (a missing row, arguments that fail a check) goes the long way from its beginning
+//! (`host.rs`). Invariant: the same rows are judged by the same rules as on the long way.
+
+use lockwork_procedure::access::{AccessSet, Operation};
+use lockwork_procedure::block::{BlockMut, HEADER_BYTES};
+use lockwork_procedure::interpreter::Answer;
+use lockwork_storage::RowPtr;
+
+use super::clock::Clock;
+use super::header::{Ending, Header, Verdict, stamp};
+use super::message::{Mail, Message, Return};
+use super::partition::Partition;
+use super::placement::Placement;
+use super::transaction::{Held, Place, Transaction, key_word};
+use crate::exclusive::Executor;
+use crate::recipe::Lines;
+use crate::registry::Registered;
+
+/// How far a transaction has come on the short way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+enum Stage {
+    #[default]
+    New,
+    Started,
+    Found,
+    /// It goes the long way.
+    Left,
+}
+
+/// What became of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Come back later.
+    Waiting,
+    /// It has ended, and its block is closed.
+    Done,
+    /// It came too late.
+    Conflict,
+    /// It has to go the long way.
+    Left,
+}
+
+/// A transaction on the short way.
+#[derive(Debug, Default)]
+pub(super) struct Straight {
+    stage: Stage,
+    /// By access: what finds the row, then its address.
+    words: Vec<u64>,
+    places: Vec<Place>,
+    /// What another worker answered that is no row.
+    refused: Option<Answer>,
+}
+
+/// What a step works on.
+pub(super) struct Work<'a> {
+    pub(super) placement: &'a Placement,
+    pub(super) registered: &'a Registered,
+    pub(super) block: *mut u8,
+    pub(super) sequence: u64,
+    pub(super) me: usize,
+    pub(super) slot: u16,
+    pub(super) pause: bool,
+    pub(super) transaction: &'a mut Transaction,
+    pub(super) partition: &'a mut Partition,
+    pub(super) mail: &'a mut Mail,
+    pub(super) clock: &'a mut Clock,
+    pub(super) executor: &'a mut Executor,
+    pub(super) lines: &'a mut Lines,
+}
+
+impl Straight {
+    /// Whether the transaction goes the long way.
+    #[inline(always)]
+    pub(super) fn has_left(&self) -> bool {
+        self.stage == Stage::Left
+    }
+
+    /// Lets the transaction begin again.
+    #[inline(always)]
+    pub(super) fn clear(&mut self) {
+        (self.stage, self.refused) = (Stage::New, None);
+    }
+
+    /// Takes in what another worker answers to access `number`.
+    #[inline(always)]
+    pub(super) fn answered(
+        &mut self,
+        from: usize,
+        number: u8,
+        answer: Answer,
+        accesses: &AccessSet,
+        held: &mut Vec<Held>,
+    ) {
+        let Answer::Ready(address) = answer else {
+            self.refused = match self.refused {
+                // A conflict weighs more than a missing row, which may not be missing for the next time.
+                Some(Answer::Conflict) => self.refused,
+                _ => Some(answer),
+            };
+            return;
+        };
+        let AccessSet::Straight(straight) = accesses else { unreachable!("it is straight") };
+        let write = straight.accesses[usize::from(number)].operation == Operation::Update;
+        // SAFETY: a row in a message is a row.
+        held.push(Held { row: unsafe { RowPtr::from_address(address) }, owner: from, write });
+        self.words[usize::from(number)] = address;
+    }
+
+    /// Goes on.
+    ///
+    /// # Safety
+    /// `work.block` is a block of the procedure, which is straight, and this thread's alone; the executor is prepared
+    /// for the registry.
+    #[inline(always)]
+    pub(super) unsafe fn step(&mut self, work: &mut Work<'_>) -> Step {
+        let recipe = work.registered.known();
+        let AccessSet::Straight(straight) = &work.registered.access else { unreachable!("it is straight") };
+        // SAFETY: block as the caller's; words go from one stage to the next unchanged.
+        unsafe {
+            if self.stage == Stage::New {
+                if !recipe.passes(work.block) {
+                    self.stage = Stage::Left;
+                    return Step::Left;
+                }
+                self.start(work);
+                self.stage = Stage::Started;
+                if work.pause {
+                    return Step::Waiting;
+                }
+            }
+            if self.stage == Stage::Started {
+                for (number, place) in self.places.iter().enumerate() {
+                    if matches!(place, Place::There(_)) {
+                        continue;
+                    }
+                    let row = recipe.find(number, work.block, self.words[number], false);
+                    self.words[number] = row;
+                    if row == 0 {
+                        self.refused = Some(Answer::Missing(0));
+                        continue;
+                    }
+                    work.lines.push(row);
+                    recipe.collect_row(number, work.block, row, work.lines);
+                }
+                work.lines.fetch();
+                self.stage = Stage::Found;
+                if work.pause {
+                    return Step::Waiting;
+                }
+            }
+            if work.transaction.outstanding > 0 {
+                return Step::Waiting;
+            }
+            match self.refused {
+                None => {}
+                Some(Answer::Conflict) => return Step::Conflict,
+                Some(_) => {
+                    self.stage = Stage::Left;
+                    return Step::Left;
+                }
+            }
+            let writes = straight.accesses.iter().map(|access| access.operation == Operation::Update);
+            match self.judge(work, writes.clone()) {
+                Ok(()) => {}
+                Err(step) => return step,
+            }
+            self.execute(work, writes);
+        }
+        Step::Done
+    }
+
+    /// Starts all look-ups.
+    ///
+    /// # Safety
+    /// As for [`Self::step`].
+    #[inline(always)]
+    unsafe fn start(&mut self, work: &mut Work<'_>) {
+        let (registered, block) = (work.registered, work.block);
+        let recipe = registered.known();
+        let AccessSet::Straight(straight) = &registered.access else { unreachable!("it is straight") };
+        self.words.clear();
+        self.places.clear();
+        for (number, access) in straight.accesses.iter().enumerate() {
+            let use_of = &registered.verified.tables()[usize::from(access.slot)];
+            let key = block.wrapping_add(access.key_offset as usize).cast_const();
+            // SAFETY: the key image lies in the block, which is the procedure's.
+            let (image, hash) = unsafe {
+                let image = std::slice::from_raw_parts(key, use_of.key.image_bytes());
+                (image, recipe.hash(number, block))
+            };
+            let place = work.placement.place(use_of.id, image, work.me);
+            self.places.push(place);
+            let Place::There(owner) = place else {
+                self.words.push(recipe.start_one(number, hash, false, work.lines));
+                continue;
+            };
+            self.words.push(0);
+            let time = work.transaction.time(work.clock, 0);
+            let stamp = stamp(time, work.transaction.pins_there(use_of.id, hash));
+            if access.operation == Operation::Search {
+                work.transaction.searches(use_of.id, hash);
+            }
+            let word = key_word(recipe.table(number), &use_of.key.encode(image), hash);
+            let to = Return { slot: work.slot, cp: number as u8 };
+            let (operation, table) = (access.operation, use_of.id);
+            work.transaction.outstanding += 1;
+            work.mail.send(owner, Message::Access { to, operation, table, stamp, word, image: key });
+        }
+        work.lines.fetch();
+    }
+
+    /// Judges the rows that are here, and takes a time above them if there is none yet.
+    ///
+    /// # Errors
+    /// What the step ends with.
+    #[inline(always)]
+    fn judge(&mut self, work: &mut Work<'_>, writes: impl Iterator<Item = bool>) -> Result<(), Step> {
+        let mut above = 0;
+        for ((&word, place), write) in self.words.iter().zip(&self.places).zip(writes) {
+            // SAFETY: words are rows by now.
+            let header = Header::load(unsafe { RowPtr::from_address(word) });
+            if matches!(place, Place::There(_)) {
+                continue;
+            }
+            if *place == Place::Here {
+                let verdict = match work.transaction.time {
+                    0 => match header.above(write) {
+                        Some(time) => {
+                            above = above.max(time);
+                            Verdict::Granted
+                        }
+                        None => Verdict::Wait,
+                    },
+                    time if write => header.may_write(time, 0),
+                    time => header.may_read(time),
+                };
+                match verdict {
+                    Verdict::Granted => {}
+                    Verdict::Wait => return Err(Step::Waiting),
+                    Verdict::Conflict(above) => {
+                        work.transaction.too_late(above);
+                        return Err(Step::Conflict);
+                    }
+                }
+            }
+            if !header.is_live() {
+                self.stage = Stage::Left;
+                return Err(Step::Left);
+            }
+        }
+        work.transaction.time(work.clock, above);
+        Ok(())
+    }
+
+    /// Runs the transaction, stamps its rows and lets go what it holds.
+    ///
+    /// # Safety
+    /// As for [`Self::step`]; the rows are judged.
+    #[inline(always)]
+    unsafe fn execute(&mut self, work: &mut Work<'_>, writes: impl Iterator<Item = bool>) {
+        let time = work.transaction.time;
+        let before = work.executor.tally.committed;
+        // SAFETY: the rows are there, and granted until this step is over.
+        unsafe {
+            work.executor.call(work.registered, work.block, work.sequence, &self.words, work.lines);
+            let header = std::slice::from_raw_parts_mut(work.block, HEADER_BYTES as usize);
+            BlockMut::new(header).set_serial(time);
+        }
+        let committed = work.executor.tally.committed != before;
+        for ((&word, &place), write) in self.words.iter().zip(&self.places).zip(writes) {
+            if place != Place::Here {
+                continue;
+            }
+            // SAFETY: words are rows.
+            let row = unsafe { RowPtr::from_address(word) };
+            let mut header = Header::load(row);
+            if write && committed {
+                header.wrote(time);
+            } else {
+                header.saw(time);
+            }
+            header.store(row);
+        }
+        let ending = if committed { Ending::Commit } else { Ending::Abort };
+        work.transaction.let_go(ending, work.me, work.partition, work.mail);
+    }
+}

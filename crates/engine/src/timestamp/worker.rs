@@ -1,0 +1,322 @@
+//! A partition worker: its own transactions and the requests of others, a step of each in turn.
+//!
+//! ```text
+//! turn:  take in messages -> move background requests on -> step every transaction -> hand messages over
+//! ```
+//!
+//! A transaction is its slot. It goes the short way (`straight.rs`) if it can, else runs instruction by instruction
+//! (`host.rs`). One that conflicts lets everything go, at once or when all that it sent is answered, and begins again
+//! under a new time.
+//!
+//! A worker that has nothing left of its own goes on serving the others until all are done. Nothing of a worker's is
+//! under way then: it says that it is done only when everything that it sent is answered, or handed over.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lockwork_procedure::block::{Status, abort};
+use lockwork_procedure::interpreter::{Answer, Context, Stop, run};
+
+use super::clock::Clock;
+use super::header::Ending;
+use super::host::{Flight, TimestampHost};
+use super::message::{Mail, Message};
+use super::partition::Partition;
+use super::placement::Placement;
+use super::straight::{self, Straight, Work};
+use super::transaction::Transaction;
+use crate::blocks::Blocks;
+use crate::contract::{Interleave, Options};
+use crate::exclusive::{Executor, close, give_up};
+use crate::host_engine::Core;
+use crate::interleaved::{in_flight, turns_after, wipe};
+use crate::recipe::Lines;
+use crate::team::{self, Barrier};
+
+/// Turns in which nothing moved before a worker lets others run.
+const SPINS: u32 = 200;
+
+/// What the workers of one batch share.
+pub(super) struct Shared<'a> {
+    pub(super) core: &'a Core,
+    pub(super) options: &'a Options,
+    pub(super) blocks: Blocks,
+    pub(super) placement: &'a Placement,
+    pub(super) routes: super::Routes,
+    pub(super) routed: Barrier,
+    /// Workers that still have transactions of their own.
+    pub(super) busy: AtomicUsize,
+}
+
+/// A transaction in flight.
+#[derive(Debug)]
+struct Slot {
+    /// Its block; `None`: the slot is free.
+    index: Option<usize>,
+    procedure: u32,
+    context: Context,
+    registers: Vec<i64>,
+    straight: Straight,
+    flight: Flight,
+    transaction: Transaction,
+    /// What it ends with when everything that it sent is answered.
+    ending: Option<Stop>,
+    /// Turns to sit out.
+    turns: u32,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self {
+            index: None,
+            procedure: 0,
+            context: Context::at(0),
+            registers: Vec::new(),
+            straight: Straight::default(),
+            flight: Flight::default(),
+            transaction: Transaction::default(),
+            ending: None,
+            turns: 0,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Worker {
+    slots: Vec<Slot>,
+    /// A CP window; what is in flight is kept in the slot.
+    cps: Vec<()>,
+    lines: Lines,
+    pub(super) executor: Executor,
+    pub(super) partition: Partition,
+    pub(super) mail: Mail,
+    pub(super) clock: Clock,
+}
+
+impl Worker {
+    /// Prepares for a batch: `me` of `workers`, all of whose times are above `after`.
+    pub(super) fn begin(&mut self, core: &Core, me: usize, workers: usize, after: u64) {
+        self.clock = Clock::new(me, workers, after);
+        self.executor.prepare(&core.registry);
+        self.partition.begin(core.database.len());
+    }
+
+    /// Runs the blocks whose home is worker `me`, and what others want of its partition.
+    pub(super) fn run(&mut self, shared: &Shared<'_>, me: usize) {
+        let registry = &shared.core.registry;
+        shared.route(me, &mut self.executor.tally);
+        shared.routed.wait();
+        let mut mine = shared.routes.take(me).into_iter();
+        let (gp, cp) = registry.widest_windows();
+        self.slots.resize_with(in_flight(shared.options, registry), Slot::default);
+        self.cps.resize(cp.max(self.cps.len()), ());
+        for slot in &mut self.slots {
+            slot.registers.resize(gp.max(slot.registers.len()), 0);
+            slot.flight.widen(cp);
+        }
+        let pause = shared.options.interleave == Interleave::Dynamic;
+        let (mut running, mut busy, mut idle) = (0, true, 0_u32);
+        loop {
+            let mut moved = self.take_in(shared);
+            self.partition.move_on(&shared.core.database, &mut self.mail);
+            for number in 0..self.slots.len() {
+                if self.slots[number].index.is_none() {
+                    let Some(index) = mine.next() else { continue };
+                    self.slots[number].begin(shared.blocks, index as usize);
+                    running += 1;
+                    moved = true;
+                }
+                if self.step(shared, me, number, pause) {
+                    running -= 1;
+                    moved = true;
+                }
+            }
+            let handed_over = self.mail.flush();
+            if busy && running == 0 && handed_over {
+                busy = mine.len() > 0;
+                if !busy {
+                    // Releases what was handed over before.
+                    shared.busy.fetch_sub(1, Ordering::Release);
+                }
+            }
+            if !busy && shared.busy.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            if moved {
+                idle = 0;
+            } else {
+                team::pause(&mut idle, SPINS);
+            }
+        }
+        // What the others let go at last.
+        self.take_in(shared);
+        debug_assert!(self.partition.is_idle());
+    }
+
+    /// Takes in what has arrived. Returns whether anything has.
+    #[inline(always)]
+    fn take_in(&mut self, shared: &Shared<'_>) -> bool {
+        let Self { slots, mail, partition, .. } = self;
+        mail.receive(|from, message| {
+            let (to, answer, above) = match message {
+                Message::Granted { to, row } => (to, Answer::Ready(row), 0),
+                Message::Missing { to, code } => (to, Answer::Missing(code), 0),
+                Message::Conflict { to, above } => (to, Answer::Conflict, above),
+                Message::Failed { to, code } => (to, Answer::Failed(code), 0),
+                _ => return partition.arrive(&shared.core.database, from, message),
+            };
+            let slot = &mut slots[usize::from(to.slot)];
+            slot.transaction.outstanding -= 1;
+            slot.transaction.too_late(above);
+            let held = &mut slot.transaction.held;
+            if shared.placement.is_straight(slot.procedure) && !slot.straight.has_left() {
+                let registered = shared.core.registry.get(slot.procedure).expect("it runs");
+                slot.straight.answered(from, to.cp, answer, &registered.access, held);
+            } else {
+                slot.flight.answered(from, to.cp, answer, held);
+            }
+        })
+    }
+
+    /// Runs one transaction as far as it comes. Returns whether its slot is free again.
+    #[inline(always)]
+    fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, pause: bool) -> bool {
+        let Self { slots, cps, lines, executor, partition, mail, clock } = self;
+        let slot = &mut slots[number];
+        let Some(index) = slot.index else { return false };
+        if slot.turns > 0 {
+            slot.turns -= 1;
+            return false;
+        }
+        let registered = &**shared.core.registry.get(slot.procedure).expect("it was taken with its procedure");
+        let (block, sequence) = (shared.blocks.at(index), shared.blocks.sequence(index));
+        let number = number as u16;
+        if slot.ending.is_none() && shared.placement.is_straight(slot.procedure) && !slot.straight.has_left() {
+            let transaction = &mut slot.transaction;
+            let placement = shared.placement;
+            let mut work = Work {
+                placement,
+                registered,
+                block,
+                sequence,
+                me,
+                slot: number,
+                pause,
+                transaction,
+                partition,
+                mail,
+                clock,
+                executor,
+                lines,
+            };
+            // SAFETY: the block is this worker's, and the executor is prepared.
+            match unsafe { slot.straight.step(&mut work) } {
+                straight::Step::Waiting => return false,
+                straight::Step::Done => {
+                    slot.end();
+                    return true;
+                }
+                straight::Step::Conflict => slot.ending = Some(Stop::Conflict),
+                straight::Step::Left => {
+                    slot.transaction.let_go(Ending::Abort, me, partition, mail);
+                    slot.transaction.clear();
+                }
+            }
+        }
+        let stop = match slot.ending {
+            Some(stop) => stop,
+            None => {
+                let mut host = TimestampHost {
+                    placement: shared.placement,
+                    registered,
+                    me,
+                    slot: number,
+                    pause,
+                    transaction: &mut slot.transaction,
+                    flight: &mut slot.flight,
+                    partition,
+                    mail,
+                    clock,
+                };
+                // SAFETY: the windows are wide enough, the block is this worker's, and the host answers with rows that
+                // are pinned or held until the transaction ends.
+                unsafe { run(&registered.program, &mut slot.context, &mut slot.registers, cps, block, &mut host) }
+            }
+        };
+        if stop == Stop::Waiting {
+            return false;
+        }
+        if slot.transaction.outstanding > 0 {
+            slot.ending = Some(stop);
+            return false;
+        }
+        let stop = match slot.flight.doom() {
+            Some(Answer::Failed(code)) => Stop::Failed(code),
+            Some(_) => Stop::Conflict,
+            None => stop,
+        };
+        let tally = &mut executor.tally;
+        let place = (sequence, slot.transaction.time(clock, 0));
+        if stop == Stop::Committed {
+            // SAFETY: the window is wide enough, and the block is this worker's.
+            unsafe {
+                registered.program.run_commit_handler(&mut slot.registers, block);
+                close(block, Status::Committed, 0, place.0, place.1);
+            }
+            tally.count(Status::Committed, 0);
+            slot.transaction.let_go(Ending::Commit, me, partition, mail);
+            slot.end();
+            return true;
+        }
+        // SAFETY: what was written is still held.
+        unsafe { slot.flight.undo.roll_back() };
+        slot.flight.scan.let_go(mail);
+        slot.transaction.let_go(Ending::Abort, me, partition, mail);
+        let outcome = match stop {
+            Stop::Aborted(code) => (Status::Aborted, code),
+            Stop::Failed(code) => (Status::Failed, code),
+            _ => {
+                tally.conflicts += 1;
+                if slot.transaction.conflicts < shared.options.max_retries {
+                    // SAFETY: the block is this worker's.
+                    unsafe { wipe(registered, block) };
+                    slot.begin_again();
+                    return false;
+                }
+                (Status::Failed, abort::TOO_MANY_RETRIES)
+            }
+        };
+        // SAFETY: the window is wide enough, and the block is this worker's.
+        unsafe { give_up(registered, &mut slot.registers, block, outcome, place, tally) };
+        slot.end();
+        true
+    }
+}
+
+impl Slot {
+    fn begin(&mut self, blocks: Blocks, index: usize) {
+        (self.index, self.procedure, self.context) = (Some(index), blocks.procedure(index), Context::at(0));
+        self.turns = 0;
+        self.straight.clear();
+        (self.transaction.above, self.transaction.conflicts) = (0, 0);
+    }
+
+    #[inline(always)]
+    fn end(&mut self) {
+        (self.index, self.ending) = (None, None);
+        self.transaction.clear();
+        self.flight.clear();
+    }
+
+    #[cold]
+    fn begin_again(&mut self) {
+        (self.context, self.ending) = (Context::at(0), None);
+        self.transaction.clear();
+        self.transaction.conflicts += 1;
+        self.flight.clear();
+        self.straight.clear();
+        // The first time it is enough to know what to be above.
+        let conflicts = self.transaction.conflicts;
+        self.turns = if conflicts == 1 { 0 } else { turns_after(conflicts) };
+    }
+}
