@@ -124,6 +124,20 @@ pub enum EngineError {
     /// Two procedures of one name.
     #[error("a procedure '{0}' is registered already; choose another name")]
     DuplicateProcedure(String),
+    /// An engine that works on partitions does not know where the rows of a table are.
+    #[error(
+        "procedure '{procedure}' uses table '{table}', which does not say how it is partitioned, as the engine needs to \
+         know; declare it `partition by hash(column)`, where the column is one of {keys}, or, if no procedure writes \
+         it, `replicated`"
+    )]
+    NotPartitioned {
+        /// Name of the procedure.
+        procedure: String,
+        /// Name of the table.
+        table: String,
+        /// Its key columns.
+        keys: String,
+    },
     /// Procedure ids have 16 bits where they are counted by the million.
     #[error("there are {MAX_PROCEDURES} procedures already, the most that an engine takes; '{0}' was not registered")]
     TooManyProcedures(String),

@@ -40,6 +40,14 @@ pub(crate) trait Scheme: Send + 'static {
     /// The order that it is equivalent to.
     const ORDER: SerialOrder;
 
+    /// Whether calls of a procedure can run on this engine, as far as the scheme has a say.
+    ///
+    /// # Errors
+    /// What stands in the way, and what would be right.
+    fn accepts(_procedure: &Procedure, _database: &Database) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Runs every block of `batch` on `team` and fills in the report, except `total_ns`.
     fn run(&mut self, core: &Core, team: &Team, batch: &mut Batch) -> BatchReport;
 }
@@ -128,6 +136,7 @@ impl<S: Scheme> Engine for HostEngine<S> {
 
     fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError> {
         let state = &mut *self.idle()?;
+        S::accepts(&procedure, &state.core.database)?;
         state.core.registry.register(procedure, &state.core.database)
     }
 

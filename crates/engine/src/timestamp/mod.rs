@@ -38,9 +38,11 @@ use std::sync::atomic::AtomicUsize;
 
 use lockwork_memory::prefetch;
 use lockwork_procedure::block::Batch;
+use lockwork_procedure::program::Procedure;
+use lockwork_storage::Database;
 
 use crate::blocks::Blocks;
-use crate::contract::{BatchReport, Options, SerialOrder, Tally};
+use crate::contract::{BatchReport, EngineError, Options, SerialOrder, Tally};
 use crate::host_engine::{Core, Scheme};
 use crate::interleaved::settle;
 use crate::team::{Barrier, Team};
@@ -84,6 +86,20 @@ impl Timestamp {
 impl Scheme for Timestamp {
     const NAME: &'static str = "timestamp";
     const ORDER: SerialOrder = SerialOrder::Stamp;
+
+    fn accepts(procedure: &Procedure, database: &Database) -> Result<(), EngineError> {
+        for name in &procedure.tables {
+            // A table that there is none of is the verifier's to tell.
+            let Some(id) = database.table_id(name) else { continue };
+            let schema = database.table(id).schema();
+            if schema.partitioning().is_none() {
+                let keys: Vec<&str> = schema.key().iter().map(|column| column.name.as_str()).collect();
+                let (procedure, table) = (procedure.name.clone(), name.clone());
+                return Err(EngineError::NotPartitioned { procedure, table, keys: keys.join(", ") });
+            }
+        }
+        Ok(())
+    }
 
     fn run(&mut self, core: &Core, team: &Team, batch: &mut Batch) -> BatchReport {
         let size = team.size();
