@@ -31,6 +31,12 @@ impl Lines {
     #[inline(always)]
     pub fn fetch(&mut self) {
         self.lines[self.done..].iter().for_each(|&line| prefetch(line as *const u8));
+        self.forget();
+    }
+
+    /// Drops all lines that were added.
+    #[inline(always)]
+    pub fn forget(&mut self) {
         self.lines.clear();
         self.done = 0;
     }

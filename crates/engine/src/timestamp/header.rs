@@ -103,12 +103,6 @@ impl Header {
         self.state & DIRTY != 0
     }
 
-    /// The latest time that the row is stamped with: a transaction above it may do anything.
-    #[inline(always)]
-    pub(super) fn latest(self) -> u64 {
-        self.read_time().max(self.write_time())
-    }
-
     /// Whether the row exists, for whoever may look.
     #[inline(always)]
     pub(super) fn is_live(self) -> bool {

@@ -154,8 +154,8 @@ pub(super) struct TimestampHost<'a> {
     /// The worker's number, and that of the transaction's slot.
     pub(super) me: usize,
     pub(super) slot: u16,
-    /// Whether to turn to other transactions where memory would be waited for.
-    pub(super) pause: bool,
+    /// Whether to fetch ahead, and to turn to other transactions where memory would be waited for.
+    pub(super) interleave: bool,
     pub(super) transaction: &'a mut Transaction,
     pub(super) flight: &'a mut Flight,
     pub(super) partition: &'a mut Partition,
@@ -189,7 +189,7 @@ impl Host for TimestampHost<'_> {
         match place {
             Place::There(_) if !self.flight.scans() => stage = Stage::Sent,
             Place::There(_) => {}
-            _ if self.pause && request.operation != Operation::Scan => table.prefetch(hash),
+            _ if self.interleave && request.operation != Operation::Scan => table.prefetch(hash),
             _ => {}
         }
         let instruction = Instruction { request, table: number, place, stage, key, hash, image: kept, row: None };
@@ -279,7 +279,8 @@ impl TimestampHost<'_> {
                 found = true;
             }
         }
-        if found && self.pause {
+        // Whoever holds a row for writing makes others wait, which costs more than to wait for memory.
+        if found && self.interleave && !self.transaction.holds_for_writing() {
             return Answer::Pending;
         }
         let mut unanswered = 0;
@@ -337,7 +338,7 @@ impl TimestampHost<'_> {
             _ => Some(self.partition.find(table, hash, key, instruction.image)?),
         };
         instruction.stage = Stage::Found;
-        if self.pause
+        if self.interleave
             && let Some(row) = instruction.row
         {
             match &self.registered.recipe {
@@ -361,9 +362,16 @@ impl TimestampHost<'_> {
             return if row.is_live() { Outcome::Granted } else { Outcome::Missing(abort::NOT_FOUND) };
         }
         let operation = request.operation;
-        let above = if self.transaction.time == 0 { Header::load(row).latest() } else { 0 };
-        let time = self.transaction.time(self.clock, above);
         let write = operation != Operation::Search;
+        let mut above = 0;
+        if self.transaction.time == 0 {
+            // Who waits for the first row holds nothing and need not be in front of anybody.
+            match Header::load(row).above(write) {
+                Some(time) => above = time,
+                None => return Outcome::Wait,
+            }
+        }
+        let time = self.transaction.time(self.clock, above);
         let own_pins = if write { self.transaction.pins_here(row) } else { 0 };
         let access = Access { operation, table: number, time, own_pins, key, row };
         let outcome = self.partition.visit(&self.registered.tables[usize::from(request.slot)], &access);

@@ -67,7 +67,8 @@ pub(super) struct Work<'a> {
     pub(super) sequence: u64,
     pub(super) me: usize,
     pub(super) slot: u16,
-    pub(super) pause: bool,
+    /// Whether to fetch ahead, and to turn to other transactions meanwhile.
+    pub(super) interleave: bool,
     pub(super) transaction: &'a mut Transaction,
     pub(super) partition: &'a mut Partition,
     pub(super) mail: &'a mut Mail,
@@ -132,9 +133,11 @@ impl Straight {
                 }
                 self.start(work);
                 self.stage = Stage::Started;
-                if work.pause {
+                if work.interleave {
+                    work.lines.fetch();
                     return Step::Waiting;
                 }
+                work.lines.forget();
             }
             if self.stage == Stage::Started {
                 for (number, place) in self.places.iter().enumerate() {
@@ -150,11 +153,12 @@ impl Straight {
                     work.lines.push(row);
                     recipe.collect_row(number, work.block, row, work.lines);
                 }
-                work.lines.fetch();
                 self.stage = Stage::Found;
-                if work.pause {
+                if work.interleave {
+                    work.lines.fetch();
                     return Step::Waiting;
                 }
+                work.lines.forget();
             }
             if work.transaction.outstanding > 0 {
                 return Step::Waiting;
@@ -214,7 +218,6 @@ impl Straight {
             work.transaction.outstanding += 1;
             work.mail.send(owner, Message::Access { to, operation, table, stamp, word, image: key });
         }
-        work.lines.fetch();
     }
 
     /// Judges the rows that are here, and takes a time above them if there is none yet.

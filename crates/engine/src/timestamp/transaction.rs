@@ -81,6 +81,12 @@ impl Transaction {
         same.count() as u64
     }
 
+    /// Whether it holds a row for writing.
+    #[inline(always)]
+    pub(super) fn holds_for_writing(&self) -> bool {
+        self.held.iter().any(|held| held.write)
+    }
+
     /// How often it has pinned a row of its own worker's partition.
     #[inline(always)]
     pub(super) fn pins_here(&self, row: RowPtr) -> u64 {

@@ -114,7 +114,7 @@ impl Worker {
             slot.registers.resize(gp.max(slot.registers.len()), 0);
             slot.flight.widen(cp);
         }
-        let pause = shared.options.interleave == Interleave::Dynamic;
+        let interleave = shared.options.interleave == Interleave::Dynamic;
         let (mut running, mut busy, mut idle) = (0, true, 0_u32);
         loop {
             let mut moved = self.take_in(shared);
@@ -126,7 +126,7 @@ impl Worker {
                     running += 1;
                     moved = true;
                 }
-                if self.step(shared, me, number, pause) {
+                if self.step(shared, me, number, interleave) {
                     running -= 1;
                     moved = true;
                 }
@@ -180,7 +180,7 @@ impl Worker {
 
     /// Runs one transaction as far as it comes. Returns whether its slot is free again.
     #[inline(always)]
-    fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, pause: bool) -> bool {
+    fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, interleave: bool) -> bool {
         let Self { slots, cps, lines, executor, partition, mail, clock } = self;
         let slot = &mut slots[number];
         let Some(index) = slot.index else { return false };
@@ -201,7 +201,7 @@ impl Worker {
                 sequence,
                 me,
                 slot: number,
-                pause,
+                interleave,
                 transaction,
                 partition,
                 mail,
@@ -231,7 +231,7 @@ impl Worker {
                     registered,
                     me,
                     slot: number,
-                    pause,
+                    interleave,
                     transaction: &mut slot.transaction,
                     flight: &mut slot.flight,
                     partition,
