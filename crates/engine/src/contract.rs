@@ -34,6 +34,10 @@ use crate::two_phase::TwoPhase;
 pub enum Interleave {
     /// One after the other, no prefetching.
     None,
+    /// Many in flight, in groups: a worker begins each transaction of a group and leaves it where it would first wait
+    /// for memory, then ends them one after the other, and only then begins the next group (BionicDB, section 4.5).
+    /// `deterministic` looks ahead in groups anyway and takes it for [`Self::Dynamic`].
+    Batch,
     /// Many in flight; a worker turns to another one wherever it would wait for memory or for a lock.
     #[default]
     Dynamic,

@@ -1,4 +1,11 @@
 //! What engines share whose workers keep several transactions in flight and begin again after a conflict.
+//!
+//! A worker has slots for transactions and gives each its [`Turn`] again and again. What a transaction may do in its
+//! turn is all that the ways of [interleaving](Interleave) differ in.
+//!
+//! BionicDB (section 4.5) runs a group of transactions to the ends of their logic and then commits them in order. It
+//! gains nothing where a transaction needs a value before it can ask for the next: from there on it runs alone.
+//! [`Interleave::Batch`] is that scheme, to compare with; [`Interleave::Dynamic`] has no such point.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +23,39 @@ const PIECE: usize = 32;
 pub(crate) fn in_flight(options: &Options, registry: &Registry) -> usize {
     match options.interleave {
         Interleave::None => 1,
-        Interleave::Dynamic => (options.window / registry.most_accesses()).max(2),
+        Interleave::Batch | Interleave::Dynamic => (options.window / registry.most_accesses()).max(2),
+    }
+}
+
+/// What a worker may do with a slot now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Put a new transaction into it, if it is free.
+    pub(crate) take: bool,
+    /// Prefetch what its transaction is going to touch.
+    pub(crate) prefetch: bool,
+    /// Leave its transaction where that would wait for memory, until the next turn.
+    pub(crate) pause: bool,
+}
+
+impl Turn {
+    /// The first turn of all slots.
+    pub(crate) fn first(interleave: Interleave) -> Self {
+        let many = interleave != Interleave::None;
+        Self { take: true, prefetch: many, pause: many }
+    }
+
+    /// The turn after this one, unless all is done. `busy`: some slot had a transaction in this one.
+    ///
+    /// A group ([`Interleave::Batch`]) takes as many turns to end as it needs: a transaction that waits for a lock, or
+    /// begins again, lets the others go first.
+    #[inline(always)]
+    pub(crate) fn next(self, interleave: Interleave, busy: bool) -> Option<Self> {
+        match interleave {
+            _ if self.take && !busy => None,
+            Interleave::Batch if self.take || !busy => Some(Self { take: !self.take, pause: !self.pause, ..self }),
+            _ => Some(self),
+        }
     }
 }
 
@@ -66,12 +105,6 @@ impl Supply {
                 return Some(index);
             }
         }
-    }
-
-    /// Whether there will be no more.
-    #[inline(always)]
-    pub(crate) fn is_over(&self, piece: &Range<usize>) -> bool {
-        piece.is_empty() && self.next.load(Ordering::Relaxed) >= self.blocks.len
     }
 }
 

@@ -26,8 +26,9 @@ fn check_all(kind: EngineKind, variants: &[Options]) {
 
 fn interleaving() -> Vec<Options> {
     let none = Options { interleave: Interleave::None, ..Options::default() };
+    let group = |window| Options { interleave: Interleave::Batch, window, ..Options::default() };
     let narrow = Options { window: 1, ..Options::default() };
-    vec![none, narrow, Options { window: 7, ..Options::default() }, Options::default()]
+    vec![none, group(1), group(16), narrow, Options { window: 7, ..Options::default() }, Options::default()]
 }
 
 #[test]

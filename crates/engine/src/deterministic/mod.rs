@@ -16,6 +16,9 @@
 //! busy partition. A *dependent* transaction, whose access set needs values from the database, runs alone between two
 //! parts of its batch.
 //!
+//! Nothing waits, so nothing is interleaved: look-ups run ahead of transactions in groups, of as many accesses as the
+//! window says, unless [`Interleave::None`] forbids it.
+//!
 //! Serial order: the order of the blocks in the batch.
 
 mod graph;

@@ -23,6 +23,7 @@ use super::copies::Layout;
 use super::transaction::{Transaction, Unread};
 use crate::exclusive::ScanWriter;
 use crate::ghosts::Ghosts;
+use crate::interleaved::Turn;
 use crate::recipe::Recipe;
 use crate::registry::Registered;
 
@@ -98,8 +99,7 @@ impl InFlight {
 pub(super) struct OptimisticHost<'a> {
     pub(super) registered: &'a Registered,
     pub(super) block: *mut u8,
-    /// Whether to turn to other transactions where memory would be waited for.
-    pub(super) interleave: bool,
+    pub(super) turn: Turn,
     pub(super) transaction: &'a mut Transaction,
     pub(super) in_flight: &'a mut InFlight,
     pub(super) ghosts: &'a mut Ghosts,
@@ -134,7 +134,7 @@ impl Host for OptimisticHost<'_> {
             instruction.key = self.in_flight.keep_image(instruction.key(table).1);
         }
         instruction.hash = instruction.key(table).0.hash();
-        if self.interleave {
+        if self.turn.prefetch {
             table.prefetch(instruction.hash);
         }
         self.in_flight.issued += 1;
@@ -145,7 +145,7 @@ impl Host for OptimisticHost<'_> {
     #[inline(always)]
     fn answer(&mut self, _: &mut [()], cp: usize) -> Answer {
         if self.in_flight.answers[cp].is_none() {
-            let moved = self.move_on(self.interleave);
+            let moved = self.move_on(self.turn.pause);
             if moved != Answer::Ready(0) {
                 return moved;
             }
@@ -236,7 +236,7 @@ impl OptimisticHost<'_> {
             }
             None => (0, 0),
         };
-        if self.interleave {
+        if self.turn.prefetch {
             layout.prefetch(row.as_ptr(), instruction.parts.0 | 1);
         }
         Ok(())

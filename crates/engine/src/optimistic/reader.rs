@@ -63,7 +63,7 @@ impl Reader {
         self.stage = Stage::New;
     }
 
-    /// Goes on. `interleave`: come back where memory would be waited for.
+    /// Goes on. `pause`: come back where memory would be waited for.
     ///
     /// # Safety
     /// `block` is a block of the recipe's procedure and this thread's alone.
@@ -72,7 +72,7 @@ impl Reader {
         &mut self,
         recipe: &Recipe,
         block: *mut u8,
-        interleave: bool,
+        pause: bool,
         transaction: &mut Transaction,
         lines: &mut Lines,
     ) -> Step {
@@ -86,7 +86,7 @@ impl Reader {
                 recipe.start(block, &mut self.words, false, lines);
                 lines.fetch();
                 self.stage = Stage::Started;
-                if interleave {
+                if pause {
                     return Step::Waiting;
                 }
             }
@@ -99,7 +99,7 @@ impl Reader {
                 self.words.iter().for_each(|&row| lines.push(row));
                 lines.fetch();
                 self.stage = Stage::Found;
-                if interleave {
+                if pause {
                     return Step::Waiting;
                 }
             }

@@ -20,11 +20,11 @@ use lockwork_procedure::interpreter::{Context, Stop, run};
 use super::host::{InFlight, OptimisticHost};
 use super::reader::{self, Reader};
 use super::transaction::Transaction;
-use crate::contract::{Interleave, Options, Tally};
+use crate::contract::{Options, Tally};
 use crate::exclusive::{close, give_up};
 use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
-use crate::interleaved::{Supply, in_flight, turns_after, wipe};
+use crate::interleaved::{Supply, Turn, in_flight, turns_after, wipe};
 use crate::recipe::Lines;
 use crate::team::wait_until;
 
@@ -104,7 +104,6 @@ impl Worker {
     /// Runs blocks of the batch until there are no more. `me` is this worker's number.
     pub(super) fn run(&mut self, shared: &Shared<'_>, me: usize) {
         let registry = &shared.core.registry;
-        let interleave = shared.options.interleave == Interleave::Dynamic;
         let (gp, cp) = registry.widest_windows();
         self.slots.resize_with(in_flight(shared.options, registry), Slot::default);
         self.cps.resize(cp.max(self.cps.len()), ());
@@ -113,32 +112,26 @@ impl Worker {
             slot.in_flight.widen(cp);
         }
         let mut piece = 0..0;
-        let mut running = 0;
-        loop {
+        let interleave = shared.options.interleave;
+        let mut next = Some(Turn::first(interleave));
+        while let Some(turn) = next {
+            let mut busy = false;
             for number in 0..self.slots.len() {
-                if self.slots[number].index.is_none() {
-                    if !self.take(shared, number, &mut piece) {
-                        continue;
-                    }
-                    running += 1;
+                if self.slots[number].index.is_none() && !(turn.take && self.take(shared, number, &mut piece)) {
+                    continue;
                 }
+                busy = true;
                 let slot = &mut self.slots[number];
                 if slot.turns > 0 {
                     slot.turns -= 1;
-                    continue;
-                }
-                let ended = if slot.retries >= PATIENCE && shared.pass_gate(me) {
-                    while !self.step(shared, me, number, false) {}
+                } else if slot.retries >= PATIENCE && shared.pass_gate(me) {
+                    while !self.step(shared, me, number, Turn { pause: false, ..turn }) {}
                     shared.gate.store(0, Ordering::Relaxed);
-                    true
                 } else {
-                    self.step(shared, me, number, interleave)
-                };
-                running -= usize::from(ended);
+                    self.step(shared, me, number, turn);
+                }
             }
-            if running == 0 && shared.supply.is_over(&piece) {
-                return;
-            }
+            next = turn.next(interleave, busy);
         }
     }
 
@@ -156,7 +149,7 @@ impl Worker {
 
     /// Runs one transaction as far as it comes. Returns whether its slot is free again.
     #[inline(always)]
-    fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, interleave: bool) -> bool {
+    fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, turn: Turn) -> bool {
         let Self { slots, cps, lines, ghosts, tally } = self;
         let slot = &mut slots[number];
         let index = slot.index.expect("the slot is taken");
@@ -166,7 +159,7 @@ impl Worker {
         let mut step = reader::Step::Left;
         if let Some(recipe) = reader::recipe(registered).filter(|_| !slot.reader.has_left()) {
             // SAFETY: the block is this worker's.
-            step = unsafe { slot.reader.step(recipe, block, interleave, &mut slot.transaction, lines) };
+            step = unsafe { slot.reader.step(recipe, block, turn.pause, &mut slot.transaction, lines) };
             if step == reader::Step::Left {
                 // SAFETY: as above.
                 unsafe { wipe(registered, block) }
@@ -177,7 +170,7 @@ impl Worker {
             reader::Step::Done => Stop::Committed,
             reader::Step::Left => {
                 let (transaction, in_flight) = (&mut slot.transaction, &mut slot.in_flight);
-                let mut host = OptimisticHost { registered, block, interleave, transaction, in_flight, ghosts };
+                let mut host = OptimisticHost { registered, block, turn, transaction, in_flight, ghosts };
                 // SAFETY: the windows are wide enough, the block is this worker's, and the host answers with copies of
                 // rows, which are the transaction's own until it ends.
                 unsafe { run(&registered.program, &mut slot.context, &mut slot.registers, cps, block, &mut host) }

@@ -23,6 +23,7 @@ use super::TableLock;
 use crate::contract::LockPolicy;
 use crate::exclusive::{ScanWriter, Undo};
 use crate::ghosts::Ghosts;
+use crate::interleaved::Turn;
 use crate::registry::Registered;
 
 /// How far a DB instruction has come.
@@ -78,8 +79,7 @@ pub(super) struct LockingHost<'a> {
     pub(super) registered: &'a Registered,
     pub(super) tables: &'a [TableLock],
     pub(super) policy: LockPolicy,
-    /// Whether to turn to other transactions where memory would be waited for.
-    pub(super) interleave: bool,
+    pub(super) turn: Turn,
     /// Smaller is older; at least 1.
     pub(super) age: u64,
     pub(super) effects: &'a mut Effects,
@@ -93,7 +93,7 @@ impl Host for LockingHost<'_> {
     fn issue(&mut self, cp: &mut Cp, request: Request) {
         let table = &self.registered.tables[usize::from(request.slot)];
         let hash = key_of(table, &request).0.hash();
-        if self.interleave && request.operation != Operation::Scan {
+        if self.turn.prefetch && request.operation != Operation::Scan {
             table.prefetch(hash);
         }
         *cp = Cp { stage: Stage::Issued, request: Some(request), hash, row: None, answer: None };
@@ -158,7 +158,7 @@ impl LockingHost<'_> {
                 found = true;
             }
         }
-        if found && self.interleave {
+        if found && self.turn.pause {
             return Answer::Pending;
         }
         self.choose_order(cps);
@@ -203,7 +203,7 @@ impl LockingHost<'_> {
                 Err(_) => return Err(abort::OUT_OF_MEMORY),
             },
         };
-        if self.interleave {
+        if self.turn.prefetch {
             prefetch(row.as_ptr());
             if let Some(recipe) = &self.registered.recipe {
                 // SAFETY: the interpreter passes the key image of the access, in the block.

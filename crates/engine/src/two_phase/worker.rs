@@ -11,11 +11,11 @@ use lockwork_procedure::interpreter::{Context, Stop, run};
 
 use super::TableLock;
 use super::host::{Cp, Effects, LockingHost};
-use crate::contract::{Interleave, Options, Tally};
+use crate::contract::{Options, Tally};
 use crate::exclusive::{close, give_up};
 use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
-use crate::interleaved::{Supply, in_flight, turns_after, wipe};
+use crate::interleaved::{Supply, Turn, in_flight, turns_after, wipe};
 
 /// What the workers of one batch share.
 pub(super) struct Shared<'a> {
@@ -67,7 +67,6 @@ impl Worker {
     /// Runs blocks of the batch until there are no more.
     pub(super) fn run(&mut self, shared: &Shared<'_>) {
         let registry = &shared.core.registry;
-        let interleave = shared.options.interleave == Interleave::Dynamic;
         let (gp, cp) = registry.widest_windows();
         self.slots.resize_with(in_flight(shared.options, registry), Slot::default);
         for slot in &mut self.slots {
@@ -75,22 +74,18 @@ impl Worker {
             slot.cps.resize(cp.max(slot.cps.len()), Cp::default());
         }
         let mut piece = 0..0;
-        let mut running = 0;
-        loop {
+        let interleave = shared.options.interleave;
+        let mut next = Some(Turn::first(interleave));
+        while let Some(turn) = next {
+            let mut busy = false;
             for number in 0..self.slots.len() {
-                if self.slots[number].index.is_none() {
-                    if !self.take(shared, number, &mut piece) {
-                        continue;
-                    }
-                    running += 1;
+                if self.slots[number].index.is_none() && !(turn.take && self.take(shared, number, &mut piece)) {
+                    continue;
                 }
-                if self.step(shared, number, interleave) {
-                    running -= 1;
-                }
+                busy = true;
+                self.step(shared, number, turn);
             }
-            if running == 0 && shared.supply.is_over(&piece) {
-                return;
-            }
+            next = turn.next(interleave, busy);
         }
     }
 
@@ -104,14 +99,14 @@ impl Worker {
         true
     }
 
-    /// Runs one transaction as far as it comes. Returns whether its slot is free again.
+    /// Runs one transaction as far as it comes. If it ends, its slot is free again.
     #[inline(always)]
-    fn step(&mut self, shared: &Shared<'_>, number: usize, interleave: bool) -> bool {
+    fn step(&mut self, shared: &Shared<'_>, number: usize, turn: Turn) {
         let Self { slots, ghosts, tally } = self;
         let slot = &mut slots[number];
         if slot.turns > 0 {
             slot.turns -= 1;
-            return false;
+            return;
         }
         let index = slot.index.expect("the slot is taken");
         let blocks = &shared.supply.blocks;
@@ -121,7 +116,7 @@ impl Worker {
             registered,
             tables: shared.tables,
             policy: shared.options.policy,
-            interleave,
+            turn,
             age: index as u64 + 1,
             effects: &mut slot.effects,
             ghosts,
@@ -132,7 +127,7 @@ impl Worker {
             run(&registered.program, &mut slot.context, &mut slot.registers, &mut slot.cps, block, &mut host)
         };
         let (outcome, stamp) = match stop {
-            Stop::Waiting => return false,
+            Stop::Waiting => return,
             Stop::Committed => {
                 // SAFETY: as above.
                 unsafe { registered.program.run_commit_handler(&mut slot.registers, block) };
@@ -141,7 +136,7 @@ impl Worker {
                 // SAFETY: the block is this worker's.
                 unsafe { close(block, Status::Committed, 0, sequence, stamp) };
                 slot.index = None;
-                return true;
+                return;
             }
             Stop::Aborted(code) => ((Status::Aborted, code), slot.effects.roll_back(shared.tables, true)),
             Stop::Failed(code) => ((Status::Failed, code), slot.effects.roll_back(shared.tables, false)),
@@ -154,7 +149,7 @@ impl Worker {
                     unsafe { wipe(registered, block) };
                     slot.context = Context::at(0);
                     slot.turns = turns_after(slot.retries);
-                    return false;
+                    return;
                 }
                 ((Status::Failed, abort::TOO_MANY_RETRIES), 0)
             }
@@ -162,6 +157,5 @@ impl Worker {
         // SAFETY: the block is this worker's.
         unsafe { give_up(registered, &mut slot.registers, block, outcome, (sequence, stamp), tally) };
         slot.index = None;
-        true
     }
 }

@@ -36,7 +36,11 @@ enum Read {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Mode {
+    /// one after the other, nothing prefetched
     None,
+    /// groups, each begun as a whole and then ended in order; deterministic takes it for dynamic
+    Batch,
+    /// each left wherever it would wait for memory or for a lock
     Dynamic,
 }
 
@@ -226,7 +230,11 @@ fn options(arguments: &Arguments, threads: Option<u32>) -> Result<Options, Failu
     Ok(Options {
         device: device(arguments)?,
         threads: arguments.threads.or(threads.map(|count| count as usize)).unwrap_or(default.threads),
-        interleave: if arguments.interleave == Mode::None { Interleave::None } else { Interleave::Dynamic },
+        interleave: match arguments.interleave {
+            Mode::None => Interleave::None,
+            Mode::Batch => Interleave::Batch,
+            Mode::Dynamic => Interleave::Dynamic,
+        },
         window: arguments.window,
         policy: match arguments.policy {
             Policy::NoWait => LockPolicy::NoWait,
