@@ -15,6 +15,24 @@ use crate::schema::{ColumnType, ROW_HEADER_BYTES, TableSchema};
 pub struct Key(pub [u64; 4]);
 
 impl Key {
+    /// Bytes of a key.
+    pub const BYTES: u8 = 32;
+
+    /// No key is above it.
+    pub const MAX: Self = Self([u64::MAX; 4]);
+
+    /// The first and the last key that begin with the first `known` bytes of this one.
+    #[must_use]
+    pub fn span(&self, known: u8) -> (Self, Self) {
+        let unknown: [u64; 4] = std::array::from_fn(|word| match u32::from(known).saturating_sub(8 * word as u32) {
+            bytes @ 0..8 => u64::MAX >> (8 * bytes),
+            _ => 0,
+        });
+        let first = std::array::from_fn(|word| self.0[word] & !unknown[word]);
+        let last = std::array::from_fn(|word| self.0[word] | unknown[word]);
+        (Self(first), Self(last))
+    }
+
     /// A 64-bit hash in which every bit depends on every bit of the key. A key of one word is hashed without loss:
     /// two different ones never share a hash.
     #[inline]
@@ -63,6 +81,15 @@ impl KeyFormat {
     #[must_use]
     pub fn image_bytes(&self) -> usize {
         self.image_bytes as usize
+    }
+
+    /// How many leading bytes of the normal form the columns up to the first one make up that `knows` does not know;
+    /// it is asked with the bytes of a column in a key image.
+    #[must_use]
+    pub fn leading_bytes(&self, knows: impl Fn(std::ops::Range<u32>) -> bool) -> u8 {
+        let width = |&(_, column_type): &(u32, ColumnType)| column_type.width();
+        let known = self.parts.iter().take_while(|part| knows(part.0..part.0 + width(part)));
+        known.map(width).sum::<u32>() as u8
     }
 
     /// Whether every key is one word, so that the word alone identifies it.
@@ -135,6 +162,18 @@ mod tests {
             };
             prop_assert_eq!(format.encode(&image(a)).cmp(&format.encode(&image(b))), a.cmp(&b));
             prop_assert!(format.fits_one_word());
+        }
+
+        #[test]
+        fn a_span_is_what_begins_alike(words: [u64; 4], other: [u64; 4], known in 0..=Key::BYTES) {
+            let (key, other) = (Key(words), Key(other));
+            let bytes = |key: &Key| key.0.map(u64::to_be_bytes).concat();
+            let (first, last) = key.span(known);
+            prop_assert!(first <= key && key <= last);
+            prop_assert_eq!(
+                first <= other && other <= last,
+                bytes(&key)[..usize::from(known)] == bytes(&other)[..usize::from(known)]
+            );
         }
 
         #[test]

@@ -379,23 +379,28 @@ impl<const W: usize, const N: usize> Tree<W, N> {
         true
     }
 
-    /// Calls `f` with rows from `from` on until it says no, and `near` with the first `expected` of them some rows
-    /// before.
-    #[inline]
-    fn scan(&self, from: &Words<W>, expected: usize, near: impl Fn(u32), mut f: impl FnMut(u32) -> bool) {
+    /// Down to the leaf of a key, to the right where a node was split since its parent was read.
+    #[inline(always)]
+    fn leaf(&self, key: &Words<W>) -> u32 {
         let (mut number, mut level) = self.top();
-        let mut from = *from;
-        // Down to the leaf, to the right where a node was split since its parent was read.
         while level > 1 {
             let (next, down) = self.node(number).read(|node| match node.right.load(Ordering::Relaxed) {
-                right if right != 0 && load(&node.high) <= from => (right - 1, false),
-                _ => (node.get(node.child(&from)).1, true),
+                right if right != 0 && load(&node.high) <= *key => (right - 1, false),
+                _ => (node.get(node.child(key)).1, true),
             });
             self.prefetch(next);
             level -= usize::from(down);
             number = next;
         }
-        let mut expected = expected;
+        number
+    }
+
+    /// Calls `f` with rows from `from` on until it says no, and `near` with the first `expected` of them some rows
+    /// before.
+    #[inline]
+    fn scan(&self, from: &Words<W>, expected: usize, near: impl Fn(u32), mut f: impl FnMut(u32) -> bool) {
+        let mut number = self.leaf(from);
+        let (mut from, mut expected) = (*from, expected);
         loop {
             let leaf = self.node(number).read(|node| Leaf::of(node, &from));
             let rows = &leaf.rows[..leaf.count];
@@ -504,5 +509,6 @@ impl OrderedIndex {
     }
 }
 
+mod keys;
 #[cfg(test)]
 mod tests;

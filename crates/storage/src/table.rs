@@ -303,6 +303,23 @@ impl Table {
         ordered.scan(from, expected, near, |number| f(row(number)));
     }
 
+    /// The key of the `limit`-th row from key `from` on, in whatever state, by the ordered index alone; `None` if there
+    /// are fewer rows.
+    ///
+    /// # Panics
+    /// As [`Self::scan`], and when `limit` is zero.
+    #[must_use]
+    pub fn nth_key(&self, from: &Key, limit: usize) -> Option<Key> {
+        assert!(limit > 0, "there is no zeroth row");
+        self.ordered.as_ref().expect("only ordered tables are scanned").nth(from, limit)
+    }
+
+    /// The last key of an ordered table. `None` if it has no rows, and sometimes when the last ones were removed.
+    #[must_use]
+    pub fn last_key(&self) -> Option<Key> {
+        self.ordered.as_ref().and_then(OrderedIndex::last)
+    }
+
     /// How many keys were ever put into the ordered index; zero in a table that has none. A key is counted before
     /// [`Self::find`] gives its row: who acts on a row that was found has made sure that a scan which missed it can
     /// tell.

@@ -39,6 +39,7 @@ pub use fragments::Fragment;
 pub use moves::Move;
 pub use slice::{KeyAccess, Slice};
 pub use straight::{Access, ArgumentCheck, ArgumentIndex, Straight, Touch};
+use taint::Wanted;
 pub use taint::{Dependence, Reason};
 
 use crate::isa::Opcode;
@@ -103,8 +104,25 @@ pub fn access_set(verified: &Verified) -> AccessSet {
     if let Some(straight) = straight::straight(verified, &ranges) {
         return AccessSet::Straight(straight);
     }
-    match taint::analyse(verified, &ranges) {
+    match taint::analyse(verified, &ranges, Wanted::Keys) {
         Ok(analysis) => AccessSet::Sliced(slice::build(verified, &ranges, &analysis)),
         Err(dependence) => AccessSet::Dependent(dependence),
     }
+}
+
+/// For every instruction, whether control can reach it and a DB instruction is there or may follow.
+#[must_use]
+pub fn live(verified: &Verified) -> Vec<bool> {
+    flow::Graph::new(&verified.procedure.code).live
+}
+
+/// What the arguments alone say of a dependent procedure: a slice that names every access of every execution, but of
+/// some keys only the leading columns ([`KeyAccess::known`]). An order's number, say, is read from the district, but
+/// the district is an argument. `None` when that is not enough: of some key not even the first column is known,
+/// whether an instruction runs depends on the database, or a range is scanned whose first key does.
+#[must_use]
+pub fn cover(verified: &Verified) -> Option<Slice> {
+    let ranges = ranges::block_uses(verified);
+    let analysis = taint::analyse(verified, &ranges, Wanted::Prefixes).ok()?;
+    Some(slice::build(verified, &ranges, &analysis))
 }

@@ -29,6 +29,11 @@ pub struct KeyAccess {
     pub slot: u8,
     /// The row's key; for a scan the first one.
     pub key: Key,
+    /// How many leading bytes of the key are known: [`Key::BYTES`], except in the cover of a dependent procedure
+    /// ([`super::cover`]), where the others may be anything.
+    pub known: u8,
+    /// The most rows of a scan; zero for the others.
+    pub limit: u16,
 }
 
 /// The part of a procedure that computes which rows it will touch.
@@ -196,7 +201,8 @@ fn emit(analysis: &Analysis, kept: &[bool]) -> (Vec<Instruction>, usize) {
             let after_live = pc > 0 && graph.live[pc - 1];
             after_live.then_some(Instruction::new(Opcode::Commit))
         } else if kept[pc] {
-            Some(*i)
+            let known = if i.opcode.is_db() { analysis.known[pc] } else { i.e };
+            Some(Instruction { e: known, ..*i })
         } else if let Some(detour) = analysis.detours[pc] {
             Some(jump(detour))
         } else if i.opcode == Opcode::Jmp {
@@ -244,7 +250,9 @@ fn renumber(live: &[bool], pieces: &[Option<Instruction>]) -> (Vec<Instruction>,
         if opcode == Opcode::Jmp || opcode.is_branch() {
             i.x = if live[i.x as usize] { places[i.x as usize] } else { last };
         } else if opcode.is_db() {
-            i = Instruction { c: number(i.c), d: i.d, x: i.x, ..Instruction::new(opcode) };
+            // The column of a scan is of no interest here; its place says how much of the key is known.
+            let limit = if opcode == Opcode::Scan { i.w } else { 0 };
+            i = Instruction { c: number(i.c), d: i.d, e: i.e, w: limit, x: i.x, ..Instruction::new(opcode) };
         } else {
             let [a, b, c, d, e, ..] = opcode.fields();
             for (used, register) in [(a, &mut i.a), (b, &mut i.b), (c, &mut i.c), (d, &mut i.d), (e, &mut i.e)] {
@@ -380,7 +388,7 @@ impl Slice {
                 Opcode::Search | Opcode::Update | Opcode::Insert | Opcode::Remove | Opcode::Scan => {
                     let format = &self.keys[usize::from(i.d)];
                     let key = format.encode(memory.read(i.x, c, format.image_bytes())?);
-                    out.push(KeyAccess { operation: Operation::of(i.opcode), slot: i.d, key });
+                    out.push(KeyAccess { operation: Operation::of(i.opcode), slot: i.d, key, known: i.e, limit: i.w });
                 }
                 // Whatever touches rows or waits is not in a slice; COMMIT and ABORT end it.
                 _ => return Some(()),

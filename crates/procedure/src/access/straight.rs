@@ -16,6 +16,7 @@ use super::ranges::BlockUse;
 use super::{KeyAccess, Operation};
 use crate::block::HEADER_BYTES;
 use crate::isa::{Instruction, Opcode, SIGNED};
+use crate::key::Key;
 use crate::verified::Verified;
 
 /// The access set of a straight procedure: constants.
@@ -44,7 +45,8 @@ impl Straight {
         out.extend(self.accesses.iter().map(|access| {
             let format = &verified.tables[usize::from(access.slot)].key;
             let key = format.encode(&block[access.key_offset as usize..]);
-            KeyAccess { operation: access.operation, slot: access.slot, key }
+            let limit = access.limit as u16;
+            KeyAccess { operation: access.operation, slot: access.slot, key, known: Key::BYTES, limit }
         }));
     }
 }

@@ -23,6 +23,7 @@ use super::flow::{self, Graph};
 use super::ranges::{BlockUse, Span};
 use crate::block::HEADER_BYTES;
 use crate::isa::Opcode;
+use crate::key::{Key, KeyFormat};
 use crate::verified::Verified;
 
 /// Steps that the analysis may take before it gives up: far more than any sensible procedure needs.
@@ -83,6 +84,8 @@ pub(super) struct Analysis<'a> {
     pub(super) clean: Vec<bool>,
     /// Where the slice goes on instead of deciding.
     pub(super) detours: Vec<Detour>,
+    /// How many leading bytes of each DB instruction's key, in normal form, are known.
+    pub(super) known: Vec<u8>,
 }
 
 /// Registers, and as number 256 the flag.
@@ -147,11 +150,24 @@ struct Tainting<'a> {
 /// What the analysis gives up with.
 struct Exhausted;
 
+/// Which keys the slice has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// All of every key.
+    Keys,
+    /// At least the first column of every key; no scans, whose end is known of no prefix.
+    Prefixes,
+}
+
 /// Finds what the slice can execute.
 ///
 /// # Errors
-/// The first DB instruction whose key or execution is not known from the arguments.
-pub(super) fn analyse<'a>(verified: &'a Verified, ranges: &'a [BlockUse]) -> Result<Analysis<'a>, Dependence> {
+/// The first DB instruction whose key (or first column) or execution is not known from the arguments.
+pub(super) fn analyse<'a>(
+    verified: &'a Verified,
+    ranges: &'a [BlockUse],
+    wanted: Wanted,
+) -> Result<Analysis<'a>, Dependence> {
     let code = &verified.procedure.code;
     let graph = Graph::new(code);
     let joins = graph.joins();
@@ -171,7 +187,7 @@ pub(super) fn analyse<'a>(verified: &'a Verified, ranges: &'a [BlockUse]) -> Res
     };
     let first_db = code.iter().position(|i| i.opcode.is_db()).unwrap_or(0) as u32;
     match tainting.iterate() {
-        Ok(()) => tainting.conclude(),
+        Ok(()) => tainting.conclude(verified, wanted),
         Err(Exhausted) => Err(Dependence { pc: first_db, reason: Reason::TooComplex }),
     }
 }
@@ -294,9 +310,10 @@ impl<'a> Tainting<'a> {
     }
 
     /// Where the slice goes at each tainted decision, and whether it knows all keys.
-    fn conclude(self) -> Result<Analysis<'a>, Dependence> {
+    fn conclude(self, verified: &Verified, wanted: Wanted) -> Result<Analysis<'a>, Dependence> {
         let count = self.graph.code.len() as u32;
         let mut detours = vec![None; count as usize];
+        let mut known = vec![Key::BYTES; count as usize];
         let mut dependence: Option<Dependence> = None;
         let mut note = |pc: u32, reason: Reason| {
             if dependence.is_none_or(|first| pc < first.pc) {
@@ -308,7 +325,10 @@ impl<'a> Tainting<'a> {
             if i.opcode.is_db() && self.states[pc as usize].is_some() {
                 let read = &self.ranges[pc as usize].read;
                 if self.uses_tainted(pc) || self.block.meets(read) {
-                    note(pc, Reason::Key);
+                    known[pc as usize] = self.known_bytes(pc, &verified.tables[usize::from(i.d)].key);
+                    if wanted == Wanted::Keys || known[pc as usize] == 0 || i.opcode == Opcode::Scan {
+                        note(pc, Reason::Key);
+                    }
                 }
             }
             if !self.is_tainted_decision(pc) {
@@ -337,7 +357,16 @@ impl<'a> Tainting<'a> {
         let clean = (0..count)
             .map(|pc| self.states[pc as usize].is_some() && !self.skipped[pc as usize] && !self.taints(pc))
             .collect();
-        Ok(Analysis { graph: self.graph, joins: self.joins, clean, detours })
+        Ok(Analysis { graph: self.graph, joins: self.joins, clean, detours, known })
+    }
+
+    /// How many leading bytes of the key of a DB instruction are known; none if it is not known where the key lies.
+    fn known_bytes(&self, pc: u32, format: &KeyFormat) -> u8 {
+        let i = &self.graph.code[pc as usize];
+        if i.c != 0 {
+            return 0;
+        }
+        format.leading_bytes(|column| !self.block.meets(&Some(i.x + column.start..i.x + column.end)))
     }
 
     /// A DB instruction that may be the next from here.

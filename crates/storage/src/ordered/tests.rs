@@ -40,6 +40,10 @@ fn check(exact: bool, steps: &[(u64, bool)], from: u64, limit: usize) -> Result<
     );
     let expected: Vec<u32> = model.range(from..).map(|(_, row)| *row).take(limit).collect();
     prop_assert_eq!(found, expected);
+    let nth = model.range(from..).nth(limit - 1).map(|(value, _)| key(*value));
+    prop_assert_eq!(index.nth(&key(from), limit), nth);
+    let last = model.last_key_value().map(|(value, _)| key(*value));
+    prop_assert!(index.last().is_none_or(|found| Some(found) == last), "{:?} is not {last:?}", index.last());
     Ok(())
 }
 

@@ -175,7 +175,8 @@ impl Machine<'_> {
         let key = format.encode(&self.block[place]);
         let operation = Operation::of(i.opcode);
         let access = self.run.accesses.len();
-        self.run.accesses.push(KeyAccess { operation, slot: i.d, key });
+        let limit = if operation == Operation::Scan { i.w } else { 0 };
+        self.run.accesses.push(KeyAccess { operation, slot: i.d, key, known: Key::BYTES, limit });
         let there = self.database.contains_key(&(i.d, key));
         let handle = 1000 + access as i64;
         let answer = match operation {
