@@ -21,7 +21,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::blocks::Blocks;
 use crate::contract::{BatchReport, Options, SerialOrder};
-use crate::deterministic::Locks;
+use crate::deterministic::{Claim, Footprint, Granules};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
 use crate::team::{Team, pause};
@@ -39,6 +39,7 @@ const SPINS: u32 = 200;
 #[derive(Debug)]
 pub struct DeterministicQueue {
     locks: QueueLocks,
+    granules: Granules,
     executors: Vec<Mutex<Executor>>,
 }
 
@@ -47,7 +48,7 @@ impl DeterministicQueue {
     #[must_use]
     pub fn new(options: Options) -> Self {
         let executors = (0..options.threads).map(|_| Mutex::default()).collect();
-        Self { locks: QueueLocks::hashed(1 << 16), executors }
+        Self { locks: QueueLocks::hashed(1 << 16), granules: Granules::whole_tables(), executors }
     }
 }
 
@@ -68,6 +69,7 @@ impl Scheme for DeterministicQueue {
         for executor in &mut self.executors {
             executor.get_mut().expect("no worker panicked").prepare(&core.registry);
         }
+        self.granules.prepare(&core.registry, &core.database);
         let blocks = Blocks::of(core, batch);
         let (mut to, mut work, mut from, mut done) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let ring = (SENT / team.size()).clamp(1, RING);
@@ -85,7 +87,8 @@ impl Scheme for DeterministicQueue {
             core,
             blocks,
             locks: &mut self.locks,
-            wanted: Locks::default(),
+            wanted: Footprint::default(),
+            granules: &self.granules,
             requests: Vec::new(),
             ready: VecDeque::new(),
             to,
@@ -145,7 +148,8 @@ struct Scheduler<'a> {
     core: &'a Core,
     blocks: Blocks,
     locks: &'a mut QueueLocks,
-    wanted: Locks,
+    wanted: Footprint,
+    granules: &'a Granules,
     requests: Vec<Request>,
     /// Transactions that hold all their locks and have not been sent to a worker.
     ready: VecDeque<u32>,
@@ -180,9 +184,13 @@ impl Scheduler<'_> {
     /// Asks for all locks of a transaction.
     fn admit(&mut self, index: u32) {
         let registered = self.blocks.registered(self.core, index as usize).expect("it was looked at before");
-        self.wanted.collect(&self.core.registry, registered, self.blocks.at(index as usize));
+        self.wanted.clear();
+        // SAFETY: the block is the procedure's.
+        let fits = unsafe { self.wanted.collect(self.granules, registered, self.blocks.at(index as usize)) };
+        debug_assert!(fits, "whole tables are never too wide");
         self.requests.clear();
-        self.requests.extend(self.wanted.locks.iter().map(|&(record, mode)| Request { id: LockId(record), mode }));
+        let request = |claim: &Claim| Request { id: LockId(claim.record), mode: claim.hold.lock_mode() };
+        self.requests.extend(self.wanted.claims().iter().map(request));
         let granted = self.locks.lock(Owner(index), &self.requests).expect("a transaction asks once");
         if granted {
             self.ready.push_back(index);

@@ -320,6 +320,16 @@ impl Recipe {
         unsafe { self.steps[number].hash(block) }
     }
 
+    /// The key of access `number`.
+    ///
+    /// # Safety
+    /// `block` is a block of the procedure.
+    #[inline(always)]
+    pub unsafe fn key(&self, number: usize, block: *const u8) -> Key {
+        // SAFETY: as the caller's.
+        unsafe { self.steps[number].key(block) }
+    }
+
     /// Starts the look-up of one access whose key's hash is known: adds the bucket to `lines` and returns the word that
     /// [`Self::find`] wants.
     #[inline(always)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lockwork_locking::LockMode;
 use lockwork_memory::LINE;
-use lockwork_procedure::access::{AccessSet, Operation, access_set};
+use lockwork_procedure::access::{AccessSet, Operation, Slice, access_set, cover, live};
 use lockwork_procedure::interpreter::Program;
 use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode};
 use lockwork_procedure::program::Procedure;
@@ -23,6 +23,8 @@ pub struct Traits {
     pub writes: bool,
     /// It inserts, removes or scans: it changes, or depends on, which keys exist.
     pub structural: bool,
+    /// It inserts or removes.
+    pub changes_keys: bool,
     /// Its access set is not known from the arguments.
     pub dependent: bool,
     /// Exactly one access, known from the arguments, and no scan.
@@ -38,6 +40,10 @@ pub struct Registered {
     pub verified: Verified,
     /// What its calls touch.
     pub access: AccessSet,
+    /// If it is dependent: what is known of its calls all the same.
+    pub cover: Option<Slice>,
+    /// Where in the code a DB instruction may follow, or is.
+    pub live: Vec<bool>,
     /// Its executable form.
     pub program: Program,
     /// The executable form of each fragment, if it is separable.
@@ -68,6 +74,20 @@ impl Registered {
         self.recipe.as_ref()
     }
 
+    /// Whether its accesses can only be found by running it.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_scouted(&self) -> bool {
+        self.traits.dependent && self.cover.is_none()
+    }
+
+    /// The number of the table in `slot`.
+    #[inline(always)]
+    #[must_use]
+    pub fn table_id(&self, slot: u8) -> u16 {
+        self.verified.tables()[usize::from(slot)].id
+    }
+
     /// How to look up and, perhaps, execute a straight procedure that is known to be one.
     ///
     /// # Panics
@@ -85,6 +105,7 @@ pub struct Registry {
     procedures: Vec<Arc<Registered>>,
     ids: HashMap<String, u32>,
     scanned: Vec<bool>,
+    covered: Vec<bool>,
 }
 
 impl Registry {
@@ -102,6 +123,7 @@ impl Registry {
         let name = procedure.name.clone();
         let verified = verify(procedure, database)?;
         let access = access_set(&verified);
+        let cover = if matches!(access, AccessSet::Dependent(_)) { cover(&verified) } else { None };
         let tables: Vec<Arc<Table>> = verified.tables().iter().map(|table| database.table(table.id).clone()).collect();
         let fragments = fragments(&verified, &access);
         let layout = verified.procedure().layout();
@@ -115,16 +137,20 @@ impl Registry {
         let traits = traits(&verified, &access, !fragments.is_empty());
         let results = (layout.results_start as usize, (layout.results_end - layout.results_start) as usize);
         for instruction in verified.procedure().code.iter().filter(|i| i.opcode == Opcode::Scan) {
-            let table = usize::from(verified.tables()[usize::from(instruction.d)].id);
-            self.scanned.resize(self.scanned.len().max(table + 1), false);
-            self.scanned[table] = true;
+            mark(&mut self.scanned, verified.tables()[usize::from(instruction.d)].id);
         }
+        for slot in cover.iter().flat_map(Slice::spans) {
+            mark(&mut self.covered, verified.tables()[usize::from(slot)].id);
+        }
+        let live = live(&verified);
         let program = Program::new(&verified);
         let table_modes = table_modes(&verified);
         let at_once = at_once(&verified);
         let registered = Registered {
             verified,
             access,
+            cover,
+            live,
             program,
             fragments,
             recipe,
@@ -166,6 +192,13 @@ impl Registry {
         self.scanned.get(usize::from(table)).copied().unwrap_or(false)
     }
 
+    /// Whether the cover of any procedure names ranges of table number `table`.
+    #[inline]
+    #[must_use]
+    pub fn is_covered(&self, table: u16) -> bool {
+        self.covered.get(usize::from(table)).copied().unwrap_or(false)
+    }
+
     /// The most accesses of any straight procedure, at least 1.
     #[must_use]
     pub fn most_accesses(&self) -> usize {
@@ -181,6 +214,13 @@ impl Registry {
         let cp = programs().map(Program::cp_registers).max().unwrap_or(1);
         (gp.max(1), cp.max(1))
     }
+}
+
+/// Notes a table in a list of flags by number.
+fn mark(flags: &mut Vec<bool>, table: u16) {
+    let table = usize::from(table);
+    flags.resize(flags.len().max(table + 1), false);
+    flags[table] = true;
 }
 
 fn table_modes(verified: &Verified) -> Vec<Option<LockMode>> {
@@ -238,6 +278,7 @@ fn traits(verified: &Verified, access: &AccessSet, separable: bool) -> Traits {
     Traits {
         writes: operations().any(Operation::writes),
         structural: operations().any(structural),
+        changes_keys: operations().any(|o| structural(o) && o != Operation::Scan),
         dependent: matches!(access, AccessSet::Dependent(_)),
         single,
         separable,

@@ -12,10 +12,17 @@
 //!
 //! Invariants: a transaction's count is one (taken by whoever scans the batch) plus the groups it is in that are not
 //! first, so it comes to zero once. A transaction touches each record once: access sets are merged in the first phase.
-//! Records are known by a hash; two records that share one only wait for each other needlessly.
+//! Granules of tables are records, too (`footprint.rs`), so that a scan sees all or nothing of a transaction, rows that
+//! come and go included.
 //!
-//! A table that some procedure scans is a record of its own: scans take it shared, inserts, updates and removals with
-//! intent, so that a scan sees all or nothing of a transaction, rows that come and go included.
+//! **Nothing is foretold wrongly.** Accesses of dependent transactions, and ends of scans, are found on the database as
+//! it is before the plan (`scout.rs`); a transaction before them in the batch may change what they were found by. The
+//! planner of that record sees it: the queue is in batch order, and says what was to be done to the record so far. The
+//! part is *cut* before the first such transaction: what is before it runs, and the rest is planned again, on what the
+//! database is then. The first transaction of a plan has nothing before it, so every plan runs at least one. What is
+//! before the cut was found rightly (by induction: every change to what it was found by would be claimed by a
+//! transaction before it), so nothing is verified while transactions run and nothing taken back, and batch order stays.
+//! A transaction whose claims cannot be said at all is cut off on both sides.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -24,29 +31,31 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use lockwork_locking::LockMode;
-use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
-use lockwork_procedure::key::mix;
-
+use super::footprint::{Claim, Footprint, Granules, Hold};
 use super::pipeline::execute;
+use super::scout::Scout;
 use super::{Worker, share};
 use crate::blocks::Blocks;
 use crate::host_engine::Core;
 use crate::recipe::Lines;
-use crate::registry::{Registered, Registry};
 use crate::team::{Barrier, Team};
 
 const NONE: u32 = u32::MAX;
 /// Transactions that a worker takes from the batch at a time.
 const PIECE: usize = 64;
 
-/// An access on its way from the worker that found it to the one that plans its record.
+/// Transactions that a worker scouts, before it deals out what they claim.
+const SCOUTED: usize = 128;
+
+/// A claim on its way from the worker that found it to the one that plans its record.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     record: u64,
     /// Transaction, counted from the start of the part.
     transaction: u32,
-    mode: LockMode,
+    hold: Hold,
+    does: u8,
+    minds: u8,
 }
 
 /// A transaction's place in a group.
@@ -69,13 +78,18 @@ struct Group {
     follows: bool,
 }
 
-/// The last group of a record, in the planner's table.
-#[derive(Clone, Copy, Debug, Default)]
+/// The last group of a record, in the planner's table, and what all of them do to it.
+#[derive(Clone, Copy, Debug)]
 struct Tail {
     record: u64,
     epoch: u32,
     group: u32,
-    mode: u8,
+    hold: Hold,
+    does: u8,
+}
+
+impl Tail {
+    const NONE: Self = Self { record: 0, epoch: 0, group: 0, hold: Hold::ReadWithin, does: 0 };
 }
 
 /// The queues of one partition.
@@ -97,6 +111,14 @@ struct Lane(UnsafeCell<Vec<Wish>>);
 // SAFETY: written by one worker in the first phase, read by one in the second, with a barrier between.
 unsafe impl Sync for Lane {}
 
+/// What a worker needs to find claims.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Finder {
+    footprint: Footprint,
+    scout: Scout,
+}
+
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Shared<T>(UnsafeCell<T>);
@@ -109,72 +131,17 @@ pub(super) struct Graph {
     lanes: Vec<Lane>,
     plans: Vec<Shared<Plan>>,
     waits: Vec<AtomicU32>,
+    finders: Vec<Mutex<Finder>>,
+    granules: Granules,
 }
 
-/// The records that a call locks, each once, with modes joined.
-#[derive(Debug, Default)]
-pub(crate) struct Locks {
-    accesses: Vec<KeyAccess>,
-    /// Record and mode.
-    pub(crate) locks: Vec<(u64, LockMode)>,
-}
-
-/// The name of a record: a hash of table and key.
-#[inline(always)]
-fn record_name(table: u16, hash: u64) -> u64 {
-    mix(hash ^ (u64::from(table) << 48 | 1))
-}
-
-/// The name of a whole table.
-fn table_name(table: u16) -> u64 {
-    mix(!u64::from(table))
-}
-
-impl Locks {
-    /// Computes the locks of a call; the procedure's access set does not depend on the database.
-    pub(crate) fn collect(&mut self, registry: &Registry, registered: &Registered, block: *const u8) {
-        self.locks.clear();
-        match &registered.access {
-            AccessSet::Straight(straight) => {
-                for (number, access) in straight.accesses.iter().enumerate() {
-                    // SAFETY: the block is the procedure's.
-                    let hash = unsafe { registered.known().hash(number, block) };
-                    self.add(registry, registered, access.operation, access.slot, hash);
-                }
-            }
-            AccessSet::Sliced(slice) => {
-                let mut accesses = std::mem::take(&mut self.accesses);
-                accesses.clear();
-                // SAFETY: the block is at least as long as its procedure's layout.
-                let bytes = unsafe { std::slice::from_raw_parts(block, registered.block_bytes) };
-                slice.collect(bytes, &mut accesses);
-                for access in &accesses {
-                    self.add(registry, registered, access.operation, access.slot, access.key.hash());
-                }
-                self.accesses = accesses;
-            }
-            AccessSet::Dependent(_) => unreachable!("dependent transactions run alone"),
-        }
-    }
-
-    fn add(&mut self, registry: &Registry, registered: &Registered, operation: Operation, slot: u8, hash: u64) {
-        let table = registered.verified.tables()[usize::from(slot)].id;
-        if operation == Operation::Scan {
-            return self.join(table_name(table), LockMode::Shared);
-        }
-        let mode = if operation.writes() { LockMode::Exclusive } else { LockMode::Shared };
-        self.join(record_name(table, hash), mode);
-        if operation.writes() && registry.is_scanned(table) {
-            self.join(table_name(table), LockMode::IntentExclusive);
-        }
-    }
-
-    fn join(&mut self, record: u64, mode: LockMode) {
-        match self.locks.iter_mut().find(|(known, _)| *known == record) {
-            Some((_, known)) => *known = known.join(mode),
-            None => self.locks.push((record, mode)),
-        }
-    }
+/// What became of a part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planned {
+    /// Transactions that ran: all of them, or those before the cut.
+    pub(super) ran: usize,
+    /// Nanoseconds of the first two phases.
+    pub(super) planning_ns: u64,
 }
 
 impl Plan {
@@ -187,28 +154,36 @@ impl Plan {
         let size = (2 * wishes + 16).next_power_of_two();
         if self.tails.len() < size || self.epoch == 0 {
             self.tails.clear();
-            self.tails.resize(size, Tail::default());
+            self.tails.resize(size, Tail::NONE);
             self.epoch = 1;
         }
     }
 
-    /// Appends a wish to the queue of its record. Returns whether the transaction has to wait for that record.
+    /// Appends a wish to the queue of its record. Returns whether the transaction has to wait for that record, or
+    /// nothing if what it minds may have been done by then.
     #[inline(always)]
-    fn append(&mut self, wish: Wish) -> bool {
+    fn append(&mut self, wish: Wish) -> Option<bool> {
         let mask = self.tails.len() - 1;
         // Partitions take the top bits, so the low ones spread within a partition.
         let mut slot = wish.record as usize & mask;
         while self.tails[slot].epoch == self.epoch && self.tails[slot].record != wish.record {
             slot = (slot + 1) & mask;
         }
-        let tail = self.tails[slot];
+        let mut tail = self.tails[slot];
         let known = tail.epoch == self.epoch;
-        let mode = wish.mode as u8;
-        let joins = known && tail.mode == mode && wish.mode != LockMode::Exclusive;
+        if !known {
+            tail = Tail { record: wish.record, epoch: self.epoch, ..Tail::NONE };
+        }
+        if wish.minds & tail.does != 0 {
+            return None;
+        }
+        tail.does |= wish.does;
+        let joins = known && wish.hold.compatible(tail.hold);
         let number = self.members.len() as u32;
         let group = if joins {
             let group = &mut self.groups[tail.group as usize];
             *group.running.get_mut() += 1;
+            tail.hold = tail.hold.join(wish.hold);
             tail.group
         } else {
             let group = self.groups.len() as u32;
@@ -217,15 +192,16 @@ impl Plan {
             if known {
                 self.groups[tail.group as usize].next_group = group;
             }
-            self.tails[slot] = Tail { record: wish.record, epoch: self.epoch, group, mode };
+            (tail.group, tail.hold) = (group, wish.hold);
             group
         };
+        self.tails[slot] = tail;
         let first = &mut self.first[wish.transaction as usize];
         let next_of_group = self.groups[group as usize].first_member;
         self.members.push(Member { transaction: wish.transaction, group, next_of_group, next_of_transaction: *first });
         *first = number;
         self.groups[group as usize].first_member = number;
-        self.groups[group as usize].follows
+        Some(self.groups[group as usize].follows)
     }
 }
 
@@ -239,13 +215,16 @@ struct Job<'a> {
     window: usize,
     stable: bool,
     barrier: Barrier,
+    /// The first transaction that must not run yet.
+    cut: AtomicUsize,
     next: AtomicUsize,
     finished: AtomicUsize,
     planning_ns: AtomicU64,
 }
 
 impl Graph {
-    /// Runs blocks `range`; returns the nanoseconds of the first two phases.
+    /// Runs the blocks of `range` up to the first that cannot be planned with those before it. None at all if that is
+    /// the first one; then it can only run alone.
     #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
     pub(super) fn run(
         &mut self,
@@ -256,8 +235,10 @@ impl Graph {
         range: Range<usize>,
         window: usize,
         stable: bool,
-    ) -> u64 {
+    ) -> Planned {
         let size = team.size();
+        self.granules.prepare(&core.registry, &core.database);
+        self.finders.resize_with(self.finders.len().max(size), Mutex::default);
         self.lanes.resize_with(self.lanes.len().max(size * size), Lane::default);
         self.plans.resize_with(self.plans.len().max(size), Shared::default);
         self.waits.resize_with(self.waits.len().max(range.len()), AtomicU32::default);
@@ -273,6 +254,7 @@ impl Graph {
             window,
             stable,
             barrier: Barrier::new(size),
+            cut: AtomicUsize::new(usize::MAX),
             next: AtomicUsize::new(0),
             finished: AtomicUsize::new(0),
             planning_ns: AtomicU64::new(0),
@@ -288,28 +270,64 @@ impl Graph {
             Runner { job: &job, worker, ready: VecDeque::new(), flying: VecDeque::new(), lines: Lines::default() }
                 .run();
         });
-        job.planning_ns.into_inner()
+        let planned = Planned { ran: job.total(), planning_ns: job.planning_ns.load(Ordering::Relaxed) };
+        let finders = self.finders.iter_mut().map(|finder| finder.get_mut().expect("no worker panicked"));
+        self.granules.follow(finders.map(|finder| &mut finder.footprint));
+        planned
     }
 }
 
 impl Job<'_> {
-    /// First phase: accesses of this worker's share, dealt out by record.
+    /// How many transactions of the part run. Settled when the second phase is over.
+    fn total(&self) -> usize {
+        self.cut.load(Ordering::Relaxed).min(self.range.len())
+    }
+
+    /// First phase: claims of this worker's share, dealt out by record.
     fn deal(&self, number: usize) {
         let lanes = &self.graph.lanes[number * self.size..][..self.size];
         for lane in lanes {
             // SAFETY: in the first phase a worker's lanes are its own.
             unsafe { (*lane.0.get()).clear() };
         }
-        let mut locks = Locks::default();
-        for transaction in share(&(0..self.range.len()), number, self.size) {
-            let index = self.range.start + transaction;
-            let Some(registered) = self.blocks.registered(self.core, index) else { continue };
-            locks.collect(&self.core.registry, registered, self.blocks.at(index));
-            for &(record, mode) in &locks.locks {
-                // The top bits choose the partition.
-                let partition = ((u128::from(record) * self.size as u128) >> 64) as usize;
-                // SAFETY: as above.
-                unsafe { (*lanes[partition].0.get()).push(Wish { record, transaction: transaction as u32, mode }) };
+        let finder = &mut *self.graph.finders[number].lock().expect("no worker panicked");
+        let mine = share(&(0..self.range.len()), number, self.size);
+        let mut scouted = Vec::with_capacity(SCOUTED);
+        for start in mine.clone().step_by(SCOUTED) {
+            let chunk = start..(start + SCOUTED).min(mine.end);
+            let call = |transaction: usize| {
+                let index = self.range.start + transaction;
+                Some((self.blocks.registered(self.core, index)?, self.blocks.at(index).cast_const()))
+            };
+            scouted.clear();
+            scouted.extend(chunk.clone().filter_map(call).filter(|(registered, _)| registered.is_scouted()));
+            // SAFETY: blocks are their procedures', and nobody writes anything before the third phase.
+            unsafe { finder.scout.explore(&scouted, self.window) };
+            let mut explored = 0;
+            for transaction in chunk {
+                let Some((registered, block)) = call(transaction) else { continue };
+                finder.footprint.clear();
+                let footprint = &mut finder.footprint;
+                let known = if registered.is_scouted() {
+                    explored += 1;
+                    finder.scout.claim(explored - 1, &self.graph.granules, registered, footprint)
+                } else {
+                    // SAFETY: as above.
+                    unsafe { footprint.collect(&self.graph.granules, registered, block) }
+                };
+                if !known {
+                    // It runs alone, or at least first.
+                    self.cut.fetch_min(transaction, Ordering::Relaxed);
+                    return;
+                }
+                for claim in footprint.claims() {
+                    // The top bits choose the partition.
+                    let partition = ((u128::from(claim.record) * self.size as u128) >> 64) as usize;
+                    let &Claim { record, hold, does, minds } = claim;
+                    let wish = Wish { record, transaction: transaction as u32, hold, does, minds };
+                    // SAFETY: as above.
+                    unsafe { (*lanes[partition].0.get()).push(wish) };
+                }
             }
         }
     }
@@ -321,10 +339,15 @@ impl Job<'_> {
         // SAFETY: the first phase is over; lanes are only read.
         let lane = |from: usize| unsafe { &*self.graph.lanes[from * self.size + number].0.get() };
         plan.begin((0..self.size).map(|from| lane(from).len()).sum(), self.range.len());
-        for from in 0..self.size {
-            for &wish in lane(from) {
-                if plan.append(wish) {
+        for wish in (0..self.size).flat_map(lane) {
+            match plan.append(*wish) {
+                Some(true) => {
                     self.graph.waits[wish.transaction as usize].fetch_add(1, Ordering::Relaxed);
+                }
+                Some(false) => {}
+                None => {
+                    self.cut.fetch_min(wish.transaction as usize, Ordering::Relaxed);
+                    return;
                 }
             }
         }
@@ -408,7 +431,7 @@ impl Runner<'_> {
                     (0..self.flying.len()).for_each(|number| self.look_up(number));
                     self.land();
                 }
-                None if job.finished.load(Ordering::Acquire) == job.range.len() => return,
+                None if job.finished.load(Ordering::Acquire) == job.total() => return,
                 None => std::hint::spin_loop(),
             }
         }
@@ -419,7 +442,7 @@ impl Runner<'_> {
         if let Some(transaction) = self.ready.pop_front() {
             return Some(transaction);
         }
-        let total = self.job.range.len();
+        let total = self.job.total();
         loop {
             for transaction in piece.by_ref() {
                 if self.job.count_down(transaction as u32) {

@@ -21,11 +21,14 @@
 //!
 //! Serial order: the order of the blocks in the batch.
 
+mod footprint;
 mod graph;
 mod partition;
 mod pipeline;
+mod scout;
 mod tuner;
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -38,8 +41,8 @@ use crate::contract::{BatchReport, ConflictPlan, Interleave, Options, SerialOrde
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
 use crate::team::Team;
+pub(crate) use footprint::{Claim, Footprint, Granules};
 use graph::Graph;
-pub(crate) use graph::Locks;
 use partition::Partitions;
 use pipeline::Pipeline;
 use tuner::Tuner;
@@ -47,6 +50,9 @@ use tuner::Tuner;
 /// Bytes of blocks that are partitioned at a time: about what the caches nearest to the workers hold, because a block
 /// that was dealt out is soon read again.
 const PARTITIONED_BYTES: usize = 1 << 20;
+
+/// A graph plan that is cut after fewer transactions has cost more than it was worth.
+const FEW: usize = 64;
 
 /// How far ahead of a walk over blocks their headers are prefetched.
 const AHEAD: usize = 16;
@@ -68,13 +74,15 @@ pub struct Deterministic {
     partitions: Partitions,
     graph: Graph,
     tuner: Tuner,
+    /// How often a part of the batch was cut because a transaction could not be planned with those before it.
+    cuts: u64,
 }
 
 /// What a part of a batch contains, as bits.
 mod contains {
     pub(super) const WRITES: u32 = 1;
     pub(super) const STRUCTURAL: u32 = 2;
-    pub(super) const DEPENDENT: u32 = 4;
+    pub(super) const CHANGES_KEYS: u32 = 4;
     pub(super) const NOT_SINGLE: u32 = 8;
     pub(super) const NOT_SEPARABLE: u32 = 16;
 }
@@ -91,14 +99,15 @@ impl Deterministic {
             partitions: Partitions::default(),
             graph: Graph::default(),
             tuner: Tuner::new(options.plan),
+            cuts: 0,
         }
     }
 
     /// Runs blocks `range` of the batch by the cheapest plan. `kinds` says what they contain.
-    fn run_part(&mut self, core: &Core, team: &Team, blocks: Blocks, range: std::ops::Range<usize>, kinds: u32) -> u64 {
-        let stable = kinds & contains::STRUCTURAL == 0;
+    fn run_part(&mut self, core: &Core, team: &Team, blocks: Blocks, range: Range<usize>, kinds: u32) -> u64 {
+        let stable = kinds & contains::CHANGES_KEYS == 0;
         let single = kinds & contains::NOT_SINGLE == 0;
-        let separable = kinds & contains::NOT_SEPARABLE == 0 && stable;
+        let separable = kinds & (contains::NOT_SEPARABLE | contains::STRUCTURAL) == 0;
         if team.size() == 1 {
             self.run_in_order(core, blocks, range, stable)
         } else if kinds & contains::WRITES == 0 {
@@ -115,15 +124,41 @@ impl Deterministic {
             let (plan, length, start) = (self.tuner.choose(), range.len(), Instant::now());
             let planning_ns = match plan {
                 ConflictPlan::InOrder => self.run_in_order(core, blocks, range, stable),
-                _ => self.graph.run(&self.workers, core, team, blocks, range, self.window, stable),
+                _ => self.run_graph(core, team, blocks, range, stable),
             };
             self.tuner.learn(plan, length, start.elapsed());
             planning_ns
         }
     }
 
+    /// Runs blocks `range` by as many graph plans as they are cut into.
+    fn run_graph(&mut self, core: &Core, team: &Team, blocks: Blocks, range: Range<usize>, stable: bool) -> u64 {
+        let (mut start, mut ahead, mut planning_ns) = (range.start, range.len(), 0);
+        while start < range.end {
+            let piece = start..range.end.min(start + ahead);
+            let length = piece.len();
+            let planned = self.graph.run(&self.workers, core, team, blocks, piece, self.window, stable);
+            planning_ns += planned.planning_ns;
+            let ran = planned.ran.max(1);
+            if planned.ran == 0 {
+                self.run_in_order(core, blocks, start..start + 1, stable);
+            }
+            if planned.ran < length {
+                self.cuts += 1;
+            }
+            start += ran;
+            if ran < FEW && length > ran && !self.tuner.is_told() {
+                self.run_in_order(core, blocks, start..range.end, stable);
+                break;
+            }
+            // What lies behind a cut was planned in vain.
+            ahead = if ran == length { 2 * ahead } else { (2 * ran).max(FEW) };
+        }
+        planning_ns
+    }
+
     /// Runs blocks `range` on this thread.
-    fn run_in_order(&mut self, core: &Core, blocks: Blocks, range: std::ops::Range<usize>, stable: bool) -> u64 {
+    fn run_in_order(&mut self, core: &Core, blocks: Blocks, range: Range<usize>, stable: bool) -> u64 {
         let worker = self.workers[0].get_mut().expect("no worker panicked");
         worker.pipeline.run(core, &mut worker.executor, blocks, range, self.window, stable);
         0
@@ -136,7 +171,7 @@ fn run_free(
     core: &Core,
     team: &Team,
     blocks: Blocks,
-    range: std::ops::Range<usize>,
+    range: Range<usize>,
     window: usize,
     stable: bool,
 ) {
@@ -157,13 +192,13 @@ fn run_free(
 }
 
 /// The share of worker `number` when `team` workers divide `range` in order.
-fn share(range: &std::ops::Range<usize>, number: usize, team: usize) -> std::ops::Range<usize> {
+fn share(range: &Range<usize>, number: usize, team: usize) -> Range<usize> {
     let at = |number: usize| range.start + range.len() * number / team;
     at(number)..at(number + 1)
 }
 
 /// What blocks `range` contain; `all` is what blocks of any procedure would, so that nothing else is to be learnt.
-fn survey(core: &Core, blocks: Blocks, range: std::ops::Range<usize>, all: u32) -> u32 {
+fn survey(core: &Core, blocks: Blocks, range: Range<usize>, all: u32) -> u32 {
     let mut kinds = 0;
     let mut last = (u32::MAX, 0);
     for index in range {
@@ -184,7 +219,7 @@ fn kinds_of(traits: crate::registry::Traits) -> u32 {
     let bit = |is: bool, bit: u32| if is { bit } else { 0 };
     bit(traits.writes, contains::WRITES)
         | bit(traits.structural, contains::STRUCTURAL)
-        | bit(traits.dependent, contains::DEPENDENT)
+        | bit(traits.changes_keys, contains::CHANGES_KEYS)
         | bit(!traits.single, contains::NOT_SINGLE)
         | bit(!traits.separable && !traits.single, contains::NOT_SEPARABLE)
 }
@@ -210,35 +245,12 @@ impl Scheme for Deterministic {
         });
         let kinds = kinds.into_inner();
         let mut planning_ns = start.elapsed().as_nanos() as u64;
-        if kinds & contains::DEPENDENT == 0 || team.size() == 1 {
-            planning_ns += self.run_part(core, team, blocks, whole, kinds);
-        } else {
-            for (part, kinds) in parts(core, blocks, whole) {
-                let alone = Team::solo();
-                let team = if kinds & contains::DEPENDENT == 0 { team } else { &alone };
-                planning_ns += self.run_part(core, team, blocks, part, kinds);
-            }
-        }
+        planning_ns += self.run_part(core, team, blocks, whole, kinds);
         let mut report = BatchReport { planning_ns, ..BatchReport::default() };
+        report.tally.conflicts = std::mem::take(&mut self.cuts);
         for worker in &mut self.workers {
             report.tally.add(&worker.get_mut().expect("no worker panicked").executor.tally);
         }
         report
     }
-}
-
-/// Cuts a batch before and after every run of dependent transactions.
-fn parts(core: &Core, blocks: Blocks, whole: std::ops::Range<usize>) -> Vec<(std::ops::Range<usize>, u32)> {
-    let mut parts: Vec<(std::ops::Range<usize>, u32)> = Vec::new();
-    for index in whole {
-        let kinds = survey(core, blocks, index..index + 1, u32::MAX);
-        match parts.last_mut() {
-            Some((part, before)) if (*before ^ kinds) & contains::DEPENDENT == 0 => {
-                part.end = index + 1;
-                *before |= kinds;
-            }
-            _ => parts.push((index..index + 1, kinds)),
-        }
-    }
-    parts
 }

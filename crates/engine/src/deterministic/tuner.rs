@@ -31,6 +31,11 @@ impl Tuner {
         Self { wanted, graph: None, in_order: None, turn: 0 }
     }
 
+    /// Whether one plan is wanted whatever it costs.
+    pub(super) fn is_told(&self) -> bool {
+        self.wanted != ConflictPlan::Measured
+    }
+
     /// The plan for the next part: never [`ConflictPlan::Measured`].
     pub(super) fn choose(&mut self) -> ConflictPlan {
         if self.wanted != ConflictPlan::Measured {

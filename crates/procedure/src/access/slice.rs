@@ -403,6 +403,11 @@ impl Slice {
         self.code.len()
     }
 
+    /// The table slots of accesses of whose keys it knows but the leading columns.
+    pub fn spans(&self) -> impl Iterator<Item = u8> + '_ {
+        self.code.iter().filter(|i| i.opcode.is_db() && i.e < Key::BYTES).map(|i| i.d)
+    }
+
     /// The accesses as they stand in it: operation and table slot, in program order.
     pub fn accesses(&self) -> impl Iterator<Item = (Operation, u8)> + '_ {
         self.code.iter().filter(|i| i.opcode.is_db()).map(|i| (Operation::of(i.opcode), i.d))

@@ -1,0 +1,318 @@
+//! Reconnaissance: which rows a dependent transaction will touch, found by running it against the database as it is
+//! before the plan, without effect.
+//!
+//! The program runs on a copy of its block. Rows that it only reads it sees where they are; of those that it would write
+//! it gets private copies; what it would insert or remove is only written down. Nobody writes while workers
+//! scout, so nothing is locked. A run ends at the first RET after which no DB instruction can follow: a transaction
+//! that finds one row by another is scouted with one look-up. Many are scouted in turns, each turning to the next where
+//! it waits for memory.
+//!
+//! What was found holds only as long as nobody changes what the run has read. So every access whose answer it
+//! waited for *minds* changes ([`super::footprint::Claim::minds`]), and the planner, who sees all claims before it in
+//! batch order, knows before anything runs whether the transaction will touch what was found. If somebody before
+//! it may write what it has read, it is scouted again when they have run (`graph.rs`). Calvin lets such a
+//! transaction run, finds out, and puts it behind the others; here nothing has to be taken back and batch order stays.
+//!
+//! Trade-off: a row that is written counts as changed, whichever of its columns was meant.
+
+use std::collections::VecDeque;
+
+use lockwork_memory::prefetch;
+use lockwork_procedure::access::Operation;
+use lockwork_procedure::block::abort;
+use lockwork_procedure::interpreter::{Answer, Context, Host, Request, Stop, run};
+use lockwork_procedure::key::Key;
+use lockwork_procedure::schema::ROW_HEADER_BYTES;
+use lockwork_storage::{RowPtr, Table};
+
+use super::footprint::{Footprint, Granules, change};
+use crate::exclusive::ScanWriter;
+use crate::registry::Registered;
+
+/// Bytes of a row that are fetched before it is read.
+const NEAR: usize = 128;
+
+/// How far a DB instruction has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nobody has waited for it.
+    Issued,
+    /// It is waited for; its bucket is on its way.
+    Awaited,
+    /// Its row, on its way.
+    Found(RowPtr),
+    /// A scan that has read so many rows.
+    Scanned(u64),
+}
+
+/// An access that the run has made.
+#[derive(Clone, Debug)]
+struct Seen {
+    operation: Operation,
+    table: u16,
+    slot: u8,
+    key: Key,
+    hash: u64,
+    stage: Stage,
+    request: Request,
+}
+
+/// What a run has found.
+#[derive(Debug, Default)]
+struct Sketch {
+    seen: Vec<Seen>,
+    /// It cannot be said without running the transaction: it meets its own effects.
+    unclear: bool,
+}
+
+/// A transaction on reconnaissance.
+#[derive(Debug)]
+struct Run<'a> {
+    registered: &'a Registered,
+    sketch: usize,
+    place: usize,
+    context: Context,
+}
+
+/// Room for one transaction on reconnaissance.
+#[derive(Debug, Default)]
+struct Room {
+    registers: Vec<i64>,
+    cps: Vec<u32>,
+    block: Vec<u64>,
+    /// Private rows; the first `rows_used` are the transaction's.
+    rows: Vec<Vec<u64>>,
+    rows_used: usize,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Scout {
+    rooms: Vec<Room>,
+    sketches: Vec<Sketch>,
+}
+
+impl Scout {
+    /// Scouts these calls, many in turns, and keeps what it finds for [`Self::claim`], by their position.
+    ///
+    /// # Safety
+    /// Each block is a block of its procedure, and nobody changes it, or any row, meanwhile.
+    pub(super) unsafe fn explore(&mut self, calls: &[(&Registered, *const u8)], window: usize) {
+        self.sketches.resize_with(self.sketches.len().max(calls.len()), Sketch::default);
+        self.rooms.resize_with(self.rooms.len().max(window.max(1)), Room::default);
+        let mut free: Vec<usize> = (0..self.rooms.len()).collect();
+        let mut runs = VecDeque::with_capacity(free.len());
+        let mut next = 0;
+        loop {
+            if next < calls.len()
+                && let Some(place) = free.pop()
+            {
+                let (registered, block) = calls[next];
+                // SAFETY: as the caller's.
+                unsafe { self.rooms[place].enter(registered, block) };
+                let sketch = &mut self.sketches[next];
+                sketch.seen.clear();
+                sketch.unclear = false;
+                runs.push_back(Run { registered, sketch: next, place, context: Context::at(0) });
+                next += 1;
+            }
+            let Some(mut run) = runs.pop_front() else { return };
+            // SAFETY: as the caller's.
+            if unsafe { self.rooms[run.place].go_on(&mut run, &mut self.sketches) } {
+                free.push(run.place);
+            } else {
+                runs.push_back(run);
+            }
+        }
+    }
+
+    /// Claims what call number `call` was found to touch. Returns whether that is known, and its ranges not too wide.
+    pub(super) fn claim(
+        &self,
+        call: usize,
+        granules: &Granules,
+        registered: &Registered,
+        claims: &mut Footprint,
+    ) -> bool {
+        let sketch = &self.sketches[call];
+        !sketch.unclear
+            && sketch.seen.iter().all(|seen| {
+                let awaited = seen.stage != Stage::Issued;
+                if seen.operation == Operation::Scan {
+                    let table = &registered.tables[usize::from(seen.slot)];
+                    let limit = seen.request.limit as usize;
+                    if limit == 0 {
+                        return true;
+                    }
+                    let last = table.nth_key(&seen.key, limit);
+                    let minds = if awaited { change::WRITES | change::WRITES_WITHIN } else { 0 };
+                    return claims.scan(granules, seen.table, &seen.key, &last.unwrap_or(Key::MAX), minds);
+                }
+                let minds = if awaited { change::WRITES } else { 0 };
+                claims.point(granules, seen.table, seen.operation, &seen.key, seen.hash, minds);
+                true
+            })
+    }
+}
+
+impl Room {
+    /// # Safety
+    /// `block` is a block of the procedure.
+    unsafe fn enter(&mut self, registered: &Registered, block: *const u8) {
+        let program = &registered.program;
+        self.registers.resize(program.gp_registers().max(self.registers.len()).max(1), 0);
+        self.registers[0] = 0;
+        self.cps.resize(program.cp_registers().max(self.cps.len()), 0);
+        self.rows_used = 0;
+        let words = registered.block_bytes.div_ceil(8);
+        self.block.resize(words.max(self.block.len()), 0);
+        // SAFETY: as the caller's; there is room.
+        unsafe { self.block.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(block, registered.block_bytes) }
+    }
+
+    /// Runs until it waits for memory or is done; says whether it is done.
+    ///
+    /// # Safety
+    /// As [`Scout::explore`].
+    unsafe fn go_on(&mut self, run_: &mut Run<'_>, sketches: &mut [Sketch]) -> bool {
+        let Room { registers, cps, block, rows, rows_used } = self;
+        let sketch = &mut sketches[run_.sketch];
+        let registered = run_.registered;
+        let mut host = ScoutHost { registered, sketch, asked: 0, rows, rows_used };
+        // SAFETY: windows and block are large enough and this transaction's own; the host answers with rows that
+        // nobody writes, or with private ones where the program may write.
+        let stop = unsafe {
+            run(&registered.program, &mut run_.context, registers, cps, block.as_mut_ptr().cast(), &mut host)
+        };
+        let asked = host.asked;
+        match stop {
+            Stop::Waiting if registered.live[run_.context.pc as usize] => false,
+            Stop::Waiting => {
+                // Whatever the answer, nothing further is touched.
+                sketch.seen[asked].stage = Stage::Issued;
+                true
+            }
+            Stop::Committed | Stop::Aborted(_) => true,
+            Stop::Conflict | Stop::Failed(_) => {
+                sketch.unclear = true;
+                true
+            }
+        }
+    }
+}
+
+struct ScoutHost<'a> {
+    registered: &'a Registered,
+    sketch: &'a mut Sketch,
+    /// The access that was asked for last.
+    asked: usize,
+    rows: &'a mut Vec<Vec<u64>>,
+    rows_used: &'a mut usize,
+}
+
+impl Host for ScoutHost<'_> {
+    type Cp = u32;
+
+    fn issue(&mut self, cp: &mut u32, request: Request) {
+        let table = &self.registered.tables[usize::from(request.slot)];
+        // SAFETY: the interpreter passes a key image inside the block.
+        let image = unsafe { std::slice::from_raw_parts(request.key, table.key_format().image_bytes()) };
+        let key = table.key_format().encode(image);
+        let (hash, operation) = (key.hash(), request.operation);
+        let id = self.registered.table_id(request.slot);
+        let mut seen = Seen { operation, table: id, slot: request.slot, key, hash, stage: Stage::Issued, request };
+        if operation == Operation::Scan {
+            // What it read may be looked at before it is waited for.
+            seen.stage = Stage::Scanned(self.scan(table, &seen));
+        } else {
+            table.prefetch(hash);
+            let same = |other: &Seen| (other.table, other.key) == (id, key) && other.operation != Operation::Scan;
+            let meets = |other: &Seen| same(other) && (operation.writes() || other.operation.writes());
+            self.sketch.unclear |= self.sketch.seen.iter().any(meets);
+        }
+        *cp = self.sketch.seen.len() as u32;
+        self.sketch.seen.push(seen);
+    }
+
+    fn answer(&mut self, cps: &mut [u32], cp: usize) -> Answer {
+        self.asked = cps[cp] as usize;
+        if self.sketch.unclear {
+            return Answer::Conflict;
+        }
+        let registered = self.registered;
+        let seen = &mut self.sketch.seen[self.asked];
+        let table = &registered.tables[usize::from(seen.slot)];
+        match seen.stage {
+            Stage::Issued => {
+                seen.stage = Stage::Awaited;
+                Answer::Pending
+            }
+            Stage::Scanned(rows) => Answer::Ready(rows),
+            Stage::Awaited => match (table.find(seen.hash, &seen.key), seen.operation) {
+                (None, Operation::Insert) => self.private(None),
+                (None, _) => Answer::Missing(abort::NOT_FOUND),
+                (Some(_), Operation::Insert) => Answer::Missing(abort::DUPLICATE_KEY),
+                (Some(_), Operation::Remove) => Answer::Ready(0),
+                (Some(row), _) => {
+                    (0..NEAR).step_by(64).for_each(|line| prefetch(row.as_ptr().wrapping_add(line)));
+                    seen.stage = Stage::Found(row);
+                    Answer::Pending
+                }
+            },
+            Stage::Found(row) if seen.operation == Operation::Update => self.private(Some(row)),
+            Stage::Found(row) => Answer::Ready(row.as_ptr() as u64),
+        }
+    }
+
+    unsafe fn keep(&mut self, _: *mut u8, _: u32, _: u32) {}
+}
+
+impl ScoutHost<'_> {
+    /// A private copy of a row of the table asked for, or a new row with the key asked for.
+    fn private(&mut self, row: Option<RowPtr>) -> Answer {
+        let seen = &self.sketch.seen[self.asked];
+        let table: &Table = &self.registered.tables[usize::from(seen.slot)];
+        if *self.rows_used == self.rows.len() {
+            self.rows.push(Vec::new());
+        }
+        let copy = &mut self.rows[*self.rows_used];
+        *self.rows_used += 1;
+        let stride = table.schema().stride();
+        copy.clear();
+        copy.resize(stride.div_ceil(8), 0);
+        let start = copy.as_mut_ptr().cast::<u8>();
+        // SAFETY: rows are as long as their table's stride and hold their key behind the header; nobody writes the row,
+        // and the key image is inside the copy of the block.
+        unsafe {
+            match row {
+                Some(row) => start.copy_from_nonoverlapping(row.as_ptr(), stride),
+                None => {
+                    let image = std::slice::from_raw_parts(seen.request.key, table.key_format().image_bytes());
+                    if table.key_format().encode(image) != seen.key {
+                        // Overwritten since the INSERT.
+                        return Answer::Conflict;
+                    }
+                    start.add(ROW_HEADER_BYTES as usize).copy_from_nonoverlapping(image.as_ptr(), image.len());
+                }
+            }
+        }
+        Answer::Ready(start as u64)
+    }
+
+    /// Makes a scan into the copy of the block, unless the transaction itself has changed what it would read.
+    fn scan(&mut self, table: &Table, seen: &Seen) -> u64 {
+        let own = |other: &Seen| {
+            other.table == seen.table && matches!(other.operation, Operation::Insert | Operation::Update)
+        };
+        if self.sketch.seen.iter().any(own) {
+            self.sketch.unclear = true;
+            return 0;
+        }
+        let mut writer = ScanWriter::new(table, &seen.request);
+        table.scan(&seen.key, seen.request.limit as usize, writer.touched(), |row| {
+            // SAFETY: nobody writes rows; there are no more than the limit.
+            unsafe { writer.write(row) }
+        });
+        writer.rows
+    }
+}
