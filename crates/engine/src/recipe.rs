@@ -29,6 +29,7 @@ struct Step {
     word_key: bool,
     /// It looks a row up that is there already.
     looks_up: bool,
+    scans: bool,
     touches: Range<u32>,
     moves: Range<u32>,
     lines: Range<u32>,
@@ -212,6 +213,10 @@ impl Step {
     #[inline(always)]
     unsafe fn find(&self, block: *const u8, word: u64, stable: bool) -> u64 {
         if !self.looks_up {
+            if self.scans {
+                // SAFETY: as the caller's.
+                self.table.prefetch_scan(&unsafe { self.key(block) });
+            }
             return 0;
         }
         // SAFETY: as the caller's.
@@ -274,6 +279,7 @@ impl Recipe {
                 key_offset: access.key_offset,
                 cp: access.cp,
                 looks_up: matches!(access.operation, Operation::Search | Operation::Update),
+                scans: access.operation == Operation::Scan,
                 touches: starts.0..recipe.touches.len() as u32,
                 moves: starts.1..recipe.moves.len() as u32,
                 lines: starts.2..recipe.lines.len() as u32,
@@ -347,6 +353,9 @@ impl Recipe {
     #[inline(always)]
     pub unsafe fn start(&self, block: *const u8, words: &mut [u64], stable: bool, lines: &mut Lines) {
         for (step, word) in self.steps.iter().zip(words) {
+            if step.scans {
+                continue;
+            }
             // SAFETY: as the caller's.
             let hash = unsafe { step.hash(block) };
             let bucket = step.bucket(hash);

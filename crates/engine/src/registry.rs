@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockwork_locking::LockMode;
 use lockwork_memory::LINE;
@@ -60,6 +61,8 @@ pub struct Registered {
     pub at_once: bool,
     /// At a glance.
     pub traits: Traits,
+    /// No procedure that is registered so far inserts into its tables or removes from them.
+    pub steady: AtomicBool,
     /// Bytes of its block.
     pub block_bytes: usize,
     /// Results, as (offset, length) in the block.
@@ -72,6 +75,13 @@ impl Registered {
     #[must_use]
     pub fn recipe(&self) -> Option<&Recipe> {
         self.recipe.as_ref()
+    }
+
+    /// Whether keys of its tables neither come nor go, whatever is called.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_steady(&self) -> bool {
+        self.steady.load(Ordering::Relaxed)
     }
 
     /// Whether its accesses can only be found by running it.
@@ -106,6 +116,8 @@ pub struct Registry {
     ids: HashMap<String, u32>,
     scanned: Vec<bool>,
     covered: Vec<bool>,
+    written: Vec<bool>,
+    changing: Vec<bool>,
 }
 
 impl Registry {
@@ -143,6 +155,16 @@ impl Registry {
             mark(&mut self.covered, verified.tables()[usize::from(slot)].id);
         }
         let live = live(&verified);
+        for instruction in verified.procedure().code.iter().filter(|i| i.opcode.is_db()) {
+            let (table, operation) =
+                (verified.tables()[usize::from(instruction.d)].id, Operation::of(instruction.opcode));
+            if operation.writes() {
+                mark(&mut self.written, table);
+            }
+            if matches!(operation, Operation::Insert | Operation::Remove) {
+                mark(&mut self.changing, table);
+            }
+        }
         let program = Program::new(&verified);
         let table_modes = table_modes(&verified);
         let at_once = at_once(&verified);
@@ -158,11 +180,17 @@ impl Registry {
             table_modes,
             at_once,
             traits,
+            steady: AtomicBool::new(false),
             block_bytes,
             results,
         };
         let id = self.procedures.len() as u32;
         self.procedures.push(Arc::new(registered));
+        for procedure in &self.procedures {
+            let tables = procedure.verified.tables().iter();
+            let steady = !tables.map(|table| table.id).any(|table| is_marked(&self.changing, table));
+            procedure.steady.store(steady, Ordering::Relaxed);
+        }
         self.ids.insert(name, id);
         Ok(id)
     }
@@ -186,17 +214,21 @@ impl Registry {
     }
 
     /// Whether any procedure scans table number `table`.
-    #[inline]
     #[must_use]
     pub fn is_scanned(&self, table: u16) -> bool {
-        self.scanned.get(usize::from(table)).copied().unwrap_or(false)
+        is_marked(&self.scanned, table)
+    }
+
+    /// Whether any procedure writes table number `table`.
+    #[must_use]
+    pub fn is_written(&self, table: u16) -> bool {
+        is_marked(&self.written, table)
     }
 
     /// Whether the cover of any procedure names ranges of table number `table`.
-    #[inline]
     #[must_use]
     pub fn is_covered(&self, table: u16) -> bool {
-        self.covered.get(usize::from(table)).copied().unwrap_or(false)
+        is_marked(&self.covered, table)
     }
 
     /// The most accesses of any straight procedure, at least 1.
@@ -221,6 +253,10 @@ fn mark(flags: &mut Vec<bool>, table: u16) {
     let table = usize::from(table);
     flags.resize(flags.len().max(table + 1), false);
     flags[table] = true;
+}
+
+fn is_marked(flags: &[bool], table: u16) -> bool {
+    flags.get(usize::from(table)).copied().unwrap_or(false)
 }
 
 fn table_modes(verified: &Verified) -> Vec<Option<LockMode>> {

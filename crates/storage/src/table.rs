@@ -303,6 +303,11 @@ impl Table {
         ordered.scan(from, expected, near, |number| f(row(number)));
     }
 
+    /// Brings the place in the ordered index where a scan from key `from` on begins into cache.
+    pub fn prefetch_scan(&self, from: &Key) {
+        self.ordered.iter().for_each(|ordered| ordered.prefetch_from(from));
+    }
+
     /// The key of the `limit`-th row from key `from` on, in whatever state, by the ordered index alone; `None` if there
     /// are fewer rows.
     ///

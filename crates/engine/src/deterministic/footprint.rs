@@ -9,6 +9,8 @@
 //! are left out of a table's granules therefore follows from the ranges claimed lately: about as many as an average
 //! range spans. Any number is sound, as long as all transactions that are planned together use the same.
 //!
+//! Nothing is claimed of a table that no procedure writes.
+//!
 //! Invariant: if two transactions touch the same row, or one changes which keys a range holds that the other reads, they
 //! have a claim of the same name in modes that exclude each other. Names are hashes: two different records that
 //! share one only wait for each other needlessly.
@@ -95,6 +97,8 @@ struct Cut {
     shift: u32,
     /// The first word of the last key: what lies behind belongs to the granule of that one.
     last: u64,
+    /// Some procedure writes the table; else nothing of it is claimed.
+    changes: bool,
     /// Some procedure claims ranges of the table, to read or to write.
     read: bool,
     written: bool,
@@ -125,10 +129,20 @@ impl Granules {
 
     /// Takes note of new tables and procedures, and of where tables end. Call it while nobody changes keys.
     pub(crate) fn prepare(&mut self, registry: &Registry, database: &Database) {
-        let new = Cut { shift: 64, last: u64::MAX, read: false, written: false, ranges: 0, bits: 0, widest: 0 };
+        let new = Cut {
+            shift: 64,
+            last: u64::MAX,
+            changes: true,
+            read: false,
+            written: false,
+            ranges: 0,
+            bits: 0,
+            widest: 0,
+        };
         self.cuts.resize(database.len(), new);
         for (number, cut) in self.cuts.iter_mut().enumerate() {
             let id = number as u16;
+            cut.changes = registry.is_written(id);
             (cut.read, cut.written) = (registry.is_scanned(id), registry.is_covered(id) && !self.whole);
             if (cut.read || cut.written) && !self.whole {
                 cut.last = database.table(id).last_key().map_or(u64::MAX, |key| key.0[0]);
@@ -273,7 +287,8 @@ impl Footprint {
         limit: usize,
     ) -> bool {
         if operation == Operation::Scan {
-            let last = if granules.whole { None } else { store.nth_key(key, limit) };
+            let asked = !granules.whole && granules.cuts[usize::from(table)].changes;
+            let last = if !asked { None } else { store.nth_key(key, limit) };
             return self.scan(granules, table, key, &last.unwrap_or(Key::MAX), 0);
         }
         self.point(granules, table, operation, key, key.hash(), 0);
@@ -292,6 +307,9 @@ impl Footprint {
         minds: u8,
     ) {
         let cut = &granules.cuts[usize::from(table)];
+        if !cut.changes {
+            return;
+        }
         let record = record_name(table, hash);
         let (hold, within) = match operation.writes() {
             true => (Hold::Write, Hold::WriteWithin),
@@ -317,6 +335,9 @@ impl Footprint {
     /// Claims the granules from `first` to `last` as `claim` says.
     fn range(&mut self, granules: &Granules, table: u16, first: &Key, last: &Key, claim: Claim) -> bool {
         let cut = &granules.cuts[usize::from(table)];
+        if !cut.changes {
+            return true;
+        }
         let [low, high] = [first, last].map(|key| key.0[0].min(cut.last));
         if !granules.whole {
             self.ranges.push((table, 64 - (high - low).leading_zeros()));

@@ -6,8 +6,8 @@
 //! queue of Calvin with all requests known beforehand, so that it is built by every worker for its own partition of the
 //! records without a lock, and taken down with one atomic decrement an access.
 //!
-//! Three phases with barriers between: *deal* (each worker computes the access sets of its share and deals the
-//! accesses out by record), *plan* (each worker builds the queues of its partition), *execute* (each worker runs ready
+//! Three phases with barriers between: *deal* (each worker finds the claims of its share, leaves out those that nobody
+//! conflicts with (`filter.rs`), and deals the others out by record), *plan* (each worker builds the queues of its partition), *execute* (each worker runs ready
 //! transactions; who makes a transaction ready runs it next, because its cache holds the record).
 //!
 //! Invariants: a transaction's count is one (taken by whoever scans the batch) plus the groups it is in that are not
@@ -31,13 +31,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use super::filter::Filter;
 use super::footprint::{Claim, Footprint, Granules, Hold};
 use super::pipeline::execute;
 use super::scout::Scout;
 use super::{Worker, share};
 use crate::blocks::Blocks;
 use crate::host_engine::Core;
-use crate::recipe::Lines;
+use crate::recipe::{Lines, Recipe};
 use crate::team::{Barrier, Team};
 
 const NONE: u32 = u32::MAX;
@@ -117,6 +118,8 @@ unsafe impl Sync for Lane {}
 struct Finder {
     footprint: Footprint,
     scout: Scout,
+    /// All claims of its share, in batch order.
+    wishes: Vec<Wish>,
 }
 
 #[repr(align(128))]
@@ -132,6 +135,7 @@ pub(super) struct Graph {
     plans: Vec<Shared<Plan>>,
     waits: Vec<AtomicU32>,
     finders: Vec<Mutex<Finder>>,
+    filter: Filter,
     granules: Granules,
 }
 
@@ -239,6 +243,9 @@ impl Graph {
         let size = team.size();
         self.granules.prepare(&core.registry, &core.database);
         self.finders.resize_with(self.finders.len().max(size), Mutex::default);
+        let claims = |finder: &mut Mutex<Finder>| finder.get_mut().expect("no worker panicked").wishes.len();
+        let claims = self.finders.iter_mut().map(claims).sum::<usize>();
+        self.filter.prepare(size, claims.max(2 * range.len()));
         self.lanes.resize_with(self.lanes.len().max(size * size), Lane::default);
         self.plans.resize_with(self.plans.len().max(size), Shared::default);
         self.waits.resize_with(self.waits.len().max(range.len()), AtomicU32::default);
@@ -262,6 +269,11 @@ impl Graph {
         team.run(&|number| {
             let worker = &mut *workers[number].lock().expect("no worker panicked");
             let start = Instant::now();
+            job.find(number);
+            job.barrier.wait();
+            // SAFETY: all claims were noted, and nobody asks before the next barrier.
+            unsafe { job.graph.filter.add_up(number, size) };
+            job.barrier.wait();
             job.deal(number);
             job.barrier.wait();
             job.plan(number);
@@ -283,14 +295,12 @@ impl Job<'_> {
         self.cut.load(Ordering::Relaxed).min(self.range.len())
     }
 
-    /// First phase: claims of this worker's share, dealt out by record.
-    fn deal(&self, number: usize) {
-        let lanes = &self.graph.lanes[number * self.size..][..self.size];
-        for lane in lanes {
-            // SAFETY: in the first phase a worker's lanes are its own.
-            unsafe { (*lane.0.get()).clear() };
-        }
+    /// First phase: the claims of this worker's share.
+    fn find(&self, number: usize) {
+        // SAFETY: this is that worker.
+        let bits = unsafe { self.graph.filter.begin(number) };
         let finder = &mut *self.graph.finders[number].lock().expect("no worker panicked");
+        finder.wishes.clear();
         let mine = share(&(0..self.range.len()), number, self.size);
         let mut scouted = Vec::with_capacity(SCOUTED);
         for start in mine.clone().step_by(SCOUTED) {
@@ -320,14 +330,33 @@ impl Job<'_> {
                     self.cut.fetch_min(transaction, Ordering::Relaxed);
                     return;
                 }
-                for claim in footprint.claims() {
-                    // The top bits choose the partition.
-                    let partition = ((u128::from(claim.record) * self.size as u128) >> 64) as usize;
-                    let &Claim { record, hold, does, minds } = claim;
-                    let wish = Wish { record, transaction: transaction as u32, hold, does, minds };
-                    // SAFETY: as above.
-                    unsafe { (*lanes[partition].0.get()).push(wish) };
+                for &Claim { record, hold, does, minds } in footprint.claims() {
+                    self.graph.filter.note(bits, record, hold);
+                    finder.wishes.push(Wish { record, transaction: transaction as u32, hold, does, minds });
                 }
+            }
+        }
+    }
+
+    /// Then those that may conflict are dealt out by record.
+    fn deal(&self, number: usize) {
+        let lanes = &self.graph.lanes[number * self.size..][..self.size];
+        let mut dealt: Vec<_> = lanes
+            .iter()
+            .map(|lane| {
+                // SAFETY: in the first phase a worker's lanes are its own.
+                let lane = unsafe { &mut *lane.0.get() };
+                lane.clear();
+                lane
+            })
+            .collect();
+        let finder = self.graph.finders[number].lock().expect("no worker panicked");
+        for wish in &finder.wishes {
+            // SAFETY: the bits were added up.
+            if unsafe { self.graph.filter.may_conflict(wish.record) } {
+                // The top bits choose the partition.
+                let partition = ((u128::from(wish.record) * self.size as u128) >> 64) as usize;
+                dealt[partition].push(*wish);
             }
         }
     }
@@ -457,15 +486,22 @@ impl Runner<'_> {
         }
     }
 
+    /// The procedure of a transaction, if its rows are looked up ahead, and whether they are found for good.
+    #[inline(always)]
+    fn looked_up<'a>(job: &'a Job<'_>, transaction: u32) -> Option<(&'a Recipe, bool)> {
+        let registered = job.blocks.registered(job.core, job.range.start + transaction as usize)?;
+        Some((registered.recipe()?, job.stable || registered.is_steady()))
+    }
+
     /// First stage: buckets.
     fn take_off(&mut self, transaction: u32) {
         let mut flying = Flying { transaction, looked_up: self.job.window == 0, words: [0; Flying::WIDTH] };
         let index = self.job.range.start + transaction as usize;
         if self.job.window > 0
-            && let Some(recipe) = self.job.blocks.recipe(self.job.core, index)
+            && let Some((recipe, stable)) = Self::looked_up(self.job, transaction)
         {
             // SAFETY: the block is the procedure's.
-            unsafe { recipe.start(self.job.blocks.at(index), &mut flying.words, self.job.stable, &mut self.lines) }
+            unsafe { recipe.start(self.job.blocks.at(index), &mut flying.words, stable, &mut self.lines) }
             self.lines.fetch();
         }
         self.flying.push_back(flying);
@@ -478,11 +514,11 @@ impl Runner<'_> {
             return;
         }
         let index = self.job.range.start + flying.transaction as usize;
-        if let Some(recipe) = self.job.blocks.recipe(self.job.core, index) {
-            // SAFETY: the block is the procedure's; in a stable part keys neither come nor go.
+        if let Some((recipe, stable)) = Self::looked_up(self.job, flying.transaction) {
+            // SAFETY: the block is the procedure's; where it is stable, keys neither come nor go.
             unsafe {
                 let lines = Some(&mut self.lines);
-                recipe.look_up(self.job.blocks.at(index), &mut flying.words, self.job.stable, lines);
+                recipe.look_up(self.job.blocks.at(index), &mut flying.words, stable, lines);
             }
             self.lines.fetch();
         }
@@ -491,7 +527,8 @@ impl Runner<'_> {
     /// Third stage: execution, and what it makes ready.
     fn land(&mut self) {
         let flying = self.flying.pop_front().expect("somebody is flying");
-        let hints = if self.job.stable && self.job.window > 0 { &flying.words[..] } else { &[] };
+        let known = self.job.window > 0 && Self::looked_up(self.job, flying.transaction).is_some_and(|found| found.1);
+        let hints = if known { &flying.words[..] } else { &[] };
         let index = self.job.range.start + flying.transaction as usize;
         execute(self.job.core, &mut self.worker.executor, self.job.blocks, index, hints);
         self.job.leave(flying.transaction, &mut self.ready);

@@ -21,6 +21,7 @@
 //!
 //! Serial order: the order of the blocks in the batch.
 
+mod filter;
 mod footprint;
 mod graph;
 mod partition;

@@ -9,8 +9,9 @@
 //! Stages take whole groups in turn, not transactions, because a processor overlaps only what is within its reorder
 //! window: translations of addresses above all, which a prefetch waits for.
 //!
-//! A row found ahead is passed on to execution only if no transaction of the batch changes which keys exist (`stable`);
-//! otherwise it is a prefetch, and execution looks the row up again, now in cache.
+//! A row found ahead is passed on to execution only if no transaction of the batch changes which keys exist (`stable`),
+//! or no procedure at all does in the tables of this one ([`Registered::is_steady`]); otherwise it is a prefetch, and
+//! execution looks the row up again, now in cache.
 
 use std::ops::Range;
 
@@ -120,10 +121,13 @@ impl Stages<'_> {
         for index in part {
             let slot = index & self.mask;
             self.flying[slot] = self.blocks.registered(self.core, index);
-            if let Some(recipe) = self.flying[slot].and_then(Registered::recipe) {
+            if let Some(registered) = self.flying[slot]
+                && let Some(recipe) = registered.recipe()
+            {
+                let stable = self.stable || registered.is_steady();
                 let words = &mut self.words[slot * self.width..][..self.width];
                 // SAFETY: the block is the procedure's.
-                unsafe { recipe.start(self.blocks.at(index), words, self.stable, &mut self.lines) }
+                unsafe { recipe.start(self.blocks.at(index), words, stable, &mut self.lines) }
             }
         }
         self.lines.fetch();
@@ -133,10 +137,13 @@ impl Stages<'_> {
     fn look_up(&mut self, part: Range<usize>) {
         for index in part {
             let slot = index & self.mask;
-            if let Some(recipe) = self.flying[slot].and_then(Registered::recipe) {
+            if let Some(registered) = self.flying[slot]
+                && let Some(recipe) = registered.recipe()
+            {
+                let stable = self.stable || registered.is_steady();
                 let words = &mut self.words[slot * self.width..][..self.width];
                 // SAFETY: the block is the procedure's, and `stable` says that keys neither come nor go.
-                unsafe { recipe.look_up(self.blocks.at(index), words, self.stable, Some(&mut self.lines)) }
+                unsafe { recipe.look_up(self.blocks.at(index), words, stable, Some(&mut self.lines)) }
             }
         }
         self.lines.fetch_short();
@@ -147,7 +154,7 @@ impl Stages<'_> {
         for index in part {
             let slot = index & self.mask;
             match self.flying[slot] {
-                Some(registered) if self.stable && registered.recipe.is_some() => {
+                Some(registered) if registered.recipe.is_some() && (self.stable || registered.is_steady()) => {
                     let hints = &self.words[slot * self.width..][..self.width];
                     // SAFETY: the plan gave this worker the block and everything the transaction touches.
                     unsafe {

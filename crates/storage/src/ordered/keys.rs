@@ -59,6 +59,14 @@ impl OrderedIndex {
         }
     }
 
+    /// Goes to the node where a scan from `from` begins and brings it into cache.
+    pub(crate) fn prefetch_from(&self, from: &Key) {
+        match self {
+            Self::Word(tree) => _ = tree.leaf(&Tree::<1, 40>::words(from)),
+            Self::Wide(tree) => _ = tree.leaf(&Tree::<4, 27>::words(from)),
+        }
+    }
+
     /// The last key; `None` if the index, or its last node, is empty.
     pub(crate) fn last(&self) -> Option<Key> {
         match self {
