@@ -24,6 +24,12 @@ const PROCEDURES: &[&str] = &[
      search c0, signs, [id]\nret r1, c0\nloadr r2, r1[signs.to]\nstore r2, [to]\nsearch c1, signs, [to]\nret r3, c1
      loadr r4, r3[signs.to]\nstore r4, [to]\nupdate c2, places, [to]\nret r5, c2\nloadr r6, r5[places.value]
      add r6, r6, 7\nstorer r6, r5[places.value]\nstore r6, [value]\ncommit",
+    // Dependent, but of the first row it only asks whether it is there.
+    "procedure follow_if\ntable signs\ntable places\nparam id: i64\nresult value: i64
+     search c0, signs, [id]\nret c0, none\nupdate c1, places, [id]\nret r3, c1\nloadr r4, r3[places.value]
+     add r4, r4, 11\nstorer r4, r3[places.value]\nstore r4, [value]\ncommit\nnone:\nupdate c2, places, [value]
+     ret r5, c2\nmov r6, 4\nstorer r6, r5[places.value]\ncommit",
+    "procedure raze\ntable signs\nparam id: i64\nremove c0, signs, [id]\nret c0\ncommit",
     "procedure turn\ntable signs\nparam id: i64\nparam to: i64
      update c0, signs, [id]\nret r1, c0\nload r2, [to]\nstorer r2, r1[signs.to]\ncommit",
     // Reads its own write before it goes on: cannot be said without running it.
@@ -150,6 +156,17 @@ fn who_redirects_later_or_elsewhere_disturbs_nobody() {
 }
 
 #[test]
+fn who_asks_only_whether_a_row_is_there_minds_no_change_of_it() {
+    let mut calls = filler(100);
+    calls.insert(10, ("turn", 5, 50));
+    calls.insert(20, ("follow_if", 5, 0));
+    assert_eq!(check(400, &[calls.clone()]), 0);
+    calls.insert(15, ("raze", 5, 0));
+    calls.insert(30, ("follow_if", 5, 0));
+    assert_eq!(check(400, &[calls]), 1);
+}
+
+#[test]
 fn one_that_meets_its_own_effects_runs_alone() {
     let mut calls = filler(100);
     calls.insert(20, ("follow", 5, 0));
@@ -213,8 +230,8 @@ fn what_a_cover_says_is_enough() {
 
 #[test]
 fn random_batches_are_equivalent_to_batch_order_under_every_plan() {
-    let common = ["follow", "follow_twice", "look", "add", "append", "list", "put"];
-    let rare = ["turn", "turn_and_follow", "drop", "take"];
+    let common = ["follow", "follow_twice", "follow_if", "look", "add", "append", "list", "put"];
+    let rare = ["raze", "turn", "turn_and_follow", "drop", "take"];
     for (seed, rows, one_in) in [(1, 12, 4), (2, 300, 20), (3, 300, 200), (4, 3_000, 400)] {
         let mut random = Random(seed);
         let mut call = |_| {

@@ -76,6 +76,8 @@ pub(crate) mod change {
     pub(crate) const WRITES_WITHIN: u8 = 2;
     /// Takes keys away: a scan goes further than it would have.
     pub(crate) const REMOVES: u8 = 4;
+    /// Whether there is a row.
+    pub(crate) const KEYS: u8 = 8;
 }
 
 /// One record or granule of a transaction.
@@ -175,6 +177,26 @@ impl Cut {
     }
 }
 
+/// What an operation may change of its row, or, in a cover, of any row of its range.
+#[inline(always)]
+const fn changes(operation: Operation) -> u8 {
+    match operation {
+        Operation::Search | Operation::Scan => 0,
+        Operation::Update => change::WRITES,
+        Operation::Insert | Operation::Remove => change::WRITES | change::KEYS,
+    }
+}
+
+/// What an operation may change in the granule of its row.
+#[inline(always)]
+const fn within(operation: Operation) -> u8 {
+    match operation {
+        Operation::Search | Operation::Scan => 0,
+        Operation::Update | Operation::Insert => change::WRITES_WITHIN,
+        Operation::Remove => change::WRITES_WITHIN | change::REMOVES,
+    }
+}
+
 /// The name of a record: a hash of table and key.
 #[inline(always)]
 fn record_name(table: u16, hash: u64) -> u64 {
@@ -262,11 +284,8 @@ impl Footprint {
             let table = registered.table_id(access.slot);
             if access.known < Key::BYTES {
                 let (first, last) = access.key.span(access.known);
-                let (hold, does) = match access.operation {
-                    Operation::Search | Operation::Scan => (Hold::Read, 0),
-                    Operation::Update | Operation::Insert => (Hold::Write, change::WRITES | change::WRITES_WITHIN),
-                    Operation::Remove => (Hold::Write, change::WRITES | change::WRITES_WITHIN | change::REMOVES),
-                };
+                let hold = if access.operation.writes() { Hold::Write } else { Hold::Read };
+                let does = changes(access.operation) | within(access.operation);
                 return self.range(granules, table, &first, &last, Claim { record: 0, hold, does, minds: 0 });
             }
             let store = &registered.tables[usize::from(access.slot)];
@@ -311,17 +330,14 @@ impl Footprint {
             return;
         }
         let record = record_name(table, hash);
-        let (hold, within) = match operation.writes() {
+        let (hold, inside) = match operation.writes() {
             true => (Hold::Write, Hold::WriteWithin),
             false => (Hold::Read, Hold::ReadWithin),
         };
-        let does = if operation.writes() { change::WRITES } else { 0 };
-        self.claim(Claim { record, hold, does, minds });
+        self.claim(Claim { record, hold, does: changes(operation), minds });
         if cut.written || cut.read && operation.writes() {
             let record = granule_name(table, cut.granule(key));
-            let mut does = if operation.writes() { change::WRITES_WITHIN } else { 0 };
-            does |= if operation == Operation::Remove { change::REMOVES } else { 0 };
-            self.claim(Claim { record, hold: within, does, minds });
+            self.claim(Claim { record, hold: inside, does: within(operation), minds });
         }
     }
 

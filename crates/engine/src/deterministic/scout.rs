@@ -13,7 +13,8 @@
 //! it may write what it has read, it is scouted again when they have run (`graph.rs`). Calvin lets such a
 //! transaction run, finds out, and puts it behind the others; here nothing has to be taken back and batch order stays.
 //!
-//! Trade-off: a row that is written counts as changed, whichever of its columns was meant.
+//! Trade-off: a row that is written counts as changed, whichever of its columns was meant, unless the run only asked
+//! whether it is there.
 
 use std::collections::VecDeque;
 
@@ -54,6 +55,8 @@ struct Seen {
     key: Key,
     hash: u64,
     stage: Stage,
+    /// Only whether there is a row was asked, not what is in it.
+    only_whether: bool,
     request: Request,
 }
 
@@ -148,7 +151,11 @@ impl Scout {
                     let minds = if awaited { change::WRITES | change::WRITES_WITHIN } else { 0 };
                     return claims.scan(granules, seen.table, &seen.key, &last.unwrap_or(Key::MAX), minds);
                 }
-                let minds = if awaited { change::WRITES } else { 0 };
+                let minds = match (awaited, seen.only_whether) {
+                    (true, true) => change::KEYS,
+                    (true, false) => change::WRITES,
+                    (false, _) => 0,
+                };
                 claims.point(granules, seen.table, seen.operation, &seen.key, seen.hash, minds);
                 true
             })
@@ -186,7 +193,11 @@ impl Room {
         };
         let asked = host.asked;
         match stop {
-            Stop::Waiting if registered.live[run_.context.pc as usize] => false,
+            Stop::Waiting if registered.live[run_.context.pc as usize] => {
+                let ret = &registered.verified.procedure().code[run_.context.pc as usize];
+                sketch.seen[asked].only_whether = ret.a == 0;
+                false
+            }
             Stop::Waiting => {
                 // Whatever the answer, nothing further is touched.
                 sketch.seen[asked].stage = Stage::Issued;
@@ -220,7 +231,16 @@ impl Host for ScoutHost<'_> {
         let key = table.key_format().encode(image);
         let (hash, operation) = (key.hash(), request.operation);
         let id = self.registered.table_id(request.slot);
-        let mut seen = Seen { operation, table: id, slot: request.slot, key, hash, stage: Stage::Issued, request };
+        let mut seen = Seen {
+            operation,
+            table: id,
+            slot: request.slot,
+            key,
+            hash,
+            stage: Stage::Issued,
+            only_whether: false,
+            request,
+        };
         if operation == Operation::Scan {
             // What it read may be looked at before it is waited for.
             seen.stage = Stage::Scanned(self.scan(table, &seen));
