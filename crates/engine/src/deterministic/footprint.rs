@@ -416,3 +416,6 @@ impl Footprint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,9 +39,11 @@ use super::{Worker, share};
 use crate::blocks::Blocks;
 use crate::host_engine::Core;
 use crate::recipe::{Lines, Recipe};
-use crate::team::{Barrier, Team};
+use crate::team::{Barrier, Team, pause};
 
 const NONE: u32 = u32::MAX;
+/// How often a worker without a transaction looks again before it lets others run.
+const SPINS: u32 = 1_000;
 /// Transactions that a worker takes from the batch at a time.
 const PIECE: usize = 64;
 
@@ -443,10 +445,11 @@ impl Runner<'_> {
     fn run(mut self) {
         let job = self.job;
         let distance = (job.window / 2).clamp(1, 16);
-        let mut piece = 0..0;
+        let (mut piece, mut idle) = (0..0, 0);
         loop {
             match self.next(&mut piece) {
                 Some(transaction) => {
+                    idle = 0;
                     self.take_off(transaction);
                     if self.flying.len() > distance {
                         let middle = self.flying.len() - 1 - distance;
@@ -461,7 +464,8 @@ impl Runner<'_> {
                     self.land();
                 }
                 None if job.finished.load(Ordering::Acquire) == job.total() => return,
-                None => std::hint::spin_loop(),
+                // Perhaps for somebody whom the system does not let run.
+                None => pause(&mut idle, SPINS),
             }
         }
     }

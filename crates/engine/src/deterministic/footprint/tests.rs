@@ -1,0 +1,118 @@
+//! Claims of random accesses: whoever meets in the database meets in a claim.
+
+use super::super::filter::Filter;
+use super::*;
+use proptest::prelude::*;
+
+/// A row, or the keys from one to another, of one of two tables.
+#[derive(Clone, Copy, Debug)]
+struct Touch {
+    table: u16,
+    first: u64,
+    last: u64,
+    operation: Operation,
+}
+
+fn key(value: u64) -> Key {
+    Key([value << 20, 0, 0, 0])
+}
+
+fn touch() -> impl Strategy<Value = Touch> {
+    let operations = [Operation::Search, Operation::Update, Operation::Insert, Operation::Remove, Operation::Scan];
+    (0_u16..2, 0_u64..40, 0_u64..10, prop::sample::select(operations.to_vec())).prop_map(
+        |(table, first, more, operation)| {
+            let last = if operation == Operation::Scan { first + more } else { first };
+            Touch { table, first, last, operation }
+        },
+    )
+}
+
+fn meet(a: &Touch, b: &Touch) -> bool {
+    let apart = a.table != b.table || a.last < b.first || b.last < a.first;
+    !apart && (a.operation.writes() || b.operation.writes())
+}
+
+fn claims(granules: &Granules, touches: &[Touch]) -> Vec<Claim> {
+    let mut footprint = Footprint::default();
+    footprint.clear();
+    for touch in touches {
+        let (first, last) = (key(touch.first), key(touch.last));
+        if touch.operation == Operation::Scan {
+            assert!(footprint.scan(granules, touch.table, &first, &last, 0));
+        } else {
+            footprint.point(granules, touch.table, touch.operation, &first, first.hash(), 0);
+        }
+    }
+    let mut names: Vec<u64> = footprint.claims().iter().map(|claim| claim.record).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), footprint.claims().len(), "each name once");
+    footprint.claims().to_vec()
+}
+
+fn excludes(a: &[Claim], b: &[Claim]) -> bool {
+    a.iter().any(|a| b.iter().any(|b| a.record == b.record && !a.hold.compatible(b.hold)))
+}
+
+proptest! {
+    #[test]
+    fn who_meets_in_the_database_meets_in_a_claim(
+        a in prop::collection::vec(touch(), 1..30),
+        b in prop::collection::vec(touch(), 1..30),
+        shift in 18_u32..=64,
+        last in 0_u64..60,
+        others in 0_u64..40,
+    ) {
+        let cut = Cut { shift, last: last << 20, changes: true, read: true, written: false, ranges: 0, bits: 0, widest: 0 };
+        let granules = Granules { cuts: vec![cut; 2], whole: false };
+        let (first, second) = (claims(&granules, &a), claims(&granules, &b));
+        let met = a.iter().any(|a| b.iter().any(|b| meet(a, b)));
+        prop_assert!(!met || excludes(&first, &second));
+        // What decision bits leave out excludes nobody.
+        let mut filter = Filter::default();
+        filter.prepare(2, others as usize);
+        let kept = |number: usize, claims: &[Claim]| {
+            // SAFETY: this thread is all workers, one after the other.
+            let bits = unsafe { filter.begin(number) };
+            claims.iter().for_each(|claim| filter.note(bits, claim.record, claim.hold));
+        };
+        kept(0, &first);
+        kept(1, &second);
+        // SAFETY: as above.
+        unsafe {
+            (0..2).for_each(|number| filter.add_up(number, 2));
+            let keep = |claims: &[Claim]| -> Vec<Claim> {
+                claims.iter().filter(|claim| filter.may_conflict(claim.record)).copied().collect()
+            };
+            prop_assert_eq!(excludes(&keep(&first), &keep(&second)), excludes(&first, &second));
+        }
+    }
+
+    #[test]
+    fn what_may_hold_with_both_may_hold_with_their_join(a in 0_usize..4, b in 0_usize..4, c in 0_usize..4) {
+        let [a, b, c] = [a, b, c].map(|number| Hold::ALL[number]);
+        if a.compatible(b) {
+            prop_assert_eq!(c.compatible(a.join(b)), c.compatible(a) && c.compatible(b));
+        }
+    }
+}
+
+#[test]
+fn granules_follow_the_ranges() {
+    let cut =
+        Cut { shift: 64, last: u64::MAX, changes: true, read: true, written: false, ranges: 0, bits: 0, widest: 0 };
+    let mut granules = Granules { cuts: vec![cut], whole: false };
+    let mut footprint = Footprint::default();
+    let claimed = |footprint: &mut Footprint, granules: &Granules, last: u64| {
+        footprint.clear();
+        let fits = footprint.scan(granules, 0, &Key([0; 4]), &Key([last, 0, 0, 0]), 0);
+        fits.then_some(footprint.claims().len())
+    };
+    assert_eq!(claimed(&mut footprint, &granules, 1_000), Some(1));
+    granules.follow([&mut footprint].into_iter());
+    assert_eq!(claimed(&mut footprint, &granules, 1_000), Some(1));
+    assert_eq!(claimed(&mut footprint, &granules, 10_000), Some(10));
+    assert_eq!(claimed(&mut footprint, &granules, 1_000_000), None);
+    granules.follow([&mut footprint].into_iter());
+    assert!(claimed(&mut footprint, &granules, 1_000_000).is_some());
+}
