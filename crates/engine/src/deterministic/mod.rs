@@ -13,8 +13,10 @@
 //! | graph or in order | anything else | a dependency graph over records, planned by partition; a transaction runs when what is before it has run (`graph.rs`); or one worker for all, whichever has been faster lately (`tuner.rs`) |
 //!
 //! In the first three, nothing is locked, counted or waited for while transactions execute; a hot record is simply a
-//! busy partition. A *dependent* transaction, whose access set needs values from the database, runs alone between two
-//! parts of its batch.
+//! busy partition. For a graph, what a *dependent* transaction touches and where a scan ends is found by reconnaissance
+//! (`scout.rs`), and compared by claims on records and ranges (`footprint.rs`). Where an earlier transaction of the batch
+//! may change what was found, the batch is cut, and the rest is planned when that one has run; so the order stays that of
+//! the batch, whatever was found. How often that happens is counted as conflicts.
 //!
 //! Nothing waits, so nothing is interleaved: look-ups run ahead of transactions in groups, of as many accesses as the
 //! window says, unless [`Interleave::None`] forbids it.
@@ -54,6 +56,9 @@ const PARTITIONED_BYTES: usize = 1 << 20;
 
 /// A graph plan that is cut after fewer transactions has cost more than it was worth.
 const FEW: usize = 64;
+
+/// Shorter batches are surveyed sooner than other workers wake up.
+const SURVEYED_ALONE: usize = 2048;
 
 /// How far ahead of a walk over blocks their headers are prefetched.
 const AHEAD: usize = 16;
@@ -240,8 +245,10 @@ impl Scheme for Deterministic {
         let start = Instant::now();
         let kinds = AtomicU32::new(0);
         let all = core.registry.all().map(|procedure| kinds_of(procedure.traits)).fold(0, std::ops::BitOr::bitor);
-        team.run(&|number| {
-            let mine = share(&whole, number, team.size());
+        let alone = Team::solo();
+        let surveyors = if batch.len() < SURVEYED_ALONE { &alone } else { team };
+        surveyors.run(&|number| {
+            let mine = share(&whole, number, surveyors.size());
             kinds.fetch_or(survey(core, blocks, mine, all), Ordering::Relaxed);
         });
         let kinds = kinds.into_inner();
