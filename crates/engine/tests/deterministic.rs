@@ -33,14 +33,14 @@ const PROCEDURES: &[&str] = &[
     "procedure turn\ntable signs\nparam id: i64\nparam to: i64
      update c0, signs, [id]\nret r1, c0\nload r2, [to]\nstorer r2, r1[signs.to]\ncommit",
     // Reads its own write before it goes on: cannot be said without running it.
-    "procedure turn_and_follow\ntable signs\ntable places\nparam id: i64\nparam to: i64\nresult value: i64\nscratch at: i64
-     update c0, signs, [id]\nret r1, c0\nload r2, [to]\nstorer r2, r1[signs.to]\nsearch c1, signs, [id]\nret r3, c1
+    "procedure turn_and_follow\ntable signs\ntable places\nparam id: i64\nparam to: i64\nresult value: i64
+     scratch at: i64\nupdate c0, signs, [id]\nret r1, c0\nload r2, [to]\nstorer r2, r1[signs.to]\nsearch c1, signs, [id]\nret r3, c1
      loadr r4, r3[signs.to]\nstore r4, [at]\nupdate c2, places, [at]\nret r5, c2\nloadr r6, r5[places.value]
      add r6, r6, 1\nstorer r6, r5[places.value]\nstore r6, [value]\ncommit",
     // Dependent with a cover: the number stands in the row, whose list it is for is an argument.
     "procedure append\ntable places\ntable items\nparam id: i64\nresult at: i64\nscratch list: i64\nscratch number: i64
-     load r9, [id]\nstore r9, [list]\nupdate c0, places, [id]\nret r1, c0\nloadr r2, r1[places.count]\nstore r2, [number]
-     add r3, r2, 1\nstorer r3, r1[places.count]\ninsert c1, items, [list]\nret r4, c1\nstorer r2, r4[items.value]
+     load r9, [id]\nstore r9, [list]\nupdate c0, places, [id]\nret r1, c0\nloadr r2, r1[places.count]
+     store r2, [number]\nadd r3, r2, 1\nstorer r3, r1[places.count]\ninsert c1, items, [list]\nret r4, c1\nstorer r2, r4[items.value]
      store r2, [at]\ncommit",
     "procedure list\ntable items\nparam id: i64\nparam from: i64\nresult count: i64\nresult found: i64[6]
      scan c0, items.value, [id], [found], 6\nret r1, c0\nstore r1, [count]\ncommit",
@@ -49,9 +49,11 @@ const PROCEDURES: &[&str] = &[
     "procedure put\ntable items\nparam id: i64\nparam number: i64\nresult done: i64
      insert c0, items, [id]\nret r1, c0\nmov r2, 77\nstorer r2, r1[items.value]\nstore r2, [done]\ncommit",
     // Scans for the first item of a list and removes what it has found.
-    "procedure take\ntable items\nparam id: i64\nparam from: i64\nresult taken: i64\nscratch first: bytes(24)[1]\nscratch list: i64\nscratch number: i64
+    "procedure take\ntable items\nparam id: i64\nparam from: i64\nresult taken: i64
+     scratch first: bytes(24)[1]\nscratch list: i64\nscratch number: i64
      scan c0, items, [id], [first], 1\nret r1, c0\ncmp r1, 1\nbne none\nload.i64 r2, [first]\nstore r2, [list]
-     load.i64 r3, [first + 8]\nstore r3, [number]\nremove c1, items, [list]\nret c1\nstore r3, [taken]\ncommit\nnone:\nabort 3",
+     load.i64 r3, [first + 8]\nstore r3, [number]\nremove c1, items, [list]\nret c1
+     store r3, [taken]\ncommit\nnone:\nabort 3",
 ];
 
 /// An engine with `rows` places and signs; sign n says n + 1, place n has no items.

@@ -2,13 +2,13 @@
 //!
 //! Before any queue is built, every worker notes of each of its claims, in a byte chosen by the record's name, whether
 //! records there are read, written, or written more than once. Then the workers add their bytes up, each for its share
-//! of them. A claim whose byte says that nobody writes, or that there is one writer and nobody else, has no conflict in
-//! the part, and the planner never sees it. Most claims of most workloads are of this kind. These are the two bits a
-//! record of the batch lock manager of HOBBES (section 3.3.3), kept for a batch only, without its limit of one
+//! of them. A claim whose byte says that nobody writes, or that there is one writer and nobody else, has no conflict
+//! in the part, and the planner never sees it. Most claims of most workloads are of this kind. These are the two bits
+//! a record of the batch lock manager of HOBBES (section 3.3.3), kept for a batch only, without its limit of one
 //! operation a transaction and without its order.
 //!
-//! Invariant: claims that conflict have the same name, so the same byte, and are both kept. Trade-off: claims that only
-//! share a byte are kept in vain; there are several bytes for each claim.
+//! Invariant: claims that conflict have the same name, so the same byte, and are both kept. Trade-off: claims that
+//! only share a byte are kept in vain; there are several bytes for each claim.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;

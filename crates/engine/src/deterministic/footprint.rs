@@ -1,9 +1,9 @@
 //! Footprints: what one transaction claims of the database, as a planner compares it.
 //!
-//! A transaction claims records by the hash of their key and *granules* of tables whose ranges are claimed. A granule is
-//! the keys with the same leading bits, so that a table is cut into neighbouring ranges without keeping a list of them.
-//! Who scans a range, or knows only how its keys begin, claims the granules that it covers as a whole; who touches one
-//! row there claims the granule with intent, and the record.
+//! A transaction claims records by the hash of their key and *granules* of tables whose ranges are claimed. A granule
+//! is the keys with the same leading bits, so that a table is cut into neighbouring ranges without keeping a list of
+//! them. Who scans a range, or knows only how its keys begin, claims the granules that it covers as a whole; who
+//! touches one row there claims the granule with intent, and the record.
 //!
 //! Coarse granules make transactions wait that touch different rows; fine ones make a range many claims. How many bits
 //! are left out of a table's granules therefore follows from the ranges claimed lately: about as many as an average
@@ -11,8 +11,8 @@
 //!
 //! Nothing is claimed of a table that no procedure writes.
 //!
-//! Invariant: if two transactions touch the same row, or one changes which keys a range holds that the other reads, they
-//! have a claim of the same name in modes that exclude each other. Names are hashes: two different records that
+//! Invariant: if two transactions touch the same row, or one changes which keys a range holds that the other reads,
+//! they have a claim of the same name in modes that exclude each other. Names are hashes: two different records that
 //! share one only wait for each other needlessly.
 
 use lockwork_locking::LockMode;

@@ -3,26 +3,27 @@
 //! Every record has a queue of *groups* in batch order: neighbours that may hold it together (readers, say) are one
 //! group, a writer is a group alone. A transaction may run when it is in the first group of every one of its records;
 //! when it has run it leaves its groups, and when a group is empty the next one moves up. This is the ordered lock
-//! queue of Calvin with all requests known beforehand, so that it is built by every worker for its own partition of the
-//! records without a lock, and taken down with one atomic decrement an access.
+//! queue of Calvin with all requests known beforehand, so that it is built by every worker for its own partition of
+//! the records without a lock, and taken down with one atomic decrement an access.
 //!
 //! Three phases with barriers between: *deal* (each worker finds the claims of its share, leaves out those that nobody
-//! conflicts with (`filter.rs`), and deals the others out by record), *plan* (each worker builds the queues of its partition), *execute* (each worker runs ready
-//! transactions; who makes a transaction ready runs it next, because its cache holds the record).
+//! conflicts with (`filter.rs`), and deals the others out by record), *plan* (each worker builds the queues of its
+//! partition), *execute* (each worker runs ready transactions; who makes a transaction ready runs it next, because its
+//! cache holds the record).
 //!
 //! Invariants: a transaction's count is one (taken by whoever scans the batch) plus the groups it is in that are not
 //! first, so it comes to zero once. A transaction touches each record once: access sets are merged in the first phase.
-//! Granules of tables are records, too (`footprint.rs`), so that a scan sees all or nothing of a transaction, rows that
-//! come and go included.
+//! Granules of tables are records, too (`footprint.rs`), so that a scan sees all or nothing of a transaction, rows
+//! that come and go included.
 //!
-//! **Nothing is foretold wrongly.** Accesses of dependent transactions, and ends of scans, are found on the database as
-//! it is before the plan (`scout.rs`); a transaction before them in the batch may change what they were found by. The
-//! planner of that record sees it: the queue is in batch order, and says what was to be done to the record so far. The
-//! part is *cut* before the first such transaction: what is before it runs, and the rest is planned again, on what the
-//! database is then. The first transaction of a plan has nothing before it, so every plan runs at least one. What is
-//! before the cut was found rightly (by induction: every change to what it was found by would be claimed by a
-//! transaction before it), so nothing is verified while transactions run and nothing taken back, and batch order stays.
-//! A transaction whose claims cannot be said at all is cut off on both sides.
+//! **Nothing is foretold wrongly.** Accesses of dependent transactions, and ends of scans, are found on the database
+//! as it is before the plan (`scout.rs`); a transaction before them in the batch may change what they were found by.
+//! The planner of that record sees it: the queue is in batch order, and says what was to be done to the record so far.
+//! The part is *cut* before the first such transaction: what is before it runs, and the rest is planned again, on what
+//! the database is then. The first transaction of a plan has nothing before it, so every plan runs at least one. What
+//! is before the cut was found rightly (by induction: every change to what it was found by would be claimed by a
+//! transaction before it), so nothing is verified while transactions run and nothing taken back, and batch order
+//! stays. A transaction whose claims cannot be said at all is cut off on both sides.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;

@@ -1,9 +1,9 @@
 //! The `deterministic` engine: batches planned in parallel, executed without locks, equivalent to batch order.
 //!
-//! A batch says beforehand what its transactions will touch (their access sets), so all conflicts can be settled before
-//! anything runs. HOBBES (section 3.3.3) puts transactions that conflict into later batches, which loses order and
-//! starves writers of hot records. Here order is kept, and a conflict costs nothing but its order. The cheapest plan
-//! that a batch allows is taken:
+//! A batch says beforehand what its transactions will touch (their access sets), so all conflicts can be settled
+//! before anything runs. HOBBES (section 3.3.3) puts transactions that conflict into later batches, which loses order
+//! and starves writers of hot records. Here order is kept, and a conflict costs nothing but its order. The cheapest
+//! plan that a batch allows is taken:
 //!
 //! | plan | when | how |
 //! |---|---|---|
@@ -13,10 +13,10 @@
 //! | graph or in order | anything else | a dependency graph over records, planned by partition; a transaction runs when what is before it has run (`graph.rs`); or one worker for all, whichever has been faster lately (`tuner.rs`) |
 //!
 //! In the first three, nothing is locked, counted or waited for while transactions execute; a hot record is simply a
-//! busy partition. For a graph, what a *dependent* transaction touches and where a scan ends is found by reconnaissance
-//! (`scout.rs`), and compared by claims on records and ranges (`footprint.rs`). Where an earlier transaction of the batch
-//! may change what was found, the batch is cut, and the rest is planned when that one has run; so the order stays that of
-//! the batch, whatever was found. How often that happens is counted as conflicts.
+//! busy partition. For a graph, what a *dependent* transaction touches and where a scan ends is found by
+//! reconnaissance (`scout.rs`), and compared by claims on records and ranges (`footprint.rs`). Where an earlier
+//! transaction of the batch may change what was found, the batch is cut, and the rest is planned when that one has
+//! run; so the order stays that of the batch, whatever was found. How often that happens is counted as conflicts.
 //!
 //! Nothing waits, so nothing is interleaved: look-ups run ahead of transactions in groups, of as many accesses as the
 //! window says, unless [`Interleave::None`] forbids it.

@@ -1,17 +1,17 @@
 //! Reconnaissance: which rows a dependent transaction will touch, found by running it against the database as it is
 //! before the plan, without effect.
 //!
-//! The program runs on a copy of its block. Rows that it only reads it sees where they are; of those that it would write
-//! it gets private copies; what it would insert or remove is only written down. Nobody writes while workers
+//! The program runs on a copy of its block. Rows that it only reads it sees where they are; of those that it would
+//! write it gets private copies; what it would insert or remove is only written down. Nobody writes while workers
 //! scout, so nothing is locked. A run ends at the first RET after which no DB instruction can follow: a transaction
-//! that finds one row by another is scouted with one look-up. Many are scouted in turns, each turning to the next where
-//! it waits for memory.
+//! that finds one row by another is scouted with one look-up. Many are scouted in turns, each turning to the next
+//! where it waits for memory.
 //!
-//! What was found holds only as long as nobody changes what the run has read. So every access whose answer it
-//! waited for *minds* changes ([`super::footprint::Claim::minds`]), and the planner, who sees all claims before it in
-//! batch order, knows before anything runs whether the transaction will touch what was found. If somebody before
-//! it may write what it has read, it is scouted again when they have run (`graph.rs`). Calvin lets such a
-//! transaction run, finds out, and puts it behind the others; here nothing has to be taken back and batch order stays.
+//! What was found holds only as long as nobody changes what the run has read. So every access whose answer it waited
+//! for *minds* changes ([`super::footprint::Claim::minds`]), and the planner, who sees all claims before it in batch
+//! order, knows before anything runs whether the transaction will touch what was found. If somebody before it may
+//! write what it has read, it is scouted again when they have run (`graph.rs`). Calvin lets such a transaction run,
+//! finds out, and puts it behind the others; here nothing has to be taken back and batch order stays.
 //!
 //! Trade-off: a row that is written counts as changed, whichever of its columns was meant, unless the run only asked
 //! whether it is there.

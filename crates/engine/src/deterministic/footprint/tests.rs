@@ -13,6 +13,10 @@ struct Touch {
     operation: Operation,
 }
 
+/// A scanned table.
+const CUT: Cut =
+    Cut { shift: 64, last: u64::MAX, changes: true, read: true, written: false, ranges: 0, bits: 0, widest: 0 };
+
 fn key(value: u64) -> Key {
     Key([value << 20, 0, 0, 0])
 }
@@ -63,7 +67,7 @@ proptest! {
         last in 0_u64..60,
         others in 0_u64..40,
     ) {
-        let cut = Cut { shift, last: last << 20, changes: true, read: true, written: false, ranges: 0, bits: 0, widest: 0 };
+        let cut = Cut { shift, last: last << 20, ..CUT };
         let granules = Granules { cuts: vec![cut; 2], whole: false };
         let (first, second) = (claims(&granules, &a), claims(&granules, &b));
         let met = a.iter().any(|a| b.iter().any(|b| meet(a, b)));
@@ -99,9 +103,7 @@ proptest! {
 
 #[test]
 fn granules_follow_the_ranges() {
-    let cut =
-        Cut { shift: 64, last: u64::MAX, changes: true, read: true, written: false, ranges: 0, bits: 0, widest: 0 };
-    let mut granules = Granules { cuts: vec![cut], whole: false };
+    let mut granules = Granules { cuts: vec![CUT], whole: false };
     let mut footprint = Footprint::default();
     let claimed = |footprint: &mut Footprint, granules: &Granules, last: u64| {
         footprint.clear();

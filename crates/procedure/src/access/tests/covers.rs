@@ -75,7 +75,8 @@ fn there_is_no_cover_where_too_little_is_known() {
     let text = format!("scratch rows: i64[2]\n{scan}");
     let scanning = verified(&format!(
         "procedure p\ntable heads\ntable lines\nparam id: i64\nscratch head: u16\nscratch k: u8\nscratch number: u32
-         {}\nload r1, [id]\nstore r1, [head]\nsearch c0, heads, [id]\nret r3, c0\nloadr r4, r3[heads.next]\n{scan}\ncommit",
+         {}\nload r1, [id]\nstore r1, [head]\nsearch c0, heads, [id]\nret r3, c0\nloadr r4, r3[heads.next]
+         {scan}\ncommit",
         text.lines().next().unwrap()
     ));
     assert_eq!(cover(&scanning), None);
