@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lockwork_procedure::key::Key;
-use lockwork_storage::{ABSENT, STATE_MASK, Table};
+use lockwork_storage::{ABSENT, RowPtr, STATE_MASK, Table};
 
 /// A key whose index entry may be a ghost.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ struct Ghost {
     table: Arc<Table>,
     hash: u64,
     key: Key,
+    row: RowPtr,
 }
 
 /// The ghosts that one worker has made, or has made of rows.
@@ -27,9 +28,9 @@ pub(crate) struct Ghosts {
 }
 
 impl Ghosts {
-    /// Notes a key, which may be noted more than once.
-    pub(crate) fn note(&mut self, table: &Arc<Table>, hash: u64, key: Key) {
-        self.noted.push(Ghost { table: table.clone(), hash, key });
+    /// Notes a key and its row, perhaps more than once.
+    pub(crate) fn note(&mut self, table: &Arc<Table>, hash: u64, key: Key, row: RowPtr) {
+        self.noted.push(Ghost { table: table.clone(), hash, key, row });
     }
 
     /// Takes over what another one has noted.
@@ -48,8 +49,8 @@ impl Ghosts {
     /// No transaction runs.
     pub(crate) unsafe fn unlink(&mut self) {
         for ghost in self.noted.drain(..) {
-            let row = ghost.table.find(ghost.hash, &ghost.key);
-            if row.is_some_and(|row| row.state().load(Ordering::Relaxed) & STATE_MASK == u64::from(ABSENT)) {
+            // A row that was unlinked is free, no ghost, and nobody makes another one of it here.
+            if ghost.row.state().load(Ordering::Relaxed) & STATE_MASK == u64::from(ABSENT) {
                 // SAFETY: no transaction runs, so nobody uses the row.
                 unsafe { ghost.table.remove(ghost.hash, &ghost.key) };
             }

@@ -219,7 +219,7 @@ impl OptimisticHost<'_> {
             Some(row) => row,
             None => match table.insert(instruction.hash, &key, image, ABSENT) {
                 Ok(Inserted::New(row)) => {
-                    self.ghosts.note(table, instruction.hash, key);
+                    self.ghosts.note(table, instruction.hash, key, row);
                     row
                 }
                 Ok(Inserted::Exists(row)) => row,

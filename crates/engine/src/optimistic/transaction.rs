@@ -217,7 +217,7 @@ impl Transaction {
     /// Lets the row of an entry be removed at commit.
     pub(super) fn remove(&mut self, number: usize, table: &Arc<Table>, hash: u64, key: Key) {
         self.entries[number].removed = true;
-        self.removed.note(table, hash, key);
+        self.removed.note(table, hash, key, self.entries[number].row);
     }
 
     /// Reads a row by `load`, which makes no copy that could be written. Returns whether the row exists.

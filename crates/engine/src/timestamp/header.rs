@@ -98,6 +98,12 @@ impl Header {
         self.word & MOST_PINS
     }
 
+    /// Whether a reader has not ended.
+    #[inline(always)]
+    pub(super) fn is_pinned(self) -> bool {
+        self.pins() > 0
+    }
+
     #[inline(always)]
     fn is_dirty(self) -> bool {
         self.state & DIRTY != 0

@@ -12,13 +12,15 @@
 //!
 //! Rows are read and written where they lie ([`super::header`]); old bytes are kept for an abort.
 
+use std::sync::Arc;
+
 use lockwork_memory::{LINE, prefetch};
 use lockwork_procedure::access::Operation;
 use lockwork_procedure::block::abort;
 use lockwork_procedure::interpreter::{Answer, Host, Request};
 use lockwork_procedure::key::Key;
 use lockwork_procedure::schema::MAX_KEY_BYTES;
-use lockwork_storage::RowPtr;
+use lockwork_storage::{RowPtr, Table};
 
 use super::clock::Clock;
 use super::header::{Header, stamp};
@@ -28,6 +30,7 @@ use super::placement::Placement;
 use super::scan::{Progress, Scan, Step};
 use super::transaction::{Held, Place, Transaction, key_word};
 use crate::exclusive::Undo;
+use crate::interleaved::Turn;
 use crate::registry::Registered;
 
 /// Lines of a row that are fetched when nothing says which ones will be touched.
@@ -117,7 +120,7 @@ impl Flight {
         if let Answer::Ready(row) = answer {
             // SAFETY: a row in a message is a row.
             let row = unsafe { RowPtr::from_address(row) };
-            fetch(row, instruction.request.operation);
+            fetch(row);
             held.push(Held { row, owner: from, write: instruction.request.operation != Operation::Search });
             if instruction.request.operation == Operation::Remove {
                 told = Answer::Ready(0);
@@ -140,11 +143,8 @@ impl Flight {
 
 /// Brings the beginning of a row into cache.
 #[inline(always)]
-fn fetch(row: RowPtr, operation: Operation) {
-    if matches!(operation, Operation::Search | Operation::Update) {
-        // The line of the header comes first and the hardware fetches its neighbour.
-        (0..MOST_LINES).for_each(|line| prefetch(row.as_ptr().wrapping_add(line * LINE)));
-    }
+fn fetch(row: RowPtr) {
+    (0..MOST_LINES).for_each(|line| prefetch(row.as_ptr().wrapping_add(line * LINE)));
 }
 
 /// See the module.
@@ -154,8 +154,7 @@ pub(super) struct TimestampHost<'a> {
     /// The worker's number, and that of the transaction's slot.
     pub(super) me: usize,
     pub(super) slot: u16,
-    /// Whether to fetch ahead, and to turn to other transactions where memory would be waited for.
-    pub(super) interleave: bool,
+    pub(super) turn: Turn,
     pub(super) transaction: &'a mut Transaction,
     pub(super) flight: &'a mut Flight,
     pub(super) partition: &'a mut Partition,
@@ -168,8 +167,9 @@ impl Host for TimestampHost<'_> {
 
     #[inline(always)]
     fn issue(&mut self, (): &mut (), request: Request) {
-        let table = &self.registered.tables[usize::from(request.slot)];
-        let number = self.registered.verified.tables()[usize::from(request.slot)].id;
+        let registered = self.registered;
+        let table = &registered.tables[usize::from(request.slot)];
+        let number = registered.table_id(request.slot);
         let format = table.key_format();
         // SAFETY: the interpreter passes a key image inside the block.
         let image = unsafe { std::slice::from_raw_parts(request.key, format.image_bytes()) };
@@ -179,20 +179,35 @@ impl Host for TimestampHost<'_> {
             Operation::Scan => Place::Here,
             _ => self.placement.place(number, image, self.me),
         };
-        let mut kept = request.key;
+        self.flight.answers[usize::from(request.cp)] = None;
+        let (mut stage, mut row) = (Stage::Issued, None);
+        if let Place::There(_) = place {
+            if !self.flight.scans() {
+                stage = Stage::Sent;
+            }
+        } else if request.operation != Operation::Scan {
+            if self.turn.prefetch {
+                table.prefetch(hash);
+            } else if self.flight.is_in_order() {
+                let answer = match self.find(table, place, hash, &key, request.key) {
+                    Ok(found) => {
+                        (stage, row) = (Stage::Found, found);
+                        self.visit(table, number, place, request.operation, &key, found)
+                    }
+                    Err(code) => Answer::Failed(code),
+                };
+                if answer != Answer::Pending {
+                    self.flight.answers[usize::from(request.cp)] = Some(answer);
+                    return;
+                }
+            }
+        }
+        let mut image_at = request.key;
         if self.registered.recipe.is_none() {
             // A key that is no argument may be overwritten before the look-up.
-            kept = self.flight.keep_image(image);
+            image_at = self.flight.keep_image(image);
         }
-        let mut stage = Stage::Issued;
-        self.flight.answers[usize::from(request.cp)] = None;
-        match place {
-            Place::There(_) if !self.flight.scans() => stage = Stage::Sent,
-            Place::There(_) => {}
-            _ if self.interleave && request.operation != Operation::Scan => table.prefetch(hash),
-            _ => {}
-        }
-        let instruction = Instruction { request, table: number, place, stage, key, hash, image: kept, row: None };
+        let instruction = Instruction { request, table: number, place, stage, key, hash, image: image_at, row };
         if stage == Stage::Sent {
             self.send(&instruction);
         }
@@ -241,6 +256,12 @@ impl Host for TimestampHost<'_> {
 }
 
 impl Flight {
+    /// Whether nothing that is here waits to be visited, so that what is issued next may be visited at once.
+    #[inline(always)]
+    fn is_in_order(&self) -> bool {
+        self.instructions.iter().all(|i| matches!(i.stage, Stage::Sent | Stage::Answered))
+    }
+
     /// Whether a scan is in flight.
     #[inline(always)]
     fn scans(&self) -> bool {
@@ -270,17 +291,31 @@ impl TimestampHost<'_> {
     fn move_on(&mut self) -> Answer {
         let mut found = false;
         for at in 0..self.flight.instructions.len() {
-            let instruction = self.flight.instructions[at];
-            let here = !matches!(instruction.place, Place::There(_));
-            if here && instruction.stage == Stage::Issued && !instruction.is_scan() {
-                if let Err(code) = self.find(at) {
-                    return Answer::Failed(code);
+            let &Instruction { request, place, stage, key, hash, image, .. } = &self.flight.instructions[at];
+            if matches!(place, Place::There(_)) || stage != Stage::Issued || request.operation == Operation::Scan {
+                continue;
+            }
+            let registered = self.registered;
+            let row = match self.find(&registered.tables[usize::from(request.slot)], place, hash, &key, image) {
+                Ok(row) => row,
+                Err(code) => return Answer::Failed(code),
+            };
+            (self.flight.instructions[at].stage, self.flight.instructions[at].row) = (Stage::Found, row);
+            found = true;
+            if self.turn.prefetch
+                && let Some(row) = row
+            {
+                match &registered.recipe {
+                    Some(recipe) => {
+                        prefetch(row.as_ptr());
+                        // SAFETY: keys of straight procedures are arguments in their blocks.
+                        unsafe { recipe.prefetch_row_of(request.cp, image, row.as_ptr() as u64) }
+                    }
+                    None => fetch(row),
                 }
-                found = true;
             }
         }
-        // Whoever holds a row for writing makes others wait, which costs more than to wait for memory.
-        if found && self.interleave && !self.transaction.holds_for_writing() {
+        if found && self.pauses() {
             return Answer::Pending;
         }
         let mut unanswered = 0;
@@ -303,16 +338,15 @@ impl TimestampHost<'_> {
                     unanswered += 1;
                     continue;
                 }
-                (Stage::Found, _) => match self.visit(&instruction) {
-                    Outcome::Granted if instruction.request.operation == Operation::Remove => Answer::Ready(0),
-                    Outcome::Granted => Answer::Ready(instruction.row.map_or(0, |row| row.as_ptr() as u64)),
-                    Outcome::Missing(code) => Answer::Missing(code),
-                    Outcome::Wait => return Answer::Pending,
-                    Outcome::Conflict(above) => {
-                        self.transaction.too_late(above);
-                        Answer::Conflict
+                (Stage::Found, operation) => {
+                    let registered = self.registered;
+                    let table = &registered.tables[usize::from(instruction.request.slot)];
+                    let Instruction { table: number, place, ref key, row, .. } = instruction;
+                    match self.visit(table, number, place, operation, key, row) {
+                        Answer::Pending => return Answer::Pending,
+                        answer => answer,
                     }
-                },
+                }
             };
             if matches!(answer, Answer::Conflict | Answer::Failed(_)) {
                 return answer;
@@ -327,58 +361,73 @@ impl TimestampHost<'_> {
         Answer::Ready(0)
     }
 
-    /// Finds the row of an instruction, or a ghost.
+    /// Whether to let others have their turn where memory would be waited for. Not while a row is held for writing:
+    /// others wait for it, which costs more.
     #[inline(always)]
-    fn find(&mut self, at: usize) -> Result<(), u16> {
-        let instruction = &mut self.flight.instructions[at];
-        let table = &self.registered.tables[usize::from(instruction.request.slot)];
-        let (hash, key) = (instruction.hash, &instruction.key);
-        instruction.row = match instruction.place {
-            Place::Everywhere => table.find(hash, key),
-            _ => Some(self.partition.find(table, hash, key, instruction.image)?),
-        };
-        instruction.stage = Stage::Found;
-        if self.interleave
-            && let Some(row) = instruction.row
-        {
-            match &self.registered.recipe {
-                Some(recipe) => {
-                    prefetch(row.as_ptr());
-                    // SAFETY: keys of straight procedures are arguments in their blocks.
-                    unsafe { recipe.prefetch_row_of(instruction.request.cp, instruction.image, row.as_ptr() as u64) }
-                }
-                None => fetch(row, instruction.request.operation),
-            }
-        }
-        Ok(())
+    fn pauses(&self) -> bool {
+        self.turn.pause && !self.transaction.holds_for_writing()
     }
 
-    /// Visits the row of an instruction that is here, or everywhere.
+    /// Finds the row of a key that is here, or makes a ghost, or finds one that is everywhere, if there is any.
+    ///
+    /// # Errors
+    /// Why the transaction fails.
     #[inline(always)]
-    fn visit(&mut self, instruction: &Instruction) -> Outcome {
-        let &Instruction { request, table: number, key, place, .. } = instruction;
-        let Some(row) = instruction.row else { return Outcome::Missing(abort::NOT_FOUND) };
-        if place == Place::Everywhere {
-            return if row.is_live() { Outcome::Granted } else { Outcome::Missing(abort::NOT_FOUND) };
+    fn find(
+        &mut self,
+        table: &Arc<Table>,
+        place: Place,
+        hash: u64,
+        key: &Key,
+        image: *const u8,
+    ) -> Result<Option<RowPtr>, u16> {
+        match place {
+            Place::Everywhere => Ok(table.find(hash, key)),
+            _ => self.partition.find(table, hash, key, image).map(Some),
         }
-        let operation = request.operation;
+    }
+
+    /// Visits a row that is here, or everywhere. `Pending`: it has to wait.
+    #[inline(always)]
+    fn visit(
+        &mut self,
+        table: &Arc<Table>,
+        number: u16,
+        place: Place,
+        operation: Operation,
+        key: &Key,
+        row: Option<RowPtr>,
+    ) -> Answer {
+        let Some(row) = row else { return Answer::Missing(abort::NOT_FOUND) };
+        let ready = Answer::Ready(if operation == Operation::Remove { 0 } else { row.as_ptr() as u64 });
+        if place == Place::Everywhere {
+            return if row.is_live() { ready } else { Answer::Missing(abort::NOT_FOUND) };
+        }
         let write = operation != Operation::Search;
+        let header = Header::load(row);
         let mut above = 0;
         if self.transaction.time == 0 {
             // Who waits for the first row holds nothing and need not be in front of anybody.
-            match Header::load(row).above(write) {
+            match header.above(write) {
                 Some(time) => above = time,
-                None => return Outcome::Wait,
+                None => return Answer::Pending,
             }
         }
         let time = self.transaction.time(self.clock, above);
-        let own_pins = if write { self.transaction.pins_here(row) } else { 0 };
-        let access = Access { operation, table: number, time, own_pins, key, row };
-        let outcome = self.partition.visit(&self.registered.tables[usize::from(request.slot)], &access);
-        if outcome == Outcome::Granted {
-            self.transaction.held.push(Held { row, owner: self.me, write });
+        let own_pins = if write && header.is_pinned() { self.transaction.pins_here(row) } else { 0 };
+        let access = Access { operation, table: number, time, own_pins, key: *key, row };
+        match self.partition.visit(table, &access) {
+            Outcome::Granted => {
+                self.transaction.held.push(Held { row, owner: self.me, write });
+                ready
+            }
+            Outcome::Missing(code) => Answer::Missing(code),
+            Outcome::Wait => Answer::Pending,
+            Outcome::Conflict(above) => {
+                self.transaction.too_late(above);
+                Answer::Conflict
+            }
         }
-        outcome
     }
 
     /// Makes a scan, or goes on with it.

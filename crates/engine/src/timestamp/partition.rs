@@ -118,7 +118,7 @@ impl Partition {
         let image = unsafe { std::slice::from_raw_parts(image, table.key_format().image_bytes()) };
         match table.insert(hash, key, image, ABSENT) {
             Ok(Inserted::New(row)) => {
-                self.ghosts.note(table, hash, *key);
+                self.ghosts.note(table, hash, *key, row);
                 Ok(row)
             }
             Ok(Inserted::Exists(row)) => Ok(row),
@@ -170,7 +170,7 @@ impl Partition {
             Operation::Insert => header.insert(),
             Operation::Remove => {
                 header.remove();
-                self.ghosts.note(table, access.key.hash(), access.key);
+                self.ghosts.note(table, access.key.hash(), access.key, row);
             }
             _ => {}
         }

@@ -21,6 +21,7 @@ use super::partition::Partition;
 use super::placement::Placement;
 use super::transaction::{Held, Place, Transaction, key_word};
 use crate::exclusive::Executor;
+use crate::interleaved::Turn;
 use crate::recipe::Lines;
 use crate::registry::Registered;
 
@@ -67,14 +68,26 @@ pub(super) struct Work<'a> {
     pub(super) sequence: u64,
     pub(super) me: usize,
     pub(super) slot: u16,
-    /// Whether to fetch ahead, and to turn to other transactions meanwhile.
-    pub(super) interleave: bool,
+    pub(super) turn: Turn,
     pub(super) transaction: &'a mut Transaction,
     pub(super) partition: &'a mut Partition,
     pub(super) mail: &'a mut Mail,
     pub(super) clock: &'a mut Clock,
     pub(super) executor: &'a mut Executor,
     pub(super) lines: &'a mut Lines,
+}
+
+impl Work<'_> {
+    /// Fetches the lines that were collected, if it is the turn to. Returns whether to come back when they are near.
+    #[inline(always)]
+    fn fetches_and_pauses(&mut self) -> bool {
+        if self.turn.prefetch {
+            self.lines.fetch();
+        } else {
+            self.lines.forget();
+        }
+        self.turn.pause
+    }
 }
 
 impl Straight {
@@ -133,11 +146,9 @@ impl Straight {
                 }
                 self.start(work);
                 self.stage = Stage::Started;
-                if work.interleave {
-                    work.lines.fetch();
+                if work.fetches_and_pauses() {
                     return Step::Waiting;
                 }
-                work.lines.forget();
             }
             if self.stage == Stage::Started {
                 for (number, place) in self.places.iter().enumerate() {
@@ -154,11 +165,9 @@ impl Straight {
                     recipe.collect_row(number, work.block, row, work.lines);
                 }
                 self.stage = Stage::Found;
-                if work.interleave {
-                    work.lines.fetch();
+                if work.fetches_and_pauses() {
                     return Step::Waiting;
                 }
-                work.lines.forget();
             }
             if work.transaction.outstanding > 0 {
                 return Step::Waiting;

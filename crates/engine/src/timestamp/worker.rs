@@ -25,10 +25,10 @@ use super::placement::Placement;
 use super::straight::{self, Straight, Work};
 use super::transaction::Transaction;
 use crate::blocks::Blocks;
-use crate::contract::{Interleave, Options};
+use crate::contract::Options;
 use crate::exclusive::{Executor, close, give_up};
 use crate::host_engine::Core;
-use crate::interleaved::{in_flight, turns_after, wipe};
+use crate::interleaved::{Turn, in_flight, turns_after, wipe};
 use crate::recipe::Lines;
 use crate::team::{self, Barrier};
 
@@ -114,23 +114,29 @@ impl Worker {
             slot.registers.resize(gp.max(slot.registers.len()), 0);
             slot.flight.widen(cp);
         }
-        let interleave = shared.options.interleave == Interleave::Dynamic;
+        let interleave = shared.options.interleave;
+        let mut turn = Turn::first(interleave);
         let (mut running, mut busy, mut idle) = (0, true, 0_u32);
         loop {
             let mut moved = self.take_in(shared);
             self.partition.move_on(&shared.core.database, &mut self.mail);
+            let before = running;
             for number in 0..self.slots.len() {
                 if self.slots[number].index.is_none() {
+                    if !turn.take {
+                        continue;
+                    }
                     let Some(index) = mine.next() else { continue };
                     self.slots[number].begin(shared.blocks, index as usize);
                     running += 1;
                     moved = true;
                 }
-                if self.step(shared, me, number, interleave) {
+                if self.step(shared, me, number, turn) {
                     running -= 1;
                     moved = true;
                 }
             }
+            turn = turn.next(interleave, before + running > 0 || moved).unwrap_or(turn);
             let handed_over = self.mail.flush();
             if busy && running == 0 && handed_over {
                 busy = mine.len() > 0;
@@ -180,7 +186,7 @@ impl Worker {
 
     /// Runs one transaction as far as it comes. Returns whether its slot is free again.
     #[inline(always)]
-    fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, interleave: bool) -> bool {
+    fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, turn: Turn) -> bool {
         let Self { slots, cps, lines, executor, partition, mail, clock } = self;
         let slot = &mut slots[number];
         let Some(index) = slot.index else { return false };
@@ -201,7 +207,7 @@ impl Worker {
                 sequence,
                 me,
                 slot: number,
-                interleave,
+                turn,
                 transaction,
                 partition,
                 mail,
@@ -231,7 +237,7 @@ impl Worker {
                     registered,
                     me,
                     slot: number,
-                    interleave,
+                    turn,
                     transaction: &mut slot.transaction,
                     flight: &mut slot.flight,
                     partition,

@@ -196,7 +196,7 @@ impl LockingHost<'_> {
             Some(row) => row,
             None => match table.insert(cp.hash, &key, image, ABSENT) {
                 Ok(Inserted::New(row)) => {
-                    self.ghosts.note(table, cp.hash, key);
+                    self.ghosts.note(table, cp.hash, key, row);
                     row
                 }
                 Ok(Inserted::Exists(row)) => row,
@@ -313,7 +313,7 @@ impl LockingHost<'_> {
             Operation::Remove if exists => {
                 // If it commits, the row becomes a ghost; until then it only looks like one to be.
                 let (key, _) = key_of(table, &request);
-                self.ghosts.note(table, cp.hash, key);
+                self.ghosts.note(table, cp.hash, key, row);
                 self.effects.removed.push(row);
                 Answer::Ready(0)
             }
