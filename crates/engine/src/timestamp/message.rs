@@ -55,8 +55,8 @@ pub(super) enum Message {
     },
     /// Pin the job's rows and leave the scan's time on its range.
     Scan { to: Return, time: u64, job: *const Job },
-    /// The instruction is done, and this is its row; for a scan, none.
-    Granted { to: Return, row: u64 },
+    /// The instructions of the first `count` CP registers are done, and these are their rows; for a scan, none.
+    Granted { slot: u16, count: u8, cps: [u8; 3], rows: [u64; 3] },
     /// There is no row, or, for an insert, there is one.
     Missing { to: Return, code: u16 },
     /// The transaction comes too late; it would not with a time above this one.
@@ -89,13 +89,30 @@ struct Outbox {
     /// What was not handed over yet.
     waiting: Vec<Message>,
     unpins: (u8, [u64; 3]),
+    grants: Grants,
+}
+
+/// Grants to one transaction that go into one message.
+#[derive(Clone, Copy, Debug, Default)]
+struct Grants {
+    slot: u16,
+    count: u8,
+    cps: [u8; 3],
+    rows: [u64; 3],
+}
+
+impl Grants {
+    fn message(self) -> Message {
+        let Self { slot, count, cps, rows } = self;
+        Message::Granted { slot, count, cps, rows }
+    }
 }
 
 impl Mail {
     /// The ends of `workers` workers.
     pub(super) fn all(workers: usize) -> Vec<Self> {
         let capacity = (RINGS / workers).clamp(16, 1_024);
-        let outbox = || Outbox { ring: None, waiting: Vec::new(), unpins: (0, [0; 3]) };
+        let outbox = || Outbox { ring: None, waiting: Vec::new(), unpins: (0, [0; 3]), grants: Grants::default() };
         let mut all: Vec<Self> = (0..workers)
             .map(|_| Self {
                 out: (0..workers).map(|_| outbox()).collect(),
@@ -118,6 +135,20 @@ impl Mail {
     pub(super) fn send(&mut self, to: usize, message: Message) {
         self.dirty = true;
         self.out[to].waiting.push(message);
+    }
+
+    /// Answers a transaction of worker `to` that it has a row.
+    #[inline(always)]
+    pub(super) fn grant(&mut self, to: usize, back: Return, row: u64) {
+        self.dirty = true;
+        let Outbox { waiting, grants, .. } = &mut self.out[to];
+        if grants.count == 3 || grants.count > 0 && grants.slot != back.slot {
+            waiting.push(grants.message());
+            grants.count = 0;
+        }
+        let at = usize::from(grants.count);
+        (grants.slot, grants.cps[at], grants.rows[at]) = (back.slot, back.cp, row);
+        grants.count += 1;
     }
 
     /// Lets `to` unpin a row.
@@ -145,7 +176,11 @@ impl Mail {
 
     fn hand_over(&mut self) -> bool {
         let mut all = true;
-        for Outbox { ring, waiting, unpins } in &mut self.out {
+        for Outbox { ring, waiting, unpins, grants } in &mut self.out {
+            if grants.count > 0 {
+                waiting.push(grants.message());
+                grants.count = 0;
+            }
             if unpins.0 > 0 {
                 waiting.push(Message::Unpin { count: unpins.0, rows: unpins.1 });
                 unpins.0 = 0;

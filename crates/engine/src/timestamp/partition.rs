@@ -321,7 +321,7 @@ impl Partition {
             Request::Scan { .. } => 0,
         };
         match outcome {
-            Outcome::Granted => mail.send(from, Message::Granted { to, row }),
+            Outcome::Granted => mail.grant(from, to, row),
             Outcome::Missing(code) => mail.send(from, Message::Missing { to, code }),
             Outcome::Conflict(above) => mail.send(from, Message::Conflict { to, above }),
             Outcome::Wait => self.park(background),

@@ -19,13 +19,13 @@ use lockwork_procedure::interpreter::{Answer, Context, Stop, run};
 use super::clock::Clock;
 use super::header::Ending;
 use super::host::{Flight, TimestampHost};
-use super::message::{Mail, Message};
+use super::message::{Mail, Message, Return};
 use super::partition::Partition;
 use super::placement::Placement;
 use super::straight::{self, Straight, Work};
 use super::transaction::Transaction;
 use crate::blocks::Blocks;
-use crate::contract::Options;
+use crate::contract::{MAX_WINDOW, Options};
 use crate::exclusive::{Executor, close, give_up};
 use crate::host_engine::Core;
 use crate::interleaved::{Turn, in_flight, turns_after, wipe};
@@ -34,6 +34,8 @@ use crate::team::{self, Barrier};
 
 /// Turns in which nothing moved before a worker lets others run.
 const SPINS: u32 = 200;
+/// Transactions in flight for each that waits for nothing but memory: the others wait for other workers.
+const FAR: usize = 8;
 
 /// What the workers of one batch share.
 pub(super) struct Shared<'a> {
@@ -108,7 +110,9 @@ impl Worker {
         shared.routed.wait();
         let mut mine = shared.routes.take(me).into_iter();
         let (gp, cp) = registry.widest_windows();
-        self.slots.resize_with(in_flight(shared.options, registry), Slot::default);
+        let most_near = in_flight(shared.options, registry);
+        let far = if shared.placement.workers() > 1 && most_near > 1 { FAR } else { 1 };
+        self.slots.resize_with((most_near * far).min(MAX_WINDOW), Slot::default);
         self.cps.resize(cp.max(self.cps.len()), ());
         for slot in &mut self.slots {
             slot.registers.resize(gp.max(slot.registers.len()), 0);
@@ -121,12 +125,14 @@ impl Worker {
             let mut moved = self.take_in(shared);
             self.partition.move_on(&shared.core.database, &mut self.mail);
             let before = running;
+            let mut near = self.slots.iter().filter(|slot| slot.is_near()).count();
             for number in 0..self.slots.len() {
                 if self.slots[number].index.is_none() {
-                    if !turn.take {
+                    if !turn.take || near >= most_near {
                         continue;
                     }
                     let Some(index) = mine.next() else { continue };
+                    near += 1;
                     self.slots[number].begin(shared.blocks, index as usize);
                     running += 1;
                     moved = true;
@@ -164,22 +170,27 @@ impl Worker {
     fn take_in(&mut self, shared: &Shared<'_>) -> bool {
         let Self { slots, mail, partition, .. } = self;
         mail.receive(|from, message| {
-            let (to, answer, above) = match message {
-                Message::Granted { to, row } => (to, Answer::Ready(row), 0),
-                Message::Missing { to, code } => (to, Answer::Missing(code), 0),
-                Message::Conflict { to, above } => (to, Answer::Conflict, above),
-                Message::Failed { to, code } => (to, Answer::Failed(code), 0),
-                _ => return partition.arrive(&shared.core.database, from, message),
+            let mut tell = |to: Return, answer: Answer, above: u64| {
+                let slot = &mut slots[usize::from(to.slot)];
+                slot.transaction.outstanding -= 1;
+                slot.transaction.too_late(above);
+                let held = &mut slot.transaction.held;
+                if shared.placement.is_straight(slot.procedure) && !slot.straight.has_left() {
+                    let registered = shared.core.registry.get(slot.procedure).expect("it runs");
+                    slot.straight.answered(from, to.cp, answer, &registered.access, held);
+                } else {
+                    slot.flight.answered(from, to.cp, answer, held);
+                }
             };
-            let slot = &mut slots[usize::from(to.slot)];
-            slot.transaction.outstanding -= 1;
-            slot.transaction.too_late(above);
-            let held = &mut slot.transaction.held;
-            if shared.placement.is_straight(slot.procedure) && !slot.straight.has_left() {
-                let registered = shared.core.registry.get(slot.procedure).expect("it runs");
-                slot.straight.answered(from, to.cp, answer, &registered.access, held);
-            } else {
-                slot.flight.answered(from, to.cp, answer, held);
+            match message {
+                Message::Granted { slot, count, cps, rows } => {
+                    let granted = cps.into_iter().zip(rows).take(usize::from(count));
+                    granted.for_each(|(cp, row)| tell(Return { slot, cp }, Answer::Ready(row), 0));
+                }
+                Message::Missing { to, code } => tell(to, Answer::Missing(code), 0),
+                Message::Conflict { to, above } => tell(to, Answer::Conflict, above),
+                Message::Failed { to, code } => tell(to, Answer::Failed(code), 0),
+                _ => partition.arrive(&shared.core.database, from, message),
             }
         })
     }
@@ -300,6 +311,12 @@ impl Worker {
 }
 
 impl Slot {
+    /// Whether it has a transaction that waits for no other worker.
+    #[inline(always)]
+    fn is_near(&self) -> bool {
+        self.index.is_some() && self.transaction.outstanding == 0
+    }
+
     fn begin(&mut self, blocks: Blocks, index: usize) {
         (self.index, self.procedure, self.context) = (Some(index), blocks.procedure(index), Context::at(0));
         self.turns = 0;
