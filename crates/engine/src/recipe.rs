@@ -22,6 +22,9 @@ pub use crate::lines::Lines;
 #[derive(Debug)]
 struct Step {
     table: Arc<Table>,
+    operation: Operation,
+    /// Its table's, in the procedure.
+    slot: u8,
     key_offset: u32,
     /// The CP register of its DB instruction.
     cp: u8,
@@ -276,6 +279,8 @@ impl Recipe {
             recipe.steps.push(Step {
                 word_key: table.key_format().is_one_integer(),
                 table,
+                operation: access.operation,
+                slot: access.slot,
                 key_offset: access.key_offset,
                 cp: access.cp,
                 looks_up: matches!(access.operation, Operation::Search | Operation::Update),
@@ -334,6 +339,18 @@ impl Recipe {
     pub unsafe fn key(&self, number: usize, block: *const u8) -> Key {
         // SAFETY: as the caller's.
         unsafe { self.steps[number].key(block) }
+    }
+
+    /// Tells `take` of every access: its operation, its table's slot and the hash of its key.
+    ///
+    /// # Safety
+    /// `block` is a block of the procedure.
+    #[inline(always)]
+    pub unsafe fn accesses(&self, block: *const u8, mut take: impl FnMut(Operation, u8, u64)) {
+        for step in &self.steps {
+            // SAFETY: as the caller's.
+            take(step.operation, step.slot, unsafe { step.hash(block) });
+        }
     }
 
     /// Starts the look-up of one access whose key's hash is known: adds the bucket to `lines` and returns the word that

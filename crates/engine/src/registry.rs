@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockwork_locking::LockMode;
 use lockwork_memory::LINE;
-use lockwork_procedure::access::{AccessSet, Operation, Slice, access_set, cover, live};
+use lockwork_procedure::access::{AccessSet, KeyAccess, Operation, Slice, access_set, cover, live};
 use lockwork_procedure::interpreter::Program;
 use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode};
 use lockwork_procedure::program::Procedure;
@@ -106,6 +106,38 @@ impl Registered {
     #[must_use]
     pub fn known(&self) -> &Recipe {
         self.recipe.as_ref().expect("its accesses are known")
+    }
+
+    /// Tells `take` of every access that the call in `block` will make: its operation, its table's slot and the hash of
+    /// its key (for a scan, of the first). Returns false, and tells of none, if only the database knows them. `keys` is
+    /// scratch memory.
+    ///
+    /// # Safety
+    /// `block` is a block of the procedure.
+    #[inline(always)]
+    pub unsafe fn accesses(
+        &self,
+        block: *const u8,
+        keys: &mut Vec<KeyAccess>,
+        mut take: impl FnMut(Operation, u8, u64),
+    ) -> bool {
+        match &self.access {
+            AccessSet::Straight(_) => {
+                // SAFETY: as the caller's.
+                unsafe { self.known().accesses(block, take) };
+                true
+            }
+            AccessSet::Sliced(slice) => {
+                keys.clear();
+                // SAFETY: as the caller's.
+                slice.collect(unsafe { std::slice::from_raw_parts(block, self.block_bytes) }, keys);
+                for access in keys {
+                    take(access.operation, access.slot, access.key.hash());
+                }
+                true
+            }
+            AccessSet::Dependent(_) => false,
+        }
     }
 }
 

@@ -34,8 +34,8 @@ use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
 use lockwork_storage::{Database, StorageError};
 
+use crate::appetite::Appetite;
 use crate::heap::Heap;
-use crate::plan::Appetite;
 use crate::running::{Built, DEPTH, Flight, Running, Unfinished};
 use crate::session::Session;
 use crate::translate::{Bounds, MOST_PRIVATE_BYTES, MOST_PRIVATE_BYTES_TOGETHER, private_bytes, program};

@@ -4,12 +4,13 @@
 //! Procedures are translated from bytecode to OpenCL C (`translate`) when the first batch comes; tables lie in device
 //! memory (`heap`); blocks travel as they are. `opencl-deterministic` plans on the host which transactions may run
 //! side by side (`plan`); `opencl-two-phase` lets work-items lock. The rooms: `device` (which devices there are),
-//! `session` (every call to one), `running` (a batch's way through it), `engine` (the contract), `limits` (what a
-//! device could do at most).
+//! `session` (every call to one), `appetite` (how many rows a batch may add), `running` (a batch's way through it),
+//! `engine` (the contract), `limits` (what a device could do at most).
 //!
 //! The OpenCL library is loaded when a device is first asked for, so a program that contains this crate starts on a
 //! machine without OpenCL.
 
+mod appetite;
 mod device;
 mod engine;
 mod heap;

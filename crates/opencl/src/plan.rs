@@ -10,91 +10,41 @@
 //! chains goes to the next wave of the same batch. A dependent transaction, whose keys only the database knows, takes
 //! everything: in its batch all others hold the record [`Planner::everything`] with intent.
 
+use lockwork_engine::EngineError;
 use lockwork_engine::registry::{Registered, Registry};
 use lockwork_locking::LockMode;
 use lockwork_locking::batch::{
     Access, BatchConfig, BatchLocks, CHAIN_LIMIT, FlatSets, NO_POSITION, Plan as Grants, SingleSets,
 };
-use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
-use lockwork_procedure::block::Batch;
-use lockwork_procedure::isa::Opcode;
-use lockwork_procedure::key::mix;
-
-use lockwork_engine::EngineError;
-
 use lockwork_memory::prefetch;
+use lockwork_procedure::access::{KeyAccess, Operation};
+use lockwork_procedure::block::{Batch, Block};
 
 use crate::heap::Descriptor;
-use crate::translate::{table_modes, times};
+use crate::translate::table_modes;
 
 /// The most transactions of one wave.
 pub(crate) const MOST_PLANNED: usize = CHAIN_LIMIT as usize;
 /// How many blocks ahead the planner fetches.
 const AHEAD: usize = 8;
 
-/// What a planner knows of a procedure.
+/// Where a planner finds the records of a procedure.
 #[derive(Debug)]
-pub(crate) struct Habits {
-    /// Bytes of its block.
-    block_bytes: usize,
-    /// Its records, if all its keys are single integers in the arguments.
-    simple: Option<Vec<SimpleKey>>,
+struct Records {
+    /// First record and bucket mask of each of its tables, by slot.
+    tables: Vec<(u32, u32)>,
     /// The records of whole tables that it takes.
     whole: Vec<Access>,
-    /// Its INSERT instructions: the table, and how often each can run in a call.
-    pub(crate) inserts: Vec<(u16, u64)>,
-    /// It inserts or removes.
-    pub(crate) structural: bool,
 }
 
-/// A key that is one integer at a fixed place in the block.
-#[derive(Clone, Copy, Debug)]
-struct SimpleKey {
-    offset: u32,
-    first: u32,
-    mask: u32,
-    mode: LockMode,
-}
-
-impl SimpleKey {
-    /// The record of the key in this block.
-    #[inline(always)]
-    fn record(&self, block: &[u8]) -> Access {
-        let at = self.offset as usize;
-        let word = u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
-        // The normal form and hash of `lockwork_procedure::key`, for a key of one integer.
-        let hash = mix(word ^ (1 << 63));
-        Access { record: self.first + (hash as u32 & self.mask), mode: self.mode }
-    }
-}
-
-impl Habits {
+impl Records {
+    /// Those of a procedure, given the same of all tables, and the record of the first table as a whole.
     fn of(registered: &Registered, registry: &Registry, tables: &[(u32, u32)], first_whole: u32) -> Self {
-        let whole = table_modes(registered, registry)
-            .into_iter()
-            .map(|(table, mode)| Access { record: first_whole + u32::from(table), mode })
-            .collect();
-        let verified = &registered.verified;
-        let code = &verified.procedure().code;
-        let mut inserts: Vec<(u16, u64)> = Vec::new();
-        for (at, instruction) in code.iter().enumerate().filter(|(_, i)| i.opcode == Opcode::Insert) {
-            inserts.push((verified.tables()[usize::from(instruction.d)].id, times(verified, at)));
+        let whole = |(table, mode)| Access { record: first_whole + u32::from(table), mode };
+        Self {
+            tables: registered.verified.tables().iter().map(|table| tables[usize::from(table.id)]).collect(),
+            whole: table_modes(registered, registry).into_iter().map(whole).collect(),
         }
-        let simple = match &registered.access {
-            AccessSet::Straight(straight) => {
-                let known = straight.accesses.iter().filter(|access| access.operation != Operation::Scan);
-                let simple = known.map(|access| {
-                    let table = &verified.tables()[usize::from(access.slot)];
-                    let &(first, mask) = tables.get(usize::from(table.id))?;
-                    let key = SimpleKey { offset: access.key_offset, first, mask, mode: mode_of(access.operation) };
-                    table.key.is_one_integer().then_some(key)
-                });
-                simple.collect()
-            }
-            _ => None,
-        };
-        let structural = code.iter().any(|i| matches!(i.opcode, Opcode::Insert | Opcode::Remove));
-        Self { block_bytes: registered.block_bytes, simple, whole, inserts, structural }
     }
 }
 
@@ -112,9 +62,8 @@ pub(crate) struct Plan {
 /// See the module.
 pub(crate) struct Planner {
     locks: BatchLocks,
-    habits: Vec<Habits>,
-    /// First record and bucket mask of each table.
-    tables: Vec<(u32, u32)>,
+    /// By procedure.
+    records: Vec<Records>,
     everything: u32,
     has_dependent: bool,
     offsets: Vec<u32>,
@@ -144,8 +93,7 @@ impl Planner {
         let locks = BatchLocks::new(config).map_err(|error| EngineError::BackEnd(error.to_string()))?;
         Ok(Self {
             locks,
-            habits: registry.all().map(|registered| Habits::of(registered, registry, &firsts, first_whole)).collect(),
-            tables: firsts,
+            records: registry.all().map(|registered| Records::of(registered, registry, &firsts, first_whole)).collect(),
             everything: all - 1,
             has_dependent: registry.all().any(|registered| registered.traits.dependent),
             offsets: Vec::new(),
@@ -190,49 +138,30 @@ impl Planner {
         self.offsets.clear();
         self.accesses.clear();
         let stride = batch.stride();
-        // What stands in a block, if it can be executed.
-        let of = |index: usize| {
-            let block = batch.block(index);
-            let id = block.procedure() as usize;
-            (id, block, self.habits.get(id).filter(|habits| habits.block_bytes <= stride))
-        };
-        let registered = |id: usize| registry.get(id as u32).expect("a procedure with habits is registered");
+        // The procedure of a block, if the block can be executed.
+        let registered_of =
+            |block: Block<'_>| registry.get(block.procedure()).filter(|registered| registered.block_bytes <= stride);
         let mixed = self.has_dependent
-            && (0..batch.len()).map(of).any(|(id, _, habits)| habits.is_some() && registered(id).traits.dependent);
+            && batch.blocks().filter_map(registered_of).any(|registered| registered.traits.dependent);
         self.offsets.push(0);
         self.is_single = true;
         for index in 0..batch.len() {
             if index + AHEAD < batch.len() {
                 prefetch(batch.block_ptr(index + AHEAD));
             }
-            let (id, block, habits) = of(index);
-            if let Some(habits) = habits {
-                let known = match (&habits.simple, &registered(id).access) {
-                    (Some(keys), _) => {
-                        self.accesses.extend(keys.iter().map(|key| key.record(block.bytes())));
-                        true
+            let block = batch.block(index);
+            if let Some(registered) = registered_of(block) {
+                let records = &self.records[block.procedure() as usize];
+                let take = |operation: Operation, slot, hash| {
+                    if operation != Operation::Scan {
+                        let (first, mask) = records.tables[usize::from(slot)];
+                        let mode = if operation.writes() { LockMode::Exclusive } else { LockMode::Shared };
+                        self.accesses.push(Access { record: first + (hash as u32 & mask), mode });
                     }
-                    (None, AccessSet::Straight(straight)) => {
-                        let bytes = block.bytes();
-                        for access in straight.accesses.iter().filter(|access| access.operation != Operation::Scan) {
-                            let table = &registered(id).verified.tables()[usize::from(access.slot)];
-                            let hash = table.key.encode(&bytes[access.key_offset as usize..]).hash();
-                            self.accesses.push(record(&self.tables, table.id, hash, access.operation));
-                        }
-                        true
-                    }
-                    (None, AccessSet::Sliced(slice)) => {
-                        self.keys.clear();
-                        slice.collect(block.bytes(), &mut self.keys);
-                        for access in self.keys.iter().filter(|access| access.operation != Operation::Scan) {
-                            let table = &registered(id).verified.tables()[usize::from(access.slot)];
-                            self.accesses.push(record(&self.tables, table.id, access.key.hash(), access.operation));
-                        }
-                        true
-                    }
-                    (None, AccessSet::Dependent(_)) => false,
                 };
-                self.accesses.extend_from_slice(&habits.whole);
+                // SAFETY: the block is as long as its procedure wants it.
+                let known = unsafe { registered.accesses(block.bytes().as_ptr(), &mut self.keys, take) };
+                self.accesses.extend_from_slice(&records.whole);
                 if mixed {
                     let mode = if known { LockMode::IntentExclusive } else { LockMode::Exclusive };
                     self.accesses.push(Access { record: self.everything, mode });
@@ -242,52 +171,6 @@ impl Planner {
             self.is_single &= self.accesses.len() == index + 1;
         }
     }
-}
-
-/// What a batch asks of the memory for rows, by table.
-#[derive(Debug, Default)]
-pub(crate) struct Appetite {
-    /// The most rows that it can insert.
-    pub(crate) most: Vec<u64>,
-    /// Rows that it inserts if it does not abort before: INSERTs in loops may run less often than they can.
-    pub(crate) likely: Vec<u64>,
-    /// It inserts or removes.
-    pub(crate) structural: bool,
-}
-
-impl Appetite {
-    /// That of the blocks of a batch.
-    pub(crate) fn of(habits: &[Habits], tables: usize, batch: &Batch) -> Self {
-        let mut appetite = Self { most: vec![0; tables], likely: vec![0; tables], structural: false };
-        if habits.iter().all(|habits| !habits.structural) {
-            return appetite;
-        }
-        for block in batch.blocks() {
-            let Some(habits) = habits.get(block.procedure() as usize) else { continue };
-            appetite.structural |= habits.structural;
-            for &(table, times) in &habits.inserts {
-                let at = usize::from(table);
-                appetite.most[at] = appetite.most[at].saturating_add(times);
-                appetite.likely[at] += 1;
-            }
-        }
-        appetite
-    }
-}
-
-/// What all procedures do to tables.
-pub(crate) fn habits(registry: &Registry) -> Vec<Habits> {
-    registry.all().map(|registered| Habits::of(registered, registry, &[], 0)).collect()
-}
-
-#[inline(always)]
-fn record(tables: &[(u32, u32)], table: u16, hash: u64, operation: Operation) -> Access {
-    let (first, mask) = tables[usize::from(table)];
-    Access { record: first + (hash as u32 & mask), mode: mode_of(operation) }
-}
-
-const fn mode_of(operation: Operation) -> LockMode {
-    if operation.writes() { LockMode::Exclusive } else { LockMode::Shared }
 }
 
 impl Plan {

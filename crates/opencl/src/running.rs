@@ -10,8 +10,9 @@ use opencl3::kernel::Kernel;
 use opencl3::program::Program;
 use opencl3::types::cl_event;
 
+use crate::appetite::{Appetite, Habits};
 use crate::heap::{Heap, bytes_of};
-use crate::plan::{Appetite, Habits, MOST_PLANNED, Plan, Planner, habits};
+use crate::plan::{MOST_PLANNED, Plan, Planner};
 use crate::session::{Argument, DeviceBuffer, Lane, Session, nanoseconds};
 
 /// Batches on their way at the same time: one executes while the other is planned and moved.
@@ -135,7 +136,7 @@ impl Running {
         let tables = heap.tables().len();
         Self {
             heap,
-            habits: habits(registry),
+            habits: registry.all().map(Habits::of).collect(),
             planner: None,
             slots: [const { None }; DEPTH],
             next_slot: 0,
