@@ -13,7 +13,7 @@ use std::time::Instant;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
-use lockwork_storage::{Database, StorageError};
+use lockwork_storage::Database;
 
 use crate::contract::{BatchReport, Completed, Engine, EngineError, Options, Refused, SerialOrder};
 use crate::registry::{Registered, Registry};
@@ -185,12 +185,7 @@ impl<S: Scheme> Engine for HostEngine<S> {
     }
 
     fn load(&mut self, table: &str, image: &[u8]) -> Result<(), EngineError> {
-        let state = self.idle()?;
-        let Some(id) = state.core.database.table_id(table) else {
-            return Err(StorageError::unknown_table(table, &state.core.database).into());
-        };
-        state.core.database.table(id).load(image)?;
-        Ok(())
+        Ok(self.idle()?.core.database.load(table, image)?)
     }
 }
 

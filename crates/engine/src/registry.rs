@@ -70,6 +70,41 @@ pub struct Registered {
 }
 
 impl Registered {
+    /// Verifies `procedure` against the tables of `database` and makes it executable.
+    ///
+    /// # Errors
+    /// What the verifier refuses.
+    pub fn of(procedure: Procedure, database: &Database) -> Result<Self, EngineError> {
+        let verified = verify(procedure, database)?;
+        let access = access_set(&verified);
+        let tables: Vec<Arc<Table>> = verified.tables().iter().map(|table| database.table(table.id).clone()).collect();
+        let fragments = fragments(&verified, &access);
+        let layout = verified.procedure().layout();
+        let block_bytes = layout.block_bytes as usize;
+        let recipe = match &access {
+            AccessSet::Straight(straight) => {
+                Some(Recipe::new(straight, &tables, block_bytes.next_multiple_of(LINE), !fragments.is_empty()))
+            }
+            _ => None,
+        };
+        Ok(Self {
+            program: Program::new(&verified),
+            recipe,
+            tables,
+            table_modes: table_modes(&verified),
+            at_once: at_once(&verified),
+            traits: traits(&verified, &access, !fragments.is_empty()),
+            block_bytes,
+            results: (layout.results_start as usize, (layout.results_end - layout.results_start) as usize),
+            cover: if matches!(access, AccessSet::Dependent(_)) { cover(&verified) } else { None },
+            live: live(&verified),
+            steady: AtomicBool::new(false),
+            verified,
+            access,
+            fragments,
+        })
+    }
+
     /// [`Self::recipe`], by reference.
     #[inline(always)]
     #[must_use]
@@ -156,40 +191,33 @@ impl Registry {
     /// Verifies `procedure` against the tables of `database` and takes it in.
     ///
     /// # Errors
-    /// What the verifier refuses, or a name that is taken; then nothing has changed.
+    /// What the verifier refuses, or what [`Self::add`] does; then nothing has changed.
     pub fn register(&mut self, procedure: Procedure, database: &Database) -> Result<u32, EngineError> {
-        if self.ids.contains_key(&procedure.name) {
-            return Err(EngineError::DuplicateProcedure(procedure.name));
+        self.add(Registered::of(procedure, database)?)
+    }
+
+    /// Takes a verified procedure in and returns its id.
+    ///
+    /// # Errors
+    /// When its name is taken, or there are as many as there may be; then nothing has changed.
+    pub fn add(&mut self, registered: Registered) -> Result<u32, EngineError> {
+        let procedure = registered.verified.procedure();
+        let name = procedure.name.clone();
+        if self.ids.contains_key(&name) {
+            return Err(EngineError::DuplicateProcedure(name));
         }
         if self.procedures.len() >= MAX_PROCEDURES {
-            return Err(EngineError::TooManyProcedures(procedure.name));
+            return Err(EngineError::TooManyProcedures(name));
         }
-        let name = procedure.name.clone();
-        let verified = verify(procedure, database)?;
-        let access = access_set(&verified);
-        let cover = if matches!(access, AccessSet::Dependent(_)) { cover(&verified) } else { None };
-        let tables: Vec<Arc<Table>> = verified.tables().iter().map(|table| database.table(table.id).clone()).collect();
-        let fragments = fragments(&verified, &access);
-        let layout = verified.procedure().layout();
-        let block_bytes = layout.block_bytes as usize;
-        let recipe = match &access {
-            AccessSet::Straight(straight) => {
-                Some(Recipe::new(straight, &tables, block_bytes.next_multiple_of(LINE), !fragments.is_empty()))
+        let tables = registered.verified.tables();
+        for slot in registered.cover.iter().flat_map(Slice::spans) {
+            mark(&mut self.covered, tables[usize::from(slot)].id);
+        }
+        for instruction in procedure.code.iter().filter(|i| i.opcode.is_db()) {
+            let (table, operation) = (tables[usize::from(instruction.d)].id, Operation::of(instruction.opcode));
+            if operation == Operation::Scan {
+                mark(&mut self.scanned, table);
             }
-            _ => None,
-        };
-        let traits = traits(&verified, &access, !fragments.is_empty());
-        let results = (layout.results_start as usize, (layout.results_end - layout.results_start) as usize);
-        for instruction in verified.procedure().code.iter().filter(|i| i.opcode == Opcode::Scan) {
-            mark(&mut self.scanned, verified.tables()[usize::from(instruction.d)].id);
-        }
-        for slot in cover.iter().flat_map(Slice::spans) {
-            mark(&mut self.covered, verified.tables()[usize::from(slot)].id);
-        }
-        let live = live(&verified);
-        for instruction in verified.procedure().code.iter().filter(|i| i.opcode.is_db()) {
-            let (table, operation) =
-                (verified.tables()[usize::from(instruction.d)].id, Operation::of(instruction.opcode));
             if operation.writes() {
                 mark(&mut self.written, table);
             }
@@ -197,25 +225,6 @@ impl Registry {
                 mark(&mut self.changing, table);
             }
         }
-        let program = Program::new(&verified);
-        let table_modes = table_modes(&verified);
-        let at_once = at_once(&verified);
-        let registered = Registered {
-            verified,
-            access,
-            cover,
-            live,
-            program,
-            fragments,
-            recipe,
-            tables,
-            table_modes,
-            at_once,
-            traits,
-            steady: AtomicBool::new(false),
-            block_bytes,
-            results,
-        };
         let id = self.procedures.len() as u32;
         self.procedures.push(Arc::new(registered));
         for procedure in &self.procedures {

@@ -32,7 +32,7 @@ use lockwork_engine::{
 use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
-use lockwork_storage::{Database, StorageError};
+use lockwork_storage::Database;
 
 use crate::appetite::Appetite;
 use crate::heap::Heap;
@@ -189,7 +189,7 @@ impl Core {
         let running = running.as_mut().expect("a batch is in flight");
         match running.land(session, flight) {
             Ok((batch, mut report)) => {
-                report.tally.add(&tally(&batch));
+                report.tally.add(&Tally::of(&batch));
                 Completed { batch, report }
             }
             Err(unfinished) => {
@@ -200,25 +200,12 @@ impl Core {
     }
 }
 
-/// What became of the blocks of a batch.
-fn tally(batch: &Batch) -> Tally {
-    let mut tally = Tally::default();
-    for block in batch.blocks() {
-        match block.status() {
-            Some(Status::Committed) => tally.committed += 1,
-            Some(Status::Aborted) => *tally.aborted.entry(block.abort_code()).or_default() += 1,
-            _ => *tally.failed.entry(block.abort_code()).or_default() += 1,
-        }
-    }
-    tally
-}
-
 /// A batch of which nothing is acknowledged.
 fn lose(mut batch: Batch) -> Completed {
     for index in 0..batch.len() {
         batch.block_mut(index).set_outcome(Status::Failed, abort::DEVICE_LOST);
     }
-    let report = BatchReport { tally: tally(&batch), ..BatchReport::default() };
+    let report = BatchReport { tally: Tally::of(&batch), ..BatchReport::default() };
     Completed { batch, report }
 }
 
@@ -412,12 +399,9 @@ impl Engine for OpenclEngine {
         let mut core = self.idle()?;
         core.change()?;
         let core = &mut *core;
-        // Tried on a registry of its own first, so that a refusal leaves nothing behind.
-        let mut trial = Registry::default();
-        let name = procedure.name.clone();
-        trial.register(procedure.clone(), &core.database)?;
-        let registered = trial.get(0).expect("it was registered just now");
-        let bytes = Bounds::of(registered).bytes();
+        let registered = Registered::of(procedure, &core.database)?;
+        let name = &registered.verified.procedure().name;
+        let bytes = Bounds::of(&registered).bytes();
         if bytes > MOST_PRIVATE_BYTES {
             return Err(EngineError::BackEnd(format!(
                 "procedure '{name}' may need {bytes} bytes to keep old values, inserted rows and locks, and an OpenCL \
@@ -432,7 +416,7 @@ impl Engine for OpenclEngine {
                  shorten their loops"
             )));
         }
-        core.registry.register(procedure, &core.database)
+        core.registry.add(registered)
     }
 
     fn procedure(&self, id: u32) -> Option<Arc<Registered>> {
@@ -492,11 +476,7 @@ impl Engine for OpenclEngine {
     fn load(&mut self, table: &str, image: &[u8]) -> Result<(), EngineError> {
         let mut core = self.idle()?;
         core.change()?;
-        let Some(id) = core.database.table_id(table) else {
-            return Err(StorageError::unknown_table(table, &core.database).into());
-        };
-        core.database.table(id).load(image)?;
-        Ok(())
+        Ok(core.database.load(table, image)?)
     }
 }
 

@@ -1,9 +1,5 @@
 //! What storage refuses.
 
-use lockwork_procedure::schema::Catalog;
-
-use crate::database::Database;
-
 /// What storage refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -59,14 +55,4 @@ pub enum StorageError {
         /// The tables there are, in words.
         known: String,
     },
-}
-
-impl StorageError {
-    /// There is no table `name`; the message lists those of `database`.
-    #[must_use]
-    pub fn unknown_table(name: &str, database: &Database) -> Self {
-        let names = database.table_names();
-        let known = if names.is_empty() { "there are none".into() } else { format!("there are: {}", names.join(", ")) };
-        Self::UnknownTable { table: name.to_string(), known }
-    }
 }
