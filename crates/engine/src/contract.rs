@@ -413,6 +413,12 @@ impl EngineKind {
         }
     }
 
+    /// Whether it runs on a device, where tables are copied to.
+    #[must_use]
+    pub const fn runs_on_device(self) -> bool {
+        matches!(self, Self::OpenclDeterministic | Self::OpenclTwoPhase)
+    }
+
     /// All names, for an error that says what would be right.
     #[must_use]
     pub fn names() -> String {

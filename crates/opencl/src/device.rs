@@ -138,7 +138,16 @@ pub fn find(wanted: &str) -> Result<DeviceInfo, EngineError> {
     }
 }
 
-/// The handle and description of device `number`; without a number the first GPU, else accelerator, else CPU.
+/// The device that engines with `Options::device` of `number` run on: without a number the first GPU, else accelerator,
+/// else CPU.
+///
+/// # Errors
+/// [`EngineError::BackEndAbsent`] when there is no device, or none of that number.
+pub fn chosen(number: Option<u16>) -> Result<DeviceInfo, EngineError> {
+    Ok(open(number)?.1)
+}
+
+/// The handle and description of the [chosen] device.
 pub(crate) fn open(number: Option<u16>) -> Result<(cl_device_id, DeviceInfo), EngineError> {
     let mut all = all()?;
     let position = match number {

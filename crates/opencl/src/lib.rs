@@ -20,6 +20,6 @@ mod running;
 mod session;
 mod translate;
 
-pub use device::{DeviceInfo, DeviceKind, REMEDY, devices, find};
+pub use device::{DeviceInfo, DeviceKind, REMEDY, chosen, devices, find};
 pub use engine::{create, create_failing};
 pub use limits::{CopyTimes, copies, random_lines};

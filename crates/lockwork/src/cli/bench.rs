@@ -195,7 +195,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         name => name.parse::<EngineKind>().map_err(Failure::usage),
     });
     let kinds: Vec<EngineKind> = kinds.collect::<Result<_, _>>()?;
-    let (make, mut plan, description) = workload(arguments, fixed, ycsb)?;
+    let (make, mut plan, description) = workload(arguments, &kinds, fixed, ycsb)?;
     plan.warmup = arguments.warmup;
     let settings = json!({
         "workload": arguments.workload, "effective": description, "threads": options.threads,
@@ -253,12 +253,10 @@ fn options(arguments: &Arguments, threads: Option<u32>) -> Result<Options, Failu
 
 /// What OpenCL engines run on, if there are any among `kinds`.
 fn opencl_device(kinds: &[EngineKind], number: Option<u16>) -> Option<String> {
-    if !kinds.iter().any(|kind| !EngineKind::CPU.contains(kind)) {
+    if !kinds.iter().any(|kind| kind.runs_on_device()) {
         return None;
     }
-    let devices = lockwork_opencl::devices().ok()?;
-    let wanted = |device: &&lockwork_opencl::DeviceInfo| number.is_none_or(|number| number == device.number);
-    let device = devices.iter().filter(wanted).min_by_key(|device| device.kind)?;
+    let device = lockwork_opencl::chosen(number).ok()?;
     Some(format!("{} '{}', {}", device.kind.name(), device.name, device.version))
 }
 
@@ -271,6 +269,7 @@ pub(super) fn device(arguments: &Arguments) -> Result<Option<u16>, Failure> {
 /// The workload that was asked for: how to make it afresh for every engine, its plan, and its effective parameters.
 fn workload(
     arguments: &Arguments,
+    kinds: &[EngineKind],
     fixed: Option<Make>,
     ycsb: Option<YcsbRun>,
 ) -> Result<(Make, Plan, String), Failure> {
@@ -310,7 +309,7 @@ fn workload(
     let schemas = first.schemas();
     let tables = schemas.iter().enumerate();
     // OpenCL engines keep tables on the host and on the device, whose memory may be the host's.
-    let copies = 1 + u128::from(arguments.engine.iter().any(|name| name.starts_with("opencl")));
+    let copies = 1 + u128::from(kinds.iter().any(|kind| kind.runs_on_device()));
     let rows = tables.map(|(number, schema)| {
         let grown = (transactions as f64 * first.growth(number)) as u64;
         copies * table_bytes(schema, first.row_count(number).saturating_add(grown))

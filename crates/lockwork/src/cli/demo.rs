@@ -56,14 +56,11 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
         Ok(Box::new(Ycsb::new(config).map_err(Failure::usage)?))
     };
     let mut kinds = EngineKind::CPU.to_vec();
-    match lockwork_opencl::devices() {
-        Ok(devices) => {
+    match lockwork_opencl::chosen(None) {
+        Ok(device) => {
             kinds.extend([EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase]);
-            let best = devices.iter().min_by_key(|device| device.kind);
-            print(&best.map_or_else(String::new, |device| {
-                let (kind, name) = (device.kind.name(), &device.name);
-                format!("OpenCL device: {kind} '{name}' ({} found)\n", devices.len())
-            }))?;
+            let found = lockwork_opencl::devices()?.len();
+            print(&format!("OpenCL device: {} '{}' ({found} found)\n", device.kind.name(), device.name))?;
         }
         Err(absent) => print(&format!("Without the OpenCL engines: {absent}\n"))?,
     }

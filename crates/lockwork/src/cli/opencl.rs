@@ -265,11 +265,7 @@ fn device_of(run: &Run) -> Result<&DeviceRun, Failure> {
 
 /// Everything, one figure after the other.
 pub(super) fn bench_opencl(arguments: &Arguments) -> Outcome {
-    let number = device(arguments)?;
-    let devices = lockwork_opencl::devices()?;
-    let best = devices.iter().min_by_key(|device| device.kind);
-    let used = number.map_or(best, |number| devices.iter().find(|device| device.number == number));
-    let used = used.ok_or_else(|| Failure::BackEnd("there is no OpenCL device".into()))?;
+    let used = lockwork_opencl::chosen(device(arguments)?)?;
     let records = arguments.records.unwrap_or(1_000_000);
     if !(1_000..=100_000_000).contains(&records) {
         return Err(Failure::usage(format!("--records is {records}; 1000 to 100000000 are possible")));
