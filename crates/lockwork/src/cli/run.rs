@@ -131,13 +131,13 @@ pub(super) fn prepare(
         let rows = workload.row_count(number);
         check_rows(schema, rows)?;
         let grown = (transactions as f64 * workload.growth(number)) as usize;
-        engine.create_table(schema.clone(), rows as usize + grown).map_err(Failure::usage)?;
+        engine.create_table(schema.clone(), rows as usize + grown)?;
         for row in 0..rows {
             if row % 100_000 == 0 {
                 progress(&format!("loading {} {row} of {rows}", schema.name()));
             }
             workload.row_image(number, row, &mut image);
-            engine.load(schema.name(), &image).map_err(Failure::usage)?;
+            engine.load(schema.name(), &image)?;
         }
     }
     register(&mut *engine, workload, &schemas)?;
@@ -147,7 +147,7 @@ pub(super) fn prepare(
 fn register(engine: &mut dyn Engine, workload: &mut dyn Workload, schemas: &[TableSchema]) -> Result<(), Failure> {
     for (_, source) in workload.sources() {
         let assembled = assemble(&source, schemas).map_err(Failure::usage)?;
-        engine.register(assembled.procedure).map_err(Failure::usage)?;
+        engine.register(assembled.procedure)?;
     }
     let mut lookup = |name: &str| {
         let id = engine.procedure_id(name)?;
@@ -275,7 +275,7 @@ pub(super) fn run(
     let mut engine = prepare(kind, options, &mut *workload, plan.transactions, progress)?;
     let resident = bytes_resident().unwrap_or(0).saturating_sub(before);
     let mut memory = lockwork_storage::TableMemory::default();
-    engine.with_database(&mut |database| memory = database.memory()).map_err(Failure::usage)?;
+    engine.with_database(&mut |database| memory = database.memory())?;
     progress("making calls");
     let mut input = Input::new(&*engine, &mut *workload, plan)?;
     engine.start()?;
@@ -346,7 +346,7 @@ pub(super) fn run(
         device: device_run(&passes),
         verified,
         verification,
-        digest: engine.digest().map_err(Failure::usage)?.to_string(),
+        digest: engine.digest()?.to_string(),
     })
 }
 
