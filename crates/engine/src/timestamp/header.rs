@@ -149,8 +149,8 @@ impl Header {
     /// The time that a transaction must be above to read the row, or to write it; `None` while another one is at it.
     #[inline(always)]
     pub(super) fn above(self, write: bool) -> Option<u64> {
-        let free = !self.is_dirty() && !(write && self.pins() > 0);
-        free.then_some(if write { self.read_time() } else { self.write_time() })
+        let taken = self.is_dirty() || write && self.pins() > 0;
+        (!taken).then_some(if write { self.read_time() } else { self.write_time() })
     }
 
     /// Notes that a transaction of this time has looked at the row.

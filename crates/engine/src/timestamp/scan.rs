@@ -47,7 +47,6 @@ pub(super) struct Scan {
     /// The CP register that waits for it.
     cp: u8,
     /// Jobs that are not answered, with their workers. Boxes stay where they are.
-    #[expect(clippy::vec_box, reason = "messages keep the addresses")]
     jobs: Vec<(usize, Box<Job>)>,
     /// Rows that others have pinned for it, by address, with their workers.
     pinned: Vec<(RowPtr, usize)>,
