@@ -9,6 +9,7 @@
 //! | `serial` | none: one transaction after the other | batch order | [`serial`]; the oracle of all others |
 //! | `two-phase` | strict two-phase locking on words in the rows | commit stamps | [`two_phase`] |
 //! | `optimistic` | validation of what was read at commit, writes in private copies (Silo) | commit stamps | [`optimistic`] |
+//! | `timestamp` | timestamp ordering by the owners of partitions, who exchange messages (BionicDB) | times | [`timestamp`] |
 //! | `deterministic-queue` | ordered lock queues, one scheduler (Calvin, HOBBES 3.2.1) | batch order | [`deterministic_queue`] |
 //! | `deterministic` | batches planned in parallel by key range | batch order | [`deterministic`] |
 //!
