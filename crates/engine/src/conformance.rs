@@ -82,6 +82,22 @@ pub const PROCEDURES: &[&str] = &[
      copy r1[accounts.colour + r3], [colour], 8\ncopy [seen], r2[accounts.colour + r3], 8\ncommit",
 ];
 
+/// The table of [`PROCEDURES`].
+///
+/// # Panics
+/// Never.
+#[must_use]
+pub fn accounts(ordered: bool) -> TableSchema {
+    let columns = [
+        ("id", ColumnType::I64),
+        ("balance", ColumnType::I64),
+        ("next", ColumnType::I64),
+        ("colour", ColumnType::Bytes(16)),
+    ];
+    let schema = TableSchema::new("accounts", &columns, 1, ordered).expect("a sound schema");
+    schema.partition_by_hash("id").expect("the key is a column")
+}
+
 /// Keys are below this; even ones exist at first.
 pub const ROWS: u64 = 24;
 
@@ -95,13 +111,7 @@ pub type Make<'a> = &'a dyn Fn() -> Result<Box<dyn Engine>, EngineError>;
 #[must_use]
 pub fn prepared(make: Make<'_>, ordered: bool) -> Box<dyn Engine> {
     let mut engine = make().unwrap();
-    let columns = [
-        ("id", ColumnType::I64),
-        ("balance", ColumnType::I64),
-        ("next", ColumnType::I64),
-        ("colour", ColumnType::Bytes(16)),
-    ];
-    let schema = TableSchema::new("accounts", &columns, 1, ordered).unwrap().partition_by_hash("id").unwrap();
+    let schema = accounts(ordered);
     let catalog = [schema.clone()];
     engine.create_table(schema, 4).unwrap();
     for source in PROCEDURES {

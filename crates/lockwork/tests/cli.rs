@@ -1,19 +1,14 @@
 //! The command as its users meet it: results in the promised form, mistakes named and refused with exit code 2.
 
+#[path = "common/command.rs"]
+mod command;
+
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use command::{lockwork, run};
 use serde_json::Value;
-
-fn lockwork(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_lockwork")).args(arguments).output().expect("the command starts")
-}
-
-/// A command line in one text; no argument of these tests holds a space.
-fn run(line: &str) -> Output {
-    lockwork(&line.split_whitespace().collect::<Vec<_>>())
-}
 
 fn json(line: &str) -> Value {
     let output = run(line);
@@ -278,7 +273,7 @@ fn mistakes_are_named_and_refused() {
 #[test]
 fn an_empty_property_is_refused() {
     for workload in ["ycsb", "ycsb-a"] {
-        let output = lockwork(&["bench", workload, "-P", ""]);
+        let output = lockwork(&[], &["bench", workload, "-P", ""]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && error.contains("-P is empty"), "{error}");
     }
@@ -290,15 +285,15 @@ fn a_procedure_goes_to_bytes_and_back() {
     let path = |name: &str| folder.join(name).to_str().unwrap().to_string();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/transfer.lw");
     let (first, text, second) = (path("first.bin"), path("text.lw"), path("second.bin"));
-    assert!(lockwork(&["procedure", "assemble", "-o", &first, source]).status.success());
-    let disassembled = lockwork(&["procedure", "disassemble", &first]);
+    assert!(lockwork(&[], &["procedure", "assemble", "-o", &first, source]).status.success());
+    let disassembled = lockwork(&[], &["procedure", "disassemble", &first]);
     assert!(disassembled.status.success(), "{}", String::from_utf8_lossy(&disassembled.stderr));
     std::fs::write(&text, &disassembled.stdout).unwrap();
-    let again = lockwork(&["procedure", "assemble", "-o", &second, &text]);
+    let again = lockwork(&[], &["procedure", "assemble", "-o", &second, &text]);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     assert_eq!(std::fs::read(&first).unwrap(), std::fs::read(&second).unwrap());
     assert!(String::from_utf8_lossy(&again.stderr).contains("not verified, because the columns of table 'accounts'"));
-    let checked = lockwork(&["procedure", "check", source]);
+    let checked = lockwork(&[], &["procedure", "check", source]);
     assert!(String::from_utf8_lossy(&checked.stdout).contains("straight"), "{checked:?}");
 }
 

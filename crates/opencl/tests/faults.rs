@@ -2,7 +2,7 @@
 //!
 //! Needs an OpenCL device (`make test` installs PoCL).
 
-use lockwork_engine::conformance::{PROCEDURES, Random, fill};
+use lockwork_engine::conformance::{PROCEDURES, Random, accounts, fill};
 use lockwork_engine::{Engine, EngineError, EngineKind, Options};
 use lockwork_opencl::{create, create_failing, find};
 use lockwork_procedure::assembly::assemble;
@@ -12,22 +12,12 @@ use lockwork_procedure::schema::{ColumnType, TableSchema};
 
 const KINDS: [EngineKind; 2] = [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase];
 
-fn schema() -> TableSchema {
-    let columns = [
-        ("id", ColumnType::I64),
-        ("balance", ColumnType::I64),
-        ("next", ColumnType::I64),
-        ("colour", ColumnType::Bytes(16)),
-    ];
-    TableSchema::new("accounts", &columns, 1, false).unwrap()
-}
-
 /// Deposits and inserts into 40 accounts, in three batches that are all submitted before the first is completed.
 /// Returns what the engine said of each batch, or the first error; `submitted` counts the batches that it took.
 fn run(engine: &mut dyn Engine, submitted: &mut usize) -> Result<Vec<(usize, usize)>, EngineError> {
-    engine.create_table(schema(), 4)?;
+    engine.create_table(accounts(false), 4)?;
     for source in [PROCEDURES[1], PROCEDURES[6]] {
-        engine.register(assemble(source, [schema()].as_slice()).unwrap().procedure)?;
+        engine.register(assemble(source, [accounts(false)].as_slice()).unwrap().procedure)?;
     }
     for id in 0..40_i64 {
         engine.load("accounts", &[&id.to_le_bytes()[..], &[0; 32]].concat())?;
@@ -87,8 +77,8 @@ fn a_batch_is_lost_whole_or_not_at_all() {
         let mut seen = 0;
         for call in 1..120 {
             let Ok(mut engine) = create_failing(kind, Options::default(), call) else { continue };
-            engine.create_table(schema(), 64).unwrap();
-            engine.register(assemble(PROCEDURES[6], [schema()].as_slice()).unwrap().procedure).unwrap();
+            engine.create_table(accounts(false), 64).unwrap();
+            engine.register(assemble(PROCEDURES[6], [accounts(false)].as_slice()).unwrap().procedure).unwrap();
             let mut counts = Vec::new();
             for seed in 0..3 {
                 let batch = fill(&*engine, &mut Random(seed), &["open"], 40);
@@ -109,11 +99,11 @@ fn a_batch_is_lost_whole_or_not_at_all() {
 #[test]
 fn a_procedure_that_needs_too_much_private_memory_is_refused_with_the_numbers() {
     let mut engine = create(KINDS[0], Options::default()).unwrap();
-    engine.create_table(schema(), 4).unwrap();
+    engine.create_table(accounts(false), 4).unwrap();
     let source = "procedure wild\ntable accounts\nparam id: i64\nparam other: i64
          mov r1, 0\nagain:\nupdate c0, accounts, [id]\nret r2, c0\nstorer r1, r2[accounts.balance]
          add r1, r1, 1\ncmp r1, 5000\nbl again\nsearch c1, accounts, [other]\nret c1\ncommit";
-    let procedure = assemble(source, [schema()].as_slice()).unwrap().procedure;
+    let procedure = assemble(source, [accounts(false)].as_slice()).unwrap().procedure;
     let refused = engine.register(procedure).unwrap_err().to_string();
     assert!(refused.contains("'wild' may need") && refused.contains("16384"), "{refused}");
     assert_eq!(engine.procedure_id("wild"), None);
@@ -122,11 +112,11 @@ fn a_procedure_that_needs_too_much_private_memory_is_refused_with_the_numbers() 
 #[test]
 fn tables_beyond_the_memory_of_the_device_are_refused_with_the_numbers() {
     let mut engine = create(KINDS[0], Options::default()).unwrap();
-    engine.create_table(schema(), 4).unwrap();
+    engine.create_table(accounts(false), 4).unwrap();
     // Announced, not loaded: the host's memory is touched when rows come.
     let wide = [("id", ColumnType::I64), ("bytes", ColumnType::Bytes(65_000))];
     engine.create_table(TableSchema::new("wide", &wide, 1, false).unwrap(), 140_000).unwrap();
-    engine.register(assemble(PROCEDURES[1], [schema()].as_slice()).unwrap().procedure).unwrap();
+    engine.register(assemble(PROCEDURES[1], [accounts(false)].as_slice()).unwrap().procedure).unwrap();
     let batch = fill(&*engine, &mut Random(1), &["deposit"], 3);
     let refused = engine.submit(batch).unwrap_err();
     assert_eq!(refused.batch.len(), 3, "the batch comes back");

@@ -2,7 +2,7 @@
 //!
 //! Needs an OpenCL device (`make test` installs PoCL).
 
-use lockwork_engine::conformance::{PROCEDURES, Random, fill};
+use lockwork_engine::conformance::{PROCEDURES, Random, accounts, fill};
 use lockwork_engine::{Completed, Engine, EngineKind, Options, create as create_cpu};
 use lockwork_opencl::{create, create_failing};
 use lockwork_procedure::assembly::assemble;
@@ -14,16 +14,6 @@ use lockwork_procedure::schema::{ColumnType, TableSchema};
 
 const KINDS: [EngineKind; 2] = [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase];
 const ALL: [EngineKind; 3] = [EngineKind::Serial, KINDS[0], KINDS[1]];
-
-fn accounts() -> TableSchema {
-    let columns = [
-        ("id", ColumnType::I64),
-        ("balance", ColumnType::I64),
-        ("next", ColumnType::I64),
-        ("colour", ColumnType::Bytes(16)),
-    ];
-    TableSchema::new("accounts", &columns, 1, false).unwrap()
-}
 
 fn account(id: i64) -> Vec<u8> {
     [&id.to_le_bytes()[..], &[0; 32]].concat()
@@ -104,7 +94,7 @@ fn a_row_is_read_with_one_width_after_it_was_written_with_another() {
 
 #[test]
 fn a_block_is_read_with_one_width_after_it_was_written_with_another() {
-    let schema = accounts();
+    let schema = accounts(false);
     let source =
         "procedure pick\ntable accounts\nparam value: i64\nparam at: u8\nresult after: i64\nresult pair: i32[2]
          load r1, [at]\ncheck r1, 2\nmul r2, r1, 4\nload r3, [value]\ncopy [after], [pair], 8\nstore r3, [pair + r2]
@@ -150,7 +140,7 @@ fn the_old_bytes_of_a_long_copy_are_kept_or_the_procedure_is_refused() {
 
 #[test]
 fn many_procedures_that_keep_much_fit_together_or_are_refused() {
-    let schema = accounts();
+    let schema = accounts(false);
     for kind in KINDS {
         let mut engine = engine(kind, &schema);
         let mut refused = None;
@@ -176,7 +166,7 @@ fn many_procedures_that_keep_much_fit_together_or_are_refused() {
 
 #[test]
 fn conflicts_after_an_insert_use_up_no_rows() {
-    let schema = accounts();
+    let schema = accounts(false);
     let mut engine = engine(KINDS[1], &schema);
     let source = "procedure both\ntable accounts\nparam id: i64\nparam hot: i64
          insert c0, accounts, [id]\nret r1, c0\nupdate c1, accounts, [hot]\nret r2, c1
@@ -192,7 +182,7 @@ fn conflicts_after_an_insert_use_up_no_rows() {
 
 #[test]
 fn a_bound_that_does_not_fit_is_no_lost_device() {
-    let schema = accounts();
+    let schema = accounts(false);
     let source = "procedure many\ntable accounts\nparam id: i64\nparam count: i64\nscratch key: i64
          load r1, [id]\nload r3, [count]\nmov r2, 0\nagain:\ncmp r2, r3\nbge skip\nadd r4, r1, r2\nstore r4, [key]
          insert c0, accounts, [key]\nret r5, c0\nskip:\nadd r2, r2, 1\ncmp r2, 500\nbl again\ncommit";
@@ -212,10 +202,10 @@ fn nothing_behind_a_lost_batch_is_acknowledged() {
         let mut seen = 0;
         for call in 1..80 {
             let Ok(mut engine) = create_failing(kind, Options::default(), call) else { continue };
-            if engine.create_table(accounts(), 1000).is_err() {
+            if engine.create_table(accounts(false), 1000).is_err() {
                 continue;
             }
-            register(&mut *engine, &accounts(), PROCEDURES[6]);
+            register(&mut *engine, &accounts(false), PROCEDURES[6]);
             let batches: Vec<_> = (0..3).map(|seed| fill(&*engine, &mut Random(seed), &["open"], 40)).collect();
             let taken = batches.into_iter().map_while(|batch| engine.submit(batch).ok()).count();
             let mut lost = Vec::new();
