@@ -1,7 +1,7 @@
 //! A batch in the hands of a team: where its blocks lie, and which of them can be executed.
 //!
-//! Several workers write different blocks of one batch at the same time, which no reference to the batch allows; so here
-//! it is an address and a stride, which every worker has a copy of.
+//! Several workers write different blocks of one batch at the same time, which no reference to the batch allows; so
+//! here it is an address and a stride, of which every worker has a copy.
 //!
 //! Invariant: at any time a block is one worker's, by the plan of the engine; what needs that is unsafe.
 
