@@ -208,6 +208,11 @@ fn mistakes_are_named_and_refused() {
         ("bench ycsb-a --remote 1.5 --partitions 2", "--remote is 1.5; 0 to 1 is possible"),
         ("bench ycsb-a --remote nan --partitions 2", "--remote is NaN; 0 to 1 is possible"),
         ("bench ycsb-a --remote 0.5 --threads 1", "--remote is 0.5; with one partition nothing is remote"),
+        ("bench ycsb-a --remote 0.5 --partitions 2", "--remote is 0.5; a transaction of one operation is at home"),
+        (
+            "bench ycsb-a --remote 0.8 --ops 4 --partitions 2",
+            "--remote is 0.8; the first of 4 operations is at home: 0 to 0.7500",
+        ),
         ("bench ycsb-a --remote 0.5 --partitions 0", "--partitions is 0; 1 to 65536 is possible"),
         ("bench ycsb-a --remote 0.5 --records 100 --partitions 101", "--partitions is 101; 1 to 100 is possible"),
         ("bench ycsb-a --partitions 2", "--partitions means something with --remote"),

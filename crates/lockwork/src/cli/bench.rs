@@ -15,7 +15,7 @@ use super::progress::Live;
 use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
 use super::workloads::{Make, NAMES, named};
-use super::{Failure, Outcome, alone, opencl, print};
+use super::{Failure, Outcome, alone, figures, opencl, print};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
 const PASS_BYTES: usize = 512 << 20;
@@ -64,16 +64,17 @@ enum Source {
     Recycled,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 // Without it the whole would count as an argument that was given.
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone),
-    /// locks, memory, copy, opencl
+    /// locks, memory, copy; opencl, bionicdb (figures of papers), engines (all of them beside each other)
     pub(super) workload: String,
-    /// Engines, with commas: serial, two-phase, optimistic, deterministic-queue, deterministic, opencl-deterministic,
-    /// opencl-two-phase
-    #[arg(long, value_delimiter = ',', default_value = "two-phase,deterministic-queue,deterministic")]
+    /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
+    /// opencl-deterministic, opencl-two-phase [default: two-phase,deterministic-queue,deterministic; for engines all
+    /// that run on the CPU]
+    #[arg(long, value_delimiter = ',')]
     engine: Vec<String>,
     /// Sizes of a paper
     #[arg(long, value_enum, default_value = "hobbes")]
@@ -93,8 +94,8 @@ pub(super) struct Arguments {
     #[arg(long)]
     pub(super) hot: Option<f64>,
     /// For tpcc: share of payments and of order lines that are remote [default: 0.15 and 0.01]; for tpcc-np: share of
-    /// payments and of orders that are [default: 0.15 and 0.01]; for ycsb: share of accesses outside the transaction's
-    /// home partition [default: all accesses go to the whole table]
+    /// payments and of orders that are [default: 0.15 and 0.01]; for ycsb: share of accesses outside the partition of the
+    /// transaction's first one, 0 to (n - 1) / n for n operations [default: all accesses go to the whole table]
     #[arg(long)]
     pub(super) remote: Option<f64>,
     /// For ycsb with --remote: partitions that keys are chosen in [default: one a thread]
@@ -137,6 +138,12 @@ pub(super) struct Arguments {
     /// Passes before measuring
     #[arg(long, default_value_t = 1)]
     warmup: usize,
+    /// For bionicdb and engines: rounds of measuring after one that warms up; figures are their medians
+    #[arg(long, default_value_t = 3)]
+    pub(super) passes: usize,
+    /// For bionicdb and engines: a tenth of the rows, and one short round
+    #[arg(long)]
+    pub(super) quick: bool,
     /// Everything random follows from it [default: 1]
     #[arg(long)]
     seed: Option<u64>,
@@ -162,7 +169,8 @@ pub(super) struct Arguments {
     /// How results are printed
     #[arg(long, value_enum, default_value = "text")]
     pub(super) output: Output,
-    /// A folder for result.json, result.csv and throughput.svg
+    /// A folder for result.json, result.csv and throughput.svg, or the charts of all figures [default: none;
+    /// out/NAME for opencl, bionicdb and engines]
     #[arg(long)]
     pub(super) out: Option<PathBuf>,
 }
@@ -184,17 +192,15 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "memory" => return alone::bench_memory(arguments),
         "copy" => return opencl::bench_copy(arguments),
         "opencl" => return opencl::bench_opencl(arguments),
+        "bionicdb" => return figures::bench_bionicdb(arguments),
+        "engines" => return figures::bench_engines(arguments),
         _ => {}
     }
     let fixed = named(arguments)?;
     let ycsb = if fixed.is_some() { None } else { Some(ycsb(arguments)?) };
     let options = options(arguments, ycsb.as_ref().and_then(|run| run.thread_count))?;
     let seed = ycsb.as_ref().map_or(arguments.seed(), |run| run.config.seed);
-    let kinds = arguments.engine.iter().map(|name| match name.as_str() {
-        "" => Err(empty_entry("--engine", "--engine serial,deterministic")),
-        name => name.parse::<EngineKind>().map_err(Failure::usage),
-    });
-    let kinds: Vec<EngineKind> = kinds.collect::<Result<_, _>>()?;
+    let kinds = kinds(arguments, &[EngineKind::TwoPhase, EngineKind::DeterministicQueue, EngineKind::Deterministic])?;
     let (make, mut plan, description) = workload(arguments, &kinds, fixed, ycsb)?;
     plan.warmup = arguments.warmup;
     let settings = json!({
@@ -222,6 +228,32 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         Some(run) => Err(Failure::Check(format!("{}: {}", run.engine, run.verification))),
         None => Ok(()),
     }
+}
+
+/// The engines that were asked for, or else these.
+pub(super) fn kinds(arguments: &Arguments, default: &[EngineKind]) -> Result<Vec<EngineKind>, Failure> {
+    if arguments.engine.is_empty() {
+        return Ok(default.to_vec());
+    }
+    let parse = |name: &String| match name.as_str() {
+        "" => Err(empty_entry("--engine", "--engine serial,deterministic")),
+        name => name.parse::<EngineKind>().map_err(Failure::usage),
+    };
+    arguments.engine.iter().map(parse).collect()
+}
+
+/// The options of engines where no property file has a say.
+pub(super) fn base_options(arguments: &Arguments) -> Result<Options, Failure> {
+    options(arguments, None)
+}
+
+/// Every way in which transactions can overlap, by name; other options as they were given.
+pub(super) fn interleavings(arguments: &Arguments) -> Result<Vec<(String, Options)>, Failure> {
+    let named = |&mode: &Mode| {
+        let name = mode.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string());
+        Ok((name, base_options(&Arguments { interleave: mode, ..arguments.clone() })?))
+    };
+    Mode::value_variants().iter().map(named).collect()
 }
 
 /// `threads` is what a property says.
@@ -336,7 +368,7 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         let (Some(letter @ 'a'..='f'), None) = (letter.clone().next(), letter.clone().nth(1)) else {
             return Err(Failure::usage(format!(
                 "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, \
-                 tpcc, tpcc-np, locks, memory, copy, opencl"
+                 tpcc, tpcc-np, locks, memory, copy, opencl, bionicdb, engines"
             )));
         };
         let config = match arguments.preset {

@@ -30,7 +30,7 @@ pub(super) fn bars(title: &str, unit: &str, values: &[(String, f64)]) -> String 
 /// Lines over equally spaced `labels`, one for each (name, values), from zero up, under a title; `unit` names the
 /// values.
 pub(super) fn lines(title: &str, unit: &str, labels: &[String], series: &[(String, Vec<f64>)]) -> String {
-    const COLOURS: [&str; 4] = ["#2a6fb0", "#c8553d", "#3a8f5c", "#8a5fb0"];
+    const COLOURS: [&str; 6] = ["#2a6fb0", "#c8553d", "#3a8f5c", "#8a5fb0", "#b08a2a", "#7a7a7a"];
     let most = series.iter().flat_map(|(_, values)| values).fold(f64::MIN_POSITIVE, |most, value| most.max(*value));
     let x = |at: usize| 90.0 + 620.0 * at as f64 / (labels.len().max(2) - 1) as f64;
     let y = |value: f64| 330.0 - value / most * 250.0;

@@ -31,6 +31,9 @@ const ENGINES: &[&str] = &[
 /// Options of YCSB; presets are for the workloads with a letter.
 const YCSB: &[&str] = &["theta", "ops", "fields", "read", "property", "remote", "partitions", "preset"];
 
+/// Options of figures that are measured in rounds.
+const FIGURES: &[&str] = &["threads", "records", "window", "passes", "quick", "plain_pages", "seed", "output", "out"];
+
 /// Options that mean something for a workload; `None` when there is no such workload.
 fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
     Some(match workload {
@@ -42,6 +45,8 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "memory" => [&["threads", "seed"], &["output", "out"]],
         "copy" => [&["device"], &["output", "out"]],
         "opencl" => [&["device", "records", "seed"], &["out"]],
+        "bionicdb" => [FIGURES, &[]],
+        "engines" => [FIGURES, &["engine", "device"]],
         "ycsb" => [ENGINES, &YCSB[..YCSB.len() - 1]],
         name if name.starts_with("ycsb-") => [ENGINES, YCSB],
         _ => return None,

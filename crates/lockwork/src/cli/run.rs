@@ -144,10 +144,17 @@ pub(super) fn prepare(
     Ok(engine)
 }
 
-fn register(engine: &mut dyn Engine, workload: &mut dyn Workload, schemas: &[TableSchema]) -> Result<(), Failure> {
-    for (_, source) in workload.sources() {
-        let assembled = assemble(&source, schemas).map_err(Failure::usage)?;
-        engine.register(assembled.procedure)?;
+/// Registers the procedures of a workload, but for those that are there already, and tells it where they are.
+pub(super) fn register(
+    engine: &mut dyn Engine,
+    workload: &mut dyn Workload,
+    schemas: &[TableSchema],
+) -> Result<(), Failure> {
+    for (name, source) in workload.sources() {
+        if engine.procedure_id(&name).is_none() {
+            let assembled = assemble(&source, schemas).map_err(Failure::usage)?;
+            engine.register(assembled.procedure)?;
+        }
     }
     let mut lookup = |name: &str| {
         let id = engine.procedure_id(name)?;
@@ -381,7 +388,7 @@ fn device_run(passes: &[Pass]) -> Option<DeviceRun> {
 }
 
 /// Checks results of the last pass and contents of the database.
-fn verify(engine: &dyn Engine, workload: &mut dyn Workload, batches: &[Batch]) -> Result<String, String> {
+pub(super) fn verify(engine: &dyn Engine, workload: &mut dyn Workload, batches: &[Batch]) -> Result<String, String> {
     for batch in batches {
         workload.check_results(batch).map_err(|error| error.to_string())?;
     }

@@ -57,8 +57,12 @@ impl Calls {
 
     /// The next transaction.
     pub(super) fn draw(&mut self, config: &TpccConfig) -> Kind {
-        if config.mix == Mix::NewOrderPayment {
-            return if self.random.below(2) == 0 { Kind::NewOrder } else { Kind::Payment };
+        match config.mix {
+            Mix::NewOrder => return Kind::NewOrder,
+            Mix::Payment => return Kind::Payment,
+            Mix::NewOrderPayment if self.random.below(2) == 0 => return Kind::NewOrder,
+            Mix::NewOrderPayment => return Kind::Payment,
+            Mix::Standard => {}
         }
         let draw = self.random.below(100);
         let by_name = (45..92).contains(&draw) && self.random.unit() < config.by_name;

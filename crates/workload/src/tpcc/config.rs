@@ -11,6 +11,10 @@ pub enum Mix {
     /// NewOrder and Payment, half and half, customers by number: what BionicDB and many others run. Nothing is
     /// scanned, so no table is ordered and there are no indexes of customers by name and orders by customer.
     NewOrderPayment,
+    /// NewOrder alone, on the tables of [`Self::NewOrderPayment`].
+    NewOrder,
+    /// Payment alone, on the same tables.
+    Payment,
 }
 
 /// The parameters of TPC-C. Cardinalities below the specification's are for tests.
@@ -34,8 +38,7 @@ pub struct TpccConfig {
     pub remote_order: f64,
     /// Share of orders with an item that does not exist, which are rolled back, 0 to 1.
     pub rollback: f64,
-    /// Share of Payment and OrderStatus that name the customer by last name, 0 to 1; not with
-    /// [`Mix::NewOrderPayment`].
+    /// Share of Payment and OrderStatus that name the customer by last name, 0 to 1; only with [`Mix::Standard`].
     pub by_name: f64,
     /// Everything random follows from it.
     pub seed: u64,
@@ -78,7 +81,7 @@ impl TpccConfig {
         within("districts", u64::from(self.districts), 1, 10)?;
         within("customers", u64::from(self.customers), 10, 3000)?;
         within("items", u64::from(self.items), 100, 100_000)?;
-        let by_name = if self.mix == Mix::NewOrderPayment && self.by_name != 0.0 {
+        let by_name = if self.mix != Mix::Standard && self.by_name != 0.0 {
             return crate::refuse("by_name", self.by_name, "with NewOrder and Payment alone only 0 is possible");
         } else {
             self.by_name

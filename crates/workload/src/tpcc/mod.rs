@@ -37,7 +37,7 @@ use observed::Observed;
 use population::Population;
 use schema::table;
 
-/// The transactions, in the order of the procedures; the first two are those of [`Mix::NewOrderPayment`].
+/// The transactions, in the order of the procedures; the first two are all that other mixes than [`Mix::Standard`] have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 enum Kind {
@@ -66,7 +66,8 @@ impl Kind {
         let by_name = config.by_name;
         match (config.mix, self) {
             (Mix::NewOrderPayment, Self::NewOrder | Self::Payment) => 0.5,
-            (Mix::NewOrderPayment, _) => 0.0,
+            (Mix::NewOrder, Self::NewOrder) | (Mix::Payment, Self::Payment) => 1.0,
+            (Mix::NewOrderPayment | Mix::NewOrder | Mix::Payment, _) => 0.0,
             (_, Self::NewOrder) => 0.45,
             (_, Self::Payment) => 0.43 * (1.0 - by_name),
             (_, Self::PaymentByName) => 0.43 * by_name,
@@ -100,6 +101,8 @@ const fn name(mix: Mix) -> &'static str {
     match mix {
         Mix::Standard => "tpcc",
         Mix::NewOrderPayment => "tpcc-np",
+        Mix::NewOrder => "tpcc-new-order",
+        Mix::Payment => "tpcc-payment",
     }
 }
 

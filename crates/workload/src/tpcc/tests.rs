@@ -112,6 +112,18 @@ fn what_is_loaded_holds_and_each_broken_row_is_named() {
 }
 
 #[test]
+fn a_mix_of_one_transaction_calls_it_alone_and_describes_itself() {
+    for (mix, kind, name) in
+        [(Mix::NewOrder, Kind::NewOrder, "tpcc-new-order"), (Mix::Payment, Kind::Payment, "tpcc-payment")]
+    {
+        let mut tpcc = Tpcc::new(TpccConfig { mix, ..small(Mix::NewOrderPayment) }).unwrap();
+        testing::bind(&mut tpcc);
+        assert!(testing::filled(&mut tpcc, 100).blocks().all(|block| block.procedure() == kind as u32));
+        assert_eq!((tpcc.name().as_str(), tpcc.accesses()), (name, kind.cost().0 as u32));
+    }
+}
+
+#[test]
 fn orders_that_were_committed_are_expected() {
     let mut tpcc = Tpcc::new(small(Mix::NewOrderPayment)).unwrap();
     testing::bind(&mut tpcc);
@@ -135,6 +147,7 @@ fn impossible_options_are_refused_by_name() {
         ("remote_payment", TpccConfig { remote_payment: 1.1, ..good() }),
         ("rollback", TpccConfig { rollback: f64::NAN, ..good() }),
         ("by_name", TpccConfig { by_name: 0.5, ..small(Mix::NewOrderPayment) }),
+        ("by_name", TpccConfig { by_name: 0.5, mix: Mix::Payment, ..small(Mix::NewOrderPayment) }),
     ];
     for (option, config) in cases {
         let error = Tpcc::new(config).unwrap_err();

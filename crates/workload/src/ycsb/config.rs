@@ -87,9 +87,10 @@ pub struct YcsbConfig {
     pub write_all_fields: bool,
     /// Whether the table keeps its keys in order, which scans need.
     pub ordered: bool,
-    /// Partitions that keys are drawn from, each access's by itself. With 1 they are drawn from the whole table.
+    /// Partitions that keys are drawn from, each access's by itself. With 1 they are drawn from the whole table. The
+    /// first access of a transaction lies in its home partition.
     pub partitions: u32,
-    /// Share of accesses, 0 to 1, that lie outside the transaction's home partition.
+    /// Share of accesses that lie outside the transaction's home partition: 0 to (n - 1) / n for n operations.
     pub remote: f64,
     /// Everything random follows from it.
     pub seed: u64,
@@ -201,6 +202,18 @@ impl YcsbConfig {
         check_share("remote", self.remote)?;
         if self.remote > 0.0 && self.partitions == 1 {
             let expected = "with one partition nothing is remote: 0 is possible, or 2 and more partitions";
+            return refuse("remote", self.remote, expected);
+        }
+        let most = 1.0 - 1.0 / f64::from(self.operations);
+        if self.remote > most {
+            let operations = self.operations;
+            let expected = if operations == 1 {
+                "a transaction of one operation is at home where that is: 0 is possible, or more operations".to_string()
+            } else {
+                format!(
+                    "the first of {operations} operations is at home: 0 to {most:.4} is possible, or more operations"
+                )
+            };
             return refuse("remote", self.remote, expected);
         }
         check_theta(self.theta)?;

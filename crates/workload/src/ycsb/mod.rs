@@ -145,7 +145,7 @@ impl Ycsb {
         let value_bytes = self.config.field_bytes as usize;
         for (i, slot) in self.bound[place].slots.iter().enumerate() {
             let key = if slot.kind == Kind::Insert {
-                self.keys.insert(&mut self.random, home)
+                self.keys.insert(&mut self.random, home, i)
             } else {
                 self.keys.draw(&mut self.random, home, &keys[..i])
             };

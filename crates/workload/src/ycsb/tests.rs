@@ -305,6 +305,8 @@ fn impossible_options_are_refused_by_name() {
         ("remote", YcsbConfig { partitions: 2, remote: -0.1, ..a() }),
         ("remote", YcsbConfig { partitions: 2, remote: f64::NAN, ..a() }),
         ("remote", YcsbConfig { partitions: 1, remote: 0.5, ..a() }),
+        ("remote", YcsbConfig { partitions: 2, remote: 0.1, ..a() }),
+        ("remote", YcsbConfig { partitions: 2, remote: 0.751, operations: 4, ..a() }),
         ("theta", YcsbConfig { theta: 1.0, ..a() }),
         ("read", YcsbConfig { read: -1.0, ..a() }),
         ("read", YcsbConfig { read: 0.0, update: 0.0, ..a() }),

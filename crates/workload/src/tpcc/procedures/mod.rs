@@ -117,7 +117,7 @@ fn by(name: bool) -> [(&'static str, &'static str); 7] {
 /// The texts that a mix needs, in the order of [`super::Kind`].
 pub(super) fn sources(config: &TpccConfig) -> Vec<String> {
     match config.mix {
-        Mix::NewOrderPayment => vec![new_order::source(false), payment::source(false)],
+        Mix::NewOrderPayment | Mix::NewOrder | Mix::Payment => vec![new_order::source(false), payment::source(false)],
         Mix::Standard => vec![
             new_order::source(true),
             payment::source(false),

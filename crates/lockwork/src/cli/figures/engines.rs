@@ -1,0 +1,196 @@
+//! `lockwork bench engines`: all engines on all workloads, and on YCSB A against skew, remote accesses and accesses of
+//! a transaction.
+//!
+//! The three figures, and the single records of YCSB A, B and C, are measured on tables that every engine loads once.
+//! Transactions of figures have 16 accesses unless that is what changes: those of one access hardly ever conflict. The
+//! last point of the skew is a table of 64 rows, where every transaction conflicts with every other one.
+
+use lockwork_engine::{EngineKind, Options};
+use lockwork_workload::Workload;
+use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
+use lockwork_workload::tatp::{Tatp, TatpConfig};
+use lockwork_workload::tpcc::{Tpcc, TpccConfig};
+use lockwork_workload::transfer::{Transfer, TransferConfig};
+use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
+use serde_json::json;
+
+use super::super::bench::{Arguments, base_options, kinds};
+use super::super::progress::Live;
+use super::super::report::Environment;
+use super::super::run::check_rows;
+use super::super::{Failure, Outcome};
+use super::race::{Contestant, Make, Rates};
+use super::{Figure, Study, head, load};
+
+const SKEWS: [f64; 6] = [0.1, 0.3, 0.5, 0.7, 0.9, 0.99];
+const HOT_ROWS: u64 = 64;
+const REMOTE: [f64; 4] = [0.0, 0.25, 0.5, 0.75];
+const ACCESSES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Accesses of a transaction where they do not change.
+const SEVERAL: u32 = 16;
+/// Calls of a round: as many as fit in memory, or fewer where they insert rows.
+const MANY: usize = 1_000_000;
+const ORDERS: usize = 40_000;
+
+type Boxed = Result<Box<dyn Workload>, Failure>;
+
+struct Side<'a> {
+    study: Study<'a>,
+    options: Options,
+    kinds: Vec<EngineKind>,
+    records: u64,
+    seed: u64,
+}
+
+fn ycsb(config: YcsbConfig) -> Boxed {
+    Ok(Box::new(Ycsb::new(config).map_err(Failure::usage)?))
+}
+
+impl Side<'_> {
+    fn names(&self) -> Vec<&'static str> {
+        self.kinds.iter().map(|kind| kind.name()).collect()
+    }
+
+    fn config(&self, letter: char) -> Result<YcsbConfig, Failure> {
+        let preset = YcsbConfig::hobbes(letter).map_err(Failure::usage)?;
+        Ok(YcsbConfig { records: self.records, seed: self.seed, ..preset })
+    }
+
+    fn contestants(&self, calls: usize, make: &Make<'_>) -> Result<Vec<Contestant>, Failure> {
+        let side = |&kind: &EngineKind| (kind.name().to_string(), kind, self.options);
+        let sides: Vec<_> = self.kinds.iter().map(side).collect();
+        self.study.race(calls).contestants(&sides, make)
+    }
+
+    /// Workloads on every engine: for each workload, for each engine, its rates.
+    fn rates(&self, calls: usize, on: &mut [Contestant], makes: &[&Make<'_>]) -> Result<Vec<Vec<Rates>>, Failure> {
+        let mut entries = Vec::new();
+        for make in makes {
+            for contestant in 0..on.len() {
+                entries.push((contestant, make()?));
+            }
+        }
+        let rates = self.study.race(calls).run(on, entries)?;
+        Ok(rates.chunks(on.len()).map(<[Rates]>::to_vec).collect())
+    }
+
+    /// Puts the rates of (point, engine) into a figure, a series for each engine.
+    fn fill(&self, figure: &mut Figure, points: &[Vec<Rates>]) {
+        for (at, kind) in self.kinds.iter().enumerate() {
+            figure.add(kind.name(), points.iter().map(|engines| engines[at].clone()).collect());
+        }
+    }
+
+    /// One point after the other, each a YCSB A that differs in what `change` does.
+    fn points<T: Copy>(
+        &self,
+        on: &mut [Contestant],
+        axis: &[T],
+        change: impl Fn(&mut YcsbConfig, T),
+    ) -> Result<Vec<Vec<Rates>>, Failure> {
+        let mut points = Vec::new();
+        for &value in axis {
+            let mut config = YcsbConfig { operations: SEVERAL, ..self.config('a')? };
+            change(&mut config, value);
+            points.push(self.rates(MANY, on, &[&|| ycsb(config.clone())])?.remove(0));
+        }
+        Ok(points)
+    }
+
+    /// The figures, and the first rows of the table of workloads.
+    fn ycsb(&mut self) -> Result<Figure, Failure> {
+        let base = self.config('a')?;
+        let mut on = self.contestants(MANY, &|| ycsb(base.clone()))?;
+        let mut table = Figure::new("workloads", "every workload", "transactions", "engine", &self.names());
+        table.apart = true;
+        for letter in ['a', 'b', 'c'] {
+            let config = self.config(letter)?;
+            table.add(&format!("ycsb-{letter}"), self.rates(MANY, &mut on, &[&|| ycsb(config.clone())])?.remove(0));
+        }
+
+        let labels: Vec<String> = SKEWS.iter().map(f64::to_string).chain([format!("{HOT_ROWS} rows")]).collect();
+        let mut figure = Figure::new("skew", "YCSB A, 16 accesses, against skew", "transactions", "theta", &labels);
+        let mut points = self.points(&mut on, &SKEWS, |config, theta| config.theta = theta)?;
+        let hot = YcsbConfig { records: HOT_ROWS, operations: SEVERAL, ..self.config('a')? };
+        let mut few = self.contestants(MANY, &|| ycsb(hot.clone()))?;
+        points.push(self.rates(MANY, &mut few, &[&|| ycsb(hot.clone())])?.remove(0));
+        drop(few);
+        self.fill(&mut figure, &points);
+        self.study.keep(figure)?;
+
+        let partitions = self.options.threads as u32;
+        if partitions > 1 {
+            let title = "YCSB A, 16 accesses, against remote ones";
+            let mut figure = Figure::new("remote", title, "transactions", "share of remote", &REMOTE);
+            let points = self.points(&mut on, &REMOTE, |config, remote| {
+                (config.partitions, config.remote) = (partitions, remote);
+            })?;
+            self.fill(&mut figure, &points);
+            self.study.keep(figure)?;
+        }
+
+        let title = "YCSB A, against accesses of a transaction; transactions times accesses";
+        let mut figure = Figure::new("accesses", title, "accesses", "accesses", &ACCESSES);
+        let mut points = self.points(&mut on, &ACCESSES, |config, count| config.operations = count)?;
+        for (point, count) in points.iter_mut().zip(ACCESSES) {
+            point.iter_mut().flatten().for_each(|rate| *rate *= f64::from(count));
+        }
+        self.fill(&mut figure, &points);
+        self.study.keep(figure)?;
+        Ok(table)
+    }
+
+    /// The other rows of the table.
+    fn workloads(&mut self, mut table: Figure) -> Outcome {
+        let (quick, seed, warehouses) = (self.study.arguments.quick, self.seed, self.options.threads as u64);
+        let scans = self.config('e')?;
+        let accounts = self.records;
+        let subscribers = if quick { 10_000 } else { TatpConfig::default().subscribers };
+        let standard = TpccConfig { seed, ..TpccConfig::standard(warehouses) };
+        let pair = TpccConfig { seed, ..TpccConfig::new_order_payment(warehouses) };
+        let makes: [(&str, usize, &Make<'_>); 6] = [
+            ("ycsb-e", MANY, &|| ycsb(scans.clone())),
+            ("transfer", MANY, &|| {
+                let config = TransferConfig { accounts, seed, ..TransferConfig::default() };
+                Ok(Box::new(Transfer::new(config).map_err(Failure::usage)?))
+            }),
+            ("smallbank", MANY, &|| {
+                let config = SmallbankConfig { accounts, seed, ..SmallbankConfig::default() };
+                Ok(Box::new(Smallbank::new(config).map_err(Failure::usage)?))
+            }),
+            ("tatp", MANY, &|| Ok(Box::new(Tatp::new(TatpConfig { subscribers, seed }).map_err(Failure::usage)?))),
+            ("tpcc", ORDERS, &|| Ok(Box::new(Tpcc::new(standard.clone()).map_err(Failure::usage)?))),
+            ("tpcc-np", ORDERS, &|| Ok(Box::new(Tpcc::new(pair.clone()).map_err(Failure::usage)?))),
+        ];
+        for (name, calls, make) in makes {
+            let mut on = self.contestants(calls, make)?;
+            table.add(name, self.rates(calls, &mut on, &[make])?.remove(0));
+        }
+        self.study.keep(table)
+    }
+}
+
+/// Everything, one figure after the other, and the table.
+pub(in super::super) fn bench_engines(arguments: &Arguments) -> Outcome {
+    let options = base_options(arguments)?;
+    lockwork_engine::contract::check(&options).map_err(Failure::usage)?;
+    let kinds = kinds(arguments, EngineKind::CPU)?;
+    let environment = Environment::read();
+    let records = arguments.records.unwrap_or(if arguments.quick { 100_000 } else { 1_000_000 });
+    let live = Live::new(std::iter::once("engines"));
+    let study = Study::new(arguments, &live)?;
+    let mut side = Side { study, options, kinds, records, seed: arguments.seed() };
+    let widest = YcsbConfig { operations: ACCESSES[ACCESSES.len() - 1], ..side.config('a')? };
+    widest.validate().map_err(super::super::bench::refused)?;
+    check_rows(&widest.schema().map_err(Failure::usage)?, records)?;
+    let settings = json!({
+        "workload": "engines", "engines": side.names(), "threads": options.threads, "records": records,
+        "warehouses": options.threads, "window": options.window, "passes": arguments.passes,
+        "quick": arguments.quick, "seed": side.seed, "load_before": load(),
+    });
+    let head = head(&environment, &settings);
+    let folder = side.study.begin("engines", &head)?;
+    let table = side.ycsb()?;
+    side.workloads(table)?;
+    side.study.end(&folder, &head, &environment, &settings)
+}
