@@ -3,11 +3,16 @@
 //!
 //! The coprocessor's requests in flight are the row accesses of a worker's window here, and a chip's workers are
 //! threads. As in the paper all transactions are local in figures 10 to 12, TPC-C has one warehouse for each worker,
-//! YCSB 300,000 rows of 1 KiB, and figure 13 draws keys evenly. Instead of one transaction of 60 instructions that is
-//! repeated, as in figure 10a, there are many of 60 each. Look-ups go through the hash index in ordered tables as well.
-//! Scans beside other indexes (figure 11d) are `crates/storage/examples/scan.rs`, which needs those crates.
+//! YCSB 300,000 rows of 1 KiB, and figure 13 draws keys evenly. A software worker starts all look-ups of a transaction
+//! at once, so what the window limits is how many transactions are in flight, of which there are two at least: figures
+//! 10 and 11 go up in transactions, from one alone (`none`: nothing is fetched ahead), and the keys of figures 10a and
+//! 11a come one a transaction instead of 60. Look-ups go through the hash index in ordered tables as well. Scans beside
+//! other indexes (figure 11d) are `crates/storage/examples/scan.rs`, which needs those crates.
+//!
+//! An engine counts a transaction as its widest registered procedure. Workloads that differ in that share no tables, or
+//! are registered in ascending order.
 
-use lockwork_engine::{EngineKind, Options};
+use lockwork_engine::{EngineKind, Interleave, Options};
 use lockwork_workload::Workload;
 use lockwork_workload::tpcc::{Mix, Tpcc, TpccConfig};
 use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
@@ -23,17 +28,17 @@ use super::race::{Make, Rates, median};
 use super::{Figure, Study, head, load};
 
 const ENGINE: EngineKind = EngineKind::Timestamp;
-/// Row accesses in flight.
-const WINDOWS: [usize; 8] = [1, 2, 4, 8, 12, 16, 24, 32];
+/// Transactions in flight.
+const IN_FLIGHT: [usize; 8] = [1, 2, 4, 8, 12, 16, 24, 32];
+/// The accesses that the engine reckons a transaction of TPC-C with: Payment's, whose keys are all arguments.
+const TPCC: usize = 4;
 /// Accesses of a transaction.
 const ACCESSES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Instructions of a transaction that does nothing but insert or search.
-const BULK: u32 = 60;
 /// Shares of remote accesses.
 const REMOTE: [f64; 4] = [0.0, 0.25, 0.5, 0.75];
 /// Calls of a round: as many as fit in memory, or fewer where each inserts rows.
 const MANY: usize = 1_000_000;
-const INSERTS: usize = 4_000;
+const INSERTS: usize = 200_000;
 const ORDERS: usize = 40_000;
 
 type Boxed = Result<Box<dyn Workload>, Failure>;
@@ -62,18 +67,12 @@ impl Paper<'_> {
         Ok(YcsbConfig { records: self.records, partitions: self.partitions(), seed: self.seed, ..preset })
     }
 
-    /// Sixteen reads; on request from a table that keeps its keys in order.
-    fn reads(&self, ordered: bool) -> Result<YcsbConfig, Failure> {
-        Ok(YcsbConfig { ordered, ..self.config('c')? })
-    }
-
-    /// 60 inserts or searches a transaction, of rows of a key and eight bytes.
-    fn bulk(&self, insert: bool, ordered: bool) -> Result<YcsbConfig, Failure> {
+    /// One insert or search a transaction, of rows of a key and eight bytes.
+    fn single(&self, insert: bool, ordered: bool) -> Result<YcsbConfig, Failure> {
         let share = f64::from(u8::from(insert));
         let (read, name) = (1.0 - share, if insert { "inserts" } else { "searches" }.to_string());
-        let row = YcsbConfig { fields: 1, field_bytes: 8, operations: BULK, ordered, ..self.config('c')? };
-        // An insert wants an empty table, but there is none of fewer rows than a transaction has accesses.
-        let records = if insert { u64::from(BULK * self.partitions()) } else { row.records };
+        let row = YcsbConfig { fields: 1, field_bytes: 8, operations: 1, ordered, ..self.config('c')? };
+        let records = if insert { u64::from(self.partitions()) } else { row.records };
         Ok(YcsbConfig { name, insert: share, read, records, ..row })
     }
 
@@ -83,46 +82,44 @@ impl Paper<'_> {
         Ok(Box::new(Tpcc::new(config).map_err(Failure::usage)?))
     }
 
-    /// Workloads over the same tables, each with every window: for each workload, for each window, its rates.
-    fn windows(&self, calls: usize, makes: &[&Make<'_>]) -> Result<Vec<Vec<Rates>>, Failure> {
+    /// The rates of a workload, which the engine reckons with `accesses` accesses a transaction, for every number of
+    /// transactions in flight.
+    fn windows(&self, calls: usize, accesses: usize, make: &Make<'_>) -> Result<Vec<Rates>, Failure> {
         let race = self.study.race(calls);
-        let side = |window| (format!("window {window}"), ENGINE, Options { window, ..self.options });
-        let mut contestants = race.contestants(&WINDOWS.map(side), makes[0])?;
-        let mut entries = Vec::new();
-        for make in makes {
-            for contestant in 0..WINDOWS.len() {
-                entries.push((contestant, make()?));
-            }
-        }
-        let rates = race.run(&mut contestants, entries)?;
-        Ok(rates.chunks(WINDOWS.len()).map(<[Rates]>::to_vec).collect())
+        let side = |transactions: usize| {
+            let interleave = if transactions == 1 { Interleave::None } else { self.options.interleave };
+            let window = transactions * accesses;
+            (format!("window {window}"), ENGINE, Options { interleave, window, ..self.options })
+        };
+        let mut contestants = race.contestants(&IN_FLIGHT.map(side), make)?;
+        let entries = (0..IN_FLIGHT.len()).map(|at| Ok((at, make()?))).collect::<Result<_, Failure>>()?;
+        race.run(&mut contestants, entries)
     }
 
-    /// Of a transaction of so many accesses, the rates of its accesses.
-    fn accesses(rates: Vec<Rates>, count: u32) -> Vec<Rates> {
-        rates.into_iter().map(|point| point.iter().map(|rate| rate * f64::from(count)).collect()).collect()
+    fn window_figure(id: &'static str, title: &str, unit: &'static str, accesses: usize) -> Figure {
+        let window = |&transactions: &usize| match transactions {
+            1 => "none".to_string(),
+            _ => (transactions * accesses).to_string(),
+        };
+        let labels: Vec<String> = IN_FLIGHT.iter().map(window).collect();
+        Figure::new(id, title, unit, "row accesses in flight", &labels)
     }
-
-    fn window_figure(id: &'static str, title: &str, unit: &'static str) -> Figure {
-        Figure::new(id, title, unit, "row accesses in flight", &WINDOWS)
-    }
-
     /// Figure 10: the hash index.
     fn hash(&mut self) -> Outcome {
-        let mut figure = Self::window_figure("Figure 10a", "hash index, 60 instructions a transaction", "instructions");
+        let mut figure = Self::window_figure("Figure 10a", "hash index, one access a transaction", "accesses", 1);
         for (insert, calls) in [(true, INSERTS), (false, MANY)] {
-            let config = self.bulk(insert, false)?;
-            let rates = self.windows(calls, &[&|| ycsb(&config)])?.remove(0);
-            figure.add(&config.name, Self::accesses(rates, BULK));
+            let config = self.single(insert, false)?;
+            figure.add(&config.name, self.windows(calls, 1, &|| ycsb(&config))?);
         }
         self.study.keep(figure)?;
-        let config = self.reads(false)?;
-        let mut figure = Self::window_figure("Figure 10b", "hash index, YCSB C, 16 accesses", "transactions");
-        figure.add("YCSB C", self.windows(MANY, &[&|| ycsb(&config)])?.remove(0));
+        let config = self.config('c')?;
+        let accesses = config.operations as usize;
+        let mut figure = Self::window_figure("Figure 10b", "hash index, YCSB C, 16 accesses", "transactions", accesses);
+        figure.add("YCSB C", self.windows(MANY, accesses, &|| ycsb(&config))?);
         self.study.keep(figure)?;
         for (id, name, mix) in [("Figure 10c", "NewOrder", Mix::NewOrder), ("Figure 10d", "Payment", Mix::Payment)] {
-            let mut figure = Self::window_figure(id, &format!("hash index, TPC-C {name}"), "transactions");
-            figure.add(name, self.windows(ORDERS, &[&|| self.tpcc(mix)])?.remove(0));
+            let mut figure = Self::window_figure(id, &format!("hash index, TPC-C {name}"), "transactions", TPCC);
+            figure.add(name, self.windows(ORDERS, TPCC, &|| self.tpcc(mix))?);
             self.study.keep(figure)?;
         }
         Ok(())
@@ -130,24 +127,17 @@ impl Paper<'_> {
 
     /// Figure 11: the ordered index.
     fn ordered(&mut self) -> Outcome {
-        let config = self.bulk(true, true)?;
-        let title = "ordered index, 60 sequential inserts a transaction";
-        let mut figure = Self::window_figure("Figure 11a", title, "inserts");
-        let rates = self.windows(INSERTS, &[&|| ycsb(&config)])?.remove(0);
-        figure.add("sequential inserts", Self::accesses(rates, BULK));
-        self.study.keep(figure)?;
-        let (reads, scans) = (self.reads(true)?, self.config('e')?);
-        let [points, ranges]: [Vec<Rates>; 2] = self
-            .windows(MANY, &[&|| ycsb(&reads), &|| ycsb(&scans)])?
-            .try_into()
-            .expect("two workloads give two lists");
-        let mut figure = Self::window_figure("Figure 11b", "ordered table, point look-ups", "look-ups");
-        figure.add("look-ups", Self::accesses(points, reads.operations));
-        self.study.keep(figure)?;
-        let mut figure = Self::window_figure("Figure 11c", "ordered index, YCSB E, scans of 50 rows alone", "scans");
-        figure.add("scans", ranges);
-        figure.notes.push("Figure 11d: cargo run --release -p lockwork-storage --example scan".into());
-        self.study.keep(figure)
+        let ordered = [
+            ("Figure 11a", "ordered index, sequential inserts", "inserts", INSERTS, self.single(true, true)?),
+            ("Figure 11b", "ordered table, point look-ups", "look-ups", MANY, self.single(false, true)?),
+            ("Figure 11c", "ordered index, YCSB E, scans of 50 rows alone", "scans", MANY, self.config('e')?),
+        ];
+        for (id, title, unit, calls, config) in ordered {
+            let mut figure = Self::window_figure(id, title, unit, 1);
+            figure.add(unit, self.windows(calls, 1, &|| ycsb(&config))?);
+            self.study.keep(figure)?;
+        }
+        Ok(())
     }
 
     /// Figure 12: how transactions overlap.
@@ -157,22 +147,21 @@ impl Paper<'_> {
         let compare = |figure: &mut Figure| {
             modes.iter().filter(|(name, _)| name != "none").for_each(|(name, _)| figure.compare(name, "none"));
         };
-        let config = self.reads(false)?;
+        let config = self.config('c')?;
         let race = self.study.race(MANY);
         let mut contestants = race.contestants(&sides, &|| ycsb(&config))?;
-        let mut entries = Vec::new();
-        for contestant in 0..sides.len() {
-            for operations in ACCESSES {
-                entries.push((contestant, ycsb(&YcsbConfig { operations, ..config.clone() })?));
+        let mut points = vec![Vec::new(); sides.len()];
+        for operations in ACCESSES {
+            let config = YcsbConfig { operations, ..config.clone() };
+            let entries = (0..sides.len()).map(|at| Ok((at, ycsb(&config)?))).collect::<Result<_, Failure>>()?;
+            for (points, rates) in points.iter_mut().zip(race.run(&mut contestants, entries)?) {
+                points.push(rates);
             }
         }
-        let rates = race.run(&mut contestants, entries)?;
         drop(contestants);
         let title = "interleaving, YCSB C";
         let mut figure = Figure::new("Figure 12a", title, "transactions", "accesses a transaction", &ACCESSES);
-        for ((name, _), rates) in modes.iter().zip(rates.chunks(ACCESSES.len())) {
-            figure.add(name, rates.to_vec());
-        }
+        modes.iter().zip(points).for_each(|((name, _), points)| figure.add(name, points));
         compare(&mut figure);
         self.study.keep(figure)?;
 
@@ -204,7 +193,7 @@ impl Paper<'_> {
             return self.study.keep(figure);
         }
         let race = self.study.race(MANY);
-        let alone = Options { interleave: lockwork_engine::Interleave::None, ..self.options };
+        let alone = Options { interleave: Interleave::None, ..self.options };
         let sides = [("interleaved".to_string(), ENGINE, self.options), ("one by one".to_string(), ENGINE, alone)];
         let mut contestants = race.contestants(&sides, &|| ycsb(&config))?;
         let mut entries = Vec::new();
@@ -241,7 +230,7 @@ pub(in super::super) fn bench_bionicdb(arguments: &Arguments) -> Outcome {
     let study = Study::new(arguments, &live)?;
     let mut paper = Paper { study, options, records, seed: arguments.seed() };
     // The most accesses of a transaction, each in its home partition.
-    let widest = YcsbConfig { operations: ACCESSES[ACCESSES.len() - 1], ..paper.reads(true)? };
+    let widest = YcsbConfig { operations: ACCESSES[ACCESSES.len() - 1], ..paper.config('e')? };
     widest.validate().map_err(super::super::bench::refused)?;
     check_rows(&widest.schema().map_err(Failure::usage)?, records)?;
     let settings = json!({

@@ -4,6 +4,9 @@
 //! The three figures, and the single records of YCSB A, B and C, are measured on tables that every engine loads once.
 //! Transactions of figures have 16 accesses unless that is what changes: those of one access hardly ever conflict. The
 //! last point of the skew is a table of 64 rows, where every transaction conflicts with every other one.
+//!
+//! Engines count a transaction as the widest registered procedure when they fill their windows, so transactions of more
+//! accesses are registered after those of fewer have been measured.
 
 use lockwork_engine::{EngineKind, Options};
 use lockwork_workload::Workload;
@@ -62,16 +65,10 @@ impl Side<'_> {
         self.study.race(calls).contestants(&sides, make)
     }
 
-    /// Workloads on every engine: for each workload, for each engine, its rates.
-    fn rates(&self, calls: usize, on: &mut [Contestant], makes: &[&Make<'_>]) -> Result<Vec<Vec<Rates>>, Failure> {
-        let mut entries = Vec::new();
-        for make in makes {
-            for contestant in 0..on.len() {
-                entries.push((contestant, make()?));
-            }
-        }
-        let rates = self.study.race(calls).run(on, entries)?;
-        Ok(rates.chunks(on.len()).map(<[Rates]>::to_vec).collect())
+    /// The rates of a workload on every engine.
+    fn rates(&self, calls: usize, on: &mut [Contestant], make: &Make<'_>) -> Result<Vec<Rates>, Failure> {
+        let entries = (0..on.len()).map(|at| Ok((at, make()?))).collect::<Result<_, Failure>>()?;
+        self.study.race(calls).run(on, entries)
     }
 
     /// Puts the rates of (point, engine) into a figure, a series for each engine.
@@ -92,7 +89,7 @@ impl Side<'_> {
         for &value in axis {
             let mut config = YcsbConfig { operations: SEVERAL, ..self.config('a')? };
             change(&mut config, value);
-            points.push(self.rates(MANY, on, &[&|| ycsb(config.clone())])?.remove(0));
+            points.push(self.rates(MANY, on, &|| ycsb(config.clone()))?);
         }
         Ok(points)
     }
@@ -105,16 +102,20 @@ impl Side<'_> {
         table.apart = true;
         for letter in ['a', 'b', 'c'] {
             let config = self.config(letter)?;
-            table.add(&format!("ycsb-{letter}"), self.rates(MANY, &mut on, &[&|| ycsb(config.clone())])?.remove(0));
+            table.add(&format!("ycsb-{letter}"), self.rates(MANY, &mut on, &|| ycsb(config.clone()))?);
         }
+
+        let (few, most) = ACCESSES.split_at(ACCESSES.iter().take_while(|&&count| count <= SEVERAL).count());
+        let count = |config: &mut YcsbConfig, count| config.operations = count;
+        let mut accesses = self.points(&mut on, few, count)?;
 
         let labels: Vec<String> = SKEWS.iter().map(f64::to_string).chain([format!("{HOT_ROWS} rows")]).collect();
         let mut figure = Figure::new("skew", "YCSB A, 16 accesses, against skew", "transactions", "theta", &labels);
         let mut points = self.points(&mut on, &SKEWS, |config, theta| config.theta = theta)?;
         let hot = YcsbConfig { records: HOT_ROWS, operations: SEVERAL, ..self.config('a')? };
-        let mut few = self.contestants(MANY, &|| ycsb(hot.clone()))?;
-        points.push(self.rates(MANY, &mut few, &[&|| ycsb(hot.clone())])?.remove(0));
-        drop(few);
+        let mut crowded = self.contestants(MANY, &|| ycsb(hot.clone()))?;
+        points.push(self.rates(MANY, &mut crowded, &|| ycsb(hot.clone()))?);
+        drop(crowded);
         self.fill(&mut figure, &points);
         self.study.keep(figure)?;
 
@@ -129,13 +130,13 @@ impl Side<'_> {
             self.study.keep(figure)?;
         }
 
-        let title = "YCSB A, against accesses of a transaction; transactions times accesses";
-        let mut figure = Figure::new("accesses", title, "accesses", "accesses", &ACCESSES);
-        let mut points = self.points(&mut on, &ACCESSES, |config, count| config.operations = count)?;
-        for (point, count) in points.iter_mut().zip(ACCESSES) {
+        accesses.extend(self.points(&mut on, most, count)?);
+        for (point, count) in accesses.iter_mut().zip(ACCESSES) {
             point.iter_mut().flatten().for_each(|rate| *rate *= f64::from(count));
         }
-        self.fill(&mut figure, &points);
+        let title = "YCSB A, against accesses of a transaction; transactions times accesses";
+        let mut figure = Figure::new("accesses", title, "accesses", "accesses", &ACCESSES);
+        self.fill(&mut figure, &accesses);
         self.study.keep(figure)?;
         Ok(table)
     }
@@ -164,7 +165,7 @@ impl Side<'_> {
         ];
         for (name, calls, make) in makes {
             let mut on = self.contestants(calls, make)?;
-            table.add(name, self.rates(calls, &mut on, &[make])?.remove(0));
+            table.add(name, self.rates(calls, &mut on, make)?);
         }
         self.study.keep(table)
     }
