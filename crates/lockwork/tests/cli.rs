@@ -25,7 +25,7 @@ fn folder(name: &str) -> PathBuf {
 
 #[test]
 fn json_has_what_is_promised_on_every_engine() {
-    let all = "--engine serial,two-phase,optimistic,deterministic-queue,deterministic";
+    let all = "--engine serial,two-phase,optimistic,deterministic-queue,deterministic,timestamp";
     for workload in [
         "ycsb-a --records 2000",
         "ycsb-e --records 500",
@@ -44,7 +44,7 @@ fn json_has_what_is_promised_on_every_engine() {
         assert!(report["environment"]["commit"].is_string() && report["settings"]["seed"] == 1);
         let runs = report["runs"].as_array().unwrap();
         let names: Vec<&str> = runs.iter().map(|run| run["engine"].as_str().unwrap()).collect();
-        assert_eq!(names, ["serial", "two-phase", "optimistic", "deterministic-queue", "deterministic"]);
+        assert_eq!(names, ["serial", "two-phase", "optimistic", "deterministic-queue", "deterministic", "timestamp"]);
         for run in runs {
             assert!(run["throughput_txn_per_s"].as_f64().unwrap() > 0.0);
             assert!(run["accesses_per_s"].as_f64().unwrap() >= run["throughput_txn_per_s"].as_f64().unwrap());
@@ -243,6 +243,16 @@ fn mistakes_are_named_and_refused() {
         ("bench ycsb-g", "no workload is called 'ycsb-g'; there are ycsb-a to ycsb-f"),
         ("bench ycsb-ab -p recordcount=9", "no workload is called 'ycsb-ab'"),
         ("bench nothing", "no workload is called 'nothing'"),
+        ("bench bionicdb --passes 0", "--passes is 0; 1 to 100"),
+        ("bench bionicdb --engine serial", "--engine means nothing for 'bench bionicdb'"),
+        ("bench bionicdb --threads 0", "0 threads"),
+        ("bench bionicdb --window 0", "window of 0"),
+        ("bench bionicdb --threads 2 --records 100", "--partitions is 2; 1 to 1 is possible"),
+        ("bench engines --records 1", "--records is 1; 64 to"),
+        ("bench engines --records 100000000000", "MiB"),
+        ("bench engines --engine serial,", "--engine has an empty entry"),
+        ("bench engines --theta 0.5", "--theta means nothing for 'bench engines'"),
+        ("bench ycsb-a --passes 2", "--passes means nothing for 'bench ycsb-a'"),
         ("bench ycsb-a --engine warp", "warp"),
         ("bench ycsb-a --preset silo", "silo"),
         ("bench locks --manager none", "none"),

@@ -1,7 +1,7 @@
 //! `lockwork doctor`: what works here.
 
+use lockwork_engine::EngineKind;
 use lockwork_memory::{Buffer, HUGE_PAGE, Pages, huge_bytes_resident, huge_page_setting};
-
 use lockwork_opencl::DeviceKind;
 
 use super::report::Environment;
@@ -16,7 +16,8 @@ pub(super) fn run() -> Outcome {
     line("memory", &format!("{} MiB", environment.memory_mib));
     line("kernel", &environment.kernel);
     line("huge pages", &huge_pages());
-    line("CPU engines", "ok: serial, two-phase, optimistic, deterministic-queue, deterministic");
+    let names: Vec<&str> = EngineKind::CPU.iter().map(|kind| kind.name()).collect();
+    line("CPU engines", &format!("ok: {}", names.join(", ")));
     for (number, found) in opencl().iter().enumerate() {
         line(if number == 0 { "OpenCL engines" } else { "" }, found);
     }

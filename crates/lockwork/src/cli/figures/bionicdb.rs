@@ -17,15 +17,12 @@ use lockwork_workload::Workload;
 use lockwork_workload::tpcc::{Mix, Tpcc, TpccConfig};
 use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
 use lockwork_workload::zipf::Distribution;
-use serde_json::json;
 
 use super::super::bench::{Arguments, base_options, interleavings};
 use super::super::progress::Live;
-use super::super::report::Environment;
-use super::super::run::check_rows;
 use super::super::{Failure, Outcome};
 use super::race::{Make, Rates, median};
-use super::{Figure, Study, head, load};
+use super::{Figure, Study};
 
 const ENGINE: EngineKind = EngineKind::Timestamp;
 /// Transactions in flight.
@@ -45,10 +42,6 @@ type Boxed = Result<Box<dyn Workload>, Failure>;
 
 struct Paper<'a> {
     study: Study<'a>,
-    options: Options,
-    /// Rows of YCSB.
-    records: u64,
-    seed: u64,
 }
 
 fn ycsb(config: &YcsbConfig) -> Boxed {
@@ -56,15 +49,8 @@ fn ycsb(config: &YcsbConfig) -> Boxed {
 }
 
 impl Paper<'_> {
-    /// One partition for each worker.
-    fn partitions(&self) -> u32 {
-        self.options.threads as u32
-    }
-
-    /// YCSB `letter` as the paper has it, with accesses in the home partition only.
     fn config(&self, letter: char) -> Result<YcsbConfig, Failure> {
-        let preset = YcsbConfig::bionicdb(letter).map_err(Failure::usage)?;
-        Ok(YcsbConfig { records: self.records, partitions: self.partitions(), seed: self.seed, ..preset })
+        config(self.study.arguments, &self.study.options, letter)
     }
 
     /// One insert or search a transaction, of rows of a key and eight bytes.
@@ -72,13 +58,12 @@ impl Paper<'_> {
         let share = f64::from(u8::from(insert));
         let (read, name) = (1.0 - share, if insert { "inserts" } else { "searches" }.to_string());
         let row = YcsbConfig { fields: 1, field_bytes: 8, operations: 1, ordered, ..self.config('c')? };
-        let records = if insert { u64::from(self.partitions()) } else { row.records };
+        let records = if insert { self.study.options.threads as u64 } else { row.records };
         Ok(YcsbConfig { name, insert: share, read, records, ..row })
     }
 
     fn tpcc(&self, mix: Mix) -> Boxed {
-        let local = TpccConfig::new_order_payment(self.options.threads as u64);
-        let config = TpccConfig { mix, remote_payment: 0.0, remote_order: 0.0, seed: self.seed, ..local };
+        let config = TpccConfig { remote_payment: 0.0, remote_order: 0.0, ..self.study.tpcc(mix) };
         Ok(Box::new(Tpcc::new(config).map_err(Failure::usage)?))
     }
 
@@ -87,9 +72,9 @@ impl Paper<'_> {
     fn windows(&self, calls: usize, accesses: usize, make: &Make<'_>) -> Result<Vec<Rates>, Failure> {
         let race = self.study.race(calls);
         let side = |transactions: usize| {
-            let interleave = if transactions == 1 { Interleave::None } else { self.options.interleave };
+            let interleave = if transactions == 1 { Interleave::None } else { self.study.options.interleave };
             let window = transactions * accesses;
-            (format!("window {window}"), ENGINE, Options { interleave, window, ..self.options })
+            (format!("window {window}"), ENGINE, Options { interleave, window, ..self.study.options })
         };
         let mut contestants = race.contestants(&IN_FLIGHT.map(side), make)?;
         let entries = (0..IN_FLIGHT.len()).map(|at| Ok((at, make()?))).collect::<Result<_, Failure>>()?;
@@ -187,14 +172,15 @@ impl Paper<'_> {
     fn sites(&mut self) -> Outcome {
         let config = YcsbConfig { distribution: Distribution::Uniform, ..self.config('c')? };
         let mut figure = Figure::new("Figure 13", "sites, YCSB C, even", "transactions", "remote accesses", &REMOTE);
-        if self.options.threads == 1 {
+        if self.study.options.threads == 1 {
             figure.labels.clear();
             figure.notes.push("one worker has no other to ask: left out (--threads 2)".into());
             return self.study.keep(figure);
         }
         let race = self.study.race(MANY);
-        let alone = Options { interleave: Interleave::None, ..self.options };
-        let sides = [("interleaved".to_string(), ENGINE, self.options), ("one by one".to_string(), ENGINE, alone)];
+        let alone = Options { interleave: Interleave::None, ..self.study.options };
+        let sides =
+            [("interleaved".to_string(), ENGINE, self.study.options), ("one by one".to_string(), ENGINE, alone)];
         let mut contestants = race.contestants(&sides, &|| ycsb(&config))?;
         let mut entries = Vec::new();
         for remote in REMOTE {
@@ -209,7 +195,7 @@ impl Paper<'_> {
         let to_local = rates.iter().map(|remote| super::ratio(remote, &rates[0])).collect();
         figure.add("timestamp", rates);
         figure.ratios.push(super::Ratio { name: "to all local".into(), values: to_local });
-        let time = |rate: &f64| self.options.threads as f64 / rate * 1e9;
+        let time = |rate: &f64| self.study.options.threads as f64 / rate * 1e9;
         let added: Vec<f64> = pair[1].iter().zip(&pair[0]).map(|(far, near)| time(far) - time(near)).collect();
         figure.notes.push(format!(
             "a message and its answer: {:.0} ns (what a remote access adds to a transaction of two, one after the other)",
@@ -219,30 +205,24 @@ impl Paper<'_> {
     }
 }
 
+/// YCSB `letter` as the paper has it, with accesses in the home partition only: a partition for each worker.
+fn config(arguments: &Arguments, options: &Options, letter: char) -> Result<YcsbConfig, Failure> {
+    let each: u64 = if arguments.quick { 30_000 } else { 300_000 };
+    let records = arguments.records.unwrap_or(each.saturating_mul(options.threads as u64));
+    let partitions = u32::try_from(options.threads).unwrap_or(u32::MAX);
+    let preset = YcsbConfig::bionicdb(letter).map_err(Failure::usage)?;
+    Ok(YcsbConfig { records, partitions, seed: arguments.seed(), ..preset })
+}
+
 /// Everything, one figure after the other.
 pub(in super::super) fn bench_bionicdb(arguments: &Arguments) -> Outcome {
     let options = base_options(arguments)?;
-    lockwork_engine::contract::check(&options).map_err(Failure::usage)?;
-    let environment = Environment::read();
-    let each = if arguments.quick { 30_000 } else { 300_000 };
-    let records = arguments.records.unwrap_or(each * options.threads as u64);
+    let widest = YcsbConfig { operations: ACCESSES[ACCESSES.len() - 1], ..config(arguments, &options, 'c')? };
     let live = Live::new(std::iter::once("bionicdb"));
-    let study = Study::new(arguments, &live)?;
-    let mut paper = Paper { study, options, records, seed: arguments.seed() };
-    // The most accesses of a transaction, each in its home partition.
-    let widest = YcsbConfig { operations: ACCESSES[ACCESSES.len() - 1], ..paper.config('e')? };
-    widest.validate().map_err(super::super::bench::refused)?;
-    check_rows(&widest.schema().map_err(Failure::usage)?, records)?;
-    let settings = json!({
-        "workload": "bionicdb", "engine": ENGINE.name(), "threads": options.threads, "records": records,
-        "warehouses": options.threads, "window": options.window, "passes": arguments.passes,
-        "quick": arguments.quick, "seed": paper.seed, "load_before": load(),
-    });
-    let head = head(&environment, &settings);
-    let folder = paper.study.begin("bionicdb", &head)?;
+    let mut paper = Paper { study: Study::begin(arguments, options, &live, &[ENGINE], &widest)? };
     paper.hash()?;
     paper.ordered()?;
     paper.interleaving()?;
     paper.sites()?;
-    paper.study.end(&folder, &head, &environment, &settings)
+    paper.study.end()
 }

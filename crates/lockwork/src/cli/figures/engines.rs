@@ -8,22 +8,19 @@
 //! Engines count a transaction as the widest registered procedure when they fill their windows, so transactions of more
 //! accesses are registered after those of fewer have been measured.
 
-use lockwork_engine::{EngineKind, Options};
+use lockwork_engine::EngineKind;
 use lockwork_workload::Workload;
 use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
 use lockwork_workload::tatp::{Tatp, TatpConfig};
-use lockwork_workload::tpcc::{Tpcc, TpccConfig};
+use lockwork_workload::tpcc::{Mix, Tpcc};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
-use serde_json::json;
 
 use super::super::bench::{Arguments, base_options, kinds};
 use super::super::progress::Live;
-use super::super::report::Environment;
-use super::super::run::check_rows;
 use super::super::{Failure, Outcome};
 use super::race::{Contestant, Make, Rates};
-use super::{Figure, Study, head, load};
+use super::{Figure, Study};
 
 const SKEWS: [f64; 6] = [0.1, 0.3, 0.5, 0.7, 0.9, 0.99];
 const HOT_ROWS: u64 = 64;
@@ -39,10 +36,7 @@ type Boxed = Result<Box<dyn Workload>, Failure>;
 
 struct Side<'a> {
     study: Study<'a>,
-    options: Options,
     kinds: Vec<EngineKind>,
-    records: u64,
-    seed: u64,
 }
 
 fn ycsb(config: YcsbConfig) -> Boxed {
@@ -55,12 +49,11 @@ impl Side<'_> {
     }
 
     fn config(&self, letter: char) -> Result<YcsbConfig, Failure> {
-        let preset = YcsbConfig::hobbes(letter).map_err(Failure::usage)?;
-        Ok(YcsbConfig { records: self.records, seed: self.seed, ..preset })
+        config(self.study.arguments, letter)
     }
 
     fn contestants(&self, calls: usize, make: &Make<'_>) -> Result<Vec<Contestant>, Failure> {
-        let side = |&kind: &EngineKind| (kind.name().to_string(), kind, self.options);
+        let side = |&kind: &EngineKind| (kind.name().to_string(), kind, self.study.options);
         let sides: Vec<_> = self.kinds.iter().map(side).collect();
         self.study.race(calls).contestants(&sides, make)
     }
@@ -119,7 +112,7 @@ impl Side<'_> {
         self.fill(&mut figure, &points);
         self.study.keep(figure)?;
 
-        let partitions = self.options.threads as u32;
+        let partitions = self.study.options.threads as u32;
         if partitions > 1 {
             let title = "YCSB A, 16 accesses, against remote ones";
             let mut figure = Figure::new("remote", title, "transactions", "share of remote", &REMOTE);
@@ -143,12 +136,11 @@ impl Side<'_> {
 
     /// The other rows of the table.
     fn workloads(&mut self, mut table: Figure) -> Outcome {
-        let (quick, seed, warehouses) = (self.study.arguments.quick, self.seed, self.options.threads as u64);
+        let (quick, seed) = (self.study.arguments.quick, self.study.arguments.seed());
         let scans = self.config('e')?;
-        let accounts = self.records;
+        let accounts = scans.records;
         let subscribers = if quick { 10_000 } else { TatpConfig::default().subscribers };
-        let standard = TpccConfig { seed, ..TpccConfig::standard(warehouses) };
-        let pair = TpccConfig { seed, ..TpccConfig::new_order_payment(warehouses) };
+        let [standard, pair] = [Mix::Standard, Mix::NewOrderPayment].map(|mix| self.study.tpcc(mix));
         let makes: [(&str, usize, &Make<'_>); 6] = [
             ("ycsb-e", MANY, &|| ycsb(scans.clone())),
             ("transfer", MANY, &|| {
@@ -171,27 +163,23 @@ impl Side<'_> {
     }
 }
 
+/// YCSB `letter` as HOBBES has it.
+fn config(arguments: &Arguments, letter: char) -> Result<YcsbConfig, Failure> {
+    let records = arguments.records.unwrap_or(if arguments.quick { 100_000 } else { 1_000_000 });
+    let preset = YcsbConfig::hobbes(letter).map_err(Failure::usage)?;
+    Ok(YcsbConfig { records, seed: arguments.seed(), ..preset })
+}
+
 /// Everything, one figure after the other, and the table.
 pub(in super::super) fn bench_engines(arguments: &Arguments) -> Outcome {
     let options = base_options(arguments)?;
-    lockwork_engine::contract::check(&options).map_err(Failure::usage)?;
     let kinds = kinds(arguments, EngineKind::CPU)?;
-    let environment = Environment::read();
-    let records = arguments.records.unwrap_or(if arguments.quick { 100_000 } else { 1_000_000 });
+    let partitions = u32::try_from(options.threads).unwrap_or(u32::MAX);
+    let widest = YcsbConfig { operations: ACCESSES[ACCESSES.len() - 1], partitions, ..config(arguments, 'a')? };
     let live = Live::new(std::iter::once("engines"));
-    let study = Study::new(arguments, &live)?;
-    let mut side = Side { study, options, kinds, records, seed: arguments.seed() };
-    let widest = YcsbConfig { operations: ACCESSES[ACCESSES.len() - 1], ..side.config('a')? };
-    widest.validate().map_err(super::super::bench::refused)?;
-    check_rows(&widest.schema().map_err(Failure::usage)?, records)?;
-    let settings = json!({
-        "workload": "engines", "engines": side.names(), "threads": options.threads, "records": records,
-        "warehouses": options.threads, "window": options.window, "passes": arguments.passes,
-        "quick": arguments.quick, "seed": side.seed, "load_before": load(),
-    });
-    let head = head(&environment, &settings);
-    let folder = side.study.begin("engines", &head)?;
+    let study = Study::begin(arguments, options, &live, &kinds, &widest)?;
+    let mut side = Side { study, kinds };
     let table = side.ycsb()?;
     side.workloads(table)?;
-    side.study.end(&folder, &head, &environment, &settings)
+    side.study.end()
 }

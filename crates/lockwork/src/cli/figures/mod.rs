@@ -13,6 +13,9 @@ mod race;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockwork_engine::{EngineKind, Options, contract};
+use lockwork_workload::tpcc::{Mix, TpccConfig};
+use lockwork_workload::ycsb::YcsbConfig;
 use serde::Serialize;
 use serde_json::json;
 
@@ -20,10 +23,11 @@ pub(super) use bionicdb::bench_bionicdb;
 pub(super) use engines::bench_engines;
 use race::{Race, Rates, median, ratio};
 
-use super::bench::Arguments;
+use super::bench::{Arguments, refused};
 use super::chart::{grouped, lines};
 use super::progress::Live;
 use super::report::{Environment, Output, prepare_folder};
+use super::run::check_rows;
 use super::{Failure, Outcome, print};
 
 /// What is measured over an axis.
@@ -148,31 +152,73 @@ fn eighths(height: f64) -> char {
     BARS[((height * 8.0).ceil() as usize).clamp(1, 8) - 1]
 }
 
-/// What both commands share: how they measure, and what they have found so far.
+/// What both commands share: what they were asked for, how they measure, and what they have found so far.
 struct Study<'a> {
     arguments: &'a Arguments,
+    options: Options,
     live: &'a Live,
+    environment: Environment,
+    settings: serde_json::Value,
+    folder: PathBuf,
     figures: Vec<Figure>,
 }
 
 impl<'a> Study<'a> {
-    fn new(arguments: &'a Arguments, live: &'a Live) -> Result<Self, Failure> {
+    /// Refuses what cannot be, makes the folder for what will be found, and prints what is going to be measured: YCSB of
+    /// so many `records` laid out like `widest`, the configuration with the most accesses a transaction.
+    fn begin(
+        arguments: &'a Arguments,
+        options: Options,
+        live: &'a Live,
+        kinds: &[EngineKind],
+        widest: &YcsbConfig,
+    ) -> Result<Self, Failure> {
+        contract::check(&options).map_err(Failure::usage)?;
         if !(1..=100).contains(&arguments.passes) {
             return Err(Failure::usage(format!("--passes is {}; 1 to 100 are possible", arguments.passes)));
         }
-        Ok(Self { arguments, live, figures: Vec::new() })
+        widest.validate().map_err(refused)?;
+        check_rows(&widest.schema().map_err(Failure::usage)?, widest.records)?;
+        let name = arguments.workload.as_str();
+        let folder = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
+        prepare_folder(Some(&folder))?;
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let settings = json!({
+            "workload": name, "engines": kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+            "threads": options.threads, "records": widest.records, "warehouses": options.threads,
+            "window": options.window, "passes": if arguments.quick { 1 } else { arguments.passes },
+            "quick": arguments.quick, "seed": arguments.seed(),
+            // Runnable threads on average over a minute: how busy others kept the machine.
+            "load_before": load.split_whitespace().next().unwrap_or("unknown"),
+        });
+        let environment = Environment::read();
+        let study = Self { arguments, options, live, environment, settings, folder, figures: Vec::new() };
+        if arguments.output == Output::Text {
+            print(&study.head())?;
+        }
+        Ok(study)
+    }
+
+    fn head(&self) -> String {
+        let Environment { cpu, cores, kernel, commit, .. } = &self.environment;
+        format!("{cpu}, {cores} cores, kernel {kernel}, commit {commit}\nsettings {}\n", self.settings)
+    }
+
+    /// TPC-C with a warehouse for each worker, a small one where it is to be quick.
+    fn tpcc(&self, mix: Mix) -> TpccConfig {
+        let warehouses = self.options.threads as u64;
+        let whole = mix == Mix::Standard;
+        let config = if whole { TpccConfig::standard(warehouses) } else { TpccConfig::new_order_payment(warehouses) };
+        let config = TpccConfig { mix, seed: self.arguments.seed(), ..config };
+        if self.arguments.quick { TpccConfig { customers: 300, items: 10_000, ..config } } else { config }
     }
 
     /// A race of as many rounds as were asked for, of at most `calls` calls each.
     fn race(&self, calls: usize) -> Race<'a> {
         let quick = self.arguments.quick;
         let (passes, slice) = if quick { (1, 50) } else { (self.arguments.passes, 200) };
-        Race {
-            passes,
-            slice: Duration::from_millis(slice),
-            calls: if quick { calls / 4 } else { calls },
-            live: self.live,
-        }
+        let calls = if quick { calls / 4 } else { calls };
+        Race { passes, slice: Duration::from_millis(slice), calls, live: self.live }
     }
 
     /// Keeps a figure, and shows it at once to whoever reads.
@@ -184,52 +230,28 @@ impl<'a> Study<'a> {
         Ok(())
     }
 
-    /// The folder for what is found, made before anything is measured, and the head of the report.
-    fn begin(&self, name: &str, head: &str) -> Result<PathBuf, Failure> {
-        let folder = self.arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
-        prepare_folder(Some(&folder))?;
-        if self.arguments.output == Output::Text {
-            print(head)?;
-        }
-        Ok(folder)
-    }
-
     /// Saves everything, and prints what has not been printed yet.
-    fn end(self, folder: &PathBuf, head: &str, environment: &Environment, settings: &serde_json::Value) -> Outcome {
-        let text = self.figures.iter().fold(head.to_string(), |text, figure| format!("{text}\n{}", figure.text()));
+    fn end(self) -> Outcome {
+        let text = self.figures.iter().fold(self.head(), |text, figure| format!("{text}\n{}", figure.text()));
         let csv = self.figures.iter().map(Figure::csv).collect::<String>();
         let csv = format!("figure,series,point,median_per_s,least_per_s,most_per_s\n{csv}");
-        let report = json!({ "schema": 1, "environment": environment, "settings": settings, "figures": self.figures });
+        let Self { arguments, environment, settings, figures, folder, .. } = self;
+        let report = json!({ "schema": 1, "environment": environment, "settings": settings, "figures": figures });
         let json = format!("{report:#}\n");
         let file = |id: &str| id.to_lowercase().replace(' ', "-") + ".svg";
-        let charts = self.figures.iter().filter_map(|figure| Some((file(figure.id), figure.chart()?)));
+        let charts = figures.iter().filter_map(|figure| Some((file(figure.id), figure.chart()?)));
         let files = [("result.txt", &text), ("result.json", &json), ("result.csv", &csv)];
         let files = files.map(|(name, text)| (name.to_string(), text.clone()));
         for (name, text) in charts.chain(files) {
             let path = folder.join(name);
             std::fs::write(&path, text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
         }
-        match self.arguments.output {
+        match arguments.output {
             Output::Text => print(&format!("\nCharts and this text: {}\n", folder.display())),
             Output::Json => print(&json),
             Output::Csv => print(&csv),
         }
     }
-}
-
-/// The head of a report: machine, build, settings, and how busy the machine was with other work.
-fn head(environment: &Environment, settings: &serde_json::Value) -> String {
-    let Environment { cpu, cores, kernel, commit, .. } = environment;
-    let load = settings["load_before"].as_str().unwrap_or("unknown");
-    format!(
-        "{cpu}, {cores} cores, kernel {kernel}, commit {commit}; load before the run: {load}\nsettings {settings}\n"
-    )
-}
-
-/// Runnable threads on average over the last minute, as the system counts them.
-fn load() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace().next().unwrap_or("unknown").to_string()
 }
 
 #[cfg(test)]
