@@ -94,8 +94,8 @@ pub(super) struct Arguments {
     #[arg(long)]
     pub(super) hot: Option<f64>,
     /// For tpcc: share of payments and of order lines that are remote [default: 0.15 and 0.01]; for tpcc-np: share of
-    /// payments and of orders that are [default: 0.15 and 0.01]; for ycsb: share of accesses outside the partition of the
-    /// transaction's first one, 0 to (n - 1) / n for n operations [default: all accesses go to the whole table]
+    /// payments and of orders that are [default: 0.15 and 0.01]; for ycsb: share of accesses outside the partition of
+    /// their transaction's first one, 0 to (n - 1) / n for n operations [default: all accesses go to the whole table]
     #[arg(long)]
     pub(super) remote: Option<f64>,
     /// For ycsb with --remote: partitions that keys are chosen in [default: one a thread]

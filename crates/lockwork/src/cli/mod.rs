@@ -63,8 +63,8 @@ enum Command {
     Doctor,
     /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
-    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, memory, copy, opencl,
-    /// bionicdb, engines
+    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, memory, copy,
+    /// opencl, bionicdb, engines
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),

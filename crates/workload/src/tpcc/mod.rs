@@ -37,7 +37,7 @@ use observed::Observed;
 use population::Population;
 use schema::table;
 
-/// The transactions, in the order of the procedures; the first two are all that other mixes than [`Mix::Standard`] have.
+/// The transactions, in the order of the procedures; the first two are all that the smaller mixes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 enum Kind {

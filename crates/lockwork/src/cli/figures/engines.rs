@@ -31,6 +31,8 @@ const SEVERAL: u32 = 16;
 /// Calls of a round: as many as fit in memory, or fewer where they insert rows.
 const MANY: usize = 1_000_000;
 const ORDERS: usize = 40_000;
+/// And where every call conflicts with every other: a slice ends with a batch, which must not take minutes.
+const STORM: usize = 1_000;
 
 type Boxed = Result<Box<dyn Workload>, Failure>;
 
@@ -106,8 +108,8 @@ impl Side<'_> {
         let mut figure = Figure::new("skew", "YCSB A, 16 accesses, against skew", "transactions", "theta", &labels);
         let mut points = self.points(&mut on, &SKEWS, |config, theta| config.theta = theta)?;
         let hot = YcsbConfig { records: HOT_ROWS, operations: SEVERAL, ..self.config('a')? };
-        let mut crowded = self.contestants(MANY, &|| ycsb(hot.clone()))?;
-        points.push(self.rates(MANY, &mut crowded, &|| ycsb(hot.clone()))?);
+        let mut crowded = self.contestants(STORM, &|| ycsb(hot.clone()))?;
+        points.push(self.rates(STORM, &mut crowded, &|| ycsb(hot.clone()))?);
         drop(crowded);
         self.fill(&mut figure, &points);
         self.study.keep(figure)?;

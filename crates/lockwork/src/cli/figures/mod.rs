@@ -1,4 +1,4 @@
-//! Figures of several series over one axis, measured in one run: `lockwork bench bionicdb` and `lockwork bench engines`.
+//! Figures of several series over one axis, measured in one run: `lockwork bench bionicdb`, `lockwork bench engines`.
 //!
 //! A [`Figure`] is what was measured; a [`Report`] prints all of them as text that can go into a document as it is, as
 //! JSON with every round, or as CSV, and saves the three and an SVG chart for each figure. A series has its trend drawn
@@ -164,8 +164,8 @@ struct Study<'a> {
 }
 
 impl<'a> Study<'a> {
-    /// Refuses what cannot be, makes the folder for what will be found, and prints what is going to be measured: YCSB of
-    /// so many `records` laid out like `widest`, the configuration with the most accesses a transaction.
+    /// Refuses what cannot be, makes the folder for what will be found, and prints what is going to be measured: YCSB
+    /// of so many `records` laid out like `widest`, the configuration with the most accesses a transaction.
     fn begin(
         arguments: &'a Arguments,
         options: Options,
