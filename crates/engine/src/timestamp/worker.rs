@@ -36,6 +36,8 @@ use crate::team::{self, Barrier};
 const SPINS: u32 = 200;
 /// Transactions in flight for each that waits for nothing but memory: the others wait for other workers.
 const FAR: usize = 8;
+/// Transactions that end without a conflict, for each in flight, before one more is let in.
+const CALM: usize = 4;
 
 /// What the workers of one batch share.
 pub(super) struct Shared<'a> {
@@ -82,6 +84,34 @@ impl Default for Slot {
     }
 }
 
+/// How many transactions a worker has in flight: fewer after conflicts, and down to one. Where everybody wants the same
+/// rows of several partitions, each that begins again would come in the way of those that are nearly done.
+#[derive(Clone, Copy, Debug, Default)]
+struct Crowd {
+    /// How many there may be now, and at the most.
+    now: usize,
+    most: usize,
+    /// Transactions that ended since there was a conflict, or since one more was let in.
+    ended: usize,
+}
+
+impl Crowd {
+    #[inline(always)]
+    fn ended(&mut self) {
+        self.ended += 1;
+        if self.ended > CALM * self.now {
+            self.ended = 0;
+            self.now = self.most.min(self.now + 1);
+        }
+    }
+
+    #[cold]
+    fn conflicted(&mut self) {
+        self.ended = 0;
+        self.now = (self.now / 2).max(1);
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
@@ -89,6 +119,7 @@ pub(super) struct Worker {
     /// A CP window; what is in flight is kept in the slot.
     cps: Vec<()>,
     lines: Lines,
+    crowd: Crowd,
     pub(super) executor: Executor,
     pub(super) partition: Partition,
     pub(super) mail: Mail,
@@ -112,7 +143,12 @@ impl Worker {
         let (gp, cp) = registry.widest_windows();
         let most_near = in_flight(shared.options, registry);
         let far = if shared.placement.workers() > 1 && most_near > 1 { FAR } else { 1 };
-        self.slots.resize_with((most_near * far).min(MAX_WINDOW), Slot::default);
+        let most = (most_near * far).min(MAX_WINDOW);
+        self.slots.resize_with(most, Slot::default);
+        self.crowd.most = most;
+        if self.crowd.now == 0 || self.crowd.now > most {
+            self.crowd.now = most;
+        }
         self.cps.resize(cp.max(self.cps.len()), ());
         for slot in &mut self.slots {
             slot.registers.resize(gp.max(slot.registers.len()), 0);
@@ -128,7 +164,7 @@ impl Worker {
             let mut near = self.slots.iter().filter(|slot| slot.is_near()).count();
             for number in 0..self.slots.len() {
                 if self.slots[number].index.is_none() {
-                    if !turn.take || near >= most_near {
+                    if !turn.take || near >= most_near || running >= self.crowd.now {
                         continue;
                     }
                     let Some(index) = mine.next() else { continue };
@@ -140,6 +176,7 @@ impl Worker {
                 if self.step(shared, me, number, turn) {
                     running -= 1;
                     moved = true;
+                    self.crowd.ended();
                 }
             }
             turn = turn.next(interleave, before + running > 0 || moved).unwrap_or(turn);
@@ -198,7 +235,7 @@ impl Worker {
     /// Runs one transaction as far as it comes. Returns whether its slot is free again.
     #[inline(always)]
     fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, turn: Turn) -> bool {
-        let Self { slots, cps, lines, executor, partition, mail, clock } = self;
+        let Self { slots, cps, lines, crowd, executor, partition, mail, clock } = self;
         let slot = &mut slots[number];
         let Some(index) = slot.index else { return false };
         if slot.turns > 0 {
@@ -294,6 +331,7 @@ impl Worker {
             Stop::Failed(code) => (Status::Failed, code),
             _ => {
                 tally.conflicts += 1;
+                crowd.conflicted();
                 if slot.transaction.conflicts < shared.options.max_retries {
                     // SAFETY: the block is this worker's.
                     unsafe { wipe(registered, block) };
