@@ -10,7 +10,8 @@
 //!
 //! **Boosts.** A transaction that needs many rows can be too late again and again, because short ones get at its rows
 //! first. So one that has met several conflicts takes a time *in the future*, further ahead each time: it comes before
-//! nobody who runs meanwhile. Boosted times are drawn beside the others, which go on as before.
+//! nobody who runs meanwhile. Boosted times are drawn beside the others, which go on as before. The furthest boost is
+//! small against all times, of which a storm must not use up many; who is not helped by it asks for calm (`calm.rs`).
 //!
 //! Times go on from batch to batch: at the end of one all clocks are set to the latest time of any.
 
@@ -19,7 +20,7 @@ use super::header::MAX_TIME;
 /// Conflicts before a transaction's time is boosted.
 const PATIENCE: u32 = 3;
 /// The furthest boost, as a power of two.
-const FURTHEST: u32 = 24;
+const FURTHEST: u32 = 12;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]

@@ -21,6 +21,7 @@
 //! Serial order: ascending stamp, which is the time. Trade-off: an access to another partition costs two messages and
 //! the wait for them; a transaction on one partition costs no atomic operation at all.
 
+mod calm;
 mod clock;
 mod gaps;
 mod header;
@@ -46,6 +47,7 @@ use crate::contract::{BatchReport, EngineError, Options, SerialOrder, Tally};
 use crate::host_engine::{Core, Scheme};
 use crate::interleaved::settle;
 use crate::team::{Barrier, Team};
+use calm::Calm;
 use message::Mail;
 use placement::Placement;
 use worker::{Shared, Worker};
@@ -115,6 +117,7 @@ impl Scheme for Timestamp {
             placement: &placement,
             routes: Routes::new(size),
             routed: Barrier::new(size),
+            calm: Calm::default(),
             busy: AtomicUsize::new(size),
         };
         let workers = &self.workers;

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lockwork_procedure::block::{Status, abort};
 use lockwork_procedure::interpreter::{Answer, Context, Stop, run};
 
+use super::calm::Calm;
 use super::clock::Clock;
 use super::header::Ending;
 use super::host::{Flight, TimestampHost};
@@ -47,6 +48,7 @@ pub(super) struct Shared<'a> {
     pub(super) placement: &'a Placement,
     pub(super) routes: super::Routes,
     pub(super) routed: Barrier,
+    pub(super) calm: Calm,
     /// Workers that still have transactions of their own.
     pub(super) busy: AtomicUsize,
 }
@@ -66,6 +68,8 @@ struct Slot {
     ending: Option<Stop>,
     /// Turns to sit out.
     turns: u32,
+    /// Whether it holds nothing yet, and may be told not to begin.
+    fresh: bool,
 }
 
 impl Default for Slot {
@@ -80,6 +84,7 @@ impl Default for Slot {
             transaction: Transaction::default(),
             ending: None,
             turns: 0,
+            fresh: true,
         }
     }
 }
@@ -174,6 +179,7 @@ impl Worker {
                     moved = true;
                 }
                 if self.step(shared, me, number, turn) {
+                    shared.calm.leave(me, number, self.slots[number].transaction.conflicts);
                     running -= 1;
                     moved = true;
                     self.crowd.ended();
@@ -241,6 +247,12 @@ impl Worker {
         if slot.turns > 0 {
             slot.turns -= 1;
             return false;
+        }
+        if slot.fresh {
+            if !shared.calm.admits(me, number, slot.transaction.conflicts) {
+                return false;
+            }
+            slot.fresh = false;
         }
         let registered = &**shared.core.registry.get(slot.procedure).expect("it was taken with its procedure");
         let (block, sequence) = (shared.blocks.at(index), shared.blocks.sequence(index));
@@ -357,7 +369,7 @@ impl Slot {
 
     fn begin(&mut self, blocks: Blocks, index: usize) {
         (self.index, self.procedure, self.context) = (Some(index), blocks.procedure(index), Context::at(0));
-        self.turns = 0;
+        (self.turns, self.fresh) = (0, true);
         self.straight.clear();
         (self.transaction.above, self.transaction.conflicts) = (0, 0);
     }
@@ -371,7 +383,7 @@ impl Slot {
 
     #[cold]
     fn begin_again(&mut self) {
-        (self.context, self.ending) = (Context::at(0), None);
+        (self.context, self.ending, self.fresh) = (Context::at(0), None, true);
         self.transaction.clear();
         self.transaction.conflicts += 1;
         self.flight.clear();
