@@ -104,6 +104,12 @@ impl Header {
         self.pins() > 0
     }
 
+    /// Whether the row has as many pins as it can have.
+    #[inline(always)]
+    pub(super) fn is_full(self) -> bool {
+        self.pins() == MOST_PINS
+    }
+
     #[inline(always)]
     fn is_dirty(self) -> bool {
         self.state & DIRTY != 0
@@ -134,7 +140,7 @@ impl Header {
         if self.write_time() > time { Verdict::Conflict(self.write_time()) } else { Verdict::Granted }
     }
 
-    /// Whether a transaction of this time, which has pinned the row at most `own_pins` times, may write it.
+    /// Whether a transaction of this time, which has pinned the row `own_pins` times, may write it.
     #[inline(always)]
     pub(super) fn may_write(self, time: u64, own_pins: u64) -> Verdict {
         if self.is_held_by(time) {
@@ -164,7 +170,7 @@ impl Header {
     /// Pins the row, or says that it has as many pins as it can have.
     #[inline(always)]
     pub(super) fn pin(&mut self) -> bool {
-        let free = self.pins() < MOST_PINS;
+        let free = !self.is_full();
         self.word += u64::from(free);
         free
     }

@@ -276,10 +276,7 @@ impl TimestampHost<'_> {
         let &Instruction { request, table, key, hash, image, .. } = instruction;
         let operation = request.operation;
         let time = self.transaction.time(self.clock, 0);
-        let stamp = stamp(time, self.transaction.pins_there(table, hash));
-        if operation == Operation::Search {
-            self.transaction.searches(table, hash);
-        }
+        let stamp = stamp(time, self.transaction.pins_there(table, &key, operation == Operation::Search));
         let word = key_word(&self.registered.tables[usize::from(request.slot)], &key, hash);
         let to = Return { slot: self.slot, cp: request.cp };
         self.transaction.outstanding += 1;
@@ -414,13 +411,15 @@ impl TimestampHost<'_> {
             }
         }
         let time = self.transaction.time(self.clock, above);
-        let own_pins = if write && header.is_pinned() { self.transaction.pins_here(row) } else { 0 };
+        let own_pins =
+            if write && header.is_pinned() || header.is_full() { self.transaction.pins_here(row) } else { 0 };
         let access = Access { operation, table: number, time, own_pins, key: *key, row };
         match self.partition.visit(table, &access) {
             Outcome::Granted => {
                 self.transaction.held.push(Held { row, owner: self.me, write });
                 ready
             }
+            Outcome::Seen => ready,
             Outcome::Missing(code) => Answer::Missing(code),
             Outcome::Wait => Answer::Pending,
             Outcome::Conflict(above) => {

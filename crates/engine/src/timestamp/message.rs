@@ -47,7 +47,7 @@ pub(super) enum Message {
         to: Return,
         operation: Operation,
         table: u16,
-        /// As the word of a row: the transaction's time, and how often it may have pinned the row already.
+        /// As the word of a row: the transaction's time, and how often it has pinned the row already.
         stamp: u64,
         /// The key, if it is one word, else its hash.
         word: u64,
@@ -57,6 +57,8 @@ pub(super) enum Message {
     Scan { to: Return, time: u64, job: *const Job },
     /// The instructions of the first `count` CP registers are done, and these are their rows; for a scan, none.
     Granted { slot: u16, count: u8, cps: [u8; 3], rows: [u64; 3] },
+    /// As [`Self::Granted`], for a search of a row that the transaction has had before.
+    Seen { to: Return, row: u64 },
     /// There is no row, or, for an insert, there is one.
     Missing { to: Return, code: u16 },
     /// The transaction comes too late; it would not with a time above this one.

@@ -30,7 +30,8 @@ pub(super) struct Access {
     /// Table number.
     pub(super) table: u16,
     pub(super) time: u64,
-    /// How often the transaction may have pinned the row already.
+    /// How often the transaction has pinned the row already, if there is one that it does not hold. For a search here
+    /// it may be left at zero: a few pins more cost less than finding out.
     pub(super) own_pins: u64,
     pub(super) key: Key,
     pub(super) row: RowPtr,
@@ -41,6 +42,8 @@ pub(super) struct Access {
 pub(super) enum Outcome {
     /// The transaction has the row: pinned, for a search, else held for writing.
     Granted,
+    /// The transaction has pinned the row, or holds it, already.
+    Seen,
     /// There is no row, or, for an insert, there is one. The transaction may know that, and has nothing.
     Missing(u16),
     /// Ask again when something was let go.
@@ -144,6 +147,9 @@ impl Partition {
             return Outcome::Missing(code);
         }
         if operation == Operation::Search {
+            if own_pins > 0 {
+                return Outcome::Seen;
+            }
             if !header.pin() {
                 return Outcome::Conflict(time);
             }
@@ -322,6 +328,7 @@ impl Partition {
         };
         match outcome {
             Outcome::Granted => mail.grant(from, to, row),
+            Outcome::Seen => mail.send(from, Message::Seen { to, row }),
             Outcome::Missing(code) => mail.send(from, Message::Missing { to, code }),
             Outcome::Conflict(above) => mail.send(from, Message::Conflict { to, above }),
             Outcome::Wait => self.park(background),

@@ -217,11 +217,10 @@ impl Straight {
             };
             self.words.push(0);
             let time = work.transaction.time(work.clock, 0);
-            let stamp = stamp(time, work.transaction.pins_there(use_of.id, hash));
-            if access.operation == Operation::Search {
-                work.transaction.searches(use_of.id, hash);
-            }
-            let word = key_word(recipe.table(number), &use_of.key.encode(image), hash);
+            let key_of_row = use_of.key.encode(image);
+            let is_search = access.operation == Operation::Search;
+            let stamp = stamp(time, work.transaction.pins_there(use_of.id, &key_of_row, is_search));
+            let word = key_word(recipe.table(number), &key_of_row, hash);
             let to = Return { slot: work.slot, cp: number as u8 };
             let (operation, table) = (access.operation, use_of.id);
             work.transaction.outstanding += 1;

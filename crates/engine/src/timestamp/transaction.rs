@@ -30,10 +30,10 @@ pub(super) struct Held {
 }
 
 /// What a transaction asks the partition of another worker for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     table: u16,
-    hash: u64,
+    key: Key,
 }
 
 /// See the module.
@@ -48,7 +48,7 @@ pub(super) struct Transaction {
     pub(super) held: Vec<Held>,
     /// Messages that wait for an answer.
     pub(super) outstanding: u32,
-    /// Searches in partitions of others: each may have pinned a row.
+    /// Searches in partitions of others, one for each key: each has pinned its row, if there is one.
     searched: Vec<Sent>,
 }
 
@@ -68,17 +68,16 @@ impl Transaction {
         self.above = self.above.max(above);
     }
 
-    /// Notes a search in a partition of another worker.
+    /// How often it will have pinned the row of a key in a partition of another worker, once or not at all, when what
+    /// it has sent is served. `search`: it is about to search the key there.
     #[inline(always)]
-    pub(super) fn searches(&mut self, table: u16, hash: u64) {
-        self.searched.push(Sent { table, hash });
-    }
-
-    /// How often it may have pinned a row in a partition of another worker.
-    #[inline(always)]
-    pub(super) fn pins_there(&self, table: u16, hash: u64) -> u64 {
-        let same = self.searched.iter().filter(|sent| sent.hash == hash && sent.table == table);
-        same.count() as u64
+    pub(super) fn pins_there(&mut self, table: u16, key: &Key, search: bool) -> u64 {
+        let sent = Sent { table, key: *key };
+        let pinned = self.searched.contains(&sent);
+        if search && !pinned {
+            self.searched.push(sent);
+        }
+        u64::from(pinned)
     }
 
     /// Whether it holds a row for writing.
@@ -121,4 +120,22 @@ impl Transaction {
 #[inline(always)]
 pub(super) fn key_word(table: &Table, key: &Key, hash: u64) -> u64 {
     if table.key_format().fits_one_word() { key.0[0] } else { hash }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockwork_procedure::key::mix;
+
+    #[test]
+    fn a_pin_counts_for_its_own_key_whatever_the_hashes() {
+        let searched = Key([1, 2, 0, 0]);
+        // Of one hash: the first words differ, and the second ones by what makes up for it.
+        let other = Key([7, mix(1) ^ 2 ^ mix(7), 0, 0]);
+        assert_eq!(searched.hash(), other.hash());
+        let mut transaction = Transaction::default();
+        assert_eq!(transaction.pins_there(3, &searched, true), 0);
+        let mut pins = |table, key| transaction.pins_there(table, key, false);
+        assert_eq!((pins(3, &searched), pins(3, &other), pins(4, &searched)), (1, 0, 0));
+    }
 }

@@ -230,6 +230,11 @@ impl Worker {
                     let granted = cps.into_iter().zip(rows).take(usize::from(count));
                     granted.for_each(|(cp, row)| tell(Return { slot, cp }, Answer::Ready(row), 0));
                 }
+                Message::Seen { to, row } => {
+                    tell(to, Answer::Ready(row), 0);
+                    // It was noted as pinned once more.
+                    slots[usize::from(to.slot)].transaction.held.pop();
+                }
                 Message::Missing { to, code } => tell(to, Answer::Missing(code), 0),
                 Message::Conflict { to, above } => tell(to, Answer::Conflict, above),
                 Message::Failed { to, code } => tell(to, Answer::Failed(code), 0),
