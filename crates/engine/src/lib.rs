@@ -28,6 +28,7 @@ mod host_engine;
 mod interleaved;
 mod lines;
 pub mod optimistic;
+pub mod random_procedures;
 pub mod recipe;
 pub mod registry;
 pub mod replay;

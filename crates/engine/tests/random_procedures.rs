@@ -1,0 +1,44 @@
+//! Random procedures mean the same on every engine, whatever it interleaves them with.
+
+use lockwork_engine::random_procedures::check;
+use lockwork_engine::{EngineKind, Interleave, Options, create};
+
+/// Seeds of a run: the environment may ask for more of them than a test has time for, as `SOAK=first..end`.
+fn soak() -> Option<std::ops::Range<u64>> {
+    let text = std::env::var("SOAK").ok()?;
+    let (first, end) = text.split_once("..").expect("SOAK is first..end");
+    Some(first.parse().expect("a number")..end.parse().expect("a number"))
+}
+
+fn check_all(kind: EngineKind, threads: &[usize]) {
+    for number in soak().unwrap_or(0..4) {
+        for &threads in threads {
+            for (interleave, window) in [(Interleave::None, 1), (Interleave::Dynamic, 1), (Interleave::Dynamic, 64)] {
+                let options = Options { threads, interleave, window, ..Options::default() };
+                let what = format!("{kind} {options:?}");
+                check(&what, &|| create(kind, options), number * 30..number * 30 + 30);
+            }
+        }
+    }
+}
+
+#[test]
+fn on_timestamp() {
+    check_all(EngineKind::Timestamp, &[1, 2, 3, 8]);
+}
+
+#[test]
+fn on_optimistic() {
+    check_all(EngineKind::Optimistic, &[1, 3]);
+}
+
+#[test]
+fn on_two_phase() {
+    check_all(EngineKind::TwoPhase, &[1, 3]);
+}
+
+#[test]
+fn on_deterministic() {
+    check_all(EngineKind::Deterministic, &[1, 3]);
+    check_all(EngineKind::DeterministicQueue, &[3]);
+}
