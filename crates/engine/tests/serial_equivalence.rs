@@ -63,7 +63,7 @@ fn two_phase_is_equivalent_to_stamp_order_under_every_policy() {
 }
 
 #[test]
-fn timestamp() {
+fn timestamp_is_equivalent_to_stamp_order() {
     check_all(EngineKind::Timestamp, &interleaving());
 }
 
