@@ -79,5 +79,6 @@ pub(crate) fn run(engines: &mut Pair, batch: Batch) -> (Batch, Tally) {
 /// No interleaving, the narrowest, and a wide one.
 pub(crate) fn every_way(threads: usize) -> impl Iterator<Item = Options> {
     let wide = Options { threads, window: 64, ..Options::default() };
-    [Options { interleave: Interleave::None, ..wide }, Options { window: 1, ..wide }, wide].into_iter()
+    let of = |interleave| Options { interleave, ..wide };
+    [of(Interleave::None), of(Interleave::Batch), Options { window: 1, ..wide }, wide].into_iter()
 }
