@@ -80,7 +80,8 @@ pub struct Options {
     pub policy: LockPolicy,
     /// Plan of `deterministic` for transactions that neither stand alone nor can be cut into pieces.
     pub plan: ConflictPlan,
-    /// How often `two-phase`, `optimistic` and `timestamp` begin a transaction again before they give up with `TOO_MANY_RETRIES`.
+    /// How often `two-phase`, `optimistic` and `timestamp` begin a transaction again before they give up with
+    /// `TOO_MANY_RETRIES`.
     pub max_retries: u32,
     /// Pages for tables.
     pub pages: Pages,

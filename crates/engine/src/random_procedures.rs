@@ -1,9 +1,9 @@
 //! Random procedures that the verifier accepts, on three tables with keys of every kind: they run on an engine with
 //! random arguments, end as in its serial order, answer the same, and leave the same rows.
 //!
-//! They are valid by construction, or nearly: what the verifier refuses is left out. Most of what they do makes no sense
-//! to a user, which is the point: they read what they are about to write, abort on overflow in the middle, scan what
-//! they inserted, and look one row up several times.
+//! They are valid by construction, or nearly: what the verifier refuses is left out. Most of what they do makes no
+//! sense to a user, which is the point: they read what they are about to write, abort on overflow in the middle, scan
+//! what they inserted, and look one row up several times.
 //!
 //! The engine crate runs them on the CPU engines, the crates of other back ends on theirs.
 

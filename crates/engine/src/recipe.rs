@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use lockwork_memory::prefetch;
 use lockwork_procedure::access::{ArgumentCheck, ArgumentIndex, Operation, Straight};
-use lockwork_procedure::isa::{Instruction, Opcode, SIGNED};
+use lockwork_procedure::isa::SIGNED;
 use lockwork_procedure::key::{Key, mix};
 use lockwork_storage::Table;
 
 pub use crate::lines::Lines;
+use crate::lines::block_lines;
 
 /// One access.
 #[derive(Debug)]
@@ -552,24 +553,4 @@ impl Recipe {
             }
         }
     }
-}
-
-/// The lines of the block that code reads or writes at constant offsets, as offsets.
-fn block_lines(code: &[Instruction]) -> Vec<u32> {
-    let mut lines = Vec::new();
-    for i in code {
-        let pieces = match i.opcode {
-            Opcode::Load | Opcode::Store => [Some((i.x, 8)), None],
-            Opcode::CopyBr => [Some((i.x, u32::from(i.w))), None],
-            Opcode::CopyRb => [Some((i.y, u32::from(i.w))), None],
-            Opcode::CopyBb => [Some((i.x, u32::from(i.w))), Some((i.y, u32::from(i.w)))],
-            _ => [None, None],
-        };
-        for (offset, length) in pieces.into_iter().flatten() {
-            lines.extend((offset / 64..=(offset + length - 1) / 64).map(|line| line * 64));
-        }
-    }
-    lines.sort_unstable();
-    lines.dedup();
-    lines
 }

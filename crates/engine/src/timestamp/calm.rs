@@ -1,12 +1,12 @@
 //! Calm in a storm of conflicts.
 //!
-//! Under timestamp ordering transactions can go on making each other come too late: whoever begins again is younger, and
-//! may have touched a row before an older one gets there. Boosts (`clock.rs`) break most of such rings, but those who are
-//! all boosted alike can go round in one for ever.
+//! Under timestamp ordering transactions can go on making each other come too late: whoever begins again is younger,
+//! and may have touched a row before an older one gets there. Boosts (`clock.rs`) break most of such rings, but those
+//! who are all boosted alike can go round in one for ever.
 //!
-//! So a transaction that has met [`STORM`] conflicts asks for calm: until it has ended, no other one begins, for the first
-//! time or again. Those in flight end, because they wait for older ones only. Then it is alone, and each conflict that it
-//! still meets, with times that others have left on rows, tells it a time to be above.
+//! So a transaction that has met [`STORM`] conflicts asks for calm: until it has ended, no other one begins, for the
+//! first time or again. Those in flight end, because they wait for older ones only. Then it is alone, and each
+//! conflict that it still meets, with times that others have left on rows, tells it a time to be above.
 //!
 //! Invariant: at most one transaction has calm, and whoever is not admitted holds nothing. Trade-off: workers run dry
 //! for as long as one transaction takes; but without it they would be busy with conflicts.

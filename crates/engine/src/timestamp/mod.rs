@@ -1,19 +1,20 @@
-//! The `timestamp` engine: BionicDB's architecture in software (sections 4.5 to 4.7), and the model that the transaction
-//! processor is checked against.
+//! The `timestamp` engine: BionicDB's architecture in software (sections 4.5 to 4.7), and the model that the
+//! transaction processor is checked against.
 //!
 //! Tables are partitioned, as their schemas say, and every worker has a partition: the right to judge its rows by the
 //! timestamps in their headers (`header.rs`). A DB instruction on a row of another partition travels as a message to
 //! the worker that has it (`message.rs`), is run there as a background request (`partition.rs`), and its answer comes
 //! back into the CP register that waits for it. There are no shared locks, and no word that two cores write.
 //!
-//! **Atomicity.** What a transaction writes is dirty from the grant on. At its end, which nothing can prevent any more,
-//! it lets its rows go one after the other; whoever is younger waits for each, whoever is older came too late at each.
+//! **Atomicity.** What a transaction writes is dirty from the grant on. At its end, which nothing can prevent any
+//! more, it lets its rows go one after the other; whoever is younger waits for each, whoever is older came too late
+//! at each.
 //!
 //! **Beyond the paper.** There a dirty row rejects everybody, a row may change under its reader, scans miss phantoms,
 //! a transaction has its time from its beginning, and an abort goes back to the client. Here the younger wait for the
-//! older, rows are pinned while they are read, scans leave their time on ranges (`gaps.rs`, `scan.rs`), a time is taken
-//! at the first grant (`clock.rs`), and what conflicted begins again under a new time, [`Options::max_retries`] times
-//! at the most. The paper's static two-phase interleaving and none at all are [`crate::Interleave`]s.
+//! older, rows are pinned while they are read, scans leave their time on ranges (`gaps.rs`, `scan.rs`), a time is
+//! taken at the first grant (`clock.rs`), and what conflicted begins again under a new time, [`Options::max_retries`]
+//! times at the most. The paper's static two-phase interleaving and none at all are [`crate::Interleave`]s.
 //!
 //! **Two ways.** Transactions that look rows up by their arguments run in one step when all rows are near
 //! (`straight.rs`), others instruction by instruction (`host.rs`).

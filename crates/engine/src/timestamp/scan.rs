@@ -2,9 +2,9 @@
 //!
 //! The ordered index of a table is one for all partitions, and every worker may walk it. What it may not do is judge
 //! rows of others. So a scan walks its range and asks the owners of rows that are not its worker's to pin them
-//! ([`Job`]), and to leave its time on the range: everybody does who could insert a key there. When all have answered it
-//! walks once more. If it meets a row then that is not pinned, it came in between, and its owner is asked too. Else it
-//! copies the rows in that same step, and lets the pins go.
+//! ([`Job`]), and to leave its time on the range: everybody does who could insert a key there. When all have answered
+//! it walks once more. If it meets a row then that is not pinned, it came in between, and its owner is asked too.
+//! Else it copies the rows in that same step, and lets the pins go.
 //!
 //! Where all of the range is here, the first walk is the last, and nothing is pinned.
 //!
