@@ -46,10 +46,10 @@ fn a_storm_of_those_that_read_what_others_write_passes() {
     for (kind, options) in kinds(&[2, 3, 8]) {
         let mut engines = engines(kind, options, &simple(), &pairs(0..3), &[CROSS]);
         let arguments =
-            (0..20_000_i64).map(|number| [(number % 3).to_le_bytes(), ((number + 1) % 3).to_le_bytes()].concat());
+            (0..6_000_i64).map(|number| [(number % 3).to_le_bytes(), ((number + 1) % 3).to_le_bytes()].concat());
         let batch = calls(&*engines[0], "cross", arguments);
         let (_, tally) = run(&mut engines, batch);
-        assert_eq!(tally.committed, 20_000, "{kind} {options:?}: {tally:?}");
+        assert_eq!(tally.committed, 6_000, "{kind} {options:?}: {tally:?}");
     }
 }
 
@@ -72,7 +72,8 @@ fn who_may_not_begin_again_fails_and_leaves_nothing() {
             conflicts += failed;
         }
         // With several in flight, siblings alone see to that.
-        assert!(conflicts > 0 || options.interleave == Interleave::None || options.window == 1, "{kind} {options:?}");
+        let wide = options.interleave == Interleave::Dynamic && options.window > 1;
+        assert!(conflicts > 0 || !wide, "{kind} {options:?}");
     }
 }
 
@@ -83,7 +84,7 @@ fn no_scan_misses_a_key_that_comes() {
         scan c0, t.id, [from], [found], 8\nret r1, c0\ninsert c1, t, [id]\nret r2, c1, taken\nstorer r1, r2[t.value]
         taken:\nstore r1, [count]\ncommit";
     for (kind, options) in kinds(&[2, 3, 8]) {
-        for seed in 0..3 {
+        for seed in 0..2 {
             let at_both_ends: Vec<Vec<u8>> = pairs(0..50).into_iter().chain(pairs(3_950..4_000)).collect();
             let mut engines = engines(kind, options, &simple(), &at_both_ends, &[grow]);
             let mut random = Random(seed);
@@ -134,7 +135,7 @@ fn a_transaction_sees_what_it_did_itself() {
     for (&kind, options) in kinds.flat_map(|kind| ways().map(move |options| (kind, options))) {
         let mut engines = engines(kind, options, &simple(), &pairs(0..4), &sources);
         let mut random = Random(9);
-        for _ in 0..40 {
+        for _ in 0..12 {
             for number in 0..sources.len() {
                 let mut argument = || (random.below(7) as i64).to_le_bytes();
                 let arguments: Vec<Vec<u8>> = (0..100).map(|_| [argument(), argument()].concat()).collect();

@@ -196,7 +196,7 @@ fn a_row_is_read_more_often_than_it_can_be_pinned() {
     let often =
         "procedure often\ntable t\nparam id: i64\nparam other: i64\nresult sum: i64\nscratch key: i64\nload r1, [other]
         store r1, [key]\nmov r2, 0\nmov r5, 0\nagain:\nsearch c0, t, [key]\nret r4, c0\nloadr r6, r4[t.value]
-        add r5, r5, r6\nadd r2, r2, 1\ncmp r2, 5000\nbl again\nstore r5, [sum]\nupdate c1, t, [key]\nret r3, c1
+        add r5, r5, r6\nadd r2, r2, 1\ncmp r2, 4200\nbl again\nstore r5, [sum]\nupdate c1, t, [key]\nret r3, c1
         add r6, r6, 1\nstorer r6, r3[t.value]\ncommit";
     let look =
         "procedure look\ntable t\nparam id: i64\nparam other: i64\nresult value: i64\nsearch c0, t, [id]\nret r1, c0

@@ -13,7 +13,8 @@ fn soak() -> Option<std::ops::Range<u64>> {
 fn check_all(kind: EngineKind, threads: &[usize]) {
     for number in soak().unwrap_or(0..4) {
         for &threads in threads {
-            for (interleave, window) in [(Interleave::None, 1), (Interleave::Dynamic, 1), (Interleave::Dynamic, 64)] {
+            let dynamic = Interleave::Dynamic;
+            for (interleave, window) in [(Interleave::None, 1), (Interleave::Batch, 64), (dynamic, 1), (dynamic, 64)] {
                 let options = Options { threads, interleave, window, ..Options::default() };
                 let what = format!("{kind} {options:?}");
                 check(&what, &|| create(kind, options), number * 30..number * 30 + 30);

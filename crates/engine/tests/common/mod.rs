@@ -76,7 +76,7 @@ pub(crate) fn run(engines: &mut Pair, batch: Batch) -> (Batch, Tally) {
     (completed.batch, completed.report.tally)
 }
 
-/// No interleaving, the narrowest, and a wide one.
+/// No interleaving, groups, and the narrowest and a wide window.
 pub(crate) fn every_way(threads: usize) -> impl Iterator<Item = Options> {
     let wide = Options { threads, window: 64, ..Options::default() };
     let of = |interleave| Options { interleave, ..wide };
