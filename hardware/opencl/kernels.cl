@@ -26,6 +26,22 @@ LW_KERNEL void lw_recycle(
     }
 }
 
+#ifdef LW_STAGED
+
+/* Prefetches what the transaction in `block` will touch, if this work-item `has` one: first the buckets of all
+ * work-items of the group, then the rows. `hints` gets the rows. */
+static inline void lw_stage(LW_HEAP, lw_address block, uint stride, int has, ulong *hints)
+{
+    if (has)
+        lw_aim(heap, tables, block, stride);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (has)
+        lw_reach(heap, tables, block, stride, hints);
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+#endif
+
 #ifndef LW_TWO_PHASE
 
 /* Executes `units` chains: chain u has the transactions order[starts[u]] to order[starts[u + 1] - 1], one after the
@@ -42,13 +58,7 @@ LW_KERNEL void lw_execute(
     for (uint i = 0; i < LW_HINTS; i++)
         hints[i] = 0;
 #ifdef LW_STAGED
-    lw_address block = blocks + (at < end ? (ulong)order[at] * stride : 0);
-    if (at < end)
-        lw_aim(heap, tables, block, stride);
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (at < end)
-        lw_reach(heap, tables, block, stride, hints);
-    barrier(CLK_LOCAL_MEM_FENCE);
+    lw_stage(heap, tables, blocks + (at < end ? (ulong)order[at] * stride : 0), stride, at < end, hints);
 #endif
     for (; at < end; at++) {
         const uint index = order[at];
@@ -101,15 +111,9 @@ LW_KERNEL void lw_execute(
 {
     const uint index = get_global_id(0);
 #ifdef LW_STAGED
-    lw_address block = blocks + (index < count ? (ulong)index * stride : 0);
-    ulong hints[LW_HINTS];
-    if (index < count)
-        lw_aim(heap, tables, block, stride);
-    barrier(CLK_LOCAL_MEM_FENCE);
     /* Buckets are read without their locks here: what is found only says what to prefetch. */
-    if (index < count)
-        lw_reach(heap, tables, block, stride, hints);
-    barrier(CLK_LOCAL_MEM_FENCE);
+    ulong hints[LW_HINTS];
+    lw_stage(heap, tables, blocks + (index < count ? (ulong)index * stride : 0), stride, index < count, hints);
 #endif
     if (index < count)
         lw_attempt(heap, tables, blocks, stride, first, base, index, left);
