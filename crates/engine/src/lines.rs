@@ -1,7 +1,8 @@
 //! Lines to prefetch together; see [`Lines`].
 
 use lockwork_memory::prefetch;
-use lockwork_procedure::isa::{Instruction, Opcode};
+use lockwork_procedure::block_access::{BlockAccess, block_accesses};
+use lockwork_procedure::isa::Instruction;
 
 /// Lines to prefetch, collected first and prefetched together.
 ///
@@ -62,17 +63,10 @@ impl Lines {
 /// The lines of the block that code reads or writes at constant offsets, as offsets.
 pub(crate) fn block_lines(code: &[Instruction]) -> Vec<u32> {
     let mut lines = Vec::new();
-    for i in code {
-        let pieces = match i.opcode {
-            Opcode::Load | Opcode::Store => [Some((i.x, 8)), None],
-            Opcode::CopyBr => [Some((i.x, u32::from(i.w))), None],
-            Opcode::CopyRb => [Some((i.y, u32::from(i.w))), None],
-            Opcode::CopyBb => [Some((i.x, u32::from(i.w))), Some((i.y, u32::from(i.w)))],
-            _ => [None, None],
-        };
-        for (offset, length) in pieces.into_iter().flatten() {
-            lines.extend((offset / 64..=(offset + length - 1) / 64).map(|line| line * 64));
-        }
+    for BlockAccess { offset, length, .. } in
+        code.iter().flat_map(|i| block_accesses(i, None)).filter(|access| access.index == 0)
+    {
+        lines.extend((offset / 64..=(offset + length - 1) / 64).map(|line| line * 64));
     }
     lines.sort_unstable();
     lines.dedup();

@@ -23,6 +23,7 @@
 pub mod access;
 pub mod assembly;
 pub mod block;
+pub mod block_access;
 pub mod interpreter;
 pub mod isa;
 pub mod key;

@@ -10,7 +10,8 @@
 
 use super::flow;
 use crate::block::HEADER_BYTES;
-use crate::isa::{Instruction, Opcode, SIGNED, scan_stride};
+use crate::block_access::{BlockAccess, block_accesses};
+use crate::isa::{Instruction, Opcode, SIGNED};
 use crate::verified::Verified;
 
 /// Bytes of the block, from the first to the one after the last.
@@ -285,31 +286,14 @@ fn loaded(w: u16) -> Interval {
 /// The block bytes of one instruction, when its index registers lie in these intervals.
 fn block_use(verified: &Verified, i: &Instruction, of: impl Fn(u8) -> Interval) -> BlockUse {
     let layout = verified.procedure.layout();
-    let read = |offset: u32, register: u8, length: u32| {
-        span((HEADER_BYTES.min(offset), layout.block_bytes), offset, of(register), length)
-    };
-    let write = |offset: u32, register: u8, length: u32| {
-        span((layout.results_start, layout.block_bytes), offset, of(register), length)
-    };
-    let (width, count) = (u32::from(i.w & !SIGNED), u32::from(i.w));
-    match i.opcode {
-        Opcode::Load => BlockUse { read: read(i.x, i.c, width), write: None },
-        Opcode::Store => BlockUse { read: None, write: write(i.x, i.c, width) },
-        Opcode::CopyBb => BlockUse { read: read(i.y, i.e, count), write: write(i.x, i.d, count) },
-        Opcode::CopyBr => BlockUse { read: None, write: write(i.x, i.d, count) },
-        Opcode::CopyRb => BlockUse { read: read(i.y, i.e, count), write: None },
-        Opcode::Scan => {
-            let schema = &verified.tables[usize::from(i.d)].schema;
-            let stride = scan_stride(schema, usize::from(i.e).checked_sub(1));
-            let rows = stride.saturating_mul(count);
-            BlockUse { read: read(i.x, i.c, schema.key_bytes()), write: write(i.y, 0, rows) }
-        }
-        _ if i.opcode.is_db() => {
-            let key_bytes = verified.tables[usize::from(i.d)].schema.key_bytes();
-            BlockUse { read: read(i.x, i.c, key_bytes), write: None }
-        }
-        _ => BlockUse::default(),
+    let schema = i.opcode.is_db().then(|| &*verified.tables[usize::from(i.d)].schema);
+    let mut found = BlockUse::default();
+    for BlockAccess { offset, index, length, writes } in block_accesses(i, schema) {
+        let start = if writes { layout.results_start } else { HEADER_BYTES.min(offset) };
+        let span = span((start, layout.block_bytes), offset, of(index), length);
+        *(if writes { &mut found.write } else { &mut found.read }) = span;
     }
+    found
 }
 
 /// The span of `length` bytes at `offset` plus an index, inside `bounds`, where the verifier has proved it to be.

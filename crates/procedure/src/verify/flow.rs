@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::loops::Shape;
-use super::structure::Writes;
+use super::structure::{Writes, bounds, within_block};
 use super::value::{Cp, Flag, Interval, Right, State, Value, fits};
 use super::{Check, refuse};
 use crate::access::Operation;
-use crate::block::HEADER_BYTES;
-use crate::isa::{Instruction, Opcode, scan_stride};
+use crate::block_access::{BlockAccess, block_accesses};
+use crate::isa::{Instruction, Opcode};
 use crate::program::{Layout, Procedure};
 #[cfg(test)]
 use crate::schema::ColumnType;
@@ -158,6 +158,8 @@ impl<'a> Flow<'a> {
     /// Executes one instruction on what is known.
     fn step(&self, at: usize, mut state: State) -> Check<Effect> {
         let i = &self.procedure.code[at];
+        let schema = i.opcode.is_db().then(|| &*self.tables[usize::from(i.d)].schema);
+        self.in_block(at, &state, schema)?;
         let mut may_abort = false;
         match i.opcode {
             Opcode::Mov => {
@@ -252,36 +254,20 @@ impl<'a> Flow<'a> {
         Ok(Effect { next: vec![(at + 1, state)], may_abort })
     }
 
-    /// Proves that `length` bytes at `offset` plus an index register lie from `start` to `end`.
-    fn bounds(&self, at: usize, state: &State, access: Access, start: u32, end: u32, what: &str) -> Check<()> {
-        let index = self.integer(at, state, access.index)?;
-        let first = i128::from(access.offset) + i128::from(index.lo);
-        let last = i128::from(access.offset) + i128::from(index.hi) + i128::from(access.length);
-        if first < i128::from(start) || last > i128::from(end) {
-            return refuse(
-                at,
-                format!(
-                    "it touches bytes {first} to {last} of {what}, and bytes {start} to {end} are allowed; bound the \
-                     index with 'check' if it has one"
-                ),
-            );
+    /// Proves that what the instruction names of the block lies in it.
+    fn in_block(&self, at: usize, state: &State, schema: Option<&TableSchema>) -> Check<()> {
+        for BlockAccess { offset, index, length, writes } in block_accesses(&self.procedure.code[at], schema) {
+            let index = self.integer(at, state, index)?;
+            within_block(at, &self.layout, (offset, index, length), writes)?;
         }
         Ok(())
     }
 
-    fn block_read(&self, at: usize, state: &State, access: Access) -> Check<()> {
-        self.bounds(at, state, access, HEADER_BYTES, self.layout.block_bytes, "the block (to read)")
-    }
-
-    fn block_write(&self, at: usize, state: &State, access: Access) -> Check<()> {
-        let (start, end) = (self.layout.results_start, self.layout.block_bytes);
-        self.bounds(at, state, access, start, end, "the block (to write: results and scratch)")
-    }
-
     fn row_read(&self, at: usize, state: &State, register: u8, access: Access) -> Check<()> {
+        let index = self.integer(at, state, access.index)?;
         let (schema, _) = self.row(at, state, register)?;
         let what = format!("a row of table '{}'", schema.name());
-        self.bounds(at, state, access, ROW_HEADER_BYTES, schema.row_bytes(), &what)
+        bounds(at, (access.offset, index, access.length), ROW_HEADER_BYTES..schema.row_bytes(), &what)
     }
 
     fn row_write(&self, at: usize, state: &State, register: u8, access: Access) -> Check<()> {
@@ -293,7 +279,8 @@ impl<'a> Flow<'a> {
             );
         }
         let what = format!("a row of table '{}' (to write: all but its key)", schema.name());
-        self.bounds(at, state, access, schema.values_start(), schema.row_bytes(), &what)
+        let index = self.integer(at, state, access.index)?;
+        bounds(at, (access.offset, index, access.length), schema.values_start()..schema.row_bytes(), &what)
     }
 
     fn load_or_store(&self, at: usize, i: &Instruction, state: &mut State) -> Check<bool> {
@@ -301,9 +288,7 @@ impl<'a> Flow<'a> {
         let access = Access { offset: i.x, index: i.c, length: w.bytes() };
         match i.opcode {
             Opcode::Load | Opcode::Loadr => {
-                if i.opcode == Opcode::Load {
-                    self.block_read(at, state, access)?;
-                } else {
+                if i.opcode == Opcode::Loadr {
                     self.row_read(at, state, i.b, access)?;
                 }
                 state.set(i.a, Value::Integer(w.range()));
@@ -311,9 +296,7 @@ impl<'a> Flow<'a> {
             }
             _ => {
                 let value = self.integer(at, state, i.a)?;
-                if i.opcode == Opcode::Store {
-                    self.block_write(at, state, access)?;
-                } else {
+                if i.opcode == Opcode::Storer {
                     self.row_write(at, state, i.b, access)?;
                 }
                 Ok(!fits(value, w))
@@ -324,19 +307,16 @@ impl<'a> Flow<'a> {
     fn copy(&self, at: usize, i: &Instruction, state: &State) -> Check<()> {
         let target = Access { offset: i.x, index: i.d, length: u32::from(i.w) };
         let source = Access { offset: i.y, index: i.e, length: u32::from(i.w) };
-        match i.opcode {
-            Opcode::CopyBb | Opcode::CopyBr => self.block_write(at, state, target)?,
-            _ => self.row_write(at, state, i.b, target)?,
+        if matches!(i.opcode, Opcode::CopyRb | Opcode::CopyRr) {
+            self.row_write(at, state, i.b, target)?;
         }
-        match i.opcode {
-            Opcode::CopyBb | Opcode::CopyRb => self.block_read(at, state, source),
-            _ => self.row_read(at, state, i.c, source),
+        if matches!(i.opcode, Opcode::CopyBr | Opcode::CopyRr) {
+            self.row_read(at, state, i.c, source)?;
         }
+        Ok(())
     }
 
     fn issue(&self, at: usize, i: &Instruction, state: &mut State) -> Check<()> {
-        let schema = &self.tables[usize::from(i.d)].schema;
-        self.block_read(at, state, Access { offset: i.x, index: i.c, length: schema.key_bytes() })?;
         if state.cps[usize::from(i.a)] != Cp::Free {
             return refuse(at, format!("c{} is in flight; await it with 'ret' before it is used again", i.a));
         }
@@ -346,20 +326,16 @@ impl<'a> Flow<'a> {
             Operation::Search => row(false),
             Operation::Update | Operation::Insert => row(true),
             Operation::Remove => Cp::InFlight { answer: Value::Integer(Interval::exactly(0)), may_miss: true },
-            Operation::Scan => self.scan(at, i, state, schema)?,
+            Operation::Scan => self.scan(at, i, state)?,
         };
         Ok(())
     }
 
-    fn scan(&self, at: usize, i: &Instruction, state: &State, schema: &TableSchema) -> Check<Cp> {
+    fn scan(&self, at: usize, i: &Instruction, state: &State) -> Check<Cp> {
         let limit = Interval { lo: 0, hi: i64::from(i.w) };
         if i.b != 0 && !self.integer(at, state, i.b)?.within(limit) {
             return refuse(at, format!("r{} can be more than the limit of {} rows; bound it with 'check'", i.b, i.w));
         }
-        let column = usize::from(i.e).checked_sub(1);
-        let bytes = u64::from(scan_stride(schema, column)) * u64::from(i.w);
-        let length = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.block_write(at, state, Access { offset: i.y, index: 0, length })?;
         Ok(Cp::InFlight { answer: Value::Integer(limit), may_miss: false })
     }
 
@@ -405,7 +381,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// A piece of a block or a row: `length` bytes at `offset` plus register `index`.
+/// A piece of a row: `length` bytes at `offset` plus register `index`.
 #[derive(Clone, Copy)]
 struct Access {
     offset: u32,

@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use super::value::Interval;
 use super::{Check, refuse, refuse_whole};
-use crate::block::{MAX_BLOCK_BYTES, abort};
+use crate::block::{HEADER_BYTES, MAX_BLOCK_BYTES, abort};
+use crate::block_access::{BlockAccess, block_accesses};
 use crate::isa::{Instruction, MAX_INSTRUCTIONS, NO_LABEL, Opcode, SIGNED};
 use crate::partitioning::Partitioning;
-use crate::program::{Field, Procedure};
+use crate::program::{Field, Layout, Procedure};
 use crate::schema::is_name;
 use crate::verified::TableUse;
 
@@ -85,11 +86,13 @@ pub(super) fn sections(procedure: &Procedure) -> Check<[Range<usize>; 3]> {
 }
 
 pub(super) fn check_fields(procedure: &Procedure, tables: &[TableUse], sections: &[Range<usize>; 3]) -> Check<()> {
+    let layout = procedure.layout();
     for (number, section) in sections.iter().enumerate() {
         for at in section.clone() {
             let instruction = &procedure.code[at];
             check_unused(at, instruction)?;
             check_one(at, instruction, tables, section)?;
+            check_places(at, instruction, tables, &layout)?;
             if number > 0 && !belongs_in_handler(instruction.opcode) {
                 return refuse(at, "a handler may only use CPU instructions on the block, and ends with commit");
             }
@@ -143,6 +146,42 @@ fn check_one(at: usize, i: &Instruction, tables: &[TableUse], section: &Range<us
         }
         opcode if opcode.is_db() => check_table(at, i, tables)?,
         _ => {}
+    }
+    Ok(())
+}
+
+/// What has no index lies in the block, reachable or not, so that nobody need ask again who looks at code.
+fn check_places(at: usize, i: &Instruction, tables: &[TableUse], layout: &Layout) -> Check<()> {
+    let schema = i.opcode.is_db().then(|| &*tables[usize::from(i.d)].schema);
+    for BlockAccess { offset, length, writes, .. } in block_accesses(i, schema).filter(|access| access.index == 0) {
+        within_block(at, layout, (offset, Interval::exactly(0), length), writes)?;
+    }
+    Ok(())
+}
+
+/// Proves that a place (offset, index, length) lies where the block may be read, or written.
+pub(super) fn within_block(at: usize, layout: &Layout, place: (u32, Interval, u32), writes: bool) -> Check<()> {
+    if writes {
+        bounds(at, place, layout.results_start..layout.block_bytes, "the block (to write: results and scratch)")
+    } else {
+        bounds(at, place, HEADER_BYTES..layout.block_bytes, "the block (to read)")
+    }
+}
+
+/// Proves that a place (offset, index, length) lies within `allowed` bytes of `what`.
+pub(super) fn bounds(at: usize, place: (u32, Interval, u32), allowed: Range<u32>, what: &str) -> Check<()> {
+    let (offset, index, length) = place;
+    let first = i128::from(offset) + i128::from(index.lo);
+    let last = i128::from(offset) + i128::from(index.hi) + i128::from(length);
+    let Range { start, end } = allowed;
+    if first < i128::from(start) || last > i128::from(end) {
+        return refuse(
+            at,
+            format!(
+                "it touches bytes {first} to {last} of {what}, and bytes {start} to {end} are allowed; bound the index \
+                 with 'check' if it has one"
+            ),
+        );
     }
     Ok(())
 }

@@ -153,6 +153,9 @@ fn structure_is_checked_reachable_or_not() {
     refused(&[Instruction { d: 2, ..SEARCH }, RET, i(O::Commit)], 0, "table slot 2");
     refused(&[Instruction { w: 0xFF00, ..i(O::Abort) }], 0, "belongs to the system");
     refused(&[Instruction { y: 5, ..i(O::Commit) }], 0, "does not use field y");
+    let never = [i(O::Commit), Instruction { x: u32::MAX, ..SEARCH }, RET, i(O::Commit)];
+    refused(&never, 1, "bytes 4294967295 to");
+    refused(&[i(O::Commit), Instruction { x: u32::MAX, ..LOAD }, i(O::Commit)], 1, "of the block (to read)");
     let scan = Instruction { a: 0, d: 1, e: 2, w: 8, x: 32, y: 64, ..i(O::Scan) };
     check(&[scan, RET, i(O::Commit)]).unwrap();
     refused(&[Instruction { d: 0, ..scan }, RET, i(O::Commit)], 0, "not ordered");
