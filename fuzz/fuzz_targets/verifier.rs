@@ -93,6 +93,7 @@ fn procedure(source: &mut Source<'_>) -> Procedure {
 fn engine(kind: EngineKind, options: Options) -> Box<dyn Engine> {
     let mut engine = create(kind, options).expect("possible options");
     for schema in catalog() {
+        let schema = schema.partition_by_hash("id").expect("a column of the key");
         let (name, bytes) = (schema.name().to_string(), (schema.row_bytes() - 16) as usize);
         engine.create_table(schema, 16).expect("a new table");
         for id in 0..4_i64 {
@@ -123,9 +124,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         }
     }
     let graph = Options { threads: 1, plan: ConflictPlan::Graph, ..Options::default() };
-    let kinds =
-        [EngineKind::Deterministic, EngineKind::TwoPhase, EngineKind::Optimistic, EngineKind::DeterministicQueue];
-    for kind in kinds {
+    for &kind in EngineKind::CPU.iter().filter(|&&kind| kind != EngineKind::Serial) {
         let mut oracle = engine(EngineKind::Serial, graph);
         oracle.register(procedure.clone()).expect("it verifies");
         let mut engine = engine(kind, graph);
