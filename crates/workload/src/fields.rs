@@ -12,7 +12,7 @@ use lockwork_procedure::program::{Field, Procedure};
 use lockwork_procedure::schema::{Column, ColumnType, ROW_HEADER_BYTES, TableSchema};
 
 use crate::random::Random;
-use crate::{Lookup, WorkloadError};
+use crate::{Lookup, WorkloadError, room};
 
 /// Where an integer lies, or an array of them, in bytes from the start of a block or a row image.
 #[derive(Clone, Copy, Debug)]
@@ -153,10 +153,7 @@ impl Procedures {
         if self.ids.is_empty() {
             return Err(WorkloadError::Unbound(self.own[0].name.clone()));
         }
-        if batch.stride() < self.block_bytes as usize {
-            return Err(WorkloadError::ShortBlocks { stride: batch.stride(), needed: self.block_bytes });
-        }
-        Ok(transactions.min(batch.capacity() - batch.len()))
+        room(batch, transactions, self.block_bytes)
     }
 
     /// The id of procedure `number`, once bound.

@@ -188,6 +188,32 @@ pub trait Workload: Send {
     fn check(&mut self, export: &mut Export<'_>) -> Result<String, WorkloadError>;
 }
 
+/// How many of `transactions` calls, of up to `block_bytes` each, there is room for in `batch`, which is refused if its
+/// blocks are too short.
+pub(crate) fn room(batch: &Batch, transactions: usize, block_bytes: u32) -> Result<usize, WorkloadError> {
+    if batch.stride() < block_bytes as usize {
+        return Err(WorkloadError::ShortBlocks { stride: batch.stride(), needed: block_bytes });
+    }
+    Ok(transactions.min(batch.capacity() - batch.len()))
+}
+
+/// Appends `room` calls to `batch`, which has room for them: `draw`, given the place in the batch, says what is called
+/// there, and by which id, and `write` writes the arguments into the block. Returns `room`.
+pub(crate) fn fill<W, C>(
+    workload: &mut W,
+    batch: &mut Batch,
+    room: usize,
+    draw: impl Fn(&mut W, usize) -> (C, u32),
+    write: impl Fn(&mut W, C, &mut [u8]),
+) -> usize {
+    for at in batch.len()..batch.len() + room {
+        let (call, id) = draw(workload, at);
+        let mut block = batch.push(id).expect("there is room");
+        write(workload, call, block.bytes());
+    }
+    room
+}
+
 /// An option that is not possible.
 pub(crate) fn refuse<T>(
     option: &'static str,

@@ -12,7 +12,7 @@ use lockwork_procedure::schema::{ColumnType, TableSchema};
 
 use crate::random::Random;
 use crate::zipf::{Chooser, Distribution, check_theta};
-use crate::{Export, Lookup, Repeat, Workload, WorkloadError, refuse, within};
+use crate::{Export, Lookup, Repeat, Workload, WorkloadError, fill, refuse, room, within};
 
 /// What transfers are to be like.
 #[derive(Clone, Debug, PartialEq)]
@@ -244,25 +244,23 @@ impl Workload for Transfer {
 
     fn fill(&mut self, batch: &mut Batch, transactions: usize) -> Result<usize, WorkloadError> {
         let bound = self.bound.ok_or_else(|| WorkloadError::Unbound("transfer".into()))?;
-        if batch.stride() < self.block_bytes() as usize {
-            return Err(WorkloadError::ShortBlocks { stride: batch.stride(), needed: self.block_bytes() });
-        }
-        let room = transactions.min(batch.capacity() - batch.len());
-        for _ in 0..room {
-            let audit = self.random.unit() < self.config.audit;
-            let Some(mut block) = batch.push(if audit { bound.audit } else { bound.transfer }) else { break };
-            let from = self.chooser.next(&mut self.random);
+        let room = room(batch, transactions, self.block_bytes())?;
+        let draw = |this: &mut Self, _| {
+            let audit = this.random.unit() < this.config.audit;
+            (audit, if audit { bound.audit } else { bound.transfer })
+        };
+        let write = |this: &mut Self, audit, block: &mut [u8]| {
+            let from = this.chooser.next(&mut this.random);
             if audit {
-                put(block.bytes(), bound.id, from);
-                continue;
+                return put(block, bound.id, from);
             }
-            let to = self.chooser.next_other(&mut self.random, |account| account == from);
-            let amount = 1 + self.random.below(self.config.amount_max as u64);
+            let to = this.chooser.next_other(&mut this.random, |account| account == from);
+            let amount = 1 + this.random.below(this.config.amount_max as u64);
             for (at, value) in bound.arguments.into_iter().zip([from, to, amount]) {
-                put(block.bytes(), at, value);
+                put(block, at, value);
             }
-        }
-        Ok(room)
+        };
+        Ok(fill(self, batch, room, draw, write))
     }
 
     fn block_bytes(&self) -> u32 {

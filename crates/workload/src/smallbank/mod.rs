@@ -19,7 +19,7 @@ use lockwork_procedure::schema::{ColumnType, TableSchema};
 use crate::fields::{Place, Procedures, RowWriter, check_share, violation};
 use crate::random::Random;
 use crate::zipf::{Chooser, Distribution, check_theta};
-use crate::{Export, Lookup, Repeat, Workload, WorkloadError, refuse, within};
+use crate::{Export, Lookup, Repeat, Workload, WorkloadError, fill, refuse, within};
 
 /// The transactions, in the order of [`Smallbank`]'s mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,12 +269,11 @@ impl Workload for Smallbank {
 
     fn fill(&mut self, batch: &mut Batch, transactions: usize) -> Result<usize, WorkloadError> {
         let room = self.procedures.room(batch, transactions)?;
-        for _ in 0..room {
-            let kind = self.draw();
-            let Some(mut block) = batch.push(self.procedures.id(kind as usize)) else { break };
-            self.write_call(kind, block.bytes());
-        }
-        Ok(room)
+        let draw = |this: &mut Self, _| {
+            let kind = this.draw();
+            (kind, this.procedures.id(kind as usize))
+        };
+        Ok(fill(self, batch, room, draw, Self::write_call))
     }
 
     fn block_bytes(&self) -> u32 {

@@ -23,7 +23,7 @@ use lockwork_procedure::schema::TableSchema;
 
 use crate::fields::{Place, Procedures, violation};
 use crate::random::Random;
-use crate::{Export, Lookup, Repeat, Workload, WorkloadError, within};
+use crate::{Export, Lookup, Repeat, Workload, WorkloadError, fill, within};
 use population::{Population, schemas, sub_nbr, table};
 
 /// The transactions, in the order of the procedures.
@@ -240,12 +240,11 @@ impl Workload for Tatp {
 
     fn fill(&mut self, batch: &mut Batch, transactions: usize) -> Result<usize, WorkloadError> {
         let room = self.procedures.room(batch, transactions)?;
-        for _ in 0..room {
-            let kind = self.draw();
-            let Some(mut block) = batch.push(self.procedures.id(kind as usize)) else { break };
-            self.write_call(kind, block.bytes());
-        }
-        Ok(room)
+        let draw = |this: &mut Self, _| {
+            let kind = this.draw();
+            (kind, this.procedures.id(kind as usize))
+        };
+        Ok(fill(self, batch, room, draw, Self::write_call))
     }
 
     fn block_bytes(&self) -> u32 {

@@ -31,7 +31,7 @@ use lockwork_procedure::schema::TableSchema;
 pub use config::{Mix, TpccConfig};
 
 use crate::fields::Procedures;
-use crate::{Export, Lookup, Repeat, Workload, WorkloadError};
+use crate::{Export, Lookup, Repeat, Workload, WorkloadError, fill};
 use call::Calls;
 use observed::Observed;
 use population::Population;
@@ -181,12 +181,14 @@ impl Workload for Tpcc {
 
     fn fill(&mut self, batch: &mut Batch, transactions: usize) -> Result<usize, WorkloadError> {
         let room = self.procedures.room(batch, transactions)?;
-        for _ in 0..room {
-            let kind = self.calls.draw(&self.config);
-            let Some(mut block) = batch.push(self.procedures.id(kind as usize)) else { break };
-            self.calls.write(kind, &self.config, &self.population, block.bytes());
-        }
-        Ok(room)
+        let draw = |this: &mut Self, _| {
+            let kind = this.calls.draw(&this.config);
+            (kind, this.procedures.id(kind as usize))
+        };
+        let write = |this: &mut Self, kind, block: &mut [u8]| {
+            this.calls.write(kind, &this.config, &this.population, block);
+        };
+        Ok(fill(self, batch, room, draw, write))
     }
 
     fn block_bytes(&self) -> u32 {

@@ -25,7 +25,7 @@ use shape::{Declaration, Shape};
 
 use crate::random::{Random, mix};
 use crate::value::write_value;
-use crate::{Export, Lookup, Repeat, Workload, WorkloadError};
+use crate::{Export, Lookup, Repeat, Workload, WorkloadError, fill, room};
 
 /// Where the arguments and results of one operation lie, in bytes from the start of the block.
 #[derive(Clone, Debug)]
@@ -261,17 +261,14 @@ impl Workload for Ycsb {
         if self.bound.is_empty() {
             return Err(WorkloadError::Unbound(self.shapes[0].name.clone()));
         }
-        if batch.stride() < self.block_bytes as usize {
-            return Err(WorkloadError::ShortBlocks { stride: batch.stride(), needed: self.block_bytes });
-        }
+        let room = room(batch, transactions, self.block_bytes)?;
         self.keys.grow();
-        let room = transactions.min(batch.capacity() - batch.len());
-        for _ in 0..room {
-            let (place, home) = (self.draw_shape(), self.keys.home(batch.len()));
-            let Some(mut block) = batch.push(self.bound[place].id) else { break };
-            self.write_call(place, home, block.bytes());
-        }
-        Ok(room)
+        let draw = |this: &mut Self, at| {
+            let place = this.draw_shape();
+            ((place, this.keys.home(at)), this.bound[place].id)
+        };
+        let write = |this: &mut Self, (place, home), block: &mut [u8]| this.write_call(place, home, block);
+        Ok(fill(self, batch, room, draw, write))
     }
 
     fn block_bytes(&self) -> u32 {
