@@ -258,7 +258,7 @@ impl Host for TimestampHost<'_> {
 impl Flight {
     /// Whether nothing that is here waits to be visited, so that what is issued next may be visited at once.
     #[inline(always)]
-    fn is_in_order(&self) -> bool {
+    pub(super) fn is_in_order(&self) -> bool {
         self.instructions.iter().all(|i| matches!(i.stage, Stage::Sent | Stage::Answered))
     }
 

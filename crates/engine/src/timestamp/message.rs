@@ -1,19 +1,23 @@
 //! Messages between partition workers (BionicDB, section 4.6), and the rings that they go through.
 //!
 //! Between every two workers there is a bounded ring each way with one producer and one consumer. What a worker has to
-//! say it collects, and hands over once a turn: a message costs half a cache line, and the line that says how far a
-//! ring is filled moves once for many. Messages of one worker to another arrive in the order in which they were sent.
+//! say it collects, and hands over after each transaction's step: a message costs half a cache line, and the line that
+//! says how far a ring is filled moves once for several. Later, at the end of a turn, workers would take turns, each
+//! waiting for all that the other one does. Messages of one worker to another arrive in the order in which they were
+//! sent.
 //!
-//! Nobody waits for room: what does not fit stays with its sender until the next turn. So two workers whose rings are
+//! Nobody waits for room: what does not fit stays with its sender until the next time. So two workers whose rings are
 //! full both go on, and go on emptying them.
 //!
-//! Invariant: addresses in messages stay good until they are answered (key images, jobs) or for ever (rows).
+//! Invariant: addresses in messages stay good until they are answered (key images, jobs) or longer
+//! (bundles, see there), or for ever (rows).
 
 use lockwork_procedure::access::Operation;
 use lockwork_procedure::key::Key;
 use lockwork_storage::RowPtr;
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use super::bundle::Wanted;
 use super::header::Ending;
 
 /// Messages that all rings of one worker hold together, about.
@@ -53,10 +57,14 @@ pub(super) enum Message {
         word: u64,
         image: *const u8,
     },
+    /// Find these rows, `count` of them, and pin them or hold them for writing; `block` is the transaction's.
+    Fetch { slot: u16, count: u16, time: u64, block: *const u8, wanted: *mut Wanted },
     /// Pin the job's rows and leave the scan's time on its range.
     Scan { to: Return, time: u64, job: *const Job },
     /// The instructions of the first `count` CP registers are done, and these are their rows; for a scan, none.
     Granted { slot: u16, count: u8, cps: [u8; 3], rows: [u64; 3] },
+    /// All rows of the bundle are granted.
+    Fetched { slot: u16 },
     /// As [`Self::Granted`], for a search of a row that the transaction has had before.
     Seen { to: Return, row: u64 },
     /// There is no row, or, for an insert, there is one.
@@ -67,11 +75,13 @@ pub(super) enum Message {
     Failed { to: Return, code: u16 },
     /// Take the pin out of each of the first `count` rows.
     Unpin { count: u8, rows: [u64; 3] },
+    /// The transaction that had these rows, `count` of them, has ended.
+    Release { count: u16, time: u64, wanted: *const Wanted, ending: Ending },
     /// The transaction that holds the row for writing has ended.
     Settle { row: u64, time: u64, ending: Ending },
 }
 
-// SAFETY: addresses of rows, of key images and of jobs, which mean the same on every thread.
+// SAFETY: addresses of rows, of key images, of jobs and of bundles, which mean the same on every thread.
 unsafe impl Send for Message {}
 
 const _: () = assert!(size_of::<Message>() == 32, "two messages are a cache line");

@@ -22,6 +22,7 @@
 //! Serial order: ascending stamp, which is the time. Trade-off: an access to another partition costs two messages and
 //! the wait for them; a transaction on one partition costs no atomic operation at all.
 
+mod bundle;
 mod calm;
 mod clock;
 mod gaps;

@@ -4,7 +4,7 @@
 //! messages and go through stages as a transaction's own instructions do, so that their misses overlap too:
 //!
 //! ```text
-//! arrived --(bucket in cache)--> found --(row in cache)--> visited and answered, or parked
+//! bundle --(keys in cache)--> arrived --(bucket in cache)--> found --(row in cache)--> visited and answered, or parked
 //! ```
 //!
 //! A request that has to wait for an older transaction is parked, and visited again when something was let go, oldest
@@ -12,12 +12,13 @@
 
 use std::sync::Arc;
 
-use lockwork_memory::prefetch;
+use lockwork_memory::{LINE, prefetch};
 use lockwork_procedure::access::Operation;
 use lockwork_procedure::block::abort;
 use lockwork_procedure::key::{Key, mix};
 use lockwork_storage::{ABSENT, Database, Inserted, RowPtr, Table};
 
+use super::bundle::Wanted;
 use super::gaps::Gaps;
 use super::header::{Ending, Header, Verdict, split};
 use super::message::{Job, Mail, Message, Return};
@@ -55,6 +56,13 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 enum Request {
     Access(Access),
+    /// A transaction's bundle, and how many of its rows are granted.
+    Fetch {
+        wanted: *mut Wanted,
+        count: usize,
+        time: u64,
+        granted: usize,
+    },
     /// A scan's job, and how many of its rows are pinned.
     Scan {
         job: *const Job,
@@ -70,11 +78,22 @@ struct Background {
     request: Request,
 }
 
+/// Brings what finds the row of a key into cache.
+#[inline(always)]
+fn prefetch_bucket(table: &Table, word: u64, image: *const u8) {
+    if table.key_format().fits_one_word() {
+        table.prefetch(mix(word));
+    } else {
+        table.prefetch(word);
+        prefetch(image);
+    }
+}
+
 impl Background {
     fn time(&self) -> u64 {
         match &self.request {
             Request::Access(access) => access.time,
-            Request::Scan { time, .. } => *time,
+            Request::Fetch { time, .. } | Request::Scan { time, .. } => *time,
         }
     }
 }
@@ -85,6 +104,8 @@ pub(super) struct Partition {
     /// By table number.
     gaps: Vec<Gaps>,
     pub(super) ghosts: Ghosts,
+    /// Bundles whose keys come into cache.
+    bundles: Vec<(usize, Message)>,
     arrived: Vec<(usize, Message)>,
     found: Vec<Background>,
     /// In the order of their times.
@@ -213,16 +234,20 @@ impl Partition {
     pub(super) fn arrive(&mut self, database: &Database, from: usize, message: Message) {
         match message {
             Message::Access { table, word, image, .. } => {
-                let table = database.table(table);
-                if table.key_format().fits_one_word() {
-                    table.prefetch(mix(word));
-                } else {
-                    table.prefetch(word);
-                    prefetch(image);
-                }
+                prefetch_bucket(database.table(table), word, image);
                 self.arrived.push((from, message));
             }
+            Message::Fetch { count, wanted, .. } => {
+                let end = wanted.wrapping_add(usize::from(count)).addr();
+                (wanted.addr()..end).step_by(LINE).for_each(|line| prefetch(line as *const u8));
+                self.bundles.push((from, message));
+            }
             Message::Scan { .. } => self.arrived.push((from, message)),
+            Message::Release { count, time, wanted, ending } => {
+                // SAFETY: what was granted is kept until this has arrived.
+                let wanted = unsafe { std::slice::from_raw_parts(wanted, usize::from(count)) };
+                self.release(wanted, time, ending);
+            }
             Message::Unpin { count, rows } => {
                 for &row in &rows[..usize::from(count)] {
                     // SAFETY: rows in messages are rows.
@@ -240,7 +265,7 @@ impl Partition {
     /// Whether requests of others are under way.
     #[inline(always)]
     pub(super) fn is_idle(&self) -> bool {
-        self.arrived.is_empty() && self.found.is_empty() && self.parked.is_empty()
+        self.bundles.is_empty() && self.arrived.is_empty() && self.found.is_empty() && self.parked.is_empty()
     }
 
     /// Moves the background requests on, each by one stage.
@@ -266,27 +291,58 @@ impl Partition {
             }
             self.arrived = arrived;
         }
+        for &(from, message) in &self.bundles {
+            if let Message::Fetch { count, block, wanted, .. } = message {
+                // SAFETY: who sends a bundle leaves it alone until the answer.
+                let wanted = unsafe { std::slice::from_raw_parts(wanted, usize::from(count)) };
+                for wanted in wanted {
+                    let image = block.wrapping_add(wanted.key_offset as usize);
+                    prefetch_bucket(database.table(wanted.table), wanted.word, image);
+                }
+            }
+            self.arrived.push((from, message));
+        }
+        self.bundles.clear();
+    }
+
+    /// Finds the row of a key in a message, or a ghost, and prefetches it.
+    #[inline(always)]
+    fn find_for(&mut self, table: &Arc<Table>, word: u64, image: *const u8) -> Result<(Key, RowPtr), u16> {
+        let format = table.key_format();
+        let (key, hash) = if format.fits_one_word() {
+            (Key([word, 0, 0, 0]), mix(word))
+        } else {
+            // SAFETY: who sends a key image keeps it until the answer.
+            let image = unsafe { std::slice::from_raw_parts(image, format.image_bytes()) };
+            (format.encode(image), word)
+        };
+        let row = self.find(table, hash, &key, image)?;
+        prefetch(row.as_ptr());
+        Ok((key, row))
     }
 
     fn look_up(&mut self, database: &Database, from: usize, message: Message, mail: &mut Mail) {
         let (to, request) = match message {
             Message::Access { to, operation, table: number, stamp, word, image } => {
-                let table = database.table(number);
-                let format = table.key_format();
-                let (key, hash) = if format.fits_one_word() {
-                    (Key([word, 0, 0, 0]), mix(word))
-                } else {
-                    // SAFETY: who sends a key image keeps it until the answer.
-                    let image = unsafe { std::slice::from_raw_parts(image, format.image_bytes()) };
-                    (format.encode(image), word)
-                };
-                let row = match self.find(table, hash, &key, image) {
-                    Ok(row) => row,
+                let (key, row) = match self.find_for(database.table(number), word, image) {
+                    Ok(found) => found,
                     Err(code) => return mail.send(from, Message::Failed { to, code }),
                 };
-                prefetch(row.as_ptr());
                 let (time, own_pins) = split(stamp);
                 (to, Request::Access(Access { operation, table: number, time, own_pins, key, row }))
+            }
+            Message::Fetch { slot, count, time, block, wanted } => {
+                let to = Return { slot, cp: 0 };
+                let count = usize::from(count);
+                // SAFETY: who sends a bundle leaves it alone until the answer.
+                for wanted in unsafe { std::slice::from_raw_parts_mut(wanted, count) } {
+                    let image = block.wrapping_add(wanted.key_offset as usize);
+                    match self.find_for(database.table(wanted.table), wanted.word, image) {
+                        Ok((_, row)) => wanted.row = row.as_ptr() as u64,
+                        Err(code) => return mail.send(from, Message::Failed { to, code }),
+                    }
+                }
+                (to, Request::Fetch { wanted, count, time, granted: 0 })
             }
             Message::Scan { to, time, job } => {
                 // SAFETY: who sends a job keeps it until the answer.
@@ -315,6 +371,11 @@ impl Partition {
         }
         let outcome = match &mut background.request {
             Request::Access(access) => self.visit(database.table(access.table), access),
+            Request::Fetch { wanted, count, time, granted } => {
+                // SAFETY: who sends a bundle leaves it alone until the answer.
+                let wanted = unsafe { std::slice::from_raw_parts_mut(*wanted, *count) };
+                self.grant_rows(database, wanted, *time, granted)
+            }
             Request::Scan { job, time, pinned } => {
                 // SAFETY: who sends a job keeps it until the answer.
                 let job = unsafe { &**job };
@@ -324,10 +385,13 @@ impl Partition {
         let (from, to) = (background.from, background.to);
         let row = match &background.request {
             Request::Access(access) => access.row.as_ptr() as u64,
-            Request::Scan { .. } => 0,
+            Request::Fetch { .. } | Request::Scan { .. } => 0,
         };
         match outcome {
-            Outcome::Granted => mail.grant(from, to, row),
+            Outcome::Granted => match background.request {
+                Request::Fetch { .. } => mail.send(from, Message::Fetched { slot: to.slot }),
+                _ => mail.grant(from, to, row),
+            },
             Outcome::Seen => mail.send(from, Message::Seen { to, row }),
             Outcome::Missing(code) => mail.send(from, Message::Missing { to, code }),
             Outcome::Conflict(above) => mail.send(from, Message::Conflict { to, above }),
@@ -344,6 +408,51 @@ impl Partition {
     fn park(&mut self, background: Background) {
         let at = self.parked.partition_point(|other| other.time() <= background.time());
         self.parked.insert(at, background);
+    }
+
+    /// Goes on granting the rows of a bundle, in its order.
+    #[inline(always)]
+    fn grant_rows(&mut self, database: &Database, all: &mut [Wanted], time: u64, granted: &mut usize) -> Outcome {
+        while *granted < all.len() {
+            let (before, rest) = all.split_at_mut(*granted);
+            let wanted = &mut rest[0];
+            // SAFETY: rows were found for all.
+            let row = unsafe { RowPtr::from_address(wanted.row) };
+            let header = Header::load(row);
+            let own_pins = if wanted.write && header.is_pinned() || header.is_full() {
+                before.iter().filter(|other| other.row == wanted.row && other.has && !other.write).count() as u64
+            } else {
+                0
+            };
+            let operation = if wanted.write { Operation::Update } else { Operation::Search };
+            let access =
+                Access { operation, table: wanted.table, time, own_pins, key: Key([wanted.word, 0, 0, 0]), row };
+            match self.visit(database.table(wanted.table), &access) {
+                Outcome::Granted => wanted.has = true,
+                Outcome::Seen => wanted.has = false,
+                Outcome::Wait => return Outcome::Wait,
+                refused => {
+                    self.release(before, time, Ending::Abort);
+                    return refused;
+                }
+            }
+            *granted += 1;
+        }
+        Outcome::Granted
+    }
+
+    /// Lets the rows of a bundle go that are had.
+    #[inline(always)]
+    fn release(&mut self, all: &[Wanted], time: u64, ending: Ending) {
+        for wanted in all.iter().filter(|wanted| wanted.has) {
+            // SAFETY: what is had is a row.
+            let row = unsafe { RowPtr::from_address(wanted.row) };
+            if wanted.write {
+                self.settle(row, time, ending);
+            } else {
+                self.unpin(row);
+            }
+        }
     }
 
     /// Goes on pinning the rows of a job, in the order of their keys.

@@ -14,15 +14,15 @@ use lockwork_procedure::block::{BlockMut, HEADER_BYTES};
 use lockwork_procedure::interpreter::Answer;
 use lockwork_storage::RowPtr;
 
+use super::bundle::{Bundle, Bundles, Wanted};
 use super::clock::Clock;
-use super::header::{Ending, Header, Verdict, stamp};
-use super::message::{Mail, Message, Return};
-use super::partition::Partition;
+use super::header::{Ending, Header, Verdict};
+use super::message::{Mail, Message};
 use super::placement::Placement;
-use super::transaction::{Held, Place, Transaction, key_word};
+use super::transaction::{Place, Transaction};
 use crate::exclusive::Executor;
 use crate::interleaved::Turn;
-use crate::recipe::Lines;
+use crate::recipe::{Lines, Recipe};
 use crate::registry::Registered;
 
 /// How far a transaction has come on the short way.
@@ -56,7 +56,9 @@ pub(super) struct Straight {
     /// By access: what finds the row, then its address.
     words: Vec<u64>,
     places: Vec<Place>,
-    /// What another worker answered that is no row.
+    /// What is wanted of other partitions.
+    bundles: Vec<Bundle>,
+    /// What another worker answered that is no grant, or that a row is missing here.
     refused: Option<Answer>,
 }
 
@@ -70,11 +72,11 @@ pub(super) struct Work<'a> {
     pub(super) slot: u16,
     pub(super) turn: Turn,
     pub(super) transaction: &'a mut Transaction,
-    pub(super) partition: &'a mut Partition,
     pub(super) mail: &'a mut Mail,
     pub(super) clock: &'a mut Clock,
     pub(super) executor: &'a mut Executor,
     pub(super) lines: &'a mut Lines,
+    pub(super) bundles: &'a mut Bundles,
 }
 
 impl Work<'_> {
@@ -97,35 +99,65 @@ impl Straight {
         self.stage == Stage::Left
     }
 
+    /// Whether nothing is left to do before other workers answer.
+    #[inline(always)]
+    pub(super) fn is_found(&self) -> bool {
+        self.stage == Stage::Found
+    }
+
     /// Lets the transaction begin again.
     #[inline(always)]
     pub(super) fn clear(&mut self) {
         (self.stage, self.refused) = (Stage::New, None);
     }
 
-    /// Takes in what another worker answers to access `number`.
+    /// Takes in that worker `from` grants all that it was asked for, and collects what the transaction will touch.
+    ///
+    /// # Safety
+    /// `block` is the transaction's, a block of the procedure.
     #[inline(always)]
-    pub(super) fn answered(
+    pub(super) unsafe fn fetched(
         &mut self,
         from: usize,
-        number: u8,
-        answer: Answer,
-        accesses: &AccessSet,
-        held: &mut Vec<Held>,
+        recipe: &Recipe,
+        block: *const u8,
+        lines: &mut Lines,
+        pool: &mut Bundles,
     ) {
-        let Answer::Ready(address) = answer else {
-            self.refused = match self.refused {
-                // A conflict weighs more than a missing row, which may not be missing for the next time.
-                Some(Answer::Conflict) => self.refused,
-                _ => Some(answer),
-            };
-            return;
-        };
-        let AccessSet::Straight(straight) = accesses else { unreachable!("it is straight") };
-        let write = straight.accesses[usize::from(number)].operation == Operation::Update;
-        // SAFETY: a row in a message is a row.
-        held.push(Held { row: unsafe { RowPtr::from_address(address) }, owner: from, write });
-        self.words[usize::from(number)] = address;
+        let bundle = self.bundles.iter_mut().find(|bundle| bundle.owner == from).expect("what is answered was sent");
+        bundle.granted = true;
+        pool.answered(bundle);
+        let mut wanted = bundle.wanted.iter();
+        for (number, _) in self.places.iter().enumerate().filter(|(_, place)| **place == Place::There(from)) {
+            let row = wanted.next().expect("each is in its bundle").row;
+            self.words[number] = row;
+            // SAFETY: as the caller's.
+            unsafe { recipe.collect_row(number, block, row, lines) }
+        }
+    }
+
+    /// Takes in that worker `from` does not grant what it was asked for.
+    #[cold]
+    pub(super) fn refused(&mut self, from: usize, answer: Answer, pool: &mut Bundles) {
+        let at = self.bundles.iter().position(|bundle| bundle.owner == from).expect("what is answered was sent");
+        let bundle = self.bundles.swap_remove(at);
+        pool.answered(&bundle);
+        pool.refused(bundle);
+        if self.refused != Some(Answer::Conflict) {
+            // A conflict weighs more than a missing row, which may not be missing for the next time.
+            self.refused = Some(answer);
+        }
+    }
+
+    /// Lets everything go that was granted. Nothing is outstanding.
+    #[inline(always)]
+    fn let_go(&mut self, work: &mut Work<'_>, ending: Ending) {
+        let time = work.transaction.time;
+        for bundle in self.bundles.drain(..) {
+            let (count, wanted) = (bundle.wanted.len() as u16, bundle.wanted.as_ptr());
+            work.mail.send(bundle.owner, Message::Release { count, time, wanted, ending });
+            work.bundles.released(bundle);
+        }
     }
 
     /// Goes on.
@@ -174,20 +206,28 @@ impl Straight {
             }
             match self.refused {
                 None => {}
-                Some(Answer::Conflict) => return Step::Conflict,
-                Some(_) => {
-                    self.stage = Stage::Left;
-                    return Step::Left;
-                }
+                Some(Answer::Conflict) => return self.leave(work, Step::Conflict),
+                Some(_) => return self.leave(work, Step::Left),
             }
             let writes = straight.accesses.iter().map(|access| access.operation == Operation::Update);
             match self.judge(work, writes.clone()) {
                 Ok(()) => {}
-                Err(step) => return step,
+                Err(Step::Waiting) => return Step::Waiting,
+                Err(step) => return self.leave(work, step),
             }
             self.execute(work, writes);
         }
         Step::Done
+    }
+
+    /// Ends the short way without having run.
+    #[cold]
+    fn leave(&mut self, work: &mut Work<'_>, step: Step) -> Step {
+        self.let_go(work, Ending::Abort);
+        if step == Step::Left {
+            self.stage = Stage::Left;
+        }
+        step
     }
 
     /// Starts all look-ups.
@@ -216,15 +256,21 @@ impl Straight {
                 continue;
             };
             self.words.push(0);
+            let at = self.bundles.iter().position(|bundle| bundle.owner == owner).unwrap_or_else(|| {
+                self.bundles.push(work.bundles.take(owner));
+                self.bundles.len() - 1
+            });
+            let word = if use_of.key.fits_one_word() { use_of.key.encode(image).0[0] } else { hash };
+            let (key_offset, table, write) = (access.key_offset, use_of.id, access.operation == Operation::Update);
+            self.bundles[at].wanted.push(Wanted { word, row: 0, key_offset, table, write, has: false });
+        }
+        if !self.bundles.is_empty() {
             let time = work.transaction.time(work.clock, 0);
-            let key_of_row = use_of.key.encode(image);
-            let is_search = access.operation == Operation::Search;
-            let stamp = stamp(time, work.transaction.pins_there(use_of.id, &key_of_row, is_search));
-            let word = key_word(recipe.table(number), &key_of_row, hash);
-            let to = Return { slot: work.slot, cp: number as u8 };
-            let (operation, table) = (access.operation, use_of.id);
-            work.transaction.outstanding += 1;
-            work.mail.send(owner, Message::Access { to, operation, table, stamp, word, image: key });
+            for Bundle { owner, wanted, .. } in &mut self.bundles {
+                let (slot, count, wanted) = (work.slot, wanted.len() as u16, wanted.as_mut_ptr());
+                work.mail.send(*owner, Message::Fetch { slot, count, time, block, wanted });
+                work.transaction.outstanding += 1;
+            }
         }
     }
 
@@ -236,11 +282,11 @@ impl Straight {
     fn judge(&mut self, work: &mut Work<'_>, writes: impl Iterator<Item = bool>) -> Result<(), Step> {
         let mut above = 0;
         for ((&word, place), write) in self.words.iter().zip(&self.places).zip(writes) {
-            // SAFETY: words are rows by now.
-            let header = Header::load(unsafe { RowPtr::from_address(word) });
             if matches!(place, Place::There(_)) {
                 continue;
             }
+            // SAFETY: words are rows by now.
+            let header = Header::load(unsafe { RowPtr::from_address(word) });
             if *place == Place::Here {
                 let verdict = match work.transaction.time {
                     0 => match header.above(write) {
@@ -263,7 +309,6 @@ impl Straight {
                 }
             }
             if !header.is_live() {
-                self.stage = Stage::Left;
                 return Err(Step::Left);
             }
         }
@@ -301,6 +346,6 @@ impl Straight {
             header.store(row);
         }
         let ending = if committed { Ending::Commit } else { Ending::Abort };
-        work.transaction.let_go(ending, work.me, work.partition, work.mail);
+        self.let_go(work, ending);
     }
 }

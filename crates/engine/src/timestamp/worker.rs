@@ -1,12 +1,12 @@
 //! A partition worker: its own transactions and the requests of others, a step of each in turn.
 //!
 //! ```text
-//! turn:  take in messages -> move background requests on -> step every transaction -> hand messages over
+//! turn:  take in messages -> move background requests on -> step the transactions, and hand over what each has to say
 //! ```
 //!
 //! A transaction is its slot. It goes the short way (`straight.rs`) if it can, else runs instruction by instruction
-//! (`host.rs`). One that conflicts lets everything go, at once or when all that it sent is answered, and begins again
-//! under a new time.
+//! (`host.rs`), and is not looked at while it waits for nothing but other workers. One that conflicts lets everything
+//! go, at once or when all that it sent is answered, and begins again under a new time.
 //!
 //! A worker that has nothing left of its own goes on serving the others until all are done. Nothing of a worker's is
 //! under way then: it says that it is done only when everything that it sent is answered, or handed over.
@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lockwork_procedure::block::{Status, abort};
 use lockwork_procedure::interpreter::{Answer, Context, Stop, run};
 
+use super::bundle::Bundles;
 use super::calm::Calm;
 use super::clock::Clock;
 use super::header::Ending;
@@ -117,14 +118,55 @@ impl Crowd {
     }
 }
 
+/// A set of slots.
+#[derive(Debug, Default)]
+struct SlotSet(Vec<u64>);
+
+impl SlotSet {
+    /// All of so many slots, or none.
+    fn reset(&mut self, slots: usize, all: bool) {
+        self.0.clear();
+        self.0.resize(slots.div_ceil(64), 0);
+        (0..slots).filter(|_| all).for_each(|slot| self.put(slot));
+    }
+
+    #[inline(always)]
+    fn put(&mut self, slot: usize) {
+        self.0[slot / 64] |= 1 << (slot % 64);
+    }
+
+    #[inline(always)]
+    fn take(&mut self, slot: usize) {
+        self.0[slot / 64] &= !(1 << (slot % 64));
+    }
+
+    /// The first one from `from` on.
+    #[inline(always)]
+    fn next(&self, from: usize) -> Option<usize> {
+        let mut bits = self.0.get(from / 64)? & u64::MAX << (from % 64);
+        let mut word = from / 64;
+        while bits == 0 {
+            word += 1;
+            bits = *self.0.get(word)?;
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     slots: Vec<Slot>,
+    free: SlotSet,
+    /// Slots whose transactions may have something to do: the others wait for nothing but other workers.
+    awake: SlotSet,
+    /// How many transactions wait for no other worker.
+    near: usize,
     /// A CP window; what is in flight is kept in the slot.
     cps: Vec<()>,
     lines: Lines,
     crowd: Crowd,
+    bundles: Bundles,
     pub(super) executor: Executor,
     pub(super) partition: Partition,
     pub(super) mail: Mail,
@@ -137,6 +179,7 @@ impl Worker {
         self.clock = Clock::new(me, workers, after);
         self.executor.prepare(&core.registry);
         self.partition.begin(core.database.len());
+        self.bundles.begin(workers);
     }
 
     /// Runs the blocks whose home is worker `me`, and what others want of its partition.
@@ -159,31 +202,38 @@ impl Worker {
             slot.registers.resize(gp.max(slot.registers.len()), 0);
             slot.flight.widen(cp);
         }
+        self.free.reset(most, true);
+        self.awake.reset(most, false);
+        self.near = 0;
         let interleave = shared.options.interleave;
         let mut turn = Turn::first(interleave);
         let (mut running, mut busy, mut idle) = (0, true, 0_u32);
         loop {
             let mut moved = self.take_in(shared);
+            if turn.prefetch {
+                self.lines.fetch();
+            } else {
+                self.lines.forget();
+            }
             self.partition.move_on(&shared.core.database, &mut self.mail);
             let before = running;
-            let mut near = self.slots.iter().filter(|slot| slot.is_near()).count();
-            for number in 0..self.slots.len() {
-                if self.slots[number].index.is_none() {
-                    if !turn.take || near >= most_near || running >= self.crowd.now {
-                        continue;
-                    }
-                    let Some(index) = mine.next() else { continue };
-                    near += 1;
-                    self.slots[number].begin(shared.blocks, index as usize);
-                    running += 1;
-                    moved = true;
-                }
-                if self.step(shared, me, number, turn) {
-                    shared.calm.leave(me, number, self.slots[number].transaction.conflicts);
+            let mut from = 0;
+            while let Some(number) = self.awake.next(from) {
+                from = number + 1;
+                if self.advance(shared, me, number, turn) {
                     running -= 1;
                     moved = true;
-                    self.crowd.ended();
                 }
+            }
+            while turn.take && self.near < most_near && running < self.crowd.now {
+                let Some(number) = self.free.next(0) else { break };
+                let Some(index) = mine.next() else { break };
+                self.slots[number].begin(shared.blocks, index as usize);
+                self.free.take(number);
+                self.awake.put(number);
+                self.near += 1;
+                moved = true;
+                running += usize::from(!self.advance(shared, me, number, turn));
             }
             turn = turn.next(interleave, before + running > 0 || moved).unwrap_or(turn);
             let handed_over = self.mail.flush();
@@ -208,27 +258,62 @@ impl Worker {
         debug_assert!(self.partition.is_idle());
     }
 
+    /// Runs one transaction as far as it comes, and notes what it waits for. Returns whether its slot is free again.
+    #[inline(always)]
+    fn advance(&mut self, shared: &Shared<'_>, me: usize, number: usize, turn: Turn) -> bool {
+        self.near -= usize::from(self.slots[number].is_near());
+        let ended = self.step(shared, me, number, turn);
+        self.mail.flush();
+        let slot = &self.slots[number];
+        if ended {
+            shared.calm.leave(me, number, slot.transaction.conflicts);
+            self.crowd.ended();
+            self.free.put(number);
+            self.awake.take(number);
+        } else if slot.is_near() {
+            self.near += 1;
+        } else if slot.waits_for_others(shared.placement) {
+            self.awake.take(number);
+        }
+        ended
+    }
+
     /// Takes in what has arrived. Returns whether anything has.
     #[inline(always)]
     fn take_in(&mut self, shared: &Shared<'_>) -> bool {
-        let Self { slots, mail, partition, .. } = self;
+        let Self { slots, awake, near, mail, partition, lines, bundles, .. } = self;
+        lines.forget();
+        let mut answered = |slot: &mut Slot, number: u16| {
+            slot.transaction.outstanding -= 1;
+            let all = slot.transaction.outstanding == 0;
+            *near += usize::from(all);
+            if all || !slot.is_straight(shared.placement) {
+                awake.put(usize::from(number));
+            }
+        };
         mail.receive(|from, message| {
             let mut tell = |to: Return, answer: Answer, above: u64| {
                 let slot = &mut slots[usize::from(to.slot)];
-                slot.transaction.outstanding -= 1;
+                answered(slot, to.slot);
                 slot.transaction.too_late(above);
-                let held = &mut slot.transaction.held;
-                if shared.placement.is_straight(slot.procedure) && !slot.straight.has_left() {
-                    let registered = shared.core.registry.get(slot.procedure).expect("it runs");
-                    slot.straight.answered(from, to.cp, answer, &registered.access, held);
+                if slot.is_straight(shared.placement) {
+                    slot.straight.refused(from, answer, bundles);
                 } else {
-                    slot.flight.answered(from, to.cp, answer, held);
+                    slot.flight.answered(from, to.cp, answer, &mut slot.transaction.held);
                 }
             };
             match message {
                 Message::Granted { slot, count, cps, rows } => {
                     let granted = cps.into_iter().zip(rows).take(usize::from(count));
                     granted.for_each(|(cp, row)| tell(Return { slot, cp }, Answer::Ready(row), 0));
+                }
+                Message::Fetched { slot: number } => {
+                    let slot = &mut slots[usize::from(number)];
+                    answered(slot, number);
+                    let recipe = shared.core.registry.get(slot.procedure).expect("it runs").known();
+                    let block = shared.blocks.at(slot.index.expect("it runs"));
+                    // SAFETY: the block is this worker's, and of the procedure.
+                    unsafe { slot.straight.fetched(from, recipe, block, lines, bundles) }
                 }
                 Message::Seen { to, row } => {
                     tell(to, Answer::Ready(row), 0);
@@ -246,7 +331,7 @@ impl Worker {
     /// Runs one transaction as far as it comes. Returns whether its slot is free again.
     #[inline(always)]
     fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, turn: Turn) -> bool {
-        let Self { slots, cps, lines, crowd, executor, partition, mail, clock } = self;
+        let Self { slots, cps, lines, crowd, executor, partition, mail, clock, bundles, .. } = self;
         let slot = &mut slots[number];
         let Some(index) = slot.index else { return false };
         if slot.turns > 0 {
@@ -262,7 +347,7 @@ impl Worker {
         let registered = &**shared.core.registry.get(slot.procedure).expect("it was taken with its procedure");
         let (block, sequence) = (shared.blocks.at(index), shared.blocks.sequence(index));
         let number = number as u16;
-        if slot.ending.is_none() && shared.placement.is_straight(slot.procedure) && !slot.straight.has_left() {
+        if slot.ending.is_none() && slot.is_straight(shared.placement) {
             let transaction = &mut slot.transaction;
             let placement = shared.placement;
             let mut work = Work {
@@ -274,11 +359,11 @@ impl Worker {
                 slot: number,
                 turn,
                 transaction,
-                partition,
                 mail,
                 clock,
                 executor,
                 lines,
+                bundles,
             };
             // SAFETY: the block is this worker's, and the executor is prepared.
             match unsafe { slot.straight.step(&mut work) } {
@@ -288,10 +373,7 @@ impl Worker {
                     return true;
                 }
                 straight::Step::Conflict => slot.ending = Some(Stop::Conflict),
-                straight::Step::Left => {
-                    slot.transaction.let_go(Ending::Abort, me, partition, mail);
-                    slot.transaction.clear();
-                }
+                straight::Step::Left => slot.transaction.clear(),
             }
         }
         let stop = match slot.ending {
@@ -370,6 +452,19 @@ impl Slot {
     #[inline(always)]
     fn is_near(&self) -> bool {
         self.index.is_some() && self.transaction.outstanding == 0
+    }
+
+    /// Whether it goes the short way.
+    #[inline(always)]
+    fn is_straight(&self, placement: &Placement) -> bool {
+        placement.is_straight(self.procedure) && !self.straight.has_left()
+    }
+
+    /// Whether a transaction that is not near can do nothing before it is answered.
+    #[inline(always)]
+    fn waits_for_others(&self, placement: &Placement) -> bool {
+        let goes_on = if self.is_straight(placement) { !self.straight.is_found() } else { !self.flight.is_in_order() };
+        self.ending.is_some() || !goes_on
     }
 
     fn begin(&mut self, blocks: Blocks, index: usize) {
