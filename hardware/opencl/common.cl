@@ -328,17 +328,19 @@ static inline void lw_take_from_bucket(lw_address bucket, uint entry, lw_address
     *link = *lw_next(rows + (ulong)(entry - 1) * stride);
 }
 
-/* ---- Memory of rows: a ring of free numbers. Rows freed in a batch are handed out again in the next one. ---- */
+/* ---- Memory of rows: a ring of free numbers. Rows that a kernel frees are handed out again behind lw_recycle, and not
+ * before: that a place of the ring is taken does not say that its number is written. ---- */
 
 struct lw_counters {
     uint head;  /* the next number to hand out; it may run past the limit */
     uint tail;  /* where the next number that is freed goes */
-    uint limit; /* numbers from here on were freed in this batch */
+    uint limit; /* numbers from here on were freed since lw_recycle ran */
     uint unused[13];
 };
 
-/* Row numbers that a transaction took in an attempt that was taken back: numbers freed in a batch are not handed out in
- * the same batch, so without these every attempt would use up new ones. Pieces are table << 32 | number plus one. */
+/* Row numbers that a transaction took in an attempt that was taken back: numbers that a kernel frees are not handed
+ * out by the same kernel, so without these every attempt would use up new ones. Pieces are table << 32 | number plus
+ * one. */
 struct lw_spare {
     uint count;
     ulong pieces[LW_SPARE];

@@ -12,7 +12,7 @@ static inline void lw_close(lw_address block, uint outcome, ulong sequence, ulon
     *(__global lw_ulong4 *)block = (ulong4)(first, sequence, request, serial);
 }
 
-/* Rows freed in this batch may be handed out in the next one. `seen` gets head and tail of each table's ring. */
+/* Rows freed before may be handed out from now on. `seen` gets head and tail of each table's ring. */
 LW_KERNEL void lw_recycle(
     lw_address heap, __constant struct lw_table *tables, uint count, __global uint *seen)
 {

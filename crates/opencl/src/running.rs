@@ -309,6 +309,16 @@ impl Running {
             Argument::Word(stride as u32),
             Argument::Long(first),
         ];
+        let count = Argument::Word(heap.tables().len() as u32);
+        let arguments = [common[0], common[1], count, Argument::Buffer(&slot.rings)];
+        let structural = flight.structural;
+        let recycle = |kernels: &mut Vec<Event>| -> Result<(), EngineError> {
+            if structural {
+                // SAFETY: the arguments are those of hardware/opencl/kernels.cl; addresses come from descriptors.
+                kernels.push(unsafe { session.launch(&built.recycle, &arguments, 1, built.group, &[])? });
+            }
+            Ok(())
+        };
         // SAFETY: the arguments are those of hardware/opencl/kernels.cl; addresses come from descriptors, plan and
         // verified procedures.
         unsafe {
@@ -338,6 +348,8 @@ impl Running {
                             .concat();
                     flight.kernels.push(session.launch(&built.execute, &arguments, blocks, built.group, &after)?);
                     for (workers, left, next) in [(LATE_WORKERS, left, next), (1, next, left)] {
+                        // What was left gave its rows back and takes them again: no more were set aside for it.
+                        recycle(&mut flight.kernels)?;
                         let arguments = [
                             &common[..],
                             &[
@@ -354,11 +366,7 @@ impl Running {
                     *base += blocks as u32 + 1;
                 }
             }
-            if flight.structural {
-                let count = Argument::Word(heap.tables().len() as u32);
-                let arguments = [common[0], common[1], count, Argument::Buffer(&slot.rings)];
-                flight.kernels.push(session.launch(&built.recycle, &arguments, 1, built.group, &[])?);
-            }
+            recycle(&mut flight.kernels)?;
             session.flush(Lane::Execute)?;
             let after = [flight.kernels.last().expect("every batch has a kernel").get()];
             flight.out.push(session.read(&slot.blocks, 0, flight.batch.block_ptr(0), bytes, &after)?);

@@ -168,15 +168,18 @@ fn many_procedures_that_keep_much_fit_together_or_are_refused() {
 fn conflicts_after_an_insert_use_up_no_rows() {
     let schema = accounts(false);
     let mut engine = engine(KINDS[1], &schema);
+    // The hot row is held so long that others run out of attempts and are left for a later kernel.
     let source = "procedure both\ntable accounts\nparam id: i64\nparam hot: i64
          insert c0, accounts, [id]\nret r1, c0\nupdate c1, accounts, [hot]\nret r2, c1
-         loadr r3, r2[accounts.balance]\nadd r3, r3, 1\nstorer r3, r2[accounts.balance]\ncommit";
+         loadr r3, r2[accounts.balance]\nadd r3, r3, 1\nstorer r3, r2[accounts.balance]\nmov r4, 0\nagain:
+         mul r3, r3, 3\ndiv r3, r3, 4\nadd r3, r3, 1000\nadd r4, r4, 1\ncmp r4, 1000\nbl again
+         storer r3, r1[accounts.balance]\ncommit";
     let id = register(&mut *engine, &schema, source);
     engine.load("accounts", &account(-1)).unwrap();
     for round in 0..5 {
-        let arguments: Vec<[i64; 2]> = (0..20_000).map(|key| [round * 20_000 + key, -1]).collect();
+        let arguments: Vec<[i64; 2]> = (0..2_000).map(|key| [round * 2_000 + key, -1]).collect();
         let tally = run(&mut *engine, calls(|_| id, &arguments)).report.tally;
-        assert_eq!((tally.committed, tally.failed.len()), (20_000, 0), "{tally:?}");
+        assert_eq!((tally.committed, tally.failed.len()), (2_000, 0), "{tally:?}");
     }
 }
 
