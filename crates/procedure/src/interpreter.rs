@@ -100,6 +100,13 @@ impl Context {
     }
 }
 
+impl Default for Context {
+    /// At the first instruction of the logic.
+    fn default() -> Self {
+        Self::at(0)
+    }
+}
+
 /// Why [`run`] came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {

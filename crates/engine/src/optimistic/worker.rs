@@ -58,7 +58,7 @@ impl Shared<'_> {
 }
 
 /// A transaction in flight.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slot {
     /// Its block; `None`: the slot is free.
     index: Option<usize>,
@@ -71,22 +71,6 @@ struct Slot {
     retries: u32,
     /// Turns to sit out.
     turns: u32,
-}
-
-impl Default for Slot {
-    fn default() -> Self {
-        Self {
-            index: None,
-            procedure: 0,
-            context: Context::at(0),
-            registers: Vec::new(),
-            transaction: Transaction::default(),
-            in_flight: InFlight::default(),
-            reader: Reader::default(),
-            retries: 0,
-            turns: 0,
-        }
-    }
 }
 
 /// See the module.

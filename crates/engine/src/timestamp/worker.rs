@@ -55,7 +55,7 @@ pub(super) struct Shared<'a> {
 }
 
 /// A transaction in flight.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slot {
     /// Its block; `None`: the slot is free.
     index: Option<usize>,
@@ -71,23 +71,6 @@ struct Slot {
     turns: u32,
     /// Whether it holds nothing yet, and may be told not to begin.
     fresh: bool,
-}
-
-impl Default for Slot {
-    fn default() -> Self {
-        Self {
-            index: None,
-            procedure: 0,
-            context: Context::at(0),
-            registers: Vec::new(),
-            straight: Straight::default(),
-            flight: Flight::default(),
-            transaction: Transaction::default(),
-            ending: None,
-            turns: 0,
-            fresh: true,
-        }
-    }
 }
 
 /// How many transactions a worker has in flight: fewer after conflicts, and down to one. Where everybody wants the same

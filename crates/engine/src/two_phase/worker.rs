@@ -26,7 +26,7 @@ pub(super) struct Shared<'a> {
 }
 
 /// A transaction in flight.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slot {
     /// Its block; `None`: the slot is free.
     index: Option<usize>,
@@ -38,21 +38,6 @@ struct Slot {
     retries: u32,
     /// Turns to sit out.
     turns: u32,
-}
-
-impl Default for Slot {
-    fn default() -> Self {
-        Self {
-            index: None,
-            procedure: 0,
-            context: Context::at(0),
-            registers: Vec::new(),
-            cps: Vec::new(),
-            effects: Effects::default(),
-            retries: 0,
-            turns: 0,
-        }
-    }
 }
 
 /// See the module.
