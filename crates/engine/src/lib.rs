@@ -26,6 +26,7 @@ pub mod exclusive;
 mod ghosts;
 mod host_engine;
 mod interleaved;
+mod key_images;
 mod lines;
 pub mod optimistic;
 pub mod random_procedures;

@@ -16,7 +16,6 @@ use lockwork_procedure::access::Operation;
 use lockwork_procedure::block::abort;
 use lockwork_procedure::interpreter::{Answer, Host, Request};
 use lockwork_procedure::key::Key;
-use lockwork_procedure::schema::MAX_KEY_BYTES;
 use lockwork_storage::{ABSENT, Inserted, RowPtr, Table};
 
 use super::copies::Layout;
@@ -24,6 +23,7 @@ use super::transaction::{Transaction, Unread};
 use crate::exclusive::ScanWriter;
 use crate::ghosts::Ghosts;
 use crate::interleaved::Turn;
+use crate::key_images::KeyImages;
 use crate::recipe::Recipe;
 use crate::registry::Registered;
 
@@ -50,11 +50,7 @@ struct Instruction {
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     instructions: Vec<Instruction>,
-    /// Key images that are no arguments. Boxes stay where they are.
-    #[expect(clippy::vec_box, reason = "instructions keep the addresses")]
-    images: Vec<Box<[u8; MAX_KEY_BYTES as usize]>>,
-    /// How many of those are in use.
-    kept: usize,
+    images: KeyImages,
     /// How many were issued since the transaction began.
     issued: usize,
     answers: Vec<Option<Answer>>,
@@ -75,18 +71,8 @@ impl InFlight {
     #[inline(always)]
     pub(super) fn clear(&mut self) {
         self.instructions.clear();
-        (self.kept, self.issued, self.doomed) = (0, 0, false);
-    }
-
-    /// Keeps a key image until nothing is in flight and returns where.
-    fn keep_image(&mut self, image: &[u8]) -> *const u8 {
-        if self.kept == self.images.len() {
-            self.images.push(Box::default());
-        }
-        let kept = &mut self.images[self.kept];
-        self.kept += 1;
-        kept[..image.len()].copy_from_slice(image);
-        kept.as_ptr()
+        self.images.clear();
+        (self.issued, self.doomed) = (0, false);
     }
 
     /// Whether the transaction has met a conflict that it was not told of.
@@ -131,7 +117,7 @@ impl Host for OptimisticHost<'_> {
         };
         if self.registered.recipe.is_none() {
             // A key that is no argument may be overwritten before the look-up.
-            instruction.key = self.in_flight.keep_image(instruction.key(table).1);
+            instruction.key = self.in_flight.images.keep(instruction.key(table).1);
         }
         instruction.hash = instruction.key(table).0.hash();
         if self.turn.prefetch {
@@ -205,7 +191,7 @@ impl OptimisticHost<'_> {
             }
         }
         self.in_flight.instructions.clear();
-        self.in_flight.kept = 0;
+        self.in_flight.images.clear();
         Answer::Ready(0)
     }
 

@@ -19,7 +19,6 @@ use lockwork_procedure::access::Operation;
 use lockwork_procedure::block::abort;
 use lockwork_procedure::interpreter::{Answer, Host, Request};
 use lockwork_procedure::key::Key;
-use lockwork_procedure::schema::MAX_KEY_BYTES;
 use lockwork_storage::{RowPtr, Table};
 
 use super::clock::Clock;
@@ -31,6 +30,7 @@ use super::scan::{Progress, Scan, Step};
 use super::transaction::{Held, Place, Transaction, key_word};
 use crate::exclusive::Undo;
 use crate::interleaved::Turn;
+use crate::key_images::KeyImages;
 use crate::registry::Registered;
 
 /// Lines of a row that are fetched when nothing says which ones will be touched.
@@ -70,11 +70,7 @@ impl Instruction {
 #[derive(Debug, Default)]
 pub(super) struct Flight {
     instructions: Vec<Instruction>,
-    /// Key images that are no arguments. Boxes stay where they are.
-    #[expect(clippy::vec_box, reason = "instructions and messages keep the addresses")]
-    images: Vec<Box<[u8; MAX_KEY_BYTES as usize]>>,
-    /// How many of those are in use.
-    kept: usize,
+    images: KeyImages,
     answers: Vec<Option<Answer>>,
     pub(super) scan: Scan,
     pub(super) undo: Undo,
@@ -95,7 +91,8 @@ impl Flight {
     #[inline(always)]
     pub(super) fn clear(&mut self) {
         self.instructions.clear();
-        (self.kept, self.doomed) = (0, None);
+        self.images.clear();
+        self.doomed = None;
         self.undo.clear();
     }
 
@@ -127,17 +124,6 @@ impl Flight {
             }
         }
         self.answers[usize::from(cp)] = Some(told);
-    }
-
-    /// Keeps a key image until nothing is in flight and returns where.
-    fn keep_image(&mut self, image: &[u8]) -> *const u8 {
-        if self.kept == self.images.len() {
-            self.images.push(Box::default());
-        }
-        let kept = &mut self.images[self.kept];
-        self.kept += 1;
-        kept[..image.len()].copy_from_slice(image);
-        kept.as_ptr()
     }
 }
 
@@ -205,7 +191,7 @@ impl Host for TimestampHost<'_> {
         let mut image_at = request.key;
         if self.registered.recipe.is_none() {
             // A key that is no argument may be overwritten before the look-up.
-            image_at = self.flight.keep_image(image);
+            image_at = self.flight.images.keep(image);
         }
         let instruction = Instruction { request, table: number, place, stage, key, hash, image: image_at, row };
         if stage == Stage::Sent {
@@ -353,7 +339,7 @@ impl TimestampHost<'_> {
         }
         if unanswered == 0 {
             self.flight.instructions.clear();
-            self.flight.kept = 0;
+            self.flight.images.clear();
         }
         Answer::Ready(0)
     }
