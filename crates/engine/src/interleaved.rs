@@ -59,6 +59,19 @@ impl Turn {
     }
 }
 
+/// How far a transaction has come on the short way of its engine, which takes it by its recipe, not by the interpreter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Stage {
+    #[default]
+    New,
+    /// All look-ups have begun.
+    Started,
+    /// Rows are known, but for those that other workers look up.
+    Found,
+    /// It goes the long way.
+    Left,
+}
+
 /// Turns that a transaction sits out after its conflict number `retries`: longer each time, 64 at the most.
 pub(crate) const fn turns_after(retries: u32) -> u32 {
     1 << if retries < 6 { retries } else { 6 }

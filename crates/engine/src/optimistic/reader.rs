@@ -11,19 +11,9 @@ use lockwork_storage::RowPtr;
 
 use super::copies::Layout;
 use super::transaction::{Transaction, Unread};
+use crate::interleaved::Stage;
 use crate::recipe::{Lines, Recipe};
 use crate::registry::Registered;
-
-/// How far a transaction has come on the short way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-enum Stage {
-    #[default]
-    New,
-    Started,
-    Found,
-    /// It goes the long way.
-    Left,
-}
 
 /// What became of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

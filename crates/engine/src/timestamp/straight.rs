@@ -21,20 +21,9 @@ use super::message::{Mail, Message};
 use super::placement::Placement;
 use super::transaction::{Place, Transaction};
 use crate::exclusive::Executor;
-use crate::interleaved::Turn;
+use crate::interleaved::{Stage, Turn};
 use crate::recipe::{Lines, Recipe};
 use crate::registry::Registered;
-
-/// How far a transaction has come on the short way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-enum Stage {
-    #[default]
-    New,
-    Started,
-    Found,
-    /// It goes the long way.
-    Left,
-}
 
 /// What became of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
