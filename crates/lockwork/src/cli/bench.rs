@@ -14,7 +14,7 @@ use serde_json::json;
 use super::progress::Live;
 use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
-use super::workloads::{Make, NAMES, named};
+use super::workloads::{Make, NAMES, boxed, named};
 use super::{Failure, Outcome, alone, figures, opencl, print};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
@@ -309,7 +309,7 @@ fn workload(
         (Some(make), _) => (make, None),
         (None, Some(YcsbRun { config, operation_count, .. })) => {
             let count = operation_count.map(|wanted| wanted.div_ceil(u64::from(config.operations)).max(1));
-            (Box::new(move || Ok(Box::new(Ycsb::new(config.clone()).map_err(Failure::usage)?))), count)
+            (Box::new(move || boxed(Ycsb::new(config.clone()))), count)
         }
         (None, None) => unreachable!("what is not named otherwise is YCSB, or was refused"),
     };

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{EngineKind, Options};
-use lockwork_workload::Workload;
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
 
 use super::progress::Live;
 use super::report::{Environment, Run};
 use super::run::{AHEAD, Plan, input, prepare, run};
+use super::workloads::{Boxed, boxed};
 use super::{Failure, Outcome, chart, print};
 
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ pub(super) struct Arguments {
 const SECONDS: f64 = 0.8;
 
 /// Makes a workload on one of so many parts of its rows.
-type Make<'a> = &'a dyn Fn(u64) -> Result<Box<dyn Workload>, Failure>;
+type Make<'a> = &'a dyn Fn(u64) -> Boxed;
 
 pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
     let start = Instant::now();
@@ -49,11 +49,11 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
     // A tenth of the rows is compared with serial replay: quicker, and more calls meet.
     let transfer: Make<'_> = &|share| {
         let config = TransferConfig { accounts: transfers.accounts / share, ..transfers.clone() };
-        Ok(Box::new(Transfer::new(config).map_err(Failure::usage)?))
+        boxed(Transfer::new(config))
     };
     let reads: Make<'_> = &|share| {
         let config = YcsbConfig { records: ycsb.records / share, ..ycsb.clone() };
-        Ok(Box::new(Ycsb::new(config).map_err(Failure::usage)?))
+        boxed(Ycsb::new(config))
     };
     let mut kinds = EngineKind::CPU.to_vec();
     match lockwork_opencl::chosen(None) {

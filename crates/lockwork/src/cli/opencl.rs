@@ -15,6 +15,7 @@ use super::chart::{bars, grouped, lines};
 use super::progress::Live;
 use super::report::{DeviceRun, Environment, Forms, Run, prepare_folder};
 use super::run::{AHEAD, Plan, prepare, run};
+use super::workloads::{Boxed, boxed};
 use super::{Failure, Outcome, locks, print};
 
 /// Batches from 1 k to 256 k blocks.
@@ -85,10 +86,10 @@ struct Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    fn ycsb(&self, letter: char, theta: f64) -> Result<Box<dyn Workload>, Failure> {
+    fn ycsb(&self, letter: char, theta: f64) -> Boxed {
         let preset = YcsbConfig::hobbes(letter).map_err(Failure::usage)?;
         let config = YcsbConfig { records: self.records, theta, seed: self.seed, ..preset };
-        Ok(Box::new(Ycsb::new(config).map_err(Failure::usage)?))
+        boxed(Ycsb::new(config))
     }
 
     /// Runs YCSB `letter` in batches of `batch`, with `ahead` of them under way.

@@ -4,18 +4,26 @@
 
 use lockwork_engine::Options;
 use lockwork_procedure::schema::TableSchema;
-use lockwork_workload::Workload;
 use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
 use lockwork_workload::tatp::{Tatp, TatpConfig};
 use lockwork_workload::tpcc::{Tpcc, TpccConfig};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
+use lockwork_workload::{Workload, WorkloadError};
 
 use super::Failure;
 use super::bench::{Arguments, refused};
 use super::run::check_rows;
 
+/// A workload, if it is possible.
+pub(super) type Boxed = Result<Box<dyn Workload>, Failure>;
+
 /// Makes a workload afresh, once for every engine.
-pub(super) type Make = Box<dyn Fn() -> Result<Box<dyn Workload>, Failure>>;
+pub(super) type Make = Box<dyn Fn() -> Boxed>;
+
+/// A workload, or why it is not possible, in the words of the command.
+pub(super) fn boxed<W: Workload + 'static>(made: Result<W, WorkloadError>) -> Boxed {
+    Ok(Box::new(made.map_err(refused)?))
+}
 
 /// What options of workloads are called on the command line.
 pub(super) const NAMES: &[(&str, &str)] = &[
@@ -62,7 +70,7 @@ fn transfer(arguments: &Arguments) -> Result<Make, Failure> {
     };
     config.validate().map_err(refused)?;
     check_tables(&[Transfer::schema()], config.accounts)?;
-    Ok(Box::new(move || Ok(Box::new(Transfer::new(config.clone()).map_err(refused)?))))
+    Ok(Box::new(move || boxed(Transfer::new(config.clone()))))
 }
 
 fn smallbank(arguments: &Arguments) -> Result<Make, Failure> {
@@ -82,7 +90,7 @@ fn smallbank(arguments: &Arguments) -> Result<Make, Failure> {
     }
     config.validate().map_err(refused)?;
     check_tables(&Smallbank::schemas(), config.accounts)?;
-    Ok(Box::new(move || Ok(Box::new(Smallbank::new(config.clone()).map_err(refused)?))))
+    Ok(Box::new(move || boxed(Smallbank::new(config.clone()))))
 }
 
 fn tatp(arguments: &Arguments) -> Result<Make, Failure> {
@@ -92,7 +100,7 @@ fn tatp(arguments: &Arguments) -> Result<Make, Failure> {
     for (schema, each) in Tatp::tables() {
         check_rows(&schema, (subscribers as f64 * each) as u64)?;
     }
-    Ok(Box::new(move || Ok(Box::new(Tatp::new(config.clone()).map_err(refused)?))))
+    Ok(Box::new(move || boxed(Tatp::new(config.clone()))))
 }
 
 fn tpcc(arguments: &Arguments) -> Result<Make, Failure> {
@@ -109,5 +117,5 @@ fn tpcc(arguments: &Arguments) -> Result<Make, Failure> {
     for (table, schema) in tpcc.schemas().iter().enumerate() {
         check_rows(schema, tpcc.row_count(table))?;
     }
-    Ok(Box::new(move || Ok(Box::new(Tpcc::new(config.clone()).map_err(refused)?))))
+    Ok(Box::new(move || boxed(Tpcc::new(config.clone()))))
 }

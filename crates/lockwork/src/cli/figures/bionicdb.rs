@@ -13,39 +13,27 @@
 //! are registered in ascending order.
 
 use lockwork_engine::{EngineKind, Interleave, Options};
-use lockwork_workload::Workload;
 use lockwork_workload::tpcc::{Mix, Tpcc, TpccConfig};
-use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
+use lockwork_workload::ycsb::YcsbConfig;
 use lockwork_workload::zipf::Distribution;
 
 use super::super::bench::{Arguments, base_options, interleavings};
 use super::super::progress::Live;
+use super::super::workloads::{Boxed, boxed};
 use super::super::{Failure, Outcome};
 use super::race::{Make, Rates, median};
-use super::{Figure, Study};
+use super::{ACCESSES, Figure, MANY, ORDERS, REMOTE, Study, ycsb};
 
 const ENGINE: EngineKind = EngineKind::Timestamp;
 /// Transactions in flight.
 const IN_FLIGHT: [usize; 8] = [1, 2, 4, 8, 12, 16, 24, 32];
 /// The accesses that the engine reckons a transaction of TPC-C with: Payment's, whose keys are all arguments.
 const TPCC: usize = 4;
-/// Accesses of a transaction.
-const ACCESSES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Shares of remote accesses.
-const REMOTE: [f64; 4] = [0.0, 0.25, 0.5, 0.75];
-/// Calls of a round: as many as fit in memory, or fewer where each inserts rows.
-const MANY: usize = 1_000_000;
+/// Calls of a round where each inserts a row.
 const INSERTS: usize = 200_000;
-const ORDERS: usize = 40_000;
-
-type Boxed = Result<Box<dyn Workload>, Failure>;
 
 struct Paper<'a> {
     study: Study<'a>,
-}
-
-fn ycsb(config: &YcsbConfig) -> Boxed {
-    Ok(Box::new(Ycsb::new(config.clone()).map_err(Failure::usage)?))
 }
 
 impl Paper<'_> {
@@ -64,7 +52,7 @@ impl Paper<'_> {
 
     fn tpcc(&self, mix: Mix) -> Boxed {
         let config = TpccConfig { remote_payment: 0.0, remote_order: 0.0, ..self.study.tpcc(mix) };
-        Ok(Box::new(Tpcc::new(config).map_err(Failure::usage)?))
+        boxed(Tpcc::new(config))
     }
 
     /// The rates of a workload, which the engine reckons with `accesses` accesses a transaction, for every number of

@@ -9,40 +9,29 @@
 //! accesses are registered after those of fewer have been measured.
 
 use lockwork_engine::EngineKind;
-use lockwork_workload::Workload;
 use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
 use lockwork_workload::tatp::{Tatp, TatpConfig};
 use lockwork_workload::tpcc::{Mix, Tpcc};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
-use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
+use lockwork_workload::ycsb::YcsbConfig;
 
 use super::super::bench::{Arguments, base_options, kinds};
 use super::super::progress::Live;
+use super::super::workloads::boxed;
 use super::super::{Failure, Outcome};
 use super::race::{Contestant, Make, Rates};
-use super::{Figure, Study};
+use super::{ACCESSES, Figure, MANY, ORDERS, REMOTE, Study, ycsb};
 
 const SKEWS: [f64; 6] = [0.1, 0.3, 0.5, 0.7, 0.9, 0.99];
 const HOT_ROWS: u64 = 64;
-const REMOTE: [f64; 4] = [0.0, 0.25, 0.5, 0.75];
-const ACCESSES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Accesses of a transaction where they do not change.
 const SEVERAL: u32 = 16;
-/// Calls of a round: as many as fit in memory, or fewer where they insert rows.
-const MANY: usize = 1_000_000;
-const ORDERS: usize = 40_000;
-/// And where every call conflicts with every other: a slice ends with a batch, which must not take minutes.
+/// Calls of a round where each conflicts with every other: a slice ends with a batch, which must not take minutes.
 const STORM: usize = 1_000;
-
-type Boxed = Result<Box<dyn Workload>, Failure>;
 
 struct Side<'a> {
     study: Study<'a>,
     kinds: Vec<EngineKind>,
-}
-
-fn ycsb(config: YcsbConfig) -> Boxed {
-    Ok(Box::new(Ycsb::new(config).map_err(Failure::usage)?))
 }
 
 impl Side<'_> {
@@ -84,7 +73,7 @@ impl Side<'_> {
         for &value in axis {
             let mut config = YcsbConfig { operations: SEVERAL, ..self.config('a')? };
             change(&mut config, value);
-            points.push(self.rates(MANY, on, &|| ycsb(config.clone()))?);
+            points.push(self.rates(MANY, on, &|| ycsb(&config))?);
         }
         Ok(points)
     }
@@ -92,12 +81,12 @@ impl Side<'_> {
     /// The figures, and the first rows of the table of workloads.
     fn ycsb(&mut self) -> Result<Figure, Failure> {
         let base = self.config('a')?;
-        let mut on = self.contestants(MANY, &|| ycsb(base.clone()))?;
+        let mut on = self.contestants(MANY, &|| ycsb(&base))?;
         let mut table = Figure::new("workloads", "every workload", "transactions", "engine", &self.names());
         table.apart = true;
         for letter in ['a', 'b', 'c'] {
             let config = self.config(letter)?;
-            table.add(&format!("ycsb-{letter}"), self.rates(MANY, &mut on, &|| ycsb(config.clone()))?);
+            table.add(&format!("ycsb-{letter}"), self.rates(MANY, &mut on, &|| ycsb(&config))?);
         }
 
         let (few, most) = ACCESSES.split_at(ACCESSES.iter().take_while(|&&count| count <= SEVERAL).count());
@@ -108,8 +97,8 @@ impl Side<'_> {
         let mut figure = Figure::new("skew", "YCSB A, 16 accesses, against skew", "transactions", "theta", &labels);
         let mut points = self.points(&mut on, &SKEWS, |config, theta| config.theta = theta)?;
         let hot = YcsbConfig { records: HOT_ROWS, operations: SEVERAL, ..self.config('a')? };
-        let mut crowded = self.contestants(STORM, &|| ycsb(hot.clone()))?;
-        points.push(self.rates(STORM, &mut crowded, &|| ycsb(hot.clone()))?);
+        let mut crowded = self.contestants(STORM, &|| ycsb(&hot))?;
+        points.push(self.rates(STORM, &mut crowded, &|| ycsb(&hot))?);
         drop(crowded);
         self.fill(&mut figure, &points);
         self.study.keep(figure)?;
@@ -144,18 +133,18 @@ impl Side<'_> {
         let subscribers = if quick { 10_000 } else { TatpConfig::default().subscribers };
         let [standard, pair] = [Mix::Standard, Mix::NewOrderPayment].map(|mix| self.study.tpcc(mix));
         let makes: [(&str, usize, &Make<'_>); 6] = [
-            ("ycsb-e", MANY, &|| ycsb(scans.clone())),
+            ("ycsb-e", MANY, &|| ycsb(&scans)),
             ("transfer", MANY, &|| {
                 let config = TransferConfig { accounts, seed, ..TransferConfig::default() };
-                Ok(Box::new(Transfer::new(config).map_err(Failure::usage)?))
+                boxed(Transfer::new(config))
             }),
             ("smallbank", MANY, &|| {
                 let config = SmallbankConfig { accounts, seed, ..SmallbankConfig::default() };
-                Ok(Box::new(Smallbank::new(config).map_err(Failure::usage)?))
+                boxed(Smallbank::new(config))
             }),
-            ("tatp", MANY, &|| Ok(Box::new(Tatp::new(TatpConfig { subscribers, seed }).map_err(Failure::usage)?))),
-            ("tpcc", ORDERS, &|| Ok(Box::new(Tpcc::new(standard.clone()).map_err(Failure::usage)?))),
-            ("tpcc-np", ORDERS, &|| Ok(Box::new(Tpcc::new(pair.clone()).map_err(Failure::usage)?))),
+            ("tatp", MANY, &|| boxed(Tatp::new(TatpConfig { subscribers, seed }))),
+            ("tpcc", ORDERS, &|| boxed(Tpcc::new(standard.clone()))),
+            ("tpcc-np", ORDERS, &|| boxed(Tpcc::new(pair.clone()))),
         ];
         for (name, calls, make) in makes {
             let mut on = self.contestants(calls, make)?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use lockwork_engine::{EngineKind, Options, contract};
 use lockwork_workload::tpcc::{Mix, TpccConfig};
-use lockwork_workload::ycsb::YcsbConfig;
+use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
 use serde::Serialize;
 use serde_json::json;
 
@@ -28,7 +28,20 @@ use super::chart::{grouped, lines};
 use super::progress::Live;
 use super::report::{Environment, Output, prepare_folder};
 use super::run::check_rows;
+use super::workloads::{Boxed, boxed};
 use super::{Failure, Outcome, print};
+
+/// Accesses of a transaction, where they change.
+const ACCESSES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Shares of remote accesses, where they change.
+const REMOTE: [f64; 4] = [0.0, 0.25, 0.5, 0.75];
+/// Calls of a round: as many as fit in memory, or fewer where each of them inserts many rows.
+const MANY: usize = 1_000_000;
+const ORDERS: usize = 40_000;
+
+fn ycsb(config: &YcsbConfig) -> Boxed {
+    boxed(Ycsb::new(config.clone()))
+}
 
 /// What is measured over an axis.
 #[derive(Debug, Serialize)]

@@ -20,12 +20,13 @@ use lockwork_workload::{Repeat, Workload};
 use super::super::Failure;
 use super::super::progress::Live;
 use super::super::run::{AHEAD, Plan, check_memory, input, prepare, register, table_bytes, verify};
+use super::super::workloads::Boxed;
 
 /// Bytes of the calls that an entry has ready for a round.
 const INPUT_BYTES: usize = 32 << 20;
 
 /// Makes a workload, the same every time.
-pub(super) type Make<'a> = dyn Fn() -> Result<Box<dyn Workload>, Failure> + 'a;
+pub(super) type Make<'a> = dyn Fn() -> Boxed + 'a;
 
 /// How a race is run.
 pub(super) struct Race<'a> {
