@@ -378,7 +378,7 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// All engines.
+    /// All engines, as they are declared: those on devices come last.
     pub const ALL: &[Self] = &[
         Self::Serial,
         Self::TwoPhase,
@@ -390,14 +390,7 @@ impl EngineKind {
         Self::OpenclTwoPhase,
     ];
     /// Those that run on the cores of this machine and are always there.
-    pub const CPU: &[Self] = &[
-        Self::Serial,
-        Self::TwoPhase,
-        Self::Optimistic,
-        Self::Timestamp,
-        Self::DeterministicQueue,
-        Self::Deterministic,
-    ];
+    pub const CPU: &[Self] = Self::ALL.split_at(Self::OpenclDeterministic as usize).0;
 
     /// Its name on the command line.
     #[must_use]
@@ -474,4 +467,14 @@ pub fn check(options: &Options) -> Result<(), EngineError> {
         return Err(EngineError::Window(options.window));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_of_the_cpu_are_those_that_run_on_no_device() {
+        assert!(EngineKind::ALL.iter().filter(|kind| !kind.runs_on_device()).eq(EngineKind::CPU));
+    }
 }
