@@ -22,13 +22,16 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use lockwork_engine::EngineError;
 
 /// Why a command ends badly.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// A check failed: exit code 1.
+    #[error("{0}")]
     Check(String),
     /// The input is wrong: exit code 2.
+    #[error("{0}")]
     Usage(String),
     /// A back end is not on this machine, or failed: exit code 6.
+    #[error("{0}")]
     BackEnd(String),
 }
 
@@ -44,6 +47,14 @@ impl From<EngineError> for Failure {
 impl Failure {
     pub(crate) fn usage(error: impl std::fmt::Display) -> Self {
         Self::Usage(error.to_string())
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Check(_) => 1,
+            Self::Usage(_) => 2,
+            Self::BackEnd(_) => 6,
+        }
     }
 }
 
@@ -84,17 +95,9 @@ pub(crate) fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Check(problem)) => {
-            eprintln!("lockwork: {problem}");
-            ExitCode::from(1)
-        }
-        Err(Failure::Usage(problem)) => {
-            eprintln!("lockwork: {problem}");
-            ExitCode::from(2)
-        }
-        Err(Failure::BackEnd(problem)) => {
-            eprintln!("lockwork: {problem}");
-            ExitCode::from(6)
+        Err(failure) => {
+            eprintln!("lockwork: {failure}");
+            ExitCode::from(failure.exit_code())
         }
     }
 }

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lockwork_engine::registry::Registered;
-use lockwork_engine::{DeviceTimes, Engine, EngineKind, Options, Tally};
+use lockwork_engine::{DeviceTimes, Engine, EngineError, EngineKind, Options, Tally};
 use lockwork_memory::bytes_resident;
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::{Batch, HEADER_BYTES};
 use lockwork_procedure::schema::TableSchema;
-use lockwork_workload::{Repeat, Workload};
+use lockwork_workload::{Repeat, Workload, WorkloadError};
 
 use super::Failure;
 use super::chart::grouped;
@@ -124,7 +124,16 @@ pub(super) fn prepare(
     transactions: usize,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Box<dyn Engine>, Failure> {
-    let mut engine = create(kind, options)?;
+    load(create(kind, options)?, workload, transactions, progress)
+}
+
+/// As [`prepare`], into an engine that was made.
+fn load(
+    mut engine: Box<dyn Engine>,
+    workload: &mut dyn Workload,
+    transactions: usize,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Box<dyn Engine>, Failure> {
     let schemas = workload.schemas();
     let mut image = Vec::new();
     for (number, schema) in schemas.iter().enumerate() {
@@ -274,12 +283,22 @@ fn pass(engine: &mut dyn Engine, input: &mut Input, ahead: usize) -> Result<Pass
 pub(super) fn run(
     kind: EngineKind,
     options: Options,
+    workload: Box<dyn Workload>,
+    plan: &Plan,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Run, Failure> {
+    run_on(|| create(kind, options), workload, plan, progress)
+}
+
+/// As [`run`], on an engine that is made when memory has been measured.
+fn run_on(
+    create: impl FnOnce() -> Result<Box<dyn Engine>, EngineError>,
     mut workload: Box<dyn Workload>,
     plan: &Plan,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Run, Failure> {
     let before = bytes_resident().unwrap_or(0);
-    let mut engine = prepare(kind, options, &mut *workload, plan.transactions, progress)?;
+    let mut engine = load(create()?, &mut *workload, plan.transactions, progress)?;
     let resident = bytes_resident().unwrap_or(0).saturating_sub(before);
     let mut memory = lockwork_storage::TableMemory::default();
     engine.with_database(&mut |database| memory = database.memory())?;
@@ -315,7 +334,8 @@ pub(super) fn run(
     progress("verifying");
     let (verified, verification) = match verify(&*engine, &mut *workload, input.batches()) {
         Ok(words) => (true, words),
-        Err(problem) => (false, problem),
+        Err(Failure::Check(problem)) => (false, problem),
+        Err(failure) => return Err(failure),
     };
     let mut rates: Vec<f64> = passes.iter().map(|pass| plan.transactions as f64 / pass.elapsed.as_secs_f64()).collect();
     rates.sort_by(f64::total_cmp);
@@ -388,15 +408,145 @@ fn device_run(passes: &[Pass]) -> Option<DeviceRun> {
 }
 
 /// Checks results of the last pass and contents of the database.
-pub(super) fn verify(engine: &dyn Engine, workload: &mut dyn Workload, batches: &[Batch]) -> Result<String, String> {
+///
+/// # Errors
+/// [`Failure::Check`] says what is wrong with them; any other failure, why the engine does not tell them.
+pub(super) fn verify(engine: &dyn Engine, workload: &mut dyn Workload, batches: &[Batch]) -> Result<String, Failure> {
+    let wrong = |error: WorkloadError| Failure::Check(error.to_string());
     for batch in batches {
-        workload.check_results(batch).map_err(|error| error.to_string())?;
+        workload.check_results(batch).map_err(wrong)?;
     }
     let mut refused = None;
-    let mut export = |row: &mut dyn FnMut(&str, &[u8])| refused = engine.export(row).err();
-    let words = workload.check(&mut export).map_err(|error| error.to_string())?;
+    let mut export = |row: &mut dyn FnMut(&str, &[u8])| refused = engine.export(row).err().or(refused.take());
+    let checked = workload.check(&mut export);
+    // What was not told looks as if it were not there.
     match refused {
-        Some(error) => Err(error.to_string()),
-        None => Ok(words),
+        Some(error) => Err(error.into()),
+        None => checked.map_err(wrong),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use lockwork_engine::{Completed, Refused, SerialOrder};
+    use lockwork_procedure::program::Procedure;
+    use lockwork_storage::Database;
+    use lockwork_workload::transfer::{Transfer, TransferConfig};
+
+    use super::*;
+
+    /// An engine whose back end fails at one call, and is sound before and after.
+    struct Failing {
+        engine: Box<dyn Engine>,
+        calls: Cell<u32>,
+        at: u32,
+    }
+
+    impl Failing {
+        fn call(&self, what: &str) -> Result<(), EngineError> {
+            self.calls.set(self.calls.get() + 1);
+            if self.calls.get() == self.at { Err(EngineError::BackEnd(what.into())) } else { Ok(()) }
+        }
+    }
+
+    impl Engine for Failing {
+        fn name(&self) -> &'static str {
+            self.engine.name()
+        }
+
+        fn serial_order(&self) -> SerialOrder {
+            self.engine.serial_order()
+        }
+
+        fn create_table(&mut self, schema: TableSchema, rows: usize) -> Result<u16, EngineError> {
+            self.call("create_table")?;
+            self.engine.create_table(schema, rows)
+        }
+
+        fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError> {
+            self.call("register")?;
+            self.engine.register(procedure)
+        }
+
+        fn procedure(&self, id: u32) -> Option<Arc<Registered>> {
+            self.engine.procedure(id)
+        }
+
+        fn procedure_id(&self, name: &str) -> Option<u32> {
+            self.engine.procedure_id(name)
+        }
+
+        fn with_database(&self, read: &mut dyn FnMut(&Database)) -> Result<(), EngineError> {
+            self.call("with_database")?;
+            self.engine.with_database(read)
+        }
+
+        fn start(&mut self) -> Result<(), EngineError> {
+            self.call("start")?;
+            self.engine.start()
+        }
+
+        fn submit(&mut self, batch: Batch) -> Result<(), Box<Refused>> {
+            match self.call("submit") {
+                Ok(()) => self.engine.submit(batch),
+                Err(error) => Err(Box::new(Refused { batch, error })),
+            }
+        }
+
+        fn complete(&mut self) -> Result<Option<Completed>, EngineError> {
+            self.call("complete")?;
+            self.engine.complete()
+        }
+
+        fn in_flight(&self) -> usize {
+            self.engine.in_flight()
+        }
+
+        fn digest(&self) -> Result<lockwork_storage::Digest, EngineError> {
+            self.call("digest")?;
+            self.engine.digest()
+        }
+
+        fn export(&self, row: &mut dyn FnMut(&str, &[u8])) -> Result<(), EngineError> {
+            self.call("export")?;
+            self.engine.export(row)
+        }
+
+        fn load(&mut self, table: &str, image: &[u8]) -> Result<(), EngineError> {
+            self.call("load")?;
+            self.engine.load(table, image)
+        }
+    }
+
+    #[test]
+    fn a_back_end_that_fails_at_any_call_is_exit_code_6() {
+        let time = Duration::ZERO;
+        let plan = Plan { transactions: 40, batch: 10, time, warmup: 1, recycled: false, ahead: AHEAD };
+        let mut failed = BTreeSet::new();
+        for at in 1.. {
+            let create = || -> Result<Box<dyn Engine>, EngineError> {
+                let engine = create(EngineKind::Serial, Options::default())?;
+                Ok(Box::new(Failing { engine, calls: Cell::new(0), at }))
+            };
+            let config = TransferConfig { accounts: 4, ..TransferConfig::default() };
+            let workload = Box::new(Transfer::new(config).expect("it is possible"));
+            match run_on(create, workload, &plan, &mut |_| {}) {
+                Ok(run) => {
+                    assert!(run.verified, "no call failed: {}", run.verification);
+                    break;
+                }
+                Err(failure) => {
+                    assert_eq!(failure.exit_code(), 6, "call {at}: {failure:?}");
+                    failed.insert(failure.to_string());
+                }
+            }
+        }
+        let calls =
+            ["complete", "create_table", "digest", "export", "load", "register", "start", "submit", "with_database"];
+        assert!(failed.iter().eq(&calls), "{failed:?}");
     }
 }

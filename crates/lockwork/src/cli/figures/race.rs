@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use lockwork_engine::{Engine, EngineKind, Options};
 use lockwork_procedure::block::Batch;
-use lockwork_workload::{Repeat, Workload};
+use lockwork_workload::{Repeat, Workload, WorkloadError};
 
 use super::super::Failure;
 use super::super::progress::Live;
@@ -121,14 +121,16 @@ impl Race<'_> {
             self.live.show(0, &format!("{}: verifying", contestant.name));
             let mut of_it: Vec<&mut Entry> = entered.iter_mut().filter(|entry| entry.contestant == at).collect();
             let Some(last) = of_it.pop() else { continue };
-            let failed = |problem: String| Failure::Check(format!("{}: {problem}", contestant.name));
             for Entry { workload, batches, .. } in of_it {
+                let wrong = |error: WorkloadError| Failure::Check(error.to_string());
                 batches
                     .iter()
                     .try_for_each(|batch| workload.check_results(batch).map(drop))
-                    .map_err(|e| failed(e.to_string()))?;
+                    .map_err(|error| of(&contestant.name, &workload.name(), wrong(error)))?;
             }
-            verify(&*contestant.engine, &mut *last.workload, &last.batches).map_err(failed)?;
+            let words = last.workload.name();
+            verify(&*contestant.engine, &mut *last.workload, &last.batches)
+                .map_err(|failure| of(&contestant.name, &words, failure))?;
         }
         Ok(entered.into_iter().map(|entry| entry.rates).collect())
     }
