@@ -8,6 +8,7 @@
 //! A panic of a worker is passed on to the caller.
 
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -160,6 +161,13 @@ fn wait_for_job(shared: &Shared, worker: usize, seen: usize) {
         std::thread::park();
     }
     shared.asleep[worker].store(false, Ordering::SeqCst);
+}
+
+/// The share of worker `number` when `team` workers divide `range` in order.
+#[must_use]
+pub fn share(range: &Range<usize>, number: usize, team: usize) -> Range<usize> {
+    let at = |number: usize| range.start + range.len() * number / team;
+    at(number)..at(number + 1)
 }
 
 /// Waits, without sleeping, until `ready`.

@@ -82,7 +82,7 @@ impl Filter {
     /// # Safety
     /// All claims were noted, and nobody asks yet.
     pub(super) unsafe fn add_up(&self, number: usize, workers: usize) {
-        let share = super::share(&(0..self.mask + 1), number, workers);
+        let share = crate::team::share(&(0..self.mask + 1), number, workers);
         // SAFETY: shares are disjoint; the vectors are of the same length and do not move.
         unsafe {
             let of = |part: usize| (*self.parts[part].0.get()).as_mut_ptr();

@@ -32,15 +32,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use super::Worker;
 use super::filter::Filter;
 use super::footprint::{Claim, Footprint, Granules, Hold};
 use super::pipeline::execute;
 use super::scout::Scout;
-use super::{Worker, share};
 use crate::blocks::Blocks;
 use crate::host_engine::Core;
 use crate::recipe::{Lines, Recipe};
-use crate::team::{Barrier, Team, pause};
+use crate::team::{Barrier, Team, pause, share};
 
 const NONE: u32 = u32::MAX;
 /// How often a worker without a transaction looks again before it lets others run.

@@ -43,7 +43,7 @@ use crate::blocks::Blocks;
 use crate::contract::{BatchReport, ConflictPlan, Interleave, Options, SerialOrder};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
-use crate::team::Team;
+use crate::team::{Team, share};
 pub(crate) use footprint::{Claim, Footprint, Granules};
 use graph::Graph;
 use partition::Partitions;
@@ -195,12 +195,6 @@ fn run_free(
             worker.pipeline.run(core, &mut worker.executor, blocks, piece, window, stable);
         }
     });
-}
-
-/// The share of worker `number` when `team` workers divide `range` in order.
-fn share(range: &Range<usize>, number: usize, team: usize) -> Range<usize> {
-    let at = |number: usize| range.start + range.len() * number / team;
-    at(number)..at(number + 1)
 }
 
 /// What blocks `range` contain; `all` is what blocks of any procedure would, so that nothing else is to be learnt.

@@ -20,13 +20,13 @@ use std::time::Instant;
 use lockwork_procedure::block::Status;
 
 use super::pipeline::{MOST_BYTES, execute, prefetch_block};
-use super::{AHEAD, Worker, share};
+use super::{AHEAD, Worker};
 use crate::blocks::Blocks;
 use crate::exclusive::{Executor, close};
 use crate::host_engine::Core;
 use crate::recipe::Lines;
 use crate::registry::Registered;
-use crate::team::{Barrier, Team};
+use crate::team::{Barrier, Team, share};
 
 /// Partitions a worker, so that one who is interrupted does not hold up the others at the end.
 const PARTITIONS_PER_WORKER: usize = 4;

@@ -48,7 +48,7 @@ use crate::blocks::Blocks;
 use crate::contract::{BatchReport, EngineError, Options, SerialOrder, Tally};
 use crate::host_engine::{Core, Scheme};
 use crate::interleaved::settle;
-use crate::team::{Barrier, Team};
+use crate::team::{Barrier, Team, share};
 use calm::Calm;
 use message::Mail;
 use placement::Placement;
@@ -165,10 +165,10 @@ impl Routes {
 impl Shared<'_> {
     /// Finds the homes of worker `me`'s share of the blocks. Those that cannot be executed are closed as failed.
     fn route(&self, me: usize, tally: &mut Tally) {
-        let (workers, len) = (self.placement.workers(), self.blocks.len);
-        let share = len * me / workers..len * (me + 1) / workers;
-        let mut lists = vec![Vec::with_capacity(share.len() / workers + 1); workers];
-        for index in share {
+        let workers = self.placement.workers();
+        let mine = share(&(0..self.blocks.len), me, workers);
+        let mut lists: Vec<_> = (0..workers).map(|_| Vec::with_capacity(mine.len() / workers + 1)).collect();
+        for index in mine {
             prefetch(self.blocks.at(index + AHEAD));
             // SAFETY: before the barrier a block belongs to the worker whose share it is in.
             unsafe {
