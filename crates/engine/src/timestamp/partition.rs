@@ -346,7 +346,9 @@ impl Partition {
             }
             Message::Scan { to, time, job } => {
                 // SAFETY: who sends a job keeps it until the answer.
-                let rows = unsafe { &(*job).rows };
+                let Job { table, from, to: last, rows } = unsafe { &*job };
+                // Before the first row: who inserts from now on comes too late, and who was before is in the index.
+                self.cover(*table, *from, *last, time);
                 rows.iter().for_each(|row| prefetch(row.as_ptr()));
                 (to, Request::Scan { job, time, pinned: 0 })
             }
@@ -455,12 +457,8 @@ impl Partition {
         }
     }
 
-    /// Goes on pinning the rows of a job, in the order of their keys.
+    /// Goes on pinning the rows of a job, whose range is covered, in the order of their keys.
     fn pin_rows(&mut self, job: &Job, time: u64, pinned: &mut usize) -> Outcome {
-        if *pinned == 0 {
-            // Before the first row: who inserts from now on comes too late, and who was before is in the index.
-            self.cover(job.table, job.from, job.to, time);
-        }
         while let Some(&row) = job.rows.get(*pinned) {
             let mut header = Header::load(row);
             let above = match header.may_read(time) {
