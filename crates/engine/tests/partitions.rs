@@ -190,6 +190,28 @@ fn texts_and_replicated_rows_are_found_from_everywhere() {
     }
 }
 
+/// A loop over rows that are near goes round while an insert elsewhere is on its way, from a key that the loop writes
+/// over.
+#[test]
+fn a_loop_beside_a_slow_access_keeps_what_that_needs() {
+    let beside = "procedure beside\ntable t\nparam a: i64\nparam b: i64\nparam c: i64\nparam d: i64\nresult sum: i64
+        scratch first: i64\nscratch second: i64\nsearch c2, t, [a]\nload r1, [c]\nstore r1, [first]\nload r1, [d]
+        store r1, [second]\ninsert c1, t, [first]\nload r1, [a]\nstore r1, [first]\nmov r2, 0\nmov r5, 0\nagain:
+        store r2, [second]\nsearch c0, t, [first]\nret r4, c0, none\nloadr r6, r4[t.value]\nadd r5, r5, r6\nnone:
+        add r2, r2, 1\ncmp r2, 50\nbl again\nstore r5, [sum]\nret r7, c2, away\naway:\nret r3, c1\nadd r5, r5, 1
+        storer r5, r3[t.value]\ncommit";
+    let columns = [("a", ColumnType::I64), ("b", ColumnType::I64), ("value", ColumnType::I64)];
+    let schema = TableSchema::new("t", &columns, 2, true).unwrap().partition_by_hash("a").unwrap();
+    let rows = |a: i64, b: i64| [a, b * 7, a + b].map(i64::to_le_bytes).concat();
+    let images: Vec<Vec<u8>> = (0..9).flat_map(|a| (0..3).map(move |b| rows(a, b))).collect();
+    for options in ways() {
+        let mut engines = engines(KIND, options, &schema, &images, &[beside]);
+        let batch = mixed(&engines, &mut Random(2), &["beside"], &[9, 50, 9, 50], 400);
+        let (_, tally) = run(&mut engines, batch);
+        assert!(tally.failed.is_empty() && tally.committed > 200, "{options:?}: {tally:?}");
+    }
+}
+
 /// More look-ups of one row than it has room for pins, by one transaction alone and by many together.
 #[test]
 fn a_row_is_read_more_often_than_it_can_be_pinned() {

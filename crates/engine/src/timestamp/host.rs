@@ -69,6 +69,8 @@ impl Instruction {
 /// The DB instructions of one transaction.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
+    /// Those that are not answered, and such as were answered since they were moved on last: a loop beside a slow
+    /// access must not look at all that it did before, each time round.
     instructions: Vec<Instruction>,
     images: KeyImages,
     answers: Vec<Option<Answer>>,
@@ -94,6 +96,15 @@ impl Flight {
         self.images.clear();
         self.doomed = None;
         self.undo.clear();
+    }
+
+    /// Forgets what is answered.
+    #[inline(always)]
+    fn forget_answered(&mut self) {
+        self.instructions.retain(|i| i.stage != Stage::Answered);
+        if self.instructions.is_empty() {
+            self.images.clear();
+        }
     }
 
     /// What the transaction has to end with, whatever it thinks.
@@ -301,15 +312,10 @@ impl TimestampHost<'_> {
         if found && self.pauses() {
             return Answer::Pending;
         }
-        let mut unanswered = 0;
         for at in 0..self.flight.instructions.len() {
             let instruction = self.flight.instructions[at];
             let answer = match (instruction.stage, instruction.request.operation) {
-                (Stage::Answered, _) => continue,
-                (Stage::Sent, _) => {
-                    unanswered += 1;
-                    continue;
-                }
+                (Stage::Answered | Stage::Sent, _) => continue,
                 (Stage::Issued, Operation::Scan) => match self.scan(at) {
                     Answer::Pending => return Answer::Pending,
                     answer => answer,
@@ -318,7 +324,6 @@ impl TimestampHost<'_> {
                     // It was held back behind a scan.
                     self.flight.instructions[at].stage = Stage::Sent;
                     self.send(&instruction);
-                    unanswered += 1;
                     continue;
                 }
                 (Stage::Found, operation) => {
@@ -337,10 +342,7 @@ impl TimestampHost<'_> {
             self.flight.instructions[at].stage = Stage::Answered;
             self.flight.answers[usize::from(instruction.request.cp)] = Some(answer);
         }
-        if unanswered == 0 {
-            self.flight.instructions.clear();
-            self.flight.images.clear();
-        }
+        self.flight.forget_answered();
         Answer::Ready(0)
     }
 
