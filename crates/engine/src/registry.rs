@@ -244,7 +244,7 @@ impl Registry {
     }
 
     /// All procedures, in the order of their ids.
-    pub fn all(&self) -> impl Iterator<Item = &Registered> {
+    pub fn all(&self) -> impl ExactSizeIterator<Item = &Registered> {
         self.procedures.iter().map(|procedure| &**procedure)
     }
 

@@ -62,8 +62,10 @@ const AHEAD: usize = 16;
 pub struct Timestamp {
     options: Options,
     workers: Vec<Mutex<Worker>>,
-    /// How many workers have rings between them.
+    /// How many workers have rings between them. A batch of fewer leaves the others' empty.
     connected: usize,
+    /// For batches that the caller runs alone, and for those of the team.
+    placements: [Placement; 2],
     /// The latest time of any transaction.
     latest: u64,
 }
@@ -73,12 +75,12 @@ impl Timestamp {
     #[must_use]
     pub fn new(options: Options) -> Self {
         let workers = (0..options.threads).map(|_| Mutex::default()).collect();
-        Self { options, workers, connected: 0, latest: 0 }
+        Self { options, workers, connected: 0, placements: Default::default(), latest: 0 }
     }
 
-    /// Lays rings between so many workers.
+    /// Lays rings between so many workers, unless there are.
     fn connect(&mut self, workers: usize) {
-        if self.connected != workers {
+        if self.connected < workers {
             for (worker, mail) in self.workers.iter_mut().zip(Mail::all(workers)) {
                 worker.get_mut().expect("no worker panicked").mail = mail;
             }
@@ -108,7 +110,10 @@ impl Scheme for Timestamp {
     fn run(&mut self, core: &Core, team: &Team, batch: &mut Batch) -> BatchReport {
         let size = team.size();
         self.connect(size);
-        let placement = Placement::new(core, size);
+        let placement = &mut self.placements[usize::from(size > 1)];
+        if !placement.is_of(core, size) {
+            *placement = Placement::new(core, size);
+        }
         for (number, worker) in self.workers.iter_mut().enumerate().take(size) {
             worker.get_mut().expect("no worker panicked").begin(core, number, size, self.latest);
         }
@@ -116,7 +121,7 @@ impl Scheme for Timestamp {
             core,
             options: &self.options,
             blocks: Blocks::of(core, batch),
-            placement: &placement,
+            placement,
             routes: Routes::new(size),
             routed: Barrier::new(size),
             calm: Calm::default(),

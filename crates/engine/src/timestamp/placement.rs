@@ -32,7 +32,7 @@ struct Home {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Placement {
     workers: usize,
     /// By table number.
@@ -58,6 +58,12 @@ impl Placement {
         let tables: Vec<Spread> = tables.collect();
         let shapes = core.registry.all().map(|registered| Shape::of(registered, &tables)).collect();
         Self { workers, tables, shapes }
+    }
+
+    /// Whether it is the placement of all tables and procedures of `core` over `workers`: both are only added to.
+    pub(super) fn is_of(&self, core: &Core, workers: usize) -> bool {
+        (self.workers, self.tables.len(), self.shapes.len())
+            == (workers, core.database.len(), core.registry.all().len())
     }
 
     /// How many workers there are.
