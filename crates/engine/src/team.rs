@@ -5,7 +5,8 @@
 //! is worker 0.
 //!
 //! Invariant: [`Team::run`] returns only when every worker has left the job, so a job may borrow from its caller.
-//! A panic of a worker is passed on to the caller.
+//! A panic of a worker is passed on to the caller. Workers that wait for each other say so ([`Barrier::watch`]), so that
+//! nobody waits for one that panicked.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -195,23 +196,61 @@ pub struct Barrier {
     size: usize,
     arrived: AtomicUsize,
     round: AtomicUsize,
+    broken: AtomicBool,
+}
+
+/// See [`Barrier::watch`].
+#[derive(Debug)]
+pub struct Watch<'a>(&'a Barrier);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Relaxed: no data hangs on it, and who sees it leaves the job.
+            self.0.broken.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Barrier {
     /// A barrier for `size` workers.
     #[must_use]
     pub const fn new(size: usize) -> Self {
-        Self { size, arrived: AtomicUsize::new(0), round: AtomicUsize::new(0) }
+        Self { size, arrived: AtomicUsize::new(0), round: AtomicUsize::new(0), broken: AtomicBool::new(false) }
+    }
+
+    /// Breaks the barrier if the worker panics before it drops what this returns.
+    #[must_use]
+    pub const fn watch(&self) -> Watch<'_> {
+        Watch(self)
+    }
+
+    /// Leaves the job, by a panic without a message of its own, if it is broken. Whoever waits for another worker by
+    /// other means than [`Self::wait`] asks now and then.
+    ///
+    /// # Panics
+    /// When the barrier is broken.
+    #[inline]
+    pub fn check(&self) {
+        if self.broken.load(Ordering::Relaxed) {
+            std::panic::resume_unwind(Box::new("a worker thread panicked"));
+        }
     }
 
     /// Waits for all the others. What any worker did before, every worker sees afterwards.
+    ///
+    /// # Panics
+    /// When the barrier is broken.
     pub fn wait(&self) {
         let round = self.round.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.size {
             self.arrived.store(0, Ordering::Relaxed);
             self.round.fetch_add(1, Ordering::Release);
         } else {
-            wait_until(|| self.round.load(Ordering::Acquire) != round);
+            wait_until(|| {
+                self.check();
+                self.round.load(Ordering::Acquire) != round
+            });
         }
     }
 }
@@ -236,6 +275,17 @@ mod tests {
                 barrier.wait();
             });
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a worker thread panicked")]
+    fn nobody_waits_at_a_barrier_for_a_worker_that_panicked() {
+        let barrier = Barrier::new(3);
+        Team::new(3).unwrap().run(&|worker| {
+            let _watch = barrier.watch();
+            assert_ne!(worker, 2, "the last one does not come");
+            barrier.wait();
+        });
     }
 
     #[test]

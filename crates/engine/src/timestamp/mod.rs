@@ -187,3 +187,34 @@ impl Shared<'_> {
         self.routes.put(me, lists);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::prepared;
+    use crate::contract::Engine;
+    use crate::host_engine::HostEngine;
+    use header::MAX_TIME;
+
+    fn engine(scheme: Timestamp) -> Result<Box<dyn Engine>, EngineError> {
+        let options = scheme.options;
+        Ok(Box::new(HostEngine::new(scheme, options)?))
+    }
+
+    /// The worker that has the key runs out of times, while the other one has nothing to do.
+    #[test]
+    fn a_worker_that_panics_ends_the_batch() {
+        let options = Options { threads: 2, ..Options::default() };
+        for key in 0..6_i64 {
+            let mut engine =
+                prepared(&|| engine(Timestamp { latest: MAX_TIME - 64, ..Timestamp::new(options) }), false);
+            let id = engine.procedure_id("look").unwrap();
+            let mut batch = Batch::new(256, 500).unwrap();
+            for _ in 0..500 {
+                batch.push(id).unwrap().bytes()[32..40].copy_from_slice(&(key * 2).to_le_bytes());
+            }
+            engine.submit(batch).unwrap();
+            assert!(matches!(engine.complete(), Err(EngineError::Worker(_))));
+        }
+    }
+}

@@ -8,6 +8,9 @@
 //! (`host.rs`), and is not looked at while it waits for nothing but other workers. One that conflicts lets everything
 //! go, at once or when all that it sent is answered, and begins again under a new time.
 //!
+//! A worker that panics takes the others with it, who look for that whenever nothing moves: its partition would never
+//! answer them.
+//!
 //! A worker that has nothing left of its own goes on serving the others until all are done. Nothing of a worker's is
 //! under way then: it says that it is done only when everything that it sent is answered, or handed over.
 
@@ -48,6 +51,7 @@ pub(super) struct Shared<'a> {
     pub(super) blocks: Blocks,
     pub(super) placement: &'a Placement,
     pub(super) routes: super::Routes,
+    /// All blocks are routed. It breaks when a worker panics, whenever that is.
     pub(super) routed: Barrier,
     pub(super) calm: Calm,
     /// Workers that still have transactions of their own.
@@ -167,6 +171,7 @@ impl Worker {
 
     /// Runs the blocks whose home is worker `me`, and what others want of its partition.
     pub(super) fn run(&mut self, shared: &Shared<'_>, me: usize) {
+        let _watch = shared.routed.watch();
         let registry = &shared.core.registry;
         shared.route(me, &mut self.executor.tally);
         shared.routed.wait();
@@ -233,6 +238,7 @@ impl Worker {
             if moved {
                 idle = 0;
             } else {
+                shared.routed.check();
                 team::pause(&mut idle, SPINS);
             }
         }
