@@ -120,10 +120,14 @@ impl Grants {
     }
 }
 
+/// Messages that a ring holds when there are so many workers.
+pub(super) fn capacity(workers: usize) -> usize {
+    (RINGS / workers).clamp(16, 1_024)
+}
+
 impl Mail {
-    /// The ends of `workers` workers.
-    pub(super) fn all(workers: usize) -> Vec<Self> {
-        let capacity = (RINGS / workers).clamp(16, 1_024);
+    /// The ends of `workers` workers, of rings that hold so many messages each.
+    pub(super) fn all(workers: usize, capacity: usize) -> Vec<Self> {
         let outbox = || Outbox { ring: None, waiting: Vec::new(), unpins: (0, [0; 3]), grants: Grants::default() };
         let mut all: Vec<Self> = (0..workers)
             .map(|_| Self {
@@ -223,5 +227,40 @@ impl Mail {
             }
         }
         any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_finds_a_ring_full_comes_later_and_in_order() {
+        let mut mails = Mail::all(2, 4);
+        let to = Return { slot: 0, cp: 0 };
+        for me in 0..2 {
+            (0..50).for_each(|code| mails[me].send(1 - me, Message::Missing { to, code }));
+            (0..7).for_each(|row| mails[me].grant(1 - me, to, row));
+            assert!(!mails[me].flush() && !mails[me].flush(), "there is room for four");
+        }
+        let (mut codes, mut granted): (_, [Vec<u64>; 2]) = ([vec![], vec![]], [vec![], vec![]]);
+        // Two workers that send before they receive, each time.
+        let handed_over = (0..20).position(|_| {
+            let all = mails.iter_mut().fold(true, |all, mail| mail.flush() & all);
+            for (me, mail) in mails.iter_mut().enumerate() {
+                mail.receive(|from, message| match message {
+                    _ if from == me => panic!("nobody sends to itself"),
+                    Message::Missing { code, .. } => codes[me].push(code),
+                    Message::Granted { count, rows, .. } => granted[me].extend(&rows[..usize::from(count)]),
+                    other => panic!("{other:?} was not sent"),
+                });
+            }
+            all
+        });
+        // 50 answers and three messages of grants, four at a time.
+        assert_eq!(handed_over, Some(13));
+        for me in 0..2 {
+            assert!(codes[me].iter().copied().eq(0..50) && granted[me].iter().copied().eq(0..7));
+        }
     }
 }

@@ -64,6 +64,8 @@ pub struct Timestamp {
     workers: Vec<Mutex<Worker>>,
     /// How many workers have rings between them. A batch of fewer leaves the others' empty.
     connected: usize,
+    /// Messages that each of those holds.
+    ring: usize,
     /// For batches that the caller runs alone, and for those of the team.
     placements: [Placement; 2],
     /// The latest time of any transaction.
@@ -75,13 +77,14 @@ impl Timestamp {
     #[must_use]
     pub fn new(options: Options) -> Self {
         let workers = (0..options.threads).map(|_| Mutex::default()).collect();
-        Self { options, workers, connected: 0, placements: Default::default(), latest: 0 }
+        let ring = message::capacity(options.threads);
+        Self { options, workers, connected: 0, ring, placements: Default::default(), latest: 0 }
     }
 
     /// Lays rings between so many workers, unless there are.
     fn connect(&mut self, workers: usize) {
         if self.connected < workers {
-            for (worker, mail) in self.workers.iter_mut().zip(Mail::all(workers)) {
+            for (worker, mail) in self.workers.iter_mut().zip(Mail::all(workers, self.ring)) {
                 worker.get_mut().expect("no worker panicked").mail = mail;
             }
             self.connected = workers;
@@ -191,14 +194,29 @@ impl Shared<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance::prepared;
-    use crate::contract::Engine;
+    use crate::conformance::{check, prepared};
+    use crate::contract::{Engine, Interleave};
     use crate::host_engine::HostEngine;
     use header::MAX_TIME;
 
     fn engine(scheme: Timestamp) -> Result<Box<dyn Engine>, EngineError> {
         let options = scheme.options;
         Ok(Box::new(HostEngine::new(scheme, options)?))
+    }
+
+    /// Most messages find their ring full, those of both ways and of scans.
+    #[test]
+    fn rings_of_one_message_are_enough() {
+        let straight = ["look", "transfer", "paint"];
+        let all = ["transfer", "paint", "hasty", "follow", "open", "close", "swap", "range", "tally", "sweep"];
+        for threads in [2, 4] {
+            for interleave in [Interleave::None, Interleave::Batch, Interleave::Dynamic] {
+                let options = Options { threads, interleave, ..Options::default() };
+                let make = || engine(Timestamp { ring: 1, ..Timestamp::new(options) });
+                check("straight calls", &make, &straight, false, 1);
+                check("calls of all kinds", &make, &all, true, 2);
+            }
+        }
     }
 
     /// The worker that has the key runs out of times, while the other one has nothing to do.
