@@ -5,8 +5,8 @@
 //! is worker 0.
 //!
 //! Invariant: [`Team::run`] returns only when every worker has left the job, so a job may borrow from its caller.
-//! A panic of a worker is passed on to the caller. Workers that wait for each other say so ([`Barrier::watch`]), so that
-//! nobody waits for one that panicked.
+//! A panic of a worker is passed on to the caller. Workers that wait for each other can watch a barrier
+//! ([`Barrier::watch`]), so that nobody waits for one that panicked.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;

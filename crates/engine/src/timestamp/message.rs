@@ -238,10 +238,10 @@ mod tests {
     fn what_finds_a_ring_full_comes_later_and_in_order() {
         let mut mails = Mail::all(2, 4);
         let to = Return { slot: 0, cp: 0 };
-        for me in 0..2 {
-            (0..50).for_each(|code| mails[me].send(1 - me, Message::Missing { to, code }));
-            (0..7).for_each(|row| mails[me].grant(1 - me, to, row));
-            assert!(!mails[me].flush() && !mails[me].flush(), "there is room for four");
+        for (me, mail) in mails.iter_mut().enumerate() {
+            (0..50).for_each(|code| mail.send(1 - me, Message::Missing { to, code }));
+            (0..7).for_each(|row| mail.grant(1 - me, to, row));
+            assert!(!mail.flush() && !mail.flush(), "there is room for four");
         }
         let (mut codes, mut granted): (_, [Vec<u64>; 2]) = ([vec![], vec![]], [vec![], vec![]]);
         // Two workers that send before they receive, each time.
