@@ -20,6 +20,7 @@ use lockwork_procedure::schema::TableSchema;
 use lockwork_procedure::verify::VerifyError;
 use lockwork_storage::{Database, Digest, StorageError};
 
+use crate::conflicts::Conflicts;
 use crate::deterministic::Deterministic;
 use crate::deterministic_queue::DeterministicQueue;
 use crate::host_engine::HostEngine;
@@ -186,15 +187,15 @@ pub struct Tally {
     pub aborted: BTreeMap<u16, u64>,
     /// Transactions failed, by abort code.
     pub failed: BTreeMap<u16, u64>,
-    /// How often a transaction met a conflict and began again.
-    pub conflicts: u64,
+    /// How often transactions met a conflict and began again.
+    pub conflicts: Conflicts,
 }
 
 impl Tally {
     /// Adds another tally to this one.
     pub fn add(&mut self, other: &Self) {
         self.committed += other.committed;
-        self.conflicts += other.conflicts;
+        self.conflicts.add(&other.conflicts);
         for (mine, theirs) in [(&mut self.aborted, &other.aborted), (&mut self.failed, &other.failed)] {
             for (&code, &count) in theirs {
                 *mine.entry(code).or_default() += count;

@@ -18,6 +18,7 @@
 //! every engine trustworthy, replay in its own serial order ([`replay`]).
 
 mod blocks;
+pub mod conflicts;
 pub mod conformance;
 pub mod contract;
 pub mod deterministic;
@@ -38,6 +39,7 @@ pub mod team;
 pub mod timestamp;
 pub mod two_phase;
 
+pub use conflicts::{Cause, Conflicts};
 pub use contract::{
     BatchReport, Completed, ConflictPlan, DeviceTimes, Engine, EngineError, EngineKind, Interleave, LockPolicy,
     Options, Refused, SerialOrder, Tally, create,

@@ -5,7 +5,7 @@ mod common;
 
 use common::{calls, engines, every_way, pairs, run, schema, simple};
 use lockwork_engine::conformance::Random;
-use lockwork_engine::{EngineKind, Interleave, Options};
+use lockwork_engine::{Cause, EngineKind, Interleave, Options};
 use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::schema::ColumnType;
 
@@ -65,7 +65,12 @@ fn who_may_not_begin_again_fails_and_leaves_nothing() {
             let batch = calls(&*engines[0], "cross", arguments);
             let (batch, tally) = run(&mut engines, batch);
             let failed = tally.failed.get(&abort::TOO_MANY_RETRIES).copied().unwrap_or(0);
-            assert_eq!((tally.committed + failed, tally.conflicts), (5_000, failed), "{tally:?}");
+            assert_eq!((tally.committed + failed, tally.conflicts.total()), (5_000, failed), "{tally:?}");
+            let fits = |cause| match kind {
+                EngineKind::Optimistic => cause == Cause::RowChanged,
+                _ => matches!(cause, Cause::LateRead | Cause::LateWrite),
+            };
+            assert!(tally.conflicts.by_cause().all(|(cause, _)| fits(cause)), "{kind}: {tally:?}");
             for block in batch.blocks().filter(|block| block.status() == Some(Status::Failed)) {
                 assert_eq!(block.bytes()[48..56], [0; 8], "results of a call that failed");
             }

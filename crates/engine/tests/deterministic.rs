@@ -122,7 +122,7 @@ fn check(rows: i64, batches: &[Vec<(&str, i64, i64)>]) -> u64 {
             replay(&mut *oracle, &completed.batch, number, engine.serial_order())
                 .unwrap_or_else(|error| panic!("{options:?}: {error}"));
             if (options.plan, options.threads) == (ConflictPlan::Graph, 2) && options.interleave != Interleave::None {
-                conflicts += completed.report.tally.conflicts;
+                conflicts += completed.report.tally.conflicts.total();
             }
         }
         compare_digests(&*engine, &*oracle).unwrap_or_else(|error| panic!("{options:?}: {error}"));

@@ -132,7 +132,7 @@ fn a_report_counts_its_own_batch_and_no_other() {
                 engine.submit(batch).unwrap();
                 let completed = engine.complete().unwrap().unwrap();
                 let tally = completed.report.tally;
-                let seen = Tally { conflicts: tally.conflicts, ..Tally::of(&completed.batch) };
+                let seen = Tally { conflicts: tally.conflicts.clone(), ..Tally::of(&completed.batch) };
                 assert_eq!((tally.transactions(), &tally), (size as u64, &seen), "{kind}, {threads} threads");
             }
         }

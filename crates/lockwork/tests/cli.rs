@@ -53,6 +53,8 @@ fn json_has_what_is_promised_on_every_engine() {
             }
             assert!(run["aborts"].is_object() && run["verified"] == true, "{workload}: {run}");
             assert!(!run["digest"].as_str().unwrap().is_empty());
+            let causes = run["conflict_causes"].as_object().unwrap().values().map(|count| count.as_u64().unwrap());
+            assert_eq!(Some(causes.sum()), run["conflicts"].as_u64());
         }
         // Batch order is one order, so these agree to the bit.
         assert!(runs[0]["digest"] == runs[3]["digest"] && runs[3]["digest"] == runs[4]["digest"], "{workload}");

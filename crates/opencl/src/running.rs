@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lockwork_engine::registry::Registry;
-use lockwork_engine::{BatchReport, DeviceTimes, EngineError, Tally};
+use lockwork_engine::{BatchReport, Cause, DeviceTimes, EngineError, Tally};
 use lockwork_procedure::block::Batch;
 use opencl3::event::Event;
 use opencl3::kernel::Kernel;
@@ -407,9 +407,11 @@ impl Running {
             transfer_out_ns: sum(&flight.out),
             waves: slot.filter(|_| !flight.batch.is_empty()).map_or(0, |slot| slot.plan.waves.len().max(1) as u32),
         };
+        let mut tally = Tally::default();
         let conflicts = slot.map_or(0, |slot| slot.heads.iter().map(|head| u64::from(head[1])).sum());
+        tally.conflicts.count(Cause::RowLock, conflicts);
         let report = BatchReport {
-            tally: Tally { conflicts, ..Tally::default() },
+            tally,
             planning_ns: flight.planning_ns,
             total_ns: flight.start.elapsed().as_nanos() as u64,
             device: Some(device),

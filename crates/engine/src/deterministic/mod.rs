@@ -40,6 +40,7 @@ use lockwork_memory::prefetch;
 use lockwork_procedure::block::Batch;
 
 use crate::blocks::Blocks;
+use crate::conflicts::Cause;
 use crate::contract::{BatchReport, ConflictPlan, Interleave, Options, SerialOrder};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
@@ -249,7 +250,7 @@ impl Scheme for Deterministic {
         let mut planning_ns = start.elapsed().as_nanos() as u64;
         planning_ns += self.run_part(core, team, blocks, whole, kinds);
         let mut report = BatchReport { planning_ns, ..BatchReport::default() };
-        report.tally.conflicts = std::mem::take(&mut self.cuts);
+        report.tally.conflicts.count(Cause::Replanned, std::mem::take(&mut self.cuts));
         for worker in &mut self.workers {
             report.tally.add(&worker.get_mut().expect("no worker panicked").executor.tally);
         }

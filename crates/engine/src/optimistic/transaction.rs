@@ -21,6 +21,7 @@ use lockwork_procedure::schema::ROW_HEADER_BYTES;
 use lockwork_storage::{ABSENT, LIVE, RowPtr, STATE_MASK, Table};
 
 use super::copies::{Arena, Layout};
+use crate::conflicts::Cause;
 use crate::ghosts::Ghosts;
 
 /// How often a version is looked for before the one who is installing another gets the processor.
@@ -100,6 +101,8 @@ pub(super) struct Transaction {
     removed: Ghosts,
     /// Entries to write, by address.
     order: Vec<u32>,
+    /// What had changed when it last conflicted, if not a row that it looked up.
+    pub(super) changed: Option<Cause>,
 }
 
 // SAFETY: addresses of rows, which mean the same on every thread, and of memory that the transaction owns.
@@ -267,6 +270,7 @@ impl Transaction {
             });
         }
         if let Some(unread) = unread {
+            self.changed = Some(Cause::RangeChanged);
             return Err(unread);
         }
         if limit > 0 {
@@ -320,6 +324,7 @@ impl Transaction {
     pub(super) fn place(&mut self, tables: &[Arc<Table>]) -> Result<u64, Conflict> {
         let looked_at = self.entries.len() + self.scanned.len();
         if (looked_at > 1 || !self.ranges.is_empty()) && !self.validate(tables, false) {
+            self.note_change(false);
             return Err(Conflict);
         }
         let met = self.entries.iter().map(|entry| entry.tid).max().unwrap_or(0);
@@ -336,6 +341,7 @@ impl Transaction {
         self.lock_all()?;
         let tid = tids.take();
         if !self.validate(tables, true) {
+            self.note_change(true);
             self.unlock(self.order.len());
             return Err(Conflict);
         }
@@ -396,9 +402,20 @@ impl Transaction {
     /// that was read.
     #[inline(always)]
     fn validate(&self, tables: &[Arc<Table>], locked: bool) -> bool {
-        let entry = |entry: &Entry| (locked && entry.writes()) || tid::is_current(entry.row.word(), entry.tid);
-        self.entries.iter().all(entry)
+        self.validate_entries(locked)
             && (self.scanned.is_empty() && self.ranges.is_empty() || self.validate_scans(tables, locked))
+    }
+
+    #[inline(always)]
+    fn validate_entries(&self, locked: bool) -> bool {
+        self.entries.iter().all(|entry| (locked && entry.writes()) || tid::is_current(entry.row.word(), entry.tid))
+    }
+
+    /// Notes why validation failed.
+    #[cold]
+    fn note_change(&mut self, locked: bool) {
+        let range = !self.ranges.is_empty() && self.validate_entries(locked);
+        self.changed = range.then_some(Cause::RangeChanged);
     }
 
     #[inline(never)]

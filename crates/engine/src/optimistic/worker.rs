@@ -20,6 +20,7 @@ use lockwork_procedure::interpreter::{Context, Stop, run};
 use super::host::{InFlight, OptimisticHost};
 use super::reader::{self, Reader};
 use super::transaction::Transaction;
+use crate::conflicts::Cause;
 use crate::contract::{Options, Tally};
 use crate::exclusive::{close, give_up};
 use crate::ghosts::Ghosts;
@@ -188,7 +189,7 @@ impl Worker {
             (Stop::Aborted(code), Some(_)) => (Status::Aborted, code),
             (Stop::Failed(code), _) => (Status::Failed, code),
             _ => {
-                tally.conflicts += 1;
+                tally.conflicts.count(slot.transaction.changed.take().unwrap_or(Cause::RowChanged), 1);
                 slot.retries += 1;
                 if slot.retries <= shared.options.max_retries {
                     // SAFETY: the block is this worker's.

@@ -28,6 +28,7 @@ use super::partition::{Access, Outcome, Partition};
 use super::placement::Placement;
 use super::scan::{Progress, Scan, Step};
 use super::transaction::{Held, Place, Transaction, key_word};
+use crate::conflicts::Cause;
 use crate::exclusive::Undo;
 use crate::interleaved::Turn;
 use crate::key_images::KeyImages;
@@ -410,8 +411,8 @@ impl TimestampHost<'_> {
             Outcome::Seen => ready,
             Outcome::Missing(code) => Answer::Missing(code),
             Outcome::Wait => Answer::Pending,
-            Outcome::Conflict(above) => {
-                self.transaction.too_late(above);
+            Outcome::Conflict(above, cause) => {
+                self.transaction.too_late(above, cause);
                 Answer::Conflict
             }
         }
@@ -451,7 +452,7 @@ impl TimestampHost<'_> {
             }
             Progress::Wait => Answer::Pending,
             Progress::Conflict(above) => {
-                self.transaction.too_late(above);
+                self.transaction.too_late(above, Cause::LateRead);
                 Answer::Conflict
             }
         }

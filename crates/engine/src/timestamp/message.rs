@@ -19,6 +19,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::bundle::Wanted;
 use super::header::Ending;
+use crate::conflicts::Cause;
 
 /// Messages that all rings of one worker hold together, about.
 const RINGS: usize = 8_192;
@@ -70,7 +71,7 @@ pub(super) enum Message {
     /// There is no row, or, for an insert, there is one.
     Missing { to: Return, code: u16 },
     /// The transaction comes too late; it would not with a time above this one.
-    Conflict { to: Return, above: u64 },
+    Conflict { to: Return, above: u64, cause: Cause },
     /// It cannot be done.
     Failed { to: Return, code: u16 },
     /// Take the pin out of each of the first `count` rows.

@@ -22,6 +22,7 @@ use super::bundle::Wanted;
 use super::gaps::Gaps;
 use super::header::{Ending, Header, Verdict, split};
 use super::message::{Job, Mail, Message, Return};
+use crate::conflicts::Cause;
 use crate::ghosts::Ghosts;
 
 /// A DB instruction, no scan, whose row is found.
@@ -50,7 +51,7 @@ pub(super) enum Outcome {
     /// Ask again when something was let go.
     Wait,
     /// The transaction comes too late; it would not with a time above this one.
-    Conflict(u64),
+    Conflict(u64, Cause),
 }
 
 #[derive(Debug)]
@@ -76,6 +77,12 @@ struct Background {
     from: usize,
     to: Return,
     request: Request,
+}
+
+/// What it is called that an operation comes too late.
+#[cold]
+pub(super) fn late(operation: Operation) -> Cause {
+    if operation == Operation::Search { Cause::LateRead } else { Cause::LateWrite }
 }
 
 /// Brings what finds the row of a key into cache.
@@ -158,7 +165,7 @@ impl Partition {
         match header.may_read(time) {
             Verdict::Granted => {}
             Verdict::Wait => return Outcome::Wait,
-            Verdict::Conflict(above) => return Outcome::Conflict(above),
+            Verdict::Conflict(above) => return Outcome::Conflict(above, late(operation)),
         }
         let exists = header.is_live();
         if exists == (operation == Operation::Insert) {
@@ -172,7 +179,7 @@ impl Partition {
                 return Outcome::Seen;
             }
             if !header.pin() {
-                return Outcome::Conflict(time);
+                return Outcome::Conflict(time, Cause::LateRead);
             }
             header.saw(time);
             header.store(row);
@@ -181,11 +188,11 @@ impl Partition {
         match header.may_write(time, own_pins) {
             Verdict::Granted => {}
             Verdict::Wait => return Outcome::Wait,
-            Verdict::Conflict(above) => return Outcome::Conflict(above),
+            Verdict::Conflict(above) => return Outcome::Conflict(above, Cause::LateWrite),
         }
         if operation == Operation::Insert {
             if let Some(above) = self.gaps[usize::from(access.table)].above(&access.key, time) {
-                return Outcome::Conflict(above);
+                return Outcome::Conflict(above, Cause::LateInsert);
             }
             let schema = table.schema();
             let (start, end) = (schema.values_start() as usize, schema.row_bytes() as usize);
@@ -396,7 +403,7 @@ impl Partition {
             },
             Outcome::Seen => mail.send(from, Message::Seen { to, row }),
             Outcome::Missing(code) => mail.send(from, Message::Missing { to, code }),
-            Outcome::Conflict(above) => mail.send(from, Message::Conflict { to, above }),
+            Outcome::Conflict(above, cause) => mail.send(from, Message::Conflict { to, above, cause }),
             Outcome::Wait => self.park(background),
         }
     }
@@ -473,7 +480,7 @@ impl Partition {
                 Verdict::Conflict(above) => above,
             };
             job.rows[..*pinned].iter().for_each(|&row| self.unpin(row));
-            return Outcome::Conflict(above);
+            return Outcome::Conflict(above, Cause::LateRead);
         }
         Outcome::Granted
     }

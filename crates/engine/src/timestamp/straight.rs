@@ -20,6 +20,7 @@ use super::header::{Ending, Header, Verdict};
 use super::message::{Mail, Message};
 use super::placement::Placement;
 use super::transaction::{Place, Transaction};
+use crate::conflicts::Cause;
 use crate::exclusive::Executor;
 use crate::interleaved::{Stage, Turn};
 use crate::recipe::{Lines, Recipe};
@@ -292,7 +293,7 @@ impl Straight {
                     Verdict::Granted => {}
                     Verdict::Wait => return Err(Step::Waiting),
                     Verdict::Conflict(above) => {
-                        work.transaction.too_late(above);
+                        work.transaction.too_late(above, if write { Cause::LateWrite } else { Cause::LateRead });
                         return Err(Step::Conflict);
                     }
                 }

@@ -7,6 +7,7 @@ use super::clock::Clock;
 use super::header::Ending;
 use super::message::{Mail, Message};
 use super::partition::Partition;
+use crate::conflicts::Cause;
 
 /// Where rows of a table are, by their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub(super) struct Transaction {
     pub(super) above: u64,
     /// Conflicts that it has met.
     pub(super) conflicts: u32,
+    /// What caused the last one.
+    pub(super) cause: Option<Cause>,
     pub(super) held: Vec<Held>,
     /// Messages that wait for an answer.
     pub(super) outstanding: u32,
@@ -64,8 +67,9 @@ impl Transaction {
 
     /// Notes that it came too late and has to be above this time.
     #[inline(always)]
-    pub(super) fn too_late(&mut self, above: u64) {
+    pub(super) fn too_late(&mut self, above: u64, cause: Cause) {
         self.above = self.above.max(above);
+        self.cause = Some(cause);
     }
 
     /// How often it will have pinned the row of a key in a partition of another worker, once or not at all, when what

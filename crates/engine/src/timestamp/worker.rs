@@ -30,6 +30,7 @@ use super::placement::Placement;
 use super::straight::{self, Straight, Work};
 use super::transaction::Transaction;
 use crate::blocks::Blocks;
+use crate::conflicts::Cause;
 use crate::contract::{MAX_WINDOW, Options};
 use crate::exclusive::{Executor, close, give_up};
 use crate::host_engine::Core;
@@ -281,10 +282,9 @@ impl Worker {
             }
         };
         mail.receive(|from, message| {
-            let mut tell = |to: Return, answer: Answer, above: u64| {
+            let mut tell = |to: Return, answer: Answer| {
                 let slot = &mut slots[usize::from(to.slot)];
                 answered(slot, to.slot);
-                slot.transaction.too_late(above);
                 if slot.is_straight(shared.placement) {
                     slot.straight.refused(from, answer, bundles);
                 } else {
@@ -294,7 +294,7 @@ impl Worker {
             match message {
                 Message::Granted { slot, count, cps, rows } => {
                     let granted = cps.into_iter().zip(rows).take(usize::from(count));
-                    granted.for_each(|(cp, row)| tell(Return { slot, cp }, Answer::Ready(row), 0));
+                    granted.for_each(|(cp, row)| tell(Return { slot, cp }, Answer::Ready(row)));
                 }
                 Message::Fetched { slot: number } => {
                     let slot = &mut slots[usize::from(number)];
@@ -305,13 +305,16 @@ impl Worker {
                     unsafe { slot.straight.fetched(from, recipe, block, lines, bundles) }
                 }
                 Message::Seen { to, row } => {
-                    tell(to, Answer::Ready(row), 0);
+                    tell(to, Answer::Ready(row));
                     // It was noted as pinned once more.
                     slots[usize::from(to.slot)].transaction.held.pop();
                 }
-                Message::Missing { to, code } => tell(to, Answer::Missing(code), 0),
-                Message::Conflict { to, above } => tell(to, Answer::Conflict, above),
-                Message::Failed { to, code } => tell(to, Answer::Failed(code), 0),
+                Message::Missing { to, code } => tell(to, Answer::Missing(code)),
+                Message::Conflict { to, above, cause } => {
+                    tell(to, Answer::Conflict);
+                    slots[usize::from(to.slot)].transaction.too_late(above, cause);
+                }
+                Message::Failed { to, code } => tell(to, Answer::Failed(code)),
                 _ => partition.arrive(&shared.core.database, from, message),
             }
         })
@@ -418,7 +421,7 @@ impl Worker {
             Stop::Aborted(code) => (Status::Aborted, code),
             Stop::Failed(code) => (Status::Failed, code),
             _ => {
-                tally.conflicts += 1;
+                tally.conflicts.count(slot.transaction.cause.unwrap_or(Cause::LateRead), 1);
                 crowd.conflicted();
                 if slot.transaction.conflicts < shared.options.max_retries {
                     // SAFETY: the block is this worker's.

@@ -20,6 +20,7 @@ use lockwork_procedure::key::Key;
 use lockwork_storage::{ABSENT, Inserted, LIVE, RowPtr, STATE_MASK, Table};
 
 use super::TableLock;
+use crate::conflicts::Cause;
 use crate::contract::LockPolicy;
 use crate::exclusive::{ScanWriter, Undo};
 use crate::ghosts::Ghosts;
@@ -62,6 +63,8 @@ pub(super) struct Effects {
     undo: Undo,
     inserted: Vec<RowPtr>,
     removed: Vec<RowPtr>,
+    /// Why a lock was refused last.
+    pub(super) refused: Option<Cause>,
     /// CP registers in flight, in program order.
     issued: Vec<u8>,
     /// Positions in `issued`, in the order of locking.
@@ -238,6 +241,7 @@ impl LockingHost<'_> {
             && !matches!(request.operation, Operation::Search | Operation::Update)
             && !self.lock_table(self.registered.verified.tables()[slot].id, mode)
         {
+            self.effects.refused = Some(Cause::TableLock);
             return Grant::Conflict;
         }
         match cp.row {
@@ -263,7 +267,10 @@ impl LockingHost<'_> {
                 && *known == row
             {
                 if exclusive && !*mode {
-                    let Ok(stamp) = word::try_upgrade(row.word()) else { return Grant::Conflict };
+                    let Ok(stamp) = word::try_upgrade(row.word()) else {
+                        self.effects.refused = Some(Cause::Upgrade);
+                        return Grant::Conflict;
+                    };
                     if self.policy == LockPolicy::WaitDie {
                         Age::publish(row.state(), self.age, true);
                     }
@@ -284,7 +291,10 @@ impl LockingHost<'_> {
                 Grant::Held
             }
             Err(_) if self.may_wait(row) => Grant::Wait,
-            Err(_) => Grant::Conflict,
+            Err(_) => {
+                self.effects.refused = Some(Cause::RowLock);
+                Grant::Conflict
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use lockwork_procedure::interpreter::{Context, Stop, run};
 
 use super::TableLock;
 use super::host::{Cp, Effects, LockingHost};
+use crate::conflicts::Cause;
 use crate::contract::{Options, Tally};
 use crate::exclusive::{close, give_up};
 use crate::ghosts::Ghosts;
@@ -127,7 +128,7 @@ impl Worker {
             Stop::Failed(code) => ((Status::Failed, code), slot.effects.roll_back(shared.tables, false)),
             Stop::Conflict => {
                 slot.effects.roll_back(shared.tables, false);
-                tally.conflicts += 1;
+                tally.conflicts.count(slot.effects.refused.take().unwrap_or(Cause::RowLock), 1);
                 slot.retries += 1;
                 if slot.retries <= shared.options.max_retries {
                     // SAFETY: the block is this worker's.

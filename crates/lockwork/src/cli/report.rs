@@ -113,6 +113,7 @@ pub(super) struct Run {
     pub(super) committed: u64,
     pub(super) aborts: BTreeMap<String, u64>,
     pub(super) conflicts: u64,
+    pub(super) conflict_causes: BTreeMap<String, u64>,
     pub(super) planning_share: f64,
     pub(super) payload_bytes_per_txn: u32,
     pub(super) memory_mib: Memory,
@@ -297,6 +298,9 @@ impl Report {
         for run in &self.runs {
             for (cause, count) in &run.aborts {
                 text.push_str(&format!("  {}: {count} aborted: {cause}\n", run.engine));
+            }
+            for (cause, count) in &run.conflict_causes {
+                text.push_str(&format!("  {}: {count} began again: {cause}\n", run.engine));
             }
         }
         text

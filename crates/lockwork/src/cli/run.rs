@@ -361,7 +361,8 @@ fn run_on(
         transactions: tally.transactions(),
         committed: tally.committed,
         aborts,
-        conflicts: tally.conflicts,
+        conflicts: tally.conflicts.total(),
+        conflict_causes: tally.conflicts.by_cause().map(|(cause, count)| (cause.to_string(), count)).collect(),
         planning_share: sum(|pass| pass.planning_ns) as f64 / sum(|pass| pass.total_ns).max(1) as f64,
         payload_bytes_per_txn: workload.payload_bytes(),
         memory_mib: Memory {
