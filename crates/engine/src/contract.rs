@@ -16,7 +16,7 @@ use std::str::FromStr;
 use lockwork_memory::{OutOfMemory, Pages};
 use lockwork_procedure::block::{Batch, Status};
 use lockwork_procedure::program::Procedure;
-use lockwork_procedure::schema::TableSchema;
+use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_procedure::verify::VerifyError;
 use lockwork_storage::{Database, Digest, StorageError};
 
@@ -294,6 +294,13 @@ pub trait Engine: Send {
     /// # Errors
     /// [`EngineError::Busy`], [`EngineError::DuplicateProcedure`], or what the verifier refuses.
     fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError>;
+
+    /// Whether [`Self::register`] would take a procedure if these were the tables, as far as that can be told before
+    /// there are: only the memory of a device, or of this machine, may still be too little.
+    ///
+    /// # Errors
+    /// Those of [`Self::register`].
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError>;
 
     /// The procedure registered under `id`.
     fn procedure(&self, id: u32) -> Option<std::sync::Arc<Registered>>;

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::Procedure;
-use lockwork_procedure::schema::TableSchema;
+use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_storage::Database;
 
 use crate::contract::{BatchReport, Completed, Engine, EngineError, Options, Refused, SerialOrder};
@@ -44,7 +44,7 @@ pub(crate) trait Scheme: Send + 'static {
     ///
     /// # Errors
     /// What stands in the way, and what would be right.
-    fn accepts(_procedure: &Procedure, _database: &Database) -> Result<(), EngineError> {
+    fn accepts(_procedure: &Procedure, _tables: &dyn Catalog) -> Result<(), EngineError> {
         Ok(())
     }
 
@@ -138,6 +138,11 @@ impl<S: Scheme> Engine for HostEngine<S> {
         let state = &mut *self.idle()?;
         S::accepts(&procedure, &state.core.database)?;
         state.core.registry.register(procedure, &state.core.database)
+    }
+
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
+        S::accepts(procedure, tables)?;
+        lock(&self.state).core.registry.accepts(procedure, tables)
     }
 
     fn procedure(&self, id: u32) -> Option<Arc<Registered>> {

@@ -10,6 +10,7 @@ use lockwork_procedure::access::{AccessSet, KeyAccess, Operation, Slice, access_
 use lockwork_procedure::interpreter::Program;
 use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode};
 use lockwork_procedure::program::Procedure;
+use lockwork_procedure::schema::Catalog;
 use lockwork_procedure::verified::Verified;
 use lockwork_procedure::verify::verify;
 use lockwork_storage::{Database, Table};
@@ -196,6 +197,25 @@ impl Registry {
         self.add(Registered::of(procedure, database)?)
     }
 
+    /// Whether [`Self::register`] would take `procedure` if these were the tables.
+    ///
+    /// # Errors
+    /// As for [`Self::register`].
+    pub fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
+        verify(procedure.clone(), tables)?;
+        self.has_room_for(&procedure.name)
+    }
+
+    fn has_room_for(&self, name: &str) -> Result<(), EngineError> {
+        if self.ids.contains_key(name) {
+            return Err(EngineError::DuplicateProcedure(name.into()));
+        }
+        if self.procedures.len() >= MAX_PROCEDURES {
+            return Err(EngineError::TooManyProcedures(name.into()));
+        }
+        Ok(())
+    }
+
     /// Takes a verified procedure in and returns its id.
     ///
     /// # Errors
@@ -203,12 +223,7 @@ impl Registry {
     pub fn add(&mut self, registered: Registered) -> Result<u32, EngineError> {
         let procedure = registered.verified.procedure();
         let name = procedure.name.clone();
-        if self.ids.contains_key(&name) {
-            return Err(EngineError::DuplicateProcedure(name));
-        }
-        if self.procedures.len() >= MAX_PROCEDURES {
-            return Err(EngineError::TooManyProcedures(name));
-        }
+        self.has_room_for(&name)?;
         let tables = registered.verified.tables();
         for slot in registered.cover.iter().flat_map(Slice::spans) {
             mark(&mut self.covered, tables[usize::from(slot)].id);

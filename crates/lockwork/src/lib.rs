@@ -179,7 +179,8 @@ impl Lockwork {
     /// with their columns are created if they do not exist.
     ///
     /// # Errors
-    /// What is wrong with it, and where; then neither procedure nor tables were added.
+    /// What is wrong with it, and where; then neither procedure nor tables were added. Only when memory runs out
+    /// underneath, tables may have been.
     pub fn register(&mut self, source: &str) -> Result<(), Error> {
         let tables = self.tables()?;
         let assembled = assemble(source, &tables)?;
@@ -188,10 +189,7 @@ impl Lockwork {
         let fresh: Vec<TableSchema> =
             assembled.schemas.into_iter().filter(|schema| future.table(schema.name()).is_none()).collect();
         future.0.extend(fresh.iter().cloned());
-        lockwork_procedure::verify::verify(assembled.procedure.clone(), &future).map_err(EngineError::from)?;
-        if self.engine.procedure_id(&assembled.procedure.name).is_some() {
-            return Err(EngineError::DuplicateProcedure(assembled.procedure.name).into());
-        }
+        self.engine.accepts(&assembled.procedure, &future)?;
         for schema in fresh {
             self.create_table(schema)?;
         }

@@ -56,3 +56,18 @@ fn arrays_are_given_and_read_as_a_whole() {
     let short = lockwork.call("echo", &[("x", Value::Integers(vec![1; 3])), ("y", Value::Bytes(vec![0; 140])), z()]);
     assert!(short.unwrap_err().to_string().contains("bytes(70)[2] (256 bytes)"));
 }
+
+#[test]
+fn what_an_engine_does_not_take_leaves_no_tables() {
+    let mut lockwork = Lockwork::open_in_memory(EngineKind::Timestamp).unwrap();
+    let source =
+        |table: &str| format!("procedure look\n{table}\nparam id: i64\nsearch c0, t, [id]\nret r1, c0\ncommit");
+    let refused = lockwork.register(&source("table t (id: i64 key, value: i64)")).unwrap_err().to_string();
+    assert!(refused.contains("partition by hash"), "{refused}");
+    lockwork.register(&source("table t (id: i64 key, value: i64) partition by hash(id)")).unwrap();
+    lockwork.insert("t", &[("id", Value::Integer(1)), ("value", Value::Integer(2))]).unwrap();
+    let twice =
+        lockwork.register(&source("table u (id: i64 key) partition by hash(id)\ntable t")).unwrap_err().to_string();
+    assert!(twice.contains("'look'"), "{twice}");
+    assert!(lockwork.insert("u", &[("id", Value::Integer(1))]).is_err());
+}

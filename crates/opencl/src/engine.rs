@@ -31,7 +31,7 @@ use lockwork_engine::{
 };
 use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::program::Procedure;
-use lockwork_procedure::schema::TableSchema;
+use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_storage::Database;
 
 use crate::appetite::Appetite;
@@ -417,6 +417,10 @@ impl Engine for OpenclEngine {
             )));
         }
         core.registry.add(registered)
+    }
+
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
+        lock(&self.core).registry.accepts(procedure, tables)
     }
 
     fn procedure(&self, id: u32) -> Option<Arc<Registered>> {

@@ -42,7 +42,7 @@ use std::sync::atomic::AtomicUsize;
 use lockwork_memory::prefetch;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::Procedure;
-use lockwork_storage::Database;
+use lockwork_procedure::schema::Catalog;
 
 use crate::blocks::Blocks;
 use crate::contract::{BatchReport, EngineError, Options, SerialOrder, Tally};
@@ -96,11 +96,10 @@ impl Scheme for Timestamp {
     const NAME: &'static str = "timestamp";
     const ORDER: SerialOrder = SerialOrder::Stamp;
 
-    fn accepts(procedure: &Procedure, database: &Database) -> Result<(), EngineError> {
+    fn accepts(procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
         for name in &procedure.tables {
             // A table that there is none of is the verifier's to tell.
-            let Some(id) = database.table_id(name) else { continue };
-            let schema = database.table(id).schema();
+            let Some((_, schema)) = tables.table(name) else { continue };
             if schema.partitioning().is_none() {
                 let keys: Vec<&str> = schema.key().iter().map(|column| column.name.as_str()).collect();
                 let (procedure, table) = (procedure.name.clone(), name.clone());

@@ -435,6 +435,7 @@ mod tests {
 
     use lockwork_engine::{Completed, Refused, SerialOrder};
     use lockwork_procedure::program::Procedure;
+    use lockwork_procedure::schema::Catalog;
     use lockwork_storage::Database;
     use lockwork_workload::transfer::{Transfer, TransferConfig};
 
@@ -471,6 +472,10 @@ mod tests {
         fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError> {
             self.call("register")?;
             self.engine.register(procedure)
+        }
+
+        fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
+            self.engine.accepts(procedure, tables)
         }
 
         fn procedure(&self, id: u32) -> Option<Arc<Registered>> {
