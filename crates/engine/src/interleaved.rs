@@ -77,6 +77,60 @@ pub(crate) const fn turns_after(retries: u32) -> u32 {
     1 << if retries < 6 { retries } else { 6 }
 }
 
+/// How many transactions a worker has in flight: fewer after conflicts, and down to one. Where all want the same rows,
+/// each that begins again comes in the way of those that are nearly done, and its siblings are the nearest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Crowd {
+    /// How many there may be now, and at the most.
+    now: usize,
+    most: usize,
+    /// Transactions that ended since there was a conflict, or since one more was let in.
+    ended: usize,
+}
+
+impl Crowd {
+    /// Transactions that end without a conflict, for each in flight, before one more is let in.
+    const CALM: usize = 4;
+
+    /// Prepares for a batch with up to `most` in flight. What the last one taught stays.
+    pub(crate) fn begin(&mut self, most: usize) {
+        self.most = most;
+        if self.now == 0 || self.now > most {
+            self.now = most;
+        }
+    }
+
+    /// Whether one more may begin beside `running` others.
+    #[inline(always)]
+    pub(crate) fn has_room(&self, running: usize) -> bool {
+        running < self.now
+    }
+
+    /// Notes that one ended without a conflict.
+    #[inline(always)]
+    pub(crate) fn ended(&mut self) {
+        if self.now < self.most {
+            self.grow();
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.ended += 1;
+        if self.ended > Self::CALM * self.now {
+            self.ended = 0;
+            self.now += 1;
+        }
+    }
+
+    /// Notes that one met a conflict.
+    #[cold]
+    pub(crate) fn conflicted(&mut self) {
+        self.ended = 0;
+        self.now = (self.now / 2).max(1);
+    }
+}
+
 /// Takes back what an attempt left in results and scratch: it must not shine through the next one.
 ///
 /// # Safety

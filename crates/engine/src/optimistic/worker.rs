@@ -25,7 +25,7 @@ use crate::contract::{Options, Tally};
 use crate::exclusive::{close, give_up};
 use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
-use crate::interleaved::{Supply, Turn, in_flight, turns_after, wipe};
+use crate::interleaved::{Crowd, Supply, Turn, in_flight, turns_after, wipe};
 use crate::recipe::Lines;
 use crate::team::wait_until;
 
@@ -81,6 +81,7 @@ pub(super) struct Worker {
     /// A CP window; what is in flight is kept in the slot.
     cps: Vec<()>,
     lines: Lines,
+    crowd: Crowd,
     pub(super) ghosts: Ghosts,
     pub(super) tally: Tally,
 }
@@ -91,6 +92,7 @@ impl Worker {
         let registry = &shared.core.registry;
         let (gp, cp) = registry.widest_windows();
         self.slots.resize_with(in_flight(shared.options, registry), Slot::default);
+        self.crowd.begin(self.slots.len());
         self.cps.resize(cp.max(self.cps.len()), ());
         for slot in &mut self.slots {
             slot.registers.resize(gp.max(slot.registers.len()), 0);
@@ -99,21 +101,31 @@ impl Worker {
         let mut piece = 0..0;
         let interleave = shared.options.interleave;
         let mut next = Some(Turn::first(interleave));
+        let mut running = 0;
         while let Some(turn) = next {
             let mut busy = false;
             for number in 0..self.slots.len() {
-                if self.slots[number].index.is_none() && !(turn.take && self.take(shared, number, &mut piece)) {
-                    continue;
+                if self.slots[number].index.is_none() {
+                    if !(turn.take && self.crowd.has_room(running) && self.take(shared, number, &mut piece)) {
+                        continue;
+                    }
+                    running += 1;
                 }
                 busy = true;
                 let slot = &mut self.slots[number];
-                if slot.turns > 0 {
+                let ended = if slot.turns > 0 {
                     slot.turns -= 1;
+                    false
                 } else if slot.retries >= PATIENCE && shared.pass_gate(me) {
                     while !self.step(shared, me, number, Turn { pause: false, ..turn }) {}
                     shared.gate.store(0, Ordering::Relaxed);
+                    true
                 } else {
-                    self.step(shared, me, number, turn);
+                    self.step(shared, me, number, turn)
+                };
+                if ended {
+                    running -= 1;
+                    self.crowd.ended();
                 }
             }
             next = turn.next(interleave, busy);
@@ -135,7 +147,7 @@ impl Worker {
     /// Runs one transaction as far as it comes. Returns whether its slot is free again.
     #[inline(always)]
     fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, turn: Turn) -> bool {
-        let Self { slots, cps, lines, ghosts, tally } = self;
+        let Self { slots, cps, lines, crowd, ghosts, tally } = self;
         let slot = &mut slots[number];
         let index = slot.index.expect("the slot is taken");
         let blocks = &shared.supply.blocks;
@@ -189,6 +201,7 @@ impl Worker {
             (Stop::Aborted(code), Some(_)) => (Status::Aborted, code),
             (Stop::Failed(code), _) => (Status::Failed, code),
             _ => {
+                crowd.conflicted();
                 tally.conflicts.count(slot.transaction.changed.take().unwrap_or(Cause::RowChanged), 1);
                 slot.retries += 1;
                 if slot.retries <= shared.options.max_retries {

@@ -34,7 +34,7 @@ use crate::conflicts::Cause;
 use crate::contract::{MAX_WINDOW, Options};
 use crate::exclusive::{Executor, close, give_up};
 use crate::host_engine::Core;
-use crate::interleaved::{Turn, in_flight, turns_after, wipe};
+use crate::interleaved::{Crowd, Turn, in_flight, turns_after, wipe};
 use crate::recipe::Lines;
 use crate::team::{self, Barrier};
 
@@ -42,8 +42,6 @@ use crate::team::{self, Barrier};
 const SPINS: u32 = 200;
 /// Transactions in flight for each that waits for nothing but memory: the others wait for other workers.
 const FAR: usize = 8;
-/// Transactions that end without a conflict, for each in flight, before one more is let in.
-const CALM: usize = 4;
 
 /// What the workers of one batch share.
 pub(super) struct Shared<'a> {
@@ -76,34 +74,6 @@ struct Slot {
     turns: u32,
     /// Whether it holds nothing yet, and may be told not to begin.
     fresh: bool,
-}
-
-/// How many transactions a worker has in flight: fewer after conflicts, and down to one. Where everybody wants the same
-/// rows of several partitions, each that begins again would come in the way of those that are nearly done.
-#[derive(Clone, Copy, Debug, Default)]
-struct Crowd {
-    /// How many there may be now, and at the most.
-    now: usize,
-    most: usize,
-    /// Transactions that ended since there was a conflict, or since one more was let in.
-    ended: usize,
-}
-
-impl Crowd {
-    #[inline(always)]
-    fn ended(&mut self) {
-        self.ended += 1;
-        if self.ended > CALM * self.now {
-            self.ended = 0;
-            self.now = self.most.min(self.now + 1);
-        }
-    }
-
-    #[cold]
-    fn conflicted(&mut self) {
-        self.ended = 0;
-        self.now = (self.now / 2).max(1);
-    }
 }
 
 /// A set of slots.
@@ -182,10 +152,7 @@ impl Worker {
         let far = if shared.placement.workers() > 1 && most_near > 1 { FAR } else { 1 };
         let most = (most_near * far).min(MAX_WINDOW);
         self.slots.resize_with(most, Slot::default);
-        self.crowd.most = most;
-        if self.crowd.now == 0 || self.crowd.now > most {
-            self.crowd.now = most;
-        }
+        self.crowd.begin(most);
         self.cps.resize(cp.max(self.cps.len()), ());
         for slot in &mut self.slots {
             slot.registers.resize(gp.max(slot.registers.len()), 0);
@@ -214,7 +181,7 @@ impl Worker {
                     moved = true;
                 }
             }
-            while turn.take && self.near < most_near && running < self.crowd.now {
+            while turn.take && self.near < most_near && self.crowd.has_room(running) {
                 let Some(number) = self.free.next(0) else { break };
                 let Some(index) = mine.next() else { break };
                 self.slots[number].begin(shared.blocks, index as usize);
