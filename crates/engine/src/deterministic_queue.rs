@@ -24,7 +24,7 @@ use crate::contract::{BatchReport, Options, SerialOrder};
 use crate::deterministic::{Claim, Footprint, Granules};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
-use crate::team::{Team, pause};
+use crate::team::{Barrier, Team, patience, pause};
 
 /// The most transactions that a ring to or from a worker holds.
 const RING: usize = 256;
@@ -82,10 +82,16 @@ impl Scheme for DeterministicQueue {
             from.push(consumer);
         }
         let ends: Vec<Ends> = work.into_iter().zip(done).map(|ends| Mutex::new(Some(ends))).collect();
-        let stop = AtomicBool::new(false);
-        let scheduler = Scheduler {
+        let size = team.size();
+        let shared = Shared {
             core,
             blocks,
+            stop: AtomicBool::new(false),
+            barrier: Barrier::new(size),
+            spins: patience(size, SPINS),
+        };
+        let scheduler = Scheduler {
+            shared: &shared,
             locks: &mut self.locks,
             wanted: Footprint::default(),
             granules: &self.granules,
@@ -99,14 +105,15 @@ impl Scheme for DeterministicQueue {
         let scheduler = Mutex::new(scheduler);
         let executors = &self.executors;
         team.run(&|number| {
+            let _watch = shared.barrier.watch();
             let executor = &mut *executors[number].lock().expect("no worker panicked");
             if number == 0 {
                 scheduler.lock().expect("one scheduler").run(executor);
-                stop.store(true, Ordering::Release);
+                shared.stop.store(true, Ordering::Release);
             } else {
                 let ends = ends[number - 1].lock().expect("one worker").take();
                 let (work, done) = ends.expect("one worker takes them");
-                serve(core, blocks, executor, work, done, &stop);
+                shared.serve(executor, work, done);
             }
         });
         let mut report = BatchReport::default();
@@ -117,36 +124,48 @@ impl Scheme for DeterministicQueue {
     }
 }
 
-/// A worker: executes what comes until the scheduler stops.
-fn serve(
-    core: &Core,
+/// What the scheduler and the workers of one batch share.
+struct Shared<'a> {
+    core: &'a Core,
     blocks: Blocks,
-    executor: &mut Executor,
-    mut work: Consumer<u32>,
-    mut done: Producer<u32>,
-    stop: &AtomicBool,
-) {
-    let mut idle = 0_u32;
-    loop {
-        let Ok(index) = work.pop() else {
-            if stop.load(Ordering::Acquire) {
-                return;
+    /// Whether nothing more comes.
+    stop: AtomicBool,
+    /// Tells of panics; nobody meets at it.
+    barrier: Barrier,
+    /// How often to look before letting others run.
+    spins: u32,
+}
+
+impl Shared<'_> {
+    /// A worker: executes what comes until the scheduler stops.
+    fn serve(&self, executor: &mut Executor, mut work: Consumer<u32>, mut done: Producer<u32>) {
+        let mut idle = 0;
+        loop {
+            let Ok(index) = work.pop() else {
+                if self.stop.load(Ordering::Acquire) {
+                    return;
+                }
+                self.wait(&mut idle);
+                continue;
+            };
+            idle = 0;
+            execute(self.core, executor, self.blocks, index as usize);
+            // The scheduler empties this ring whenever it waits, so there is room soon.
+            while done.push(index).is_err() {
+                self.wait(&mut idle);
             }
-            pause(&mut idle, SPINS);
-            continue;
-        };
-        idle = 0;
-        execute(core, executor, blocks, index as usize);
-        // The scheduler empties this ring whenever it waits, so there is room soon.
-        while done.push(index).is_err() {
-            pause(&mut idle, SPINS);
         }
+    }
+
+    /// Waits a little for the others.
+    fn wait(&self, idle: &mut u32) {
+        self.barrier.check();
+        pause(idle, self.spins);
     }
 }
 
 struct Scheduler<'a> {
-    core: &'a Core,
-    blocks: Blocks,
+    shared: &'a Shared<'a>,
     locks: &'a mut QueueLocks,
     wanted: Footprint,
     granules: &'a Granules,
@@ -162,13 +181,13 @@ struct Scheduler<'a> {
 
 impl Scheduler<'_> {
     fn run(&mut self, executor: &mut Executor) {
-        for index in 0..self.blocks.len {
-            match self.blocks.registered(self.core, index) {
+        for index in 0..self.shared.blocks.len {
+            match self.shared.blocks.registered(self.shared.core, index) {
                 // Cannot be executed: closed as failed, touches nothing.
-                None => execute(self.core, executor, self.blocks, index),
+                None => execute(self.shared.core, executor, self.shared.blocks, index),
                 Some(registered) if registered.traits.dependent => {
                     self.drain(executor, 0);
-                    execute(self.core, executor, self.blocks, index);
+                    execute(self.shared.core, executor, self.shared.blocks, index);
                 }
                 Some(_) => {
                     self.admit(index as u32);
@@ -183,10 +202,11 @@ impl Scheduler<'_> {
 
     /// Asks for all locks of a transaction.
     fn admit(&mut self, index: u32) {
-        let registered = self.blocks.registered(self.core, index as usize).expect("it was looked at before");
+        let registered =
+            self.shared.blocks.registered(self.shared.core, index as usize).expect("it was looked at before");
         self.wanted.clear();
         // SAFETY: the block is the procedure's.
-        let fits = unsafe { self.wanted.collect(self.granules, registered, self.blocks.at(index as usize)) };
+        let fits = unsafe { self.wanted.collect(self.granules, registered, self.shared.blocks.at(index as usize)) };
         debug_assert!(fits, "whole tables are never too wide");
         self.requests.clear();
         let request = |claim: &Claim| Request { id: LockId(claim.record), mode: claim.hold.lock_mode() };
@@ -221,7 +241,7 @@ impl Scheduler<'_> {
     /// Executes one ready transaction here. Returns whether there was one.
     fn run_one(&mut self, executor: &mut Executor) -> bool {
         let Some(index) = self.ready.pop_front() else { return false };
-        execute(self.core, executor, self.blocks, index as usize);
+        execute(self.shared.core, executor, self.shared.blocks, index as usize);
         self.release(index);
         true
     }
@@ -251,7 +271,7 @@ impl Scheduler<'_> {
             if self.outstanding < before {
                 idle = 0;
             } else if !self.run_one(executor) {
-                pause(&mut idle, SPINS);
+                self.shared.wait(&mut idle);
             }
         }
     }

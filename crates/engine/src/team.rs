@@ -9,10 +9,11 @@
 //! ([`Barrier::watch`]), so that nobody waits for one that panicked.
 
 use std::cell::UnsafeCell;
+use std::num::NonZero;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 
 /// How often a waiting thread looks again before it lets others run.
@@ -179,6 +180,15 @@ pub fn wait_until(ready: impl Fn() -> bool) {
     }
 }
 
+/// How often to look before letting others run, which is `spins` where every worker of a job can have a core. Where
+/// they are more than the cores, those that are waited for perhaps do not run because others look.
+#[must_use]
+pub fn patience(workers: usize, spins: u32) -> u32 {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+    if workers <= cores { spins } else { 0 }
+}
+
 /// Waits a little between two looks. Who has looked `most` times already, as `spins` counts, lets others run, perhaps
 /// those it waits for.
 pub fn pause(spins: &mut u32, most: u32) {
@@ -247,10 +257,11 @@ impl Barrier {
             self.arrived.store(0, Ordering::Relaxed);
             self.round.fetch_add(1, Ordering::Release);
         } else {
-            wait_until(|| {
+            let (mut spins, most) = (0, patience(self.size, SPINS));
+            while self.round.load(Ordering::Acquire) == round {
                 self.check();
-                self.round.load(Ordering::Acquire) != round
-            });
+                pause(&mut spins, most);
+            }
         }
     }
 }

@@ -40,7 +40,7 @@ use super::scout::Scout;
 use crate::blocks::Blocks;
 use crate::host_engine::Core;
 use crate::recipe::{Lines, Recipe};
-use crate::team::{Barrier, Team, pause, share};
+use crate::team::{Barrier, Team, patience, pause, share};
 
 const NONE: u32 = u32::MAX;
 /// How often a worker without a transaction looks again before it lets others run.
@@ -270,6 +270,7 @@ impl Graph {
             planning_ns: AtomicU64::new(0),
         };
         team.run(&|number| {
+            let _watch = job.barrier.watch();
             let worker = &mut *workers[number].lock().expect("no worker panicked");
             let start = Instant::now();
             job.find(number);
@@ -446,7 +447,7 @@ impl Runner<'_> {
     fn run(mut self) {
         let job = self.job;
         let distance = (job.window / 2).clamp(1, 16);
-        let (mut piece, mut idle) = (0..0, 0);
+        let (mut piece, mut idle, spins) = (0..0, 0, patience(job.size, SPINS));
         loop {
             match self.next(&mut piece) {
                 Some(transaction) => {
@@ -466,7 +467,10 @@ impl Runner<'_> {
                 }
                 None if job.finished.load(Ordering::Acquire) == job.total() => return,
                 // Perhaps for somebody whom the system does not let run.
-                None => pause(&mut idle, SPINS),
+                None => {
+                    job.barrier.check();
+                    pause(&mut idle, spins);
+                }
             }
         }
     }

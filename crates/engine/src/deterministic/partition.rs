@@ -81,6 +81,7 @@ impl Partitions {
         let (barrier, next, planning_ns) = (Barrier::new(size), AtomicUsize::new(0), AtomicU64::new(0));
         let this = &*self;
         team.run(&|number| {
+            let _watch = barrier.watch();
             let worker = &mut *workers[number].lock().expect("no worker panicked");
             let start = Instant::now();
             let lanes = &this.queues[number * this.partitions..][..this.partitions];

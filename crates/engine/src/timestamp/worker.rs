@@ -164,6 +164,7 @@ impl Worker {
         let interleave = shared.options.interleave;
         let mut turn = Turn::first(interleave);
         let (mut running, mut busy, mut idle) = (0, true, 0_u32);
+        let spins = team::patience(shared.placement.workers(), SPINS);
         loop {
             let mut moved = self.take_in(shared);
             if turn.prefetch {
@@ -181,7 +182,9 @@ impl Worker {
                     moved = true;
                 }
             }
-            while turn.take && self.near < most_near && self.crowd.has_room(running) {
+            let mut takes = if turn.take { most_near } else { 0 };
+            while takes > 0 && self.near < most_near && self.crowd.has_room(running) {
+                takes -= 1;
                 let Some(number) = self.free.next(0) else { break };
                 let Some(index) = mine.next() else { break };
                 self.slots[number].begin(shared.blocks, index as usize);
@@ -207,7 +210,7 @@ impl Worker {
                 idle = 0;
             } else {
                 shared.routed.check();
-                team::pause(&mut idle, SPINS);
+                team::pause(&mut idle, spins);
             }
         }
         // What the others let go at last.
