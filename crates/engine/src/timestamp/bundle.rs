@@ -3,8 +3,8 @@
 //! A bundle is memory that two workers hand to and fro; messages carry its address. The worker of the transaction says
 //! what it wants and sends it; that of the partition notes the rows, and answers when it has granted all of them; and
 //! in the end the transaction sends it once more, to let the rows go. Nothing answers that. It is over when anything is
-//! answered that was sent to the same worker afterwards, because messages arrive in order; only then the bundle is used
-//! again.
+//! answered that was sent to the same worker afterwards, because messages arrive in order, or when the batch is; only
+//! then the bundle is used again.
 //!
 //! Invariant: a bundle is looked at by the worker alone that it was sent to, until that has answered, or is known to
 //! have let the rows go.
@@ -36,8 +36,6 @@ pub(super) struct Bundle {
     /// Which one it was of those sent to that worker.
     number: u64,
     pub(super) wanted: Vec<Wanted>,
-    /// Whether the transaction has what it wants.
-    pub(super) granted: bool,
 }
 
 /// The bundles of one worker that no transaction has.
@@ -65,7 +63,7 @@ impl Bundles {
         let mut wanted = self.free.pop().unwrap_or_default();
         wanted.clear();
         self.sent[owner] += 1;
-        Bundle { owner, number: self.sent[owner], wanted, granted: false }
+        Bundle { owner, number: self.sent[owner], wanted }
     }
 
     /// Notes that a bundle was answered: what was sent before it has arrived.

@@ -92,13 +92,15 @@ const _: () = assert!(size_of::<Message>() == 32, "two messages are a cache line
 pub(super) struct Mail {
     out: Vec<Outbox>,
     from: Vec<Option<Consumer<Message>>>,
-    /// Whether something is to be handed over.
-    dirty: bool,
+    /// To whom something is to be handed over, each once.
+    dirty: Vec<usize>,
 }
 
 #[derive(Debug)]
 struct Outbox {
     ring: Option<Producer<Message>>,
+    /// Whether it is in [`Mail::dirty`].
+    dirty: bool,
     /// What was not handed over yet.
     waiting: Vec<Message>,
     unpins: (u8, [u64; 3]),
@@ -129,12 +131,13 @@ pub(super) fn capacity(workers: usize) -> usize {
 impl Mail {
     /// The ends of `workers` workers, of rings that hold so many messages each.
     pub(super) fn all(workers: usize, capacity: usize) -> Vec<Self> {
-        let outbox = || Outbox { ring: None, waiting: Vec::new(), unpins: (0, [0; 3]), grants: Grants::default() };
+        let outbox =
+            || Outbox { ring: None, dirty: false, waiting: Vec::new(), unpins: (0, [0; 3]), grants: Grants::default() };
         let mut all: Vec<Self> = (0..workers)
             .map(|_| Self {
                 out: (0..workers).map(|_| outbox()).collect(),
                 from: (0..workers).map(|_| None).collect(),
-                dirty: false,
+                dirty: Vec::new(),
             })
             .collect();
         for from in 0..workers {
@@ -150,15 +153,13 @@ impl Mail {
     /// Sends a message with the next [`Self::flush`].
     #[inline(always)]
     pub(super) fn send(&mut self, to: usize, message: Message) {
-        self.dirty = true;
-        self.out[to].waiting.push(message);
+        self.outbox(to).waiting.push(message);
     }
 
     /// Answers a transaction of worker `to` that it has a row.
     #[inline(always)]
     pub(super) fn grant(&mut self, to: usize, back: Return, row: u64) {
-        self.dirty = true;
-        let Outbox { waiting, grants, .. } = &mut self.out[to];
+        let Outbox { waiting, grants, .. } = self.outbox(to);
         if grants.count == 3 || grants.count > 0 && grants.slot != back.slot {
             waiting.push(grants.message());
             grants.count = 0;
@@ -171,8 +172,7 @@ impl Mail {
     /// Lets `to` unpin a row.
     #[inline(always)]
     pub(super) fn unpin(&mut self, to: usize, row: RowPtr) {
-        self.dirty = true;
-        let outbox = &mut self.out[to];
+        let outbox = self.outbox(to);
         let (count, rows) = &mut outbox.unpins;
         rows[usize::from(*count)] = row.as_ptr() as u64;
         *count += 1;
@@ -185,15 +185,26 @@ impl Mail {
     /// Hands over as much as there is room for. Returns whether that was everything.
     #[inline(always)]
     pub(super) fn flush(&mut self) -> bool {
-        if self.dirty {
-            self.dirty = !self.hand_over();
+        if !self.dirty.is_empty() {
+            self.hand_over();
         }
-        !self.dirty
+        self.dirty.is_empty()
     }
 
-    fn hand_over(&mut self) -> bool {
-        let mut all = true;
-        for Outbox { ring, waiting, unpins, grants } in &mut self.out {
+    /// Where to put something for worker `to`.
+    #[inline(always)]
+    fn outbox(&mut self, to: usize) -> &mut Outbox {
+        let outbox = &mut self.out[to];
+        if !outbox.dirty {
+            outbox.dirty = true;
+            self.dirty.push(to);
+        }
+        outbox
+    }
+
+    fn hand_over(&mut self) {
+        self.dirty.retain(|&to| {
+            let Outbox { ring, dirty, waiting, unpins, grants } = &mut self.out[to];
             if grants.count > 0 {
                 waiting.push(grants.message());
                 grants.count = 0;
@@ -202,16 +213,13 @@ impl Mail {
                 waiting.push(Message::Unpin { count: unpins.0, rows: unpins.1 });
                 unpins.0 = 0;
             }
-            if waiting.is_empty() {
-                continue;
-            }
             let ring = ring.as_mut().expect("nobody sends to itself");
             let count = ring.slots().min(waiting.len());
             let chunk = ring.write_chunk_uninit(count).expect("as much as there is room for");
             chunk.fill_from_iter(waiting.drain(..count));
-            all &= waiting.is_empty();
-        }
-        all
+            *dirty = !waiting.is_empty();
+            *dirty
+        });
     }
 
     /// Calls `f` with the sender and each message that has arrived. Returns whether there were any.

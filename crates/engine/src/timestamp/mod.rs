@@ -4,7 +4,8 @@
 //! Tables are partitioned, as their schemas say, and every worker has a partition: the right to judge its rows by the
 //! timestamps in their headers (`header.rs`). A DB instruction on a row of another partition travels as a message to
 //! the worker that has it (`message.rs`), is run there as a background request (`partition.rs`), and its answer comes
-//! back into the CP register that waits for it. There are no shared locks, and no word that two cores write.
+//! back into the CP register that waits for it; rows that are known from the arguments go together, as a bundle
+//! (`bundle.rs`). There are no shared locks, and no word that two cores write.
 //!
 //! **Atomicity.** What a transaction writes is dirty from the grant on. At its end, which nothing can prevent any
 //! more, it lets its rows go one after the other; whoever is younger waits for each, whoever is older came too late
@@ -19,8 +20,8 @@
 //! **Two ways.** Transactions that look rows up by their arguments run in one step when all rows are near
 //! (`straight.rs`), others instruction by instruction (`host.rs`).
 //!
-//! Serial order: ascending stamp, which is the time. Trade-off: an access to another partition costs two messages and
-//! the wait for them; a transaction on one partition costs no atomic operation at all.
+//! Serial order: ascending stamp, which is the time. Trade-off: each access to another partition, or each bundle, costs
+//! a message, its answer and one more in the end, and the wait for them; a transaction on one partition costs no atomic operation at all.
 
 mod bundle;
 mod calm;

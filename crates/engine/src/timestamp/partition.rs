@@ -121,7 +121,7 @@ pub(super) struct Partition {
     let_go: bool,
 }
 
-// SAFETY: addresses of rows, key images and jobs, which mean the same on every thread.
+// SAFETY: addresses of rows, key images, jobs and bundles, which mean the same on every thread.
 unsafe impl Send for Partition {}
 
 impl Partition {
@@ -245,8 +245,8 @@ impl Partition {
                 self.arrived.push((from, message));
             }
             Message::Fetch { count, wanted, .. } => {
-                let end = wanted.wrapping_add(usize::from(count)).addr();
-                (wanted.addr()..end).step_by(LINE).for_each(|line| prefetch(line as *const u8));
+                let (first, end) = (wanted.addr() & !(LINE - 1), wanted.wrapping_add(usize::from(count)).addr());
+                (first..end).step_by(LINE).for_each(|line| prefetch(line as *const u8));
                 self.bundles.push((from, message));
             }
             Message::Scan { .. } => self.arrived.push((from, message)),
@@ -354,7 +354,8 @@ impl Partition {
             Message::Scan { to, time, job } => {
                 // SAFETY: who sends a job keeps it until the answer.
                 let Job { table, from, to: last, rows } = unsafe { &*job };
-                // Before the first row: who inserts from now on comes too late, and who was before is in the index.
+                // Before the first row: who inserts from now on comes too late, even if it is older and arrived together
+                // with the job, and who was before is in the index.
                 self.cover(*table, *from, *last, time);
                 rows.iter().for_each(|row| prefetch(row.as_ptr()));
                 (to, Request::Scan { job, time, pinned: 0 })
@@ -434,6 +435,7 @@ impl Partition {
                 0
             };
             let operation = if wanted.write { Operation::Update } else { Operation::Search };
+            // The key does not matter: no key comes or goes.
             let access =
                 Access { operation, table: wanted.table, time, own_pins, key: Key([wanted.word, 0, 0, 0]), row };
             match self.visit(database.table(wanted.table), &access) {

@@ -13,7 +13,8 @@ use super::transaction::Place;
 use crate::host_engine::Core;
 use crate::registry::Registered;
 
-/// The most accesses of a straight procedure: their answers come back by a number of eight bits.
+/// The most accesses of a procedure that goes the short way: repeated rows of one bundle are found by looking through
+/// it.
 const MOST_STRAIGHT: usize = 256;
 
 #[derive(Clone, Copy, Debug)]

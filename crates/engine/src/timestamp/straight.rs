@@ -114,8 +114,7 @@ impl Straight {
         lines: &mut Lines,
         pool: &mut Bundles,
     ) {
-        let bundle = self.bundles.iter_mut().find(|bundle| bundle.owner == from).expect("what is answered was sent");
-        bundle.granted = true;
+        let bundle = self.bundles.iter().find(|bundle| bundle.owner == from).expect("what is answered was sent");
         pool.answered(bundle);
         let mut wanted = bundle.wanted.iter();
         for (number, _) in self.places.iter().enumerate().filter(|(_, place)| **place == Place::There(from)) {

@@ -1,4 +1,5 @@
-//! What every transaction in flight has, whichever way it runs: its time, and what it holds.
+//! What every transaction in flight has, whichever way it runs: its time and its conflicts; and what it holds if it goes
+//! the long way. On the short way it holds its bundles.
 
 use lockwork_procedure::key::Key;
 use lockwork_storage::{RowPtr, Table};

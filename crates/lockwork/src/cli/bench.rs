@@ -128,7 +128,7 @@ pub(super) struct Arguments {
     /// How deterministic runs transactions of several records that cannot be cut into pieces
     #[arg(long, value_enum, default_value = "measured")]
     plan: Conflicts,
-    /// Seconds to run each engine for
+    /// Seconds to run each engine for, in whole passes; one pass where calls insert, which cannot be made twice
     #[arg(long, default_value_t = 3.0)]
     time: f64,
     /// Transactions of one pass over the input [default: as many as fit in 512 MiB, at most 2,000,000; for locks
@@ -149,7 +149,7 @@ pub(super) struct Arguments {
     seed: Option<u64>,
     /// A YCSB property file, or KEY=VALUE; may stand several times. For ycsb the rest is as YCSB has it, for ycsb-a to
     /// ycsb-f as that workload and its preset have it; other options win over properties
-    #[arg(short = 'P', short_alias = 'p', value_name = "FILE or KEY=VALUE")]
+    #[arg(short = 'P', visible_short_alias = 'p', value_name = "FILE or KEY=VALUE")]
     property: Vec<String>,
     /// For locks: queue, batch
     #[arg(long, value_delimiter = ',', default_value = "queue,batch")]
