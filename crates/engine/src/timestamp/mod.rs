@@ -21,7 +21,8 @@
 //! (`straight.rs`), others instruction by instruction (`host.rs`).
 //!
 //! Serial order: ascending stamp, which is the time. Trade-off: each access to another partition, or each bundle, costs
-//! a message, its answer and one more in the end, and the wait for them; a transaction on one partition costs no atomic operation at all.
+//! a message, its answer and one more in the end, and the wait for them; a transaction on one partition costs no atomic
+//! operation at all.
 
 mod bundle;
 mod calm;

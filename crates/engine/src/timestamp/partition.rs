@@ -354,8 +354,8 @@ impl Partition {
             Message::Scan { to, time, job } => {
                 // SAFETY: who sends a job keeps it until the answer.
                 let Job { table, from, to: last, rows } = unsafe { &*job };
-                // Before the first row: who inserts from now on comes too late, even if it is older and arrived together
-                // with the job, and who was before is in the index.
+                // Before the first row: who inserts from now on comes too late, even if it is older and has arrived
+                // already, and who was before is in the index.
                 self.cover(*table, *from, *last, time);
                 rows.iter().for_each(|row| prefetch(row.as_ptr()));
                 (to, Request::Scan { job, time, pinned: 0 })

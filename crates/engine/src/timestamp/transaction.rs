@@ -1,5 +1,5 @@
-//! What every transaction in flight has, whichever way it runs: its time and its conflicts; and what it holds if it goes
-//! the long way. On the short way it holds its bundles.
+//! What every transaction in flight has, whichever way it runs: its time and its conflicts; and what it holds on the
+//! long way. On the short way it holds its bundles.
 
 use lockwork_procedure::key::Key;
 use lockwork_storage::{RowPtr, Table};
