@@ -24,7 +24,7 @@ use crate::contract::{BatchReport, Options, SerialOrder};
 use crate::deterministic::{Claim, Footprint, Granules};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
-use crate::team::{Barrier, Team, patience, pause};
+use crate::team::{Barrier, Patience, Team};
 
 /// The most transactions that a ring to or from a worker holds.
 const RING: usize = 256;
@@ -82,13 +82,12 @@ impl Scheme for DeterministicQueue {
             from.push(consumer);
         }
         let ends: Vec<Ends> = work.into_iter().zip(done).map(|ends| Mutex::new(Some(ends))).collect();
-        let size = team.size();
         let shared = Shared {
             core,
             blocks,
             stop: AtomicBool::new(false),
-            barrier: Barrier::new(size),
-            spins: patience(size, SPINS),
+            barrier: Barrier::new(team.size()),
+            patience: Patience::of(team.size(), SPINS),
         };
         let scheduler = Scheduler {
             shared: &shared,
@@ -132,35 +131,35 @@ struct Shared<'a> {
     stop: AtomicBool,
     /// Tells of panics; nobody meets at it.
     barrier: Barrier,
-    /// How often to look before letting others run.
-    spins: u32,
+    /// What everybody begins to wait with.
+    patience: Patience,
 }
 
 impl Shared<'_> {
     /// A worker: executes what comes until the scheduler stops.
     fn serve(&self, executor: &mut Executor, mut work: Consumer<u32>, mut done: Producer<u32>) {
-        let mut idle = 0;
+        let mut patience = self.patience;
         loop {
             let Ok(index) = work.pop() else {
                 if self.stop.load(Ordering::Acquire) {
                     return;
                 }
-                self.wait(&mut idle);
+                self.wait(&mut patience);
                 continue;
             };
-            idle = 0;
+            patience.renew();
             execute(self.core, executor, self.blocks, index as usize);
             // The scheduler empties this ring whenever it waits, so there is room soon.
             while done.push(index).is_err() {
-                self.wait(&mut idle);
+                self.wait(&mut patience);
             }
         }
     }
 
     /// Waits a little for the others.
-    fn wait(&self, idle: &mut u32) {
+    fn wait(&self, patience: &mut Patience) {
         self.barrier.check();
-        pause(idle, self.spins);
+        patience.wait();
     }
 }
 
@@ -263,15 +262,15 @@ impl Scheduler<'_> {
 
     /// Waits until at most `most` transactions are outstanding.
     fn drain(&mut self, executor: &mut Executor, most: usize) {
-        let mut idle = 0;
+        let mut patience = self.shared.patience;
         while self.outstanding > most {
             self.dispatch(executor);
             let before = self.outstanding;
             self.collect();
             if self.outstanding < before {
-                idle = 0;
+                patience.renew();
             } else if !self.run_one(executor) {
-                self.shared.wait(&mut idle);
+                self.shared.wait(&mut patience);
             }
         }
     }

@@ -14,6 +14,7 @@ use crate::blocks::Blocks;
 use crate::contract::{BatchReport, Interleave, Options, Tally};
 use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
+use crate::recipe::Lines;
 use crate::registry::{Registered, Registry};
 
 /// Transactions that a worker takes from the batch at a time.
@@ -43,6 +44,16 @@ impl Turn {
     pub(crate) fn first(interleave: Interleave) -> Self {
         let many = interleave != Interleave::None;
         Self { take: true, prefetch: many, pause: many }
+    }
+
+    /// Fetches the lines that were collected, or forgets them if nothing is prefetched.
+    #[inline(always)]
+    pub(crate) fn fetch(self, lines: &mut Lines) {
+        if self.prefetch {
+            lines.fetch();
+        } else {
+            lines.forget();
+        }
     }
 
     /// The turn after this one, unless all is done. `busy`: some slot had a transaction in this one.

@@ -108,7 +108,7 @@ impl Team {
             }
         }
         let mine = catch_unwind(AssertUnwindSafe(|| job(0)));
-        wait_until(|| shared.running.load(Ordering::Acquire) == 0);
+        wait_until(self.size(), || shared.running.load(Ordering::Acquire) == 0);
         match mine {
             Err(panic) => std::panic::resume_unwind(panic),
             Ok(()) => assert!(!shared.panicked.load(Ordering::Relaxed), "a worker thread panicked"),
@@ -172,31 +172,46 @@ pub fn share(range: &Range<usize>, number: usize, team: usize) -> Range<usize> {
     at(number)..at(number + 1)
 }
 
-/// Waits, without sleeping, until `ready`.
-pub fn wait_until(ready: impl Fn() -> bool) {
-    let mut spins = 0;
+/// Waits, without sleeping, until `ready`, for others of a job of so many workers.
+pub fn wait_until(workers: usize, ready: impl Fn() -> bool) {
+    let mut patience = Patience::of(workers, SPINS);
     while !ready() {
-        pause(&mut spins, SPINS);
+        patience.wait();
     }
 }
 
-/// How often to look before letting others run, which is `spins` where every worker of a job can have a core. Where
-/// they are more than the cores, those that are waited for perhaps do not run because others look.
-#[must_use]
-pub fn patience(workers: usize, spins: u32) -> u32 {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get));
-    if workers <= cores { spins } else { 0 }
+/// How often somebody who waits looks again before letting others run, perhaps those that are waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    spins: u32,
+    most: u32,
 }
 
-/// Waits a little between two looks. Who has looked `most` times already, as `spins` counts, lets others run, perhaps
-/// those it waits for.
-pub fn pause(spins: &mut u32, most: u32) {
-    if *spins < most {
-        *spins += 1;
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
+impl Patience {
+    /// So many looks where every worker of a job can have a core. Where they are more than the cores, those that are
+    /// waited for perhaps do not run because others look; so then none.
+    #[must_use]
+    pub fn of(workers: usize, looks: u32) -> Self {
+        static CORES: OnceLock<usize> = OnceLock::new();
+        let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+        Self { spins: 0, most: if workers <= cores { looks } else { 0 } }
+    }
+
+    /// Waits a little between two looks.
+    #[inline]
+    pub fn wait(&mut self) {
+        if self.spins < self.most {
+            self.spins += 1;
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Begins anew: what was waited for has come.
+    #[inline]
+    pub fn renew(&mut self) {
+        self.spins = 0;
     }
 }
 
@@ -257,11 +272,10 @@ impl Barrier {
             self.arrived.store(0, Ordering::Relaxed);
             self.round.fetch_add(1, Ordering::Release);
         } else {
-            let (mut spins, most) = (0, patience(self.size, SPINS));
-            while self.round.load(Ordering::Acquire) == round {
+            wait_until(self.size, || {
                 self.check();
-                pause(&mut spins, most);
-            }
+                self.round.load(Ordering::Acquire) != round
+            });
         }
     }
 }

@@ -40,7 +40,7 @@ use super::scout::Scout;
 use crate::blocks::Blocks;
 use crate::host_engine::Core;
 use crate::recipe::{Lines, Recipe};
-use crate::team::{Barrier, Team, patience, pause, share};
+use crate::team::{Barrier, Patience, Team, share};
 
 const NONE: u32 = u32::MAX;
 /// How often a worker without a transaction looks again before it lets others run.
@@ -447,11 +447,11 @@ impl Runner<'_> {
     fn run(mut self) {
         let job = self.job;
         let distance = (job.window / 2).clamp(1, 16);
-        let (mut piece, mut idle, spins) = (0..0, 0, patience(job.size, SPINS));
+        let (mut piece, mut patience) = (0..0, Patience::of(job.size, SPINS));
         loop {
             match self.next(&mut piece) {
                 Some(transaction) => {
-                    idle = 0;
+                    patience.renew();
                     self.take_off(transaction);
                     if self.flying.len() > distance {
                         let middle = self.flying.len() - 1 - distance;
@@ -469,7 +469,7 @@ impl Runner<'_> {
                 // Perhaps for somebody whom the system does not let run.
                 None => {
                     job.barrier.check();
-                    pause(&mut idle, spins);
+                    patience.wait();
                 }
             }
         }

@@ -48,7 +48,7 @@ impl Shared<'_> {
     fn wait_at_gate(&self, me: usize) {
         let holder = self.gate.load(Ordering::Relaxed);
         if holder != 0 && holder != me + 1 {
-            wait_until(|| self.gate.load(Ordering::Relaxed) == 0);
+            wait_until(self.options.threads, || self.gate.load(Ordering::Relaxed) == 0);
         }
     }
 

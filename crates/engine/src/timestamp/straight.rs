@@ -19,7 +19,7 @@ use super::clock::Clock;
 use super::header::{Ending, Header, Verdict};
 use super::message::{Mail, Message};
 use super::placement::Placement;
-use super::transaction::{Place, Transaction};
+use super::transaction::{Place, Transaction, key_word};
 use crate::conflicts::Cause;
 use crate::exclusive::Executor;
 use crate::interleaved::{Stage, Turn};
@@ -73,11 +73,7 @@ impl Work<'_> {
     /// Fetches the lines that were collected, if it is the turn to. Returns whether to come back when they are near.
     #[inline(always)]
     fn fetches_and_pauses(&mut self) -> bool {
-        if self.turn.prefetch {
-            self.lines.fetch();
-        } else {
-            self.lines.forget();
-        }
+        self.turn.fetch(self.lines);
         self.turn.pause
     }
 }
@@ -249,7 +245,7 @@ impl Straight {
                 self.bundles.push(work.bundles.take(owner));
                 self.bundles.len() - 1
             });
-            let word = if use_of.key.fits_one_word() { use_of.key.encode(image).0[0] } else { hash };
+            let word = key_word(recipe.table(number), &use_of.key.encode(image), hash);
             let (key_offset, table, write) = (access.key_offset, use_of.id, access.operation == Operation::Update);
             self.bundles[at].wanted.push(Wanted { word, row: 0, key_offset, table, write, has: false });
         }

@@ -36,7 +36,7 @@ use crate::exclusive::{Executor, close, give_up};
 use crate::host_engine::Core;
 use crate::interleaved::{Crowd, Turn, in_flight, turns_after, wipe};
 use crate::recipe::Lines;
-use crate::team::{self, Barrier};
+use crate::team::{Barrier, Patience};
 
 /// Turns in which nothing moved before a worker lets others run.
 const SPINS: u32 = 200;
@@ -163,15 +163,11 @@ impl Worker {
         self.near = 0;
         let interleave = shared.options.interleave;
         let mut turn = Turn::first(interleave);
-        let (mut running, mut busy, mut idle) = (0, true, 0_u32);
-        let spins = team::patience(shared.placement.workers(), SPINS);
+        let (mut running, mut busy) = (0, true);
+        let mut patience = Patience::of(shared.placement.workers(), SPINS);
         loop {
             let mut moved = self.take_in(shared);
-            if turn.prefetch {
-                self.lines.fetch();
-            } else {
-                self.lines.forget();
-            }
+            turn.fetch(&mut self.lines);
             self.partition.move_on(&shared.core.database, &mut self.mail);
             let before = running;
             let mut from = 0;
@@ -207,10 +203,10 @@ impl Worker {
                 break;
             }
             if moved {
-                idle = 0;
+                patience.renew();
             } else {
                 shared.routed.check();
-                team::pause(&mut idle, spins);
+                patience.wait();
             }
         }
         // What the others let go at last.
