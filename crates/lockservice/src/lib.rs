@@ -1,0 +1,19 @@
+//! The lock service: reader-writer locks whose decision is taken in the data plane and whose bookkeeping happens afterwards on
+//! the holder's machine (FissLock, OSDI'24).
+//!
+//! This crate is the protocol, and nothing else: pure state machines, with packets and the time as input, and packets and events
+//! as output. No clock, no socket, no thread. Transports are in `lockwork-locknet`.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`word`] | the decision word: two bits of state, the agent's machine, an incarnation |
+//! | [`packet`] | packets, byte by byte, with tags |
+//! | [`table`] | the decision table: what a decider does, in every case |
+//! | [`decider`] | packets in, packets out, one compare-and-swap between |
+//!
+//! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
+
+pub mod decider;
+pub mod packet;
+pub mod table;
+pub mod word;
