@@ -72,7 +72,7 @@ pub(crate) struct Agent {
     pub(crate) queue: VecDeque<Waiter>,
     pub(crate) running: Option<Box<Running>>,
     /// Decisions known beyond `base`; hardly ever any.
-    pub(crate) seen: Option<Box<Vec<u32>>>,
+    pub(crate) seen: Vec<u32>,
     /// Of the timer that counts for readers that are not known, or readers that pass writers.
     pub(crate) serial: u32,
     pub(crate) exclusive: bool,
@@ -96,7 +96,7 @@ impl Agent {
             holders: Vec::new(),
             queue: VecDeque::new(),
             running: None,
-            seen: None,
+            seen: Vec::new(),
             serial: 0,
             exclusive: false,
             open,
@@ -168,21 +168,15 @@ impl Agent {
             self.known = incarnation;
         }
         if incarnation != profile.add(self.base, 1) {
-            let seen = self.seen.get_or_insert_default();
-            let new = !seen.contains(&incarnation);
+            let new = !self.seen.contains(&incarnation);
             if new {
-                seen.push(incarnation);
+                self.seen.push(incarnation);
             }
             return new;
         }
         self.base = incarnation;
-        if let Some(seen) = &mut self.seen {
-            while let Some(at) = seen.iter().position(|next| *next == profile.add(self.base, 1)) {
-                self.base = seen.swap_remove(at);
-            }
-            if seen.is_empty() {
-                self.seen = None;
-            }
+        while let Some(at) = self.seen.iter().position(|next| *next == profile.add(self.base, 1)) {
+            self.base = self.seen.swap_remove(at);
         }
         true
     }
@@ -195,8 +189,8 @@ impl Agent {
         if profile.distance(self.known, self.base) > 0 {
             self.known = self.base;
         }
-        if let Some(seen) = self.seen.take() {
-            seen.into_iter().for_each(|later| _ = self.see(later, profile));
+        for later in std::mem::take(&mut self.seen) {
+            self.see(later, profile);
         }
     }
 

@@ -14,7 +14,7 @@
 //! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after granted.
 
 use crate::config::{Config, Identity};
-use crate::packet::{AGENT, BUSY, GRANTED, Kind, Packet, Problem, TRY};
+use crate::packet::{BUSY, GRANTED, Kind, Packet, Problem, TRY};
 use crate::timers::Timers;
 use crate::word::Machine;
 use lockwork_locking::LockMode;
@@ -582,9 +582,4 @@ impl Request {
         matches!(self.phase, Phase::Asking | Phase::Queued)
             && self.floor.is_none_or(|floor| config.profile.distance(floor, incarnation) >= 0)
     }
-}
-
-/// Whether a grant carries an agent.
-pub(crate) const fn has_agent(packet: &Packet) -> bool {
-    packet.has(AGENT)
 }

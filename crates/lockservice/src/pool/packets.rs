@@ -78,7 +78,7 @@ impl AgentPool {
         let agent = self.agents.get_mut(&lock).expect("the agent is here");
         agent.base = incarnation;
         agent.known = incarnation;
-        agent.seen = None;
+        agent.seen.clear();
         agent.running = None;
         self.start(now, lock, Op::Retake { unknown });
     }
@@ -299,7 +299,7 @@ impl AgentPool {
         agent.token = packet.token;
         agent.base = packet.incarnation;
         agent.known = packet.incarnation;
-        agent.seen = None;
+        agent.seen.clear();
         self.out.push_back(Output::TakenOver { lock, incarnation: packet.incarnation });
         if unknown {
             self.start(now, lock, Op::Sweep);
