@@ -10,10 +10,14 @@
 //! | [`packet`] | packets, byte by byte, with tags |
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
+//! | [`control`] | bodies of control packets |
+//! | [`registry`] | sessions, leases, locks of machines that are gone |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
+pub mod control;
 pub mod decider;
 pub mod packet;
+pub mod registry;
 pub mod table;
 pub mod word;
