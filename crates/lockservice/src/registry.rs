@@ -220,9 +220,8 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             }
             Kind::Sweep => self.sweep(now, packet),
             Kind::Swept => {
-                if self.broadcasts.answered(packet.request, packet.sender) {
-                    self.complete(now);
-                }
+                self.broadcasts.answered(packet.request, packet.sender);
+                self.complete(now);
             }
             Kind::Status => {
                 if let Some(curious) = self.curious.get(&packet.request) {

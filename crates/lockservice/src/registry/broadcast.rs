@@ -55,9 +55,11 @@ impl Broadcasts {
         })
     }
 
-    /// Whether `machine` owed an answer to the question.
-    pub(super) fn answered(&mut self, question: u64, machine: Machine) -> bool {
-        self.open.get_mut(&question).is_some_and(|question| question.missing.remove(&machine))
+    /// Enters an answer, if `machine` owed one.
+    pub(super) fn answered(&mut self, question: u64, machine: Machine) {
+        if let Some(question) = self.open.get_mut(&question) {
+            question.missing.remove(&machine);
+        }
     }
 
     /// A machine is gone: nobody waits for its answers, and nobody answers it.
