@@ -255,6 +255,11 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         self.scan.is_some()
     }
 
+    /// Ends a machine's session: the data plane cannot reach it.
+    pub fn dismiss(&mut self, now: u64, machine: Machine) {
+        self.end(now, machine);
+    }
+
     /// When [`Registry::tick`] has something to do, if nothing comes before.
     #[must_use]
     pub fn next_tick(&self) -> Option<u64> {
@@ -347,7 +352,13 @@ impl<A: Copy + Eq + Hash> Registry<A> {
     }
 
     fn answer(&mut self, address: A, packet: &Packet, kind: Kind) {
-        let answer = Packet { request: packet.request, target: packet.sender, ..Packet::new(kind, packet.lock) };
+        let answer = Packet {
+            request: packet.request,
+            requester: packet.sender,
+            requester_session: packet.session,
+            target: packet.sender,
+            ..Packet::new(kind, packet.lock)
+        };
         self.outgoing.push_back((address, answer, Vec::new()));
     }
 
