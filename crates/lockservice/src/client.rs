@@ -13,6 +13,7 @@
 //!
 //! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after granted.
 
+use crate::branches::{Branch, Branches};
 use crate::config::{Config, Identity};
 use crate::packet::{BUSY, GRANTED, Kind, Packet, Problem, TRY};
 use crate::timers::Timers;
@@ -151,6 +152,7 @@ pub struct Client {
     deadlines: BTreeSet<(u64, u64)>,
     /// Machines that have died lately, and until when their grants may still be on the way.
     dead: Vec<(Machine, u64)>,
+    pub(crate) branches: Branches,
     pub(crate) out: VecDeque<Output>,
 }
 
@@ -166,6 +168,7 @@ impl Client {
             timers: Timers::new(),
             deadlines: BTreeSet::new(),
             dead: Vec::new(),
+            branches: Branches::default(),
             out: VecDeque::new(),
         }
     }
@@ -318,12 +321,14 @@ impl Client {
         let from_dead =
             by_decider && self.dead.iter().any(|(machine, until)| *machine == packet.sender && now < *until);
         let Some(request) = self.requests.get(&number) else {
+            self.branches.take(Branch::UnknownGrant);
             self.give_back(now, packet, incarnation);
             return;
         };
         match request.phase {
             Phase::Asking | Phase::Queued => {
                 if from_dead || (by_decider && !request.awaits(&self.config, packet.incarnation)) {
+                    self.branches.take(if from_dead { Branch::GrantOfDead } else { Branch::VoidGrant });
                     return;
                 }
                 if by_decider && packet.sender == self.me.machine {
@@ -338,6 +343,7 @@ impl Client {
             }
             Phase::Held if by_decider => {
                 if request.incarnation != incarnation {
+                    self.branches.take(Branch::SecondGrant);
                     // Granted twice, for two copies of one packet. Enough that the agent learns of both.
                     self.tell_once(Kind::Enrol, packet);
                 }

@@ -14,11 +14,14 @@
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
 //! | [`control`] | bodies of control packets |
+//! | [`branches`] | ways that are seldom taken, counted |
+//! | [`simulator`] | all of it, where everything goes wrong |
 //! | [`registry`] | sessions, leases, locks of machines that are gone |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
 mod agent;
+pub mod branches;
 pub mod client;
 pub mod config;
 pub mod control;
@@ -27,6 +30,7 @@ pub mod node;
 pub mod packet;
 pub mod pool;
 pub mod registry;
+pub mod simulator;
 pub mod table;
 mod timers;
 pub mod word;

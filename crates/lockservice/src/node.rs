@@ -5,11 +5,13 @@
 //!
 //! All packets go to the decider's address; the registry answers from there too.
 
+use crate::branches::Branches;
 use crate::client::{Ask, Client, Event, NotHeld, Phase};
 use crate::config::{Config, Identity};
 use crate::packet::{AGENT, Kind, Packet, Problem, Waiter};
 use crate::pool::{AgentPool, Local, Output};
 use crate::timers::Timers;
+use crate::word::Machine;
 use lockwork_locking::LockMode;
 use std::collections::VecDeque;
 
@@ -89,6 +91,30 @@ impl Node {
             ended: false,
             renewals,
         }
+    }
+
+    /// The registry's own: agents of machines that have died, no tasks, no lease.
+    #[must_use]
+    pub fn registry(config: Config) -> Self {
+        let me = Identity { machine: Machine::REGISTRY, session: Machine::REGISTRY_SESSION };
+        Self { lease_until: u64::MAX, renewals: Timers::new(), ..Self::new(config, me, 0) }
+    }
+
+    /// The registry has taken over the lock of a machine that died. Nothing is granted or given away until [`Node::settle`].
+    pub fn adopt(&mut self, lock: u64, incarnation: u32, token: u64) {
+        self.pool.adopt(lock, incarnation, token);
+    }
+
+    /// All machines have said what they hold of an adopted lock.
+    pub fn settle_adopted(&mut self, now: u64, lock: u64) {
+        self.pool.release_adopted(now, lock);
+        self.settle(now);
+    }
+
+    /// Takes a machine that has died out of all agents here.
+    pub fn purge(&mut self, now: u64, machine: Machine) {
+        self.pool.purge(now, machine);
+        self.settle(now);
     }
 
     /// Who this is.
@@ -346,7 +372,9 @@ impl Node {
     fn end(&mut self) {
         self.ended = true;
         self.client.lose_all();
+        let branches = self.pool.branches;
         self.pool = AgentPool::new(self.config, self.me);
+        self.pool.branches = branches;
         self.packets.clear();
         while let Some(output) = self.client.out.pop_front() {
             if let crate::client::Output::Event(event) = output {
@@ -381,6 +409,14 @@ impl Node {
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Which ways were taken that seldom are.
+    #[must_use]
+    pub fn branches(&self) -> Branches {
+        let mut branches = self.pool.branches;
+        branches.add(&self.client.branches);
+        branches
     }
 
     /// The client, to look at.

@@ -21,6 +21,7 @@ mod advance;
 mod packets;
 
 use crate::agent::{Agent, Holder, Op, Running};
+use crate::branches::{Branch, Branches};
 use crate::client::Numbers;
 use crate::config::{Config, Identity};
 use crate::packet::{Kind, Packet, Waiter};
@@ -87,6 +88,7 @@ pub struct AgentPool {
     timers: Timers<(u64, Watch)>,
     /// Parts of agents that have not all come.
     parts: VecDeque<packets::Arriving>,
+    pub(crate) branches: Branches,
     pub(crate) out: VecDeque<Output>,
 }
 
@@ -116,6 +118,7 @@ impl AgentPool {
             operations: 0,
             timers: Timers::new(),
             parts: VecDeque::new(),
+            branches: Branches::default(),
             out: VecDeque::new(),
         }
     }
@@ -148,6 +151,12 @@ impl AgentPool {
     /// Locks whose agents are here.
     pub fn locks(&self) -> impl Iterator<Item = u64> + '_ {
         self.agents.keys().copied()
+    }
+
+    /// Whether the agent of a lock is here and may grant, for all that it knows; and if so, whether the decider may add readers.
+    #[must_use]
+    pub fn decides(&self, lock: u64) -> Option<bool> {
+        self.agents.get(&lock).filter(|agent| !agent.is_leaving()).map(|agent| agent.open)
     }
 
     pub(crate) fn is_here(&self, lock: u64) -> bool {
@@ -206,6 +215,9 @@ impl AgentPool {
         let concerned = |(lock, agent): (&u64, &mut Agent)| agent.purge(machine).then_some(*lock);
         let mut locks: Vec<_> = self.agents.iter_mut().filter_map(concerned).collect();
         locks.sort_unstable();
+        if !locks.is_empty() {
+            self.branches.take(Branch::Purged);
+        }
         locks.into_iter().for_each(|lock| self.advance(now, lock));
     }
 
@@ -325,6 +337,7 @@ impl AgentPool {
                 }
                 Watch::Holder(machine, request, tries) => {
                     if agent.holder(machine, request).is_some_and(|holder| !holder.confirmed) {
+                        self.branches.take(Branch::Confirm);
                         self.tell_again(now, lock, machine, request, tries);
                     }
                 }
@@ -342,6 +355,7 @@ impl AgentPool {
         assert!(agent.running.is_none(), "one operation at a time");
         let incarnation = if op == Op::Sweep { agent.known } else { agent.base };
         if op == Op::Open {
+            self.branches.take(Branch::Open);
             // The decider hands out the end of the range from now on.
             agent.open = true;
             agent.token |= crate::decider::TOKEN_STEP - 1;

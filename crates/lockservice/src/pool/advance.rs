@@ -2,6 +2,7 @@
 
 use super::{AgentPool, Watch};
 use crate::agent::{Op, Wait};
+use crate::branches::Branch;
 use crate::decider::TOKEN_STEP;
 use lockwork_locking::LockMode;
 
@@ -36,6 +37,7 @@ impl AgentPool {
         if !self.config.writers_first && !agent.starved {
             self.watch(now, lock, Wait::Writer, self.config.starve);
         } else if agent.open && agent.running.is_none() {
+            self.branches.take(Branch::CloseOfStarved);
             self.start(now, lock, Op::Close);
         }
     }
@@ -65,10 +67,12 @@ impl AgentPool {
             let queued = agent.queue.len();
             self.start(now, lock, Op::Move { to: next, queued });
         } else if agent.open || !room {
+            self.branches.take(Branch::RetakeForToken);
             self.start(now, lock, Op::Retake { unknown: false });
         } else {
             agent.queue.pop_front();
             agent.starved = false;
+            self.branches.take(Branch::HandedOn);
             agent.token += u64::from(next.mode == LockMode::Exclusive);
             self.hold(now, lock, next);
             self.advance(now, lock);
@@ -99,6 +103,7 @@ impl AgentPool {
         } else if agent.misses() && !agent.adopted {
             // First no more readers, then ask for those that there are.
             let op = if agent.open { Op::Close } else { Op::Sweep };
+            self.branches.take(if agent.open { Branch::CloseOfGhost } else { Branch::SweepOfGhost });
             self.start(now, lock, op);
         } else {
             self.advance(now, lock);

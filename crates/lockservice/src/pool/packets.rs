@@ -2,6 +2,7 @@
 
 use super::{AgentPool, MOST_HOPS, Output};
 use crate::agent::{Agent, Holder, Op, Running};
+use crate::branches::Branch;
 use crate::packet::{AGENT, GRANTED, Kind, Packet, TRY, Waiter, waiters_of_body, waiters_to_body};
 use crate::word::{Machine, State};
 use lockwork_locking::LockMode;
@@ -42,6 +43,7 @@ impl AgentPool {
                 let since = profile.distance(agent.base, packet.incarnation) >= 0;
                 if agent.open && packet.state == State::Led && agent.running.is_none() && since {
                     // The decider has closed the lock for this writer.
+                    self.branches.take(Branch::ClosedByWriter);
                     agent.open = false;
                     agent.hear(packet.incarnation, profile);
                 }
@@ -57,6 +59,7 @@ impl AgentPool {
     /// A packet for an agent that is not here.
     fn too_early(&mut self, now: u64, packet: &Packet) {
         if packet.hops < MOST_HOPS {
+            self.branches.take(Branch::SentBack);
             let mut back = *packet;
             back.hops += 1;
             back.target = Machine::REGISTRY;
@@ -71,6 +74,7 @@ impl AgentPool {
         self.agents.insert(packet.lock, agent);
         // Only the word of a lock that was granted exclusively, and is as it was then, says that there is no other holder.
         let unknown = !(asks && packet.state == State::Exclusive);
+        self.branches.take(if unknown { Branch::RetakeUnknown } else { Branch::Retake });
         self.take_over(now, packet.lock, packet.incarnation, unknown);
     }
 
@@ -99,6 +103,12 @@ impl AgentPool {
             // One who enrols may have released before, and the release may have come first: let it confirm.
             agent.holders.push(Holder { machine, session: waiter.session, request, confirmed: machine == me });
             agent.exclusive = waiter.mode == LockMode::Exclusive;
+            self.branches.take(match (told, new, machine == me) {
+                (true, true, _) => Branch::Enrolled,
+                (true, false, _) => Branch::EnrolledAnew,
+                (false, _, true) => Branch::JoinHere,
+                _ => Branch::Joined,
+            });
             if told || machine == me {
                 self.tell(now, lock, machine, request);
             } else {
@@ -132,7 +142,10 @@ impl AgentPool {
         let Some(waiter) = waiter(packet) else { return };
         let parked = match self.agents.get(&lock) {
             Some(agent) if !self.is_newer(agent, packet.incarnation) => return,
-            Some(_) => self.remove(lock),
+            Some(_) => {
+                self.branches.take(Branch::Parked);
+                self.remove(lock)
+            }
             None => VecDeque::new(),
         };
         let open = packet.state == State::Shared;
@@ -169,6 +182,7 @@ impl AgentPool {
     /// Takes an agent out, and sends who waited with it to the decider. Those who went along too: who should have received
     /// them has not said so, and may have taken the lock over without them.
     fn disperse(&mut self, lock: u64) {
+        self.branches.take(Branch::Dispersed);
         let waiters = self.agents.remove(&lock).map(|agent| agent.queue).unwrap_or_default();
         self.send_away(lock, waiters);
     }
@@ -245,6 +259,7 @@ impl AgentPool {
         }
         let head = arriving.head.filter(|_| arriving.parts.iter().all(Option::is_some))?;
         let arriving = self.parts.remove(at).expect("it is there");
+        self.branches.take(Branch::ManyParts);
         Some((head, arriving.parts.into_iter().flatten().flatten().collect()))
     }
 
@@ -256,6 +271,7 @@ impl AgentPool {
         if let Some(agent) = self.agents.get_mut(&lock)
             && !(agent.is_leaving() && self.is_newer(self.agents.get(&lock).expect("it is here"), packet.incarnation))
         {
+            self.branches.take(Branch::ArrivedAgain);
             // A second copy, or one whose agent was taken over. Who waited with it may still do.
             let agent = self.agents.get_mut(&lock).expect("it is here");
             if agent.running.as_deref().is_some_and(|r| matches!(r.op, Op::Retake { unknown: true })) {
@@ -275,6 +291,7 @@ impl AgentPool {
             self.advance(now, lock);
         } else {
             // Nobody waits for it here, so nothing says how old this packet is: ask whether it is still true.
+            self.branches.take(Branch::RetakeOfArrived);
             self.start(now, lock, Op::Retake { unknown: false });
         }
     }
@@ -302,6 +319,7 @@ impl AgentPool {
         agent.seen.clear();
         self.out.push_back(Output::TakenOver { lock, incarnation: packet.incarnation });
         if unknown {
+            self.branches.take(Branch::SweepOfTakenOver);
             self.start(now, lock, Op::Sweep);
         } else {
             self.advance(now, lock);
@@ -327,11 +345,13 @@ impl AgentPool {
             (_, Kind::Done) if gone => self.disperse(lock),
             (Op::Free | Op::Move { .. } | Op::Retake { .. }, Kind::Done) => {}
             (Op::Free, _) => {
+                self.branches.take(Branch::RefusedFree);
                 agent.running = None;
                 agent.hear(packet.incarnation, profile);
                 self.advance(now, lock);
             }
             (Op::Move { to, .. }, _) => {
+                self.branches.take(Branch::RefusedMove);
                 agent.running = None;
                 agent.hear(packet.incarnation, profile);
                 agent.queue.push_front(to);
@@ -344,6 +364,7 @@ impl AgentPool {
                 self.advance(now, lock);
             }
             (Op::Retake { .. }, _) => {
+                self.branches.take(Branch::RefusedRetake);
                 let unknown = packet.state != State::Exclusive;
                 self.take_over(now, lock, packet.incarnation, unknown);
             }
@@ -381,6 +402,9 @@ impl AgentPool {
             && self.config.profile.add(*incarnation, 1) == packet.incarnation
         {
             let late = self.remove(lock);
+            if !late.is_empty() {
+                self.branches.take(Branch::SentAfter);
+            }
             self.send_away(lock, late);
         }
     }
@@ -405,6 +429,7 @@ impl AgentPool {
             && to.request == packet.request
             && to.machine == packet.requester
         {
+            self.branches.take(Branch::Undeliverable);
             if packet.sender != me || packet.state == State::Free {
                 self.disperse(lock);
                 return;
