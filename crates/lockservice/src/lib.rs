@@ -10,10 +10,12 @@
 //! | [`packet`] | packets, byte by byte, with tags |
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
+//! | [`lean`] | 18 bits a lock, and how many a switch holds |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
 pub mod decider;
+pub mod lean;
 pub mod packet;
 pub mod table;
 pub mod word;
