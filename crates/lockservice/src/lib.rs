@@ -11,6 +11,7 @@
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
 //! | [`lean`] | 18 bits a lock, and how many a switch holds |
+//! | [`vectors`] | what a decider answers, in files that every decider plays |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
@@ -18,4 +19,5 @@ pub mod decider;
 pub mod lean;
 pub mod packet;
 pub mod table;
+pub mod vectors;
 pub mod word;
