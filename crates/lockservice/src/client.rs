@@ -576,6 +576,12 @@ impl Client {
         self.requests.len()
     }
 
+    /// A lock of some request, if there is any.
+    #[must_use]
+    pub fn any_lock(&self) -> Option<u64> {
+        self.requests.iter().min_by_key(|(number, _)| **number).map(|(_, request)| request.lock)
+    }
+
     /// Requests that hold: number, lock, mode, token.
     pub fn held(&self) -> impl Iterator<Item = (u64, u64, LockMode, u64)> + '_ {
         let holds = |(_, request): &(&u64, &Request)| request.phase == Phase::Held;

@@ -17,6 +17,8 @@
 //! | [`branches`] | ways that are seldom taken, counted |
 //! | [`simulator`] | all of it, where everything goes wrong |
 //! | [`registry`] | sessions, leases, locks of machines that are gone |
+//! | [`lean`] | 18 bits a lock, and how many a switch holds |
+//! | [`vectors`] | what a decider answers, in files that every decider plays |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
@@ -27,10 +29,12 @@ pub mod config;
 pub mod control;
 pub mod decider;
 pub mod node;
+pub mod lean;
 pub mod packet;
 pub mod pool;
 pub mod registry;
 pub mod simulator;
 pub mod table;
 mod timers;
+pub mod vectors;
 pub mod word;

@@ -10,10 +10,11 @@ use crate::client::{Ask, Event};
 use crate::config::{Config, Identity};
 use crate::control::Service;
 use crate::decider::{self, Store, To, Wide, decide};
+use crate::lean::Lean;
 use crate::node::Node;
-use crate::packet::{Key, Kind, Packet, body, datagram, parse};
+use crate::packet::{HEADER, Key, Kind, Packet, body, datagram, parse};
 use crate::registry::{self, Change, Registry};
-use crate::word::{Machine, Profile, State, Word};
+use crate::word::{Machine, Profile, State};
 use lockwork_locking::LockMode;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -68,7 +69,7 @@ struct World<S> {
 pub(super) fn run(settings: Settings) -> Report {
     match settings.profile {
         Profile::Wide => World::new(settings, Wide::new(settings.locks as usize)).run(),
-        Profile::Lean => World::new(settings, super::lean(settings.locks)).run(),
+        Profile::Lean => World::new(settings, Lean::new(settings.locks as usize)).run(),
     }
 }
 
@@ -199,6 +200,10 @@ impl<S: Store> World<S> {
     // The network.
 
     fn send(&mut self, from: u32, to: u32, packet: &Packet, body: &[u8]) {
+        self.send_datagram(from, to, packet, &datagram(packet, body, self.key.as_ref()));
+    }
+
+    fn send_datagram(&mut self, from: u32, to: u32, packet: &Packet, datagram: &[u8]) {
         self.counters.packets += 1;
         let place = if from == SERVICE { to } else { from };
         let cut = self.now < self.places[place as usize].cut_until;
@@ -211,7 +216,7 @@ impl<S: Store> World<S> {
         self.counters.packets_doubled += u64::from(copies == 2);
         let mut first = 0;
         for copy in 0..copies {
-            let mut bytes = datagram(packet, body, self.key.as_ref());
+            let mut bytes = datagram.to_vec();
             if self.random.in_a_million(self.faults.damaged) {
                 let at = self.random.below(bytes.len() as u64) as usize;
                 bytes[at] ^= 1 << self.random.below(8);
@@ -232,17 +237,14 @@ impl<S: Store> World<S> {
         if self.now < self.places[from as usize].cut_until {
             return;
         }
-        let Ok((packet, _)) = parse(bytes, self.key.as_ref()) else { return };
-        // As the daemon does: the decider looks at the header only, and payloads are checked by who reads them.
-        let Ok(body) = body(bytes, self.key.as_ref()) else { return };
-        self.decide(from, packet, body);
+        let Ok((packet, payload)) = parse(bytes, self.key.as_ref()) else { return };
+        self.decide(from, packet, payload);
         self.drain_own();
     }
 
-    fn decide(&mut self, from: u32, packet: Packet, body: &[u8]) {
-        let who_from = who(from);
+    /// As a daemon does it: the decider looks at headers only, and payloads are checked by who reads them.
+    fn decide(&mut self, from: u32, packet: Packet, payload: &[u8]) {
         self.trace.add(self.now, lock_of(&packet), Who::Service, What::Received(packet));
-        let _ = who_from;
         let settings = decider::Settings { writers_first: self.settings.writers_first };
         let of = packet.lock.min(self.settings.locks - 1);
         let before = self.store.load(of);
@@ -252,15 +254,20 @@ impl<S: Store> World<S> {
             self.trace.add(self.now, of, Who::Service, What::Word(after));
         }
         for (to, packet) in outputs.packets.into_iter().flatten() {
-            let body = if outputs.payload { body } else { &[] };
+            let payload = if outputs.payload { payload } else { &[] };
+            let mut bytes = packet.header(payload.len(), self.key.as_ref()).to_vec();
+            bytes.extend_from_slice(payload);
             let to = match to {
                 To::Source => from,
                 To::Machine(Machine::REGISTRY) => SERVICE,
                 To::Machine(machine) => self.registry.address(machine).expect("the decider looked it up"),
             };
             if to != SERVICE {
-                self.send(SERVICE, to, &packet, body);
-            } else if packet.kind.is_control() {
+                self.send_datagram(SERVICE, to, &packet, &bytes);
+                continue;
+            }
+            let Ok(body) = body(&bytes, self.key.as_ref()) else { continue };
+            if packet.kind.is_control() {
                 if from != SERVICE {
                     self.registry.receive(self.now, &self.store, from, &packet, body);
                 }
@@ -277,7 +284,8 @@ impl<S: Store> World<S> {
     /// What the registry's agents have to say is decided on at once.
     fn drain_own(&mut self) {
         while let Some((packet, body)) = self.own.poll_packet() {
-            self.decide(SERVICE, packet, &body);
+            let bytes = datagram(&packet, &body, self.key.as_ref());
+            self.decide(SERVICE, packet, &bytes[HEADER..]);
         }
         if let Some(next) = self.own.next_tick() {
             self.wake_registry(next);
@@ -518,7 +526,7 @@ impl<S: Store> World<S> {
         match node.acquire(clock, lock, mode, ask) {
             Ok(request) => {
                 self.counters.operations += 1;
-                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: mode.name() });
+                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: asks(mode) });
                 self.task(place, task).doing = Doing::Waiting { lock, request, mode, since: self.now };
                 if withdraws {
                     let delay = self.random.below(2 * MS);
@@ -705,5 +713,9 @@ const fn lock_of(packet: &Packet) -> u64 {
     }
 }
 
-/// A free lock has no agent and nobody who holds it.
-const _: Word = Word::NEW;
+const fn asks(mode: LockMode) -> &'static str {
+    match mode {
+        LockMode::Shared => "asks shared",
+        _ => "asks exclusive",
+    }
+}
