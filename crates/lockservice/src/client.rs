@@ -590,8 +590,11 @@ impl Client {
 }
 
 impl Request {
-    fn awaits(&self, config: &Config, incarnation: u32) -> bool {
+    pub(crate) const fn waits(&self) -> bool {
         matches!(self.phase, Phase::Asking | Phase::Queued)
-            && self.floor.is_none_or(|floor| config.profile.distance(floor, incarnation) >= 0)
+    }
+
+    fn awaits(&self, config: &Config, incarnation: u32) -> bool {
+        self.waits() && self.floor.is_none_or(|floor| config.profile.distance(floor, incarnation) >= 0)
     }
 }

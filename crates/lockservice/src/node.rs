@@ -267,10 +267,14 @@ impl Node {
                     }
                     Output::Granted { lock, request, token } => self.hold_here(now, lock, request, token),
                     Output::Busy { request } => {
-                        self.client.let_go(now, request, true);
-                        self.client.give_up(Event::Busy { request });
+                        // A second copy of what it asked may be answered after it was told.
+                        if self.client.get(request).is_some_and(|known| known.waits()) {
+                            self.client.let_go(now, request, true);
+                            self.client.give_up(Event::Busy { request });
+                        }
                     }
                     Output::AskAgain { request } => self.client.ask_again(now, request),
+                    Output::Void { lock, incarnation } => self.client.void_before(lock, incarnation),
                     Output::TakenOver { lock, incarnation } => {
                         self.counters.taken_over += 1;
                         self.queue_here(now, lock, incarnation);
@@ -324,8 +328,7 @@ impl Node {
             return;
         }
         while let Some(request) = self.client.expired(now) {
-            let waits = |phase: Phase| matches!(phase, Phase::Asking | Phase::Queued);
-            if self.client.get(request).is_some_and(|known| waits(known.phase)) {
+            if self.client.get(request).is_some_and(|known| known.waits()) {
                 self.client.give_up(Event::TimedOut { request });
                 let lock = self.client.get(request).expect("it waits").lock;
                 let here = self.pool.release(now, lock, request);

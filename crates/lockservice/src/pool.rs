@@ -51,6 +51,11 @@ pub(crate) enum Output {
     AskAgain {
         request: u64,
     },
+    /// Grants of this lock that are older than this are void.
+    Void {
+        lock: u64,
+        incarnation: u32,
+    },
     /// The agent of this lock was taken over: requests of this machine for it belong into its queue.
     TakenOver {
         lock: u64,
@@ -240,6 +245,8 @@ impl AgentPool {
                 && agent.queue.is_empty()
                 && agent.running.is_none()
                 && !agent.adopted
+                && !agent.misses()
+                && me != Machine::REGISTRY
             {
                 self.start(now, lock, Op::Open);
             }
@@ -385,6 +392,8 @@ impl AgentPool {
         packet.requester_session = me.session;
         packet.target = if kind == Kind::Sweep { Machine::REGISTRY } else { me.machine };
         packet.incarnation = running.incarnation;
+        // An agent of its own that is under way, without a queue: what says zero is a new one.
+        packet.parts = u8::from(kind == Kind::Move);
         match running.op {
             Op::Move { to, queued } => {
                 packet.flags = to.mode as u8;

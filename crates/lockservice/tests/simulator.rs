@@ -7,8 +7,13 @@ fn first() {
     let seed = std::env::var("SEED").map_or(1, |s| s.parse().unwrap());
     let n = std::env::var("COUNT").map_or(1, |s| s.parse().unwrap());
     for seed in seed..seed + n {
-        let report = run(Settings { operations: std::env::var("OPS").map_or(100_000, |s| s.parse().unwrap()), ..Settings::new(seed) });
+        let report = run(Settings {
+            operations: std::env::var("OPS").map_or(100_000, |s| s.parse().unwrap()),
+            ..Settings::new(seed)
+        });
         println!("{:?}", report.counters);
-        if let Err(what) = report.verdict() { panic!("{what}"); }
+        if let Err(what) = report.verdict() {
+            panic!("{what}");
+        }
     }
 }

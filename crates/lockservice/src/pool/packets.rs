@@ -58,6 +58,11 @@ impl AgentPool {
 
     /// A packet for an agent that is not here.
     fn too_early(&mut self, now: u64, packet: &Packet) {
+        if self.me.machine == Machine::REGISTRY {
+            // The registry's agents are never on their way. This one is of a machine that has died and whose locks have not
+            // been looked at yet; who sent this sends it again.
+            return;
+        }
         if packet.hops < MOST_HOPS {
             self.branches.take(Branch::SentBack);
             let mut back = *packet;
@@ -138,36 +143,52 @@ impl AgentPool {
 
     /// GRANT with a new agent, from the decider. `awaited`: the request still waits for it, and holds now.
     pub(crate) fn granted(&mut self, now: u64, packet: &Packet, awaited: bool) {
-        let (lock, me) = (packet.lock, self.me.machine);
         let Some(waiter) = waiter(packet) else { return };
-        let parked = match self.agents.get(&lock) {
-            Some(agent) if !self.is_newer(agent, packet.incarnation) => return,
-            Some(_) => {
-                self.branches.take(Branch::Parked);
-                self.remove(lock)
-            }
-            None => VecDeque::new(),
-        };
-        let open = packet.state == State::Shared;
-        let mut agent = Agent::new(packet.incarnation, packet.token, open);
-        agent.queue = parked;
-        self.agents.insert(lock, agent);
-        if awaited {
-            let agent = self.agents.get_mut(&lock).expect("just put there");
-            agent.remove(me, packet.request);
-            self.hold(now, lock, waiter);
+        if !self.begin(packet, packet.state == State::Shared) {
+            return;
         }
-        self.advance(now, lock);
+        if awaited {
+            self.hold_first(now, packet.lock, waiter);
+        }
+        self.advance(now, packet.lock);
     }
 
-    /// Whether a grant of this incarnation ends the time of an agent that is here.
-    fn is_newer(&self, agent: &Agent, incarnation: u32) -> bool {
-        let until = match agent.running.as_deref() {
+    /// By the decision that `packet` tells of, the agent is here. False if that is known, or has been overtaken.
+    ///
+    /// An agent may still be here that was leaving, or was refused to leave because of this very decision: then it has been
+    /// away and is back. Nobody held the lock when it left, so whoever holds has come after that, and remains.
+    fn begin(&mut self, packet: &Packet, open: bool) -> bool {
+        let (lock, profile, incarnation) = (packet.lock, self.config.profile, packet.incarnation);
+        let Some(agent) = self.agents.get_mut(&lock) else {
+            self.agents.insert(lock, Agent::new(incarnation, packet.token, open));
+            return true;
+        };
+        let since = match agent.running.as_deref() {
             // What is taken over is taken over in the incarnation that it then has.
             Some(Running { op: Op::Retake { .. }, incarnation, .. }) => *incarnation,
-            _ => agent.known,
+            _ => agent.base,
         };
-        agent.is_leaving() && self.config.profile.distance(until, incarnation) > 0
+        if profile.distance(since, incarnation) <= 0 || agent.seen.contains(&incarnation) {
+            return false;
+        }
+        self.branches.take(Branch::Parked);
+        if agent.is_leaving() {
+            if let Some(Op::Move { queued, .. }) = agent.op() {
+                agent.queue.drain(..queued.min(agent.queue.len()));
+            }
+            agent.running = None;
+        }
+        agent.see_all(incarnation, profile);
+        agent.token = packet.token;
+        agent.open = open;
+        true
+    }
+
+    /// The request that an agent has come for holds.
+    fn hold_first(&mut self, now: u64, lock: u64, waiter: Waiter) {
+        let agent = self.agents.get_mut(&lock).expect("it has begun");
+        agent.remove(waiter.machine, waiter.request);
+        self.hold(now, lock, waiter);
     }
 
     /// Takes an agent out that has ended, and gives who came too late to go along.
@@ -268,28 +289,21 @@ impl AgentPool {
         let lock = packet.lock;
         let Some(waiter) = waiter(packet) else { return };
         self.confirm_agent(packet);
-        if let Some(agent) = self.agents.get_mut(&lock)
-            && !(agent.is_leaving() && self.is_newer(self.agents.get(&lock).expect("it is here"), packet.incarnation))
-        {
+        let taking_over = self.agents.get(&lock).is_some_and(|agent| agent.op() == Some(Op::Retake { unknown: true }));
+        let begins = self.begin(packet, false);
+        if !begins {
             self.branches.take(Branch::ArrivedAgain);
-            // A second copy, or one whose agent was taken over. Who waited with it may still do.
-            let agent = self.agents.get_mut(&lock).expect("it is here");
-            if agent.running.as_deref().is_some_and(|r| matches!(r.op, Op::Retake { unknown: true })) {
-                queue.into_iter().for_each(|waiter| agent.enqueue(waiter));
-            }
-            return;
         }
-        let parked = self.remove(lock);
-        let mut agent = Agent::new(packet.incarnation, packet.token, false);
-        agent.queue = queue.into();
-        parked.into_iter().for_each(|waiter| agent.enqueue(waiter));
-        self.agents.insert(lock, agent);
-        if awaited {
-            let agent = self.agents.get_mut(&lock).expect("just put there");
-            agent.remove(waiter.machine, waiter.request);
-            self.hold(now, lock, waiter);
+        if begins || taking_over {
+            // If its agent was taken over, who waited with it may still do.
+            let agent = self.agents.get_mut(&lock).expect("it is here");
+            let parked = std::mem::replace(&mut agent.queue, queue.into());
+            parked.into_iter().for_each(|waiter| agent.enqueue(waiter));
+        }
+        if begins && awaited {
+            self.hold_first(now, lock, waiter);
             self.advance(now, lock);
-        } else {
+        } else if begins {
             // Nobody waits for it here, so nothing says how old this packet is: ask whether it is still true.
             self.branches.take(Branch::RetakeOfArrived);
             self.start(now, lock, Op::Retake { unknown: false });
@@ -346,13 +360,17 @@ impl AgentPool {
             (Op::Free | Op::Move { .. } | Op::Retake { .. }, Kind::Done) => {}
             (Op::Free, _) => {
                 self.branches.take(Branch::RefusedFree);
+                // A reader was added. Or this copy came late, and the lock was granted to this machine since; that grant is
+                // on its way, and is one more decision that is not known here.
                 agent.running = None;
+                agent.open = packet.state == State::Shared;
                 agent.hear(packet.incarnation, profile);
                 self.advance(now, lock);
             }
             (Op::Move { to, .. }, _) => {
                 self.branches.take(Branch::RefusedMove);
                 agent.running = None;
+                agent.open = packet.state == State::Shared;
                 agent.hear(packet.incarnation, profile);
                 agent.queue.push_front(to);
                 self.advance(now, lock);
@@ -417,6 +435,9 @@ impl AgentPool {
         if running.op == Op::Sweep && running.number == packet.request {
             agent.running = None;
             agent.see_all(running.incarnation, profile);
+            // A grant that was lost and comes yet is none.
+            let incarnation = profile.add(running.incarnation, 1);
+            self.out.push_back(Output::Void { lock: packet.lock, incarnation });
             self.advance(now, packet.lock);
         }
     }

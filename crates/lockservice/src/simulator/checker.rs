@@ -89,11 +89,6 @@ impl Checker {
             }
         }
     }
-
-    /// Who holds a lock, as far as is known.
-    pub(super) fn holds(&self, lock: u64) -> &[Hold] {
-        &self.locks[lock as usize].holds
-    }
 }
 
 const fn excludes(one: LockMode, other: LockMode) -> bool {

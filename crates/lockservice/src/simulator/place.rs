@@ -24,7 +24,10 @@ pub(super) enum Process {
     /// There is none.
     Down,
     /// It asks for a number since a time of its clock.
-    Joining { nonce: u64, since: u64 },
+    Joining {
+        nonce: u64,
+        since: u64,
+    },
     Running(Box<Node>),
 }
 

@@ -21,11 +21,6 @@ impl Random {
         ((self.next() as u128 * n as u128) >> 64) as u64
     }
 
-    /// From `from` to `to`, both included.
-    pub(super) const fn between(&mut self, from: u64, to: u64) -> u64 {
-        from + self.below(to - from + 1)
-    }
-
     /// True `times` times in a million.
     pub(super) const fn in_a_million(&mut self, times: u32) -> bool {
         self.below(1_000_000) < times as u64

@@ -26,11 +26,19 @@ pub(super) enum Who {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
     /// Sent; so many copies arrive, the first after so long.
-    Sent { to: Who, packet: Packet, copies: u8, after: u64 },
+    Sent {
+        to: Who,
+        packet: Packet,
+        copies: u8,
+        after: u64,
+    },
     Received(Packet),
     Word(Word),
     Event(Event),
-    Task { request: u64, does: &'static str },
+    Task {
+        request: u64,
+        does: &'static str,
+    },
     Place(&'static str, Machine),
 }
 
@@ -62,10 +70,18 @@ impl Trace {
         self.records.push_back(Record { now, lock, who, what });
     }
 
+    /// The lock that most of the last records are about.
+    pub(super) fn busiest(&self) -> u64 {
+        let mut count = std::collections::BTreeMap::<u64, u64>::new();
+        self.records.iter().rev().take(10_000).for_each(|record| *count.entry(record.lock).or_default() += 1);
+        count.into_iter().max_by_key(|(_, count)| *count).map_or(EVERY_LOCK, |(lock, _)| lock)
+    }
+
     /// The last lines about a lock.
     pub(super) fn about(&self, lock: u64) -> String {
         let concerned = |record: &&Record| {
-            let control = matches!(record.what, What::Received(packet) if matches!(packet.kind, Kind::Renew | Kind::Renewed));
+            let control =
+                matches!(record.what, What::Received(packet) if matches!(packet.kind, Kind::Renew | Kind::Renewed));
             record.lock == lock || (record.lock == EVERY_LOCK && !control)
         };
         let mut lines: Vec<_> = self.records.iter().rev().filter(concerned).take(MOST_LINES).collect();

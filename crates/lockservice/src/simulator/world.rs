@@ -27,6 +27,10 @@ const LEASE_MS: u32 = 100;
 const QUARANTINE: u64 = 200 * MS;
 /// How long a request may wait while everything goes wrong, and how long everything may take when nothing does any more.
 const PATIENCE: u64 = 5_000 * MS;
+/// More events at one time than these lead nowhere.
+const MOST_AT_ONCE: u64 = 100_000;
+/// More packets of one task in a millisecond than these are a storm.
+const MOST_PACKETS: u64 = 400;
 /// How often faults are thrown and waiting times looked at.
 const WEATHER: u64 = MS;
 /// Requests of one process are numbered with 32 bits.
@@ -61,6 +65,8 @@ struct World<S> {
     checker: Checker,
     trace: Trace,
     counters: Counters,
+    events_at_once: u64,
+    packets_before: u64,
     failure: Option<(String, Option<u64>)>,
     /// Since when nothing new is asked for and nothing goes wrong.
     calm_since: Option<u64>,
@@ -123,6 +129,8 @@ impl<S: Store> World<S> {
             checker: Checker::new(settings.locks, settings.profile == Profile::Wide),
             trace: Trace::new(),
             counters: Counters::default(),
+            events_at_once: 0,
+            packets_before: 0,
             failure: None,
             calm_since: None,
         };
@@ -137,6 +145,11 @@ impl<S: Store> World<S> {
         while self.failure.is_none()
             && let Some(Reverse((at, _, then))) = self.events.pop()
         {
+            self.events_at_once = if at > self.now { 0 } else { self.events_at_once + 1 };
+            if self.events_at_once > MOST_AT_ONCE {
+                let at = (self.registry.next_tick(), self.own.next_tick());
+                self.fail(None, format!("time stands still at {then:?}, registry and its agents wait for {at:?}"));
+            }
             self.now = at;
             self.counters.time = at;
             match then {
@@ -324,6 +337,9 @@ impl<S: Store> World<S> {
     }
 
     fn tick_registry(&mut self) {
+        if self.registry_tick > self.now {
+            return;
+        }
         self.registry_tick = u64::MAX;
         self.registry.tick(self.now, &self.store, 5);
         self.drain_registry();
@@ -393,6 +409,9 @@ impl<S: Store> World<S> {
 
     fn tick(&mut self, place: u32) {
         let here = &mut self.places[place as usize];
+        if here.tick > self.now {
+            return;
+        }
         here.tick = u64::MAX;
         let clock = here.clock(self.now);
         if let Process::Running(node) = &mut here.process {
@@ -601,6 +620,12 @@ impl<S: Store> World<S> {
 
     fn weather(&mut self) {
         self.after(WEATHER, Then::Weather);
+        let packets = self.counters.packets - self.packets_before;
+        if packets > MOST_PACKETS * u64::from(self.settings.machines * self.settings.tasks) {
+            let lock = self.trace.busiest();
+            self.fail(Some(lock), format!("a storm: {packets} packets in a millisecond"));
+        }
+        self.packets_before = self.counters.packets;
         let per_tick = |times: u32| times * 1000;
         for place in 0..self.settings.machines {
             let lease = u64::from(LEASE_MS) * MS;
@@ -658,8 +683,7 @@ impl<S: Store> World<S> {
             if word.state == State::Free || word.machine != machine {
                 wrong = Some(format!("agents: machine {} decides about lock {lock}, which is {word:?}", machine.0));
             } else if word.state == State::Shared && !open {
-                wrong =
-                    Some(format!("agents: machine {} is closed for lock {lock}, the decider is not", machine.0));
+                wrong = Some(format!("agents: machine {} is closed for lock {lock}, the decider is not", machine.0));
             }
         }
         if let Some(what) = wrong {
@@ -701,13 +725,7 @@ const fn who(place: u32) -> Who {
 
 const fn lock_of(packet: &Packet) -> u64 {
     match packet.kind {
-        Kind::Join
-        | Kind::Welcome
-        | Kind::Renew
-        | Kind::Renewed
-        | Kind::Leave
-        | Kind::Left
-        | Kind::Died => EVERY_LOCK,
+        Kind::Join | Kind::Welcome | Kind::Renew | Kind::Renewed | Kind::Leave | Kind::Left | Kind::Died => EVERY_LOCK,
         Kind::Swept if packet.lock == 0 => EVERY_LOCK,
         _ => packet.lock,
     }
