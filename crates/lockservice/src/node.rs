@@ -192,7 +192,12 @@ impl Node {
         }
         self.counters.received += 1;
         match packet.kind {
-            Kind::Acquire | Kind::Enrol | Kind::Release => self.pool.requested(now, packet),
+            Kind::Acquire | Kind::Enrol | Kind::Release => {
+                let awaited = packet.requester == self.me.machine
+                    && packet.requester_session == self.me.session
+                    && self.client.awaits(packet.request, packet.incarnation);
+                self.pool.requested(now, packet, awaited);
+            }
             Kind::Grant if packet.has(AGENT) => self.receive_agent(now, packet, body),
             Kind::Grant => self.client.granted(now, packet),
             Kind::Done | Kind::Refused => self.pool.answered(now, packet),

@@ -202,7 +202,8 @@ impl AgentPool {
     /// Takes over the lock of a machine that died, for the registry: nothing is granted or given away until
     /// [`AgentPool::release_adopted`].
     pub fn adopt(&mut self, lock: u64, incarnation: u32, token: u64) {
-        let mut agent = Agent::new(incarnation, token, false);
+        // Its former agent may have handed it on within its machine.
+        let mut agent = Agent::new(incarnation, token | (crate::decider::TOKEN_STEP - 1), false);
         agent.adopted = true;
         self.agents.insert(lock, agent);
     }
@@ -275,7 +276,7 @@ impl AgentPool {
             "one writer, or readers"
         );
         let (machine, session, request) = (waiter.machine, waiter.session, waiter.request);
-        agent.holders.push(Holder { machine, session, request, confirmed: machine == me });
+        agent.holders.push(Holder { machine, session, request, confirmed: false });
         agent.exclusive = waiter.mode == LockMode::Exclusive;
         self.tell(now, lock, machine, request);
     }
@@ -285,12 +286,28 @@ impl AgentPool {
         self.tell_again(now, lock, machine, request, 0);
     }
 
+    /// The agent is certainly here again: requests of this machine that have joined meanwhile are told.
+    fn tell_unconfirmed(&mut self, now: u64, lock: u64) {
+        let me = self.me.machine;
+        let Some(agent) = self.agents.get(&lock) else { return };
+        let mine = agent.holders.iter().filter(|holder| holder.machine == me && !holder.confirmed);
+        let requests: Vec<_> = mine.map(|holder| holder.request).collect();
+        requests.into_iter().for_each(|request| self.tell(now, lock, me, request));
+    }
+
     fn tell_again(&mut self, now: u64, lock: u64, machine: Machine, request: u64, tries: u8) {
         let me = self.me.machine;
         let Some(agent) = self.agents.get_mut(&lock) else { return };
         let (token, exclusive, base) = (agent.token, agent.exclusive, agent.base);
+        let leaving = agent.is_leaving();
         let Some(holder) = agent.holder(machine, request) else { return };
+        if leaving {
+            // Nothing is certain until the decider has answered.
+            self.timers.set(now, self.config.retry, (lock, Watch::Holder(machine, request, tries)));
+            return;
+        }
         if machine == me {
+            holder.confirmed = true;
             self.out.push_back(Output::Granted { lock, request, token });
             return;
         }

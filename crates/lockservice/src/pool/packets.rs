@@ -3,6 +3,7 @@
 use super::{AgentPool, MOST_HOPS, Output};
 use crate::agent::{Agent, Holder, Op, Running};
 use crate::branches::Branch;
+use crate::decider::TOKEN_STEP;
 use crate::packet::{AGENT, GRANTED, Kind, Packet, TRY, Waiter, waiters_of_body, waiters_to_body};
 use crate::word::{Machine, State};
 use lockwork_locking::LockMode;
@@ -22,7 +23,8 @@ pub(super) struct Arriving {
 
 impl AgentPool {
     /// ACQUIRE, ENROL or RELEASE, sent on by the decider to the agent.
-    pub(crate) fn requested(&mut self, now: u64, packet: &Packet) {
+    /// `awaited`: it is a request of this machine that would take a grant.
+    pub(crate) fn requested(&mut self, now: u64, packet: &Packet, awaited: bool) {
         let Some(agent) = self.agents.get_mut(&packet.lock) else {
             self.too_early(now, packet);
             return;
@@ -51,7 +53,7 @@ impl AgentPool {
                     self.admit(now, packet.lock, waiter, packet.has(TRY));
                 }
             }
-            Kind::Acquire | Kind::Enrol => self.enrol(now, packet),
+            Kind::Acquire | Kind::Enrol => self.enrol(now, packet, awaited),
             _ => self.released(now, packet),
         }
     }
@@ -93,7 +95,7 @@ impl AgentPool {
     }
 
     /// A reader whom the decider has granted; or, while machines are asked, any holder.
-    fn enrol(&mut self, now: u64, packet: &Packet) {
+    fn enrol(&mut self, now: u64, packet: &Packet, awaited: bool) {
         let (lock, machine, request) = (packet.lock, packet.requester, packet.request);
         let (me, profile) = (self.me.machine, self.config.profile);
         let Some(waiter) = waiter(packet) else { return };
@@ -101,12 +103,17 @@ impl AgentPool {
         let new = packet.has(GRANTED) && agent.see(packet.incarnation, profile);
         let asked = agent.adopted || agent.op() == Some(Op::Sweep);
         let told = packet.kind == Kind::Enrol;
+        // Of this machine's own requests only those hold for which the grant has not become void.
+        let real = machine != me || awaited || told;
+        if new {
+            agent.token = agent.token.max(packet.token);
+        }
         if let Some(holder) = agent.holder(machine, request) {
             holder.confirmed |= told;
-        } else if (new || (asked && told)) && agent.mode() != Some(LockMode::Exclusive) {
+        } else if real && (new || (asked && told)) && agent.mode() != Some(LockMode::Exclusive) {
             // If an operation is under way, the decider will refuse it: it has granted this reader since.
             // One who enrols may have released before, and the release may have come first: let it confirm.
-            agent.holders.push(Holder { machine, session: waiter.session, request, confirmed: machine == me });
+            agent.holders.push(Holder { machine, session: waiter.session, request, confirmed: false });
             agent.exclusive = waiter.mode == LockMode::Exclusive;
             self.branches.take(match (told, new, machine == me) {
                 (true, true, _) => Branch::Enrolled,
@@ -150,6 +157,7 @@ impl AgentPool {
         if awaited {
             self.hold_first(now, packet.lock, waiter);
         }
+        self.tell_unconfirmed(now, packet.lock);
         self.advance(now, packet.lock);
     }
 
@@ -179,8 +187,12 @@ impl AgentPool {
             agent.running = None;
         }
         agent.see_all(incarnation, profile);
-        agent.token = packet.token;
+        agent.token = agent.token.max(packet.token);
         agent.open = open;
+        if !open {
+            // No reader can have joined since. Who seems to hold is from an earlier time.
+            agent.holders.clear();
+        }
         true
     }
 
@@ -327,10 +339,11 @@ impl AgentPool {
         let unknown = matches!(agent.op(), Some(Op::Retake { unknown: true }));
         agent.running = None;
         agent.open = false;
-        agent.token = packet.token;
+        agent.token = agent.token.max(packet.token);
         agent.base = packet.incarnation;
         agent.known = packet.incarnation;
         agent.seen.clear();
+        self.tell_unconfirmed(now, lock);
         self.out.push_back(Output::TakenOver { lock, incarnation: packet.incarnation });
         if unknown {
             self.branches.take(Branch::SweepOfTakenOver);
@@ -358,27 +371,29 @@ impl AgentPool {
             (Op::Sweep, _) => {}
             (_, Kind::Done) if gone => self.disperse(lock),
             (Op::Free | Op::Move { .. } | Op::Retake { .. }, Kind::Done) => {}
-            (Op::Free, _) => {
-                self.branches.take(Branch::RefusedFree);
-                // A reader was added. Or this copy came late, and the lock was granted to this machine since; that grant is
-                // on its way, and is one more decision that is not known here.
+            (op @ (Op::Free | Op::Move { .. }), _) => {
+                self.branches.take(if op == Op::Free { Branch::RefusedFree } else { Branch::RefusedMove });
+                if let Op::Move { to, .. } = op {
+                    agent.queue.push_front(to);
+                }
                 agent.running = None;
+                if !agent.open || packet.state == State::Exclusive {
+                    // Nobody can have joined. An earlier copy was done, and the lock was granted to this machine since.
+                    return self.take_over(now, lock, packet.incarnation, packet.state != State::Exclusive);
+                }
+                // A reader has joined. Or it is as above; then the grant is on its way, and is one more decision that is
+                // not known here.
                 agent.open = packet.state == State::Shared;
                 agent.hear(packet.incarnation, profile);
-                self.advance(now, lock);
-            }
-            (Op::Move { to, .. }, _) => {
-                self.branches.take(Branch::RefusedMove);
-                agent.running = None;
-                agent.open = packet.state == State::Shared;
-                agent.hear(packet.incarnation, profile);
-                agent.queue.push_front(to);
+                agent.token = agent.token.max(packet.token | (TOKEN_STEP - 1));
+                self.tell_unconfirmed(now, lock);
                 self.advance(now, lock);
             }
             (Op::Retake { unknown: false }, _) if agent.open => {
                 // The decider has added readers that are not known here yet.
                 agent.running = None;
                 agent.hear(packet.incarnation, profile);
+                self.tell_unconfirmed(now, lock);
                 self.advance(now, lock);
             }
             (Op::Retake { .. }, _) => {
