@@ -139,6 +139,8 @@ pub(crate) struct Request {
 pub(crate) enum Output {
     Packet(Packet),
     Event(Event),
+    /// This request waits with an agent that was here when it was last asked: ask again, wherever the agent is now.
+    AskAgain(u64),
 }
 
 /// The requests of one machine.
@@ -288,12 +290,13 @@ impl Client {
         self.hold(number, token, None, None);
     }
 
-    /// The agent is here and has queued it.
-    pub(crate) fn queued_here(&mut self, number: u64) {
+    /// The agent is here and has queued it. The queue may travel on, and be lost: so it asks again too, slowly.
+    pub(crate) fn queued_here(&mut self, now: u64, number: u64) {
         if let Some(request) = self.requests.get_mut(&number) {
             request.phase = Phase::Queued;
             request.serial = request.serial.wrapping_add(1);
             request.agent = Some(self.me.machine);
+            self.timers.set(now, self.config.reask, (number, request.serial));
         }
     }
 
@@ -509,7 +512,9 @@ impl Client {
             let Some(request) = self.requests.get_mut(&number).filter(|request| request.serial == serial) else {
                 continue;
             };
-            if request.phase != Phase::Held || !request.enrolled {
+            if request.phase == Phase::Queued && request.agent == Some(self.me.machine) {
+                self.out.push_back(Output::AskAgain(number));
+            } else if request.phase != Phase::Held || !request.enrolled {
                 self.say(now, number);
             }
         }
@@ -574,6 +579,14 @@ impl Client {
     #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.len()
+    }
+
+    /// All requests for a lock, for people who look for an error.
+    #[must_use]
+    pub fn describe(&self, lock: u64) -> String {
+        let mut all: Vec<_> = self.requests.iter().filter(|(_, request)| request.lock == lock).collect();
+        all.sort_unstable_by_key(|(number, _)| **number);
+        all.iter().map(|(number, request)| format!("{number:x}: {request:?}\n")).collect()
     }
 
     /// A lock of some request, if there is any.

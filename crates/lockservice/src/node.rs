@@ -145,16 +145,20 @@ impl Node {
         }
         self.counters.acquires += 1;
         let request = self.client.begin(now, lock, mode, ask);
-        let waiter = Waiter { machine: self.me.machine, session: self.me.session, request, mode };
-        match self.pool.acquire(now, lock, waiter, ask.try_only) {
-            Local::Here => {
-                self.counters.local += 1;
-                self.client.queued_here(request);
-            }
-            Local::Elsewhere => self.client.ask(now, request),
-        }
+        self.counters.local += u64::from(self.ask(now, lock, request, mode, ask.try_only));
         self.settle(now);
         Ok(request)
+    }
+
+    /// Asks the agent, if it is here, or the decider.
+    fn ask(&mut self, now: u64, lock: u64, request: u64, mode: LockMode, try_only: bool) -> bool {
+        let waiter = Waiter { machine: self.me.machine, session: self.me.session, request, mode };
+        let here = self.pool.acquire(now, lock, waiter, try_only) == Local::Here;
+        match here {
+            true => self.client.queued_here(now, request),
+            false => self.client.ask(now, request),
+        }
+        here
     }
 
     /// Gives back what a request holds, or no longer waits for it. No event follows.
@@ -292,6 +296,12 @@ impl Node {
                         self.counters.sent += 1;
                         self.packets.push_back((packet, Vec::new()));
                     }
+                    crate::client::Output::AskAgain(request) => {
+                        if let Some(known) = self.client.get(request).filter(|known| known.waits()) {
+                            let (lock, mode) = (known.lock, known.mode);
+                            self.ask(now, lock, request, mode, false);
+                        }
+                    }
                     crate::client::Output::Event(event) => {
                         self.counters.grants += u64::from(matches!(event, Event::Granted { .. }));
                         self.events.push_back(event);
@@ -321,9 +331,7 @@ impl Node {
         self.client.void_before(lock, incarnation);
         for request in self.client.waiting_for(lock) {
             let mode = self.client.get(request).expect("just listed").mode;
-            let waiter = Waiter { machine: self.me.machine, session: self.me.session, request, mode };
-            self.pool.acquire(now, lock, waiter, false);
-            self.client.queued_here(request);
+            self.ask(now, lock, request, mode, false);
         }
     }
 

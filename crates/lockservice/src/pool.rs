@@ -153,6 +153,12 @@ impl AgentPool {
         })
     }
 
+    /// All that is known of a lock here, for people who look for an error.
+    #[must_use]
+    pub fn describe(&self, lock: u64) -> String {
+        self.agents.get(&lock).map_or_else(String::new, |agent| format!("{agent:?}"))
+    }
+
     /// Locks whose agents are here.
     pub fn locks(&self) -> impl Iterator<Item = u64> + '_ {
         self.agents.keys().copied()

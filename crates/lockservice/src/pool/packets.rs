@@ -371,23 +371,14 @@ impl AgentPool {
             (Op::Sweep, _) => {}
             (_, Kind::Done) if gone => self.disperse(lock),
             (Op::Free | Op::Move { .. } | Op::Retake { .. }, Kind::Done) => {}
-            (op @ (Op::Free | Op::Move { .. }), _) => {
-                self.branches.take(if op == Op::Free { Branch::RefusedFree } else { Branch::RefusedMove });
-                if let Op::Move { to, .. } = op {
-                    agent.queue.push_front(to);
-                }
-                agent.running = None;
-                if !agent.open || packet.state == State::Exclusive {
-                    // Nobody can have joined. An earlier copy was done, and the lock was granted to this machine since.
-                    return self.take_over(now, lock, packet.incarnation, packet.state != State::Exclusive);
-                }
-                // A reader has joined. Or it is as above; then the grant is on its way, and is one more decision that is
-                // not known here.
-                agent.open = packet.state == State::Shared;
-                agent.hear(packet.incarnation, profile);
-                agent.token = agent.token.max(packet.token | (TOKEN_STEP - 1));
-                self.tell_unconfirmed(now, lock);
-                self.advance(now, lock);
+            (Op::Free, _) => {
+                self.branches.take(Branch::RefusedFree);
+                self.refused(now, packet);
+            }
+            (Op::Move { to, .. }, _) => {
+                self.branches.take(Branch::RefusedMove);
+                agent.queue.push_front(to);
+                self.refused(now, packet);
             }
             (Op::Retake { unknown: false }, _) if agent.open => {
                 // The decider has added readers that are not known here yet.
@@ -416,6 +407,24 @@ impl AgentPool {
                 self.advance(now, lock);
             }
         }
+    }
+
+    /// The agent remains, because the decider has another incarnation than the agent had.
+    fn refused(&mut self, now: u64, packet: &Packet) {
+        let (lock, profile) = (packet.lock, self.config.profile);
+        let agent = self.agents.get_mut(&lock).expect("it was to leave");
+        if !agent.open || packet.state == State::Exclusive {
+            // Nobody can have joined. An earlier copy was done, and the lock was granted to this machine since.
+            return self.take_over(now, lock, packet.incarnation, packet.state != State::Exclusive);
+        }
+        // A reader has joined. Or it is as above; then the grant is on its way, and is one more decision that is not known
+        // here.
+        agent.running = None;
+        agent.open = packet.state == State::Shared;
+        agent.hear(packet.incarnation, profile);
+        agent.token = agent.token.max(packet.token | (TOKEN_STEP - 1));
+        self.tell_unconfirmed(now, lock);
+        self.advance(now, lock);
     }
 
     /// A machine has taken note: of a grant, or of an agent.
@@ -461,17 +470,19 @@ impl AgentPool {
     pub(crate) fn undeliverable(&mut self, now: u64, packet: &Packet) {
         let (lock, me) = (packet.lock, self.me.machine);
         let Some(agent) = self.agents.get_mut(&lock) else { return };
-        if let Some(Op::Move { to, .. }) = agent.op()
-            && to.request == packet.request
-            && to.machine == packet.requester
-        {
-            self.branches.take(Branch::Undeliverable);
-            if packet.sender != me || packet.state == State::Free {
-                self.disperse(lock);
-                return;
-            }
+        let Some(Running { op: Op::Move { to, .. }, incarnation, .. }) = agent.running.as_deref().copied() else { return };
+        // Only the first part is decided on.
+        if (to.machine, to.request) != (packet.requester, packet.request) || packet.part > 0 {
+            return;
+        }
+        self.branches.take(Branch::Undeliverable);
+        if packet.sender != me || packet.state == State::Free {
+            self.disperse(lock);
+        } else if packet.incarnation == incarnation {
             agent.running = None;
             self.advance(now, lock);
+        } else {
+            self.refused(now, packet);
         }
     }
 }

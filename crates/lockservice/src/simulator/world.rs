@@ -165,9 +165,19 @@ impl<S: Store> World<S> {
         let failure = self.failure.take().map(|(what, lock)| Failure {
             what,
             lock,
-            trace: self.trace.about(lock.unwrap_or(EVERY_LOCK)),
+            trace: self.trace.about(lock.unwrap_or(EVERY_LOCK)) + &lock.map(|lock| self.describe(lock)).unwrap_or_default(),
         });
         Report { settings: self.settings, counters: self.counters, failure }
+    }
+
+    fn describe(&self, lock: u64) -> String {
+        let mut text = format!("the decider has {:?}\n", self.store.load(lock));
+        for (name, node) in self.places.iter().enumerate().filter_map(|(at, place)| Some((at as u32, place.node()?))) {
+            let machine = node.identity().machine.0;
+            let (agent, requests) = (node.pool().describe(lock), node.client().describe(lock));
+            text += &format!("place {name}, machine {machine}: {agent}\n{requests}");
+        }
+        text + "registry: " + &self.own.pool().describe(lock) + "\n"
     }
 
     fn after(&mut self, delay: u64, then: Then) {
