@@ -64,6 +64,8 @@ branches! {
     Enrolled,
     /// An agent asked whether a reader that the decider added is real.
     Confirm,
+    /// An agent asked whether a holder that has confirmed still is one.
+    ConfirmAgain,
     /// A holder enrolled with the successor of its agent.
     EnrolledAnew,
     /// Who came while an agent was leaving was sent after it.

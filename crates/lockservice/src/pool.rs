@@ -240,7 +240,7 @@ impl AgentPool {
         let Some(agent) = self.agents.get_mut(&lock) else { return };
         if agent.holder(waiter.machine, waiter.request).is_some() {
             // It asks again because it has not heard.
-            self.tell(now, lock, waiter.machine, waiter.request);
+            self.tell(lock, waiter.machine, waiter.request);
             return;
         }
         if waiter.mode == LockMode::Shared && agent.admits_reader(writers_first) {
@@ -284,34 +284,27 @@ impl AgentPool {
         let (machine, session, request) = (waiter.machine, waiter.session, waiter.request);
         agent.holders.push(Holder { machine, session, request, confirmed: false });
         agent.exclusive = waiter.mode == LockMode::Exclusive;
-        self.tell(now, lock, machine, request);
-    }
-
-    /// Tells a holder that it is one, until it confirms.
-    fn tell(&mut self, now: u64, lock: u64, machine: Machine, request: u64) {
-        self.tell_again(now, lock, machine, request, 0);
+        self.tell(lock, machine, request);
+        self.remind_after(now, self.config.backoff(0), lock, machine, request, 1);
     }
 
     /// The agent is certainly here again: requests of this machine that have joined meanwhile are told.
-    fn tell_unconfirmed(&mut self, now: u64, lock: u64) {
+    fn tell_unconfirmed(&mut self, lock: u64) {
         let me = self.me.machine;
         let Some(agent) = self.agents.get(&lock) else { return };
         let mine = agent.holders.iter().filter(|holder| holder.machine == me && !holder.confirmed);
         let requests: Vec<_> = mine.map(|holder| holder.request).collect();
-        requests.into_iter().for_each(|request| self.tell(now, lock, me, request));
+        requests.into_iter().for_each(|request| self.tell(lock, me, request));
     }
 
-    fn tell_again(&mut self, now: u64, lock: u64, machine: Machine, request: u64, tries: u8) {
+    /// Tells a holder that it is one.
+    fn tell(&mut self, lock: u64, machine: Machine, request: u64) {
         let me = self.me.machine;
         let Some(agent) = self.agents.get_mut(&lock) else { return };
         let (token, exclusive, base) = (agent.token, agent.exclusive, agent.base);
+        // While an agent may have left, it grants nothing.
         let leaving = agent.is_leaving();
-        let Some(holder) = agent.holder(machine, request) else { return };
-        if leaving {
-            // Nothing is certain until the decider has answered.
-            self.timers.set(now, self.config.retry, (lock, Watch::Holder(machine, request, tries)));
-            return;
-        }
+        let Some(holder) = agent.holder(machine, request).filter(|_| !leaving) else { return };
         if machine == me {
             holder.confirmed = true;
             self.out.push_back(Output::Granted { lock, request, token });
@@ -328,8 +321,26 @@ impl AgentPool {
         packet.incarnation = base;
         packet.token = token;
         self.send(packet, Vec::new());
-        let watch = Watch::Holder(machine, request, tries.saturating_add(1));
-        self.timers.set(now, self.config.backoff(tries), (lock, watch));
+    }
+
+    /// Tells a holder that it is one until it confirms; and then seldom, as long as somebody waits, because what it confirmed
+    /// may have been a packet of before it gave back. Who does not hold answers by giving back.
+    fn remind(&mut self, now: u64, lock: u64, machine: Machine, request: u64, tries: u8) {
+        let Some(agent) = self.agents.get_mut(&lock) else { return };
+        let waited_for = !agent.queue.is_empty();
+        let Some(confirmed) = agent.holder(machine, request).map(|holder| holder.confirmed) else { return };
+        if !confirmed || waited_for {
+            self.branches.take(if confirmed { Branch::ConfirmAgain } else { Branch::Confirm });
+            self.tell(lock, machine, request);
+        }
+        let delay = if confirmed { self.config.reask } else { self.config.backoff(tries) };
+        self.remind_after(now, delay, lock, machine, request, tries.saturating_add(1));
+    }
+
+    fn remind_after(&mut self, now: u64, delay: u64, lock: u64, machine: Machine, request: u64, tries: u8) {
+        if machine != self.me.machine {
+            self.timers.set(now, delay, (lock, Watch::Holder(machine, request, tries)));
+        }
     }
 
     fn acknowledge(&mut self, lock: u64, of: Kind, waiter: &Waiter, flags: u8) {
@@ -366,10 +377,7 @@ impl AgentPool {
                     }
                 }
                 Watch::Holder(machine, request, tries) => {
-                    if agent.holder(machine, request).is_some_and(|holder| !holder.confirmed) {
-                        self.branches.take(Branch::Confirm);
-                        self.tell_again(now, lock, machine, request, tries);
-                    }
+                    self.remind(now, lock, machine, request, tries);
                 }
             }
         }

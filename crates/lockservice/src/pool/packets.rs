@@ -122,11 +122,10 @@ impl AgentPool {
                 _ => Branch::Joined,
             });
             if told || machine == me {
-                self.tell(now, lock, machine, request);
-            } else {
-                let watch = super::Watch::Holder(machine, request, 0);
-                self.timers.set(now, self.config.confirm, (lock, watch));
+                self.tell(lock, machine, request);
             }
+            let delay = if told { self.config.backoff(0) } else { self.config.confirm };
+            self.remind_after(now, delay, lock, machine, request, 0);
         }
         if told {
             self.acknowledge(lock, Kind::Enrol, &waiter, 0);
@@ -157,7 +156,7 @@ impl AgentPool {
         if awaited {
             self.hold_first(now, packet.lock, waiter);
         }
-        self.tell_unconfirmed(now, packet.lock);
+        self.tell_unconfirmed(packet.lock);
         self.advance(now, packet.lock);
     }
 
@@ -343,7 +342,7 @@ impl AgentPool {
         agent.base = packet.incarnation;
         agent.known = packet.incarnation;
         agent.seen.clear();
-        self.tell_unconfirmed(now, lock);
+        self.tell_unconfirmed(lock);
         self.out.push_back(Output::TakenOver { lock, incarnation: packet.incarnation });
         if unknown {
             self.branches.take(Branch::SweepOfTakenOver);
@@ -384,7 +383,7 @@ impl AgentPool {
                 // The decider has added readers that are not known here yet.
                 agent.running = None;
                 agent.hear(packet.incarnation, profile);
-                self.tell_unconfirmed(now, lock);
+                self.tell_unconfirmed(lock);
                 self.advance(now, lock);
             }
             (Op::Retake { .. }, _) => {
@@ -423,7 +422,7 @@ impl AgentPool {
         agent.open = packet.state == State::Shared;
         agent.hear(packet.incarnation, profile);
         agent.token = agent.token.max(packet.token | (TOKEN_STEP - 1));
-        self.tell_unconfirmed(now, lock);
+        self.tell_unconfirmed(lock);
         self.advance(now, lock);
     }
 
