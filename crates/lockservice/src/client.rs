@@ -223,8 +223,13 @@ impl Client {
 
     /// Grants of `lock` that are older than `incarnation` are void from now on.
     pub(crate) fn void_before(&mut self, lock: u64, incarnation: u32) {
-        let waits = |r: &&mut Request| r.lock == lock && matches!(r.phase, Phase::Asking | Phase::Queued);
-        self.requests.values_mut().filter(waits).for_each(|request| request.floor = Some(incarnation));
+        let profile = self.config.profile;
+        // What makes grants void may itself come late.
+        let concerned = |request: &&mut Request| {
+            let older = request.floor.is_none_or(|floor| profile.distance(floor, incarnation) > 0);
+            request.lock == lock && request.waits() && older
+        };
+        self.requests.values_mut().filter(concerned).for_each(|request| request.floor = Some(incarnation));
     }
 
     /// Asks the decider, now and until there is an answer.
