@@ -8,6 +8,7 @@
 //!   handed over with `base` as its incarnation, so the decider refuses if it has added a reader that is not known here.
 //! - Only while `open` may the decider add readers.
 
+use crate::decider::TOKEN_STEP;
 use crate::packet::Waiter;
 use crate::word::{Machine, Profile};
 use lockwork_locking::LockMode;
@@ -185,6 +186,8 @@ impl Agent {
     pub(crate) fn see_all(&mut self, incarnation: u32, profile: Profile) {
         if profile.distance(self.base, incarnation) > 0 {
             self.base = incarnation;
+            // Readers may have been among it, and they got the end of the token's range.
+            self.token |= TOKEN_STEP - 1;
         }
         if profile.distance(self.known, self.base) > 0 {
             self.known = self.base;

@@ -56,6 +56,23 @@ impl Settings {
         }
     }
 
+    /// Runs of `operations` each that together take every way of [`Branch`](crate::branches::Branch): all faults, writers
+    /// first, lean, crowds whose agents need several packets, machines that die often, and a network that loses a fifth.
+    #[must_use]
+    pub const fn standard(seed: u64, operations: u64) -> [Self; 7] {
+        let usual = Self { operations, ..Self::new(seed) };
+        let all = Faults::ALL;
+        [
+            usual,
+            Self { seed: seed + 1, writers_first: true, ..usual },
+            Self { seed: seed + 2, ..usual.lean() },
+            Self { seed: seed + 3, writers_first: true, ..usual.lean() },
+            Self { seed: seed + 4, machines: 12, tasks: 24, locks: 2, ..usual },
+            Self { seed: seed + 5, faults: Faults { cuts: 5, pauses: 5, crashes: 10, ..all }, ..usual },
+            Self { seed: seed + 6, machines: 4, faults: Faults { lost: 200_000, doubled: 100_000, ..all }, ..usual },
+        ]
+    }
+
     /// The same with the lean profile, and delays that its short incarnations allow.
     #[must_use]
     pub const fn lean(self) -> Self {

@@ -469,7 +469,9 @@ impl AgentPool {
     pub(crate) fn undeliverable(&mut self, now: u64, packet: &Packet) {
         let (lock, me) = (packet.lock, self.me.machine);
         let Some(agent) = self.agents.get_mut(&lock) else { return };
-        let Some(Running { op: Op::Move { to, .. }, incarnation, .. }) = agent.running.as_deref().copied() else { return };
+        let Some(Running { op: Op::Move { to, .. }, incarnation, .. }) = agent.running.as_deref().copied() else {
+            return;
+        };
         // Only the first part is decided on.
         if (to.machine, to.request) != (packet.requester, packet.request) || packet.part > 0 {
             return;

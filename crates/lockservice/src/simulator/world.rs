@@ -165,7 +165,8 @@ impl<S: Store> World<S> {
         let failure = self.failure.take().map(|(what, lock)| Failure {
             what,
             lock,
-            trace: self.trace.about(lock.unwrap_or(EVERY_LOCK)) + &lock.map(|lock| self.describe(lock)).unwrap_or_default(),
+            trace: self.trace.about(lock.unwrap_or(EVERY_LOCK))
+                + &lock.map(|lock| self.describe(lock)).unwrap_or_default(),
         });
         Report { settings: self.settings, counters: self.counters, failure }
     }
