@@ -13,6 +13,8 @@
 //! | [`client`] | requests of one machine's tasks |
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
+//! | [`lean`] | 18 bits a lock, and how many a switch holds |
+//! | [`vectors`] | what a decider answers, in files that every decider plays |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
@@ -20,9 +22,11 @@ mod agent;
 pub mod client;
 pub mod config;
 pub mod decider;
+pub mod lean;
 pub mod node;
 pub mod packet;
 pub mod pool;
 pub mod table;
 mod timers;
+pub mod vectors;
 pub mod word;
