@@ -2,4 +2,5 @@
 //!
 //! The protocol knows no I/O and lives in a crate of its own, so that simulator and model run the very code that runs here.
 
+pub mod bench;
 pub mod namespace;
