@@ -10,10 +10,19 @@
 //! | [`packet`] | packets, byte by byte, with tags |
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
+//! | [`client`] | requests of one machine's tasks |
+//! | [`pool`] | the agents of one machine |
+//! | [`node`] | both, as a transport drives them |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
+mod agent;
+pub mod client;
+pub mod config;
 pub mod decider;
+pub mod node;
 pub mod packet;
+pub mod pool;
 pub mod table;
+mod timers;
 pub mod word;
