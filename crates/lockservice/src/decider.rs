@@ -81,7 +81,7 @@ impl Wide<Vec<WideLock>> {
 
 /// Who takes part.
 pub trait Sessions {
-    /// The session of a machine, if it is there; the registry's is always 0.
+    /// The session of a machine, if it is there; never 0. The registry's is [`Machine::REGISTRY_SESSION`].
     fn session(&self, machine: Machine) -> Option<u32>;
 }
 

@@ -12,12 +12,21 @@
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
 //! | [`control`] | bodies of control packets |
 //! | [`registry`] | sessions, leases, locks of machines that are gone |
+//! | [`client`] | requests of one machine's tasks |
+//! | [`pool`] | the agents of one machine |
+//! | [`node`] | both, as a transport drives them |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
+mod agent;
+pub mod client;
+pub mod config;
 pub mod control;
 pub mod decider;
+pub mod node;
 pub mod packet;
+pub mod pool;
 pub mod registry;
 pub mod table;
+mod timers;
 pub mod word;

@@ -46,6 +46,8 @@ pub struct Machine(pub u16);
 impl Machine {
     /// The registry: sessions, leases, and agents of machines that have died.
     pub const REGISTRY: Self = Self(0);
+    /// The registry's session. Packets of session 0 come from deciders.
+    pub const REGISTRY_SESSION: u32 = 1;
 }
 
 /// How many bits a machine and an incarnation have, and whether there are tokens.

@@ -1,0 +1,585 @@
+//! The client: what the tasks of one machine have asked for, hold, and give back.
+//!
+//! A request is one task's wish for one lock, with a number that is never used again in its session. Whatever arrives for a
+//! number that asks for nothing (a grant that was late, a second grant for a copy of a packet) is given back at once and
+//! until somebody has taken note: "unknown grants are released". That one rule heals every duplicate, on the decider too.
+//!
+//! ```text
+//! Asking --- ACK queued ---> Queued
+//!   |                          |
+//!   +------- GRANT ------------+---> Held ---> Releasing --- ACK ---> (forgotten)
+//!   +------- timeout ----------+------------------^
+//! ```
+//!
+//! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after granted.
+
+use crate::config::{Config, Identity};
+use crate::packet::{BUSY, GRANTED, Kind, Packet, Problem, TRY};
+use crate::timers::Timers;
+use crate::word::Machine;
+use lockwork_locking::LockMode;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Numbers as keys: one multiplication.
+#[derive(Default, Debug, Clone)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+    fn write_u64(&mut self, number: u64) {
+        let product = u128::from(self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        self.0 = (product as u64) ^ (product >> 64) as u64;
+    }
+}
+
+pub(crate) type Numbers<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
+
+/// How a task asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// Which task of this machine; the upper half of the request's number.
+    pub task: u32,
+    /// Give up after this many nanoseconds.
+    pub timeout: Option<u64>,
+    /// Do not wait at all.
+    pub try_only: bool,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The task holds the lock.
+    Granted {
+        /// Whose.
+        request: u64,
+        /// Which lock.
+        lock: u64,
+        /// In which mode.
+        mode: LockMode,
+        /// The fencing token: larger than that of every exclusive grant before, and not smaller than that of any grant before.
+        token: u64,
+    },
+    /// It would have had to wait.
+    Busy {
+        /// Whose.
+        request: u64,
+    },
+    /// It has waited as long as it may, and no longer does.
+    TimedOut {
+        /// Whose.
+        request: u64,
+    },
+    /// The service cannot grant it.
+    Failed {
+        /// Whose.
+        request: u64,
+        /// Why.
+        problem: Problem,
+    },
+    /// It waits in a circle with others, and no longer does.
+    Deadlock {
+        /// Whose.
+        request: u64,
+    },
+    /// What was held is held no longer: the lease has run out, or the service does not know of it.
+    Lost {
+        /// Whose.
+        request: u64,
+        /// Which lock.
+        lock: u64,
+    },
+}
+
+/// A request that is not among those that hold or wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("request {0} neither holds nor waits")]
+pub struct NotHeld(pub u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Asking,
+    Queued,
+    Held,
+    Releasing,
+}
+
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) lock: u64,
+    pub(crate) mode: LockMode,
+    pub(crate) phase: Phase,
+    try_only: bool,
+    tries: u8,
+    /// Of the timer that counts.
+    serial: u32,
+    deadline: Option<u64>,
+    /// Grants older than this are void.
+    floor: Option<u32>,
+    /// Of the grant, if the decider gave it.
+    incarnation: Option<u32>,
+    /// Who keeps it as a holder or waiter, as far as is known.
+    agent: Option<Machine>,
+    /// The agent knows, or is here.
+    enrolled: bool,
+    /// The sweep that it was last enrolled for.
+    sweep: u64,
+    token: u64,
+}
+
+/// What a client has to do next.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Packet(Packet),
+    Event(Event),
+}
+
+/// The requests of one machine.
+#[derive(Debug)]
+pub struct Client {
+    config: Config,
+    me: Identity,
+    requests: Numbers<Request>,
+    counter: u32,
+    timers: Timers<(u64, u32)>,
+    deadlines: BTreeSet<(u64, u64)>,
+    /// Machines that have died lately, and until when their grants may still be on the way.
+    dead: Vec<(Machine, u64)>,
+    pub(crate) out: VecDeque<Output>,
+}
+
+impl Client {
+    /// Nothing asked for.
+    #[must_use]
+    pub fn new(config: Config, me: Identity) -> Self {
+        Self {
+            config,
+            me,
+            requests: Numbers::default(),
+            counter: 0,
+            timers: Timers::new(),
+            deadlines: BTreeSet::new(),
+            dead: Vec::new(),
+            out: VecDeque::new(),
+        }
+    }
+
+    /// A new request that nobody has been asked for yet.
+    pub(crate) fn begin(&mut self, now: u64, lock: u64, mode: LockMode, ask: Ask) -> u64 {
+        self.counter = self.counter.wrapping_add(1);
+        let number = u64::from(ask.task) << 32 | u64::from(self.counter);
+        let deadline = ask.timeout.map(|timeout| now.saturating_add(timeout));
+        self.requests.insert(
+            number,
+            Request {
+                lock,
+                mode,
+                phase: Phase::Asking,
+                try_only: ask.try_only,
+                tries: 0,
+                serial: 0,
+                deadline,
+                floor: None,
+                incarnation: None,
+                agent: None,
+                enrolled: false,
+                sweep: 0,
+                token: 0,
+            },
+        );
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, number));
+        }
+        number
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<&Request> {
+        self.requests.get(&number)
+    }
+
+    /// Whether a grant of this incarnation would be taken.
+    pub(crate) fn awaits(&self, number: u64, incarnation: u32) -> bool {
+        self.requests.get(&number).is_some_and(|request| request.awaits(&self.config, incarnation))
+    }
+
+    /// Requests that wait for `lock`, or ask for it and would wait.
+    pub(crate) fn waiting_for(&self, lock: u64) -> Vec<u64> {
+        let waits = |r: &Request| r.lock == lock && !r.try_only && matches!(r.phase, Phase::Asking | Phase::Queued);
+        let mut found: Vec<_> = self.requests.iter().filter(|(_, r)| waits(r)).map(|(n, _)| *n).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Grants of `lock` that are older than `incarnation` are void from now on.
+    pub(crate) fn void_before(&mut self, lock: u64, incarnation: u32) {
+        let waits = |r: &&mut Request| r.lock == lock && matches!(r.phase, Phase::Asking | Phase::Queued);
+        self.requests.values_mut().filter(waits).for_each(|request| request.floor = Some(incarnation));
+    }
+
+    /// Asks the decider, now and until there is an answer.
+    pub(crate) fn ask(&mut self, now: u64, number: u64) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        request.phase = Phase::Asking;
+        request.tries = 0;
+        self.say(now, number);
+    }
+
+    /// Sends what the phase asks for, and sets the timer for the next time.
+    fn say(&mut self, now: u64, number: u64) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let (kind, delay) = match request.phase {
+            Phase::Asking => (Kind::Acquire, self.config.backoff(request.tries)),
+            Phase::Queued => (Kind::Acquire, self.config.reask),
+            Phase::Held => (Kind::Enrol, self.config.backoff(request.tries)),
+            Phase::Releasing => (Kind::Release, self.config.backoff(request.tries)),
+        };
+        request.tries = request.tries.saturating_add(1);
+        request.serial = request.serial.wrapping_add(1);
+        self.timers.set(now, delay, (number, request.serial));
+        let mut packet = Packet::new(kind, request.lock);
+        packet.flags = request.mode as u8;
+        if request.try_only && kind == Kind::Acquire {
+            packet.flags |= TRY;
+        }
+        if let (Kind::Enrol | Kind::Release, Some(incarnation)) = (kind, request.incarnation) {
+            packet.flags |= GRANTED;
+            packet.incarnation = incarnation;
+        }
+        packet.token = if kind == Kind::Enrol { request.token } else { 0 };
+        self.send(packet, number);
+    }
+
+    fn send(&mut self, mut packet: Packet, number: u64) {
+        packet.request = number;
+        packet.requester = self.me.machine;
+        packet.requester_session = self.me.session;
+        packet.sender = self.me.machine;
+        packet.session = self.me.session;
+        packet.part = packet.kind as u8;
+        self.out.push_back(Output::Packet(packet));
+    }
+
+    fn quiet(&mut self, number: u64) {
+        if let Some(request) = self.requests.get_mut(&number) {
+            request.serial = request.serial.wrapping_add(1);
+            request.tries = 0;
+            if let Some(deadline) = request.deadline.take() {
+                self.deadlines.remove(&(deadline, number));
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u64) -> Option<Request> {
+        self.quiet(number);
+        self.requests.remove(&number)
+    }
+
+    /// The agent is here and knows that `number` holds.
+    pub(crate) fn hold_here(&mut self, number: u64, token: u64) {
+        self.hold(number, token, None, None);
+    }
+
+    /// The agent is here and has queued it.
+    pub(crate) fn queued_here(&mut self, number: u64) {
+        if let Some(request) = self.requests.get_mut(&number) {
+            request.phase = Phase::Queued;
+            request.serial = request.serial.wrapping_add(1);
+            request.agent = Some(self.me.machine);
+        }
+    }
+
+    fn hold(&mut self, number: u64, token: u64, incarnation: Option<u32>, agent: Option<Machine>) {
+        self.quiet(number);
+        let me = self.me.machine;
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        request.phase = Phase::Held;
+        request.incarnation = incarnation;
+        request.agent = Some(agent.unwrap_or(me));
+        request.enrolled = incarnation.is_none();
+        request.token = token;
+        let event = Event::Granted { request: number, lock: request.lock, mode: request.mode, token };
+        self.out.push_back(Output::Event(event));
+    }
+
+    /// A grant without agent.
+    pub(crate) fn granted(&mut self, now: u64, packet: &Packet) {
+        if packet.requester_session != self.me.session {
+            return;
+        }
+        let number = packet.request;
+        let by_decider = packet.session == 0;
+        let incarnation = by_decider.then_some(packet.incarnation);
+        let from_dead =
+            by_decider && self.dead.iter().any(|(machine, until)| *machine == packet.sender && now < *until);
+        let Some(request) = self.requests.get(&number) else {
+            self.give_back(now, packet, incarnation);
+            return;
+        };
+        match request.phase {
+            Phase::Asking | Phase::Queued => {
+                if from_dead || (by_decider && !request.awaits(&self.config, packet.incarnation)) {
+                    return;
+                }
+                if by_decider && packet.sender == self.me.machine {
+                    // With the agent here, only the pool says who holds.
+                    return;
+                }
+                self.hold(number, packet.token, incarnation, Some(packet.sender));
+                match by_decider {
+                    true => self.enrol_later(now, number),
+                    false => self.confirm(packet),
+                }
+            }
+            Phase::Held if by_decider => {
+                if request.incarnation != incarnation {
+                    // Granted twice, for two copies of one packet. Enough that the agent learns of both.
+                    self.tell_once(Kind::Enrol, packet);
+                }
+            }
+            Phase::Held => {
+                self.quiet(number);
+                let request = self.requests.get_mut(&number).expect("it was there");
+                request.enrolled = true;
+                request.agent = Some(packet.sender);
+                self.confirm(packet);
+            }
+            Phase::Releasing => {
+                if by_decider && request.incarnation.is_some_and(|i| i != packet.incarnation) {
+                    self.tell_once(Kind::Release, packet);
+                    return;
+                }
+                let request = self.requests.get_mut(&number).expect("it was there");
+                request.incarnation = request.incarnation.or(incarnation);
+                self.say(now, number);
+            }
+        }
+    }
+
+    /// A grant that nobody waits for.
+    fn give_back(&mut self, now: u64, packet: &Packet, incarnation: Option<u32>) {
+        let request = Request {
+            lock: packet.lock,
+            mode: packet.mode().unwrap_or(LockMode::Shared),
+            phase: Phase::Releasing,
+            try_only: false,
+            tries: 0,
+            serial: 0,
+            deadline: None,
+            floor: None,
+            incarnation,
+            agent: None,
+            enrolled: false,
+            sweep: 0,
+            token: 0,
+        };
+        self.requests.insert(packet.request, request);
+        self.say(now, packet.request);
+    }
+
+    fn enrol_later(&mut self, now: u64, number: u64) {
+        let request = self.requests.get_mut(&number).expect("it holds");
+        request.serial = request.serial.wrapping_add(1);
+        self.timers.set(now, self.config.enrol, (number, request.serial));
+    }
+
+    fn tell_once(&mut self, kind: Kind, grant: &Packet) {
+        let mut packet = Packet::new(kind, grant.lock);
+        packet.flags = (grant.flags & 3) | GRANTED;
+        packet.incarnation = grant.incarnation;
+        self.send(packet, grant.request);
+    }
+
+    fn confirm(&mut self, grant: &Packet) {
+        let mut packet = Packet::new(Kind::Ack, grant.lock);
+        packet.flags = grant.flags & 3;
+        packet.target = grant.sender;
+        self.send(packet, grant.request);
+        if let Some(Output::Packet(packet)) = self.out.back_mut() {
+            packet.part = Kind::Grant as u8;
+        }
+    }
+
+    /// An acknowledgement of what this client has sent.
+    pub(crate) fn acknowledged(&mut self, now: u64, packet: &Packet) {
+        let number = packet.request;
+        if packet.requester_session != self.me.session {
+            return;
+        }
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let of = |kind: Kind| packet.part == kind as u8;
+        match request.phase {
+            Phase::Asking | Phase::Queued if of(Kind::Acquire) && packet.has(BUSY) => {
+                self.forget(number);
+                self.out.push_back(Output::Event(Event::Busy { request: number }));
+            }
+            Phase::Asking | Phase::Queued if of(Kind::Acquire) => {
+                request.phase = Phase::Queued;
+                request.agent = Some(packet.sender);
+                request.tries = 0;
+                request.serial = request.serial.wrapping_add(1);
+                self.timers.set(now, self.config.reask, (number, request.serial));
+            }
+            Phase::Held if of(Kind::Enrol) => {
+                request.enrolled = true;
+                self.quiet(number);
+            }
+            Phase::Releasing if of(Kind::Release) => {
+                self.forget(number);
+            }
+            _ => {}
+        }
+    }
+
+    /// The decider could not do what a packet of this client asked.
+    pub(crate) fn failed(&mut self, packet: &Packet, problem: Problem) {
+        let number = packet.request;
+        let Some(request) = self.requests.get(&number) else { return };
+        let (lock, phase) = (request.lock, request.phase);
+        match (phase, problem) {
+            (Phase::Asking | Phase::Queued, Problem::NoSuchLock) => {
+                self.forget(number);
+                self.out.push_back(Output::Event(Event::Failed { request: number, problem }));
+            }
+            (Phase::Held, Problem::NotHeld) => {
+                self.forget(number);
+                self.out.push_back(Output::Event(Event::Lost { request: number, lock }));
+            }
+            _ => {}
+        }
+    }
+
+    /// The task gives it back or no longer waits. An agent that is here has been told already.
+    pub(crate) fn let_go(&mut self, now: u64, number: u64, agent_is_here: bool) {
+        self.quiet(number);
+        if agent_is_here {
+            self.requests.remove(&number);
+            return;
+        }
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        request.phase = Phase::Releasing;
+        self.say(now, number);
+    }
+
+    /// The agent, which was here, is gone: who waited with it asks the decider.
+    pub(crate) fn ask_again(&mut self, now: u64, number: u64) {
+        if self.requests.get(&number).is_some_and(|r| matches!(r.phase, Phase::Asking | Phase::Queued)) {
+            self.ask(now, number);
+        }
+    }
+
+    pub(crate) fn set_mode(&mut self, number: u64, mode: LockMode) {
+        if let Some(request) = self.requests.get_mut(&number) {
+            request.mode = mode;
+        }
+    }
+
+    /// Gives up on a request that waits.
+    pub(crate) fn give_up(&mut self, event: Event) {
+        self.out.push_back(Output::Event(event));
+    }
+
+    /// Requests whose time is over. They still have to be let go.
+    pub(crate) fn expired(&mut self, now: u64) -> Option<u64> {
+        let (deadline, number) = *self.deadlines.first()?;
+        if deadline > now {
+            return None;
+        }
+        self.deadlines.remove(&(deadline, number));
+        if let Some(request) = self.requests.get_mut(&number) {
+            request.deadline = None;
+        }
+        Some(number)
+    }
+
+    /// Repeats what has had no answer.
+    pub(crate) fn tick(&mut self, now: u64) {
+        while let Some((number, serial)) = self.timers.due(now) {
+            let Some(request) = self.requests.get_mut(&number).filter(|request| request.serial == serial) else {
+                continue;
+            };
+            if request.phase != Phase::Held || !request.enrolled {
+                self.say(now, number);
+            }
+        }
+        self.dead.retain(|(_, until)| now < *until);
+    }
+
+    /// When [`Client::tick`] or [`Client::expired`] has something to do.
+    pub(crate) fn next_tick(&self) -> Option<u64> {
+        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        self.timers.next().into_iter().chain(deadline).min()
+    }
+
+    /// `machine` has died: what it had granted is enrolled with its successor, who waited with it asks again. True when
+    /// everything is enrolled.
+    pub(crate) fn died(&mut self, now: u64, machine: Machine, sweep: u64, until: u64) -> bool {
+        if !self.dead.iter().any(|(dead, _)| *dead == machine) {
+            self.dead.push((machine, until));
+        }
+        let of_it = |request: &Request| request.agent == Some(machine) || request.phase == Phase::Asking;
+        self.enrol_all(now, sweep, of_it)
+    }
+
+    /// Whatever is held of `lock` is enrolled, and grants up to `incarnation` are void. True when everything is enrolled.
+    pub(crate) fn sweep(&mut self, now: u64, lock: u64, incarnation: u32, sweep: u64) -> bool {
+        self.void_before(lock, self.config.profile.add(incarnation, 1));
+        self.enrol_all(now, sweep, |request| request.lock == lock)
+    }
+
+    fn enrol_all(&mut self, now: u64, sweep: u64, of: impl Fn(&Request) -> bool) -> bool {
+        let me = self.me.machine;
+        let concerned = |r: &Request| of(r) && r.agent != Some(me) && r.phase != Phase::Releasing && r.sweep != sweep;
+        let numbers: Vec<_> = self.requests.iter().filter(|(_, r)| concerned(r)).map(|(n, _)| *n).collect();
+        for number in numbers {
+            let request = self.requests.get_mut(&number).expect("just listed");
+            request.sweep = sweep;
+            request.enrolled = false;
+            request.tries = 0;
+            if request.phase == Phase::Queued {
+                request.phase = Phase::Asking;
+            }
+            self.say(now, number);
+        }
+        !self.requests.values().any(|r| r.sweep == sweep && r.phase == Phase::Held && !r.enrolled)
+    }
+
+    /// Everything is lost: the session has ended.
+    pub(crate) fn lose_all(&mut self) {
+        let mut requests: Vec<_> = std::mem::take(&mut self.requests).into_iter().collect();
+        requests.sort_unstable_by_key(|(number, _)| *number);
+        self.deadlines.clear();
+        for (number, request) in requests {
+            let event = match request.phase {
+                Phase::Held => Event::Lost { request: number, lock: request.lock },
+                Phase::Asking | Phase::Queued => Event::Failed { request: number, problem: Problem::NoSuchSession },
+                Phase::Releasing => continue,
+            };
+            self.out.push_back(Output::Event(event));
+        }
+    }
+
+    /// How many requests hold, wait, or are being given back.
+    #[must_use]
+    pub fn requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Requests that hold: number, lock, mode, token.
+    pub fn held(&self) -> impl Iterator<Item = (u64, u64, LockMode, u64)> + '_ {
+        let holds = |(_, request): &(&u64, &Request)| request.phase == Phase::Held;
+        self.requests.iter().filter(holds).map(|(number, r)| (*number, r.lock, r.mode, r.token))
+    }
+}
+
+impl Request {
+    fn awaits(&self, config: &Config, incarnation: u32) -> bool {
+        matches!(self.phase, Phase::Asking | Phase::Queued)
+            && self.floor.is_none_or(|floor| config.profile.distance(floor, incarnation) >= 0)
+    }
+}

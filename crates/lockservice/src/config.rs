@@ -1,0 +1,73 @@
+//! Settings of a machine that takes part, and who it is.
+
+use crate::word::{Machine, Profile};
+
+/// Who a machine is, as the registry has told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its number.
+    pub machine: Machine,
+    /// Its session.
+    pub session: u32,
+}
+
+/// Settings. Times are nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The decider's profile.
+    pub profile: Profile,
+    /// How many locks the decider has.
+    pub locks: u64,
+    /// Readers do not pass a writer that waits.
+    pub writers_first: bool,
+    /// After this without an answer, a packet is sent again; each time after twice as long.
+    pub retry: u64,
+    /// Never longer than this.
+    pub retry_most: u64,
+    /// Who is queued asks again after this, in case the agent that queued it is gone.
+    pub reask: u64,
+    /// A reader that the decider granted tells the agent after this, if it still holds.
+    pub enrol: u64,
+    /// An agent asks after this whether a reader that the decider granted is real.
+    pub confirm: u64,
+    /// How long an agent waits for readers that the decider has granted and nobody has told it of, before it has everybody
+    /// asked.
+    pub ghost: u64,
+    /// How long readers may pass a writer that waits.
+    pub starve: u64,
+    /// How long a session lives without a renewal.
+    pub lease: u64,
+}
+
+impl Config {
+    /// The settings for a local network: 2 ms until the first repetition, leases of 2 s.
+    #[must_use]
+    pub const fn new(locks: u64) -> Self {
+        const MS: u64 = 1_000_000;
+        Self {
+            profile: Profile::Wide,
+            locks,
+            writers_first: false,
+            retry: 2 * MS,
+            retry_most: 64 * MS,
+            reask: 250 * MS,
+            enrol: 4 * MS,
+            confirm: 20 * MS,
+            ghost: 50 * MS,
+            starve: MS,
+            lease: 2000 * MS,
+        }
+    }
+
+    /// How long to wait for an answer after the packet was sent `tries` times before.
+    #[must_use]
+    pub(crate) fn backoff(&self, tries: u8) -> u64 {
+        (self.retry << tries.min(16)).min(self.retry_most)
+    }
+
+    /// How long a machine itself trusts its lease: less than the registry does, by more than clocks differ in their pace.
+    #[must_use]
+    pub const fn own_lease(&self) -> u64 {
+        self.lease - self.lease / 8
+    }
+}

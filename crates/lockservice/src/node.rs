@@ -1,0 +1,403 @@
+//! A machine that takes part: its client and its agents, and which packet is for whom.
+//!
+//! [`Node`] is what a transport drives: packets and the time in, packets and events out. It takes the short ways of the
+//! protocol, from a task to an agent on the same machine (workflows 4 to 8 of the paper's figure 5), by plain calls.
+//!
+//! All packets go to the decider's address; the registry answers from there too.
+
+use crate::client::{Ask, Client, Event, NotHeld, Phase};
+use crate::config::{Config, Identity};
+use crate::packet::{AGENT, Kind, Packet, Problem, Waiter};
+use crate::pool::{AgentPool, Local, Output};
+use crate::timers::Timers;
+use lockwork_locking::LockMode;
+use std::collections::VecDeque;
+
+/// Why a lock cannot be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// There are fewer locks.
+    #[error("there is no lock {lock}: the service has {locks}, numbered from 0")]
+    NoSuchLock {
+        /// The one that was asked for.
+        lock: u64,
+        /// How many there are.
+        locks: u64,
+    },
+    /// The service has locks for readers and for writers.
+    #[error("the lock service knows shared and exclusive locks, not intents")]
+    NoSuchMode,
+    /// The lease has run out. A new session is needed.
+    #[error("the session has ended: its lease ran out before it could be renewed")]
+    Ended,
+}
+
+/// What has happened, for people and their graphs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Requests of this machine's tasks.
+    pub acquires: u64,
+    /// Grants to them.
+    pub grants: u64,
+    /// Requests that went to an agent on this machine without a packet.
+    pub local: u64,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets received.
+    pub received: u64,
+    /// Packets for agents that were not here, sent back.
+    pub sent_back: u64,
+    /// Agents taken over because their grant was lost.
+    pub taken_over: u64,
+    /// Sweeps that this machine's agents asked for.
+    pub sweeps: u64,
+}
+
+/// A machine that takes part.
+#[derive(Debug)]
+pub struct Node {
+    config: Config,
+    me: Identity,
+    client: Client,
+    pool: AgentPool,
+    counters: Counters,
+    packets: VecDeque<(Packet, Vec<u8>)>,
+    events: VecDeque<Event>,
+    /// The session is over at this time, unless a renewal is answered before.
+    lease_until: u64,
+    ended: bool,
+    renewals: Timers<()>,
+}
+
+impl Node {
+    /// A machine that has just joined; its lease runs from `now`, the time at which it asked to join.
+    #[must_use]
+    pub fn new(config: Config, me: Identity, now: u64) -> Self {
+        let mut renewals = Timers::new();
+        renewals.set(now, config.lease / 4, ());
+        Self {
+            config,
+            me,
+            client: Client::new(config, me),
+            pool: AgentPool::new(config, me),
+            counters: Counters::default(),
+            packets: VecDeque::new(),
+            events: VecDeque::new(),
+            lease_until: now.saturating_add(config.own_lease()),
+            ended: false,
+            renewals,
+        }
+    }
+
+    /// Who this is.
+    #[must_use]
+    pub const fn identity(&self) -> Identity {
+        self.me
+    }
+
+    /// The settings.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Asks for a lock. The answer comes as an event, often at once.
+    ///
+    /// # Errors
+    /// [`AcquireError`]; nothing has been asked then.
+    pub fn acquire(&mut self, now: u64, lock: u64, mode: LockMode, ask: Ask) -> Result<u64, AcquireError> {
+        if lock >= self.config.locks {
+            return Err(AcquireError::NoSuchLock { lock, locks: self.config.locks });
+        }
+        if mode == LockMode::IntentExclusive {
+            return Err(AcquireError::NoSuchMode);
+        }
+        if self.has_ended(now) {
+            return Err(AcquireError::Ended);
+        }
+        self.counters.acquires += 1;
+        let request = self.client.begin(now, lock, mode, ask);
+        let waiter = Waiter { machine: self.me.machine, session: self.me.session, request, mode };
+        match self.pool.acquire(now, lock, waiter, ask.try_only) {
+            Local::Here => {
+                self.counters.local += 1;
+                self.client.queued_here(request);
+            }
+            Local::Elsewhere => self.client.ask(now, request),
+        }
+        self.settle(now);
+        Ok(request)
+    }
+
+    /// Gives back what a request holds, or no longer waits for it. No event follows.
+    ///
+    /// # Errors
+    /// [`NotHeld`]; nothing is changed then.
+    pub fn release(&mut self, now: u64, request: u64) -> Result<(), NotHeld> {
+        let known = self.client.get(request).filter(|known| known.phase != Phase::Releasing);
+        let lock = known.ok_or(NotHeld(request))?.lock;
+        let here = self.pool.release(now, lock, request);
+        self.client.let_go(now, request, here);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Makes a writer a reader, without letting go.
+    ///
+    /// # Errors
+    /// [`NotHeld`] if the request does not hold exclusively; nothing is changed then.
+    pub fn downgrade(&mut self, now: u64, request: u64) -> Result<(), NotHeld> {
+        let holds = |phase: Phase| phase == Phase::Held;
+        let lock = self.client.get(request).filter(|known| holds(known.phase)).ok_or(NotHeld(request))?.lock;
+        if !self.pool.downgrade(now, lock, request) {
+            return Err(NotHeld(request));
+        }
+        self.client.set_mode(request, LockMode::Shared);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Takes a packet for this machine. What is not for it, or for an earlier session, changes nothing.
+    pub fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
+        if packet.target != self.me.machine || self.has_ended(now) {
+            return;
+        }
+        self.counters.received += 1;
+        match packet.kind {
+            Kind::Acquire | Kind::Enrol | Kind::Release => self.pool.requested(now, packet),
+            Kind::Grant if packet.has(AGENT) => self.receive_agent(now, packet, body),
+            Kind::Grant => self.client.granted(now, packet),
+            Kind::Done | Kind::Refused => self.pool.answered(now, packet),
+            Kind::Ack if packet.part == Kind::Grant as u8 => self.pool.confirmed(packet),
+            Kind::Ack => self.client.acknowledged(now, packet),
+            Kind::Error => self.receive_problem(now, packet),
+            Kind::Renewed if packet.requester_session == self.me.session => self.renewed(packet),
+            Kind::Died => {
+                self.pool.purge(now, packet.requester);
+                let until = now.saturating_add(self.config.lease);
+                let done = self.client.died(now, packet.requester, packet.request, until);
+                self.answer_sweep(packet, done);
+            }
+            Kind::Sweep => {
+                let done = self.client.sweep(now, packet.lock, packet.incarnation, packet.request);
+                self.answer_sweep(packet, done);
+            }
+            Kind::Swept => self.pool.swept(now, packet),
+            _ => {}
+        }
+        self.settle(now);
+    }
+
+    fn receive_agent(&mut self, now: u64, packet: &Packet, body: &[u8]) {
+        if packet.parts == 0 {
+            let awaited =
+                packet.requester_session == self.me.session && self.client.awaits(packet.request, packet.incarnation);
+            self.pool.granted(now, packet, awaited);
+        } else {
+            let client = &self.client;
+            self.pool.arrived(now, packet, body, |request, incarnation| client.awaits(request, incarnation));
+        }
+    }
+
+    fn receive_problem(&mut self, now: u64, packet: &Packet) {
+        let Some(problem) = Problem::of_number(packet.token) else { return };
+        match problem {
+            Problem::NoSuchSession if packet.session == 0 && packet.requester_session == self.me.session => self.end(),
+            Problem::NoSuchMachine => self.pool.undeliverable(now, packet),
+            _ => self.client.failed(packet, problem),
+        }
+    }
+
+    fn answer_sweep(&mut self, packet: &Packet, done: bool) {
+        if done {
+            let mut answer = Packet::new(Kind::Swept, packet.lock);
+            answer.request = packet.request;
+            answer.incarnation = packet.incarnation;
+            answer.requester = packet.requester;
+            answer.requester_session = packet.requester_session;
+            self.send(answer, Vec::new());
+        }
+    }
+
+    fn send(&mut self, mut packet: Packet, body: Vec<u8>) {
+        packet.sender = self.me.machine;
+        packet.session = self.me.session;
+        self.counters.sent += 1;
+        self.packets.push_back((packet, body));
+    }
+
+    /// Passes on what client and pool have to say to each other, until they have nothing more.
+    fn settle(&mut self, now: u64) {
+        loop {
+            while let Some(output) = self.pool.out.pop_front() {
+                match output {
+                    Output::Packet(packet, body) => {
+                        self.counters.sent_back += u64::from(packet.hops > 0);
+                        self.counters.sweeps += u64::from(packet.kind == Kind::Sweep);
+                        self.counters.sent += 1;
+                        self.packets.push_back((packet, body));
+                    }
+                    Output::Granted { lock, request, token } => self.hold_here(now, lock, request, token),
+                    Output::Busy { request } => {
+                        self.client.let_go(now, request, true);
+                        self.client.give_up(Event::Busy { request });
+                    }
+                    Output::AskAgain { request } => self.client.ask_again(now, request),
+                    Output::TakenOver { lock, incarnation } => {
+                        self.counters.taken_over += 1;
+                        self.queue_here(now, lock, incarnation);
+                    }
+                }
+            }
+            while let Some(output) = self.client.out.pop_front() {
+                match output {
+                    crate::client::Output::Packet(packet) => {
+                        self.counters.sent += 1;
+                        self.packets.push_back((packet, Vec::new()));
+                    }
+                    crate::client::Output::Event(event) => {
+                        self.counters.grants += u64::from(matches!(event, Event::Granted { .. }));
+                        self.events.push_back(event);
+                    }
+                }
+            }
+            if self.pool.out.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// The agent here says that a request holds. If nobody waits for that any more, the agent is told so.
+    fn hold_here(&mut self, now: u64, lock: u64, request: u64, token: u64) {
+        match self.client.get(request).map(|known| known.phase) {
+            Some(Phase::Asking | Phase::Queued) => self.client.hold_here(request, token),
+            Some(Phase::Held) => {}
+            Some(Phase::Releasing) | None => {
+                self.pool.release(now, lock, request);
+                self.client.let_go(now, request, true);
+            }
+        }
+    }
+
+    /// The agent was taken over: whoever of this machine waits for the lock waits here, and grants of before are void.
+    fn queue_here(&mut self, now: u64, lock: u64, incarnation: u32) {
+        self.client.void_before(lock, incarnation);
+        for request in self.client.waiting_for(lock) {
+            let mode = self.client.get(request).expect("just listed").mode;
+            let waiter = Waiter { machine: self.me.machine, session: self.me.session, request, mode };
+            self.pool.acquire(now, lock, waiter, false);
+            self.client.queued_here(request);
+        }
+    }
+
+    /// Does what is due: repeats packets, ends requests whose time is over, renews the lease or ends the session.
+    pub fn tick(&mut self, now: u64) {
+        if self.has_ended(now) {
+            return;
+        }
+        while let Some(request) = self.client.expired(now) {
+            let waits = |phase: Phase| matches!(phase, Phase::Asking | Phase::Queued);
+            if self.client.get(request).is_some_and(|known| waits(known.phase)) {
+                self.client.give_up(Event::TimedOut { request });
+                let lock = self.client.get(request).expect("it waits").lock;
+                let here = self.pool.release(now, lock, request);
+                self.client.let_go(now, request, here);
+            }
+        }
+        self.client.tick(now);
+        self.pool.tick(now);
+        if self.renewals.due(now).is_some() {
+            self.renewals.set(now, self.config.lease / 8, ());
+            let mut packet = Packet::new(Kind::Renew, 0);
+            // The answer says when the renewal that it answers was sent: the lease runs from then.
+            packet.request = now;
+            packet.requester = self.me.machine;
+            packet.requester_session = self.me.session;
+            self.send(packet, Vec::new());
+        }
+        self.settle(now);
+    }
+
+    /// When [`Node::tick`] has something to do.
+    #[must_use]
+    pub fn next_tick(&self) -> Option<u64> {
+        if self.ended {
+            return None;
+        }
+        let ticks = [self.client.next_tick(), self.pool.next_tick(), self.renewals.next(), Some(self.lease_until)];
+        ticks.into_iter().flatten().min()
+    }
+
+    fn renewed(&mut self, packet: &Packet) {
+        let until = packet.request.saturating_add(self.config.own_lease());
+        self.lease_until = self.lease_until.max(until);
+    }
+
+    /// Whether the session is over. If the lease has just run out, everything that was held is lost.
+    fn has_ended(&mut self, now: u64) -> bool {
+        if !self.ended && now >= self.lease_until {
+            self.end();
+        }
+        self.ended
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        self.client.lose_all();
+        self.pool = AgentPool::new(self.config, self.me);
+        self.packets.clear();
+        while let Some(output) = self.client.out.pop_front() {
+            if let crate::client::Output::Event(event) = output {
+                self.events.push_back(event);
+            }
+        }
+    }
+
+    /// Whether the session is over, as far as is known.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.ended
+    }
+
+    /// Until when what is held is certainly held, without further renewals.
+    #[must_use]
+    pub const fn lease_until(&self) -> u64 {
+        self.lease_until
+    }
+
+    /// A packet to send to the decider's address, with its body.
+    pub fn poll_packet(&mut self) -> Option<(Packet, Vec<u8>)> {
+        self.packets.pop_front()
+    }
+
+    /// Something that happened to a request.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What has happened.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The client, to look at.
+    #[must_use]
+    pub const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The agents, to look at.
+    #[must_use]
+    pub const fn pool(&self) -> &AgentPool {
+        &self.pool
+    }
+
+    /// Whether nothing is held, asked for or under way: the machine may leave.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.client.requests() == 0 && self.pool.is_empty()
+    }
+}

@@ -1,0 +1,422 @@
+//! What packets do to agents.
+
+use super::{AgentPool, MOST_HOPS, Output};
+use crate::agent::{Agent, Holder, Op, Running};
+use crate::packet::{AGENT, GRANTED, Kind, Packet, TRY, Waiter, waiters_of_body, waiters_to_body};
+use crate::word::{Machine, State};
+use lockwork_locking::LockMode;
+use std::collections::VecDeque;
+
+/// Most agents of which some parts have come and others not. An older one is dropped for a newer, and sent again.
+const MOST_ARRIVING: usize = 64;
+
+/// An agent of which not all parts have come.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    lock: u64,
+    request: u64,
+    head: Option<Packet>,
+    parts: Vec<Option<Vec<Waiter>>>,
+}
+
+impl AgentPool {
+    /// ACQUIRE, ENROL or RELEASE, sent on by the decider to the agent.
+    pub(crate) fn requested(&mut self, now: u64, packet: &Packet) {
+        let Some(agent) = self.agents.get_mut(&packet.lock) else {
+            self.too_early(now, packet);
+            return;
+        };
+        if matches!(agent.op(), Some(Op::Retake { unknown: true })) {
+            // Not known yet whether the agent is here. Waiters can wait for that here; all others ask again.
+            if let (Kind::Acquire, Some(waiter)) = (packet.kind, waiter(packet))
+                && !packet.has(GRANTED)
+                && !packet.has(TRY)
+            {
+                agent.enqueue(waiter);
+            }
+            return;
+        }
+        let profile = self.config.profile;
+        match packet.kind {
+            Kind::Acquire if !packet.has(GRANTED) => {
+                let since = profile.distance(agent.base, packet.incarnation) >= 0;
+                if agent.open && packet.state == State::Led && agent.running.is_none() && since {
+                    // The decider has closed the lock for this writer.
+                    agent.open = false;
+                    agent.hear(packet.incarnation, profile);
+                }
+                if let Some(waiter) = waiter(packet) {
+                    self.admit(now, packet.lock, waiter, packet.has(TRY));
+                }
+            }
+            Kind::Acquire | Kind::Enrol => self.enrol(now, packet),
+            _ => self.released(now, packet),
+        }
+    }
+
+    /// A packet for an agent that is not here.
+    fn too_early(&mut self, now: u64, packet: &Packet) {
+        if packet.hops < MOST_HOPS {
+            let mut back = *packet;
+            back.hops += 1;
+            back.target = Machine::REGISTRY;
+            self.send(back, Vec::new());
+            return;
+        }
+        let mut agent = Agent::new(packet.incarnation, 0, false);
+        let asks = packet.kind == Kind::Acquire && !packet.has(GRANTED);
+        if let (true, Some(waiter)) = (asks && !packet.has(TRY), waiter(packet)) {
+            agent.enqueue(waiter);
+        }
+        self.agents.insert(packet.lock, agent);
+        // Only the word of a lock that was granted exclusively, and is as it was then, says that there is no other holder.
+        let unknown = !(asks && packet.state == State::Exclusive);
+        self.take_over(now, packet.lock, packet.incarnation, unknown);
+    }
+
+    fn take_over(&mut self, now: u64, lock: u64, incarnation: u32, unknown: bool) {
+        let agent = self.agents.get_mut(&lock).expect("the agent is here");
+        agent.base = incarnation;
+        agent.known = incarnation;
+        agent.seen.clear();
+        agent.running = None;
+        self.start(now, lock, Op::Retake { unknown });
+    }
+
+    /// A reader whom the decider has granted; or, while machines are asked, any holder.
+    fn enrol(&mut self, now: u64, packet: &Packet) {
+        let (lock, machine, request) = (packet.lock, packet.requester, packet.request);
+        let (me, profile) = (self.me.machine, self.config.profile);
+        let Some(waiter) = waiter(packet) else { return };
+        let agent = self.agents.get_mut(&lock).expect("the agent is here");
+        let new = packet.has(GRANTED) && agent.see(packet.incarnation, profile);
+        let asked = agent.adopted || agent.op() == Some(Op::Sweep);
+        let told = packet.kind == Kind::Enrol;
+        if let Some(holder) = agent.holder(machine, request) {
+            holder.confirmed |= told;
+        } else if (new || (asked && told)) && agent.mode() != Some(LockMode::Exclusive) {
+            // If an operation is under way, the decider will refuse it: it has granted this reader since.
+            // One who enrols may have released before, and the release may have come first: let it confirm.
+            agent.holders.push(Holder { machine, session: waiter.session, request, confirmed: machine == me });
+            agent.exclusive = waiter.mode == LockMode::Exclusive;
+            if told || machine == me {
+                self.tell(now, lock, machine, request);
+            } else {
+                let watch = super::Watch::Holder(machine, request, 0);
+                self.timers.set(now, self.config.confirm, (lock, watch));
+            }
+        }
+        if told {
+            self.acknowledge(lock, Kind::Enrol, &waiter, 0);
+        }
+        self.advance(now, lock);
+    }
+
+    /// A holder gives back, or a waiter no longer waits.
+    fn released(&mut self, now: u64, packet: &Packet) {
+        let profile = self.config.profile;
+        let agent = self.agents.get_mut(&packet.lock).expect("the agent is here");
+        if packet.has(GRANTED) {
+            agent.see(packet.incarnation, profile);
+        }
+        agent.remove(packet.requester, packet.request);
+        let mode = packet.mode().unwrap_or(LockMode::Shared);
+        let (machine, session, request) = (packet.requester, packet.requester_session, packet.request);
+        self.acknowledge(packet.lock, Kind::Release, &Waiter { machine, session, request, mode }, 0);
+        self.advance(now, packet.lock);
+    }
+
+    /// GRANT with a new agent, from the decider. `awaited`: the request still waits for it, and holds now.
+    pub(crate) fn granted(&mut self, now: u64, packet: &Packet, awaited: bool) {
+        let (lock, me) = (packet.lock, self.me.machine);
+        let Some(waiter) = waiter(packet) else { return };
+        let parked = match self.agents.get(&lock) {
+            Some(agent) if !self.is_newer(agent, packet.incarnation) => return,
+            Some(_) => self.remove(lock),
+            None => VecDeque::new(),
+        };
+        let open = packet.state == State::Shared;
+        let mut agent = Agent::new(packet.incarnation, packet.token, open);
+        agent.queue = parked;
+        self.agents.insert(lock, agent);
+        if awaited {
+            let agent = self.agents.get_mut(&lock).expect("just put there");
+            agent.remove(me, packet.request);
+            self.hold(now, lock, waiter);
+        }
+        self.advance(now, lock);
+    }
+
+    /// Whether a grant of this incarnation ends the time of an agent that is here.
+    fn is_newer(&self, agent: &Agent, incarnation: u32) -> bool {
+        let until = match agent.running.as_deref() {
+            // What is taken over is taken over in the incarnation that it then has.
+            Some(Running { op: Op::Retake { .. }, incarnation, .. }) => *incarnation,
+            _ => agent.known,
+        };
+        agent.is_leaving() && self.config.profile.distance(until, incarnation) > 0
+    }
+
+    /// Takes an agent out that has ended, and gives who came too late to go along.
+    fn remove(&mut self, lock: u64) -> VecDeque<Waiter> {
+        let Some(mut agent) = self.agents.remove(&lock) else { return VecDeque::new() };
+        if let Some(Op::Move { queued, .. }) = agent.op() {
+            agent.queue.drain(..queued.min(agent.queue.len()));
+        }
+        agent.queue
+    }
+
+    /// Takes an agent out, and sends who waited with it to the decider. Those who went along too: who should have received
+    /// them has not said so, and may have taken the lock over without them.
+    fn disperse(&mut self, lock: u64) {
+        let waiters = self.agents.remove(&lock).map(|agent| agent.queue).unwrap_or_default();
+        self.send_away(lock, waiters);
+    }
+
+    fn send_away(&mut self, lock: u64, waiters: VecDeque<Waiter>) {
+        for waiter in waiters {
+            if waiter.machine == self.me.machine {
+                self.out.push_back(Output::AskAgain { request: waiter.request });
+                continue;
+            }
+            let mut packet = Packet::new(Kind::Acquire, lock);
+            packet.flags = waiter.mode as u8;
+            packet.request = waiter.request;
+            packet.requester = waiter.machine;
+            packet.requester_session = waiter.session;
+            self.send(packet, Vec::new());
+        }
+    }
+
+    /// Sends an agent on its way, in as many packets as it needs.
+    pub(super) fn send_agent(&mut self, mut packet: Packet, waiters: &[Waiter]) {
+        let parts = waiters.len().div_ceil(Waiter::A_PACKET).clamp(1, u8::MAX as usize);
+        packet.parts = parts as u8;
+        for part in 0..parts {
+            let from = part * Waiter::A_PACKET;
+            let until = waiters.len().min(from + Waiter::A_PACKET);
+            packet.part = part as u8;
+            if part > 0 {
+                // Only the first part is decided on.
+                packet.kind = Kind::Grant;
+                packet.flags |= AGENT;
+            }
+            self.send(packet, waiters_to_body(&waiters[from..until]));
+        }
+    }
+
+    /// An agent, or a part of one, from another machine or this one. `awaits` says whether a request of this machine would take
+    /// a grant of an incarnation.
+    pub(crate) fn arrived(&mut self, now: u64, packet: &Packet, body: &[u8], awaits: impl Fn(u64, u32) -> bool) {
+        let Ok(waiters) = waiters_of_body(body) else { return };
+        let own = packet.sender == self.me.machine && packet.requester == self.me.machine;
+        let is_ours = |agent: &Agent| {
+            agent.running.as_deref().is_some_and(|r| matches!(r.op, Op::Retake { .. }) && r.number == packet.request)
+        };
+        if own && packet.parts <= 1 && packet.request >> 32 == u64::from(u32::MAX) {
+            if self.agents.get(&packet.lock).is_some_and(is_ours) {
+                self.retaken(now, packet);
+            }
+            return;
+        }
+        if let Some((head, queue)) = self.assemble(packet, waiters) {
+            self.moved_here(now, &head, queue, awaits(head.request, head.incarnation));
+        }
+    }
+
+    fn assemble(&mut self, packet: &Packet, waiters: Vec<Waiter>) -> Option<(Packet, Vec<Waiter>)> {
+        if packet.parts <= 1 {
+            return Some((*packet, waiters));
+        }
+        let (lock, request) = (packet.lock, packet.request);
+        let at = self.parts.iter().position(|a| a.lock == lock && a.request == request).unwrap_or_else(|| {
+            if self.parts.len() == MOST_ARRIVING {
+                self.parts.pop_front();
+            }
+            let parts = vec![None; packet.parts as usize];
+            self.parts.push_back(Arriving { lock, request, head: None, parts });
+            self.parts.len() - 1
+        });
+        let arriving = &mut self.parts[at];
+        let part = arriving.parts.get_mut(packet.part as usize)?;
+        *part = Some(waiters);
+        if packet.part == 0 {
+            arriving.head = Some(*packet);
+        }
+        let head = arriving.head.filter(|_| arriving.parts.iter().all(Option::is_some))?;
+        let arriving = self.parts.remove(at).expect("it is there");
+        Some((head, arriving.parts.into_iter().flatten().flatten().collect()))
+    }
+
+    /// (8): another machine's agent has come with the lock for a request of this machine.
+    fn moved_here(&mut self, now: u64, packet: &Packet, queue: Vec<Waiter>, awaited: bool) {
+        let lock = packet.lock;
+        let Some(waiter) = waiter(packet) else { return };
+        self.confirm_agent(packet);
+        if let Some(agent) = self.agents.get_mut(&lock)
+            && !(agent.is_leaving() && self.is_newer(self.agents.get(&lock).expect("it is here"), packet.incarnation))
+        {
+            // A second copy, or one whose agent was taken over. Who waited with it may still do.
+            let agent = self.agents.get_mut(&lock).expect("it is here");
+            if agent.running.as_deref().is_some_and(|r| matches!(r.op, Op::Retake { unknown: true })) {
+                queue.into_iter().for_each(|waiter| agent.enqueue(waiter));
+            }
+            return;
+        }
+        let parked = self.remove(lock);
+        let mut agent = Agent::new(packet.incarnation, packet.token, false);
+        agent.queue = queue.into();
+        parked.into_iter().for_each(|waiter| agent.enqueue(waiter));
+        self.agents.insert(lock, agent);
+        if awaited {
+            let agent = self.agents.get_mut(&lock).expect("just put there");
+            agent.remove(waiter.machine, waiter.request);
+            self.hold(now, lock, waiter);
+            self.advance(now, lock);
+        } else {
+            // Nobody waits for it here, so nothing says how old this packet is: ask whether it is still true.
+            self.start(now, lock, Op::Retake { unknown: false });
+        }
+    }
+
+    fn confirm_agent(&mut self, grant: &Packet) {
+        let mut packet = *grant;
+        packet.kind = Kind::Ack;
+        packet.flags = (grant.flags & 3) | AGENT;
+        packet.target = grant.sender;
+        packet.part = Kind::Grant as u8;
+        packet.parts = 0;
+        self.send(packet, Vec::new());
+    }
+
+    /// The agent is here, in a new incarnation and with a new token.
+    fn retaken(&mut self, now: u64, packet: &Packet) {
+        let lock = packet.lock;
+        let agent = self.agents.get_mut(&lock).expect("it was found");
+        let unknown = matches!(agent.op(), Some(Op::Retake { unknown: true }));
+        agent.running = None;
+        agent.open = false;
+        agent.token = packet.token;
+        agent.base = packet.incarnation;
+        agent.known = packet.incarnation;
+        agent.seen.clear();
+        self.out.push_back(Output::TakenOver { lock, incarnation: packet.incarnation });
+        if unknown {
+            self.start(now, lock, Op::Sweep);
+        } else {
+            self.advance(now, lock);
+        }
+    }
+
+    /// DONE or REFUSED: the decider's answer to what an agent asked.
+    pub(crate) fn answered(&mut self, now: u64, packet: &Packet) {
+        let (lock, profile, me) = (packet.lock, self.config.profile, self.me.machine);
+        let Some(agent) = self.agents.get_mut(&lock) else { return };
+        let Some(running) = agent.running.as_deref().copied() else { return };
+        let number = match running.op {
+            Op::Move { to, .. } => to.request,
+            _ => running.number,
+        };
+        let gone = packet.state == State::Free || packet.sender != me;
+        let newer = profile.distance(running.incarnation, packet.incarnation);
+        if packet.request != number || (packet.kind == Kind::Refused && newer <= 0) {
+            return;
+        }
+        match (running.op, packet.kind) {
+            (Op::Sweep, _) => {}
+            (_, Kind::Done) if gone => self.disperse(lock),
+            (Op::Free | Op::Move { .. } | Op::Retake { .. }, Kind::Done) => {}
+            (Op::Free, _) => {
+                agent.running = None;
+                agent.hear(packet.incarnation, profile);
+                self.advance(now, lock);
+            }
+            (Op::Move { to, .. }, _) => {
+                agent.running = None;
+                agent.hear(packet.incarnation, profile);
+                agent.queue.push_front(to);
+                self.advance(now, lock);
+            }
+            (Op::Retake { unknown: false }, _) if agent.open => {
+                // The decider has added readers that are not known here yet.
+                agent.running = None;
+                agent.hear(packet.incarnation, profile);
+                self.advance(now, lock);
+            }
+            (Op::Retake { .. }, _) => {
+                let unknown = packet.state != State::Exclusive;
+                self.take_over(now, lock, packet.incarnation, unknown);
+            }
+            (Op::Open, _) => {
+                // Opening makes the incarnation larger, and is known here. A refusal says that it was done, and that the lock
+                // was closed again.
+                agent.running = None;
+                agent.open = packet.state == State::Shared;
+                agent.see(profile.add(running.incarnation, 1), profile);
+                self.advance(now, lock);
+            }
+            (Op::Close, _) => {
+                agent.running = None;
+                agent.open = false;
+                agent.hear(packet.incarnation, profile);
+                self.advance(now, lock);
+            }
+        }
+    }
+
+    /// A machine has taken note: of a grant, or of an agent.
+    pub(crate) fn confirmed(&mut self, packet: &Packet) {
+        let lock = packet.lock;
+        let Some(agent) = self.agents.get_mut(&lock) else { return };
+        if !packet.has(AGENT) {
+            if let Some(holder) = agent.holder(packet.requester, packet.request) {
+                holder.confirmed = true;
+            }
+            return;
+        }
+        // The target stamps the incarnation that the move has made.
+        if let Some(Running { op: Op::Move { to, .. }, incarnation, .. }) = agent.running.as_deref()
+            && to.request == packet.request
+            && to.machine == packet.requester
+            && self.config.profile.add(*incarnation, 1) == packet.incarnation
+        {
+            let late = self.remove(lock);
+            self.send_away(lock, late);
+        }
+    }
+
+    /// All machines have enrolled what they hold.
+    pub(crate) fn swept(&mut self, now: u64, packet: &Packet) {
+        let profile = self.config.profile;
+        let Some(agent) = self.agents.get_mut(&packet.lock) else { return };
+        let Some(running) = agent.running.as_deref().copied() else { return };
+        if running.op == Op::Sweep && running.number == packet.request {
+            agent.running = None;
+            agent.see_all(running.incarnation, profile);
+            self.advance(now, packet.lock);
+        }
+    }
+
+    /// The machine that a packet was for is not there.
+    pub(crate) fn undeliverable(&mut self, now: u64, packet: &Packet) {
+        let (lock, me) = (packet.lock, self.me.machine);
+        let Some(agent) = self.agents.get_mut(&lock) else { return };
+        if let Some(Op::Move { to, .. }) = agent.op()
+            && to.request == packet.request
+            && to.machine == packet.requester
+        {
+            if packet.sender != me || packet.state == State::Free {
+                self.disperse(lock);
+                return;
+            }
+            agent.running = None;
+            self.advance(now, lock);
+        }
+    }
+}
+
+/// Whose request a packet is about.
+fn waiter(packet: &Packet) -> Option<Waiter> {
+    let (machine, session, request) = (packet.requester, packet.requester_session, packet.request);
+    packet.mode().map(|mode| Waiter { machine, session, request, mode })
+}
