@@ -10,6 +10,8 @@
 //! | [`packet`] | packets, byte by byte, with tags |
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
+//! | [`control`] | bodies of control packets |
+//! | [`registry`] | sessions, leases, locks of machines that are gone |
 //! | [`client`] | requests of one machine's tasks |
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
@@ -19,10 +21,12 @@
 mod agent;
 pub mod client;
 pub mod config;
+pub mod control;
 pub mod decider;
 pub mod node;
 pub mod packet;
 pub mod pool;
+pub mod registry;
 pub mod table;
 mod timers;
 pub mod word;
