@@ -18,7 +18,7 @@ use super::checker::Checker;
 use super::histogram::Histogram;
 use super::link::Link;
 use super::machine::ClientMachine;
-use super::{BenchError, Idle, interrupted};
+use super::{BenchError, Idle, interrupted, now};
 
 /// A client machine and how it is connected.
 pub(super) struct Site {
@@ -36,6 +36,8 @@ pub(super) struct Load {
     /// Share of exclusive locks.
     pub(super) writes: f64,
     pub(super) seed: u64,
+    /// A machine asks only when nothing is under way any more: no release of before is measured along.
+    pub(super) one_by_one: bool,
     pub(super) warmup: Duration,
     pub(super) measured: Duration,
 }
@@ -68,14 +70,9 @@ struct Shared {
     busy: Vec<AtomicBool>,
     grants: AtomicU64,
     checker: Checker,
-    origin: Instant,
 }
 
 impl Shared {
-    fn now(&self) -> u64 {
-        self.origin.elapsed().as_nanos() as u64
-    }
-
     fn busy(&self) -> usize {
         self.busy.iter().filter(|busy| busy.load(Ordering::SeqCst)).count()
     }
@@ -97,7 +94,10 @@ struct Worker<'a> {
     random: Random,
     tasks: Vec<Task>,
     waiting: usize,
+    /// Tasks in critical sections.
     inside: Vec<u32>,
+    /// Tasks that are about to ask.
+    outside: Vec<u32>,
     latency: Histogram,
     grants: u64,
 }
@@ -105,14 +105,13 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn run(&mut self, number: usize) -> Result<f64, String> {
         let mut idle = Idle::default();
-        (0..self.load.tasks).try_for_each(|task| self.ask(task, self.shared.now()))?;
         let (mut before, mut start, mut seconds) = (WARM, 0, 0.0);
         loop {
             let phase = self.shared.phase.load(Ordering::Relaxed);
             if phase != before {
                 match phase {
-                    MEASURE => start = self.shared.now(),
-                    _ if before == MEASURE => seconds = (self.shared.now() - start) as f64 / 1e9,
+                    MEASURE => start = now(),
+                    _ if before == MEASURE => seconds = (now() - start) as f64 / 1e9,
                     _ => {}
                 }
                 before = phase;
@@ -142,7 +141,7 @@ impl Worker<'_> {
     /// Takes what has come, lets everybody do a step, and sends. Whether there was anything to do.
     fn round(&mut self, phase: u8) -> Result<bool, String> {
         let Site { machine, link } = &mut self.site;
-        let before = self.shared.now();
+        let before = now();
         let failed = |error: std::io::Error| format!("the socket of a client machine: {error}");
         let mut take = |bytes: &[u8]| {
             // What is no packet of ours is not ours.
@@ -151,7 +150,7 @@ impl Worker<'_> {
             }
         };
         let mut anything = link.receive(&mut take).map_err(failed)? > 0;
-        let now = self.shared.now();
+        let now = now();
         machine.tick(now);
         while let Some(granted) = machine.poll_event()? {
             let number = (granted.request >> 32) as u32;
@@ -172,12 +171,12 @@ impl Worker<'_> {
             let task = self.tasks[number as usize];
             self.shared.checker.leave(task.lock, task.mode);
             self.site.machine.release(now, task.request)?;
-            if phase < END {
-                self.ask(number, now)?;
-            }
         }
-        anything |= !self.inside.is_empty();
-        self.inside.clear();
+        self.outside.append(&mut self.inside);
+        if phase < END && (!self.load.one_by_one || self.site.machine.is_idle()) {
+            (0..self.outside.len()).try_for_each(|at| self.ask(self.outside[at], now))?;
+            self.outside.clear();
+        }
         let Site { machine, link } = &mut self.site;
         while let Some((packet, body)) = machine.poll_packet() {
             anything = true;
@@ -200,7 +199,6 @@ pub(super) fn drive(sites: Vec<Site>, load: &Load) -> Result<Measured, BenchErro
         busy: sites.iter().map(|_| AtomicBool::new(true)).collect(),
         grants: AtomicU64::new(0),
         checker: Checker::new(load.locks),
-        origin: Instant::now(),
     };
     let mut measured = Measured::default();
     let outcome = std::thread::scope(|scope| {
@@ -216,6 +214,7 @@ pub(super) fn drive(sites: Vec<Site>, load: &Load) -> Result<Measured, BenchErro
                     tasks: vec![free; load.tasks as usize],
                     waiting: 0,
                     inside: Vec::new(),
+                    outside: (0..load.tasks).collect(),
                     latency: Histogram::default(),
                     grants: 0,
                 };

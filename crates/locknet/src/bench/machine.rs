@@ -1,10 +1,18 @@
-//! What the load generator asks of a client machine, and the client machine of SrvLock.
+//! What the load generator asks of a client machine, and the two kinds: SrvLock's, and the lock service's.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use lockwork_locking::LockMode;
-use lockwork_lockservice::packet::{Kind, Packet};
+use lockwork_lockservice::client::{Ask, Event};
+use lockwork_lockservice::config::{Config, Identity};
+use lockwork_lockservice::control::Service;
+use lockwork_lockservice::node::Node;
+use lockwork_lockservice::packet::{Kind, Packet, body, parse};
 use lockwork_lockservice::word::Machine;
+
+use super::link::Link;
+use super::{BenchError, interrupted, now};
 
 /// A lock was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +169,85 @@ impl ClientMachine for ServerClient {
 
     fn is_idle(&self) -> bool {
         self.released.is_empty() && self.tasks.iter().all(|task| task.asked.is_none())
+    }
+}
+
+/// A machine of the lock service.
+pub(super) struct NodeClient(Node);
+
+impl NodeClient {
+    /// Takes part in the service at the other end of `link`.
+    ///
+    /// # Errors
+    /// [`BenchError::Check`] if nobody answers for some seconds.
+    pub(super) fn join(link: &mut dyn Link) -> Result<Self, BenchError> {
+        let failed = |error| BenchError::Check(format!("the socket of a client machine: {error}"));
+        let start = Instant::now();
+        let mut packet = Packet::new(Kind::Join, 0);
+        // Its address tells it from other machines.
+        packet.request = 1;
+        while start.elapsed() < Duration::from_secs(5) && !interrupted() {
+            let asked = now();
+            link.send(&packet.header(0, None)).map_err(failed)?;
+            link.flush().map_err(failed)?;
+            let again = Instant::now() + Duration::from_millis(50);
+            let mut node = None;
+            while node.is_none() && Instant::now() < again {
+                let mut take = |bytes: &[u8]| {
+                    let Ok((welcome, _)) = parse(bytes, None) else { return };
+                    let service = body(bytes, None).and_then(Service::of_body);
+                    if let (Kind::Welcome, Ok(service)) = (welcome.kind, service) {
+                        let me = Identity { machine: welcome.requester, session: welcome.requester_session };
+                        let mut config = Config::new(service.locks);
+                        config.profile = service.profile;
+                        config.writers_first = service.writers_first;
+                        config.lease = u64::from(service.lease_ms) * 1_000_000;
+                        node = Some(Node::new(config, me, asked));
+                    }
+                };
+                link.receive(&mut take).map_err(failed)?;
+            }
+            if let Some(node) = node {
+                return Ok(Self(node));
+            }
+        }
+        Err(BenchError::Check("the daemon has not answered a machine that wants to join".into()))
+    }
+}
+
+impl ClientMachine for NodeClient {
+    fn acquire(&mut self, now: u64, lock: u64, mode: LockMode, task: u32) -> Result<u64, String> {
+        self.0.acquire(now, lock, mode, Ask { task, ..Ask::default() }).map_err(|error| error.to_string())
+    }
+
+    fn release(&mut self, now: u64, request: u64) -> Result<(), String> {
+        self.0.release(now, request).map_err(|error| error.to_string())
+    }
+
+    fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
+        self.0.receive(now, packet, body);
+    }
+
+    fn tick(&mut self, now: u64) {
+        if self.0.next_tick().is_some_and(|due| due <= now) {
+            self.0.tick(now);
+        }
+    }
+
+    fn poll_packet(&mut self) -> Option<(Packet, Vec<u8>)> {
+        self.0.poll_packet()
+    }
+
+    fn poll_event(&mut self) -> Result<Option<Granted>, String> {
+        match self.0.poll_event() {
+            None => Ok(None),
+            Some(Event::Granted { request, token, .. }) => Ok(Some(Granted { request, token })),
+            Some(other) => Err(format!("instead of a grant: {other:?}")),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.is_idle()
     }
 }
 

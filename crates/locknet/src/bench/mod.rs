@@ -111,7 +111,7 @@ impl Bench {
     /// # Errors
     /// [`BenchError`].
     pub fn round(&self, system: System) -> Result<Measured, BenchError> {
-        self.drive(system, self.settings.machines, self.settings.clients)
+        self.drive(system, self.settings.machines, self.settings.clients, false)
     }
 
     /// One client of one machine: the latency of a lock that nobody else wants.
@@ -119,10 +119,10 @@ impl Bench {
     /// # Errors
     /// [`BenchError`].
     pub fn alone(&self, system: System) -> Result<Measured, BenchError> {
-        self.drive(system, 1, 1)
+        self.drive(system, 1, 1, true)
     }
 
-    fn drive(&self, system: System, machines: u16, tasks: u32) -> Result<Measured, BenchError> {
+    fn drive(&self, system: System, machines: u16, tasks: u32, one_by_one: bool) -> Result<Measured, BenchError> {
         let settings = &self.settings;
         let load = load::Load {
             chooser: self.chooser.clone(),
@@ -130,6 +130,7 @@ impl Bench {
             tasks,
             writes: settings.writes,
             seed: settings.seed,
+            one_by_one,
             warmup: settings.measured / 5,
             measured: settings.measured,
         };
@@ -144,6 +145,14 @@ impl Bench {
 
 /// Set by signals.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Nanoseconds on the clock of all machines of a benchmark.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is ours; this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
 
 fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)

@@ -12,9 +12,9 @@
 //! needs no protocol among clients, and every packet passes through its thread.
 
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockwork_locking::LockMode;
 use lockwork_lockservice::decider::TOKEN_STEP;
@@ -22,7 +22,7 @@ use lockwork_lockservice::packet::{Kind, Packet, parse};
 use lockwork_lockservice::word::{Machine, State, Word};
 use lockwork_memory::prefetch;
 
-use super::link::UdpBatch;
+use crate::udp::Endpoint;
 
 /// One who holds a lock, or waits for it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -170,7 +170,7 @@ impl Locks {
 /// Where machines are, and what they have released.
 #[derive(Debug)]
 struct Peer {
-    address: Option<SocketAddrV4>,
+    address: Option<SocketAddr>,
     /// Of each task, the counter of its newest released request.
     released: Vec<u32>,
 }
@@ -186,76 +186,68 @@ pub(super) struct ServerConfig {
     pub(super) tasks: u32,
 }
 
-/// What other threads may know of a server.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    stop: AtomicBool,
-    /// Datagrams that were no packets, or none that a lock server knows.
-    dropped: AtomicU64,
-}
-
 /// The lock server.
 pub(super) struct Server {
     locks: Locks,
     peers: Vec<Peer>,
-    link: UdpBatch,
-    shared: Arc<Shared>,
+    endpoint: Endpoint,
+    /// Datagrams that were no packets, or none that a lock server knows.
+    dropped: u64,
 }
 
 impl Server {
-    /// A server with free locks, that answers on `link`.
-    #[must_use]
-    pub(super) fn new(config: ServerConfig, link: UdpBatch) -> Self {
+    /// A server with free locks.
+    pub(super) fn new(config: ServerConfig, endpoint: Endpoint) -> Self {
         let peer = || Peer { address: None, released: vec![0; config.tasks as usize] };
         let peers = (0..=config.machines).map(|_| peer()).collect();
-        Self { locks: Locks::new(config.locks), peers, link, shared: Arc::default() }
+        Self { locks: Locks::new(config.locks), peers, endpoint, dropped: 0 }
     }
 
-    /// For [`Shared::stop`].
-    #[must_use]
-    pub(super) fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.shared)
-    }
-
-    /// Serves until it is told to stop, and returns how many locks are not free then.
+    /// Serves until it is told to stop.
     ///
     /// # Errors
     /// The system's, from the socket.
-    pub(super) fn run(mut self) -> std::io::Result<u64> {
+    pub(super) fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let mut idle = super::Idle::default();
-        while !self.shared.stop.load(Ordering::Relaxed) {
-            let count = self.link.poll()?;
+        while !stop.load(Ordering::Relaxed) {
+            let count = self.endpoint.receive()?;
             for at in 0..count {
                 // Bytes 8 to 15 are the lock; what is no packet is told apart later.
-                if let Some(bytes) = self.link.datagram(at).0.get(8..16) {
+                if let Some(bytes) = self.endpoint.datagram(at).and_then(|(bytes, _)| bytes.get(8..16)) {
                     let lock = u64::from_le_bytes(bytes.try_into().expect("eight bytes")) as usize;
                     prefetch(self.locks.locks.as_ptr().wrapping_add(lock).cast());
                 }
             }
             for at in 0..count {
-                let (bytes, from) = self.link.datagram(at);
-                match parse(bytes, None) {
-                    Ok((packet, _)) => self.serve(&packet, from)?,
-                    Err(_) => self.drop_one(),
+                let datagram = self.endpoint.datagram(at);
+                match datagram.and_then(|(bytes, from)| Some((parse(bytes, None).ok()?.0, from))) {
+                    Some((packet, from)) => self.serve(&packet, from),
+                    None => self.dropped += 1,
                 }
             }
-            self.link.flush()?;
+            self.endpoint.flush();
             idle.round(count > 0);
         }
-        Ok(self.locks.locks.iter().filter(|lock| lock.length > 0).count() as u64)
+        Ok(())
     }
 
-    fn drop_one(&self) {
-        self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+    /// How many locks are not free.
+    pub(super) fn held(&self) -> u64 {
+        self.locks.locks.iter().filter(|lock| lock.length > 0).count() as u64
     }
 
-    fn serve(&mut self, packet: &Packet, from: SocketAddrV4) -> std::io::Result<()> {
+    /// How many datagrams it could not read.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn serve(&mut self, packet: &Packet, from: SocketAddr) {
         let (task, counter) = ((packet.request >> 32) as usize, packet.request as u32);
         let peer = self.peers.get_mut(packet.requester.0 as usize);
         let known = peer.filter(|peer| task < peer.released.len() && packet.lock < self.locks.locks.len() as u64);
         let Some(peer) = known else {
-            self.drop_one();
-            return Ok(());
+            self.dropped += 1;
+            return;
         };
         let (lock, machine) = (packet.lock as usize, packet.requester.0);
         match (packet.kind, packet.mode()) {
@@ -265,42 +257,24 @@ impl Server {
                 peer.address = Some(from);
                 let exclusive = mode == LockMode::Exclusive;
                 if let Some(token) = self.locks.acquire(lock, machine, packet.request, exclusive) {
-                    self.link.send_to(&answer(packet, Kind::Grant, token), Some(from))?;
+                    self.endpoint.push(from, [&answer(packet, Kind::Grant, token), &[]]);
                 }
             }
             (Kind::Release, _) => {
                 peer.released[task] = peer.released[task].max(counter);
-                self.link.send_to(&answer(packet, Kind::Ack, 0), Some(from))?;
-                let (peers, link) = (&self.peers, &mut self.link);
-                let mut sent = Ok(());
+                self.endpoint.push(from, [&answer(packet, Kind::Ack, 0), &[]]);
+                let (peers, endpoint) = (&self.peers, &mut self.endpoint);
                 self.locks.release(lock, machine, packet.request, |entry, token| {
                     let mut grant = *packet;
                     grant.request = entry.request;
                     grant.requester = Machine(entry.machine);
                     grant.flags = if entry.exclusive { 3 } else { 1 };
-                    let to = peers[entry.machine as usize].address;
-                    if let Err(error) = link.send_to(&answer(&grant, Kind::Grant, token), to) {
-                        sent = Err(error);
-                    }
+                    let to = peers[entry.machine as usize].address.expect("who waits has asked");
+                    endpoint.push(to, [&answer(&grant, Kind::Grant, token), &[]]);
                 });
-                sent?;
             }
-            _ => self.drop_one(),
+            _ => self.dropped += 1,
         }
-        Ok(())
-    }
-}
-
-impl Shared {
-    /// Lets the server end.
-    pub(super) fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// How many datagrams it could not read.
-    #[must_use]
-    pub(super) fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
     }
 }
 

@@ -1,49 +1,91 @@
 //! The systems that are compared: how each is started in a network, and ended.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use lockwork_lockservice::decider::Store;
+use lockwork_lockservice::word::State;
+
 use super::BenchError;
-use super::link::UdpBatch;
+use super::link::{Link, Udp};
 use super::load::Site;
-use super::machine::ServerClient;
-use super::srvlock::{Server, ServerConfig, Shared};
-use crate::namespace::Network;
+use super::machine::{NodeClient, ServerClient};
+use super::srvlock::{Server, ServerConfig};
+use crate::lockd::{Lockd, Options};
+use crate::namespace::{Machine, Network};
+use crate::plane::{DataPlane, InProcess};
+use crate::udp::Endpoint;
 
 /// Where deciders and servers listen, and clients too.
 const PORT: u16 = 7600;
+/// Whoever cannot renew for so long has really stopped: the processors are shared.
+const LEASE_MS: u32 = 10_000;
 
 /// A lock service, or the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
+    /// The decider as a process.
+    Udp,
     /// A lock server in user space.
     SrvLock,
 }
 
 impl System {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::SrvLock];
+    pub const ALL: &[Self] = &[Self::Udp, Self::SrvLock];
 
     /// Its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Udp => "lockwork-udp",
             Self::SrvLock => "srvlock",
         }
     }
 }
 
-/// What decides, while it runs. Dropped, it ends.
-pub(super) trait Decider {
-    /// Ends it, and tells how many locks are not free.
-    fn finish(self: Box<Self>) -> Result<u64, BenchError>;
-}
-
 /// A system, and client machines that wait for work.
 pub(super) struct Running {
-    pub(super) decider: Box<dyn Decider>,
+    pub(super) decider: Decider,
     pub(super) sites: Vec<Site>,
+}
+
+/// A thread that decides. Dropped, it ends.
+pub(super) struct Decider {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<u64, BenchError>>>,
+}
+
+impl Decider {
+    /// `work` runs until the flag is set, and returns how many locks are not free then.
+    fn start(
+        name: &str,
+        work: impl FnOnce(&AtomicBool) -> Result<u64, BenchError> + Send + 'static,
+    ) -> Result<Self, BenchError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&flag));
+        Ok(Self { stop, thread: Some(thread.map_err(failed("a thread"))?) })
+    }
+
+    /// Ends it, and tells how many locks are not free.
+    pub(super) fn finish(mut self) -> Result<u64, BenchError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<u64, BenchError> {
+        self.stop.store(true, Ordering::Relaxed);
+        let Some(thread) = self.thread.take() else { return Ok(0) };
+        thread.join().unwrap_or_else(|_| Err(BenchError::Check("whatever decides has panicked".into())))
+    }
+}
+
+impl Drop for Decider {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
 }
 
 fn failed(what: &str) -> impl Fn(std::io::Error) -> BenchError {
@@ -51,14 +93,16 @@ fn failed(what: &str) -> impl Fn(std::io::Error) -> BenchError {
     move |error| BenchError::Absent(format!("{what}: {error}"))
 }
 
-/// The sockets of client machines, connected to the decider.
-fn links(network: &Network, machines: u16) -> Result<Vec<UdpBatch>, BenchError> {
-    let decider = SocketAddrV4::new(Network::DECIDER, PORT);
-    let connect = |machine: &crate::namespace::Machine| {
-        let own = SocketAddrV4::new(machine.near.address, PORT);
-        machine.namespace.within(|| UdpBatch::connect(own, decider))?.map_err(failed("a client's socket"))
-    };
-    network.machines.iter().take(machines.into()).map(connect).collect()
+/// Where a decider or server listens.
+fn decider_address() -> SocketAddr {
+    SocketAddr::from((Network::DECIDER, PORT))
+}
+
+/// The socket of a client machine, connected to the decider.
+fn link(machine: &Machine) -> Result<Box<dyn Link>, BenchError> {
+    let own = SocketAddr::from((machine.near.address, PORT));
+    let udp = machine.namespace.within(|| Udp::connect(own, decider_address()))?;
+    Ok(Box::new(udp.map_err(failed("a client's socket"))?))
 }
 
 /// Starts a system for machines 1 to `machines` with tasks 0 to `tasks` - 1 each.
@@ -69,51 +113,50 @@ pub(super) fn start(
     machines: u16,
     tasks: u32,
 ) -> Result<Running, BenchError> {
+    let all = &network.machines[..machines.into()];
     match system {
-        System::SrvLock => srvlock(network, ServerConfig { locks, machines, tasks }),
-    }
-}
-
-struct ServerThread {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<std::io::Result<u64>>>,
-}
-
-fn srvlock(network: &Network, config: ServerConfig) -> Result<Running, BenchError> {
-    let address = SocketAddrV4::new(Network::DECIDER, PORT);
-    let link = network.switch.within(|| UdpBatch::bind(address))?.map_err(failed("the lock server's socket"))?;
-    let server = Server::new(config, link);
-    let shared = server.shared();
-    let thread = std::thread::Builder::new().name("srvlock".into()).spawn(move || server.run());
-    let decider = Box::new(ServerThread { shared, thread: Some(thread.map_err(failed("a thread"))?) });
-    let site =
-        |(link, number)| Site { machine: Box::new(ServerClient::new(number, config.tasks)), link: Box::new(link) };
-    Ok(Running { decider, sites: links(network, config.machines)?.into_iter().zip(1..).map(site).collect() })
-}
-
-impl ServerThread {
-    fn end(&mut self) -> Result<u64, BenchError> {
-        self.shared.stop();
-        let Some(thread) = self.thread.take() else { return Ok(0) };
-        let ended = thread.join().map_err(|_| BenchError::Check("the lock server panicked".into()))?;
-        ended.map_err(failed("the lock server's socket"))
-    }
-}
-
-impl Decider for ServerThread {
-    fn finish(mut self: Box<Self>) -> Result<u64, BenchError> {
-        let held = self.end()?;
-        match self.shared.dropped() {
-            0 => Ok(held),
-            count => Err(BenchError::Check(format!("the lock server could not read {count} packets"))),
+        System::SrvLock => srvlock(network, all, ServerConfig { locks, machines, tasks }),
+        System::Udp => {
+            let plane = InProcess::new(locks as usize).map_err(|error| BenchError::Usage(error.to_string()))?;
+            lockwork(network, all, plane)
         }
     }
 }
 
-impl Drop for ServerThread {
-    fn drop(&mut self) {
-        let _ = self.end();
-    }
+fn srvlock(network: &Network, machines: &[Machine], config: ServerConfig) -> Result<Running, BenchError> {
+    let endpoint = network.switch.within(|| Endpoint::bind(decider_address()))?;
+    let mut server = Server::new(config, endpoint.map_err(failed("the lock server's socket"))?);
+    let decider = Decider::start("srvlock", move |stop| {
+        server.run(stop).map_err(failed("the lock server's socket"))?;
+        match server.dropped() {
+            0 => Ok(server.held()),
+            count => Err(BenchError::Check(format!("the lock server could not read {count} packets"))),
+        }
+    })?;
+    let site = |(number, machine)| {
+        Ok(Site { machine: Box::new(ServerClient::new(number, config.tasks)), link: link(machine)? })
+    };
+    Ok(Running { decider, sites: (1..).zip(machines).map(site).collect::<Result<_, BenchError>>()? })
+}
+
+fn lockwork<P>(network: &Network, machines: &[Machine], plane: P) -> Result<Running, BenchError>
+where
+    P: DataPlane + Send + 'static,
+{
+    let options = Options { lease_ms: LEASE_MS, ..Options::new(decider_address()) };
+    let daemon = network.switch.within(|| Lockd::bind(&options, plane))?;
+    let mut daemon = daemon.map_err(|error| BenchError::Absent(error.to_string()))?;
+    let decider = Decider::start("lockd", move |stop| {
+        daemon.run(stop).map_err(failed("the daemon's socket"))?;
+        let store = daemon.plane().store();
+        Ok((0..store.locks()).filter(|lock| store.load(*lock).state != State::Free).count() as u64)
+    })?;
+    let site = |machine| {
+        let mut link = link(machine)?;
+        let machine = Box::new(NodeClient::join(&mut *link)?);
+        Ok(Site { machine, link })
+    };
+    Ok(Running { decider, sites: machines.iter().map(site).collect::<Result<_, BenchError>>()? })
 }
 
 #[cfg(test)]
