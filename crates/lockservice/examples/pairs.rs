@@ -51,7 +51,8 @@ fn exchange(store: &Wide<Vec<lockwork_lockservice::decider::WideLock>>, node: &m
     while let Some((packet, payload)) = node.poll_packet() {
         let bytes = datagram(&packet, &payload, key);
         let (packet, _) = parse(&bytes, key).expect("what was just written");
-        for (_, answer) in decide(store, &One, Settings { writers_first: false }, &packet).packets.into_iter().flatten() {
+        for (_, answer) in decide(store, &One, Settings { writers_first: false }, &packet).packets.into_iter().flatten()
+        {
             let bytes = datagram(&answer, &[], key);
             let (answer, _) = parse(&bytes, key).expect("what was just written");
             node.receive(now, &answer, body(&bytes, key).expect("what was just written"));
