@@ -10,10 +10,12 @@
 //! | [`packet`] | packets, byte by byte, with tags |
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
+//! | [`export`] | the same for other languages |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
 pub mod decider;
+pub mod export;
 pub mod packet;
 pub mod table;
 pub mod word;
