@@ -15,6 +15,7 @@
 //! | [`client`] | requests of one machine's tasks |
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
+//! | [`export`] | the same for other languages |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
@@ -24,6 +25,7 @@ pub mod config;
 pub mod control;
 pub mod decider;
 pub mod node;
+pub mod export;
 pub mod packet;
 pub mod pool;
 pub mod registry;
