@@ -10,22 +10,28 @@
 //! | [`packet`] | packets, byte by byte, with tags |
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
+//! | [`control`] | bodies of control packets |
+//! | [`registry`] | sessions, leases, locks of machines that are gone |
 //! | [`client`] | requests of one machine's tasks |
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
 //! | [`lean`] | 18 bits a lock, and how many a switch holds |
 //! | [`vectors`] | what a decider answers, in files that every decider plays |
+//! | [`export`] | the same for other languages |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
 mod agent;
 pub mod client;
 pub mod config;
+pub mod control;
 pub mod decider;
+pub mod export;
 pub mod lean;
 pub mod node;
 pub mod packet;
 pub mod pool;
+pub mod registry;
 pub mod table;
 mod timers;
 pub mod vectors;

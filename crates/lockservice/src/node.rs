@@ -159,6 +159,17 @@ impl Node {
         Ok(())
     }
 
+    /// For the registry: takes over the agent of a lock whose machine died; see [`AgentPool::adopt`].
+    pub fn adopt(&mut self, lock: u64, incarnation: u32, token: u64) {
+        self.pool.adopt(lock, incarnation, token);
+    }
+
+    /// For the registry: all machines have said what they hold of an adopted lock.
+    pub fn release_adopted(&mut self, now: u64, lock: u64) {
+        self.pool.release_adopted(now, lock);
+        self.settle(now);
+    }
+
     /// Takes a packet for this machine. What is not for it, or for an earlier session, changes nothing.
     pub fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
         if packet.target != self.me.machine || self.has_ended(now) {

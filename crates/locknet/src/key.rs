@@ -1,0 +1,102 @@
+//! The cluster's key in a file.
+//!
+//! 32 hexadecimal digits, with or without white space around them, or exactly 16 bytes. Everybody who can read it can take and
+//! release every lock, so a file that others may read is used with a warning.
+
+use lockwork_lockservice::packet::Key;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// A key file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// It cannot be read.
+    #[error("key file {path}: {error}; make one with: head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// It holds something else.
+    #[error("key file {path}: {found}; it must hold 32 hexadecimal digits, or exactly 16 bytes")]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// What it holds instead.
+        found: String,
+    },
+}
+
+/// A key as read from a file.
+#[derive(Debug)]
+pub struct KeyFile {
+    /// The key.
+    pub key: Key,
+    /// What its owner should know about the file.
+    pub warning: Option<String>,
+}
+
+/// Reads a key file.
+///
+/// # Errors
+/// [`KeyError`] if it cannot be read or holds no key.
+pub fn read(path: &Path) -> Result<KeyFile, KeyError> {
+    let unreadable = |error| KeyError::Read { path: path.to_path_buf(), error };
+    let bytes = std::fs::read(path).map_err(unreadable)?;
+    let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode();
+    let key = parse(&bytes).map_err(|found| KeyError::Form { path: path.to_path_buf(), found })?;
+    let open = mode & 0o077 != 0;
+    let warning = open.then(|| {
+        let path = path.display();
+        format!("key file {path} can be read or written by others (mode {:03o}): chmod 600 {path}", mode & 0o777)
+    });
+    Ok(KeyFile { key, warning })
+}
+
+fn parse(bytes: &[u8]) -> Result<Key, String> {
+    if let Ok(key) = <[u8; 16]>::try_from(bytes) {
+        return Ok(Key(key));
+    }
+    let text = bytes.trim_ascii();
+    if let Some(at) = text.iter().position(|byte| !byte.is_ascii_hexdigit()) {
+        let byte = text[at].escape_ascii();
+        return Err(format!("byte {} of {} is '{byte}', no hexadecimal digit", at + 1, text.len()));
+    }
+    if text.len() != 32 {
+        return Err(format!("it has {} hexadecimal digits", text.len()));
+    }
+    let digit = |byte: u8| (byte as char).to_digit(16).unwrap_or_default() as u8;
+    Ok(Key(std::array::from_fn(|at| digit(text[2 * at]) << 4 | digit(text[2 * at + 1]))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_and_bytes_are_keys_and_the_rest_is_refused_by_name() {
+        let key = Key(std::array::from_fn(|at| at as u8 * 17));
+        assert_eq!(parse(b"00112233445566778899aabbccddeeff\n").unwrap(), key);
+        assert_eq!(parse(b" 00112233445566778899AABBCCDDEEFF").unwrap(), key);
+        assert_eq!(parse(&key.0).unwrap(), key);
+        assert_eq!(parse(b"0011").unwrap_err(), "it has 4 hexadecimal digits");
+        assert_eq!(parse(b"").unwrap_err(), "it has 0 hexadecimal digits");
+        let message = parse(b"00112233445566778899aabbccddeefg").unwrap_err();
+        assert_eq!(message, "byte 32 of 32 is 'g', no hexadecimal digit");
+    }
+
+    #[test]
+    fn a_file_that_others_read_is_used_with_a_warning() {
+        let path = std::env::temp_dir().join(format!("lockwork-key-{}", std::process::id()));
+        std::fs::write(&path, "00112233445566778899aabbccddeeff\n").unwrap();
+        for (mode, warns) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read(&path).unwrap().warning.is_some(), warns, "{mode:o}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        let message = read(&path).unwrap_err().to_string();
+        assert!(message.contains("lockwork-key-") && message.contains("urandom"), "{message}");
+    }
+}

@@ -1,0 +1,367 @@
+//! The daemon: a data plane and the registry on one UDP socket.
+//!
+//! One thread takes a batch of packets, decides, and sends the answers as a batch; between batches it does what is due in the
+//! registry. While packets come it looks for more without sleeping, for a few microseconds at least: to be woken up costs more
+//! than a decision, and more than a round trip on one host.
+//!
+//! *Invariant*: a packet is checked (length, version, tag, fields) before anything else is read of it, and answers only go to
+//! machines that have joined, or back to where the packet came from.
+//!
+//! *Trade-off*: one thread. A decision takes some tens of nanoseconds and the system calls of its packet some microseconds, so
+//! what limits this daemon is the socket; the data planes in the kernel are for those who need more.
+
+mod counters;
+mod heirs;
+mod metrics;
+#[cfg(test)]
+mod tests;
+
+use crate::plane::DataPlane;
+use crate::udp::{BATCH, Endpoint};
+use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_REGISTRY, Slow};
+use heirs::Heirs;
+use lockwork_locking::LockMode;
+use lockwork_lockservice::control::Service;
+use lockwork_lockservice::decider::{Outputs, Settings, Store, To, decide};
+use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, body, datagram, parse};
+use lockwork_lockservice::registry::{Change, Config, Registry, Tally};
+use lockwork_lockservice::word::Machine;
+use metrics::Responder;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Words that are looked at between two batches while a dead machine's locks are searched: about 50 us.
+const SCAN_LOCKS: u64 = 1 << 15;
+/// The longest sleep: how soon a daemon notices that it has to stop.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+/// How often gauges are refreshed.
+const REFRESH_NS: u64 = 200_000_000;
+
+/// Settings of a daemon.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it listens.
+    pub udp: SocketAddr,
+    /// Where it answers `GET /metrics`, if at all.
+    pub metrics: Option<SocketAddr>,
+    /// For how long a session lives after its last renewal.
+    pub lease_ms: u32,
+    /// Readers do not pass a writer that waits.
+    pub writers_first: bool,
+    /// The cluster's key.
+    pub key: Option<Key>,
+    /// For how long it looks for packets without sleeping after the last one.
+    pub spin: Duration,
+}
+
+impl Options {
+    /// Leases of two seconds, read-preferring, no key; it looks for packets for 50 us where there is a core to spare.
+    #[must_use]
+    pub fn new(udp: SocketAddr) -> Self {
+        let spare = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+        let spin = if spare { Duration::from_micros(50) } else { Duration::ZERO };
+        Self { udp, metrics: None, lease_ms: 2000, writers_first: false, key: None, spin }
+    }
+}
+
+/// A daemon does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An address cannot be bound.
+    #[error("cannot bind {what} {address}: {error}")]
+    Bind {
+        /// Which one.
+        what: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A lease of no time, or of more than an hour.
+    #[error("a lease of {0} ms is of no use: give 10 ms to 1 hour")]
+    Lease(u32),
+}
+
+/// A daemon, bound and ready to run.
+#[derive(Debug)]
+pub struct Lockd<P> {
+    plane: P,
+    endpoint: Endpoint,
+    registry: Registry<SocketAddr>,
+    settings: Settings,
+    key: Option<Key>,
+    spin: Duration,
+    counters: Arc<Counters>,
+    responder: Option<Responder>,
+    heirs: Heirs,
+    start: Instant,
+    now: u64,
+    refreshed: u64,
+}
+
+impl<P: DataPlane> Lockd<P> {
+    /// Binds the addresses.
+    ///
+    /// # Errors
+    /// [`StartError`] if an address is taken, not of this machine or not permitted, or the lease makes no sense.
+    pub fn bind(options: &Options, plane: P) -> Result<Self, StartError> {
+        if !(10..=3_600_000).contains(&options.lease_ms) {
+            return Err(StartError::Lease(options.lease_ms));
+        }
+        let failed = |what, address| move |error| StartError::Bind { what, address, error };
+        let endpoint = Endpoint::bind(options.udp).map_err(failed("UDP address", options.udp))?;
+        let counters = Arc::new(Counters::default());
+        let responder = match options.metrics {
+            Some(address) => {
+                let started = Responder::start(address, Arc::clone(&counters));
+                Some(started.map_err(failed("TCP address for metrics", address))?)
+            }
+            None => None,
+        };
+        let store = plane.store();
+        let service = Service {
+            locks: store.locks(),
+            lease_ms: options.lease_ms,
+            profile: store.profile(),
+            writers_first: options.writers_first,
+        };
+        counters.locks.set(service.locks);
+        // Any number will do that the daemon before did not use.
+        let first_session = RandomState::new().build_hasher().finish() as u32;
+        Ok(Self {
+            heirs: Heirs::new(service),
+            endpoint,
+            registry: Registry::new(Config::new(options.lease_ms, first_session), service),
+            settings: Settings { writers_first: options.writers_first },
+            key: options.key,
+            spin: options.spin,
+            counters,
+            responder,
+            start: Instant::now(),
+            now: 0,
+            refreshed: 0,
+            plane,
+        })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.endpoint.socket().local_addr()
+    }
+
+    /// Where it answers `GET /metrics`.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.responder.as_ref().map(|responder| responder.address)
+    }
+
+    /// What decides.
+    #[must_use]
+    pub fn plane(&self) -> &P {
+        &self.plane
+    }
+
+    /// Serves until `stop` is set; then answers what has arrived, and tells all machines that their sessions have ended, so
+    /// that they know at once that their guards are void.
+    ///
+    /// # Errors
+    /// What the system says if the socket breaks.
+    pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        let mut last_packet = Instant::now();
+        let mut due = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let count = self.endpoint.receive()?;
+            let now = Instant::now();
+            self.now = (now - self.start).as_nanos() as u64;
+            for at in 0..count {
+                self.datagram(at);
+            }
+            if count > 0 {
+                last_packet = now;
+                self.after();
+                self.endpoint.flush();
+            }
+            if self.now >= due {
+                due = self.tick();
+                continue;
+            }
+            if count < BATCH && now - last_packet >= self.spin {
+                let sleep = Duration::from_nanos(due.saturating_sub(self.now)).min(LONGEST_SLEEP);
+                self.endpoint.wait(sleep);
+            } else {
+                std::hint::spin_loop();
+            }
+            if count > 0 {
+                due = due.min(self.next_tick());
+            }
+        }
+        self.drain()
+    }
+
+    fn drain(&mut self) -> io::Result<()> {
+        for _ in 0..1000 {
+            let count = self.endpoint.receive()?;
+            if count == 0 {
+                break;
+            }
+            (0..count).for_each(|at| self.datagram(at));
+            self.after();
+        }
+        let mut over = Packet::new(Kind::Error, 0);
+        over.token = Problem::NoSuchSession as u64;
+        for (machine, session, address) in self.registry.machines() {
+            let packet = Packet { target: machine, requester: machine, requester_session: session, ..over };
+            self.endpoint.push(address, [&packet.header(0, self.key.as_ref()), &[]]);
+        }
+        self.endpoint.flush();
+        Ok(())
+    }
+
+    /// Does what is due, and tells when to come again.
+    fn tick(&mut self) -> u64 {
+        let more = self.registry.tick(self.now, self.plane.store(), SCAN_LOCKS);
+        self.heirs.tick(self.now);
+        self.after();
+        self.endpoint.flush();
+        if self.now >= self.refreshed + REFRESH_NS {
+            self.refreshed = self.now;
+            self.refresh();
+        }
+        if more { self.now } else { self.next_tick().min(self.now + REFRESH_NS) }
+    }
+
+    fn next_tick(&self) -> u64 {
+        self.registry.next_tick().into_iter().chain(self.heirs.next_tick()).min().unwrap_or(u64::MAX)
+    }
+
+    fn refresh(&self) {
+        self.counters.set_unsent(self.endpoint.unsent());
+        if let Ok(mut slow) = self.counters.slow.lock() {
+            *slow = Slow { registry: self.registry.counters(), plane: self.plane.counters() };
+        }
+        let summary = self.registry.summary();
+        self.counters.machines.set(summary.machines);
+        self.counters.gone.set(summary.gone);
+    }
+
+    fn datagram(&mut self, at: usize) {
+        let Self { endpoint, registry, plane, key, counters, .. } = self;
+        let Some((bytes, from)) = endpoint.datagram(at) else { return counters.dropped(NO_ADDRESS) };
+        let (packet, payload) = match parse(bytes, key.as_ref()) {
+            Ok(parsed) => parsed,
+            Err(malformed) => return counters.malformed(malformed),
+        };
+        counters.received(packet.kind);
+        if packet.kind.is_control() {
+            if packet.kind == Kind::Status {
+                let grants = counters.granted.iter().map(counters::Counter::get).sum();
+                let decisions = counters.decisions.get();
+                registry.set_tally(Tally { decisions, grants, dropped: counters.all_dropped() });
+            }
+            match body(bytes, key.as_ref()) {
+                Ok(body) => registry.receive(self.now, plane.store(), from, &packet, body),
+                Err(malformed) => counters.malformed(malformed),
+            }
+            return;
+        }
+        if packet.sender == Machine::REGISTRY {
+            // The registry's agents are in this process.
+            return counters.dropped(NOT_REGISTRY);
+        }
+        let payload = payload.to_vec();
+        if plane.is_in_front() {
+            self.heirs.routed(self.now, self.plane.store(), &packet, &payload);
+            return;
+        }
+        self.decide(Some(from), &packet, &payload);
+    }
+
+    /// Decides on a packet from `from`, or from one of the registry's agents.
+    fn decide(&mut self, from: Option<SocketAddr>, packet: &Packet, payload: &[u8]) {
+        let outputs = decide(self.plane.store(), &self.registry, self.settings, packet);
+        self.counters.decisions.add(1);
+        if granted(packet, &outputs) {
+            self.counters.granted[usize::from(packet.mode() == Some(LockMode::Exclusive))].add(1);
+        }
+        let payload = if outputs.payload { payload } else { &[] };
+        for (to, packet) in outputs.packets.into_iter().flatten() {
+            if packet.kind == Kind::Error
+                && let Some(problem) = Problem::of_number(packet.token)
+            {
+                self.counters.problem(problem);
+            }
+            let address = match (to, from) {
+                (To::Source, Some(from)) => Some(from),
+                (To::Machine(Machine::REGISTRY), _) => {
+                    self.heirs.routed(self.now, self.plane.store(), &packet, payload);
+                    continue;
+                }
+                (To::Machine(machine), _) => self.registry.address(machine),
+                (To::Source, None) => {
+                    self.heirs.receive(self.now, &packet, &[]);
+                    continue;
+                }
+            };
+            match address {
+                // The payload's tag covers nothing that a decider changes, so it goes along as it is.
+                Some(to) => self.endpoint.push(to, [&packet.header(payload.len(), self.key.as_ref()), payload]),
+                None => self.counters.dropped(MACHINE_GONE),
+            }
+        }
+    }
+
+    /// Decides on what the registry's agents have to say.
+    fn hear_heirs(&mut self) {
+        while let Some((packet, body)) = self.heirs.poll_packet() {
+            match packet.kind {
+                Kind::Sweep => self.registry.sweep_own(self.now, &packet),
+                kind if kind.is_control() => {}
+                _ => {
+                    let bytes = datagram(&packet, &body, self.key.as_ref());
+                    self.decide(None, &packet, &bytes[HEADER..]);
+                }
+            }
+        }
+    }
+
+    /// Carries what the registry says into the data plane and onto the network.
+    fn after(&mut self) {
+        while let Some(change) = self.registry.poll_change() {
+            match change {
+                Change::Joined { machine, session, address } => {
+                    if let Err(error) = self.plane.set_machine(machine, session, address) {
+                        eprintln!("lockd: cannot take {address} in: {error}");
+                        self.registry.dismiss(self.now, machine);
+                    }
+                }
+                Change::Gone { machine, session } => {
+                    self.plane.remove_machine(machine);
+                    self.heirs.gone(self.now, machine, session);
+                }
+                Change::Adopted(adopted) => self.heirs.adopt(adopted),
+                Change::Settled(adopted) => self.heirs.settle(self.now, adopted),
+                Change::Swept(packet) => self.heirs.receive(self.now, &packet, &[]),
+            }
+        }
+        self.hear_heirs();
+        while let Some((address, packet, body)) = self.registry.poll_packet() {
+            let bytes = datagram(&packet, &body, self.key.as_ref());
+            self.endpoint.push(address, bytes.split_at(HEADER).into());
+        }
+    }
+}
+
+/// Whether a decision has granted a lock.
+fn granted(asked: &Packet, outputs: &Outputs) -> bool {
+    let says = |packet: &Packet| packet.kind == Kind::Grant || (packet.kind == Kind::Acquire && packet.has(GRANTED));
+    let asks = asked.kind == Kind::Acquire && !asked.has(GRANTED);
+    asks && outputs.packets.iter().flatten().any(|(_, packet)| says(packet))
+}

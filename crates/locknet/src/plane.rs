@@ -1,0 +1,118 @@
+//! The seam between the daemon and whatever decides: in this process, or in the kernel in front of it.
+//!
+//! Wherever decisions are made, words, tokens and the table of machines are the same, and the registry works on them through
+//! this trait: it scans the words of dead machines, and the agents it keeps for them ask the Rust decider over the same store.
+
+use lockwork_lockservice::decider::{Store, Wide, WideLock};
+use lockwork_lockservice::word::Machine;
+use lockwork_memory::{Buffer, OutOfMemory, Pages};
+use std::io;
+use std::net::SocketAddr;
+
+/// Where decisions are made.
+pub trait DataPlane {
+    /// Where the decision words are.
+    type Store: Store;
+
+    /// The decision words. They may change under the reader's eyes.
+    fn store(&self) -> &Self::Store;
+
+    /// `machine` takes part from now on.
+    ///
+    /// # Errors
+    /// If the data plane cannot reach such an address, or has no room; the machine is then turned away.
+    fn set_machine(&mut self, machine: Machine, session: u32, address: SocketAddr) -> io::Result<()>;
+
+    /// `machine` no longer takes part. Decisions that are under way may still know it for a moment.
+    fn remove_machine(&mut self, machine: Machine);
+
+    /// What the data plane has counted beside the daemon: cause, in the form of a Prometheus label, and how often.
+    fn counters(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
+    /// Packets that reach the daemon have been decided on, and are for the registry; otherwise the daemon decides.
+    fn is_in_front(&self) -> bool {
+        false
+    }
+
+    /// What it is, for the ready line.
+    fn name(&self) -> String;
+}
+
+/// Locks of the wide profile, in huge pages where the system gives them.
+#[derive(Debug)]
+pub struct Locks {
+    buffer: Buffer,
+    count: usize,
+}
+
+impl Locks {
+    /// `count` free locks, 16 bytes each.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has not so much.
+    pub fn new(count: usize) -> Result<Self, OutOfMemory> {
+        let what = "locks";
+        let too_much = OutOfMemory { what, bytes: usize::MAX };
+        let bytes = count.checked_mul(size_of::<WideLock>()).filter(|bytes| isize::try_from(*bytes).is_ok());
+        Ok(Self { buffer: Buffer::zeroed(bytes.ok_or(too_much)?, Pages::Huge, what)?, count })
+    }
+}
+
+impl AsRef<[WideLock]> for Locks {
+    fn as_ref(&self) -> &[WideLock] {
+        // SAFETY: the buffer is 64-byte aligned and at least `count` locks long; all bytes zero is a free lock, and locks
+        // are only changed through their atomics.
+        unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.count) }
+    }
+}
+
+/// The decider in this process.
+#[derive(Debug)]
+pub struct InProcess(Wide<Locks>);
+
+impl InProcess {
+    /// With `locks` free locks.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has not so much.
+    pub fn new(locks: usize) -> Result<Self, OutOfMemory> {
+        Ok(Self(Wide(Locks::new(locks)?)))
+    }
+}
+
+impl DataPlane for InProcess {
+    type Store = Wide<Locks>;
+
+    fn store(&self) -> &Self::Store {
+        &self.0
+    }
+
+    // The registry's own table serves the decider.
+    fn set_machine(&mut self, _: Machine, _: u32, _: SocketAddr) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn remove_machine(&mut self, _: Machine) {}
+
+    fn name(&self) -> String {
+        "udp".to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockwork_lockservice::word::{State, Word};
+
+    #[test]
+    fn locks_are_free_at_first_and_an_impossible_number_is_refused() {
+        let plane = InProcess::new(300_000).unwrap();
+        let store = plane.store();
+        assert!((0..300_000).all(|lock| store.load(lock) == Word::NEW && store.token(lock) == 0));
+        let word = Word { state: State::Led, machine: Machine(7), incarnation: 1 };
+        assert!(store.swap(299_999, Word::NEW, word) && store.load(299_999) == word);
+        assert!(InProcess::new(usize::MAX).is_err() && InProcess::new(usize::MAX / 64).is_err());
+    }
+}

@@ -1,0 +1,251 @@
+//! Bodies of control packets, byte by byte: what [`Kind::Welcome`](crate::packet::Kind::Welcome) and
+//! [`Kind::Status`](crate::packet::Kind::Status) carry.
+//!
+//! All numbers are little-endian, all lengths multiples of eight. A body that is longer than what is known here is read as far
+//! as it is known, so a later version may add fields at the end without a new version of the packet.
+//!
+//! *Status of one lock.* The answer of the registry has no body: its header holds the decision word and the token. If a
+//! machine has the agent, the registry sends the question on to it, and its answer ([`Participant`]s) comes as a second one.
+//! *Status of all* ([`ALL_LOCKS`]): the registry answers with a [`Summary`], and every machine with its [`Busiest`] locks.
+
+use crate::packet::{HEADER, MOST_BYTES, Malformed, Waiter};
+use crate::word::{Machine, Profile};
+use lockwork_locking::LockMode;
+
+/// The number in the field `lock` of a status packet that is about no lock in particular.
+pub const ALL_LOCKS: u64 = u64::MAX;
+
+/// Most bytes of a body.
+const MOST_BODY: usize = MOST_BYTES - HEADER - 8;
+
+/// What a service is like, for who joins.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0..8 | locks |
+/// | 8..12 | lease in ms |
+/// | 12 | profile: 0 lean, 1 wide |
+/// | 13 | writers first: 0 or 1 |
+/// | 14..16 | zero |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// How many locks there are.
+    pub locks: u64,
+    /// For how long a session lives after its last renewal.
+    pub lease_ms: u32,
+    /// How wide its words are.
+    pub profile: Profile,
+    /// Readers do not pass a writer that waits.
+    pub writers_first: bool,
+}
+
+impl Service {
+    /// As a body.
+    #[must_use]
+    pub fn to_body(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(16);
+        bytes.extend_from_slice(&self.locks.to_le_bytes());
+        bytes.extend_from_slice(&self.lease_ms.to_le_bytes());
+        bytes.extend_from_slice(&[(self.profile == Profile::Wide).into(), self.writers_first.into(), 0, 0]);
+        bytes
+    }
+
+    /// From a body.
+    ///
+    /// # Errors
+    /// [`Malformed::Length`] if it is too short, [`Malformed::Field`] if a field has a value that is not in the table.
+    pub fn of_body(body: &[u8]) -> Result<Self, Malformed> {
+        let bytes: &[u8; 16] = body.first_chunk().ok_or(Malformed::Length)?;
+        let profile = match bytes[12] {
+            0 => Profile::Lean,
+            1 => Profile::Wide,
+            _ => return Err(Malformed::Field),
+        };
+        if bytes[13] > 1 {
+            return Err(Malformed::Field);
+        }
+        let (locks, lease_ms) = (number(&bytes[..8]), number(&bytes[8..12]) as u32);
+        Ok(Self { locks, lease_ms, profile, writers_first: bytes[13] == 1 })
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// One who holds a lock or waits for it, as an agent tells people: the 16 bytes of a [`Waiter`], with 1 in byte 3 if it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Participant {
+    /// Who.
+    pub who: Waiter,
+    /// It holds the lock; otherwise it waits.
+    pub holds: bool,
+}
+
+impl Participant {
+    /// As a body: as many as fit, holders and waiters in the order given.
+    #[must_use]
+    pub fn to_body(all: &[Self]) -> Vec<u8> {
+        let all = &all[..all.len().min(MOST_BODY / Waiter::BYTES)];
+        let mut bytes = Vec::with_capacity(all.len() * Waiter::BYTES);
+        for Self { who, holds } in all {
+            bytes.extend_from_slice(&who.machine.0.to_le_bytes());
+            bytes.extend_from_slice(&[who.mode as u8, u8::from(*holds)]);
+            bytes.extend_from_slice(&who.session.to_le_bytes());
+            bytes.extend_from_slice(&who.request.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// From a body.
+    ///
+    /// # Errors
+    /// [`Malformed::Length`] if it is not a number of participants, [`Malformed::Field`] if one has an unknown mode.
+    pub fn of_body(body: &[u8]) -> Result<Vec<Self>, Malformed> {
+        if !body.len().is_multiple_of(Waiter::BYTES) {
+            return Err(Malformed::Length);
+        }
+        let one = |bytes: &[u8]| {
+            let mode = match bytes[2] {
+                1 => LockMode::Shared,
+                3 => LockMode::Exclusive,
+                _ => return Err(Malformed::Field),
+            };
+            let (machine, session) = (Machine(number(&bytes[..2]) as u16), number(&bytes[4..8]) as u32);
+            let who = Waiter { machine, session, request: number(&bytes[8..16]), mode };
+            Ok(Self { who, holds: bytes[3] == 1 })
+        };
+        body.chunks_exact(Waiter::BYTES).map(one).collect()
+    }
+}
+
+/// A lock with an agent, as its machine tells people: lock (8 bytes), holders (4), waiters (4), token (8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busiest {
+    /// The lock.
+    pub lock: u64,
+    /// How many hold it.
+    pub holders: u32,
+    /// How many wait.
+    pub waiters: u32,
+    /// The newest token: how fast it grows says how fast the lock goes from writer to writer.
+    pub token: u64,
+}
+
+impl Busiest {
+    const BYTES: usize = 24;
+
+    /// As a body: those with most waiters, then most holders, then the largest token; as many as fit.
+    #[must_use]
+    pub fn to_body(mut all: Vec<Self>) -> Vec<u8> {
+        all.sort_by_key(|one| std::cmp::Reverse((one.waiters, one.holders, one.token)));
+        all.truncate(MOST_BODY / Self::BYTES);
+        let mut bytes = Vec::with_capacity(all.len() * Self::BYTES);
+        for one in all {
+            bytes.extend_from_slice(&one.lock.to_le_bytes());
+            bytes.extend_from_slice(&one.holders.to_le_bytes());
+            bytes.extend_from_slice(&one.waiters.to_le_bytes());
+            bytes.extend_from_slice(&one.token.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// From a body.
+    ///
+    /// # Errors
+    /// [`Malformed::Length`] if it is not a number of locks.
+    pub fn of_body(body: &[u8]) -> Result<Vec<Self>, Malformed> {
+        if !body.len().is_multiple_of(Self::BYTES) {
+            return Err(Malformed::Length);
+        }
+        let one = |bytes: &[u8]| Self {
+            lock: number(&bytes[..8]),
+            holders: number(&bytes[8..12]) as u32,
+            waiters: number(&bytes[12..16]) as u32,
+            token: number(&bytes[16..24]),
+        };
+        Ok(body.chunks_exact(Self::BYTES).map(one).collect())
+    }
+}
+
+/// What the registry knows of the service as a whole: eight bytes each, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// How many locks there are.
+    pub locks: u64,
+    /// Machines that live.
+    pub machines: u64,
+    /// Machines that are gone and not yet swept.
+    pub gone: u64,
+    /// Packets decided on or sent on.
+    pub decisions: u64,
+    /// Locks granted by the decider.
+    pub grants: u64,
+    /// Packets that were dropped, whatever the cause.
+    pub dropped: u64,
+    /// Sessions ended because nothing was heard of them.
+    pub expired: u64,
+}
+
+impl Summary {
+    /// As a body.
+    #[must_use]
+    pub fn to_body(self) -> Vec<u8> {
+        let Self { locks, machines, gone, decisions, grants, dropped, expired } = self;
+        [locks, machines, gone, decisions, grants, dropped, expired]
+            .iter()
+            .flat_map(|field| field.to_le_bytes())
+            .collect()
+    }
+
+    /// From a body.
+    ///
+    /// # Errors
+    /// [`Malformed::Length`] if it is too short.
+    pub fn of_body(body: &[u8]) -> Result<Self, Malformed> {
+        let bytes: &[u8; 56] = body.first_chunk().ok_or(Malformed::Length)?;
+        let field = |at: usize| number(&bytes[8 * at..8 * at + 8]);
+        Ok(Self {
+            locks: field(0),
+            machines: field(1),
+            gone: field(2),
+            decisions: field(3),
+            grants: field(4),
+            dropped: field(5),
+            expired: field(6),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_survive_their_bytes_and_too_short_ones_are_refused() {
+        let service = Service { locks: 1 << 40, lease_ms: 2000, profile: Profile::Wide, writers_first: true };
+        assert_eq!(Service::of_body(&service.to_body()), Ok(service));
+        assert_eq!(Service::of_body(&service.to_body()[..8]), Err(Malformed::Length));
+        let mut wrong = service.to_body();
+        wrong[13] = 2;
+        assert_eq!(Service::of_body(&wrong), Err(Malformed::Field));
+
+        let who = Waiter { machine: Machine(0x1234), session: 77, request: 1 << 50 | 3, mode: LockMode::Exclusive };
+        let all = [Participant { who, holds: true }, Participant { who, holds: false }];
+        assert_eq!(Participant::of_body(&Participant::to_body(&all)).unwrap(), all);
+        assert_eq!(Participant::of_body(&[0; 8]), Err(Malformed::Length));
+        assert_eq!(Participant::of_body(&[0; 16]), Err(Malformed::Field));
+
+        let summary = Summary { locks: 1, machines: 2, gone: 3, decisions: 4, grants: 5, dropped: 6, expired: 7 };
+        assert_eq!(Summary::of_body(&summary.to_body()), Ok(summary));
+    }
+
+    #[test]
+    fn the_busiest_locks_come_first_and_fill_one_packet() {
+        let lock = |lock: u64| Busiest { lock, holders: 1, waiters: (lock % 7) as u32, token: lock };
+        let body = Busiest::to_body((0..1000).map(lock).collect());
+        let back = Busiest::of_body(&body).unwrap();
+        assert!(body.len() <= MOST_BODY && back.len() == MOST_BODY / Busiest::BYTES);
+        assert_eq!(back[0], lock(999 - 999 % 7 - 1));
+    }
+}

@@ -1,0 +1,476 @@
+//! The registry: who takes part, for how long, and what becomes of the locks of those who are gone.
+//!
+//! Not in FissLock, whose section 4.3 leaves failures to an external service. It is a state machine like the others: packets
+//! and the time go in, packets and [`Change`]s come out; the daemon carries the changes into the decider's table.
+//!
+//! ```text
+//! process            registry                                 other machines
+//!  JOIN(nonce)  ->    number, session, lease
+//!               <-    WELCOME(settings)
+//!  RENEW        ->    the lease runs anew from now
+//!               <-    RENEWED                                 (the machine counts from when it sent RENEW)
+//!  LEAVE, or silence
+//!               <-    LEFT
+//!                     1. its session is no longer known: deciders refuse its packets, and packets for it
+//!                     2. after a grace, a scan: its words are freed or adopted        -> Change::Adopted
+//!                     3. DIED                                 ->   take it out of agents; enrol what its agents granted
+//!                                                             <-   SWEPT
+//!                     4. when all have answered               -> Change::Settled: the registry's agents may decide
+//!                     5. quarantine, then the number is given out again
+//! ```
+//!
+//! *Invariant*: a machine stops using its guards before its locks are given away. It counts its lease from when it sent the
+//! renewal, less a margin for clocks that run at different speeds; the registry counts from when that arrived, which is later.
+//!
+//! *Trade-off*: who leaves in good order is treated as one that died. It costs a packet for every machine and a scan, and
+//! nothing depends on whether its last packets arrived.
+
+mod adoption;
+mod broadcast;
+mod machines;
+#[cfg(test)]
+mod tests;
+
+use crate::control::{ALL_LOCKS, Service, Summary};
+use crate::decider::{Sessions, Store};
+use crate::packet::{GRANTED, Kind, Packet, Problem};
+use crate::word::{Machine, State, Word};
+pub use adoption::Adopted;
+use adoption::Scan;
+use broadcast::{Broadcasts, Subject};
+use machines::Machines;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::Hash;
+
+/// Times of a registry, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// For how long a session lives after its last renewal.
+    pub lease_ns: u64,
+    /// From a machine's end until its words are looked at: longer than any decision takes.
+    pub grace_ns: u64,
+    /// From a complete sweep until the number is given out again: longer than any packet is under way.
+    pub quarantine_ns: u64,
+    /// After which an unanswered question is asked again for the first time.
+    pub again_ns: u64,
+    /// The session before the first; take it at random, so that a restarted registry knows no session of the former one.
+    pub first_session: u32,
+}
+
+impl Config {
+    /// The usual times with a lease of so many milliseconds.
+    #[must_use]
+    pub const fn new(lease_ms: u32, first_session: u32) -> Self {
+        Self {
+            lease_ns: lease_ms as u64 * 1_000_000,
+            grace_ns: 10_000_000,
+            quarantine_ns: 10_000_000_000,
+            again_ns: 50_000_000,
+            first_session,
+        }
+    }
+}
+
+/// What happened to who takes part, for the decider's table and the registry's agents; in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<A> {
+    /// Enter it, before the packets that were polled after this.
+    Joined {
+        /// Its number.
+        machine: Machine,
+        /// Its session.
+        session: u32,
+        /// Where it is.
+        address: A,
+    },
+    /// Take it out.
+    Gone {
+        /// Its number.
+        machine: Machine,
+        /// The session that ended.
+        session: u32,
+    },
+    /// The registry's pool has an agent for this lock from now on. Others may hold it, so it must not let go.
+    Adopted(Adopted),
+    /// Whoever holds this lock is enrolled with the registry's agent, which goes on as any agent.
+    Settled(Adopted),
+    /// The answer to [`Registry::sweep_own`], for the registry's agent.
+    Swept(Packet),
+}
+
+/// What a registry counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Sessions begun.
+    pub joined: u64,
+    /// Sessions ended by their machines.
+    pub left: u64,
+    /// Sessions ended because nothing was heard of them.
+    pub expired: u64,
+    /// Processes turned away because no number was free.
+    pub full: u64,
+    /// Packets of sessions that are not there.
+    pub strangers: u64,
+    /// Locks freed because their holder was gone.
+    pub freed: u64,
+    /// Locks adopted because their agent was gone.
+    pub adopted: u64,
+    /// Sweeps asked for by agents.
+    pub sweeps: u64,
+}
+
+/// What the decider has counted, for who asks about everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Packets decided on or sent on.
+    pub decisions: u64,
+    /// Locks granted.
+    pub grants: u64,
+    /// Packets dropped.
+    pub dropped: u64,
+}
+
+/// A machine that is gone and whose words have not been looked at.
+#[derive(Clone, Copy, Debug)]
+struct Dead {
+    machine: Machine,
+    session: u32,
+    scan_from: u64,
+}
+
+/// Who has asked a machine about its locks.
+#[derive(Clone, Copy, Debug)]
+struct Curious<A> {
+    address: A,
+    request: u64,
+    until: u64,
+}
+
+/// How many questions about locks may be open; more are not sent on.
+const MOST_CURIOUS: usize = 1024;
+/// How long an answer to one may take.
+const CURIOUS_NS: u64 = 1_000_000_000;
+
+/// The registry. `A` is the address of a machine.
+#[derive(Debug)]
+pub struct Registry<A> {
+    config: Config,
+    service: Service,
+    machines: Machines<A>,
+    dead: Vec<Dead>,
+    scan: Option<(Scan, Vec<Dead>)>,
+    broadcasts: Broadcasts,
+    curious: BTreeMap<u64, Curious<A>>,
+    next_curious: u64,
+    outgoing: VecDeque<(A, Packet, Vec<u8>)>,
+    changes: VecDeque<Change<A>>,
+    counters: Counters,
+    tally: Tally,
+}
+
+impl<A> Sessions for Registry<A>
+where
+    A: Copy + Eq + Hash,
+{
+    fn session(&self, machine: Machine) -> Option<u32> {
+        self.machines.session(machine)
+    }
+}
+
+impl<A: Copy + Eq + Hash> Registry<A> {
+    /// A registry without machines for a service.
+    #[must_use]
+    pub fn new(config: Config, service: Service) -> Self {
+        Self {
+            config,
+            service,
+            machines: Machines::new(service.profile.last_machine(), config.first_session),
+            dead: Vec::new(),
+            scan: None,
+            broadcasts: Broadcasts::new(config.again_ns),
+            curious: BTreeMap::new(),
+            next_curious: 0,
+            outgoing: VecDeque::new(),
+            changes: VecDeque::new(),
+            counters: Counters::default(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// A control packet that came from `from`. Others, and answers to nobody's question, are ignored.
+    pub fn receive(&mut self, now: u64, store: &impl Store, from: A, packet: &Packet, body: &[u8]) {
+        match packet.kind {
+            Kind::Join => return self.join(now, from, packet),
+            // Asked by people's tools, which have no session.
+            Kind::Status if !packet.has(GRANTED) => return self.status(now, store, from, packet),
+            _ => {}
+        }
+        let Some(live) = self.machines.in_session(packet.sender, packet.session) else {
+            return self.stranger(from, packet);
+        };
+        // Answers go where the machine said it is, wherever the packet came from.
+        let address = live.address;
+        match packet.kind {
+            Kind::Renew => {
+                self.machines.renew(packet.sender, now.saturating_add(self.config.lease_ns));
+                self.answer(address, packet, Kind::Renewed);
+            }
+            Kind::Leave => {
+                self.counters.left += 1;
+                self.answer(address, packet, Kind::Left);
+                self.end(now, packet.sender);
+            }
+            Kind::Sweep if packet.lock >= self.service.locks => self.problem(address, packet, Problem::NoSuchLock),
+            Kind::Sweep => self.sweep(now, packet),
+            Kind::Swept => {
+                self.broadcasts.answered(packet.request, packet.sender);
+                self.complete(now);
+            }
+            Kind::Status => {
+                if let Some(curious) = self.curious.get(&packet.request) {
+                    let packet = Packet { request: curious.request, target: Machine(0), session: 0, ..*packet };
+                    self.outgoing.push_back((curious.address, packet, body.to_vec()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What is due: leases that ended, a part of a scan (at most `most_locks` words), questions to ask again. Whether a scan
+    /// goes on, so that it should be called again soon.
+    pub fn tick(&mut self, now: u64, store: &impl Store, most_locks: u64) -> bool {
+        while let Some((expires, machine)) = self.machines.first_to_expire() {
+            if expires > now {
+                break;
+            }
+            self.counters.expired += 1;
+            self.end(now, machine);
+        }
+        self.curious.retain(|_, curious| curious.until > now);
+        self.scan(now, store, most_locks);
+        self.complete(now);
+        let Self { broadcasts, machines, outgoing, .. } = self;
+        broadcasts.due(now, |machine, packet| {
+            if let Some(live) = machines.get(machine) {
+                outgoing.push_back((live.address, packet, Vec::new()));
+            }
+        });
+        self.scan.is_some()
+    }
+
+    /// Ends a machine's session: the data plane cannot reach it.
+    pub fn dismiss(&mut self, now: u64, machine: Machine) {
+        self.end(now, machine);
+    }
+
+    /// SWEEP from one of the registry's own agents; answered by [`Change::Swept`].
+    pub fn sweep_own(&mut self, now: u64, packet: &Packet) {
+        self.sweep(now, &Packet { sender: Machine::REGISTRY, session: 0, ..*packet });
+    }
+
+    /// When [`Registry::tick`] has something to do, if nothing comes before.
+    #[must_use]
+    pub fn next_tick(&self) -> Option<u64> {
+        if self.scan.is_some() {
+            return Some(0);
+        }
+        let lease = self.machines.first_to_expire().map(|(expires, _)| expires);
+        let scan = self.dead.iter().map(|dead| dead.scan_from).min();
+        [lease, scan, self.broadcasts.next_due()].into_iter().flatten().min()
+    }
+
+    /// The next packet to send, where to, and its body.
+    pub fn poll_packet(&mut self) -> Option<(A, Packet, Vec<u8>)> {
+        self.outgoing.pop_front()
+    }
+
+    /// The next change. Poll changes before packets.
+    pub fn poll_change(&mut self) -> Option<Change<A>> {
+        self.changes.pop_front()
+    }
+
+    /// Where a machine is, if it lives.
+    #[must_use]
+    pub fn address(&self, machine: Machine) -> Option<A> {
+        self.machines.get(machine).map(|live| live.address)
+    }
+
+    /// All machines that live, with session and address.
+    pub fn machines(&self) -> impl Iterator<Item = (Machine, u32, A)> {
+        self.machines.live().map(|(machine, live)| (machine, live.session, live.address))
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Tells what the decider has counted, for questions to come.
+    pub fn set_tally(&mut self, tally: Tally) {
+        self.tally = tally;
+    }
+
+    /// The service as a whole.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let scanned = self.scan.as_ref().map_or(0, |(_, dead)| dead.len());
+        Summary {
+            locks: self.service.locks,
+            machines: self.machines.count() as u64,
+            gone: (self.dead.len() + scanned + self.broadcasts.deaths()) as u64,
+            decisions: self.tally.decisions,
+            grants: self.tally.grants,
+            dropped: self.tally.dropped,
+            expired: self.counters.expired,
+        }
+    }
+
+    fn join(&mut self, now: u64, from: A, packet: &Packet) {
+        let known = self.machines.joined(from, packet.request);
+        let expires = now.saturating_add(self.config.lease_ns);
+        let Some(machine) = known.or_else(|| self.machines.join(now, from, packet.request, expires)) else {
+            self.counters.full += 1;
+            return self.problem(from, packet, Problem::Full);
+        };
+        let session = self.machines.get(machine).map_or(0, |live| live.session);
+        if known.is_none() {
+            self.counters.joined += 1;
+            self.changes.push_back(Change::Joined { machine, session, address: from });
+        }
+        // A second WELCOME does not renew: the process may count its lease from an earlier JOIN.
+        let welcome = Packet {
+            request: packet.request,
+            requester: machine,
+            requester_session: session,
+            target: machine,
+            ..Packet::new(Kind::Welcome, 0)
+        };
+        self.outgoing.push_back((from, welcome, self.service.to_body()));
+    }
+
+    fn stranger(&mut self, from: A, packet: &Packet) {
+        self.counters.strangers += 1;
+        match packet.kind {
+            // It has left before, and the answer was lost.
+            Kind::Leave => self.answer(from, packet, Kind::Left),
+            Kind::Renew | Kind::Sweep | Kind::Swept => self.problem(from, packet, Problem::NoSuchSession),
+            _ => {}
+        }
+    }
+
+    fn answer(&mut self, address: A, packet: &Packet, kind: Kind) {
+        let answer = Packet {
+            request: packet.request,
+            requester: packet.sender,
+            requester_session: packet.session,
+            target: packet.sender,
+            ..Packet::new(kind, packet.lock)
+        };
+        self.outgoing.push_back((address, answer, Vec::new()));
+    }
+
+    fn problem(&mut self, address: A, packet: &Packet, problem: Problem) {
+        let mut answer = Packet { kind: Kind::Error, target: packet.sender, ..*packet };
+        answer.stamp(Word::NEW, problem as u64);
+        self.outgoing.push_back((address, answer, Vec::new()));
+    }
+
+    /// The session ends, whatever the reason.
+    fn end(&mut self, now: u64, machine: Machine) {
+        let Some(live) = self.machines.remove(machine) else { return };
+        self.broadcasts.forget(machine);
+        self.changes.push_back(Change::Gone { machine, session: live.session });
+        let scan_from = now.saturating_add(self.config.grace_ns);
+        self.dead.push(Dead { machine, session: live.session, scan_from });
+    }
+
+    fn scan(&mut self, now: u64, store: &impl Store, most_locks: u64) {
+        if self.scan.is_none() {
+            let due: Vec<Dead> = self.dead.extract_if(.., |dead| dead.scan_from <= now).collect();
+            if due.is_empty() {
+                return;
+            }
+            let machines: Vec<Machine> = due.iter().map(|dead| dead.machine).collect();
+            self.scan = Some((Scan::new(&machines), due));
+        }
+        if !self.scan.as_mut().is_some_and(|(scan, _)| scan.step(store, most_locks)) {
+            return;
+        }
+        let Some((scan, dead)) = self.scan.take() else { return };
+        self.counters.freed += scan.freed;
+        self.counters.adopted += scan.adopted.len() as u64;
+        self.changes.extend(scan.adopted.iter().map(|(_, adopted)| Change::Adopted(*adopted)));
+        for Dead { machine, session, .. } in dead {
+            let adopted = scan.adopted.iter().filter(|(of, _)| *of == machine).map(|(_, adopted)| *adopted).collect();
+            let all = self.machines.live().map(|(machine, _)| machine).collect();
+            self.broadcasts.ask(now, Subject::Died { machine, session, adopted }, all);
+        }
+    }
+
+    fn sweep(&mut self, now: u64, packet: &Packet) {
+        let (asker, session, request) = (packet.sender, packet.session, packet.request);
+        if self.broadcasts.is_sweeping(asker, session, request) {
+            return;
+        }
+        self.counters.sweeps += 1;
+        let others: BTreeSet<_> =
+            self.machines.live().map(|(machine, _)| machine).filter(|one| *one != asker).collect();
+        let (lock, incarnation) = (packet.lock, packet.incarnation);
+        self.broadcasts.ask(now, Subject::Sweep { asker, session, request, lock, incarnation }, others);
+        // The first copies go out at once.
+        let Self { broadcasts, machines, outgoing, .. } = self;
+        broadcasts.due(now, |machine, packet| {
+            outgoing.extend(machines.get(machine).map(|live| (live.address, packet, Vec::new())));
+        });
+        self.complete(now);
+    }
+
+    fn complete(&mut self, now: u64) {
+        for subject in self.broadcasts.complete() {
+            match subject {
+                Subject::Died { machine, adopted, .. } => {
+                    self.machines.quarantine(machine, now.saturating_add(self.config.quarantine_ns));
+                    self.changes.extend(adopted.into_iter().map(Change::Settled));
+                }
+                Subject::Sweep { asker, request, lock, incarnation, .. } => {
+                    let swept = Packet { request, target: asker, incarnation, ..Packet::new(Kind::Swept, lock) };
+                    if asker == Machine::REGISTRY {
+                        self.changes.push_back(Change::Swept(swept));
+                    } else if let Some(live) = self.machines.get(asker) {
+                        self.outgoing.push_back((live.address, swept, Vec::new()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn status(&mut self, now: u64, store: &impl Store, from: A, packet: &Packet) {
+        let mut answer = Packet { flags: GRANTED, request: packet.request, ..Packet::new(Kind::Status, packet.lock) };
+        if packet.lock == ALL_LOCKS {
+            self.outgoing.push_back((from, answer, self.summary().to_body()));
+            let all: Vec<A> = self.machines.live().map(|(_, live)| live.address).collect();
+            return self.ask_machines(now, from, packet, all);
+        }
+        if packet.lock >= store.locks() {
+            return self.problem(from, packet, Problem::NoSuchLock);
+        }
+        let word = store.load(packet.lock);
+        answer.stamp(word, store.token(packet.lock));
+        self.outgoing.push_back((from, answer, Vec::new()));
+        let agent = if word.state == State::Free { None } else { self.address(word.machine) };
+        self.ask_machines(now, from, packet, agent);
+    }
+
+    /// Sends a question about locks on to machines; their answers go to who asked.
+    fn ask_machines(&mut self, now: u64, from: A, packet: &Packet, machines: impl IntoIterator<Item = A>) {
+        if self.curious.len() >= MOST_CURIOUS {
+            return;
+        }
+        self.next_curious += 1;
+        let question = Packet { request: self.next_curious, ..Packet::new(Kind::Status, packet.lock) };
+        let until = now.saturating_add(CURIOUS_NS);
+        self.curious.insert(self.next_curious, Curious { address: from, request: packet.request, until });
+        self.outgoing.extend(machines.into_iter().map(|address| (address, question, Vec::new())));
+    }
+}

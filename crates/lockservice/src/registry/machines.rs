@@ -1,0 +1,119 @@
+//! Who takes part: numbers, sessions, addresses and leases.
+//!
+//! A number is in one of three places: with a machine that lives, with one that is gone (the registry's business until its
+//! sweep is complete), or in quarantine, from which the one that has been there longest is given out again first. Packets of a
+//! former owner that are still under way are then refused by their session, which is never the same twice.
+
+use crate::decider::Sessions;
+use crate::word::Machine;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::Hash;
+
+/// A machine that lives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Live<A> {
+    pub(super) session: u32,
+    pub(super) address: A,
+    nonce: u64,
+    expires: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Machines<A> {
+    /// By number; 0 is the registry and never lives here.
+    slots: Vec<Option<Live<A>>>,
+    by_nonce: HashMap<(A, u64), Machine>,
+    /// When leases end.
+    leases: BTreeSet<(u64, Machine)>,
+    /// Numbers that were used, and from when on they may be again; sorted by that.
+    quarantine: VecDeque<(u64, Machine)>,
+    last: u16,
+    next_session: u32,
+}
+
+impl<A: Copy + Eq + Hash> Machines<A> {
+    pub(super) fn new(last: u16, first_session: u32) -> Self {
+        Self {
+            slots: vec![None],
+            by_nonce: HashMap::new(),
+            leases: BTreeSet::new(),
+            quarantine: VecDeque::new(),
+            last,
+            next_session: first_session,
+        }
+    }
+
+    pub(super) fn get(&self, machine: Machine) -> Option<&Live<A>> {
+        self.slots.get(machine.0 as usize)?.as_ref()
+    }
+
+    /// The machine, if it lives in this session.
+    pub(super) fn in_session(&self, machine: Machine, session: u32) -> Option<&Live<A>> {
+        self.get(machine).filter(|live| live.session == session)
+    }
+
+    pub(super) fn live(&self) -> impl Iterator<Item = (Machine, &Live<A>)> {
+        self.slots.iter().enumerate().filter_map(|(number, slot)| Some((Machine(number as u16), slot.as_ref()?)))
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// The machine that joined with this nonce.
+    pub(super) fn joined(&self, address: A, nonce: u64) -> Option<Machine> {
+        self.by_nonce.get(&(address, nonce)).copied()
+    }
+
+    /// A number for who comes, if there is one.
+    pub(super) fn join(&mut self, now: u64, address: A, nonce: u64, expires: u64) -> Option<Machine> {
+        let machine = match self.quarantine.front() {
+            Some((free, machine)) if *free <= now => *machine,
+            _ if self.slots.len() <= self.last as usize => Machine(self.slots.len() as u16),
+            _ => return None,
+        };
+        if machine.0 as usize == self.slots.len() {
+            self.slots.push(None);
+        } else {
+            self.quarantine.pop_front();
+        }
+        // 0 is the session of the registry and of deciders.
+        self.next_session = self.next_session.wrapping_add(1).max(1);
+        let live = Live { session: self.next_session, address, nonce, expires };
+        self.slots[machine.0 as usize] = Some(live);
+        self.by_nonce.insert((address, nonce), machine);
+        self.leases.insert((expires, machine));
+        Some(machine)
+    }
+
+    pub(super) fn renew(&mut self, machine: Machine, expires: u64) {
+        if let Some(live) = &mut self.slots[machine.0 as usize] {
+            self.leases.remove(&(live.expires, machine));
+            live.expires = expires;
+            self.leases.insert((expires, machine));
+        }
+    }
+
+    /// The machine whose lease ends first.
+    pub(super) fn first_to_expire(&self) -> Option<(u64, Machine)> {
+        self.leases.first().copied()
+    }
+
+    /// Takes a machine out; its number is nobody's until [`Machines::quarantine`].
+    pub(super) fn remove(&mut self, machine: Machine) -> Option<Live<A>> {
+        let live = self.slots.get_mut(machine.0 as usize)?.take()?;
+        self.by_nonce.remove(&(live.address, live.nonce));
+        self.leases.remove(&(live.expires, machine));
+        Some(live)
+    }
+
+    pub(super) fn quarantine(&mut self, machine: Machine, until: u64) {
+        self.quarantine.push_back((until, machine));
+    }
+}
+
+impl<A: Copy + Eq + Hash> Sessions for Machines<A> {
+    fn session(&self, machine: Machine) -> Option<u32> {
+        if machine == Machine::REGISTRY { Some(0) } else { Some(self.get(machine)?.session) }
+    }
+}
