@@ -10,12 +10,14 @@
 //! | [`packet`] | packets, byte by byte, with tags |
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
+//! | [`export`] | the same for other languages |
 //! | [`lean`] | 18 bits a lock, and how many a switch holds |
 //! | [`vectors`] | what a decider answers, in files that every decider plays |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
 pub mod decider;
+pub mod export;
 pub mod lean;
 pub mod packet;
 pub mod table;
