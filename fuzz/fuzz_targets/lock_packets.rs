@@ -1,6 +1,6 @@
-//! Any bytes as packets of the lock service, with and without a key: what is no packet, or comes from nobody, or names no
-//! lock, changes nothing; whatever else comes, at most one word changes, as the decision table says, and both profiles do
-//! the same. Answers are packets again.
+//! Any bytes as packets of the lock service, with and without a key: what is no packet, or comes from nobody, or names
+//! no lock, changes nothing; whatever else comes, at most one word changes, as the decision table says, and both
+//! profiles do the same. Answers are packets again.
 #![no_main]
 
 use lockwork_lockservice::decider::TOKEN_STEP;
@@ -60,8 +60,8 @@ fn words(model: &mut Model) -> Vec<(Word, u64)> {
     (0..LOCKS).map(|lock| model.word(lock).expect("it shows its words")).collect()
 }
 
-/// Sends one datagram and checks what it did. The incarnations of the wide words stay below 256 here, so that one packet is
-/// right for both profiles.
+/// Sends one datagram and checks what it did. The incarnations of the wide words stay below 256 here, so that one
+/// packet is right for both profiles.
 fn send(models: &mut [Model; 2], key: Option<&Key>, bytes: &[u8]) {
     let answers = models.each_mut().map(|model| {
         let (row, before) = (model.row(bytes), words(model));

@@ -1,8 +1,9 @@
 // The decider of the lock service for programmable switches: P4_16, v1model, lean profile (18 bits a lock).
 //
 // What is decided is in crates/lockservice/src/table.rs; the entries of the table `decision` below are written from it.
-// The stages are those of FissLock's figure 12, with our states: its two 1-bit arrays are the two bits of the state here,
-// and the machine and the incarnation are compared in every mode. See README.md for what was checked and what was not.
+// The stages are those of FissLock's figure 12, with our states: its two 1-bit arrays are the two bits of the state
+// here, and the machine and the incarnation are compared in every mode. See README.md for what was checked and what was
+// not.
 //
 // Numbers of the lock header are little-endian and stay so: machines, sessions and incarnations are only compared, so
 // tables hold them as they are on the wire. `low(x)` is the first byte on the wire, which is the only one that the lean
@@ -16,140 +17,7 @@
 #define LOCKS 1680000
 #define low(x) ((x)[15:8])
 
-const bit<16> IPV4 = 0x0800;
-const bit<8> UDP = 17;
-
-const bit<16> MAGIC = 0x4c4b;
-const bit<8> VERSION = 1;
-const bit<16> HEADER = 64;
-const bit<16> MOST_BYTES = 1400;
-const bit<16> UDP_BYTES = 8;
-const bit<16> IPV4_BYTES = 20;
-const bit<32> ETHERNET_BYTES = 14;
-
-// Kinds. Below 8 the lock is looked up; up to 13 it is only sent on; from 16 to 25 it is for the registry.
-const bit<8> ACQUIRE = 0;
-const bit<8> RELEASE = 1;
-const bit<8> FREE = 2;
-const bit<8> MOVE = 3;
-const bit<8> OPEN = 4;
-const bit<8> CLOSE = 5;
-const bit<8> ENROL = 6;
-const bit<8> SEEK = 7;
-const bit<8> GRANT = 8;
-const bit<8> DONE = 9;
-const bit<8> REFUSED = 10;
-const bit<8> ACK = 11;
-const bit<8> ERROR = 12;
-const bit<8> PROBE = 13;
-const bit<8> FIRST_CONTROL = 16;
-const bit<8> LAST_CONTROL = 25;
-
-// States.
-const bit<2> STATE_FREE = 0;
-const bit<2> STATE_SHARED = 1;
-const bit<2> STATE_LED = 2;
-const bit<2> STATE_EXCLUSIVE = 3;
-
-// What is sent; the first eight as in the decision table.
-const bit<4> SEND_GRANT = 0;
-const bit<4> SEND_JOIN = 1;
-const bit<4> SEND_AGENT = 2;
-const bit<4> SEND_TARGET = 3;
-const bit<4> SEND_DONE = 4;
-const bit<4> SEND_REFUSED = 5;
-const bit<4> SEND_ACK = 6;
-const bit<4> SEND_GONE = 7;
-const bit<4> SEND_ON = 8;
-const bit<4> SEND_PROBLEM = 9;
-const bit<4> SEND_NOTHING = 10;
-
-const bit<2> PLACE_KEEP = 0;
-const bit<2> PLACE_REQUESTER = 1;
-const bit<2> PLACE_TARGET = 2;
-const bit<2> PLACE_NOBODY = 3;
-
-const bit<64> NO_SUCH_LOCK = 1;
-const bit<64> NO_SUCH_SESSION = 2;
-const bit<64> NO_SUCH_MACHINE = 3;
-const bit<64> NOT_HELD = 5;
-// Tokens of readers: ffff in the low 16 bits, little-endian.
-const bit<64> TOKEN_OF_READERS = 0xffff000000000000;
-
-// Replicas of a multicast packet.
-const bit<16> TO_REQUESTER = 1;
-const bit<16> TO_AGENT = 2;
-
-header ethernet_t {
-    bit<48> destination;
-    bit<48> source;
-    bit<16> ether_type;
-}
-
-header ipv4_t {
-    bit<4> version;
-    bit<4> words;
-    bit<8> service;
-    bit<16> bytes;
-    bit<16> identification;
-    bit<3> flags;
-    bit<13> fragment;
-    bit<8> hops;
-    bit<8> protocol;
-    bit<16> checksum;
-    bit<32> source;
-    bit<32> destination;
-}
-
-header udp_t {
-    bit<16> source;
-    bit<16> destination;
-    bit<16> bytes;
-    bit<16> checksum;
-}
-
-// Byte by byte in crates/lockservice/src/packet.rs.
-header lock_t {
-    bit<16> magic;
-    bit<8> version;
-    bit<8> zero_3;
-    bit<16> rack;
-    bit<16> requester;
-    bit<8> lock_0;
-    bit<8> lock_1;
-    bit<8> lock_2;
-    bit<8> lock_3;
-    bit<32> lock_high;
-    bit<64> request;
-    bit<32> requester_session;
-    bit<16> payload_bytes;
-    bit<8> part;
-    bit<8> parts;
-    bit<64> token;
-    bit<16> sender;
-    bit<16> target;
-    bit<8> incarnation;
-    bit<24> incarnation_high;
-    bit<32> session;
-    bit<8> kind;
-    bit<2> zero_flags;
-    bit<1> busy;
-    bit<1> try_only;
-    bit<1> granted;
-    bit<1> with_agent;
-    bit<2> mode;
-    bit<6> hops;
-    bit<2> word_state;
-    bit<8> zero_55;
-    bit<64> tag;
-}
-
-struct headers_t {
-    ethernet_t ethernet;
-    ipv4_t ipv4;
-    udp_t udp;
-    lock_t lock;
-}
+#include "packets.p4inc"
 
 struct metadata_t {
     // Settings.

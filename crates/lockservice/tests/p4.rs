@@ -1,5 +1,5 @@
-//! What can be checked of the P4 program without a compiler: its numbers and its header are those of the protocol, and its
-//! tests are written from the golden vectors. That its table is the decision table is checked in `export::p4`.
+//! What can be checked of the P4 program without a compiler: its numbers and its header are those of the protocol, and
+//! its tests are written from the golden vectors. That its table is the decision table is checked in `export::p4`.
 
 #[path = "../examples/vectors/scenarios.rs"]
 mod scenarios;
@@ -18,7 +18,8 @@ fn folder() -> PathBuf {
 }
 
 fn program() -> String {
-    std::fs::read_to_string(folder().join("decider.p4")).expect("the program")
+    let part = |name| std::fs::read_to_string(folder().join(name)).expect("a part of the program");
+    part("decider.p4") + &part("packets.p4inc")
 }
 
 fn number(text: &str) -> u64 {

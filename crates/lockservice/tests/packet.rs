@@ -158,7 +158,7 @@ fn fields_lie_where_the_documentation_says() {
 
 #[test]
 fn tags_are_siphash_1_3() {
-    // Appendix A of the paper: SipHash-2-4 of 15 bytes. So the function above is right, and rounds are all that is left.
+    // Appendix A of the paper: SipHash-2-4 of 15 bytes. So the function above is right, and only rounds are left.
     let input: Vec<u8> = (0..15).collect();
     assert_eq!(siphash(2, 4, &KEY, &input), 0xa129_ca61_49be_45e5);
     let bytes = datagram(&example(), &[0xee; 8], Some(&KEY));

@@ -1,7 +1,7 @@
 //! The 1024 rows of the decision table merged into some forty, as people read them and ternary matches hold them.
 //!
-//! For each kind and state a decision tree asks the condition first that leaves the fewest leaves; leaves are rows, and rows
-//! that differ in their state only become one. So rows never overlap, and their order means nothing.
+//! For each kind and state a decision tree asks the condition first that leaves the fewest leaves; leaves are rows, and
+//! rows that differ in their state only become one. So rows never overlap, and their order means nothing.
 
 use crate::packet::Kind;
 use crate::table::{Action, Case, Place, Send, rule};

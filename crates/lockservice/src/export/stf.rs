@@ -1,8 +1,8 @@
 //! Golden vectors as tests of the P4 program: STF, the format of the P4 compiler's own tests for the v1model switch.
 //!
-//! Frames are Ethernet, IPv4 and UDP around the packets of a scenario. A switch's registers cannot be set from STF, so only
-//! scenarios that begin with new locks can be written. All packets come in at one port, because the runner keeps no order
-//! among ports; machines' answers leave by a port each.
+//! Frames are Ethernet, IPv4 and UDP around the packets of a scenario. A switch's registers cannot be set from STF, so
+//! only scenarios that begin with new locks can be written. All packets come in at one port, because the runner keeps
+//! no order among ports; machines' answers leave by a port each.
 
 use crate::decider::To;
 use crate::vectors::{Scenario, Setup};
