@@ -11,18 +11,21 @@
 //! what limits this daemon is the socket; the data planes in the kernel are for those who need more.
 
 mod counters;
+mod heirs;
 mod metrics;
 #[cfg(test)]
 mod tests;
 
 use crate::plane::DataPlane;
 use crate::udp::{BATCH, Endpoint};
-use counters::{Counters, MACHINE_GONE, NO_ADDRESS, Slow};
+use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_REGISTRY, Slow};
+use heirs::Heirs;
 use lockwork_locking::LockMode;
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::decider::{Outputs, Settings, Store, To, decide};
 use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, body, datagram, parse};
 use lockwork_lockservice::registry::{Change, Config, Registry, Tally};
+use lockwork_lockservice::word::Machine;
 use metrics::Responder;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -95,6 +98,7 @@ pub struct Lockd<P> {
     spin: Duration,
     counters: Arc<Counters>,
     responder: Option<Responder>,
+    heirs: Heirs,
     start: Instant,
     now: u64,
     refreshed: u64,
@@ -130,6 +134,7 @@ impl<P: DataPlane> Lockd<P> {
         // Any number will do that the daemon before did not use.
         let first_session = RandomState::new().build_hasher().finish() as u32;
         Ok(Self {
+            heirs: Heirs::new(service),
             endpoint,
             registry: Registry::new(Config::new(options.lease_ms, first_session), service),
             settings: Settings { writers_first: options.writers_first },
@@ -156,6 +161,12 @@ impl<P: DataPlane> Lockd<P> {
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.responder.as_ref().map(|responder| responder.address)
+    }
+
+    /// What decides.
+    #[must_use]
+    pub fn plane(&self) -> &P {
+        &self.plane
     }
 
     /// Serves until `stop` is set; then answers what has arrived, and tells all machines that their sessions have ended, so
@@ -189,7 +200,7 @@ impl<P: DataPlane> Lockd<P> {
                 std::hint::spin_loop();
             }
             if count > 0 {
-                due = due.min(self.registry.next_tick().unwrap_or(u64::MAX));
+                due = due.min(self.next_tick());
             }
         }
         self.drain()
@@ -217,13 +228,18 @@ impl<P: DataPlane> Lockd<P> {
     /// Does what is due, and tells when to come again.
     fn tick(&mut self) -> u64 {
         let more = self.registry.tick(self.now, self.plane.store(), SCAN_LOCKS);
+        self.heirs.tick(self.now);
         self.after();
         self.endpoint.flush();
         if self.now >= self.refreshed + REFRESH_NS {
             self.refreshed = self.now;
             self.refresh();
         }
-        if more { self.now } else { self.registry.next_tick().unwrap_or(u64::MAX).min(self.now + REFRESH_NS) }
+        if more { self.now } else { self.next_tick().min(self.now + REFRESH_NS) }
+    }
+
+    fn next_tick(&self) -> u64 {
+        self.registry.next_tick().into_iter().chain(self.heirs.next_tick()).min().unwrap_or(u64::MAX)
     }
 
     fn refresh(&self) {
@@ -256,36 +272,63 @@ impl<P: DataPlane> Lockd<P> {
             }
             return;
         }
+        if packet.sender == Machine::REGISTRY {
+            // The registry's agents are in this process.
+            return counters.dropped(NOT_REGISTRY);
+        }
+        let payload = payload.to_vec();
         if plane.is_in_front() {
+            self.heirs.routed(self.now, self.plane.store(), &packet, &payload);
             return;
         }
-        let outputs = decide(plane.store(), registry, self.settings, &packet);
-        counters.decisions.add(1);
-        if granted(&packet, &outputs) {
-            counters.granted[usize::from(packet.mode() == Some(LockMode::Exclusive))].add(1);
-        }
-        let payload: Vec<u8> = if outputs.payload { payload.to_vec() } else { Vec::new() };
-        self.send(from, outputs, &payload);
+        self.decide(Some(from), &packet, &payload);
     }
 
-    fn send(&mut self, from: SocketAddr, outputs: Outputs, payload: &[u8]) {
-        let key = self.key.as_ref();
+    /// Decides on a packet from `from`, or from one of the registry's agents.
+    fn decide(&mut self, from: Option<SocketAddr>, packet: &Packet, payload: &[u8]) {
+        let outputs = decide(self.plane.store(), &self.registry, self.settings, packet);
+        self.counters.decisions.add(1);
+        if granted(packet, &outputs) {
+            self.counters.granted[usize::from(packet.mode() == Some(LockMode::Exclusive))].add(1);
+        }
+        let payload = if outputs.payload { payload } else { &[] };
         for (to, packet) in outputs.packets.into_iter().flatten() {
             if packet.kind == Kind::Error
                 && let Some(problem) = Problem::of_number(packet.token)
             {
                 self.counters.problem(problem);
             }
-            let address = match to {
-                To::Source => Some(from),
-                To::Machine(machine) => self.registry.address(machine),
+            let address = match (to, from) {
+                (To::Source, Some(from)) => Some(from),
+                (To::Machine(Machine::REGISTRY), _) => {
+                    self.heirs.routed(self.now, self.plane.store(), &packet, payload);
+                    continue;
+                }
+                (To::Machine(machine), _) => self.registry.address(machine),
+                (To::Source, None) => {
+                    self.heirs.receive(self.now, &packet, &[]);
+                    continue;
+                }
             };
-            let Some(address) = address else {
-                self.counters.dropped(MACHINE_GONE);
-                continue;
-            };
-            // The payload's tag covers nothing that a decider changes, so it goes along as it is.
-            self.endpoint.push(address, [&packet.header(payload.len(), key), payload]);
+            match address {
+                // The payload's tag covers nothing that a decider changes, so it goes along as it is.
+                Some(to) => self.endpoint.push(to, [&packet.header(payload.len(), self.key.as_ref()), payload]),
+                None => self.counters.dropped(MACHINE_GONE),
+            }
+        }
+    }
+
+    /// Decides on what the registry's agents have to say.
+    fn hear_heirs(&mut self) {
+        while let Some((packet, body)) = self.heirs.poll_packet() {
+            match packet.kind {
+                Kind::Sweep => self.registry.sweep_own(self.now, &packet),
+                kind if kind.is_control() => {}
+                _ => {
+                    let bytes = datagram(&packet, &body, self.key.as_ref());
+                    self.decide(None, &packet, &bytes[HEADER..]);
+                }
+            }
         }
     }
 
@@ -299,10 +342,16 @@ impl<P: DataPlane> Lockd<P> {
                         self.registry.dismiss(self.now, machine);
                     }
                 }
-                Change::Gone { machine, .. } => self.plane.remove_machine(machine),
-                Change::Adopted(_) | Change::Settled(_) => {}
+                Change::Gone { machine, .. } => {
+                    self.plane.remove_machine(machine);
+                    self.heirs.gone(self.now, machine);
+                }
+                Change::Adopted(adopted) => self.heirs.adopt(adopted),
+                Change::Settled(adopted) => self.heirs.settle(self.now, adopted),
+                Change::Swept(packet) => self.heirs.receive(self.now, &packet, &[]),
             }
         }
+        self.hear_heirs();
         while let Some((address, packet, body)) = self.registry.poll_packet() {
             let bytes = datagram(&packet, &body, self.key.as_ref());
             self.endpoint.push(address, bytes.split_at(HEADER).into());

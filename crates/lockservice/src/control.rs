@@ -119,7 +119,7 @@ impl Participant {
     }
 }
 
-/// A lock with an agent, as its machine tells people: lock (8 bytes), holders (4), waiters (4), grants so far (8).
+/// A lock with an agent, as its machine tells people: lock (8 bytes), holders (4), waiters (4), token (8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busiest {
     /// The lock.
@@ -128,24 +128,24 @@ pub struct Busiest {
     pub holders: u32,
     /// How many wait.
     pub waiters: u32,
-    /// Grants since the agent came to this machine.
-    pub grants: u64,
+    /// The newest token: how fast it grows says how fast the lock goes from writer to writer.
+    pub token: u64,
 }
 
 impl Busiest {
     const BYTES: usize = 24;
 
-    /// As a body: those with most waiters, then most grants; as many as fit.
+    /// As a body: those with most waiters, then most holders, then the largest token; as many as fit.
     #[must_use]
     pub fn to_body(mut all: Vec<Self>) -> Vec<u8> {
-        all.sort_by_key(|one| std::cmp::Reverse((one.waiters, one.grants)));
+        all.sort_by_key(|one| std::cmp::Reverse((one.waiters, one.holders, one.token)));
         all.truncate(MOST_BODY / Self::BYTES);
         let mut bytes = Vec::with_capacity(all.len() * Self::BYTES);
         for one in all {
             bytes.extend_from_slice(&one.lock.to_le_bytes());
             bytes.extend_from_slice(&one.holders.to_le_bytes());
             bytes.extend_from_slice(&one.waiters.to_le_bytes());
-            bytes.extend_from_slice(&one.grants.to_le_bytes());
+            bytes.extend_from_slice(&one.token.to_le_bytes());
         }
         bytes
     }
@@ -162,7 +162,7 @@ impl Busiest {
             lock: number(&bytes[..8]),
             holders: number(&bytes[8..12]) as u32,
             waiters: number(&bytes[12..16]) as u32,
-            grants: number(&bytes[16..24]),
+            token: number(&bytes[16..24]),
         };
         Ok(body.chunks_exact(Self::BYTES).map(one).collect())
     }
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_busiest_locks_come_first_and_fill_one_packet() {
-        let lock = |lock: u64| Busiest { lock, holders: 1, waiters: (lock % 7) as u32, grants: lock };
+        let lock = |lock: u64| Busiest { lock, holders: 1, waiters: (lock % 7) as u32, token: lock };
         let body = Busiest::to_body((0..1000).map(lock).collect());
         let back = Busiest::of_body(&body).unwrap();
         assert!(body.len() <= MOST_BODY && back.len() == MOST_BODY / Busiest::BYTES);

@@ -10,13 +10,14 @@
 //! | [`packet`] | packets, byte by byte, with tags |
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
+//! | [`control`] | bodies of control packets |
+//! | [`registry`] | sessions, leases, locks of machines that are gone |
 //! | [`client`] | requests of one machine's tasks |
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
-//! | [`control`] | bodies of control packets |
+//! | [`export`] | the same for other languages |
 //! | [`branches`] | ways that are seldom taken, counted |
 //! | [`simulator`] | all of it, where everything goes wrong |
-//! | [`registry`] | sessions, leases, locks of machines that are gone |
 //! | [`lean`] | 18 bits a lock, and how many a switch holds |
 //! | [`vectors`] | what a decider answers, in files that every decider plays |
 //!
@@ -28,6 +29,7 @@ pub mod client;
 pub mod config;
 pub mod control;
 pub mod decider;
+pub mod export;
 pub mod lean;
 pub mod node;
 pub mod packet;

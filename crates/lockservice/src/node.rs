@@ -100,23 +100,6 @@ impl Node {
         Self { lease_until: u64::MAX, renewals: Timers::new(), ..Self::new(config, me, 0) }
     }
 
-    /// The registry has taken over the lock of a machine that died. Nothing is granted or given away until [`Node::settle`].
-    pub fn adopt(&mut self, lock: u64, incarnation: u32, token: u64) {
-        self.pool.adopt(lock, incarnation, token);
-    }
-
-    /// All machines have said what they hold of an adopted lock.
-    pub fn settle_adopted(&mut self, now: u64, lock: u64) {
-        self.pool.release_adopted(now, lock);
-        self.settle(now);
-    }
-
-    /// Takes a machine that has died out of all agents here.
-    pub fn purge(&mut self, now: u64, machine: Machine) {
-        self.pool.purge(now, machine);
-        self.settle(now);
-    }
-
     /// Who this is.
     #[must_use]
     pub const fn identity(&self) -> Identity {
@@ -187,6 +170,23 @@ impl Node {
         self.client.set_mode(request, LockMode::Shared);
         self.settle(now);
         Ok(())
+    }
+
+    /// For the registry: takes over the agent of a lock whose machine died; see [`AgentPool::adopt`].
+    pub fn adopt(&mut self, lock: u64, incarnation: u32, token: u64) {
+        self.pool.adopt(lock, incarnation, token);
+    }
+
+    /// For the registry: all machines have said what they hold of an adopted lock.
+    pub fn release_adopted(&mut self, now: u64, lock: u64) {
+        self.pool.release_adopted(now, lock);
+        self.settle(now);
+    }
+
+    /// For the registry: a machine has died; see [`Kind::Died`].
+    pub fn purge(&mut self, now: u64, machine: Machine) {
+        self.pool.purge(now, machine);
+        self.settle(now);
     }
 
     /// Takes a packet for this machine. What is not for it, or for an earlier session, changes nothing.

@@ -253,7 +253,6 @@ impl AgentPool {
                 && agent.running.is_none()
                 && !agent.adopted
                 && !agent.misses()
-                && me != Machine::REGISTRY
             {
                 self.start(now, lock, Op::Open);
             }
@@ -275,7 +274,6 @@ impl AgentPool {
 
     /// `waiter` holds from now on.
     fn hold(&mut self, now: u64, lock: u64, waiter: Waiter) {
-        let me = self.me.machine;
         let agent = self.agents.get_mut(&lock).expect("the agent is here");
         assert!(
             agent.holders.is_empty() || (!agent.exclusive && waiter.mode == LockMode::Shared),
@@ -411,7 +409,7 @@ impl AgentPool {
         let (number, tries) = (running.number, running.tries);
         let kind = match running.op {
             Op::Free => Kind::Free,
-            Op::Move { .. } | Op::Retake { .. } => Kind::Move,
+            Op::Move { .. } | Op::Retake(_) => Kind::Move,
             Op::Open => Kind::Open,
             Op::Close => Kind::Close,
             Op::Sweep => Kind::Sweep,

@@ -94,6 +94,8 @@ pub enum Change<A> {
     Adopted(Adopted),
     /// Whoever holds this lock is enrolled with the registry's agent, which goes on as any agent.
     Settled(Adopted),
+    /// The answer to [`Registry::sweep_own`], for the registry's agent.
+    Swept(Packet),
 }
 
 /// What a registry counts.
@@ -218,6 +220,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
                 self.answer(address, packet, Kind::Left);
                 self.end(now, packet.sender);
             }
+            Kind::Sweep if packet.lock >= self.service.locks => self.problem(address, packet, Problem::NoSuchLock),
             Kind::Sweep => self.sweep(now, packet),
             Kind::Swept => {
                 self.broadcasts.answered(packet.request, packet.sender);
@@ -258,6 +261,11 @@ impl<A: Copy + Eq + Hash> Registry<A> {
     /// Ends a machine's session: the data plane cannot reach it.
     pub fn dismiss(&mut self, now: u64, machine: Machine) {
         self.end(now, machine);
+    }
+
+    /// SWEEP from one of the registry's own agents; answered by [`Change::Swept`].
+    pub fn sweep_own(&mut self, now: u64, packet: &Packet) {
+        self.sweep(now, &Packet { sender: Machine::REGISTRY, session: 0, ..*packet });
     }
 
     /// When [`Registry::tick`] has something to do, if nothing comes before.
@@ -405,10 +413,6 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         if self.broadcasts.is_sweeping(asker, session, request) {
             return;
         }
-        if packet.lock >= self.service.locks {
-            let address = self.address(asker);
-            return address.into_iter().for_each(|address| self.problem(address, packet, Problem::NoSuchLock));
-        }
         self.counters.sweeps += 1;
         let others: BTreeSet<_> =
             self.machines.live().map(|(machine, _)| machine).filter(|one| *one != asker).collect();
@@ -430,8 +434,10 @@ impl<A: Copy + Eq + Hash> Registry<A> {
                     self.changes.extend(adopted.into_iter().map(Change::Settled));
                 }
                 Subject::Sweep { asker, request, lock, incarnation, .. } => {
-                    if let Some(live) = self.machines.get(asker) {
-                        let swept = Packet { request, target: asker, incarnation, ..Packet::new(Kind::Swept, lock) };
+                    let swept = Packet { request, target: asker, incarnation, ..Packet::new(Kind::Swept, lock) };
+                    if asker == Machine::REGISTRY {
+                        self.changes.push_back(Change::Swept(swept));
+                    } else if let Some(live) = self.machines.get(asker) {
                         self.outgoing.push_back((live.address, swept, Vec::new()));
                     }
                 }

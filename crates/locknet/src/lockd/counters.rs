@@ -28,13 +28,16 @@ impl Counter {
 }
 
 /// Why a datagram was dropped, in the order of the counters.
-const DROPS: [&str; 8] = ["length", "magic", "version", "tag", "field", "address", "machine_gone", "unsent"];
+const DROPS: [&str; 9] =
+    ["length", "magic", "version", "tag", "field", "address", "machine_gone", "unsent", "not_registry"];
 
 /// A packet for a machine that is not there any more.
 pub(super) const MACHINE_GONE: usize = 6;
 /// Not from an internet address.
 pub(super) const NO_ADDRESS: usize = 5;
 const UNSENT: usize = 7;
+/// Says that it is from the registry, and is not.
+pub(super) const NOT_REGISTRY: usize = 8;
 
 /// Which problems were answered, in the order of their numbers from 1.
 const PROBLEMS: [&str; 5] = ["no_such_lock", "no_such_session", "no_such_machine", "full", "not_held"];

@@ -1,7 +1,7 @@
 //! What packets do to agents.
 
 use super::{AgentPool, MOST_HOPS, Output};
-use crate::agent::{Agent, Holder, Op, Running};
+use crate::agent::{Agent, Holder, Op, Running, Why};
 use crate::branches::Branch;
 use crate::decider::TOKEN_STEP;
 use crate::packet::{AGENT, GRANTED, Kind, Packet, TRY, Waiter, waiters_of_body, waiters_to_body};
@@ -29,7 +29,7 @@ impl AgentPool {
             self.too_early(now, packet);
             return;
         };
-        if matches!(agent.op(), Some(Op::Retake { unknown: true })) {
+        if matches!(agent.op(), Some(Op::Retake(Why::LostUnknown))) {
             // Not known yet whether the agent is here. Waiters can wait for that here; all others ask again.
             if let (Kind::Acquire, Some(waiter)) = (packet.kind, waiter(packet))
                 && !packet.has(GRANTED)
@@ -91,7 +91,7 @@ impl AgentPool {
         agent.known = incarnation;
         agent.seen.clear();
         agent.running = None;
-        self.start(now, lock, Op::Retake { unknown });
+        self.start(now, lock, Op::Retake(if unknown { Why::LostUnknown } else { Why::Lost }));
     }
 
     /// A reader whom the decider has granted; or, while machines are asked, any holder.
@@ -172,7 +172,7 @@ impl AgentPool {
         };
         let since = match agent.running.as_deref() {
             // What is taken over is taken over in the incarnation that it then has.
-            Some(Running { op: Op::Retake { .. }, incarnation, .. }) => *incarnation,
+            Some(Running { op: Op::Retake(_), incarnation, .. }) => *incarnation,
             _ => agent.base,
         };
         if profile.distance(since, incarnation) <= 0 || agent.seen.contains(&incarnation) {
@@ -257,7 +257,7 @@ impl AgentPool {
         let Ok(waiters) = waiters_of_body(body) else { return };
         let own = packet.sender == self.me.machine && packet.requester == self.me.machine;
         let is_ours = |agent: &Agent| {
-            agent.running.as_deref().is_some_and(|r| matches!(r.op, Op::Retake { .. }) && r.number == packet.request)
+            agent.running.as_deref().is_some_and(|r| matches!(r.op, Op::Retake(_)) && r.number == packet.request)
         };
         if own && packet.parts <= 1 && packet.request >> 32 == u64::from(u32::MAX) {
             if self.agents.get(&packet.lock).is_some_and(is_ours) {
@@ -300,7 +300,7 @@ impl AgentPool {
         let lock = packet.lock;
         let Some(waiter) = waiter(packet) else { return };
         self.confirm_agent(packet);
-        let taking_over = self.agents.get(&lock).is_some_and(|agent| agent.op() == Some(Op::Retake { unknown: true }));
+        let taking_over = self.agents.get(&lock).is_some_and(|agent| agent.op() == Some(Op::Retake(Why::LostUnknown)));
         let begins = self.begin(packet, false);
         if !begins {
             self.branches.take(Branch::ArrivedAgain);
@@ -317,7 +317,7 @@ impl AgentPool {
         } else if begins {
             // Nobody waits for it here, so nothing says how old this packet is: ask whether it is still true.
             self.branches.take(Branch::RetakeOfArrived);
-            self.start(now, lock, Op::Retake { unknown: false });
+            self.start(now, lock, Op::Retake(Why::Arrived));
         }
     }
 
@@ -335,7 +335,7 @@ impl AgentPool {
     fn retaken(&mut self, now: u64, packet: &Packet) {
         let lock = packet.lock;
         let agent = self.agents.get_mut(&lock).expect("it was found");
-        let unknown = matches!(agent.op(), Some(Op::Retake { unknown: true }));
+        let unknown = matches!(agent.op(), Some(Op::Retake(Why::LostUnknown)));
         agent.running = None;
         agent.open = false;
         agent.token = agent.token.max(packet.token);
@@ -369,7 +369,7 @@ impl AgentPool {
         match (running.op, packet.kind) {
             (Op::Sweep, _) => {}
             (_, Kind::Done) if gone => self.disperse(lock),
-            (Op::Free | Op::Move { .. } | Op::Retake { .. }, Kind::Done) => {}
+            (Op::Free | Op::Move { .. } | Op::Retake(_), Kind::Done) => {}
             (Op::Free, _) => {
                 self.branches.take(Branch::RefusedFree);
                 self.refused(now, packet);
@@ -379,17 +379,16 @@ impl AgentPool {
                 agent.queue.push_front(to);
                 self.refused(now, packet);
             }
-            (Op::Retake { unknown: false }, _) if agent.open => {
-                // The decider has added readers that are not known here yet.
-                agent.running = None;
-                agent.hear(packet.incarnation, profile);
-                self.tell_unconfirmed(lock);
-                self.advance(now, lock);
-            }
-            (Op::Retake { .. }, _) => {
+            (Op::Retake(why), _) => {
                 self.branches.take(Branch::RefusedRetake);
-                let unknown = packet.state != State::Exclusive;
-                self.take_over(now, lock, packet.incarnation, unknown);
+                // Nobody else can have made this word, unless readers could join, or it was never said to be the present one.
+                let done = packet.state == State::Led && newer == 1 && !agent.open && why != Why::Arrived;
+                if done {
+                    // An earlier copy was done, and the answer was lost.
+                    self.retaken(now, &Packet { token: packet.token | (TOKEN_STEP - 1), ..*packet });
+                } else {
+                    self.refused(now, packet);
+                }
             }
             (Op::Open, _) => {
                 // Opening makes the incarnation larger, and is known here. A refusal says that it was done, and that the lock

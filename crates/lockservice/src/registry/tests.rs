@@ -237,6 +237,19 @@ fn a_sweep_of_a_lock_asks_all_others_and_is_asked_once() {
 }
 
 #[test]
+fn the_registrys_own_agents_can_have_a_lock_swept() {
+    let mut world = World::new(Profile::Wide);
+    let one = world.join(1);
+    world.registry.sweep_own(world.now, &Packet { request: 8, incarnation: 4, ..Packet::new(Kind::Sweep, 5) });
+    world.take();
+    let asked = world.to(1, Kind::Sweep)[0];
+    assert!(asked.lock == 5 && asked.incarnation == 4 && asked.requester == Machine::REGISTRY);
+    world.say(1, one, Kind::Swept, asked.request);
+    let Some(Change::Swept(swept)) = world.changes.pop() else { panic!("no answer") };
+    assert!(swept.lock == 5 && swept.request == 8 && swept.incarnation == 4);
+}
+
+#[test]
 fn strangers_change_nothing_and_are_told_so() {
     let mut world = World::new(Profile::Wide);
     let one = world.join(1);

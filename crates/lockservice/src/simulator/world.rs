@@ -292,8 +292,9 @@ impl<S: Store> World<S> {
             }
             let Ok(body) = body(&bytes, self.key.as_ref()) else { continue };
             if packet.kind.is_control() {
-                if from != SERVICE {
-                    self.registry.receive(self.now, &self.store, from, &packet, body);
+                match from {
+                    SERVICE => self.registry.sweep_own(self.now, &packet),
+                    _ => self.registry.receive(self.now, &self.store, from, &packet, body),
                 }
                 self.drain_registry();
             } else {
@@ -329,7 +330,8 @@ impl<S: Store> World<S> {
                     self.trace.add(self.now, adopted.lock, Who::Service, What::Word(word));
                     self.own.adopt(adopted.lock, adopted.incarnation, adopted.token);
                 }
-                Change::Settled(adopted) => self.own.settle_adopted(self.now, adopted.lock),
+                Change::Swept(packet) => self.own.receive(self.now, &packet, &[]),
+                Change::Settled(adopted) => self.own.release_adopted(self.now, adopted.lock),
             }
         }
         while let Some((to, packet, body)) = self.registry.poll_packet() {

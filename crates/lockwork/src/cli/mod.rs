@@ -7,6 +7,7 @@ mod chart;
 mod demo;
 mod doctor;
 mod figures;
+mod lock_service;
 mod locks;
 mod memory;
 mod opencl;
@@ -34,6 +35,9 @@ pub(crate) enum Failure {
     /// A back end is not on this machine, or failed: exit code 6.
     #[error("{0}")]
     BackEnd(String),
+    /// Somebody wanted it to end, and it has cleaned up: exit code 130, as shells have it.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl From<EngineError> for Failure {
@@ -55,6 +59,7 @@ impl Failure {
             Self::Check(_) => 1,
             Self::Usage(_) => 2,
             Self::BackEnd(_) => 6,
+            Self::Interrupted => 130,
         }
     }
 }
@@ -75,8 +80,8 @@ enum Command {
     Doctor,
     /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
-    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, memory, copy,
-    /// opencl, bionicdb, engines
+    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, lock-service,
+    /// memory, copy, opencl, bionicdb, engines
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),

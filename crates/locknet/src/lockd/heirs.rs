@@ -1,0 +1,73 @@
+//! The registry's own agents: those of locks whose machine died.
+//!
+//! They are agents as on any machine, of machine 0, which has no tasks and no lease. Once all machines have said what they hold,
+//! an agent hands its lock on or gives it back, and is gone.
+//!
+//! *Invariant*: packets about a lock are for an agent here only if its word says so. Those that name a machine which is gone
+//! reach the registry too, before its words have been looked at; they are dropped, and their senders repeat them.
+
+use lockwork_lockservice::config::Config;
+use lockwork_lockservice::control::Service;
+use lockwork_lockservice::decider::Store;
+use lockwork_lockservice::node::Node;
+use lockwork_lockservice::packet::{HEADER, Kind, Packet};
+use lockwork_lockservice::registry::Adopted;
+use lockwork_lockservice::word::Machine;
+
+#[derive(Debug)]
+pub(super) struct Heirs(Node);
+
+impl Heirs {
+    pub(super) fn new(service: Service) -> Self {
+        let config = Config {
+            profile: service.profile,
+            writers_first: service.writers_first,
+            ..Config::new(service.locks)
+        };
+        Self(Node::registry(config))
+    }
+
+    pub(super) fn adopt(&mut self, adopted: Adopted) {
+        self.0.adopt(adopted.lock, adopted.incarnation, adopted.token);
+    }
+
+    pub(super) fn settle(&mut self, now: u64, adopted: Adopted) {
+        self.0.release_adopted(now, adopted.lock);
+    }
+
+    /// A machine is gone: it neither holds nor waits any more.
+    pub(super) fn gone(&mut self, now: u64, machine: Machine) {
+        self.0.purge(now, machine);
+    }
+
+    /// A packet that the decider has sent to the registry, with its payload.
+    pub(super) fn routed(&mut self, now: u64, store: &impl Store, packet: &Packet, payload: &[u8]) {
+        let about_an_agent = matches!(packet.kind, Kind::Acquire | Kind::Release | Kind::Enrol | Kind::Seek);
+        if about_an_agent && (packet.lock >= store.locks() || store.load(packet.lock).machine != Machine::REGISTRY) {
+            return;
+        }
+        self.receive(now, packet, &payload[..payload.len().saturating_sub(8)]);
+    }
+
+    pub(super) fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
+        self.0.receive(now, packet, body);
+    }
+
+    pub(super) fn tick(&mut self, now: u64) {
+        self.0.tick(now);
+    }
+
+    pub(super) fn next_tick(&self) -> Option<u64> {
+        self.0.next_tick()
+    }
+
+    pub(super) fn poll_packet(&mut self) -> Option<(Packet, Vec<u8>)> {
+        let (packet, body) = self.0.poll_packet()?;
+        debug_assert!(body.len() + HEADER < lockwork_lockservice::packet::MOST_BYTES);
+        Some((packet, body))
+    }
+
+    pub(super) fn node(&self) -> &Node {
+        &self.0
+    }
+}
