@@ -299,7 +299,8 @@ impl AgentPool {
     fn tell(&mut self, lock: u64, machine: Machine, request: u64) {
         let me = self.me.machine;
         let Some(agent) = self.agents.get_mut(&lock) else { return };
-        let (token, exclusive, base) = (agent.token, agent.exclusive, agent.base);
+        let token = if self.config.profile.has_tokens() { agent.token } else { 0 };
+        let (exclusive, base) = (agent.exclusive, agent.base);
         // While an agent may have left, it grants nothing.
         let leaving = agent.is_leaving();
         let Some(holder) = agent.holder(machine, request).filter(|_| !leaving) else { return };
