@@ -363,7 +363,9 @@ impl AgentPool {
         };
         let gone = packet.state == State::Free || packet.sender != me;
         let newer = profile.distance(running.incarnation, packet.incarnation);
-        if packet.request != number || (packet.kind == Kind::Refused && newer <= 0) {
+        // The number of a move is that of a request, so the answer may be for an earlier attempt.
+        let of_earlier = matches!(running.op, Op::Move { .. }) && packet.kind == Kind::Refused && newer <= 0;
+        if packet.request != number || of_earlier {
             return;
         }
         match (running.op, packet.kind) {
