@@ -147,8 +147,11 @@ impl Node {
     /// Gives back what a request holds, or no longer waits for it. No event follows.
     ///
     /// # Errors
-    /// [`NotHeld`]; nothing is changed then.
+    /// [`NotHeld`]; nothing is changed then. If the lease has just run out, an event has said so.
     pub fn release(&mut self, now: u64, request: u64) -> Result<(), NotHeld> {
+        if self.has_ended(now) {
+            return Err(NotHeld(request));
+        }
         let known = self.client.get(request).filter(|known| known.phase != Phase::Releasing);
         let lock = known.ok_or(NotHeld(request))?.lock;
         let here = self.pool.release(now, lock, request);
@@ -162,6 +165,9 @@ impl Node {
     /// # Errors
     /// [`NotHeld`] if the request does not hold exclusively; nothing is changed then.
     pub fn downgrade(&mut self, now: u64, request: u64) -> Result<(), NotHeld> {
+        if self.has_ended(now) {
+            return Err(NotHeld(request));
+        }
         let holds = |phase: Phase| phase == Phase::Held;
         let lock = self.client.get(request).filter(|known| holds(known.phase)).ok_or(NotHeld(request))?.lock;
         if !self.pool.downgrade(now, lock, request) {
