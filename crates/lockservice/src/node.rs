@@ -154,10 +154,18 @@ impl Node {
         }
         let known = self.client.get(request).filter(|known| known.phase != Phase::Releasing);
         let lock = known.ok_or(NotHeld(request))?.lock;
-        let here = self.pool.release(now, lock, request);
-        self.client.let_go(now, request, here);
+        self.let_go(now, lock, request);
         self.settle(now);
         Ok(())
+    }
+
+    /// Takes a request out here, and has the agent do so if it is elsewhere. An agent here that may be leaving says nothing:
+    /// the request may wait or hold with its successor.
+    fn let_go(&mut self, now: u64, lock: u64, request: u64) {
+        let elsewhere = self.client.get(request).is_some_and(|known| known.holds_elsewhere(self.me.machine));
+        let decides = self.pool.decides(lock).is_some();
+        let here = self.pool.release(now, lock, request) && decides && !elsewhere;
+        self.client.let_go(now, request, here);
     }
 
     /// Makes a writer a reader, without letting go.
@@ -350,8 +358,7 @@ impl Node {
             if self.client.get(request).is_some_and(|known| known.waits()) {
                 self.client.give_up(Event::TimedOut { request });
                 let lock = self.client.get(request).expect("it waits").lock;
-                let here = self.pool.release(now, lock, request);
-                self.client.let_go(now, request, here);
+                self.let_go(now, lock, request);
             }
         }
         self.client.tick(now);
