@@ -16,6 +16,7 @@ mod procedure;
 mod progress;
 mod report;
 mod run;
+mod sim;
 mod workloads;
 
 use std::process::ExitCode;
@@ -88,6 +89,9 @@ enum Command {
     /// About the locks of the lock service
     #[command(subcommand)]
     Locks(Locks),
+    /// Simulate a service where everything goes wrong, from a seed
+    #[command(subcommand)]
+    Sim(sim::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -108,6 +112,7 @@ pub(crate) fn main() -> ExitCode {
         }
         Command::Procedure(arguments) => procedure::run(&arguments),
         Command::Locks(Locks::Capacity(arguments)) => capacity::run(&arguments),
+        Command::Sim(arguments) => sim::simulate(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
