@@ -68,7 +68,7 @@ impl Settings {
             Self { seed: seed + 2, ..usual.lean() },
             Self { seed: seed + 3, writers_first: true, ..usual.lean() },
             Self { seed: seed + 4, machines: 12, tasks: 24, locks: 2, ..usual },
-            Self { seed: seed + 5, faults: Faults { cuts: 5, pauses: 5, crashes: 10, ..all }, ..usual },
+            Self { seed: seed + 5, faults: Faults { late: 100_000, cuts: 5, pauses: 5, crashes: 10, ..all }, ..usual },
             Self { seed: seed + 6, machines: 4, faults: Faults { lost: 200_000, doubled: 100_000, ..all }, ..usual },
         ]
     }
@@ -133,7 +133,7 @@ pub struct Counters {
     pub cuts: u64,
     /// Times a machine stood still.
     pub pauses: u64,
-    /// Machines that crashed.
+    /// Machines that crashed or left.
     pub crashes: u64,
     /// Sessions that ended because of their lease.
     pub expired: u64,

@@ -22,7 +22,7 @@ pub struct Faults {
     pub cuts: u32,
     /// Times that a machine stands still.
     pub pauses: u32,
-    /// Times that a machine crashes.
+    /// Times that a machine crashes, or leaves without giving back.
     pub crashes: u32,
 }
 

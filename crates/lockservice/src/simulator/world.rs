@@ -696,9 +696,17 @@ impl<S: Store> World<S> {
         if let Some(node) = here.node() {
             let Identity { machine, session } = node.identity();
             let (until, branches) = (here.when(node.lease_until()), node.branches());
-            self.checker.gone(machine, session, until);
             self.counters.branches.add(&branches);
-            self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("crashes", machine));
+            if self.random.below(2) == 0 {
+                // In good order: nothing is held any more.
+                self.checker.gone(machine, session, self.now);
+                self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("leaves", machine));
+                let leave = Packet { sender: machine, session, ..Packet::new(Kind::Leave, 0) };
+                self.send(place, SERVICE, &leave, &[]);
+            } else {
+                self.checker.gone(machine, session, until);
+                self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("crashes", machine));
+            }
         }
         self.places[place as usize].paused_until = 0;
         let delay = self.random.below(300 * MS);

@@ -63,7 +63,7 @@ pub(super) struct LockArguments {
     /// Times a second that a machine stands still
     #[arg(long, value_parser = clap::value_parser!(u32).range(..=100))]
     pauses: Option<u32>,
-    /// Times a second that a machine crashes
+    /// Times a second that a machine crashes, or leaves without giving back
     #[arg(long, value_parser = clap::value_parser!(u32).range(..=100))]
     crashes: Option<u32>,
 }
