@@ -6,6 +6,7 @@
 //!   (a [`Op::Free`], [`Op::Move`] or [`Op::Retake`] is under way), and there is no holder then.
 //! - `base`: every decision of the decider up to it is known here. `seen` has those known beyond it. A lock is given back or
 //!   handed over with `base` as its incarnation, so the decider refuses if it has added a reader that is not known here.
+//! - While `alone`, whoever holds is of the agent's machine.
 //! - Only while `open` may the decider add readers.
 
 use crate::decider::TOKEN_STEP;
@@ -88,6 +89,9 @@ pub(crate) struct Agent {
     pub(crate) serial: u32,
     pub(crate) exclusive: bool,
     pub(crate) open: bool,
+    /// The decider granted it exclusively and has heard nothing since: only this machine's tasks may hold, because whoever finds
+    /// the machine gone takes the lock for free.
+    pub(crate) alone: bool,
     /// The registry keeps it for a machine that died, and waits for all machines' answers.
     pub(crate) adopted: bool,
     /// Readers have passed a writer for long enough.
@@ -111,6 +115,7 @@ impl Agent {
             serial: 0,
             exclusive: false,
             open,
+            alone: false,
             adopted: false,
             starved: false,
             watched: None,

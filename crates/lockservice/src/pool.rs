@@ -243,18 +243,12 @@ impl AgentPool {
             self.tell(lock, waiter.machine, waiter.request);
             return;
         }
-        if waiter.mode == LockMode::Shared && agent.admits_reader(writers_first) {
+        let elsewhere = waiter.machine != me;
+        if waiter.mode == LockMode::Shared && agent.admits_reader(writers_first) && !(elsewhere && agent.alone) {
             self.hold(now, lock, waiter);
             // Somebody elsewhere reads: let the decider add the next ones, unless a writer waits.
-            let agent = self.agents.get_mut(&lock).expect("it is here");
-            if waiter.machine != me
-                && !agent.open
-                && agent.queue.is_empty()
-                && agent.running.is_none()
-                && !agent.adopted
-                && !agent.misses()
-            {
-                self.start(now, lock, Op::Open);
+            if elsewhere && self.agents[&lock].queue.is_empty() {
+                self.open(now, lock);
             }
             return;
         }
@@ -266,7 +260,7 @@ impl AgentPool {
             return;
         }
         agent.enqueue(waiter);
-        if waiter.machine != me {
+        if elsewhere {
             self.acknowledge(lock, Kind::Acquire, &waiter, 0);
         }
         self.advance(now, lock);
@@ -385,6 +379,14 @@ impl AgentPool {
     /// When [`AgentPool::tick`] has something to do.
     pub(crate) fn next_tick(&self) -> Option<u64> {
         self.timers.next()
+    }
+
+    /// Lets the decider add readers, if it is not so, and nothing else is under way.
+    fn open(&mut self, now: u64, lock: u64) {
+        let agent = &self.agents[&lock];
+        if !agent.open && agent.running.is_none() && !agent.adopted && !agent.misses() {
+            self.start(now, lock, Op::Open);
+        }
     }
 
     fn start(&mut self, now: u64, lock: u64, op: Op) {

@@ -26,6 +26,10 @@ impl AgentPool {
             && let Some(at) = agent.queue.iter().position(|waiter| waiter.mode == LockMode::Shared)
             && (at == 0 || (!self.config.writers_first && !agent.starved))
         {
+            if agent.alone && agent.queue[at].machine != self.me.machine {
+                // First the decider has to know that others hold.
+                return self.open(now, lock);
+            }
             let waiter = agent.queue.remove(at).expect("just found");
             self.hold(now, lock, waiter);
         }

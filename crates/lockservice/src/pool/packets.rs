@@ -161,21 +161,37 @@ impl AgentPool {
     /// GRANT with a new agent, from the decider. `awaited`: the request still waits for it, and holds now.
     pub(crate) fn granted(&mut self, now: u64, packet: &Packet, awaited: bool) {
         let Some(waiter) = waiter(packet) else { return };
-        if self.begin(packet, packet.state == State::Shared) == Begun::Not {
-            return;
+        match self.begin(packet, packet.state) {
+            Begun::Not => {}
+            Begun::Anew if !awaited => self.verify(now, packet.lock),
+            _ => {
+                if awaited {
+                    self.hold_first(now, packet.lock, waiter);
+                }
+                self.tell_unconfirmed(packet.lock);
+                self.advance(now, packet.lock);
+            }
         }
-        if awaited {
-            self.hold_first(now, packet.lock, waiter);
+    }
+
+    /// Nobody waits for what an agent has come for, so nothing says how old the packet is. Before somebody else is granted the
+    /// lock, the decider has to say whether the agent is here.
+    fn verify(&mut self, now: u64, lock: u64) {
+        let agent = self.agents.get(&lock).expect("it has begun");
+        if agent.holders.is_empty() && agent.queue.is_empty() && !agent.misses() {
+            self.start(now, lock, Op::Free);
+        } else {
+            self.branches.take(Branch::RetakeOfArrived);
+            self.start(now, lock, Op::Retake(Why::Arrived));
         }
-        self.tell_unconfirmed(packet.lock);
-        self.advance(now, packet.lock);
     }
 
     /// By the decision that `packet` tells of, the agent is here, and nobody else held the lock then.
-    fn begin(&mut self, packet: &Packet, open: bool) -> Begun {
+    fn begin(&mut self, packet: &Packet, state: State) -> Begun {
+        let (open, alone) = (state == State::Shared, state == State::Exclusive);
         let (lock, profile, incarnation) = (packet.lock, self.config.profile, packet.incarnation);
         let Some(agent) = self.agents.get_mut(&lock) else {
-            self.agents.insert(lock, Agent::new(incarnation, packet.token, open));
+            self.agents.insert(lock, Agent { alone, ..Agent::new(incarnation, packet.token, open) });
             return Begun::Anew;
         };
         let since = match agent.running.as_deref() {
@@ -195,6 +211,7 @@ impl AgentPool {
             }
             agent.running = None;
             agent.open = open;
+            agent.alone = alone;
         }
         if (leaving || incarnation == agent.known) && !open {
             // No reader can have joined since. Who seems to hold is from an earlier time; if not, it is not known here.
@@ -316,7 +333,7 @@ impl AgentPool {
         let Some(waiter) = waiter(packet) else { return };
         self.confirm_agent(packet);
         let taking_over = self.agents.get(&lock).is_some_and(|agent| agent.op() == Some(Op::Retake(Why::LostUnknown)));
-        let begun = self.begin(packet, false);
+        let begun = self.begin(packet, State::Led);
         if begun == Begun::Not {
             self.branches.take(Branch::ArrivedAgain);
             if !taking_over {
@@ -329,11 +346,7 @@ impl AgentPool {
         parked.into_iter().for_each(|waiter| agent.enqueue(waiter));
         match begun {
             Begun::Not => {}
-            Begun::Anew if !awaited => {
-                // Nobody waits for it here, so nothing says how old this packet is: ask whether it is still true.
-                self.branches.take(Branch::RetakeOfArrived);
-                self.start(now, lock, Op::Retake(Why::Arrived));
-            }
+            Begun::Anew if !awaited => self.verify(now, lock),
             _ => {
                 if awaited {
                     self.hold_first(now, lock, waiter);
@@ -360,6 +373,7 @@ impl AgentPool {
         let unknown = matches!(agent.op(), Some(Op::Retake(Why::LostUnknown)));
         agent.running = None;
         agent.open = false;
+        agent.alone = false;
         agent.token = agent.token.max(packet.token);
         agent.base = packet.incarnation;
         agent.known = packet.incarnation;
@@ -419,6 +433,7 @@ impl AgentPool {
                 // was closed again.
                 agent.running = None;
                 agent.open = packet.state == State::Shared;
+                agent.alone = false;
                 agent.see(profile.add(running.incarnation, 1), profile);
                 self.advance(now, lock);
             }

@@ -37,16 +37,16 @@ impl Checker {
         Self { locks: vec![Seen::default(); locks as usize], tokens }
     }
 
-    /// A task has been told that it holds. `ended` says whether a machine's own lease is over.
-    pub(super) fn granted(
-        &mut self,
-        lock: u64,
-        hold: Hold,
-        token: u64,
-        ended: impl Fn(&Hold) -> bool,
-    ) -> Result<(), String> {
+    /// Who holds a lock, as far as its tasks know.
+    pub(super) fn holds(&self, lock: u64) -> &[Hold] {
+        &self.locks[lock as usize].holds
+    }
+
+    /// A task has been told that it holds. `ended` says of each of [`Checker::holds`] whether its lease is over.
+    pub(super) fn granted(&mut self, lock: u64, hold: Hold, token: u64, ended: &[bool]) -> Result<(), String> {
         let seen = &mut self.locks[lock as usize];
-        seen.holds.retain(|other| !ended(other));
+        let mut ended = ended.iter();
+        seen.holds.retain(|_| !ended.next().is_some_and(|ended| *ended));
         if let Some(other) = seen.holds.iter().find(|other| excludes(other.mode, hold.mode)) {
             return Err(format!("mutual exclusion: {hold:x?} was granted lock {lock} while {other:x?} holds it"));
         }

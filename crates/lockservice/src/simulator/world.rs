@@ -613,18 +613,9 @@ impl<S: Store> World<S> {
         }
         match event {
             Event::Granted { lock, mode, token, .. } if waits.is_some() => {
-                let (now, places) = (self.now, &self.places);
-                let ended = |hold: &Hold| match hold.until {
-                    Some(until) => until <= now,
-                    None => places.iter().any(|place| {
-                        place.node().is_some_and(|node| {
-                            node.identity() == Identity { machine: hold.machine, session: hold.session }
-                                && node.lease_until() <= place.clock(now)
-                        })
-                    }),
-                };
                 let hold = Hold { machine, session, request, mode, until: None };
-                if let Err(what) = self.checker.granted(lock, hold, token, ended) {
+                let ended: Vec<_> = self.checker.holds(lock).iter().map(|hold| self.has_ended(hold)).collect();
+                if let Err(what) = self.checker.granted(lock, hold, token, &ended) {
                     self.fail(Some(lock), what);
                 }
                 match mode {
@@ -649,6 +640,20 @@ impl<S: Store> World<S> {
             _ => self.fail(Some(lock), format!("{event:x?} at place {place}, whose task holds: {holds}")),
         }
         self.think(place, task);
+    }
+
+    /// Whether the lease of who holds has ended, by its own clock.
+    fn has_ended(&self, hold: &Hold) -> bool {
+        let who = Identity { machine: hold.machine, session: hold.session };
+        let of = |place: &&Place| place.node().is_some_and(|node| node.identity() == who);
+        match hold.until {
+            Some(until) => until <= self.now,
+            None => self
+                .places
+                .iter()
+                .find(of)
+                .is_some_and(|place| place.node().is_some_and(|node| node.lease_until() <= place.clock(self.now))),
+        }
     }
 
     // What goes wrong, and what must not.
@@ -728,6 +733,12 @@ impl<S: Store> World<S> {
             } else if word.state == State::Shared && !open {
                 wrong = Some(format!("agents: machine {} is closed for lock {lock}, the decider is not", machine.0));
             }
+        }
+        let others = |hold: &&Hold| hold.machine != word.machine && !self.has_ended(hold);
+        if word.state == State::Exclusive
+            && let Some(other) = self.checker.holds(lock).iter().find(others)
+        {
+            wrong = Some(format!("alone: lock {lock} is {word:?}, but {other:?} holds it"));
         }
         if let Some(what) = wrong {
             self.fail(Some(lock), what);
