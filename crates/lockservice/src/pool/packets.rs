@@ -521,7 +521,10 @@ impl AgentPool {
     /// The machine that a packet was for is not there.
     pub(crate) fn undeliverable(&mut self, now: u64, packet: &Packet) {
         let (lock, me) = (packet.lock, self.me.machine);
-        self.forget(now, packet);
+        // About a request of this machine it is an acknowledgement that did not arrive.
+        if packet.requester != me {
+            self.forget(now, packet);
+        }
         let Some(agent) = self.agents.get_mut(&lock) else { return };
         let Some(Running { op: Op::Move { to, .. }, incarnation, .. }) = agent.running.as_deref().copied() else {
             return;
