@@ -111,7 +111,7 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 	if ((w0 >> 16 & 0xff) != VERSION)
 		return drop(DROPPED_VERSION);
 	first = sip_first_half(w0, w1, w2, w3);
-	if (WORD(7) != (settings.keyed ? sip_tag(first, w4, w5, w6) : 0))
+	if (WORD(7) != sip_tag(first, w4, w5, w6))
 		return drop(DROPPED_TAG);
 	kind = w6 >> 32 & 0xff;
 	flags = w6 >> 40 & 0xff;

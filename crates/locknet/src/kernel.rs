@@ -241,6 +241,15 @@ impl KernelDecider {
         program.ok_or_else(|| KernelError::load(name, "no such program"))
     }
 
+    /// A map that is not this type's own, for tests.
+    ///
+    /// # Errors
+    /// [`KernelError::Load`] if the object has none of that name and type.
+    pub fn take_map<M: TryFrom<Map>>(&mut self, name: &str) -> Result<M, KernelError> {
+        let map = self.ebpf.take_map(name).and_then(|map| map.try_into().ok());
+        map.ok_or_else(|| KernelError::load(name, "no such map"))
+    }
+
     fn program_mut<'a, P>(&'a mut self, name: &str) -> Result<&'a mut P, KernelError>
     where
         &'a mut P: TryFrom<&'a mut Program>,
