@@ -72,5 +72,5 @@ int trial_decide(struct xdp_md *ctx)
 {
 	if (prepare((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return XDP_ABORTED;
-	return run_xdp(ctx);
+	return run_xdp(ctx, true);
 }

@@ -47,7 +47,11 @@ struct Way {
     word: Word,
 }
 
-fn nanoseconds(decider: &KernelDecider, program: &'static str, frame: &[u8]) -> Result<f64, Box<dyn std::error::Error>> {
+fn nanoseconds(
+    decider: &KernelDecider,
+    program: &'static str,
+    frame: &[u8],
+) -> Result<f64, Box<dyn std::error::Error>> {
     let program: &Xdp = decider.program(program)?;
     let options = TestRunOptions { data_in: Some(frame), repeat: REPEAT, ..TestRunOptions::new() };
     // The kernel gives whole nanoseconds.
@@ -58,6 +62,8 @@ fn measure(key: Option<Key>, way: &Way) -> Result<(f64, f64), Box<dyn std::error
     let settings = Settings { writers_first: false };
     let options = Options { locks: LOCKS, port: 7400, address: None, settings, key };
     let mut decider = KernelDecider::load_object(&options, TRIAL)?;
+    decider.load_program("trial_prepare")?;
+    decider.load_program("trial_decide")?;
     let arrival =
         Arrival { ifindex: 1, local_address: [10, 0, 0, 1], mac: [2, 0, 0, 0, 0, 2], local_mac: [2, 0, 0, 0, 0, 1] };
     let machine = MachineEntry::reached(7, SocketAddrV4::new([10, 0, 0, 2].into(), 9000), &arrival);

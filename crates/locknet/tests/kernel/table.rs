@@ -115,8 +115,8 @@ fn network() -> u32 {
 impl Pair {
     fn new(key: Option<Key>, writers_first: bool) -> Option<Self> {
         let options = options(LOCKS, key, writers_first);
-        let mut kernel = load(&options, None)?;
-        let mut copier = load(&options, Some(TRIAL))?;
+        let mut kernel = load(&options, None, &["lockwork_xdp", "lockwork_tc"])?;
+        let mut copier = load(&options, Some(TRIAL), &["trial_copy"])?;
         let other = network();
         let machines = Machines::behind(other);
         for (machine, entry) in &machines.0 {
