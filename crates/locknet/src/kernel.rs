@@ -1,11 +1,11 @@
 //! The decider in the kernel's data plane: eBPF programs at XDP or at TC ingress.
 //!
 //! The programs are hardware/xdp, written in C; what is loaded here is their committed object, so users need no compiler.
-//! Locks lie in a map that is mapped into this process too. So there are two deciders over the same words: the programs, and the
-//! Rust one over [`KernelDecider::words`]. The programs decide on what they can also send; everything else (control packets, what
-//! concerns the registry, machines that no attached interface leads to, IP fragments, IPv6) they leave, as it came and
-//! undecided, to the UDP socket of the port, where user space decides on it. *Invariant*: a packet is decided once, here or
-//! there, and both meet in one compare-and-swap.
+//! Locks lie in a map that is mapped into this process too. So there are two deciders over the same words: the programs, and
+//! the Rust one over [`KernelDecider::words`]. The programs decide on what they can also send. Everything else (control
+//! packets, what concerns the registry, machines that no attached interface leads to, IP fragments, IPv6, a word that changes
+//! too often) they leave, as it came and undecided, to the UDP socket of the port, where user space decides on it.
+//! *Invariant*: a packet is decided once, here or there, and both meet in one compare-and-swap.
 //!
 //! So a process that serves the port as if there were no kernel decider is right; with one, it sees few packets. Beyond that it has
 //! to tell who takes part ([`KernelDecider::admit`], [`KernelDecider::dismiss`]).
