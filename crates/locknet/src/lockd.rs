@@ -342,9 +342,9 @@ impl<P: DataPlane> Lockd<P> {
                         self.registry.dismiss(self.now, machine);
                     }
                 }
-                Change::Gone { machine, session } => {
+                Change::Gone { machine, .. } => {
                     self.plane.remove_machine(machine);
-                    self.heirs.gone(self.now, machine, session);
+                    self.heirs.gone(self.now, machine);
                 }
                 Change::Adopted(adopted) => self.heirs.adopt(adopted),
                 Change::Settled(adopted) => self.heirs.settle(self.now, adopted),

@@ -6,16 +6,13 @@
 //! *Invariant*: packets about a lock are for an agent here only if its word says so. Those that name a machine which is gone
 //! reach the registry too, before its words have been looked at; they are dropped, and their senders repeat them.
 
-use lockwork_lockservice::config::{Config, Identity};
+use lockwork_lockservice::config::Config;
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::decider::Store;
 use lockwork_lockservice::node::Node;
 use lockwork_lockservice::packet::{HEADER, Kind, Packet};
 use lockwork_lockservice::registry::Adopted;
 use lockwork_lockservice::word::Machine;
-
-/// As good as for ever, and far from the end of numbers.
-const NO_LEASE_NS: u64 = u64::MAX / 8;
 
 #[derive(Debug)]
 pub(super) struct Heirs(Node);
@@ -25,10 +22,9 @@ impl Heirs {
         let config = Config {
             profile: service.profile,
             writers_first: service.writers_first,
-            lease: NO_LEASE_NS,
             ..Config::new(service.locks)
         };
-        Self(Node::new(config, Identity { machine: Machine::REGISTRY, session: 0 }, 0))
+        Self(Node::registry(config))
     }
 
     pub(super) fn adopt(&mut self, adopted: Adopted) {
@@ -40,9 +36,8 @@ impl Heirs {
     }
 
     /// A machine is gone: it neither holds nor waits any more.
-    pub(super) fn gone(&mut self, now: u64, machine: Machine, session: u32) {
-        let died = Packet { requester: machine, requester_session: session, ..Packet::new(Kind::Died, 0) };
-        self.0.receive(now, &died, &[]);
+    pub(super) fn gone(&mut self, now: u64, machine: Machine) {
+        self.0.purge(now, machine);
     }
 
     /// A packet that the decider has sent to the registry, with its payload.

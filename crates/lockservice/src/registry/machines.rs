@@ -114,6 +114,6 @@ impl<A: Copy + Eq + Hash> Machines<A> {
 
 impl<A: Copy + Eq + Hash> Sessions for Machines<A> {
     fn session(&self, machine: Machine) -> Option<u32> {
-        if machine == Machine::REGISTRY { Some(0) } else { Some(self.get(machine)?.session) }
+        if machine == Machine::REGISTRY { Some(Machine::REGISTRY_SESSION) } else { Some(self.get(machine)?.session) }
     }
 }
