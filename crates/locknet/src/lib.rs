@@ -7,8 +7,10 @@
 //! | [`udp`] | a socket that receives and sends batches |
 //! | [`plane`] | where decisions are made, as the daemon sees it |
 //! | [`lockd`] | the daemon: a data plane and the registry |
+//! | [`client`] | the client library |
 //! | [`key`] | the cluster's key in a file |
 
+pub mod client;
 pub mod key;
 pub mod lockd;
 pub mod plane;

@@ -266,15 +266,15 @@ impl<P: DataPlane> Lockd<P> {
             }
             return;
         }
+        if plane.is_in_front() {
+            // It has been decided on, and is for one of the registry's agents.
+            return self.heirs.routed(self.now, self.plane.store(), &packet);
+        }
         if packet.sender == Machine::REGISTRY {
             // The registry's agents are in this process.
             return counters.dropped(NOT_REGISTRY);
         }
         let payload = payload.to_vec();
-        if plane.is_in_front() {
-            self.heirs.routed(self.now, self.plane.store(), &packet, &payload);
-            return;
-        }
         self.decide(Some(from), &packet, &payload);
     }
 
@@ -295,12 +295,12 @@ impl<P: DataPlane> Lockd<P> {
             let address = match (to, from) {
                 (To::Source, Some(from)) => Some(from),
                 (To::Machine(Machine::REGISTRY), _) => {
-                    self.heirs.routed(self.now, self.plane.store(), &packet, payload);
+                    self.heirs.routed(self.now, self.plane.store(), &packet);
                     continue;
                 }
                 (To::Machine(machine), _) => self.registry.address(machine),
                 (To::Source, None) => {
-                    self.heirs.receive(self.now, &packet, &[]);
+                    self.heirs.receive(self.now, &packet);
                     continue;
                 }
             };
@@ -336,13 +336,13 @@ impl<P: DataPlane> Lockd<P> {
                         self.registry.dismiss(self.now, machine);
                     }
                 }
-                Change::Gone { machine, session } => {
+                Change::Gone { machine, .. } => {
                     self.plane.remove_machine(machine);
-                    self.heirs.gone(self.now, machine, session);
+                    self.heirs.gone(self.now, machine);
                 }
                 Change::Adopted(adopted) => self.heirs.adopt(adopted),
                 Change::Settled(adopted) => self.heirs.settle(self.now, adopted),
-                Change::Swept(packet) => self.heirs.receive(self.now, &packet, &[]),
+                Change::Swept(packet) => self.heirs.receive(self.now, &packet),
             }
         }
         self.hear_heirs();

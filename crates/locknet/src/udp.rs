@@ -69,6 +69,7 @@ pub struct Endpoint {
     socket: UdpSocket,
     incoming: Batch,
     outgoing: Batch,
+    connected: bool,
     unsent: u64,
 }
 
@@ -92,7 +93,22 @@ impl Endpoint {
             // SAFETY: the option's value is a number that outlives the call. A refusal leaves the usual buffer.
             unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, bytes, length) };
         }
-        Ok(Self { socket, incoming: Batch::new(), outgoing: Batch::new(), unsent: 0 })
+        Ok(Self { socket, incoming: Batch::new(), outgoing: Batch::new(), connected: false, unsent: 0 })
+    }
+
+    /// Binds any port and talks to `address` only. Then [`Endpoint::receive`] tells if nobody listens there.
+    ///
+    /// # Errors
+    /// What the system says, such as that there is no way to that address.
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let any: SocketAddr = match address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let mut endpoint = Self::bind(any)?;
+        endpoint.socket.connect(address)?;
+        endpoint.connected = true;
+        Ok(endpoint)
     }
 
     /// The socket, for addresses and options.
@@ -141,7 +157,8 @@ impl Endpoint {
         Some((bytes, of_system(&self.incoming.addresses[at])?))
     }
 
-    /// Puts a datagram into the batch that goes out with the next [`Endpoint::flush`]: `parts` one behind the other.
+    /// Puts a datagram into the batch that goes out with the next [`Endpoint::flush`]: `parts` one behind the other. A connected
+    /// socket sends it where it is connected to.
     ///
     /// # Panics
     /// If it is longer than any packet.
@@ -154,7 +171,9 @@ impl Endpoint {
         head.copy_from_slice(parts[0]);
         tail[..parts[1].len()].copy_from_slice(parts[1]);
         self.outgoing.vectors[at].iov_len = parts[0].len() + parts[1].len();
-        self.outgoing.headers[at].msg_hdr.msg_namelen = to_system(to, &mut self.outgoing.addresses[at]);
+        // A connected socket needs no address, and is faster without.
+        let address_bytes = if self.connected { 0 } else { to_system(to, &mut self.outgoing.addresses[at]) };
+        self.outgoing.headers[at].msg_hdr.msg_namelen = address_bytes;
         self.outgoing.used += 1;
     }
 

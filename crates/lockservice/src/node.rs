@@ -10,6 +10,7 @@ use crate::config::{Config, Identity};
 use crate::packet::{AGENT, Kind, Packet, Problem, Waiter};
 use crate::pool::{AgentPool, Local, Output};
 use crate::timers::Timers;
+use crate::word::Machine;
 use lockwork_locking::LockMode;
 use std::collections::VecDeque;
 
@@ -167,6 +168,12 @@ impl Node {
     /// For the registry: all machines have said what they hold of an adopted lock.
     pub fn release_adopted(&mut self, now: u64, lock: u64) {
         self.pool.release_adopted(now, lock);
+        self.settle(now);
+    }
+
+    /// For the registry: a machine is gone, and neither holds nor waits.
+    pub fn purge(&mut self, now: u64, machine: Machine) {
+        self.pool.purge(now, machine);
         self.settle(now);
     }
 

@@ -10,7 +10,7 @@ use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::decider::Store;
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{HEADER, Kind, Packet};
+use lockwork_lockservice::packet::{Kind, Packet};
 use lockwork_lockservice::registry::Adopted;
 use lockwork_lockservice::word::Machine;
 
@@ -40,22 +40,21 @@ impl Heirs {
     }
 
     /// A machine is gone: it neither holds nor waits any more.
-    pub(super) fn gone(&mut self, now: u64, machine: Machine, session: u32) {
-        let died = Packet { requester: machine, requester_session: session, ..Packet::new(Kind::Died, 0) };
-        self.0.receive(now, &died, &[]);
+    pub(super) fn gone(&mut self, now: u64, machine: Machine) {
+        self.0.purge(now, machine);
     }
 
-    /// A packet that the decider has sent to the registry, with its payload.
-    pub(super) fn routed(&mut self, now: u64, store: &impl Store, packet: &Packet, payload: &[u8]) {
+    /// A packet that the decider has sent to the registry. What comes with a payload is for machines that have tasks.
+    pub(super) fn routed(&mut self, now: u64, store: &impl Store, packet: &Packet) {
         let about_an_agent = matches!(packet.kind, Kind::Acquire | Kind::Release | Kind::Enrol | Kind::Seek);
         if about_an_agent && (packet.lock >= store.locks() || store.load(packet.lock).machine != Machine::REGISTRY) {
             return;
         }
-        self.receive(now, packet, &payload[..payload.len().saturating_sub(8)]);
+        self.receive(now, packet);
     }
 
-    pub(super) fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
-        self.0.receive(now, packet, body);
+    pub(super) fn receive(&mut self, now: u64, packet: &Packet) {
+        self.0.receive(now, packet, &[]);
     }
 
     pub(super) fn tick(&mut self, now: u64) {
@@ -67,9 +66,7 @@ impl Heirs {
     }
 
     pub(super) fn poll_packet(&mut self) -> Option<(Packet, Vec<u8>)> {
-        let (packet, body) = self.0.poll_packet()?;
-        debug_assert!(body.len() + HEADER < lockwork_lockservice::packet::MOST_BYTES);
-        Some((packet, body))
+        self.0.poll_packet()
     }
 
     pub(super) fn node(&self) -> &Node {
