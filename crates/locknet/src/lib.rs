@@ -14,4 +14,5 @@ pub mod client;
 pub mod key;
 pub mod lockd;
 pub mod plane;
+mod status;
 pub mod udp;

@@ -244,6 +244,7 @@ impl<P: DataPlane> Lockd<P> {
         let summary = self.registry.summary();
         self.counters.machines.set(summary.machines);
         self.counters.gone.set(summary.gone);
+        self.counters.adopted.set(self.heirs.count());
     }
 
     fn datagram(&mut self, at: usize) {
@@ -262,7 +263,12 @@ impl<P: DataPlane> Lockd<P> {
             }
             match body(bytes, key.as_ref()) {
                 Ok(body) => registry.receive(self.now, plane.store(), from, &packet, body),
-                Err(malformed) => counters.malformed(malformed),
+                Err(malformed) => return counters.malformed(malformed),
+            }
+            if packet.kind == Kind::Status && self.heirs.has(packet.lock) {
+                let (packet, body) = self.heirs.status(&packet);
+                self.after();
+                self.push(from, &packet, &body);
             }
             return;
         }
@@ -347,9 +353,13 @@ impl<P: DataPlane> Lockd<P> {
         }
         self.hear_heirs();
         while let Some((address, packet, body)) = self.registry.poll_packet() {
-            let bytes = datagram(&packet, &body, self.key.as_ref());
-            self.endpoint.push(address, bytes.split_at(HEADER).into());
+            self.push(address, &packet, &body);
         }
+    }
+
+    fn push(&mut self, address: SocketAddr, packet: &Packet, body: &[u8]) {
+        let bytes = datagram(packet, body, self.key.as_ref());
+        self.endpoint.push(address, bytes.split_at(HEADER).into());
     }
 }
 

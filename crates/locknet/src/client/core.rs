@@ -1,13 +1,13 @@
 //! A session: the node, the socket to the decider, and who waits for which answer. Whoever holds its lock drives it.
 
 use super::wait::{Answer, Wait};
+use crate::status;
 use crate::udp::{BATCH, Endpoint};
-use lockwork_locking::LockMode;
 use lockwork_lockservice::client::Event;
 use lockwork_lockservice::config::{Config, Identity};
-use lockwork_lockservice::control::{ALL_LOCKS, Busiest, Participant, Service};
+use lockwork_lockservice::control::Service;
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, Waiter, body, datagram, parse};
+use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, body, datagram, parse};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -118,7 +118,7 @@ impl Core {
         };
         match packet.kind {
             Kind::Status if !packet.has(GRANTED) => {
-                let (packet, body) = status(&self.node, &packet);
+                let (packet, body) = status::answer(&self.node, &packet);
                 self.send(&packet, &body);
             }
             Kind::Left if packet.requester_session == self.node.identity().session => self.left = true,
@@ -239,35 +239,4 @@ fn answer(
         Kind::Error => Problem::of_number(packet.token).map(Err),
         _ => None,
     }
-}
-
-/// What this machine's agents know, for people.
-fn status(node: &Node, asked: &Packet) -> (Packet, Vec<u8>) {
-    let Identity { machine, session } = node.identity();
-    let packet = Packet {
-        flags: GRANTED,
-        request: asked.request,
-        sender: machine,
-        session,
-        requester: machine,
-        requester_session: session,
-        ..Packet::new(Kind::Status, asked.lock)
-    };
-    let pool = node.pool();
-    if asked.lock == ALL_LOCKS {
-        let busiest = pool.locks().filter_map(|lock| pool.view(lock)).map(|view| Busiest {
-            lock: view.lock,
-            holders: view.holders.len() as u32,
-            waiters: view.waiters.len() as u32,
-            token: view.token,
-        });
-        return (packet, Busiest::to_body(busiest.collect()));
-    }
-    let Some(view) = pool.view(asked.lock) else { return (packet, Vec::new()) };
-    let mode = view.mode.unwrap_or(LockMode::Shared);
-    let holds =
-        |&(machine, request): &_| Participant { who: Waiter { machine, session: 0, request, mode }, holds: true };
-    let mut all: Vec<_> = view.holders.iter().map(holds).collect();
-    all.extend(view.waiters.iter().map(|who| Participant { who: *who, holds: false }));
-    (packet, Participant::to_body(&all))
 }

@@ -6,6 +6,7 @@
 //! *Invariant*: packets about a lock are for an agent here only if its word says so. Those that name a machine which is gone
 //! reach the registry too, before its words have been looked at; they are dropped, and their senders repeat them.
 
+use crate::status;
 use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::decider::Store;
@@ -69,7 +70,16 @@ impl Heirs {
         self.0.poll_packet()
     }
 
-    pub(super) fn node(&self) -> &Node {
-        &self.0
+    pub(super) fn has(&self, lock: u64) -> bool {
+        self.0.pool().view(lock).is_some()
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.pool().len() as u64
+    }
+
+    /// What is known about a lock here, for people.
+    pub(super) fn status(&self, asked: &Packet) -> (Packet, Vec<u8>) {
+        status::answer(&self.0, asked)
     }
 }
