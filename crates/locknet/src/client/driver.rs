@@ -114,9 +114,9 @@ impl Shared {
             self.active.store(self.now(), Ordering::Relaxed);
             if let Ok(mut core) = self.core.try_lock() {
                 self.drive(&mut core);
-            } else {
-                std::hint::spin_loop();
             }
+            // Where cores are fewer than those who want them, the decider may need this one.
+            std::thread::yield_now();
             if began.elapsed() >= self.spin {
                 break;
             }
