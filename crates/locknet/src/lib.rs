@@ -8,11 +8,13 @@
 //! | [`plane`] | where decisions are made, as the daemon sees it |
 //! | [`lockd`] | the daemon: a data plane and the registry |
 //! | [`client`] | the client library |
+//! | [`query`] | questions about locks, without a session |
 //! | [`key`] | the cluster's key in a file |
 
 pub mod client;
 pub mod key;
 pub mod lockd;
 pub mod plane;
+pub mod query;
 mod status;
 pub mod udp;

@@ -230,3 +230,33 @@ fn a_machine_that_leaves_frees_its_number_and_its_locks_at_once() {
         drop(two.exclusive(lock).timeout(LONG).acquire().unwrap());
     }
 }
+
+#[test]
+fn people_see_who_holds_and_who_waits() {
+    use crate::query;
+    use lockwork_lockservice::word::State;
+    let daemon = Daemon::start();
+    let (one, two) = (daemon.locks(), daemon.locks());
+    let ask = |lock| query::lock(daemon.address, None, lock, LONG).unwrap();
+    assert!(matches!(query::lock(daemon.address, None, 1000, LONG), Err(query::QueryError::NoSuchLock(1000, _))));
+    assert_eq!(ask(5).state, State::Free);
+    let guard = one.exclusive(5).task(77).acquire().unwrap();
+    let mut waits = Box::pin(two.shared(5).task(88).acquire_async());
+    assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let start = Instant::now();
+    let found = loop {
+        let status = ask(5);
+        assert!(status.state == State::Exclusive && status.machine == one.machine());
+        let participants = status.participants.expect("its agent lives");
+        if participants.len() == 2 {
+            break participants;
+        }
+        assert!(start.elapsed() < LONG, "{participants:?}");
+    };
+    let facts: Vec<_> = found.iter().map(|one| (one.who.machine.0, one.who.request >> 32, one.holds)).collect();
+    assert_eq!(facts, [(one.machine(), 77, true), (two.machine(), 88, false)]);
+    let all = query::all(daemon.address, None, LONG).unwrap();
+    assert!(all.summary.machines == 2 && all.silent == 0 && all.summary.grants >= 1, "{all:?}");
+    assert!(all.busiest.len() == 1 && all.busiest[0].0 == one.machine() && all.busiest[0].1.waiters == 1, "{all:?}");
+    drop(guard);
+}
