@@ -163,6 +163,12 @@ impl<P: DataPlane> Lockd<P> {
         self.responder.as_ref().map(|responder| responder.address)
     }
 
+    /// What decides.
+    #[must_use]
+    pub fn plane(&self) -> &P {
+        &self.plane
+    }
+
     /// Serves until `stop` is set; then answers what has arrived, and tells all machines that their sessions have ended, so
     /// that they know at once that their guards are void.
     ///

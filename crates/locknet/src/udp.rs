@@ -177,6 +177,21 @@ impl Endpoint {
         self.outgoing.used += 1;
     }
 
+    /// As [`Endpoint::push`], to the address that the socket is connected to.
+    ///
+    /// # Panics
+    /// If it is longer than any packet.
+    pub fn push_to_peer(&mut self, datagram: &[u8]) {
+        if self.outgoing.used == BATCH {
+            self.flush();
+        }
+        let at = self.outgoing.used;
+        self.outgoing.slots[at][..datagram.len()].copy_from_slice(datagram);
+        self.outgoing.vectors[at].iov_len = datagram.len();
+        self.outgoing.headers[at].msg_hdr.msg_namelen = 0;
+        self.outgoing.used += 1;
+    }
+
     /// Sends what was pushed.
     pub fn flush(&mut self) {
         let used = std::mem::take(&mut self.outgoing.used);

@@ -2,10 +2,12 @@
 
 mod alone;
 mod bench;
+mod capacity;
 mod chart;
 mod demo;
 mod doctor;
 mod figures;
+mod lock_service;
 mod locks;
 mod memory;
 mod opencl;
@@ -33,6 +35,9 @@ pub(crate) enum Failure {
     /// A back end is not on this machine, or failed: exit code 6.
     #[error("{0}")]
     BackEnd(String),
+    /// Somebody wanted it to end, and it has cleaned up: exit code 130, as shells have it.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl From<EngineError> for Failure {
@@ -54,6 +59,7 @@ impl Failure {
             Self::Check(_) => 1,
             Self::Usage(_) => 2,
             Self::BackEnd(_) => 6,
+            Self::Interrupted => 130,
         }
     }
 }
@@ -74,11 +80,20 @@ enum Command {
     Doctor,
     /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
-    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, memory, copy,
-    /// opencl, bionicdb, engines
+    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, lock-service,
+    /// memory, copy, opencl, bionicdb, engines
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
+    /// About the locks of the lock service
+    #[command(subcommand)]
+    Locks(Locks),
+}
+
+#[derive(Debug, Subcommand)]
+enum Locks {
+    /// How many locks of 18 bits a programmable switch holds
+    Capacity(capacity::Arguments),
 }
 
 pub(crate) fn main() -> ExitCode {
@@ -92,6 +107,7 @@ pub(crate) fn main() -> ExitCode {
             options::check(&arguments.workload, given).and_then(|()| bench::command(&arguments))
         }
         Command::Procedure(arguments) => procedure::run(&arguments),
+        Command::Locks(Locks::Capacity(arguments)) => capacity::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

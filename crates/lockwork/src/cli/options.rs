@@ -34,6 +34,9 @@ const YCSB: &[&str] = &["theta", "ops", "fields", "read", "property", "remote", 
 /// Options of figures that are measured in rounds.
 const FIGURES: &[&str] = &["threads", "records", "window", "passes", "quick", "plain_pages", "seed", "output", "out"];
 
+/// Options of the lock service alone.
+const SERVICE: &[&str] = &["system", "lock_workload", "distribution", "locks", "machines", "clients", "seconds"];
+
 /// Options that mean something for a workload; `None` when there is no such workload.
 fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
     Some(match workload {
@@ -42,6 +45,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "tatp" => [ENGINES, &[]],
         "tpcc" | "tpcc-np" => [ENGINES, &["remote"]],
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
+        "lock-service" => [SERVICE, &["theta", "passes", "seed", "output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],
         "copy" => [&["device"], &["output", "out"]],
         "opencl" => [&["device", "records", "seed"], &["out"]],
@@ -60,6 +64,9 @@ pub(super) fn check(workload: &str, given: &ArgMatches) -> Outcome {
     let mut explicit = ids.filter(|id| given.value_source(id) == Some(ValueSource::CommandLine));
     match explicit.find(|id| *id != "workload" && !used.concat().contains(id)) {
         Some("property") => Err(Failure::usage(format!("-P means nothing for 'bench {workload}'; leave it out"))),
+        Some("lock_workload") => {
+            Err(Failure::usage(format!("--workload means nothing for 'bench {workload}'; leave it out")))
+        }
         Some(id) => {
             let option = id.replace('_', "-");
             Err(Failure::usage(format!("--{option} means nothing for 'bench {workload}'; leave it out")))

@@ -1,0 +1,92 @@
+//! How datagrams travel between a client machine and the decider. Nothing here waits.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::udp::Endpoint;
+
+/// Datagrams to and from the decider.
+pub trait Link: Send {
+    /// Takes a datagram; it has left at the next [`Link::flush`].
+    ///
+    /// # Errors
+    /// The system's. Datagrams that find no room are lost, which is no error.
+    fn send(&mut self, datagram: &[u8]) -> io::Result<()>;
+
+    /// Sends what was taken.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Gives what has come, and returns how many that were.
+    ///
+    /// # Errors
+    /// The system's.
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<usize>;
+}
+
+/// A UDP socket that is connected to the decider.
+pub(super) struct Udp(Endpoint);
+
+impl Udp {
+    /// From `address` to `peer`, in the namespace of the thread that calls.
+    pub(super) fn connect(address: SocketAddr, peer: SocketAddr) -> io::Result<Self> {
+        let endpoint = Endpoint::bind(address)?;
+        endpoint.socket().connect(peer)?;
+        Ok(Self(endpoint))
+    }
+}
+
+impl Link for Udp {
+    fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
+        self.0.push_to_peer(datagram);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush();
+        Ok(())
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
+        let count = match self.0.receive() {
+            // Of something sent before: whoever is there now may not have been then.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => 0,
+            count => count?,
+        };
+        (0..count).filter_map(|at| self.0.datagram(at)).for_each(|(datagram, _)| each(datagram));
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_of_several_batches_arrive_in_order_and_come_back() {
+        let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let mut server = Endpoint::bind(any).expect("there is a port");
+        let mut client =
+            Udp::connect(any, server.socket().local_addr().expect("it is bound")).expect("there is a port");
+        let many = 2 * crate::udp::BATCH + 3;
+        (0..many).for_each(|n| client.send(&vec![n as u8; n * 8]).expect("it goes"));
+        client.flush().expect("it goes");
+        let (mut seen, mut from) = (0, None);
+        while seen < many {
+            let count = server.receive().expect("it is a socket");
+            for at in 0..count {
+                let (datagram, sender) = server.datagram(at).expect("it has an address");
+                assert_eq!(datagram, vec![(seen + at) as u8; (seen + at) * 8]);
+                from = Some(sender);
+            }
+            seen += count;
+        }
+        server.push(from.expect("somebody sent"), [b"ba", b"ck"]);
+        server.flush();
+        let mut got = Vec::new();
+        while client.receive(&mut |datagram| got.push(datagram.to_vec())).expect("it is a socket") == 0 {}
+        assert_eq!(got, [b"back"]);
+    }
+}

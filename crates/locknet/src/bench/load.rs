@@ -1,0 +1,273 @@
+//! The load generator: client machines as threads, each with many tasks that acquire a lock, are in its critical section, and
+//! release it, over and over (a closed loop).
+//!
+//! A task is a few words of state, not a thread: its machine's thread turns to whichever has been granted. In a round, whoever was
+//! granted enters, then all leave and ask for their next lock, so critical sections of one round overlap.
+//!
+//! *Invariant*: at the end every request was granted and every lock given back, or the run fails.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockwork_locking::LockMode;
+use lockwork_lockservice::packet::{body, datagram, parse};
+use lockwork_workload::random::Random;
+use lockwork_workload::zipf::Chooser;
+
+use super::checker::Checker;
+use super::histogram::Histogram;
+use super::link::Link;
+use super::machine::ClientMachine;
+use super::{BenchError, Idle, interrupted, now};
+
+/// A client machine and how it is connected.
+pub(super) struct Site {
+    pub(super) machine: Box<dyn ClientMachine>,
+    pub(super) link: Box<dyn Link>,
+}
+
+/// What is asked for, and for how long.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    pub(super) chooser: Chooser,
+    pub(super) locks: u64,
+    /// Tasks of each machine.
+    pub(super) tasks: u32,
+    /// Share of exclusive locks.
+    pub(super) writes: f64,
+    pub(super) seed: u64,
+    /// A machine asks only when nothing is under way any more: no release of before is measured along.
+    pub(super) one_by_one: bool,
+    pub(super) warmup: Duration,
+    pub(super) measured: Duration,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Locks granted while measuring.
+    pub grants: u64,
+    /// How long that was.
+    pub seconds: f64,
+    /// From asking to the critical section.
+    pub latency: Histogram,
+}
+
+/// Longest time for all requests to be granted and released at the end.
+const DRAIN: Duration = Duration::from_secs(10);
+
+const WARM: u8 = 0;
+const MEASURE: u8 = 1;
+/// Nobody asks for another lock.
+const END: u8 = 2;
+const STOP: u8 = 3;
+
+struct Shared {
+    phase: AtomicU8,
+    /// Somebody failed: all stop.
+    failed: AtomicBool,
+    /// Bit `n`: machine `n` has requests, or anything else to look after.
+    busy: Vec<AtomicBool>,
+    grants: AtomicU64,
+    checker: Checker,
+}
+
+impl Shared {
+    fn busy(&self) -> usize {
+        self.busy.iter().filter(|busy| busy.load(Ordering::SeqCst)).count()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    lock: u64,
+    mode: LockMode,
+    request: u64,
+    asked: u64,
+    waits: bool,
+}
+
+struct Worker<'a> {
+    site: Site,
+    load: &'a Load,
+    shared: &'a Shared,
+    random: Random,
+    tasks: Vec<Task>,
+    waiting: usize,
+    /// Tasks in critical sections.
+    inside: Vec<u32>,
+    /// Tasks that are about to ask.
+    outside: Vec<u32>,
+    latency: Histogram,
+    grants: u64,
+}
+
+impl Worker<'_> {
+    fn run(&mut self, number: usize) -> Result<f64, String> {
+        let mut idle = Idle::default();
+        let (mut before, mut start, mut seconds) = (WARM, 0, 0.0);
+        loop {
+            let phase = self.shared.phase.load(Ordering::Relaxed);
+            if phase != before {
+                match phase {
+                    MEASURE => start = now(),
+                    _ if before == MEASURE => seconds = (now() - start) as f64 / 1e9,
+                    _ => {}
+                }
+                before = phase;
+            }
+            if phase == STOP || self.shared.failed.load(Ordering::Relaxed) {
+                return Ok(seconds);
+            }
+            idle.round(self.round(phase)?);
+            if phase == END {
+                let busy = self.waiting > 0 || !self.site.machine.is_idle();
+                self.shared.busy[number].store(busy, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Asks for a lock for `task`.
+    fn ask(&mut self, task: u32, now: u64) -> Result<(), String> {
+        let lock = self.load.chooser.next(&mut self.random);
+        let writes = self.load.writes > 0.0 && self.random.unit() < self.load.writes;
+        let mode = if writes { LockMode::Exclusive } else { LockMode::Shared };
+        let request = self.site.machine.acquire(now, lock, mode, task)?;
+        self.tasks[task as usize] = Task { lock, mode, request, asked: now, waits: true };
+        self.waiting += 1;
+        Ok(())
+    }
+
+    /// Takes what has come, lets everybody do a step, and sends. Whether there was anything to do.
+    fn round(&mut self, phase: u8) -> Result<bool, String> {
+        let Site { machine, link } = &mut self.site;
+        let before = now();
+        let failed = |error: std::io::Error| format!("the socket of a client machine: {error}");
+        let mut take = |bytes: &[u8]| {
+            // What is no packet of ours is not ours.
+            if let (Ok((packet, _)), Ok(body)) = (parse(bytes, None), body(bytes, None)) {
+                machine.receive(before, &packet, body);
+            }
+        };
+        let mut anything = link.receive(&mut take).map_err(failed)? > 0;
+        let now = now();
+        machine.tick(now);
+        while let Some(granted) = machine.poll_event()? {
+            let number = (granted.request >> 32) as u32;
+            let task = self.tasks.get_mut(number as usize).filter(|task| task.request == granted.request && task.waits);
+            let task =
+                task.ok_or_else(|| format!("nobody waits for request {:x}, which was granted", granted.request))?;
+            self.shared.checker.enter(task.lock, task.mode, granted.token)?;
+            task.waits = false;
+            self.inside.push(number);
+            if phase == MEASURE {
+                self.latency.record(now - task.asked);
+                self.grants += 1;
+            }
+        }
+        self.waiting -= self.inside.len();
+        for at in 0..self.inside.len() {
+            let number = self.inside[at];
+            let task = self.tasks[number as usize];
+            self.shared.checker.leave(task.lock, task.mode);
+            self.site.machine.release(now, task.request)?;
+        }
+        self.outside.append(&mut self.inside);
+        if phase < END && (!self.load.one_by_one || self.site.machine.is_idle()) {
+            (0..self.outside.len()).try_for_each(|at| self.ask(self.outside[at], now))?;
+            self.outside.clear();
+        }
+        let Site { machine, link } = &mut self.site;
+        while let Some((packet, body)) = machine.poll_packet() {
+            anything = true;
+            if body.is_empty() {
+                link.send(&packet.header(0, None)).map_err(failed)?;
+            } else {
+                link.send(&datagram(&packet, &body, None)).map_err(failed)?;
+            }
+        }
+        link.flush().map_err(failed)?;
+        Ok(anything)
+    }
+}
+
+/// Lets all machines work, and looks at every critical section.
+pub(super) fn drive(sites: Vec<Site>, load: &Load) -> Result<Measured, BenchError> {
+    let shared = Shared {
+        phase: AtomicU8::new(WARM),
+        failed: AtomicBool::new(false),
+        busy: sites.iter().map(|_| AtomicBool::new(true)).collect(),
+        grants: AtomicU64::new(0),
+        checker: Checker::new(load.locks),
+    };
+    let mut measured = Measured::default();
+    let outcome = std::thread::scope(|scope| {
+        let work = |(number, site): (usize, Site)| {
+            let shared = &shared;
+            scope.spawn(move || {
+                let free = Task { lock: 0, mode: LockMode::Shared, request: 0, asked: 0, waits: false };
+                let mut worker = Worker {
+                    site,
+                    load,
+                    shared,
+                    random: Random::stream(load.seed, number as u64),
+                    tasks: vec![free; load.tasks as usize],
+                    waiting: 0,
+                    inside: Vec::new(),
+                    outside: (0..load.tasks).collect(),
+                    latency: Histogram::default(),
+                    grants: 0,
+                };
+                let outcome = worker.run(number);
+                shared.grants.fetch_add(worker.grants, Ordering::Relaxed);
+                outcome.map(|seconds| (seconds, worker.latency)).map_err(|error| {
+                    shared.failed.store(true, Ordering::Relaxed);
+                    format!("machine {}: {error}", number + 1)
+                })
+            })
+        };
+        let threads: Vec<_> = sites.into_iter().enumerate().map(work).collect();
+        let ended = conduct(&shared, load);
+        shared.phase.store(STOP, Ordering::Relaxed);
+        for thread in threads {
+            let joined = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let (seconds, latency) = joined.map_err(BenchError::Check)?;
+            measured.seconds = measured.seconds.max(seconds);
+            measured.latency.add(&latency);
+        }
+        ended
+    });
+    outcome?;
+    measured.grants = shared.grants.load(Ordering::Relaxed);
+    match shared.checker.occupied() {
+        0 => Ok(measured),
+        count => Err(BenchError::Check(format!("somebody is still in {count} critical sections"))),
+    }
+}
+
+/// Goes through the phases.
+fn conduct(shared: &Shared, load: &Load) -> Result<(), BenchError> {
+    let until = |limit: Duration, end: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while start.elapsed() < limit && !end() && !shared.failed.load(Ordering::Relaxed) {
+            if interrupted() {
+                return Err(BenchError::Interrupted);
+            }
+            std::thread::sleep(Duration::from_millis(5).min(limit));
+        }
+        Ok(())
+    };
+    until(load.warmup, &|| false)?;
+    shared.phase.store(MEASURE, Ordering::Relaxed);
+    until(load.measured, &|| false)?;
+    shared.phase.store(END, Ordering::Relaxed);
+    until(DRAIN, &|| shared.busy() == 0)?;
+    match shared.busy() {
+        0 => Ok(()),
+        _ if shared.failed.load(Ordering::Relaxed) => Ok(()),
+        count => {
+            let limit = DRAIN.as_secs();
+            Err(BenchError::Check(format!("{count} machines still wait for grants or answers after {limit} seconds")))
+        }
+    }
+}

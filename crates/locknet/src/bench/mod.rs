@@ -1,0 +1,183 @@
+//! The benchmark of lock services: client machines in namespaces of their own, one decider or lock server, and a watcher of every
+//! critical section.
+//!
+//! All systems are driven by the same load generator, over the same kind of socket, through the same veth pairs; they differ in who
+//! decides: a lock server ([`srvlock`]), or the lock service's decider as a process or in the kernel.
+//!
+//! Everything is on one host: clients, kernel and server share its processors. So a system is faster here if it takes less of them
+//! for a lock; on a network each machine would have its own.
+
+mod checker;
+pub mod histogram;
+pub mod link;
+mod load;
+pub mod machine;
+mod srvlock;
+mod systems;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockwork_workload::zipf::{Chooser, Distribution};
+
+use crate::namespace::{Network, NetworkError};
+
+pub use load::Measured;
+pub use systems::System;
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// A system broke its promise.
+    #[error("{0}")]
+    Check(String),
+    /// A setting is impossible.
+    #[error("{0}")]
+    Usage(String),
+    /// Something that is needed is not on this machine.
+    #[error("{0}")]
+    Absent(String),
+    /// No namespaces.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// Somebody wants it to end.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Client machines.
+    pub machines: u16,
+    /// Tasks of each machine, each with one request at a time.
+    pub clients: u32,
+    /// Locks.
+    pub locks: u64,
+    /// Share of exclusive locks, 0 to 1.
+    pub writes: f64,
+    /// Skew of Zipf's distribution; `None` is uniform.
+    pub theta: Option<f64>,
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// How long to measure.
+    pub measured: Duration,
+}
+
+/// Most tasks of a machine.
+pub const MOST_CLIENTS: u32 = 1 << 16;
+
+impl Settings {
+    /// # Errors
+    /// [`BenchError::Usage`] where something is impossible.
+    pub fn check(&self) -> Result<(), BenchError> {
+        if self.clients == 0 || self.clients > MOST_CLIENTS {
+            return Err(BenchError::Usage(format!(
+                "{} clients a machine; 1 to {MOST_CLIENTS} are possible",
+                self.clients
+            )));
+        }
+        self.chooser().map(|_| ())
+    }
+
+    fn chooser(&self) -> Result<Chooser, BenchError> {
+        let distribution = if self.theta.is_some() { Distribution::Zipfian } else { Distribution::Uniform };
+        let made = Chooser::new(distribution, self.locks, self.theta.unwrap_or(0.0));
+        made.map_err(|error| BenchError::Usage(error.to_string()))
+    }
+}
+
+/// Machines, ready for rounds of any system.
+pub struct Bench {
+    network: Network,
+    settings: Settings,
+    chooser: Chooser,
+}
+
+impl Bench {
+    /// Makes the namespaces.
+    ///
+    /// # Errors
+    /// [`BenchError`].
+    pub fn new(settings: Settings) -> Result<Self, BenchError> {
+        settings.check()?;
+        let chooser = settings.chooser()?;
+        Ok(Self { network: Network::new(settings.machines)?, settings, chooser })
+    }
+
+    /// All machines with all their clients, on a system that is started afresh.
+    ///
+    /// # Errors
+    /// [`BenchError`].
+    pub fn round(&self, system: System) -> Result<Measured, BenchError> {
+        self.drive(system, self.settings.machines, self.settings.clients, false)
+    }
+
+    /// One client of one machine: the latency of a lock that nobody else wants.
+    ///
+    /// # Errors
+    /// [`BenchError`].
+    pub fn alone(&self, system: System) -> Result<Measured, BenchError> {
+        self.drive(system, 1, 1, true)
+    }
+
+    fn drive(&self, system: System, machines: u16, tasks: u32, one_by_one: bool) -> Result<Measured, BenchError> {
+        let settings = &self.settings;
+        let load = load::Load {
+            chooser: self.chooser.clone(),
+            locks: settings.locks,
+            tasks,
+            writes: settings.writes,
+            seed: settings.seed,
+            one_by_one,
+            warmup: settings.measured / 5,
+            measured: settings.measured,
+        };
+        let running = systems::start(system, &self.network, settings.locks, machines, tasks)?;
+        let measured = load::drive(running.sites, &load)?;
+        match running.decider.finish()? {
+            0 => Ok(measured),
+            held => Err(BenchError::Check(format!("{held} locks are not free, and nobody has one"))),
+        }
+    }
+}
+
+/// Set by signals.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Nanoseconds on the clock of all machines of a benchmark.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is ours; this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// From now on Ctrl-C and other wishes for an end let rounds end with [`BenchError::Interrupted`], so that namespaces are removed.
+pub fn end_on_signals() {
+    extern "C" fn note(_: libc::c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::signal(signal, note as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    }
+}
+
+/// What a thread that polls does when there is nothing: a little patience, then whoever shares its processor is let in.
+#[derive(Debug, Default)]
+struct Idle(u32);
+
+impl Idle {
+    fn round(&mut self, anything: bool) {
+        self.0 = if anything { 0 } else { self.0.saturating_add(1) };
+        if self.0 > 4 {
+            std::thread::yield_now();
+        }
+    }
+}

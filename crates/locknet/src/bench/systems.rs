@@ -1,0 +1,191 @@
+//! The systems that are compared: how each is started in a network, and ended.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use lockwork_lockservice::decider::Store;
+use lockwork_lockservice::word::State;
+
+use super::BenchError;
+use super::link::{Link, Udp};
+use super::load::Site;
+use super::machine::{NodeClient, ServerClient};
+use super::srvlock::{Server, ServerConfig};
+use crate::lockd::{Lockd, Options};
+use crate::namespace::{Machine, Network};
+use crate::plane::{DataPlane, InProcess};
+use crate::udp::Endpoint;
+
+/// Where deciders and servers listen, and clients too.
+const PORT: u16 = 7600;
+/// Whoever cannot renew for so long has really stopped: the processors are shared.
+const LEASE_MS: u32 = 10_000;
+
+/// A lock service, or the baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// The decider as a process.
+    Udp,
+    /// A lock server in user space.
+    SrvLock,
+}
+
+impl System {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::Udp, Self::SrvLock];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "lockwork-udp",
+            Self::SrvLock => "srvlock",
+        }
+    }
+}
+
+/// A system, and client machines that wait for work.
+pub(super) struct Running {
+    pub(super) decider: Decider,
+    pub(super) sites: Vec<Site>,
+}
+
+/// A thread that decides. Dropped, it ends.
+pub(super) struct Decider {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<u64, BenchError>>>,
+}
+
+impl Decider {
+    /// `work` runs until the flag is set, and returns how many locks are not free then.
+    fn start(
+        name: &str,
+        work: impl FnOnce(&AtomicBool) -> Result<u64, BenchError> + Send + 'static,
+    ) -> Result<Self, BenchError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&flag));
+        Ok(Self { stop, thread: Some(thread.map_err(failed("a thread"))?) })
+    }
+
+    /// Ends it, and tells how many locks are not free.
+    pub(super) fn finish(mut self) -> Result<u64, BenchError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<u64, BenchError> {
+        self.stop.store(true, Ordering::Relaxed);
+        let Some(thread) = self.thread.take() else { return Ok(0) };
+        thread.join().unwrap_or_else(|_| Err(BenchError::Check("whatever decides has panicked".into())))
+    }
+}
+
+impl Drop for Decider {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+fn failed(what: &str) -> impl Fn(std::io::Error) -> BenchError {
+    let what = what.to_string();
+    move |error| BenchError::Absent(format!("{what}: {error}"))
+}
+
+/// Where a decider or server listens.
+fn decider_address() -> SocketAddr {
+    SocketAddr::from((Network::DECIDER, PORT))
+}
+
+/// The socket of a client machine, connected to the decider.
+fn link(machine: &Machine) -> Result<Box<dyn Link>, BenchError> {
+    let own = SocketAddr::from((machine.near.address, PORT));
+    let udp = machine.namespace.within(|| Udp::connect(own, decider_address()))?;
+    Ok(Box::new(udp.map_err(failed("a client's socket"))?))
+}
+
+/// Starts a system for machines 1 to `machines` with tasks 0 to `tasks` - 1 each.
+pub(super) fn start(
+    system: System,
+    network: &Network,
+    locks: u64,
+    machines: u16,
+    tasks: u32,
+) -> Result<Running, BenchError> {
+    let all = &network.machines[..machines.into()];
+    match system {
+        System::SrvLock => srvlock(network, all, ServerConfig { locks, machines, tasks }),
+        System::Udp => {
+            let plane = InProcess::new(locks as usize).map_err(|error| BenchError::Usage(error.to_string()))?;
+            lockwork(network, all, plane)
+        }
+    }
+}
+
+fn srvlock(network: &Network, machines: &[Machine], config: ServerConfig) -> Result<Running, BenchError> {
+    let endpoint = network.switch.within(|| Endpoint::bind(decider_address()))?;
+    let mut server = Server::new(config, endpoint.map_err(failed("the lock server's socket"))?);
+    let decider = Decider::start("srvlock", move |stop| {
+        server.run(stop).map_err(failed("the lock server's socket"))?;
+        match server.dropped() {
+            0 => Ok(server.held()),
+            count => Err(BenchError::Check(format!("the lock server could not read {count} packets"))),
+        }
+    })?;
+    let site = |(number, machine)| {
+        Ok(Site { machine: Box::new(ServerClient::new(number, config.tasks)), link: link(machine)? })
+    };
+    Ok(Running { decider, sites: (1..).zip(machines).map(site).collect::<Result<_, BenchError>>()? })
+}
+
+fn lockwork<P>(network: &Network, machines: &[Machine], plane: P) -> Result<Running, BenchError>
+where
+    P: DataPlane + Send + 'static,
+{
+    let options = Options { lease_ms: LEASE_MS, ..Options::new(decider_address()) };
+    let daemon = network.switch.within(|| Lockd::bind(&options, plane))?;
+    let mut daemon = daemon.map_err(|error| BenchError::Absent(error.to_string()))?;
+    let decider = Decider::start("lockd", move |stop| {
+        daemon.run(stop).map_err(failed("the daemon's socket"))?;
+        let store = daemon.plane().store();
+        Ok((0..store.locks()).filter(|lock| store.load(*lock).state != State::Free).count() as u64)
+    })?;
+    let site = |machine| {
+        let mut link = link(machine)?;
+        let machine = Box::new(NodeClient::join(&mut *link)?);
+        Ok(Site { machine, link })
+    };
+    Ok(Running { decider, sites: machines.iter().map(site).collect::<Result<_, BenchError>>()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bench::{Bench, Settings};
+
+    #[test]
+    fn privileged_every_system_keeps_its_promise_on_hot_locks() {
+        let settings = Settings {
+            machines: 2,
+            clients: 16,
+            locks: 8,
+            writes: 0.5,
+            theta: Some(0.9),
+            seed: 1,
+            measured: Duration::from_millis(300),
+        };
+        let bench = match Bench::new(settings) {
+            Err(error @ BenchError::Network(_)) => return eprintln!("SKIPPED: {error}"),
+            bench => bench.expect("as root"),
+        };
+        for &system in System::ALL {
+            for measured in [bench.round(system), bench.alone(system)] {
+                let measured = measured.unwrap_or_else(|error| panic!("{}: {error}", system.name()));
+                assert!(measured.grants > 0 && measured.grants == measured.latency.count(), "{}", system.name());
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The decider in the kernel's data plane: eBPF programs at XDP or at TC ingress.
+//!
+//! The programs are hardware/xdp, written in C; what is loaded here is their committed object, so users need no compiler.
+//! Locks lie in a map that is mapped into this process too. So there are two deciders over the same words: the programs, and the
+//! Rust one over [`KernelDecider::words`]. The programs decide on what they can also send; everything else (control packets, what
+//! concerns the registry, machines that no attached interface leads to, IP fragments, IPv6) they leave, as it came and
+//! undecided, to the UDP socket of the port, where user space decides on it. *Invariant*: a packet is decided once, here or
+//! there, and both meet in one compare-and-swap.
+//!
+//! So a process that serves the port as if there were no kernel decider is right; with one, it sees few packets. Beyond that it has
+//! to tell who takes part ([`KernelDecider::admit`], [`KernelDecider::dismiss`]).
+//!
+//! What interfaces, machines and keys there are is told before or while it runs; settings only before, because the verifier takes
+//! them as constants and removes what they leave unused.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`layout`] | values of maps, byte by byte |
+//! | [`words`] | the locks, mapped into this process |
+//! | [`counters`] | what the programs count |
+//! | [`error`] | what can go wrong, and what to do |
+
+pub mod counters;
+pub mod error;
+pub mod layout;
+pub mod words;
+
+use crate::kernel::counters::Counters;
+use crate::kernel::error::{KernelError, interface_index};
+use crate::kernel::layout::{Arrival, MachineEntry, SettingsEntry, Source};
+use crate::kernel::words::Words;
+use aya::maps::xdp::DevMapHash;
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
+use aya::programs::{Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode, tc};
+use aya::{Ebpf, EbpfLoader};
+use lockwork_lockservice::decider::{Settings, Wide};
+use lockwork_lockservice::packet::Key;
+use lockwork_lockservice::word::Machine;
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// The programs that are attached.
+const OBJECT: &[u8] = aya::include_bytes_aligned!("../../../hardware/xdp/lockwork.bpf.o");
+/// An interface stands twice in the map of ports, so that a broadcast sends two copies.
+const TWIN: u32 = 1 << 31;
+/// How many interfaces there is room for.
+pub const MOST_INTERFACES: usize = 32;
+
+/// What is fixed before programs are loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How many locks there are; 16 bytes each.
+    pub locks: u32,
+    /// UDP port of the decider.
+    pub port: u16,
+    /// Only packets to this address are decided on; `None`: to any.
+    pub address: Option<Ipv4Addr>,
+    /// Settings of the decider.
+    pub settings: Settings,
+    /// The cluster's key.
+    pub key: Option<Key>,
+}
+
+/// Where in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// Before the kernel makes a packet of a frame: the fastest, if the driver has it.
+    Xdp,
+    /// Ingress of traffic control: on every interface.
+    Tc,
+}
+
+/// How an interface came to be attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// XDP in the driver.
+    Native,
+    /// XDP behind the driver, about as fast as TC; and why it is not native.
+    Generic(String),
+    /// TC ingress.
+    Tc,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Native => out.write_str("native XDP"),
+            Self::Generic(why) => write!(out, "generic XDP, because the driver has no other ({why})"),
+            Self::Tc => out.write_str("TC ingress"),
+        }
+    }
+}
+
+/// An attached interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// Name.
+    pub interface: String,
+    /// Index.
+    pub ifindex: u32,
+    /// How.
+    pub mode: Mode,
+}
+
+/// Loaded programs and their maps. Dropping it detaches them; the words live as long as somebody has them.
+pub struct KernelDecider {
+    ebpf: Ebpf,
+    words: Words,
+    machines: Array<MapData, MachineEntry>,
+    arrivals: HashMap<MapData, Source, Arrival>,
+    ports: DevMapHash<MapData>,
+    counters: PerCpuArray<MapData, u64>,
+    attached: Vec<Attached>,
+}
+
+impl std::fmt::Debug for KernelDecider {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("KernelDecider").field("words", &self.words).field("attached", &self.attached).finish()
+    }
+}
+
+impl KernelDecider {
+    /// Loads the programs; no packet passes them before [`Self::attach`]. The registry is there, machines are not.
+    ///
+    /// # Errors
+    /// [`KernelError::NoPermission`] without the rights of root (CAP_BPF and CAP_NET_ADMIN), [`KernelError::Locks`] for no
+    /// lock, [`KernelError::Load`] if the kernel refuses.
+    pub fn load(options: &Options) -> Result<Self, KernelError> {
+        Self::load_object(options, OBJECT)
+    }
+
+    /// The same with another object that has these programs and maps, aligned to 8 bytes.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_object(options: &Options, object: &[u8]) -> Result<Self, KernelError> {
+        if options.locks == 0 {
+            return Err(KernelError::Locks);
+        }
+        let settings = SettingsEntry::of(options);
+        let mut ebpf = EbpfLoader::new()
+            .override_global("settings", &settings, true)
+            .map_max_entries("locks", options.locks)
+            .load(object)
+            .map_err(|error| KernelError::load("object", error))?;
+        for (name, program) in ebpf.programs_mut() {
+            let loaded = match program {
+                Program::Xdp(program) => program.load(),
+                Program::SchedClassifier(program) => program.load(),
+                _ => Err(ProgramError::UnexpectedProgramType),
+            };
+            loaded.map_err(|error| KernelError::load(name, error))?;
+        }
+        let mut map = |name: &'static str| ebpf.take_map(name).ok_or_else(|| KernelError::load(name, "no such map"));
+        let Map::Array(locks) = map("locks")? else {
+            return Err(KernelError::load("locks", "not an array"));
+        };
+        let words = Words::map(&locks, options.locks).map_err(|error| KernelError::load("locks", error))?;
+        let mut decider = Self {
+            words,
+            machines: map("machines")?.try_into().map_err(|error| KernelError::load("machines", error))?,
+            arrivals: map("arrivals")?.try_into().map_err(|error| KernelError::load("arrivals", error))?,
+            ports: map("ports")?.try_into().map_err(|error| KernelError::load("ports", error))?,
+            counters: map("counters")?.try_into().map_err(|error| KernelError::load("counters", error))?,
+            ebpf,
+            attached: Vec::new(),
+        };
+        decider.set_machine(Machine::REGISTRY, MachineEntry::there(0))?;
+        Ok(decider)
+    }
+
+    /// Attaches to an interface: from now on its packets are decided on. XDP is native if the driver has it, else generic.
+    ///
+    /// # Errors
+    /// [`KernelError::NoInterface`], [`KernelError::Busy`] if another XDP program is there, [`KernelError::Attach`]. None of
+    /// them leaves anything attached.
+    pub fn attach(&mut self, hook: Hook, interface: &str) -> Result<Attached, KernelError> {
+        let ifindex = interface_index(interface)?;
+        if self.attached.iter().any(|attached| attached.ifindex == ifindex) {
+            return Err(KernelError::Busy { interface: interface.into() });
+        }
+        if self.attached.len() == MOST_INTERFACES {
+            return Err(KernelError::attach(interface, format!("there are {MOST_INTERFACES} already")));
+        }
+        self.open_port(ifindex).map_err(|error| KernelError::attach(interface, error))?;
+        let mode = match hook {
+            Hook::Xdp => self.attach_xdp(interface, ifindex),
+            Hook::Tc => self.attach_tc(interface),
+        };
+        let mode = mode.inspect_err(|_| self.close_port(ifindex))?;
+        let attached = Attached { interface: interface.into(), ifindex, mode };
+        self.attached.push(attached.clone());
+        Ok(attached)
+    }
+
+    /// The interfaces that it is attached to.
+    #[must_use]
+    pub fn attached(&self) -> &[Attached] {
+        &self.attached
+    }
+
+    fn attach_xdp(&mut self, interface: &str, ifindex: u32) -> Result<Mode, KernelError> {
+        let program: &mut Xdp = self.program_mut("lockwork_xdp")?;
+        let native = match program.attach_to_if_index(ifindex, XdpMode::Driver) {
+            Ok(_) => return Ok(Mode::Native),
+            Err(error) => error,
+        };
+        if error::errno(&native) == Some(libc::EBUSY) {
+            return Err(KernelError::Busy { interface: interface.into() });
+        }
+        match program.attach_to_if_index(ifindex, XdpMode::Skb) {
+            Ok(_) => Ok(Mode::Generic(error::reason(&native))),
+            Err(generic) if error::errno(&generic) == Some(libc::EBUSY) => {
+                Err(KernelError::Busy { interface: interface.into() })
+            }
+            Err(generic) => {
+                let both = format!("native: {}; generic: {}", error::reason(&native), error::reason(&generic));
+                Err(KernelError::attach(interface, both))
+            }
+        }
+    }
+
+    fn attach_tc(&mut self, interface: &str) -> Result<Mode, KernelError> {
+        // Kernels before 6.6 need the queueing discipline clsact; that it is there already is no error.
+        let clsact = tc::qdisc_add_clsact(interface);
+        let program: &mut SchedClassifier = self.program_mut("lockwork_tc")?;
+        match (program.attach(interface, TcAttachType::Ingress), clsact) {
+            (Ok(_), _) => Ok(Mode::Tc),
+            (Err(error), _) => Err(KernelError::attach(interface, error::reason(&error))),
+        }
+    }
+
+    /// A loaded program, for the kernel's program test.
+    ///
+    /// # Errors
+    /// [`KernelError::Load`] if the object has none of that name and type.
+    pub fn program<'a, P>(&'a self, name: &str) -> Result<&'a P, KernelError>
+    where
+        &'a P: TryFrom<&'a Program>,
+    {
+        let program = self.ebpf.program(name).and_then(|program| program.try_into().ok());
+        program.ok_or_else(|| KernelError::load(name, "no such program"))
+    }
+
+    fn program_mut<'a, P>(&'a mut self, name: &str) -> Result<&'a mut P, KernelError>
+    where
+        &'a mut P: TryFrom<&'a mut Program>,
+    {
+        let program = self.ebpf.program_mut(name).and_then(|program| program.try_into().ok());
+        program.ok_or_else(|| KernelError::load(name, "no such program"))
+    }
+
+    /// Lets packets out through an interface without deciding on what comes in there. [`Self::attach`] does this too.
+    ///
+    /// # Errors
+    /// [`KernelError::Map`].
+    pub fn open_port(&mut self, ifindex: u32) -> Result<(), KernelError> {
+        let copy = self.ebpf.program("lockwork_copy").and_then(|program| <&Xdp>::try_from(program).ok());
+        let copy = copy.ok_or_else(|| KernelError::load("lockwork_copy", "no such program"))?;
+        let fd = copy.fd().map_err(|error| KernelError::load("lockwork_copy", error))?;
+        for key in [ifindex, ifindex | TWIN] {
+            self.ports.insert(key, ifindex, Some(fd), 0).map_err(|error| KernelError::map("ports", error))?;
+        }
+        Ok(())
+    }
+
+    fn close_port(&mut self, ifindex: u32) {
+        for key in [ifindex, ifindex | TWIN] {
+            // It may not be there; then nothing is to be closed.
+            let _ = self.ports.remove(key);
+        }
+    }
+
+    /// The locks: a [`Store`](lockwork_lockservice::decider::Store) over the very words that the programs decide on.
+    #[must_use]
+    pub fn words(&self) -> Wide<Words> {
+        Wide(self.words.clone())
+    }
+
+    /// Lets a machine take part. `address` is where its control packet came from; if an attached interface leads there, the
+    /// programs send to it from now on, and `true` is given. Otherwise what is for it is left to user space.
+    ///
+    /// To be called again if the machine's address changes.
+    ///
+    /// # Errors
+    /// [`KernelError::Map`].
+    pub fn admit(&mut self, machine: Machine, session: u32, address: SocketAddr) -> Result<bool, KernelError> {
+        let arrival = self.arrival(address)?;
+        let known = arrival.filter(|arrival| self.attached.iter().any(|port| port.ifindex == arrival.ifindex));
+        let entry = match (known, address) {
+            (Some(arrival), SocketAddr::V4(address)) => MachineEntry::reached(session, address, &arrival),
+            _ => MachineEntry::there(session),
+        };
+        // First gone, then there: nobody sees the new session with the old address.
+        self.set_machine(machine, MachineEntry::default())?;
+        self.set_machine(machine, entry)?;
+        Ok(entry.ifindex != 0)
+    }
+
+    /// The machine is gone. Packets that are for its agents are left to user space from now on.
+    ///
+    /// # Errors
+    /// [`KernelError::Map`].
+    pub fn dismiss(&mut self, machine: Machine) -> Result<(), KernelError> {
+        self.set_machine(machine, MachineEntry::default())
+    }
+
+    /// Writes a machine's entry.
+    ///
+    /// # Errors
+    /// [`KernelError::Map`].
+    pub fn set_machine(&mut self, machine: Machine, entry: MachineEntry) -> Result<(), KernelError> {
+        self.machines.set(u32::from(machine.0), entry, 0).map_err(|error| KernelError::map("machines", error))
+    }
+
+    /// What the frame of the last control packet from an address told, if the programs have seen one.
+    ///
+    /// # Errors
+    /// [`KernelError::Map`].
+    pub fn arrival(&self, address: SocketAddr) -> Result<Option<Arrival>, KernelError> {
+        let SocketAddr::V4(address) = address else { return Ok(None) };
+        match self.arrivals.get(&Source::of(address), 0) {
+            Ok(arrival) => Ok(Some(arrival)),
+            Err(aya::maps::MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(KernelError::map("arrivals", error)),
+        }
+    }
+
+    /// What was counted since it was loaded, on all processors.
+    ///
+    /// # Errors
+    /// [`KernelError::Map`].
+    pub fn counters(&self) -> Result<Counters, KernelError> {
+        let mut counters = Counters::default();
+        for (index, sum) in (0..).zip(counters.0.iter_mut()) {
+            let values = self.counters.get(&index, 0).map_err(|error| KernelError::map("counters", error))?;
+            *sum = values.iter().sum();
+        }
+        Ok(counters)
+    }
+}

@@ -1,0 +1,1 @@
+//! Between network namespaces.

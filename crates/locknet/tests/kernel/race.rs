@@ -1,0 +1,1 @@
+//! Two processors, one lock.

@@ -1,0 +1,71 @@
+/* The decider's programs, and what tests and benchmarks need beside them. Never attached to an interface. */
+
+#include "lockwork.bpf.c"
+
+/* The kernel's program test does not take egress programs: lockwork_copy for a frame that leaves through the interface that it came
+ * in by. */
+SEC("xdp")
+int trial_copy(struct xdp_md *ctx)
+{
+	return run_copy((void *)(long)ctx->data, (void *)(long)ctx->data_end, ctx->ingress_ifindex);
+}
+
+/* A benchmark repeats one packet, but a decision changes it, and its lock. So before each decision `prepare` makes frame and lock
+ * what they were. trial_prepare does that alone, trial_decide and decides; the difference is the decision. */
+struct bench {
+	__u64 frame[14];     /* FRAME bytes */
+	__u64 turn;
+	__u8 random;         /* take the locks in an order that no prefetcher knows; their number is a power of two */
+	__u8 free;           /* free the lock before */
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct bench);
+} bench SEC(".maps");
+
+static __always_inline int prepare(void *data, void *end)
+{
+	__u32 zero = 0, number;
+	struct bench *now = bpf_map_lookup_elem(&bench, &zero);
+	struct lock *lock;
+
+	if (!now || data + FRAME > end)
+		return -1;
+	for (int at = 0; at < FRAME / 8; at++)
+		AT(__u64, 8 * at) = now->frame[at];
+	AT(__u16, FRAME / 8 * 8) = now->frame[FRAME / 8];
+	if (now->random) {
+		/* Each step can be undone in numbers below a power of two, so each lock comes once in a round. */
+		number = (__u32)now->turn++ & (settings.locks - 1);
+		number = number * 0x9e3779b1 & (settings.locks - 1);
+		number ^= number >> 9;
+		number = number * 0x85ebca6b & (settings.locks - 1);
+		WORD(1) = number;
+		if (settings.keyed)
+			WORD(7) = sip_tag(sip_first_half(WORD(0), WORD(1), WORD(2), WORD(3)), WORD(4), WORD(5), WORD(6));
+	}
+	if (now->free) {
+		number = WORD(1);
+		lock = bpf_map_lookup_elem(&locks, &number);
+		if (lock)
+			*(volatile __u64 *)&lock->word = 0;
+	}
+	return 0;
+}
+
+SEC("xdp")
+int trial_prepare(struct xdp_md *ctx)
+{
+	return prepare((void *)(long)ctx->data, (void *)(long)ctx->data_end) ? XDP_ABORTED : XDP_TX;
+}
+
+SEC("xdp")
+int trial_decide(struct xdp_md *ctx)
+{
+	if (prepare((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return XDP_ABORTED;
+	return run_xdp(ctx);
+}
