@@ -279,10 +279,6 @@ impl<P: DataPlane> Lockd<P> {
             }
             return;
         }
-        if plane.is_in_front() {
-            // It has been decided on, and is for one of the registry's agents.
-            return self.heirs.routed(self.now, self.plane.store(), &packet);
-        }
         if packet.sender == Machine::REGISTRY {
             // The registry's agents are in this process.
             return counters.dropped(NOT_REGISTRY);

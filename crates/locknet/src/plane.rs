@@ -3,6 +3,8 @@
 //! Wherever decisions are made, words, tokens and the table of machines are the same, and the registry works on them through
 //! this trait: it scans the words of dead machines, and the agents it keeps for them ask the Rust decider over the same store.
 
+use crate::kernel::words::Words;
+use crate::kernel::{KernelDecider, error::KernelError};
 use lockwork_lockservice::decider::{Store, Wide, WideLock};
 use lockwork_lockservice::word::Machine;
 use lockwork_memory::{Buffer, OutOfMemory, Pages};
@@ -29,11 +31,6 @@ pub trait DataPlane {
     /// What the data plane has counted beside the daemon: cause, in the form of a Prometheus label, and how often.
     fn counters(&self) -> Vec<(String, u64)> {
         Vec::new()
-    }
-
-    /// Packets that reach the daemon have been decided on, and are for the registry; otherwise the daemon decides.
-    fn is_in_front(&self) -> bool {
-        false
     }
 
     /// What it is, for the ready line.
@@ -98,6 +95,65 @@ impl DataPlane for InProcess {
 
     fn name(&self) -> String {
         "udp".to_string()
+    }
+}
+
+/// The decider in the kernel. What its programs leave undecided comes to the daemon's socket, and is decided on there, over the
+/// same words.
+#[derive(Debug)]
+pub struct InKernel {
+    decider: KernelDecider,
+    words: Wide<Words>,
+}
+
+impl InKernel {
+    /// With programs that are attached, or will be.
+    #[must_use]
+    pub fn new(decider: KernelDecider) -> Self {
+        Self { words: decider.words(), decider }
+    }
+
+    /// The programs.
+    #[must_use]
+    pub fn decider(&self) -> &KernelDecider {
+        &self.decider
+    }
+}
+
+impl From<KernelError> for io::Error {
+    fn from(error: KernelError) -> Self {
+        Self::other(error)
+    }
+}
+
+impl DataPlane for InKernel {
+    type Store = Wide<Words>;
+
+    fn store(&self) -> &Self::Store {
+        &self.words
+    }
+
+    // A machine that no attached interface leads to is served by the daemon.
+    fn set_machine(&mut self, machine: Machine, session: u32, address: SocketAddr) -> io::Result<()> {
+        self.decider.admit(machine, session, address)?;
+        Ok(())
+    }
+
+    fn remove_machine(&mut self, machine: Machine) {
+        if let Err(error) = self.decider.dismiss(machine) {
+            eprintln!("lockd: machine {} stays in the kernel's table: {error}", machine.0);
+        }
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        let counters =
+            self.decider.counters().map(|all| all.iter().map(|(name, count)| (name.to_string(), count)).collect());
+        counters.unwrap_or_default()
+    }
+
+    fn name(&self) -> String {
+        let one = |attached: &crate::kernel::Attached| format!("{} on {}", attached.mode, attached.interface);
+        self.decider.attached().iter().map(one).collect::<Vec<_>>().join(", ")
     }
 }
 
