@@ -55,6 +55,9 @@ const MACHINES: Duration = Duration::from_millis(200);
 /// A question is asked again after this.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// A packet with its body.
+type Answer = (Packet, Vec<u8>);
+
 struct Asker {
     endpoint: Endpoint,
     server: SocketAddr,
@@ -71,7 +74,7 @@ impl Asker {
     }
 
     /// Asks until the daemon has answered: its answer, and those that came with it.
-    fn first(&mut self, time: Duration) -> Result<(Packet, Vec<u8>, Vec<(Packet, Vec<u8>)>), QueryError> {
+    fn first(&mut self, time: Duration) -> Result<(Answer, Vec<Answer>), QueryError> {
         let began = Instant::now();
         let mut hint = "";
         while began.elapsed() < time {
@@ -93,14 +96,14 @@ impl Asker {
                 if packet.kind == Kind::Error && packet.token == Problem::NoSuchLock as u64 {
                     return Err(QueryError::NoSuchLock(self.lock, self.server));
                 }
-                return Ok((packet, body, answers));
+                return Ok(((packet, body), answers));
             }
         }
         Err(QueryError::NoAnswer(self.server, hint))
     }
 
     /// Answers that are there, at the latest after `time`; none if none came.
-    fn answers(&mut self, time: Duration) -> io::Result<Vec<(Packet, Vec<u8>)>> {
+    fn answers(&mut self, time: Duration) -> io::Result<Vec<Answer>> {
         self.endpoint.wait(time);
         let mut answers = Vec::new();
         for at in 0..self.endpoint.receive()? {
@@ -117,7 +120,7 @@ impl Asker {
     }
 
     /// Collects machines' answers until `enough` or no time is left.
-    fn rest(&mut self, all: &mut Vec<(Packet, Vec<u8>)>, enough: usize) {
+    fn rest(&mut self, all: &mut Vec<Answer>, enough: usize) {
         let began = Instant::now();
         while all.len() < enough {
             let Some(left) = MACHINES.checked_sub(began.elapsed()) else { return };
@@ -132,7 +135,7 @@ impl Asker {
 /// [`QueryError`] if there is no such lock, or nobody answers.
 pub fn lock(server: SocketAddr, key: Option<Key>, lock: u64, time: Duration) -> Result<LockStatus, QueryError> {
     let mut asker = Asker::new(server, key, lock)?;
-    let (word, _, mut others) = asker.first(time)?;
+    let ((word, _), mut others) = asker.first(time)?;
     if word.state != State::Free {
         asker.rest(&mut others, 1);
     }
@@ -147,7 +150,7 @@ pub fn lock(server: SocketAddr, key: Option<Key>, lock: u64, time: Duration) -> 
 /// [`QueryError`] if nobody answers.
 pub fn all(server: SocketAddr, key: Option<Key>, time: Duration) -> Result<ServiceStatus, QueryError> {
     let mut asker = Asker::new(server, key, ALL_LOCKS)?;
-    let (_, body, mut others) = asker.first(time)?;
+    let ((_, body), mut others) = asker.first(time)?;
     let summary = Summary::of_body(&body).map_err(|_| QueryError::NoAnswer(server, " that makes sense"))?;
     asker.rest(&mut others, summary.machines as usize);
     let mut busiest = Vec::new();
