@@ -1,7 +1,9 @@
-//! What acquire and release of a free lock cost over UDP on this host's loopback: a daemon and one client in one process.
+//! What acquire and release of a free lock cost over UDP on this host's loopback: a daemon and one client in one
+//! process.
 //!
-//! Arguments: for how many microseconds daemon and client look for packets without sleeping. Prints quantiles of both, and pairs a second. Loopback is no network: it has no wire and no interrupt, and two cores share
-//! everything. `lockwork bench lock-service` compares systems.
+//! Arguments: for how many microseconds daemon and client look for packets without sleeping. Prints quantiles of both,
+//! and pairs a second. Loopback is no network: it has no wire and no interrupt, and two cores share everything.
+//! `lockwork bench lock-service` compares systems.
 
 use lockwork_locknet::client::{Locks, Options};
 use lockwork_locknet::lockd::{self, Lockd};

@@ -11,13 +11,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! One [`Locks`] is one machine of the service, whatever the number of its threads and tasks; clones are the same machine. Among
-//! its own tasks a lock goes from hand to hand without a packet.
+//! One [`Locks`] is one machine of the service, whatever the number of its threads and tasks; clones are the same
+//! machine. Among its own tasks a lock goes from hand to hand without a packet.
 //!
-//! A guard is held until it is dropped, or *lost*: when its lease has run out because the process was stopped, or the service was
-//! not reached, for longer than that. [`Guard::is_lost`] says so, also directly after the process goes on. Between the question
-//! and what is done next a process can be stopped again, so whatever must not be written by a former holder has to compare
-//! [`Guard::token`] with the largest that it has seen.
+//! A guard is held until it is dropped, or *lost*: when its lease has run out because the process was stopped, or the
+//! service was not reached, for longer than that. [`Guard::is_lost`] says so, also directly after the process goes on.
+//! Between the question and what is done next a process can be stopped again, so whatever must not be written by a
+//! former holder has to compare [`Guard::token`] with the largest that it has seen.
 
 mod core;
 mod driver;
@@ -246,8 +246,8 @@ impl Locks {
         self.0.shared.core().node.counters()
     }
 
-    /// Ends the session without a word, as if the process had been killed: the service finds out when the lease is over. Guards
-    /// are void. For tests of what others see then.
+    /// Ends the session without a word, as if the process had been killed: the service finds out when the lease is
+    /// over. Guards are void. For tests of what others see then.
     pub fn abandon(self) {
         self.0.abandon.store(true, Ordering::Release);
         self.0.shared.stop(true);
@@ -340,8 +340,8 @@ impl Acquire<'_> {
         pending.finish()
     }
 
-    /// Waits for the lock without a thread: the request is made when this is first polled, and withdrawn when it is dropped.
-    /// Any executor will do.
+    /// Waits for the lock without a thread: the request is made when this is first polled, and withdrawn when it is
+    /// dropped. Any executor will do.
     pub fn acquire_async(self) -> Acquiring {
         let Self { locks, lock, mode, .. } = self;
         Acquiring { locks: locks.clone(), lock, mode, ask: self.ask(false), pending: None }

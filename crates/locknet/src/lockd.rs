@@ -1,14 +1,14 @@
 //! The daemon: a data plane and the registry on one UDP socket.
 //!
-//! One thread takes a batch of packets, decides, and sends the answers as a batch; between batches it does what is due in the
-//! registry. While packets come it looks for more without sleeping, for a few microseconds at least: to be woken up costs more
-//! than a decision, and more than a round trip on one host.
+//! One thread takes a batch of packets, decides, and sends the answers as a batch; between batches it does what is due
+//! in the registry. While packets come it looks for more without sleeping, for a few microseconds at least: to be woken
+//! up costs more than a decision, and more than a round trip on one host.
 //!
-//! *Invariant*: a packet is checked (length, version, tag, fields) before anything else is read of it, and answers only go to
-//! machines that have joined, or back to where the packet came from.
+//! *Invariant*: a packet is checked (length, version, tag, fields) before anything else is read of it, and answers only
+//! go to machines that have joined, or back to where the packet came from.
 //!
-//! *Trade-off*: one thread. A decision takes some tens of nanoseconds and the system calls of its packet some microseconds, so
-//! what limits this daemon is the socket; the data planes in the kernel are for those who need more.
+//! *Trade-off*: one thread. A decision takes some tens of nanoseconds and the system calls of its packet some
+//! microseconds, so what limits this daemon is the socket; the data planes in the kernel are for those who need more.
 
 mod counters;
 mod heirs;
@@ -169,8 +169,8 @@ impl<P: DataPlane> Lockd<P> {
         &self.plane
     }
 
-    /// Serves until `stop` is set; then answers what has arrived, and tells all machines that their sessions have ended, so
-    /// that they know at once that their guards are void.
+    /// Serves until `stop` is set; then answers what has arrived, and tells all machines that their sessions have
+    /// ended, so that they know at once that their guards are void.
     ///
     /// # Errors
     /// What the system says if the socket breaks.

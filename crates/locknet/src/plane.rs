@@ -1,7 +1,8 @@
 //! The seam between the daemon and whatever decides: in this process, or in the kernel in front of it.
 //!
-//! Wherever decisions are made, words, tokens and the table of machines are the same, and the registry works on them through
-//! this trait: it scans the words of dead machines, and the agents it keeps for them ask the Rust decider over the same store.
+//! Wherever decisions are made, words, tokens and the table of machines are the same, and the registry works on them
+//! through this trait: it scans the words of dead machines, and the agents it keeps for them ask the Rust decider over
+//! the same store.
 
 use crate::kernel::words::Words;
 use crate::kernel::{KernelDecider, error::KernelError};
@@ -59,8 +60,8 @@ impl Locks {
 
 impl AsRef<[WideLock]> for Locks {
     fn as_ref(&self) -> &[WideLock] {
-        // SAFETY: the buffer is 64-byte aligned and at least `count` locks long; all bytes zero is a free lock, and locks
-        // are only changed through their atomics.
+        // SAFETY: the buffer is 64-byte aligned and at least `count` locks long; all bytes zero is a free lock, and
+        // locks are only changed through their atomics.
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.count) }
     }
 }
@@ -98,8 +99,8 @@ impl DataPlane for InProcess {
     }
 }
 
-/// The decider in the kernel. What its programs leave undecided comes to the daemon's socket, and is decided on there, over the
-/// same words.
+/// The decider in the kernel. What its programs leave undecided comes to the daemon's socket, and is decided on there,
+/// over the same words.
 #[derive(Debug)]
 pub struct InKernel {
     decider: KernelDecider,

@@ -35,7 +35,8 @@ pub struct LockStatus {
     pub incarnation: u32,
     /// The newest token of the decider.
     pub token: u64,
-    /// Who holds and who waits, the first first, as far as it fits into one packet; `None` if its agent has not answered.
+    /// Who holds and who waits, the first first, as far as it fits into one packet; `None` if its agent has not
+    /// answered.
     pub participants: Option<Vec<Participant>>,
 }
 

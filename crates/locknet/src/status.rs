@@ -1,7 +1,8 @@
 //! What a machine answers when people ask about locks.
 //!
-//! The registry knows decision words; who holds and who waits is known by agents only. So it sends the question on to the machine
-//! in the word, or to all machines, and their answers back to who asked ([`lockwork_lockservice::control`]).
+//! The registry knows decision words; who holds and who waits is known by agents only. So it sends the question on to
+//! the machine in the word, or to all machines, and their answers back to who asked
+//! ([`lockwork_lockservice::control`]).
 
 use lockwork_locking::LockMode;
 use lockwork_lockservice::config::Identity;

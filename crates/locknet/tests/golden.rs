@@ -1,8 +1,8 @@
-//! The golden lock scripts over UDP, on loopback: against a daemon in this process, with a machine for every session, and with
-//! all sessions on one machine.
+//! The golden lock scripts over UDP, on loopback: against a daemon in this process, with a machine for every session,
+//! and with all sessions on one machine.
 //!
-//! Time in scripts is stretched, so that ten milliseconds are long against a round trip. After every step the manager looks until
-//! nothing has happened for some time; what happens later would be missed here and found by the next step.
+//! Time in scripts is stretched, so that ten milliseconds are long against a round trip. After every step the manager
+//! looks until nothing has happened for some time; what happens later would be missed here and found by the next step.
 
 use lockwork_locking::conformance::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
 use lockwork_locking::{LockId, LockMode, Outcome, Request};

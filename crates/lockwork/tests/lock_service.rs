@@ -1,4 +1,5 @@
-//! The commands of the lock service as their users meet them: a daemon in a process of its own, and commands under its locks.
+//! The commands of the lock service as their users meet them: a daemon in a process of its own, and commands under its
+//! locks.
 
 #[path = "common/command.rs"]
 mod command;

@@ -1,11 +1,13 @@
 //! Who drives a session: the thread that waits for an answer, or else the background thread.
 //!
-//! A wake-up costs more than a round trip to the decider, so a task that waits looks at the socket itself: without sleeping for
-//! some microseconds, then asleep in `ppoll`. While tasks do that, the background thread keeps away from the socket, naps, and
-//! sees to what has no other reader: acknowledgements of what was given back, repetitions, renewals.
+//! A wake-up costs more than a round trip to the decider, so a task that waits looks at the socket itself: without
+//! sleeping for some microseconds, then asleep in `ppoll`. While tasks do that, the background thread keeps away from
+//! the socket, naps, and sees to what has no other reader: acknowledgements of what was given back, repetitions,
+//! renewals.
 //!
-//! *Invariant*: at any time somebody will drive the session when its next timer is due: a waiting task, the background thread in
-//! its nap, or the background thread in `ppoll` with that time as its limit; who sets an earlier timer wakes it.
+//! *Invariant*: at any time somebody will drive the session when its next timer is due: a waiting task, the background
+//! thread in its nap, or the background thread in `ppoll` with that time as its limit; who sets an earlier timer wakes
+//! it.
 
 use super::core::Core;
 use super::wait::Wait;

@@ -51,8 +51,8 @@ impl Guard {
         self.mode
     }
 
-    /// The fencing token: larger than the token of every exclusive grant of this lock before, and not smaller than that of any
-    /// grant before. Whoever is written to should refuse a token smaller than the largest it has seen.
+    /// The fencing token: larger than the token of every exclusive grant of this lock before, and not smaller than that
+    /// of any grant before. Whoever is written to should refuse a token smaller than the largest it has seen.
     #[must_use]
     pub const fn token(&self) -> u64 {
         self.token

@@ -1,6 +1,7 @@
 //! One request as its task sees it: the answer, and whether what was granted has been lost since.
 //!
-//! A task looks at one byte while it polls, sleeps on a condition variable when it has polled long enough, or leaves a waker.
+//! A task looks at one byte while it polls, sleeps on a condition variable when it has polled long enough, or leaves a
+//! waker.
 
 use lockwork_lockservice::packet::Problem;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,7 +1,7 @@
 //! What the daemon counts, and how Prometheus reads it.
 //!
-//! One thread counts and another reads, so a counter is written with a plain store: no locked instruction on the path of a
-//! packet, and a reader sees a value that was true a moment ago.
+//! One thread counts and another reads, so a counter is written with a plain store: no locked instruction on the path
+//! of a packet, and a reader sees a value that was true a moment ago.
 
 use lockwork_lockservice::packet::{Kind, Malformed, Problem};
 use lockwork_lockservice::registry::Counters as RegistryCounters;

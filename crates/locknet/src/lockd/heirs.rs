@@ -1,10 +1,10 @@
 //! The registry's own agents: those of locks whose machine died.
 //!
-//! They are agents as on any machine, of machine 0, which has no tasks and no lease. Once all machines have said what they hold,
-//! an agent hands its lock on or gives it back, and is gone.
+//! They are agents as on any machine, of machine 0, which has no tasks and no lease. Once all machines have said what
+//! they hold, an agent hands its lock on or gives it back, and is gone.
 //!
-//! *Invariant*: packets about a lock are for an agent here only if its word says so. Those that name a machine which is gone
-//! reach the registry too, before its words have been looked at; they are dropped, and their senders repeat them.
+//! *Invariant*: packets about a lock are for an agent here only if its word says so. Those that name a machine which is
+//! gone reach the registry too, before its words have been looked at; they are dropped, and their senders repeat them.
 
 use crate::status;
 use lockwork_lockservice::config::{Config, Identity};

@@ -2,8 +2,8 @@
 //!
 //! The command runs while the lock is held and is ended when it is lost. It finds its fencing token in LOCKWORK_TOKEN.
 //!
-//! *Trade-off*: if this process itself is stopped, nobody ends the command in time; then only the token protects what it writes.
-//! If this process is killed, the kernel kills the command.
+//! *Trade-off*: if this process itself is stopped, nobody ends the command in time; then only the token protects what
+//! it writes. If this process is killed, the kernel kills the command.
 
 mod child;
 

@@ -17,7 +17,8 @@ use super::{Failure, Outcome, print};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Where to listen; not 0.0.0.0 on a host with several networks, as answers must come from the address that was asked
+    /// Where to listen; not 0.0.0.0 on a host with several networks, as answers must come from the address that was
+    /// asked
     #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS)]
     udp: String,
     /// Decide in the kernel with XDP on these interfaces, which lead to the clients; needs root

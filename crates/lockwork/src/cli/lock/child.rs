@@ -1,7 +1,7 @@
 //! The command that runs under a lock.
 //!
-//! Signals that this process gets are passed on, except those that the terminal has sent to the command as well. If this process
-//! dies without a word, the kernel kills the command: nobody would renew its lock.
+//! Signals that this process gets are passed on, except those that the terminal has sent to the command as well. If
+//! this process dies without a word, the kernel kills the command: nobody would renew its lock.
 
 use std::ffi::OsString;
 use std::io;
