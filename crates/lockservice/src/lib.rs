@@ -15,9 +15,9 @@
 //! | [`client`] | requests of one machine's tasks |
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
+//! | [`export`] | the same for other languages |
 //! | [`lean`] | 18 bits a lock, and how many a switch holds |
 //! | [`vectors`] | what a decider answers, in files that every decider plays |
-//! | [`export`] | the same for other languages |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
