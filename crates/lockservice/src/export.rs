@@ -15,5 +15,10 @@ fn check(path: &str, text: &str) {
     let committed = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let differs = committed.lines().zip(text.lines()).position(|(is, should)| is != should);
     let hint = "write it anew with WRITE_EXPORTS=1 cargo test -p lockwork-lockservice export";
-    assert!(committed == text, "{} is out of date from line {:?}; {hint}", path.display(), differs.map(|line| line + 1));
+    assert!(
+        committed == text,
+        "{} is out of date from line {:?}; {hint}",
+        path.display(),
+        differs.map(|line| line + 1)
+    );
 }

@@ -1,18 +1,22 @@
 //! The systems that are compared: how each is started in a network, and ended.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use lockwork_lockservice::decider::Store;
-use lockwork_lockservice::word::State;
+use lockwork_lockservice::decider::{Settings, Store, Wide};
+use lockwork_lockservice::word::{self, State};
 
 use super::BenchError;
 use super::link::{Link, Udp};
 use super::load::Site;
 use super::machine::{NodeClient, ServerClient};
 use super::srvlock::{Server, ServerConfig};
+use crate::kernel::error::KernelError;
+use crate::kernel::words::Words;
+use crate::kernel::{self, Hook, KernelDecider, Mode};
 use crate::lockd::{Lockd, Options};
 use crate::namespace::{Machine, Network};
 use crate::plane::{DataPlane, InProcess};
@@ -26,6 +30,10 @@ const LEASE_MS: u32 = 10_000;
 /// A lock service, or the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
+    /// The decider as an eBPF program at XDP.
+    Xdp,
+    /// The decider as an eBPF program at TC.
+    Tc,
     /// The decider as a process.
     Udp,
     /// A lock server in user space.
@@ -34,12 +42,14 @@ pub enum System {
 
 impl System {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Udp, Self::SrvLock];
+    pub const ALL: &[Self] = &[Self::Xdp, Self::Tc, Self::Udp, Self::SrvLock];
 
     /// Its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Xdp => "lockwork-xdp",
+            Self::Tc => "lockwork-tc",
             Self::Udp => "lockwork-udp",
             Self::SrvLock => "srvlock",
         }
@@ -88,7 +98,7 @@ impl Drop for Decider {
     }
 }
 
-fn failed(what: &str) -> impl Fn(std::io::Error) -> BenchError {
+fn failed(what: &str) -> impl Fn(io::Error) -> BenchError {
     let what = what.to_string();
     move |error| BenchError::Absent(format!("{what}: {error}"))
 }
@@ -120,6 +130,8 @@ pub(super) fn start(
             let plane = InProcess::new(locks as usize).map_err(|error| BenchError::Usage(error.to_string()))?;
             lockwork(network, all, plane)
         }
+        System::Xdp => lockwork(network, all, KernelPlane::load(network, machines, locks, Hook::Xdp)?),
+        System::Tc => lockwork(network, all, KernelPlane::load(network, machines, locks, Hook::Tc)?),
     }
 }
 
@@ -137,6 +149,59 @@ fn srvlock(network: &Network, machines: &[Machine], config: ServerConfig) -> Res
         Ok(Site { machine: Box::new(ServerClient::new(number, config.tasks)), link: link(machine)? })
     };
     Ok(Running { decider, sites: (1..).zip(machines).map(site).collect::<Result<_, BenchError>>()? })
+}
+
+/// The decider in the kernel, in front of the daemon.
+struct KernelPlane {
+    decider: KernelDecider,
+    store: Wide<Words>,
+}
+
+impl KernelPlane {
+    /// Attaches it to the ports of machines 1 to `machines`.
+    fn load(network: &Network, machines: u16, locks: u64, hook: Hook) -> Result<Self, BenchError> {
+        let absent = |error: KernelError| BenchError::Absent(error.to_string());
+        let locks = u32::try_from(locks).map_err(|_| {
+            BenchError::Usage(format!("{locks} locks; the decider in the kernel has room for {}", u32::MAX))
+        })?;
+        let settings = Settings { writers_first: false };
+        let options = kernel::Options { locks, port: PORT, address: Some(Network::DECIDER), settings, key: None };
+        network.switch.within(|| {
+            let mut decider = KernelDecider::load(&options).map_err(absent)?;
+            for number in 1..=machines {
+                let attached = decider.attach(hook, &Network::port(number)).map_err(absent)?;
+                if let Mode::Generic(why) = attached.mode {
+                    return Err(BenchError::Absent(format!("native XDP: {why}")));
+                }
+            }
+            Ok(Self { store: decider.words(), decider })
+        })?
+    }
+}
+
+impl DataPlane for KernelPlane {
+    type Store = Wide<Words>;
+
+    fn store(&self) -> &Self::Store {
+        &self.store
+    }
+
+    fn set_machine(&mut self, machine: word::Machine, session: u32, address: SocketAddr) -> io::Result<()> {
+        match self.decider.admit(machine, session, address) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(io::Error::other("no packet has come from there through a port of the decider")),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
+    fn remove_machine(&mut self, machine: word::Machine) {
+        // Without an entry it is gone already.
+        let _ = self.decider.dismiss(machine);
+    }
+
+    fn name(&self) -> String {
+        "kernel".into()
+    }
 }
 
 fn lockwork<P>(network: &Network, machines: &[Machine], plane: P) -> Result<Running, BenchError>

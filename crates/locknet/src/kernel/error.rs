@@ -34,7 +34,9 @@ pub enum KernelError {
         there: String,
     },
     /// Something is attached already.
-    #[error("interface '{interface}' has an XDP program already: remove it ('ip link set dev {interface} xdp off'), or use --tc")]
+    #[error(
+        "interface '{interface}' has an XDP program already: remove it ('ip link set dev {interface} xdp off'), or use --tc"
+    )]
     Busy {
         /// Where.
         interface: String,

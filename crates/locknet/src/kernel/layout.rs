@@ -7,8 +7,7 @@ use aya::Pod;
 use std::net::SocketAddrV4;
 
 /// SipHash's initial state, without the key: "somepseudorandomlygeneratedbytes".
-const SIP: [u64; 4] =
-    [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573];
+const SIP: [u64; 4] = [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573];
 
 /// Settings, as the verifier sees them.
 #[derive(Clone, Copy, Debug)]

@@ -55,19 +55,21 @@ pub fn header() -> String {
     text.push_str("\n/* Problems, in the token of an ERROR. */\n");
     let problems = (0..64).filter_map(Problem::of_number);
     problems.for_each(|problem| define(&mut text, "PROBLEM_", &format!("{problem:?}"), problem as u64));
-    text.push_str("\n/* A row: bits 0 to 2 what is sent, 3 and 4 the state, 5 whether the word is written, 6 and 7 the agent's\n");
+    text.push_str(
+        "\n/* A row: bits 0 to 2 what is sent, 3 and 4 the state, 5 whether the word is written, 6 and 7 the agent's\n",
+    );
     text.push_str("   place, 8 the next incarnation, 9 the next token. */\n");
-    let sends =
-        [Send::Grant, Send::Join, Send::Agent, Send::Target, Send::Done, Send::Refused, Send::Ack, Send::Gone];
+    let sends = [Send::Grant, Send::Join, Send::Agent, Send::Target, Send::Done, Send::Refused, Send::Ack, Send::Gone];
     sends.into_iter().for_each(|send| define(&mut text, "SEND_", &format!("{send:?}"), send as u64));
     let places = [Place::Keep, Place::Requester, Place::Target, Place::Nobody];
     places.into_iter().for_each(|place| define(&mut text, "PLACE_", &format!("{place:?}"), place as u64));
     define(&mut text, "", "Rows", ROWS as u64);
-    text.push_str("\n/* Found by bits 0 to 2 kind, 3 and 4 state, then one bit each: shared, from agent, incarnation matches,\n");
+    text.push_str(
+        "\n/* Found by bits 0 to 2 kind, 3 and 4 state, then one bit each: shared, from agent, incarnation matches,\n",
+    );
     text.push_str("   applied before, writers first. */\n");
     text.push_str("static const unsigned short rows[ROWS] = {\n");
-    let rows: Vec<String> =
-        (0..ROWS).map(|index| format!("0x{:03x}", rule(Case::of_index(index)).bits())).collect();
+    let rows: Vec<String> = (0..ROWS).map(|index| format!("0x{:03x}", rule(Case::of_index(index)).bits())).collect();
     for line in rows.chunks(A_LINE) {
         writeln!(text, "\t{},", line.join(", ")).expect("a string takes any text");
     }
