@@ -40,6 +40,14 @@ pub struct WideLock {
     token: AtomicU64,
 }
 
+impl WideLock {
+    /// A lock with this word and token.
+    #[must_use]
+    pub const fn of(word: Word, token: u64) -> Self {
+        Self { word: AtomicU64::new(word.bits()), token: AtomicU64::new(token) }
+    }
+}
+
 /// The wide profile over memory of the caller's: a vector, or the map of an eBPF program.
 #[derive(Debug)]
 pub struct Wide<T>(pub T);

@@ -15,6 +15,8 @@
 //! | [`client`] | requests of one machine's tasks |
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
+//! | [`lean`] | 18 bits a lock, and how many a switch holds |
+//! | [`vectors`] | what a decider answers, in files that every decider plays |
 //! | [`export`] | the same for other languages |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
@@ -25,10 +27,12 @@ pub mod config;
 pub mod control;
 pub mod decider;
 pub mod export;
+pub mod lean;
 pub mod node;
 pub mod packet;
 pub mod pool;
 pub mod registry;
 pub mod table;
 mod timers;
+pub mod vectors;
 pub mod word;

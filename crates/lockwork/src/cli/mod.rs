@@ -2,6 +2,7 @@
 
 mod alone;
 mod bench;
+mod capacity;
 mod chart;
 mod demo;
 mod doctor;
@@ -84,6 +85,15 @@ enum Command {
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
+    /// About the locks of the lock service
+    #[command(subcommand)]
+    Locks(Locks),
+}
+
+#[derive(Debug, Subcommand)]
+enum Locks {
+    /// How many locks of 18 bits a programmable switch holds
+    Capacity(capacity::Arguments),
 }
 
 pub(crate) fn main() -> ExitCode {
@@ -97,6 +107,7 @@ pub(crate) fn main() -> ExitCode {
             options::check(&arguments.workload, given).and_then(|()| bench::command(&arguments))
         }
         Command::Procedure(arguments) => procedure::run(&arguments),
+        Command::Locks(Locks::Capacity(arguments)) => capacity::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
