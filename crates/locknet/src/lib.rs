@@ -5,6 +5,7 @@
 //! | module | idea |
 //! |---|---|
 //! | [`udp`] | a socket that receives and sends batches |
+//! | [`xsk`] | an AF_XDP socket, past the network stack |
 //! | [`plane`] | where decisions are made, as the daemon sees it |
 //! | [`lockd`] | the daemon: a data plane and the registry |
 //! | [`kernel`] | the decider as an eBPF program |
@@ -19,3 +20,4 @@ pub mod lockd;
 pub mod namespace;
 pub mod plane;
 pub mod udp;
+pub mod xsk;
