@@ -23,8 +23,11 @@ use ring::{Mapping, Ring};
 
 /// Bytes of a frame in memory.
 const FRAME: usize = 2048;
-/// Frames for each direction, and entries of each ring.
+/// Frames for each direction.
 const FRAMES: u32 = 2048;
+/// Entries of each ring. The kernel looks how many there are, takes all of these, and only then says that it has taken them; so as many
+/// again may have come back by then.
+const ENTRIES: u32 = 2 * FRAMES;
 /// Ethernet, IPv4 without options, UDP.
 const HEADERS: usize = 14 + 20 + 8;
 
@@ -81,14 +84,14 @@ impl Xsk {
         registration.chunk_size = FRAME as u32;
         set_option(&socket, libc::XDP_UMEM_REG, &registration)?;
         let rings = [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING];
-        rings.into_iter().try_for_each(|ring| set_option(&socket, ring, &FRAMES))?;
+        rings.into_iter().try_for_each(|ring| set_option(&socket, ring, &ENTRIES))?;
         let offsets = ring_offsets(&socket)?;
         let (fill_at, completion_at) = (libc::XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING);
         let mut xsk = Self {
-            fill: Ring::new(&socket, fill_at as libc::off_t, offsets.fr, FRAMES)?,
-            completion: Ring::new(&socket, completion_at as libc::off_t, offsets.cr, FRAMES)?,
-            incoming: Ring::new(&socket, libc::XDP_PGOFF_RX_RING, offsets.rx, FRAMES)?,
-            outgoing: Ring::new(&socket, libc::XDP_PGOFF_TX_RING, offsets.tx, FRAMES)?,
+            fill: Ring::new(&socket, fill_at as libc::off_t, offsets.fr, ENTRIES)?,
+            completion: Ring::new(&socket, completion_at as libc::off_t, offsets.cr, ENTRIES)?,
+            incoming: Ring::new(&socket, libc::XDP_PGOFF_RX_RING, offsets.rx, ENTRIES)?,
+            outgoing: Ring::new(&socket, libc::XDP_PGOFF_TX_RING, offsets.tx, ENTRIES)?,
             free: (FRAMES..2 * FRAMES).map(|frame| u64::from(frame) * FRAME as u64).collect(),
             headers: headers(&route),
             route,
@@ -129,7 +132,7 @@ impl Xsk {
             std::ptr::copy_nonoverlapping(datagram.as_ptr(), at.add(HEADERS), datagram.len());
         }
         let entry = libc::xdp_desc { addr: frame, len: (HEADERS + datagram.len()) as u32, options: 0 };
-        assert!(self.outgoing.produce(entry), "there are as many entries as frames");
+        assert!(self.outgoing.produce(entry), "there are more entries than frames");
         true
     }
 
@@ -179,7 +182,7 @@ impl Xsk {
                 each(datagram);
             }
             let start = entry.addr - entry.addr % FRAME as u64;
-            assert!(self.fill.produce(start), "there are as many entries as frames");
+            assert!(self.fill.produce(start), "there are more entries than frames");
             // A batch: others may come while these are worked on, and have to wait for their turn.
             if frames == 64 {
                 break;
