@@ -5,6 +5,7 @@
 //! | module | idea |
 //! |---|---|
 //! | [`udp`] | a socket that receives and sends batches |
+//! | [`xsk`] | an AF_XDP socket, past the network stack |
 //! | [`plane`] | where decisions are made, as the daemon sees it |
 //! | [`lockd`] | the daemon: a data plane and the registry |
 //! | [`client`] | the client library |
@@ -24,3 +25,4 @@ pub mod plane;
 pub mod query;
 mod status;
 pub mod udp;
+pub mod xsk;
