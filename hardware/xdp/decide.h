@@ -1,14 +1,14 @@
 /* The decider: crates/lockservice/src/{packet,decider}.rs for frames, word for word, with the rows of table.h.
  *
- * One rule is of its own. User space has a decider too, the Rust one, over the same words. Whatever cannot be sent from here (a
- * packet that concerns the registry, or a machine that no interface leads to) is left to it *as it came, before anything is
- * written*. So a packet is decided exactly once, here or there, and nothing is ever half done. */
+ * One rule is of its own. User space has a decider too, the Rust one, over the same words. Whatever cannot be sent
+ * from here (a packet that concerns the registry, or a machine that no interface leads to) is left to it *as it came,
+ * before anything is written*. So a packet is decided exactly once, here or there, and nothing is ever half done. */
 #pragma once
 
 #include "frame.h"
 
-/* How often a word may change while a packet is decided on, before the packet is left to user space too. The verifier follows each
- * try, so more of them make loading slower. */
+/* How often a word may change while a packet is decided on, before the packet is left to user space too. The verifier
+ * follows each try, so more of them make loading slower. */
 #define TRIES 8
 
 /* Replaces `before` by `after` if it is still there. The one place where deciders meet. */
@@ -224,7 +224,8 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 		break;
 	case SEND_GRANT:
 	case SEND_JOIN:
-		/* Readers may come after every hand-over within the machine of the last writer: the end of its range. */
+		/* Readers may come after every hand-over within the machine of the last writer: the end of its range.
+		 * */
 		w4 = (flags & MODE) == SHARED_MODE ? token | (TOKEN_STEP - 1) : token;
 		w5 = stamp_parties(after, send == SEND_JOIN ? holder : requester);
 		w6 = send == SEND_JOIN ? stamp_kind(w6, after, kind, flags | FLAG_GRANTED)

@@ -3,12 +3,13 @@
 #include <linux/pkt_cls.h>
 #include "decide.h"
 
-/* XDP has no clone. What goes to two machines is broadcast: two equal copies leave through every attached interface, and
- * lockwork_copy makes one a GRANT, leaves the other as it is, and drops what is for a machine elsewhere. Frames that it has to look
- * at have this in the place of the UDP checksum. */
+/* XDP has no clone. What goes to two machines is broadcast: two equal copies leave through every attached interface,
+ * and lockwork_copy makes one a GRANT, leaves the other as it is, and drops what is for a machine elsewhere. Frames
+ * that it has to look at have this in the place of the UDP checksum. */
 #define UNFINISHED 0xffff
 
-/* `transmits`: XDP_TX works on the interface. It does not on veth whose other end has no XDP program; there is redirection. */
+/* `transmits`: XDP_TX works on the interface. It does not on veth whose other end has no XDP program; there is
+ * redirection. */
 static __always_inline int run_xdp(struct xdp_md *ctx, bool transmits)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;

@@ -1,5 +1,6 @@
-/* SipHash-1-3 over the first 55 bytes of a header, in two halves: deciders change nothing before byte 32, so the state after the
- * first half serves the packet and its answer. (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.) */
+/* SipHash-1-3 over the first 55 bytes of a header, in two halves: deciders change nothing before byte 32, so the
+ * state after the first half serves the packet and its answer. (Aumasson and Bernstein, "SipHash: a fast short-input
+ * PRF", 2012.) */
 #pragma once
 
 #include "maps.h"

@@ -2,16 +2,17 @@
 
 #include "lockwork.bpf.c"
 
-/* The kernel's program test does not take egress programs: lockwork_copy for a frame that leaves through the interface that it came
- * in by. */
+/* The kernel's program test does not take egress programs: lockwork_copy for a frame that leaves through the
+ * interface that it came in by. */
 SEC("xdp")
 int trial_copy(struct xdp_md *ctx)
 {
 	return run_copy((void *)(long)ctx->data, (void *)(long)ctx->data_end, ctx->ingress_ifindex);
 }
 
-/* A benchmark repeats one packet, but a decision changes it, and its lock. So before each decision `prepare` makes frame and lock
- * what they were. trial_prepare does that alone, trial_decide and decides; the difference is the decision. */
+/* A benchmark repeats one packet, but a decision changes it, and its lock. So before each decision `prepare` makes
+ * frame and lock what they were. trial_prepare does that alone, trial_decide and decides; the difference is the
+ * decision. */
 struct bench {
 	__u8 frame[112];     /* FRAME bytes */
 	__u64 turn;
@@ -34,8 +35,8 @@ static __always_inline int prepare(void *data, void *end)
 
 	if (!now || data + FRAME > end)
 		return -1;
-	/* In the words that decide() reads, because a load that needs two stores still under way waits for both; a frame that
-	 * comes from a network card has none. */
+	/* In the words that decide() reads, because a load that needs two stores still under way waits for both; a
+	 * frame that comes from a network card has none. */
 	for (int at = 0; at < 12; at += 4)
 		AT(__u32, at) = *(__u32 *)&now->frame[at];
 	AT(__u16, 12) = *(__u16 *)&now->frame[12];

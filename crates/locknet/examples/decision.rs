@@ -1,9 +1,9 @@
 //! What a decision of the eBPF program costs: `cargo run --release -p lockwork-locknet --example decision`, as root.
 //!
-//! The kernel's program test repeats one packet and gives the mean of a round. A decision changes its packet and its lock, so each
-//! repetition first makes both what they were (hardware/xdp/trial.bpf.c). That alone is measured too, and taken off. Told is
-//! the smallest of nine rounds, each of which has both. `whole` has the preparing, and the program test's own few nanoseconds,
-//! which the difference has not.
+//! The kernel's program test repeats one packet and gives the mean of a round. A decision changes its packet and its
+//! lock, so each repetition first makes both what they were (hardware/xdp/trial.bpf.c). That alone is measured too,
+//! and taken off. Told is the smallest of nine rounds, each of which has both. `whole` has the preparing, and the
+//! program test's own few nanoseconds, which the difference has not.
 //!
 //! - `hot, granted`: ACQUIRE of one free lock, in the processor's nearest cache; the answer is GRANT.
 //! - `hot, joined`: ACQUIRE of a reader whose machine is the agent's.

@@ -1,17 +1,18 @@
 //! The decider in the kernel's data plane: eBPF programs at XDP or at TC ingress.
 //!
-//! The programs are hardware/xdp, written in C; what is loaded here is their committed object, so users need no compiler.
-//! Locks lie in a map that is mapped into this process too. So there are two deciders over the same words: the programs, and
-//! the Rust one over [`KernelDecider::words`]. The programs decide on what they can also send. Everything else (control
-//! packets, what concerns the registry, machines that no attached interface leads to, IP fragments, IPv6, a word that changes
-//! too often) they leave, as it came and undecided, to the UDP socket of the port, where user space decides on it.
-//! *Invariant*: a packet is decided once, here or there, and both meet in one compare-and-swap.
+//! The programs are hardware/xdp, written in C; what is loaded here is their committed object, so users need no
+//! compiler. Locks lie in a map that is mapped into this process too. So there are two deciders over the same words:
+//! the programs, and the Rust one over [`KernelDecider::words`]. The programs decide on what they can also send.
+//! Everything else (control packets, what concerns the registry, machines that no attached interface leads to, IP
+//! fragments, IPv6, a word that changes too often) they leave, as it came and undecided, to the UDP socket of the
+//! port, where user space decides on it. *Invariant*: a packet is decided once, here or there, and both meet in one
+//! compare-and-swap.
 //!
-//! So a process that serves the port as if there were no kernel decider is right; with one, it sees few packets. Beyond that it has
-//! to tell who takes part ([`KernelDecider::admit`], [`KernelDecider::dismiss`]).
+//! So a process that serves the port as if there were no kernel decider is right; with one, it sees few packets.
+//! Beyond that it has to tell who takes part ([`KernelDecider::admit`], [`KernelDecider::dismiss`]).
 //!
-//! What interfaces, machines and keys there are is told before or while it runs; settings only before, because the verifier takes
-//! them as constants and removes what they leave unused.
+//! What interfaces, machines and keys there are is told before or while it runs; settings only before, because the
+//! verifier takes them as constants and removes what they leave unused.
 //!
 //! | module | idea |
 //! |---|---|
@@ -125,8 +126,8 @@ impl KernelDecider {
     /// Loads the programs; no packet passes them before [`Self::attach`]. The registry is there, machines are not.
     ///
     /// # Errors
-    /// [`KernelError::NoPermission`] without the rights of root (CAP_BPF and CAP_NET_ADMIN), [`KernelError::Locks`] for no
-    /// lock, [`KernelError::Load`] if the kernel refuses.
+    /// [`KernelError::NoPermission`] without the rights of root (CAP_BPF and CAP_NET_ADMIN),
+    /// [`KernelError::Locks`] for no lock, [`KernelError::Load`] if the kernel refuses.
     pub fn load(options: &Options) -> Result<Self, KernelError> {
         Self::load_object(options, OBJECT)
     }
@@ -181,11 +182,12 @@ impl KernelDecider {
         }
     }
 
-    /// Attaches to an interface: from now on its packets are decided on. XDP is native if the driver has it, else generic.
+    /// Attaches to an interface: from now on its packets are decided on. XDP is native if the driver has it, else
+    /// generic.
     ///
     /// # Errors
-    /// [`KernelError::NoInterface`], [`KernelError::Busy`] if another XDP program is there, [`KernelError::Attach`]. None of
-    /// them leaves anything attached.
+    /// [`KernelError::NoInterface`], [`KernelError::Busy`] if another XDP program is there,
+    /// [`KernelError::Attach`]. None of them leaves anything attached.
     pub fn attach(&mut self, hook: Hook, interface: &str) -> Result<Attached, KernelError> {
         let ifindex = interface::index(interface)?;
         if self.attached.iter().any(|attached| attached.ifindex == ifindex) {
@@ -303,8 +305,9 @@ impl KernelDecider {
         Wide(self.words.clone())
     }
 
-    /// Lets a machine take part. `address` is where its control packet came from; if an attached interface leads there, the
-    /// programs send to it from now on, and `true` is given. Otherwise what is for it is left to user space.
+    /// Lets a machine take part. `address` is where its control packet came from; if an attached interface leads
+    /// there, the programs send to it from now on, and `true` is given. Otherwise what is for it is left to user
+    /// space.
     ///
     /// To be called again if the machine's address changes.
     ///

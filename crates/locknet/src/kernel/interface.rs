@@ -45,8 +45,8 @@ pub(super) fn driver(interface: &str) -> Option<String> {
         more: [u8; 160],
     }
     let mut info = Info { command: GET_DRIVER, driver: [0; 32], more: [0; 160] };
-    // SAFETY: the request has a name that is shorter than its room and so ends in zero, and points to a structure of the size
-    // that the command fills (196 bytes), which outlives the call.
+    // SAFETY: the request has a name that is shorter than its room and so ends in zero, and points to a structure of
+    // the size that the command fills (196 bytes), which outlives the call.
     unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         if socket < 0 {

@@ -1,7 +1,7 @@
 //! The eBPF decider against the Rust one, on the kernel's program test and between network namespaces.
 //!
-//! Tests whose names begin with `privileged` load programs into the kernel and need root. Elsewhere they say that they are
-//! skipped, in the one way that a passing test's output can be seen: past the harness's capture.
+//! Tests whose names begin with `privileged` load programs into the kernel and need root. Elsewhere they say that
+//! they are skipped, in the one way that a passing test's output can be seen: past the harness's capture.
 
 mod frames;
 mod network;

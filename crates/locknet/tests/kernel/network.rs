@@ -1,7 +1,7 @@
 //! End to end: machines in network namespaces of their own, the decider attached to the interfaces between them.
 //!
-//! Namespaces have no names: they belong to threads and sockets, so nothing is left behind, however a test ends. The Rust
-//! decider goes along as a model, and tells what each machine has to receive.
+//! Namespaces have no names: they belong to threads and sockets, so nothing is left behind, however a test ends. The
+//! Rust decider goes along as a model, and tells what each machine has to receive.
 
 use crate::{KEY, PORT, ip, load, options};
 use lockwork_locknet::kernel::error::KernelError;
@@ -183,8 +183,8 @@ impl Cluster {
         assert_eq!(receive(&self.user_space, self.key.as_ref(), SILENCE), None, "user space");
     }
 
-    /// Every way out: back, to another machine behind the same and another interface, two copies behind one and two, with a
-    /// payload, to user space.
+    /// Every way out: back, to another machine behind the same and another interface, two copies behind one and two,
+    /// with a payload, to user space.
     fn every_way(&self) {
         let last = self.sockets.len() as u16;
         let grant = self.exchange(&self.packet(Kind::Acquire, 1, 0, 1), &[]);
@@ -196,7 +196,8 @@ impl Cluster {
             let asked = self.exchange(&self.packet(Kind::Acquire, writer, 0, 3), &[]);
             assert_eq!((asked.kind, asked.target), (Kind::Acquire, Machine(1)));
         }
-        // The agent goes to the last machine, with as long a queue as there can be; the answer to a second copy has none.
+        // The agent goes to the last machine, with as long a queue as there can be; the answer to a second copy has
+        // none.
         let mut agent = self.packet(Kind::Move, 1, 0, 3);
         agent.target = Machine(last);
         agent.incarnation = self.model.load(0).incarnation;
@@ -241,8 +242,8 @@ impl Cluster {
         self.nobody_gets_more();
     }
 
-    /// What concerns the registry, or a machine that no interface leads to, reaches user space as it was sent; and so does
-    /// everything when the decider is gone.
+    /// What concerns the registry, or a machine that no interface leads to, reaches user space as it was sent; and so
+    /// does everything when the decider is gone.
     fn what_is_left(mut self) {
         let words = self.kernel.as_ref().expect("it is there").words();
         let held = Word { state: State::Shared, machine: Machine::REGISTRY, incarnation: 9 };

@@ -100,7 +100,8 @@ struct Pair {
     taps: [(u32, Tap); 2],
 }
 
-/// A network of this thread's own, gone when the thread is: `lo`, which is interface 1, and another, whose index is given.
+/// A network of this thread's own, gone when the thread is: `lo`, which is interface 1, and another, whose index is
+/// given.
 fn network() -> u32 {
     // SAFETY: only this thread leaves its network.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "{}", std::io::Error::last_os_error());
@@ -225,7 +226,8 @@ fn examples(case: Case) -> Vec<(Packet, Word)> {
     if case.matches && case.applied {
         return examples;
     }
-    // Of the sender, the requester, the agent and the target: behind either interface, only for user space, gone, the registry.
+    // Of the sender, the requester, the agent and the target: behind either interface, only for user space, gone, the
+    // registry.
     let places = [1_u16, 2, 4, 6, 7, 0];
     for sender in [1_u16, 4] {
         for requester in [sender, 2, 5] {
