@@ -345,9 +345,9 @@ impl<P: DataPlane> Lockd<P> {
                         self.registry.dismiss(self.now, machine);
                     }
                 }
-                Change::Gone { machine, .. } => {
+                Change::Gone { machine, session } => {
                     self.plane.remove_machine(machine);
-                    self.heirs.gone(self.now, machine);
+                    self.heirs.gone(self.now, machine, session);
                 }
                 Change::Adopted(adopted) => self.heirs.adopt(adopted),
                 Change::Settled(adopted) => self.heirs.settle(self.now, adopted),

@@ -151,11 +151,12 @@ impl Agent {
         }
     }
 
-    /// Takes everybody of `machine` out.
-    pub(crate) fn purge(&mut self, machine: Machine) -> bool {
+    /// Takes everybody of a session of `machine` out.
+    pub(crate) fn purge(&mut self, machine: Machine, session: u32) -> bool {
         let before = self.holders.len() + self.queue.len();
-        self.holders.retain(|holder| holder.machine != machine);
-        while let Some(at) = self.queue.iter().position(|waiter| waiter.machine == machine) {
+        self.holders.retain(|holder| (holder.machine, holder.session) != (machine, session));
+        while let Some(at) = self.queue.iter().position(|waiter| (waiter.machine, waiter.session) == (machine, session))
+        {
             self.unqueue(at);
         }
         before != self.holders.len() + self.queue.len()

@@ -78,6 +78,8 @@ branches! {
     Undeliverable,
     /// A machine that held or waited has died.
     Purged,
+    /// A holder was granted to whose session had ended.
+    HolderOfDead,
     /// The lock went from task to task of one machine.
     HandedOn,
 }

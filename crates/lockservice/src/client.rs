@@ -321,6 +321,9 @@ impl Client {
     /// A grant without agent.
     pub(crate) fn granted(&mut self, now: u64, packet: &Packet) {
         if packet.requester_session != self.me.session {
+            if packet.session != 0 {
+                self.confirm(packet, BUSY);
+            }
             return;
         }
         let number = packet.request;
@@ -346,7 +349,7 @@ impl Client {
                 self.hold(number, packet.token, incarnation, Some(packet.sender));
                 match by_decider {
                     true => self.enrol_later(now, number),
-                    false => self.confirm(packet),
+                    false => self.confirm(packet, 0),
                 }
             }
             Phase::Held if by_decider => {
@@ -361,7 +364,7 @@ impl Client {
                 let request = self.requests.get_mut(&number).expect("it was there");
                 request.enrolled = true;
                 request.agent = Some(packet.sender);
-                self.confirm(packet);
+                self.confirm(packet, 0);
             }
             Phase::Releasing => {
                 if by_decider && request.incarnation.is_some_and(|i| i != packet.incarnation) {
@@ -409,13 +412,15 @@ impl Client {
         self.send(packet, grant.request);
     }
 
-    fn confirm(&mut self, grant: &Packet) {
+    /// Tells an agent that its grant is known; with [`BUSY`]: and that it is for a session that has ended.
+    fn confirm(&mut self, grant: &Packet, flags: u8) {
         let mut packet = Packet::new(Kind::Ack, grant.lock);
-        packet.flags = grant.flags & 3;
+        packet.flags = (grant.flags & 3) | flags;
         packet.target = grant.sender;
         self.send(packet, grant.request);
         if let Some(Output::Packet(packet)) = self.out.back_mut() {
             packet.part = Kind::Grant as u8;
+            packet.requester_session = grant.requester_session;
         }
     }
 

@@ -184,8 +184,8 @@ impl Node {
     }
 
     /// For the registry: a machine has died; see [`Kind::Died`].
-    pub fn purge(&mut self, now: u64, machine: Machine) {
-        self.pool.purge(now, machine);
+    pub fn purge(&mut self, now: u64, machine: Machine, session: u32) {
+        self.pool.purge(now, machine, session);
         self.settle(now);
     }
 
@@ -205,12 +205,12 @@ impl Node {
             Kind::Grant if packet.has(AGENT) => self.receive_agent(now, packet, body),
             Kind::Grant => self.client.granted(now, packet),
             Kind::Done | Kind::Refused => self.pool.answered(now, packet),
-            Kind::Ack if packet.part == Kind::Grant as u8 => self.pool.confirmed(packet),
+            Kind::Ack if packet.part == Kind::Grant as u8 => self.pool.confirmed(now, packet),
             Kind::Ack => self.client.acknowledged(now, packet),
             Kind::Error => self.receive_problem(now, packet),
             Kind::Renewed if packet.requester_session == self.me.session => self.renewed(packet),
             Kind::Died => {
-                self.pool.purge(now, packet.requester);
+                self.pool.purge(now, packet.requester, packet.requester_session);
                 let until = now.saturating_add(self.config.lease);
                 let done = self.client.died(now, packet.requester, packet.request, until);
                 self.answer_sweep(packet, done);

@@ -223,8 +223,8 @@ impl AgentPool {
     }
 
     /// A machine has died: it holds and waits no longer.
-    pub(crate) fn purge(&mut self, now: u64, machine: Machine) {
-        let concerned = |(lock, agent): (&u64, &mut Agent)| agent.purge(machine).then_some(*lock);
+    pub(crate) fn purge(&mut self, now: u64, machine: Machine, session: u32) {
+        let concerned = |(lock, agent): (&u64, &mut Agent)| agent.purge(machine, session).then_some(*lock);
         let mut locks: Vec<_> = self.agents.iter_mut().filter_map(concerned).collect();
         locks.sort_unstable();
         if !locks.is_empty() {

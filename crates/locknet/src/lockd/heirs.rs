@@ -37,8 +37,8 @@ impl Heirs {
     }
 
     /// A machine is gone: it neither holds nor waits any more.
-    pub(super) fn gone(&mut self, now: u64, machine: Machine) {
-        self.0.purge(now, machine);
+    pub(super) fn gone(&mut self, now: u64, machine: Machine, session: u32) {
+        self.0.purge(now, machine, session);
     }
 
     /// A packet that the decider has sent to the registry. What comes with a payload is for machines that have tasks.

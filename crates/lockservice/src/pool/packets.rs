@@ -4,7 +4,7 @@ use super::{AgentPool, MOST_HOPS, Output};
 use crate::agent::{Agent, Holder, Op, Running, Why};
 use crate::branches::Branch;
 use crate::decider::TOKEN_STEP;
-use crate::packet::{AGENT, GRANTED, Kind, Packet, TRY, Waiter, waiters_of_body, waiters_to_body};
+use crate::packet::{AGENT, BUSY, GRANTED, Kind, Packet, TRY, Waiter, waiters_of_body, waiters_to_body};
 use crate::word::{Machine, State};
 use lockwork_locking::LockMode;
 use std::collections::VecDeque;
@@ -363,7 +363,9 @@ impl AgentPool {
         };
         let gone = packet.state == State::Free || packet.sender != me;
         let newer = profile.distance(running.incarnation, packet.incarnation);
-        if packet.request != number || (packet.kind == Kind::Refused && newer <= 0) {
+        // The number of a move is that of a request, so the answer may be for an earlier attempt.
+        let of_earlier = matches!(running.op, Op::Move { .. }) && packet.kind == Kind::Refused && newer <= 0;
+        if packet.request != number || of_earlier {
             return;
         }
         match (running.op, packet.kind) {
@@ -426,9 +428,12 @@ impl AgentPool {
     }
 
     /// A machine has taken note: of a grant, or of an agent.
-    pub(crate) fn confirmed(&mut self, packet: &Packet) {
+    pub(crate) fn confirmed(&mut self, now: u64, packet: &Packet) {
         let lock = packet.lock;
         let Some(agent) = self.agents.get_mut(&lock) else { return };
+        if packet.has(BUSY) {
+            return self.forget(now, packet);
+        }
         if !packet.has(AGENT) {
             if let Some(holder) = agent.holder(packet.requester, packet.request) {
                 holder.confirmed = true;
@@ -446,6 +451,18 @@ impl AgentPool {
                 self.branches.take(Branch::SentAfter);
             }
             self.send_away(lock, late);
+        }
+    }
+
+    /// The session of a holder has ended. It may have been granted to after all had been told so, because it still waited in a
+    /// queue that was under way.
+    fn forget(&mut self, now: u64, packet: &Packet) {
+        let (machine, session, request) = (packet.requester, packet.requester_session, packet.request);
+        let Some(agent) = self.agents.get_mut(&packet.lock) else { return };
+        if agent.holder(machine, request).is_some_and(|holder| holder.session == session) {
+            self.branches.take(Branch::HolderOfDead);
+            agent.remove(machine, request);
+            self.advance(now, packet.lock);
         }
     }
 
@@ -467,6 +484,7 @@ impl AgentPool {
     /// The machine that a packet was for is not there.
     pub(crate) fn undeliverable(&mut self, now: u64, packet: &Packet) {
         let (lock, me) = (packet.lock, self.me.machine);
+        self.forget(now, packet);
         let Some(agent) = self.agents.get_mut(&lock) else { return };
         let Some(Running { op: Op::Move { to, .. }, incarnation, .. }) = agent.running.as_deref().copied() else {
             return;

@@ -321,9 +321,9 @@ impl<S: Store> World<S> {
         while let Some(change) = self.registry.poll_change() {
             match change {
                 Change::Joined { .. } => {}
-                Change::Gone { machine, .. } => {
+                Change::Gone { machine, session } => {
                     self.trace.add(self.now, EVERY_LOCK, Who::Service, What::Place("session ended", machine));
-                    self.own.purge(self.now, machine);
+                    self.own.purge(self.now, machine, session);
                 }
                 Change::Adopted(adopted) => {
                     let word = self.store.load(adopted.lock);
