@@ -14,7 +14,7 @@
 //!               <-    LEFT
 //!                     1. its session is no longer known: deciders refuse its packets, and packets for it
 //!                     2. after a grace, a scan: its words are freed or adopted        -> Change::Adopted
-//!                     3. DIED                                 ->   take it out of agents; enrol what its agents granted
+//!                     3. DIED                                 ->   forget it; enrol what its agents granted
 //!                                                             <-   SWEPT
 //!                     4. when all have answered               -> Change::Settled: the registry's agents may decide
 //!                     5. quarantine, then the number is given out again

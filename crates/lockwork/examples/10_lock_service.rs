@@ -1,7 +1,7 @@
 //! Locks for any program: readers, writers, fencing tokens, and what a guard says when its service is gone.
 //!
-//! The daemon runs in this process, so that the example needs nothing else; programs connect to one that was started with
-//! `lockwork lockd`.
+//! The daemon runs in this process, so that the example needs nothing else; programs connect to one that was started
+//! with `lockwork lockd`.
 //!
 //! `cargo run --release -p lockwork --example 10_lock_service`
 
