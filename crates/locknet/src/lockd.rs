@@ -197,7 +197,7 @@ impl<P: DataPlane> Lockd<P> {
                 let sleep = Duration::from_nanos(due.saturating_sub(self.now)).min(LONGEST_SLEEP);
                 self.endpoint.wait(sleep);
             } else {
-                std::hint::spin_loop();
+                std::thread::yield_now();
             }
             if count > 0 {
                 due = due.min(self.next_tick());
