@@ -82,5 +82,5 @@ static __always_inline void write_second_half(void *data, struct sip first, __u6
 	WORD(4) = w4;
 	WORD(5) = w5;
 	WORD(6) = w6;
-	WORD(7) = settings.keyed ? sip_tag(first, w4, w5, w6) : 0;
+	WORD(7) = sip_tag(first, w4, w5, w6);
 }

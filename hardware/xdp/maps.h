@@ -99,7 +99,8 @@ struct {
 enum counter {
 	SENT_ON = KINDS_DECIDED,
 	CONTROL,
-	LEFT_TO_USER_SPACE,
+	LEFT_UNREACHED,      /* for the registry, or a machine that only user space reaches */
+	LEFT_CONTENDED,      /* the word changed again and again while it was decided on */
 	NO_SUCH_LOCK,
 	NO_SUCH_SESSION,
 	NO_SUCH_MACHINE,
@@ -109,7 +110,6 @@ enum counter {
 	DROPPED_TAG,
 	DROPPED_FIELD,
 	DROPPED_KIND,        /* what only deciders say */
-	DROPPED_CONTENDED,   /* the word changed again and again while it was decided on */
 	DROPPED_FAILED,      /* the kernel could not cut or copy the frame */
 	DROPPED_COPY,        /* a copy for a machine behind another interface */
 	COUNTERS,

@@ -8,6 +8,7 @@
 //!   handed over with `base` as its incarnation, so the decider refuses if it has added a reader that is not known here.
 //! - Only while `open` may the decider add readers.
 
+use crate::decider::TOKEN_STEP;
 use crate::packet::Waiter;
 use crate::word::{Machine, Profile};
 use lockwork_locking::LockMode;
@@ -31,16 +32,26 @@ pub(crate) enum Op {
     /// Handing it to the first in the queue; of the queue this many went along.
     Move { to: Waiter, queued: usize },
     /// Moving to where it is: to get a token, or to take over an agent whose grant was lost.
-    Retake {
-        /// Nothing is known of the holders.
-        unknown: bool,
-    },
+    Retake(Why),
     /// Letting the decider add readers.
     Open,
     /// Taking that back.
     Close,
     /// Having all machines asked what they hold.
     Sweep,
+}
+
+/// Why an agent moves to where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The decider must add no more readers, or the token has no room.
+    Token,
+    /// It came for a request that no longer waits, and may be an old copy.
+    Arrived,
+    /// Its grant was lost. Nobody but who was granted can hold the lock.
+    Lost,
+    /// Its grant was lost, and nothing is known of holders.
+    LostUnknown,
 }
 
 /// What an agent waits for with limited patience.
@@ -156,7 +167,7 @@ impl Agent {
 
     /// Whether the lock may already be somebody else's, or is not known to be here.
     pub(crate) fn is_leaving(&self) -> bool {
-        matches!(self.op(), Some(Op::Free | Op::Move { .. } | Op::Retake { .. }))
+        matches!(self.op(), Some(Op::Free | Op::Move { .. } | Op::Retake(_)))
     }
 
     /// A decision is known here now. False if it was before.
@@ -185,6 +196,8 @@ impl Agent {
     pub(crate) fn see_all(&mut self, incarnation: u32, profile: Profile) {
         if profile.distance(self.base, incarnation) > 0 {
             self.base = incarnation;
+            // Readers may have been among it, and they got the end of the token's range.
+            self.token |= TOKEN_STEP - 1;
         }
         if profile.distance(self.known, self.base) > 0 {
             self.known = self.base;

@@ -13,6 +13,7 @@
 //!
 //! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after granted.
 
+use crate::branches::{Branch, Branches};
 use crate::config::{Config, Identity};
 use crate::packet::{BUSY, GRANTED, Kind, Packet, Problem, TRY};
 use crate::timers::Timers;
@@ -138,6 +139,8 @@ pub(crate) struct Request {
 pub(crate) enum Output {
     Packet(Packet),
     Event(Event),
+    /// This request waits with an agent that was here when it was last asked: ask again, wherever the agent is now.
+    AskAgain(u64),
 }
 
 /// The requests of one machine.
@@ -151,6 +154,7 @@ pub struct Client {
     deadlines: BTreeSet<(u64, u64)>,
     /// Machines that have died lately, and until when their grants may still be on the way.
     dead: Vec<(Machine, u64)>,
+    pub(crate) branches: Branches,
     pub(crate) out: VecDeque<Output>,
 }
 
@@ -166,6 +170,7 @@ impl Client {
             timers: Timers::new(),
             deadlines: BTreeSet::new(),
             dead: Vec::new(),
+            branches: Branches::default(),
             out: VecDeque::new(),
         }
     }
@@ -218,8 +223,13 @@ impl Client {
 
     /// Grants of `lock` that are older than `incarnation` are void from now on.
     pub(crate) fn void_before(&mut self, lock: u64, incarnation: u32) {
-        let waits = |r: &&mut Request| r.lock == lock && matches!(r.phase, Phase::Asking | Phase::Queued);
-        self.requests.values_mut().filter(waits).for_each(|request| request.floor = Some(incarnation));
+        let profile = self.config.profile;
+        // What makes grants void may itself come late.
+        let concerned = |request: &&mut Request| {
+            let older = request.floor.is_none_or(|floor| profile.distance(floor, incarnation) > 0);
+            request.lock == lock && request.waits() && older
+        };
+        self.requests.values_mut().filter(concerned).for_each(|request| request.floor = Some(incarnation));
     }
 
     /// Asks the decider, now and until there is an answer.
@@ -285,12 +295,13 @@ impl Client {
         self.hold(number, token, None, None);
     }
 
-    /// The agent is here and has queued it.
-    pub(crate) fn queued_here(&mut self, number: u64) {
+    /// The agent is here and has queued it. The queue may travel on, and be lost: so it asks again too, slowly.
+    pub(crate) fn queued_here(&mut self, now: u64, number: u64) {
         if let Some(request) = self.requests.get_mut(&number) {
             request.phase = Phase::Queued;
             request.serial = request.serial.wrapping_add(1);
             request.agent = Some(self.me.machine);
+            self.timers.set(now, self.config.reask, (number, request.serial));
         }
     }
 
@@ -318,12 +329,14 @@ impl Client {
         let from_dead =
             by_decider && self.dead.iter().any(|(machine, until)| *machine == packet.sender && now < *until);
         let Some(request) = self.requests.get(&number) else {
+            self.branches.take(Branch::UnknownGrant);
             self.give_back(now, packet, incarnation);
             return;
         };
         match request.phase {
             Phase::Asking | Phase::Queued => {
                 if from_dead || (by_decider && !request.awaits(&self.config, packet.incarnation)) {
+                    self.branches.take(if from_dead { Branch::GrantOfDead } else { Branch::VoidGrant });
                     return;
                 }
                 if by_decider && packet.sender == self.me.machine {
@@ -338,6 +351,7 @@ impl Client {
             }
             Phase::Held if by_decider => {
                 if request.incarnation != incarnation {
+                    self.branches.take(Branch::SecondGrant);
                     // Granted twice, for two copies of one packet. Enough that the agent learns of both.
                     self.tell_once(Kind::Enrol, packet);
                 }
@@ -503,7 +517,9 @@ impl Client {
             let Some(request) = self.requests.get_mut(&number).filter(|request| request.serial == serial) else {
                 continue;
             };
-            if request.phase != Phase::Held || !request.enrolled {
+            if request.phase == Phase::Queued && request.agent == Some(self.me.machine) {
+                self.out.push_back(Output::AskAgain(number));
+            } else if request.phase != Phase::Held || !request.enrolled {
                 self.say(now, number);
             }
         }
@@ -570,6 +586,20 @@ impl Client {
         self.requests.len()
     }
 
+    /// All requests for a lock, for people who look for an error.
+    #[must_use]
+    pub fn describe(&self, lock: u64) -> String {
+        let mut all: Vec<_> = self.requests.iter().filter(|(_, request)| request.lock == lock).collect();
+        all.sort_unstable_by_key(|(number, _)| **number);
+        all.iter().map(|(number, request)| format!("{number:x}: {request:?}\n")).collect()
+    }
+
+    /// A lock of some request, if there is any.
+    #[must_use]
+    pub fn any_lock(&self) -> Option<u64> {
+        self.requests.iter().min_by_key(|(number, _)| **number).map(|(_, request)| request.lock)
+    }
+
     /// Requests that hold: number, lock, mode, token.
     pub fn held(&self) -> impl Iterator<Item = (u64, u64, LockMode, u64)> + '_ {
         let holds = |(_, request): &(&u64, &Request)| request.phase == Phase::Held;
@@ -578,8 +608,11 @@ impl Client {
 }
 
 impl Request {
-    fn awaits(&self, config: &Config, incarnation: u32) -> bool {
+    pub(crate) const fn waits(&self) -> bool {
         matches!(self.phase, Phase::Asking | Phase::Queued)
-            && self.floor.is_none_or(|floor| config.profile.distance(floor, incarnation) >= 0)
+    }
+
+    fn awaits(&self, config: &Config, incarnation: u32) -> bool {
+        self.waits() && self.floor.is_none_or(|floor| config.profile.distance(floor, incarnation) >= 0)
     }
 }

@@ -4,6 +4,9 @@
 //! with what would be written now. To write all of them anew: `WRITE_EXPORTS=1 cargo test -p lockwork-lockservice export`.
 
 pub mod c;
+pub mod p4;
+pub mod rows;
+pub mod stf;
 
 /// Compares a committed file with the text that it should have, or writes it if `WRITE_EXPORTS` is set.
 #[cfg(test)]

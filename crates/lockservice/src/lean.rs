@@ -1,13 +1,14 @@
 //! The lean profile: 18 bits a lock, as a switch keeps them, and how many of them a switch holds.
 //!
-//! The layout is that of FissLock's figure 12, one array for each field: two bits of state, a byte of machine, a byte of
-//! incarnation. A decision writes to three arrays, and a host has no instruction that writes to three places at once; a
-//! switch needs none, because its pipeline takes one packet after the other through each array. So [`Lean`] is for one
-//! thread, and the compiler sees to it: the cells make it `!Sync`. Who wants threads takes [`Wide`](crate::decider::Wide).
+//! The layout is that of FissLock's figure 12, one array for each field: two bits of state, a byte of machine, a byte
+//! of incarnation. A decision writes to three arrays, and a host has no instruction that writes to three places at
+//! once; a switch needs none, because its pipeline takes one packet after the other through each array. So [`Lean`] is
+//! for one thread, and the compiler sees to it: the cells make it `!Sync`. Who wants threads takes
+//! [`Wide`](crate::decider::Wide).
 //!
-//! *Invariant*: [`Lean`] does what `Wide` does with its words cut to 8-bit machines and incarnations, as long as machines are
-//! below 256, incarnations in packets are cut alike, and no packet is late by 256 decisions on its lock. Tokens do not
-//! exist here: they are 0.
+//! *Invariant*: [`Lean`] does what `Wide` does with its words cut to 8-bit machines and incarnations, as long as
+//! machines are below 256, incarnations in packets are cut alike, and no packet is late by 256 decisions on its lock.
+//! Tokens do not exist here: they are 0.
 
 use crate::decider::Store;
 use crate::word::{Machine, Profile, State, Word};
@@ -107,7 +108,8 @@ pub struct Capacity {
 }
 
 impl Switch {
-    /// That of the paper: an Intel Tofino with 12 stages, "about 560 KB" each (1 KB = 1000 bytes, from its 1.68 million).
+    /// That of the paper: an Intel Tofino with 12 stages, "about 560 KB" each (1 KB = 1000 bytes, from its 1.68
+    /// million).
     pub const TOFINO: Self = Self { stages: 12, stage_bits: 560_000 * 8, control_stages: 4 };
 
     /// Stages that one array of `bits` bits a lock takes. A stage serves one array only, since registers are accessed
@@ -122,7 +124,8 @@ impl Switch {
         self.array(locks, 1) * 2 + self.array(locks, 8) * 2 + self.control_stages
     }
 
-    /// The most locks that fit, and where. Each of the four arrays needs a stage of its own, so with fewer there is no lock.
+    /// The most locks that fit, and where. Each of the four arrays needs a stage of its own, so with fewer there is no
+    /// lock.
     #[must_use]
     pub const fn capacity(self) -> Capacity {
         let for_locks = self.stages.saturating_sub(self.control_stages);
@@ -193,12 +196,16 @@ mod tests {
         /// those of the words, so that all rows are met, and incarnations begin near the wrap.
         #[test]
         fn it_behaves_as_the_wide_profile_cut(
-            packets in prop::collection::vec((0_usize..8, 0_u8..2, 0_u64..3, 0_u16..3, 0_u16..3, 0_u32..4, any::<bool>()), 1500),
+            packets in prop::collection::vec(
+                (0_usize..8, 0_u8..2, 0_u64..3, 0_u16..3, 0_u16..3, 0_u32..4, any::<bool>()),
+                1500,
+            ),
             writers_first in any::<bool>(),
         ) {
-            let (lean, wide) = (Lean::new(3), Wide::<Vec<WideLock>>::new(3));
             let near_the_wrap = Word { incarnation: 250, ..Word::NEW };
-            (0..3).for_each(|lock| assert!(wide.swap(lock, Word::NEW, near_the_wrap) && lean.swap(lock, Word::NEW, near_the_wrap)));
+            let wide = Wide([(); 3].map(|()| WideLock::of(near_the_wrap, 0)));
+            let lean = Lean::new(3);
+            (0..3).for_each(|lock| lean.store(lock, near_the_wrap));
             let settings = Settings { writers_first };
             for (kind, shared, lock, sender, target, behind, granted) in packets {
                 let mut packet = Packet::new(Kind::ALL[kind], lock);
@@ -210,8 +217,9 @@ mod tests {
                 let lean_outputs = decide(&lean, &Everybody, settings, &ours);
                 prop_assert_eq!(lean.load(lock), cut(wide.load(lock)));
                 for (of_lean, of_wide) in lean_outputs.packets.into_iter().zip(outputs.packets) {
-                    let incarnation_cut = of_wide.map(|(to, out)| (to, out.kind, out.target, out.incarnation & 0xff));
-                    prop_assert_eq!(of_lean.map(|(to, out)| (to, out.kind, out.target, out.incarnation)), incarnation_cut);
+                    let of_wide = of_wide.map(|(to, out)| (to, out.kind, out.target, out.incarnation & 0xff));
+                    let of_lean = of_lean.map(|(to, out)| (to, out.kind, out.target, out.incarnation));
+                    prop_assert_eq!(of_lean, of_wide);
                 }
             }
         }

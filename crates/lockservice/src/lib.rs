@@ -15,13 +15,16 @@
 //! | [`client`] | requests of one machine's tasks |
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
+//! | [`export`] | the same for other languages |
+//! | [`branches`] | ways that are seldom taken, counted |
+//! | [`simulator`] | all of it, where everything goes wrong |
 //! | [`lean`] | 18 bits a lock, and how many a switch holds |
 //! | [`vectors`] | what a decider answers, in files that every decider plays |
-//! | [`export`] | the same for other languages |
 //!
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
 mod agent;
+pub mod branches;
 pub mod client;
 pub mod config;
 pub mod control;
@@ -32,6 +35,7 @@ pub mod node;
 pub mod packet;
 pub mod pool;
 pub mod registry;
+pub mod simulator;
 pub mod table;
 mod timers;
 pub mod vectors;

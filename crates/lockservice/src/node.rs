@@ -5,11 +5,13 @@
 //!
 //! All packets go to the decider's address; the registry answers from there too.
 
+use crate::branches::Branches;
 use crate::client::{Ask, Client, Event, NotHeld, Phase};
 use crate::config::{Config, Identity};
 use crate::packet::{AGENT, Kind, Packet, Problem, Waiter};
 use crate::pool::{AgentPool, Local, Output};
 use crate::timers::Timers;
+use crate::word::Machine;
 use lockwork_locking::LockMode;
 use std::collections::VecDeque;
 
@@ -91,6 +93,13 @@ impl Node {
         }
     }
 
+    /// The registry's own: agents of machines that have died, no tasks, no lease.
+    #[must_use]
+    pub fn registry(config: Config) -> Self {
+        let me = Identity { machine: Machine::REGISTRY, session: Machine::REGISTRY_SESSION };
+        Self { lease_until: u64::MAX, renewals: Timers::new(), ..Self::new(config, me, 0) }
+    }
+
     /// Who this is.
     #[must_use]
     pub const fn identity(&self) -> Identity {
@@ -119,16 +128,20 @@ impl Node {
         }
         self.counters.acquires += 1;
         let request = self.client.begin(now, lock, mode, ask);
-        let waiter = Waiter { machine: self.me.machine, session: self.me.session, request, mode };
-        match self.pool.acquire(now, lock, waiter, ask.try_only) {
-            Local::Here => {
-                self.counters.local += 1;
-                self.client.queued_here(request);
-            }
-            Local::Elsewhere => self.client.ask(now, request),
-        }
+        self.counters.local += u64::from(self.ask(now, lock, request, mode, ask.try_only));
         self.settle(now);
         Ok(request)
+    }
+
+    /// Asks the agent, if it is here, or the decider.
+    fn ask(&mut self, now: u64, lock: u64, request: u64, mode: LockMode, try_only: bool) -> bool {
+        let waiter = Waiter { machine: self.me.machine, session: self.me.session, request, mode };
+        let here = self.pool.acquire(now, lock, waiter, try_only) == Local::Here;
+        match here {
+            true => self.client.queued_here(now, request),
+            false => self.client.ask(now, request),
+        }
+        here
     }
 
     /// Gives back what a request holds, or no longer waits for it. No event follows.
@@ -170,6 +183,12 @@ impl Node {
         self.settle(now);
     }
 
+    /// For the registry: a machine has died; see [`Kind::Died`].
+    pub fn purge(&mut self, now: u64, machine: Machine) {
+        self.pool.purge(now, machine);
+        self.settle(now);
+    }
+
     /// Takes a packet for this machine. What is not for it, or for an earlier session, changes nothing.
     pub fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
         if packet.target != self.me.machine || self.has_ended(now) {
@@ -177,7 +196,12 @@ impl Node {
         }
         self.counters.received += 1;
         match packet.kind {
-            Kind::Acquire | Kind::Enrol | Kind::Release => self.pool.requested(now, packet),
+            Kind::Acquire | Kind::Enrol | Kind::Release => {
+                let awaited = packet.requester == self.me.machine
+                    && packet.requester_session == self.me.session
+                    && self.client.awaits(packet.request, packet.incarnation);
+                self.pool.requested(now, packet, awaited);
+            }
             Kind::Grant if packet.has(AGENT) => self.receive_agent(now, packet, body),
             Kind::Grant => self.client.granted(now, packet),
             Kind::Done | Kind::Refused => self.pool.answered(now, packet),
@@ -252,10 +276,14 @@ impl Node {
                     }
                     Output::Granted { lock, request, token } => self.hold_here(now, lock, request, token),
                     Output::Busy { request } => {
-                        self.client.let_go(now, request, true);
-                        self.client.give_up(Event::Busy { request });
+                        // A second copy of what it asked may be answered after it was told.
+                        if self.client.get(request).is_some_and(|known| known.waits()) {
+                            self.client.let_go(now, request, true);
+                            self.client.give_up(Event::Busy { request });
+                        }
                     }
                     Output::AskAgain { request } => self.client.ask_again(now, request),
+                    Output::Void { lock, incarnation } => self.client.void_before(lock, incarnation),
                     Output::TakenOver { lock, incarnation } => {
                         self.counters.taken_over += 1;
                         self.queue_here(now, lock, incarnation);
@@ -267,6 +295,12 @@ impl Node {
                     crate::client::Output::Packet(packet) => {
                         self.counters.sent += 1;
                         self.packets.push_back((packet, Vec::new()));
+                    }
+                    crate::client::Output::AskAgain(request) => {
+                        if let Some(known) = self.client.get(request).filter(|known| known.waits()) {
+                            let (lock, mode) = (known.lock, known.mode);
+                            self.ask(now, lock, request, mode, false);
+                        }
                     }
                     crate::client::Output::Event(event) => {
                         self.counters.grants += u64::from(matches!(event, Event::Granted { .. }));
@@ -297,9 +331,7 @@ impl Node {
         self.client.void_before(lock, incarnation);
         for request in self.client.waiting_for(lock) {
             let mode = self.client.get(request).expect("just listed").mode;
-            let waiter = Waiter { machine: self.me.machine, session: self.me.session, request, mode };
-            self.pool.acquire(now, lock, waiter, false);
-            self.client.queued_here(request);
+            self.ask(now, lock, request, mode, false);
         }
     }
 
@@ -309,8 +341,7 @@ impl Node {
             return;
         }
         while let Some(request) = self.client.expired(now) {
-            let waits = |phase: Phase| matches!(phase, Phase::Asking | Phase::Queued);
-            if self.client.get(request).is_some_and(|known| waits(known.phase)) {
+            if self.client.get(request).is_some_and(|known| known.waits()) {
                 self.client.give_up(Event::TimedOut { request });
                 let lock = self.client.get(request).expect("it waits").lock;
                 let here = self.pool.release(now, lock, request);
@@ -357,7 +388,9 @@ impl Node {
     fn end(&mut self) {
         self.ended = true;
         self.client.lose_all();
+        let branches = self.pool.branches;
         self.pool = AgentPool::new(self.config, self.me);
+        self.pool.branches = branches;
         self.packets.clear();
         while let Some(output) = self.client.out.pop_front() {
             if let crate::client::Output::Event(event) = output {
@@ -392,6 +425,14 @@ impl Node {
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Which ways were taken that seldom are.
+    #[must_use]
+    pub fn branches(&self) -> Branches {
+        let mut branches = self.pool.branches;
+        branches.add(&self.client.branches);
+        branches
     }
 
     /// The client, to look at.

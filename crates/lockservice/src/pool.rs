@@ -21,6 +21,7 @@ mod advance;
 mod packets;
 
 use crate::agent::{Agent, Holder, Op, Running};
+use crate::branches::{Branch, Branches};
 use crate::client::Numbers;
 use crate::config::{Config, Identity};
 use crate::packet::{Kind, Packet, Waiter};
@@ -49,6 +50,11 @@ pub(crate) enum Output {
     /// A request of this machine waited here and has to ask the decider.
     AskAgain {
         request: u64,
+    },
+    /// Grants of this lock that are older than this are void.
+    Void {
+        lock: u64,
+        incarnation: u32,
     },
     /// The agent of this lock was taken over: requests of this machine for it belong into its queue.
     TakenOver {
@@ -87,6 +93,7 @@ pub struct AgentPool {
     timers: Timers<(u64, Watch)>,
     /// Parts of agents that have not all come.
     parts: VecDeque<packets::Arriving>,
+    pub(crate) branches: Branches,
     pub(crate) out: VecDeque<Output>,
 }
 
@@ -116,6 +123,7 @@ impl AgentPool {
             operations: 0,
             timers: Timers::new(),
             parts: VecDeque::new(),
+            branches: Branches::default(),
             out: VecDeque::new(),
         }
     }
@@ -145,9 +153,21 @@ impl AgentPool {
         })
     }
 
+    /// All that is known of a lock here, for people who look for an error.
+    #[must_use]
+    pub fn describe(&self, lock: u64) -> String {
+        self.agents.get(&lock).map_or_else(String::new, |agent| format!("{agent:?}"))
+    }
+
     /// Locks whose agents are here.
     pub fn locks(&self) -> impl Iterator<Item = u64> + '_ {
         self.agents.keys().copied()
+    }
+
+    /// Whether the agent of a lock is here and may grant, for all that it knows; and if so, whether the decider may add readers.
+    #[must_use]
+    pub fn decides(&self, lock: u64) -> Option<bool> {
+        self.agents.get(&lock).filter(|agent| !agent.is_leaving()).map(|agent| agent.open)
     }
 
     pub(crate) fn is_here(&self, lock: u64) -> bool {
@@ -188,7 +208,8 @@ impl AgentPool {
     /// Takes over the lock of a machine that died, for the registry: nothing is granted or given away until
     /// [`AgentPool::release_adopted`].
     pub fn adopt(&mut self, lock: u64, incarnation: u32, token: u64) {
-        let mut agent = Agent::new(incarnation, token, false);
+        // Its former agent may have handed it on within its machine.
+        let mut agent = Agent::new(incarnation, token | (crate::decider::TOKEN_STEP - 1), false);
         agent.adopted = true;
         self.agents.insert(lock, agent);
     }
@@ -206,6 +227,9 @@ impl AgentPool {
         let concerned = |(lock, agent): (&u64, &mut Agent)| agent.purge(machine).then_some(*lock);
         let mut locks: Vec<_> = self.agents.iter_mut().filter_map(concerned).collect();
         locks.sort_unstable();
+        if !locks.is_empty() {
+            self.branches.take(Branch::Purged);
+        }
         locks.into_iter().for_each(|lock| self.advance(now, lock));
     }
 
@@ -216,7 +240,7 @@ impl AgentPool {
         let Some(agent) = self.agents.get_mut(&lock) else { return };
         if agent.holder(waiter.machine, waiter.request).is_some() {
             // It asks again because it has not heard.
-            self.tell(now, lock, waiter.machine, waiter.request);
+            self.tell(lock, waiter.machine, waiter.request);
             return;
         }
         if waiter.mode == LockMode::Shared && agent.admits_reader(writers_first) {
@@ -228,6 +252,7 @@ impl AgentPool {
                 && agent.queue.is_empty()
                 && agent.running.is_none()
                 && !agent.adopted
+                && !agent.misses()
             {
                 self.start(now, lock, Op::Open);
             }
@@ -249,29 +274,38 @@ impl AgentPool {
 
     /// `waiter` holds from now on.
     fn hold(&mut self, now: u64, lock: u64, waiter: Waiter) {
-        let me = self.me.machine;
         let agent = self.agents.get_mut(&lock).expect("the agent is here");
         assert!(
             agent.holders.is_empty() || (!agent.exclusive && waiter.mode == LockMode::Shared),
             "one writer, or readers"
         );
         let (machine, session, request) = (waiter.machine, waiter.session, waiter.request);
-        agent.holders.push(Holder { machine, session, request, confirmed: machine == me });
+        agent.holders.push(Holder { machine, session, request, confirmed: false });
         agent.exclusive = waiter.mode == LockMode::Exclusive;
-        self.tell(now, lock, machine, request);
+        self.tell(lock, machine, request);
+        self.remind_after(now, self.config.backoff(0), lock, machine, request, 1);
     }
 
-    /// Tells a holder that it is one, until it confirms.
-    fn tell(&mut self, now: u64, lock: u64, machine: Machine, request: u64) {
-        self.tell_again(now, lock, machine, request, 0);
+    /// The agent is certainly here again: requests of this machine that have joined meanwhile are told.
+    fn tell_unconfirmed(&mut self, lock: u64) {
+        let me = self.me.machine;
+        let Some(agent) = self.agents.get(&lock) else { return };
+        let mine = agent.holders.iter().filter(|holder| holder.machine == me && !holder.confirmed);
+        let requests: Vec<_> = mine.map(|holder| holder.request).collect();
+        requests.into_iter().for_each(|request| self.tell(lock, me, request));
     }
 
-    fn tell_again(&mut self, now: u64, lock: u64, machine: Machine, request: u64, tries: u8) {
+    /// Tells a holder that it is one.
+    fn tell(&mut self, lock: u64, machine: Machine, request: u64) {
         let me = self.me.machine;
         let Some(agent) = self.agents.get_mut(&lock) else { return };
-        let (token, exclusive, base) = (agent.token, agent.exclusive, agent.base);
-        let Some(holder) = agent.holder(machine, request) else { return };
+        let token = if self.config.profile.has_tokens() { agent.token } else { 0 };
+        let (exclusive, base) = (agent.exclusive, agent.base);
+        // While an agent may have left, it grants nothing.
+        let leaving = agent.is_leaving();
+        let Some(holder) = agent.holder(machine, request).filter(|_| !leaving) else { return };
         if machine == me {
+            holder.confirmed = true;
             self.out.push_back(Output::Granted { lock, request, token });
             return;
         }
@@ -286,8 +320,26 @@ impl AgentPool {
         packet.incarnation = base;
         packet.token = token;
         self.send(packet, Vec::new());
-        let watch = Watch::Holder(machine, request, tries.saturating_add(1));
-        self.timers.set(now, self.config.backoff(tries), (lock, watch));
+    }
+
+    /// Tells a holder that it is one until it confirms; and then seldom, as long as somebody waits, because what it confirmed
+    /// may have been a packet of before it gave back. Who does not hold answers by giving back.
+    fn remind(&mut self, now: u64, lock: u64, machine: Machine, request: u64, tries: u8) {
+        let Some(agent) = self.agents.get_mut(&lock) else { return };
+        let waited_for = !agent.queue.is_empty();
+        let Some(confirmed) = agent.holder(machine, request).map(|holder| holder.confirmed) else { return };
+        if !confirmed || waited_for {
+            self.branches.take(if confirmed { Branch::ConfirmAgain } else { Branch::Confirm });
+            self.tell(lock, machine, request);
+        }
+        let delay = if confirmed { self.config.reask } else { self.config.backoff(tries) };
+        self.remind_after(now, delay, lock, machine, request, tries.saturating_add(1));
+    }
+
+    fn remind_after(&mut self, now: u64, delay: u64, lock: u64, machine: Machine, request: u64, tries: u8) {
+        if machine != self.me.machine {
+            self.timers.set(now, delay, (lock, Watch::Holder(machine, request, tries)));
+        }
     }
 
     fn acknowledge(&mut self, lock: u64, of: Kind, waiter: &Waiter, flags: u8) {
@@ -324,9 +376,7 @@ impl AgentPool {
                     }
                 }
                 Watch::Holder(machine, request, tries) => {
-                    if agent.holder(machine, request).is_some_and(|holder| !holder.confirmed) {
-                        self.tell_again(now, lock, machine, request, tries);
-                    }
+                    self.remind(now, lock, machine, request, tries);
                 }
             }
         }
@@ -342,6 +392,7 @@ impl AgentPool {
         assert!(agent.running.is_none(), "one operation at a time");
         let incarnation = if op == Op::Sweep { agent.known } else { agent.base };
         if op == Op::Open {
+            self.branches.take(Branch::Open);
             // The decider hands out the end of the range from now on.
             agent.open = true;
             agent.token |= crate::decider::TOKEN_STEP - 1;
@@ -359,7 +410,7 @@ impl AgentPool {
         let (number, tries) = (running.number, running.tries);
         let kind = match running.op {
             Op::Free => Kind::Free,
-            Op::Move { .. } | Op::Retake { .. } => Kind::Move,
+            Op::Move { .. } | Op::Retake(_) => Kind::Move,
             Op::Open => Kind::Open,
             Op::Close => Kind::Close,
             Op::Sweep => Kind::Sweep,
@@ -371,6 +422,8 @@ impl AgentPool {
         packet.requester_session = me.session;
         packet.target = if kind == Kind::Sweep { Machine::REGISTRY } else { me.machine };
         packet.incarnation = running.incarnation;
+        // An agent of its own that is under way, without a queue: what says zero is a new one.
+        packet.parts = u8::from(kind == Kind::Move);
         match running.op {
             Op::Move { to, queued } => {
                 packet.flags = to.mode as u8;

@@ -206,11 +206,13 @@ pub const fn rule(case: Case) -> Action {
         (Kind::Free, _) if from_agent && matches => Action::to(Free, Place::Nobody, Send::Done).same_incarnation(),
         (Kind::Free, _) if from_agent => Action::only(Send::Refused),
         (Kind::Free, _) => Action::only(Send::Done),
-        // (8) The agent moves. A second copy finds what the first one made, and is sent on in case that one was lost.
+        // (8) The agent moves. A second copy finds what the first one made, and is sent on in case that one was lost. An agent
+        // that moves to where it is is told the incarnation instead: a reader who joined and a writer who closed the lock
+        // would make the same word.
         (Kind::Move, Free) => Action::only(Send::Done),
         (Kind::Move, _) if from_agent && matches => Action::to(Led, Place::Target, Send::Target).with_token(),
-        (Kind::Move, Led) if applied => Action::only(Send::Target),
         (Kind::Move, _) if from_agent => Action::only(Send::Refused),
+        (Kind::Move, Led) if applied => Action::only(Send::Target),
         (Kind::Move, _) => Action::only(Send::Done),
         // The agent lets the decider add readers. That makes the incarnation larger, so a second copy is recognised.
         (Kind::Open, Led | Exclusive) if from_agent && matches => Action::to(Shared, Place::Keep, Send::Done),

@@ -1,13 +1,13 @@
 //! Golden vectors: what a decider answers, packet by packet, in files that people read and every decider plays.
 //!
-//! A file in `crates/lockservice/vectors` is one [`Scenario`]: settings, sessions and words to begin with, then packets, each
-//! with what must come out and which words it changes. The Rust decider wrote them (`cargo run -p lockwork-lockservice
-//! --example vectors`); a test sees that it still writes the same. Whoever builds another decider implements
-//! [`VectorDecider`] and calls [`play`] with each file.
+//! A file in `crates/lockservice/vectors` is one [`Scenario`]: settings, sessions and words to begin with, then
+//! packets, each with what must come out and which words it changes. The Rust decider wrote them (`cargo run -p
+//! lockwork-lockservice --example vectors`); a test sees that it still writes the same. Whoever builds another decider
+//! implements [`VectorDecider`] and calls [`play`] with each file.
 //!
-//! *Invariant*: after each step the words of all locks are compared, so a packet that changes more than it should is found
-//! even if its answer is right. *Trade-off*: answers are compared byte by byte, tags included, so a change of the packet
-//! layout rewrites every file; that is what they are for.
+//! *Invariant*: after each step the words of all locks are compared, so a packet that changes more than it should is
+//! found even if its answer is right. *Trade-off*: answers are compared byte by byte, tags included, so a change of the
+//! packet layout rewrites every file; that is what they are for.
 
 mod text;
 

@@ -70,6 +70,12 @@ impl Profile {
         }
     }
 
+    /// Whether grants have tokens.
+    #[must_use]
+    pub const fn has_tokens(self) -> bool {
+        matches!(self, Self::Wide)
+    }
+
     /// The bits of an incarnation.
     #[must_use]
     pub const fn incarnation_mask(self) -> u32 {

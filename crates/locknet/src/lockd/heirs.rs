@@ -1,21 +1,19 @@
 //! The registry's own agents: those of locks whose machine died.
 //!
-//! They are agents as on any machine, of machine 0, which has no tasks and no lease. Once all machines have said what they hold,
-//! an agent hands its lock on or gives it back, and is gone.
+//! They are agents as on any machine, of machine 0, which has no tasks and no lease. Once all machines have said what
+//! they hold, an agent hands its lock on or gives it back, and is gone.
 //!
-//! *Invariant*: packets about a lock are for an agent here only if its word says so. Those that name a machine which is gone
-//! reach the registry too, before its words have been looked at; they are dropped, and their senders repeat them.
+//! *Invariant*: packets about a lock are for an agent here only if its word says so. Those that name a machine which is
+//! gone reach the registry too, before its words have been looked at; they are dropped, and their senders repeat them.
 
-use lockwork_lockservice::config::{Config, Identity};
+use crate::status;
+use lockwork_lockservice::config::Config;
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::decider::Store;
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{HEADER, Kind, Packet};
+use lockwork_lockservice::packet::{Kind, Packet};
 use lockwork_lockservice::registry::Adopted;
 use lockwork_lockservice::word::Machine;
-
-/// As good as for ever, and far from the end of numbers.
-const NO_LEASE_NS: u64 = u64::MAX / 8;
 
 #[derive(Debug)]
 pub(super) struct Heirs(Node);
@@ -25,10 +23,9 @@ impl Heirs {
         let config = Config {
             profile: service.profile,
             writers_first: service.writers_first,
-            lease: NO_LEASE_NS,
             ..Config::new(service.locks)
         };
-        Self(Node::new(config, Identity { machine: Machine::REGISTRY, session: 0 }, 0))
+        Self(Node::registry(config))
     }
 
     pub(super) fn adopt(&mut self, adopted: Adopted) {
@@ -40,22 +37,21 @@ impl Heirs {
     }
 
     /// A machine is gone: it neither holds nor waits any more.
-    pub(super) fn gone(&mut self, now: u64, machine: Machine, session: u32) {
-        let died = Packet { requester: machine, requester_session: session, ..Packet::new(Kind::Died, 0) };
-        self.0.receive(now, &died, &[]);
+    pub(super) fn gone(&mut self, now: u64, machine: Machine) {
+        self.0.purge(now, machine);
     }
 
-    /// A packet that the decider has sent to the registry, with its payload.
-    pub(super) fn routed(&mut self, now: u64, store: &impl Store, packet: &Packet, payload: &[u8]) {
+    /// A packet that the decider has sent to the registry. What comes with a payload is for machines that have tasks.
+    pub(super) fn routed(&mut self, now: u64, store: &impl Store, packet: &Packet) {
         let about_an_agent = matches!(packet.kind, Kind::Acquire | Kind::Release | Kind::Enrol | Kind::Seek);
         if about_an_agent && (packet.lock >= store.locks() || store.load(packet.lock).machine != Machine::REGISTRY) {
             return;
         }
-        self.receive(now, packet, &payload[..payload.len().saturating_sub(8)]);
+        self.receive(now, packet);
     }
 
-    pub(super) fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
-        self.0.receive(now, packet, body);
+    pub(super) fn receive(&mut self, now: u64, packet: &Packet) {
+        self.0.receive(now, packet, &[]);
     }
 
     pub(super) fn tick(&mut self, now: u64) {
@@ -67,12 +63,19 @@ impl Heirs {
     }
 
     pub(super) fn poll_packet(&mut self) -> Option<(Packet, Vec<u8>)> {
-        let (packet, body) = self.0.poll_packet()?;
-        debug_assert!(body.len() + HEADER < lockwork_lockservice::packet::MOST_BYTES);
-        Some((packet, body))
+        self.0.poll_packet()
     }
 
-    pub(super) fn node(&self) -> &Node {
-        &self.0
+    pub(super) fn has(&self, lock: u64) -> bool {
+        self.0.pool().view(lock).is_some()
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.pool().len() as u64
+    }
+
+    /// What is known about a lock here, for people.
+    pub(super) fn status(&self, asked: &Packet) -> (Packet, Vec<u8>) {
+        status::answer(&self.0, asked)
     }
 }

@@ -5,10 +5,12 @@
 //! decider, and by a switch. Machine `m` has session `100 + m`.
 
 use lockwork_locking::LockMode;
+use lockwork_lockservice::export::rows::{Row, rows};
 use lockwork_lockservice::packet::{AGENT, GRANTED, Key, Kind, Packet, TRY, Waiter, datagram, waiters_to_body};
 use lockwork_lockservice::table::{Case, ROWS};
 use lockwork_lockservice::vectors::{Lock, Scenario, Setup};
 use lockwork_lockservice::word::{Machine, Profile, State, Word};
+use std::sync::LazyLock;
 
 /// Mode bits.
 const SHARED: u8 = 1;
@@ -167,15 +169,23 @@ fn table(kind: Kind, writers_first: bool) -> Story {
     story
 }
 
-/// The tables for a decider whose words cannot be set: packets bring each lock into its state. Rows that write nothing
-/// share a lock.
+/// Whether a case stands for its row in the merged table and its state: the first of them that a packet can meet.
+fn stands_for_its_row(case: Case) -> bool {
+    static MERGED: LazyLock<Vec<Row>> = LazyLock::new(rows);
+    let row = MERGED.iter().find(|row| row.is_for(case)).expect("every case has a row");
+    let like = |other: &Case| row.is_for(*other) && other.state == case.state && !(other.matches && other.applied);
+    (0..ROWS).map(Case::of_index).find(like) == Some(case)
+}
+
+/// The merged table, for a decider whose words cannot be set: packets bring each lock into its state. Rows that write
+/// nothing share a lock.
 pub(crate) fn table_from_new_locks(kind: Kind, writers_first: bool) -> Story {
     let name = table_name(kind, writers_first);
-    let mut story = Story::new(&name, &format!("Rows of the decision table for {kind:?}."));
+    let mut story = Story::new(&name, &format!("Every merged row of the decision table for {kind:?}."));
     story.setup.writers_first = writers_first;
     story.setup.profile = Profile::Lean;
     let (mut lock, mut ready) = (0, None);
-    for case in cases(kind, writers_first) {
+    for case in cases(kind, writers_first).filter(|case| stands_for_its_row(*case)) {
         if ready != Some(case.state) {
             lock += u64::from(ready.is_some());
             let write =
@@ -195,6 +205,22 @@ pub(crate) fn table_from_new_locks(kind: Kind, writers_first: bool) -> Story {
         story.setup.locks = lock + 1;
     }
     story
+}
+
+/// What switches can play: new locks of the lean profile, no key, machines of one byte.
+pub(crate) fn for_switches() -> Vec<Story> {
+    let mut stories: Vec<Story> = Kind::ALL[..8].iter().map(|&kind| table_from_new_locks(kind, false)).collect();
+    // Only ACQUIRE has rows that depend on who goes first.
+    stories.push(table_from_new_locks(Kind::Acquire, true));
+    let fits = |story: &Story| {
+        let Setup { key, words, sessions, .. } = &story.setup;
+        key.is_none() && words.is_empty() && sessions.iter().all(|(machine, _)| machine.0 < 10)
+    };
+    for mut story in all().into_iter().filter(fits) {
+        story.setup.profile = Profile::Lean;
+        stories.push(story);
+    }
+    stories
 }
 
 /// Figure 5, as the decider sees it.
@@ -489,10 +515,10 @@ fn wrong() -> Vec<Story> {
             .then("and the good one, to see that nothing happened", good),
         Story::new(
             "payload",
-            "Payloads that nobody asked for are dropped with the answer, and go along with what is sent on.",
+            "Payloads go along with agents and with what is only routed; otherwise they are dropped.",
         )
         .then_with("a grant has none", asks(1, 0, SHARED), &[3; 8])
-        .then_with("the largest packet, on to the agent", asks(2, 0, EXCLUSIVE), &[4; 1328])
+        .then_with("the largest packet: on to the agent, without", asks(2, 0, EXCLUSIVE), &[4; 1328])
         .then_with("two answers, both without", asks(3, 0, SHARED), &[5; 16])
         .then_with("the largest, with a move", moves(1, 0, 2, 2), &[6; 1328]),
         keyed

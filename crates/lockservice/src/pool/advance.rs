@@ -1,7 +1,8 @@
 //! What an agent does next: the one place that grants, hands over, gives back, opens and closes.
 
 use super::{AgentPool, Watch};
-use crate::agent::{Op, Wait};
+use crate::agent::{Op, Wait, Why};
+use crate::branches::Branch;
 use crate::decider::TOKEN_STEP;
 use lockwork_locking::LockMode;
 
@@ -36,6 +37,7 @@ impl AgentPool {
         if !self.config.writers_first && !agent.starved {
             self.watch(now, lock, Wait::Writer, self.config.starve);
         } else if agent.open && agent.running.is_none() {
+            self.branches.take(Branch::CloseOfStarved);
             self.start(now, lock, Op::Close);
         }
     }
@@ -59,16 +61,18 @@ impl AgentPool {
         };
         // Within this machine the lock goes from task to task without the decider, if the decider adds no readers and the token
         // has room.
-        let room = agent.token % TOKEN_STEP < TOKEN_STEP - 2;
+        let room = agent.token % TOKEN_STEP < TOKEN_STEP - 2 || !self.config.profile.has_tokens();
         if next.machine != me {
             agent.queue.pop_front();
             let queued = agent.queue.len();
             self.start(now, lock, Op::Move { to: next, queued });
         } else if agent.open || !room {
-            self.start(now, lock, Op::Retake { unknown: false });
+            self.branches.take(Branch::RetakeForToken);
+            self.start(now, lock, Op::Retake(Why::Token));
         } else {
             agent.queue.pop_front();
             agent.starved = false;
+            self.branches.take(Branch::HandedOn);
             agent.token += u64::from(next.mode == LockMode::Exclusive);
             self.hold(now, lock, next);
             self.advance(now, lock);
@@ -99,6 +103,7 @@ impl AgentPool {
         } else if agent.misses() && !agent.adopted {
             // First no more readers, then ask for those that there are.
             let op = if agent.open { Op::Close } else { Op::Sweep };
+            self.branches.take(if agent.open { Branch::CloseOfGhost } else { Branch::SweepOfGhost });
             self.start(now, lock, op);
         } else {
             self.advance(now, lock);

@@ -1,7 +1,9 @@
 //! What packets do to agents.
 
 use super::{AgentPool, MOST_HOPS, Output};
-use crate::agent::{Agent, Holder, Op, Running};
+use crate::agent::{Agent, Holder, Op, Running, Why};
+use crate::branches::Branch;
+use crate::decider::TOKEN_STEP;
 use crate::packet::{AGENT, GRANTED, Kind, Packet, TRY, Waiter, waiters_of_body, waiters_to_body};
 use crate::word::{Machine, State};
 use lockwork_locking::LockMode;
@@ -21,12 +23,13 @@ pub(super) struct Arriving {
 
 impl AgentPool {
     /// ACQUIRE, ENROL or RELEASE, sent on by the decider to the agent.
-    pub(crate) fn requested(&mut self, now: u64, packet: &Packet) {
+    /// `awaited`: it is a request of this machine that would take a grant.
+    pub(crate) fn requested(&mut self, now: u64, packet: &Packet, awaited: bool) {
         let Some(agent) = self.agents.get_mut(&packet.lock) else {
             self.too_early(now, packet);
             return;
         };
-        if matches!(agent.op(), Some(Op::Retake { unknown: true })) {
+        if matches!(agent.op(), Some(Op::Retake(Why::LostUnknown))) {
             // Not known yet whether the agent is here. Waiters can wait for that here; all others ask again.
             if let (Kind::Acquire, Some(waiter)) = (packet.kind, waiter(packet))
                 && !packet.has(GRANTED)
@@ -42,6 +45,7 @@ impl AgentPool {
                 let since = profile.distance(agent.base, packet.incarnation) >= 0;
                 if agent.open && packet.state == State::Led && agent.running.is_none() && since {
                     // The decider has closed the lock for this writer.
+                    self.branches.take(Branch::ClosedByWriter);
                     agent.open = false;
                     agent.hear(packet.incarnation, profile);
                 }
@@ -49,14 +53,20 @@ impl AgentPool {
                     self.admit(now, packet.lock, waiter, packet.has(TRY));
                 }
             }
-            Kind::Acquire | Kind::Enrol => self.enrol(now, packet),
+            Kind::Acquire | Kind::Enrol => self.enrol(now, packet, awaited),
             _ => self.released(now, packet),
         }
     }
 
     /// A packet for an agent that is not here.
     fn too_early(&mut self, now: u64, packet: &Packet) {
+        if self.me.machine == Machine::REGISTRY {
+            // The registry's agents are never on their way. This one is of a machine that has died and whose locks have not
+            // been looked at yet; who sent this sends it again.
+            return;
+        }
         if packet.hops < MOST_HOPS {
+            self.branches.take(Branch::SentBack);
             let mut back = *packet;
             back.hops += 1;
             back.target = Machine::REGISTRY;
@@ -71,6 +81,7 @@ impl AgentPool {
         self.agents.insert(packet.lock, agent);
         // Only the word of a lock that was granted exclusively, and is as it was then, says that there is no other holder.
         let unknown = !(asks && packet.state == State::Exclusive);
+        self.branches.take(if unknown { Branch::RetakeUnknown } else { Branch::Retake });
         self.take_over(now, packet.lock, packet.incarnation, unknown);
     }
 
@@ -80,11 +91,11 @@ impl AgentPool {
         agent.known = incarnation;
         agent.seen.clear();
         agent.running = None;
-        self.start(now, lock, Op::Retake { unknown });
+        self.start(now, lock, Op::Retake(if unknown { Why::LostUnknown } else { Why::Lost }));
     }
 
     /// A reader whom the decider has granted; or, while machines are asked, any holder.
-    fn enrol(&mut self, now: u64, packet: &Packet) {
+    fn enrol(&mut self, now: u64, packet: &Packet, awaited: bool) {
         let (lock, machine, request) = (packet.lock, packet.requester, packet.request);
         let (me, profile) = (self.me.machine, self.config.profile);
         let Some(waiter) = waiter(packet) else { return };
@@ -92,19 +103,29 @@ impl AgentPool {
         let new = packet.has(GRANTED) && agent.see(packet.incarnation, profile);
         let asked = agent.adopted || agent.op() == Some(Op::Sweep);
         let told = packet.kind == Kind::Enrol;
+        // Of this machine's own requests only those hold for which the grant has not become void.
+        let real = machine != me || awaited || told;
+        if new {
+            agent.token = agent.token.max(packet.token);
+        }
         if let Some(holder) = agent.holder(machine, request) {
             holder.confirmed |= told;
-        } else if (new || (asked && told)) && agent.mode() != Some(LockMode::Exclusive) {
+        } else if real && (new || (asked && told)) && agent.mode() != Some(LockMode::Exclusive) {
             // If an operation is under way, the decider will refuse it: it has granted this reader since.
             // One who enrols may have released before, and the release may have come first: let it confirm.
-            agent.holders.push(Holder { machine, session: waiter.session, request, confirmed: machine == me });
+            agent.holders.push(Holder { machine, session: waiter.session, request, confirmed: false });
             agent.exclusive = waiter.mode == LockMode::Exclusive;
+            self.branches.take(match (told, new, machine == me) {
+                (true, true, _) => Branch::Enrolled,
+                (true, false, _) => Branch::EnrolledAnew,
+                (false, _, true) => Branch::JoinHere,
+                _ => Branch::Joined,
+            });
             if told || machine == me {
-                self.tell(now, lock, machine, request);
-            } else {
-                let watch = super::Watch::Holder(machine, request, 0);
-                self.timers.set(now, self.config.confirm, (lock, watch));
+                self.tell(lock, machine, request);
             }
+            let delay = if told { self.config.backoff(0) } else { self.config.confirm };
+            self.remind_after(now, delay, lock, machine, request, 0);
         }
         if told {
             self.acknowledge(lock, Kind::Enrol, &waiter, 0);
@@ -128,33 +149,57 @@ impl AgentPool {
 
     /// GRANT with a new agent, from the decider. `awaited`: the request still waits for it, and holds now.
     pub(crate) fn granted(&mut self, now: u64, packet: &Packet, awaited: bool) {
-        let (lock, me) = (packet.lock, self.me.machine);
         let Some(waiter) = waiter(packet) else { return };
-        let parked = match self.agents.get(&lock) {
-            Some(agent) if !self.is_newer(agent, packet.incarnation) => return,
-            Some(_) => self.remove(lock),
-            None => VecDeque::new(),
-        };
-        let open = packet.state == State::Shared;
-        let mut agent = Agent::new(packet.incarnation, packet.token, open);
-        agent.queue = parked;
-        self.agents.insert(lock, agent);
-        if awaited {
-            let agent = self.agents.get_mut(&lock).expect("just put there");
-            agent.remove(me, packet.request);
-            self.hold(now, lock, waiter);
+        if !self.begin(packet, packet.state == State::Shared) {
+            return;
         }
-        self.advance(now, lock);
+        if awaited {
+            self.hold_first(now, packet.lock, waiter);
+        }
+        self.tell_unconfirmed(packet.lock);
+        self.advance(now, packet.lock);
     }
 
-    /// Whether a grant of this incarnation ends the time of an agent that is here.
-    fn is_newer(&self, agent: &Agent, incarnation: u32) -> bool {
-        let until = match agent.running.as_deref() {
-            // What is taken over is taken over in the incarnation that it then has.
-            Some(Running { op: Op::Retake { .. }, incarnation, .. }) => *incarnation,
-            _ => agent.known,
+    /// By the decision that `packet` tells of, the agent is here. False if that is known, or has been overtaken.
+    ///
+    /// An agent may still be here that was leaving, or was refused to leave because of this very decision: then it has been
+    /// away and is back. Nobody held the lock when it left, so whoever holds has come after that, and remains.
+    fn begin(&mut self, packet: &Packet, open: bool) -> bool {
+        let (lock, profile, incarnation) = (packet.lock, self.config.profile, packet.incarnation);
+        let Some(agent) = self.agents.get_mut(&lock) else {
+            self.agents.insert(lock, Agent::new(incarnation, packet.token, open));
+            return true;
         };
-        agent.is_leaving() && self.config.profile.distance(until, incarnation) > 0
+        let since = match agent.running.as_deref() {
+            // What is taken over is taken over in the incarnation that it then has.
+            Some(Running { op: Op::Retake(_), incarnation, .. }) => *incarnation,
+            _ => agent.base,
+        };
+        if profile.distance(since, incarnation) <= 0 || agent.seen.contains(&incarnation) {
+            return false;
+        }
+        self.branches.take(Branch::Parked);
+        if agent.is_leaving() {
+            if let Some(Op::Move { queued, .. }) = agent.op() {
+                agent.queue.drain(..queued.min(agent.queue.len()));
+            }
+            agent.running = None;
+        }
+        agent.see_all(incarnation, profile);
+        agent.token = agent.token.max(packet.token);
+        agent.open = open;
+        if !open {
+            // No reader can have joined since. Who seems to hold is from an earlier time.
+            agent.holders.clear();
+        }
+        true
+    }
+
+    /// The request that an agent has come for holds.
+    fn hold_first(&mut self, now: u64, lock: u64, waiter: Waiter) {
+        let agent = self.agents.get_mut(&lock).expect("it has begun");
+        agent.remove(waiter.machine, waiter.request);
+        self.hold(now, lock, waiter);
     }
 
     /// Takes an agent out that has ended, and gives who came too late to go along.
@@ -169,6 +214,7 @@ impl AgentPool {
     /// Takes an agent out, and sends who waited with it to the decider. Those who went along too: who should have received
     /// them has not said so, and may have taken the lock over without them.
     fn disperse(&mut self, lock: u64) {
+        self.branches.take(Branch::Dispersed);
         let waiters = self.agents.remove(&lock).map(|agent| agent.queue).unwrap_or_default();
         self.send_away(lock, waiters);
     }
@@ -211,7 +257,7 @@ impl AgentPool {
         let Ok(waiters) = waiters_of_body(body) else { return };
         let own = packet.sender == self.me.machine && packet.requester == self.me.machine;
         let is_ours = |agent: &Agent| {
-            agent.running.as_deref().is_some_and(|r| matches!(r.op, Op::Retake { .. }) && r.number == packet.request)
+            agent.running.as_deref().is_some_and(|r| matches!(r.op, Op::Retake(_)) && r.number == packet.request)
         };
         if own && packet.parts <= 1 && packet.request >> 32 == u64::from(u32::MAX) {
             if self.agents.get(&packet.lock).is_some_and(is_ours) {
@@ -245,6 +291,7 @@ impl AgentPool {
         }
         let head = arriving.head.filter(|_| arriving.parts.iter().all(Option::is_some))?;
         let arriving = self.parts.remove(at).expect("it is there");
+        self.branches.take(Branch::ManyParts);
         Some((head, arriving.parts.into_iter().flatten().flatten().collect()))
     }
 
@@ -253,29 +300,24 @@ impl AgentPool {
         let lock = packet.lock;
         let Some(waiter) = waiter(packet) else { return };
         self.confirm_agent(packet);
-        if let Some(agent) = self.agents.get_mut(&lock)
-            && !(agent.is_leaving() && self.is_newer(self.agents.get(&lock).expect("it is here"), packet.incarnation))
-        {
-            // A second copy, or one whose agent was taken over. Who waited with it may still do.
-            let agent = self.agents.get_mut(&lock).expect("it is here");
-            if agent.running.as_deref().is_some_and(|r| matches!(r.op, Op::Retake { unknown: true })) {
-                queue.into_iter().for_each(|waiter| agent.enqueue(waiter));
-            }
-            return;
+        let taking_over = self.agents.get(&lock).is_some_and(|agent| agent.op() == Some(Op::Retake(Why::LostUnknown)));
+        let begins = self.begin(packet, false);
+        if !begins {
+            self.branches.take(Branch::ArrivedAgain);
         }
-        let parked = self.remove(lock);
-        let mut agent = Agent::new(packet.incarnation, packet.token, false);
-        agent.queue = queue.into();
-        parked.into_iter().for_each(|waiter| agent.enqueue(waiter));
-        self.agents.insert(lock, agent);
-        if awaited {
-            let agent = self.agents.get_mut(&lock).expect("just put there");
-            agent.remove(waiter.machine, waiter.request);
-            self.hold(now, lock, waiter);
+        if begins || taking_over {
+            // If its agent was taken over, who waited with it may still do.
+            let agent = self.agents.get_mut(&lock).expect("it is here");
+            let parked = std::mem::replace(&mut agent.queue, queue.into());
+            parked.into_iter().for_each(|waiter| agent.enqueue(waiter));
+        }
+        if begins && awaited {
+            self.hold_first(now, lock, waiter);
             self.advance(now, lock);
-        } else {
+        } else if begins {
             // Nobody waits for it here, so nothing says how old this packet is: ask whether it is still true.
-            self.start(now, lock, Op::Retake { unknown: false });
+            self.branches.take(Branch::RetakeOfArrived);
+            self.start(now, lock, Op::Retake(Why::Arrived));
         }
     }
 
@@ -293,15 +335,17 @@ impl AgentPool {
     fn retaken(&mut self, now: u64, packet: &Packet) {
         let lock = packet.lock;
         let agent = self.agents.get_mut(&lock).expect("it was found");
-        let unknown = matches!(agent.op(), Some(Op::Retake { unknown: true }));
+        let unknown = matches!(agent.op(), Some(Op::Retake(Why::LostUnknown)));
         agent.running = None;
         agent.open = false;
-        agent.token = packet.token;
+        agent.token = agent.token.max(packet.token);
         agent.base = packet.incarnation;
         agent.known = packet.incarnation;
         agent.seen.clear();
+        self.tell_unconfirmed(lock);
         self.out.push_back(Output::TakenOver { lock, incarnation: packet.incarnation });
         if unknown {
+            self.branches.take(Branch::SweepOfTakenOver);
             self.start(now, lock, Op::Sweep);
         } else {
             self.advance(now, lock);
@@ -325,27 +369,26 @@ impl AgentPool {
         match (running.op, packet.kind) {
             (Op::Sweep, _) => {}
             (_, Kind::Done) if gone => self.disperse(lock),
-            (Op::Free | Op::Move { .. } | Op::Retake { .. }, Kind::Done) => {}
+            (Op::Free | Op::Move { .. } | Op::Retake(_), Kind::Done) => {}
             (Op::Free, _) => {
-                agent.running = None;
-                agent.hear(packet.incarnation, profile);
-                self.advance(now, lock);
+                self.branches.take(Branch::RefusedFree);
+                self.refused(now, packet);
             }
             (Op::Move { to, .. }, _) => {
-                agent.running = None;
-                agent.hear(packet.incarnation, profile);
+                self.branches.take(Branch::RefusedMove);
                 agent.queue.push_front(to);
-                self.advance(now, lock);
+                self.refused(now, packet);
             }
-            (Op::Retake { unknown: false }, _) if agent.open => {
-                // The decider has added readers that are not known here yet.
-                agent.running = None;
-                agent.hear(packet.incarnation, profile);
-                self.advance(now, lock);
-            }
-            (Op::Retake { .. }, _) => {
-                let unknown = packet.state != State::Exclusive;
-                self.take_over(now, lock, packet.incarnation, unknown);
+            (Op::Retake(why), _) => {
+                self.branches.take(Branch::RefusedRetake);
+                // Nobody else can have made this word, unless readers could join, or it was never said to be the present one.
+                let done = packet.state == State::Led && newer == 1 && !agent.open && why != Why::Arrived;
+                if done {
+                    // An earlier copy was done, and the answer was lost.
+                    self.retaken(now, &Packet { token: packet.token | (TOKEN_STEP - 1), ..*packet });
+                } else {
+                    self.refused(now, packet);
+                }
             }
             (Op::Open, _) => {
                 // Opening makes the incarnation larger, and is known here. A refusal says that it was done, and that the lock
@@ -362,6 +405,24 @@ impl AgentPool {
                 self.advance(now, lock);
             }
         }
+    }
+
+    /// The agent remains, because the decider has another incarnation than the agent had.
+    fn refused(&mut self, now: u64, packet: &Packet) {
+        let (lock, profile) = (packet.lock, self.config.profile);
+        let agent = self.agents.get_mut(&lock).expect("it was to leave");
+        if !agent.open || packet.state == State::Exclusive {
+            // Nobody can have joined. An earlier copy was done, and the lock was granted to this machine since.
+            return self.take_over(now, lock, packet.incarnation, packet.state != State::Exclusive);
+        }
+        // A reader has joined. Or it is as above; then the grant is on its way, and is one more decision that is not known
+        // here.
+        agent.running = None;
+        agent.open = packet.state == State::Shared;
+        agent.hear(packet.incarnation, profile);
+        agent.token = agent.token.max(packet.token | (TOKEN_STEP - 1));
+        self.tell_unconfirmed(lock);
+        self.advance(now, lock);
     }
 
     /// A machine has taken note: of a grant, or of an agent.
@@ -381,6 +442,9 @@ impl AgentPool {
             && self.config.profile.add(*incarnation, 1) == packet.incarnation
         {
             let late = self.remove(lock);
+            if !late.is_empty() {
+                self.branches.take(Branch::SentAfter);
+            }
             self.send_away(lock, late);
         }
     }
@@ -393,6 +457,9 @@ impl AgentPool {
         if running.op == Op::Sweep && running.number == packet.request {
             agent.running = None;
             agent.see_all(running.incarnation, profile);
+            // A grant that was lost and comes yet is none.
+            let incarnation = profile.add(running.incarnation, 1);
+            self.out.push_back(Output::Void { lock: packet.lock, incarnation });
             self.advance(now, packet.lock);
         }
     }
@@ -401,16 +468,21 @@ impl AgentPool {
     pub(crate) fn undeliverable(&mut self, now: u64, packet: &Packet) {
         let (lock, me) = (packet.lock, self.me.machine);
         let Some(agent) = self.agents.get_mut(&lock) else { return };
-        if let Some(Op::Move { to, .. }) = agent.op()
-            && to.request == packet.request
-            && to.machine == packet.requester
-        {
-            if packet.sender != me || packet.state == State::Free {
-                self.disperse(lock);
-                return;
-            }
+        let Some(Running { op: Op::Move { to, .. }, incarnation, .. }) = agent.running.as_deref().copied() else {
+            return;
+        };
+        // Only the first part is decided on.
+        if (to.machine, to.request) != (packet.requester, packet.request) || packet.part > 0 {
+            return;
+        }
+        self.branches.take(Branch::Undeliverable);
+        if packet.sender != me || packet.state == State::Free {
+            self.disperse(lock);
+        } else if packet.incarnation == incarnation {
             agent.running = None;
             self.advance(now, lock);
+        } else {
+            self.refused(now, packet);
         }
     }
 }

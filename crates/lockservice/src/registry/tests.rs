@@ -93,7 +93,7 @@ fn a_process_that_asks_twice_joins_once() {
     assert_eq!(world.changes.len(), 3);
     assert_eq!(world.registry.session(one.0), Some(one.1));
     assert_eq!(world.registry.session(Machine(4)), None);
-    assert_eq!(world.registry.session(Machine::REGISTRY), Some(0));
+    assert_eq!(world.registry.session(Machine::REGISTRY), Some(Machine::REGISTRY_SESSION));
 }
 
 #[test]

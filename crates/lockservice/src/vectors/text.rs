@@ -17,8 +17,8 @@
 //! lock 3 shared machine=1 incarnation=6 token=0x10000
 //! ```
 //!
-//! Fields that are 0 are left out; a request is `task:counter`, `2/102` is machine 2 in session 102. What is no packet is
-//! `hex` and its bytes. Tags are not written: they follow from the key.
+//! Fields that are 0 are left out; a request is `task:counter`, `2/102` is machine 2 in session 102. What is no packet
+//! is `hex` and its bytes. Tags are not written: they follow from the key.
 
 use super::{Dropped, Lock, Scenario, Setup, Step};
 use crate::decider::To;

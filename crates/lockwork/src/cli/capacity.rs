@@ -1,22 +1,27 @@
 //! `lockwork locks capacity`: how many locks of the lean profile a programmable switch holds (FissLock, section 7.2).
 
-use clap::Args;
+use clap::{Args, value_parser};
 use lockwork_lockservice::lean::{Capacity, Switch};
 use serde_json::json;
 
 use super::report::Output;
 use super::{Failure, Outcome, print};
 
+/// The switch of the paper.
+const PAPER: Switch = Switch::TOFINO;
+/// More than any switch has; below it nothing overflows.
+const MOST_KB: u64 = 1_000_000_000;
+
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Match-action stages of the ingress pipeline
-    #[arg(long, default_value_t = Switch::TOFINO.stages, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    #[arg(long, default_value_t = PAPER.stages, value_parser = value_parser!(u64).range(1..=1024))]
     stages: u64,
     /// Registers of a stage, in thousands of bytes
-    #[arg(long, default_value_t = Switch::TOFINO.stage_bits / 8000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, default_value_t = PAPER.stage_bits / 8000, value_parser = value_parser!(u64).range(1..=MOST_KB))]
     stage_kb: u64,
     /// Stages for control and computing, which hold no locks
-    #[arg(long, default_value_t = Switch::TOFINO.control_stages, value_parser = clap::value_parser!(u64).range(0..=1024))]
+    #[arg(long, default_value_t = PAPER.control_stages, value_parser = value_parser!(u64).range(..=1024))]
     control_stages: u64,
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Output::Text)]

@@ -1,0 +1,188 @@
+//! The simulator: a whole lock service in one thread, with a clock and a network of its own, where everything goes wrong.
+//!
+//! One seed gives everything: which packets are lost, doubled, late; who is cut off, stands still, crashes and comes back; what
+//! the tasks ask for. The decider, the registry and the nodes are the ones that the transports drive, and packets travel as
+//! bytes. After every step it is checked, from the events of the tasks alone, that writers exclude everybody, that tokens grow,
+//! and that at most one agent of a lock decides; at the end, that nobody waits and every lock is free.
+//!
+//! *Trade-off*: it finds what random schedules find. The exhaustive search of small cases is in tests/model.rs.
+
+mod checker;
+mod faults;
+mod place;
+mod random;
+mod trace;
+mod world;
+
+use crate::branches::Branches;
+use crate::word::Profile;
+pub use faults::Faults;
+pub use trace::line;
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Gives everything that is random.
+    pub seed: u64,
+    /// So many requests are made, then everybody stops.
+    pub operations: u64,
+    /// Processes.
+    pub machines: u32,
+    /// Tasks of each.
+    pub tasks: u32,
+    /// Locks; the first ones are asked for most.
+    pub locks: u64,
+    /// The decider's words.
+    pub profile: Profile,
+    /// Readers do not pass a writer that waits.
+    pub writers_first: bool,
+    /// What goes wrong.
+    pub faults: Faults,
+}
+
+impl Settings {
+    /// The usual run: eight machines of six tasks, a dozen locks, all faults.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            operations: 100_000,
+            machines: 8,
+            tasks: 6,
+            locks: 12,
+            profile: Profile::Wide,
+            writers_first: false,
+            faults: Faults::ALL,
+        }
+    }
+
+    /// Runs of `operations` each that together take every way of [`Branch`](crate::branches::Branch): all faults, writers
+    /// first, lean, crowds whose agents need several packets, machines that die often, and a network that loses a fifth.
+    #[must_use]
+    pub const fn standard(seed: u64, operations: u64) -> [Self; 7] {
+        let usual = Self { operations, ..Self::new(seed) };
+        let all = Faults::ALL;
+        [
+            usual,
+            Self { seed: seed + 1, writers_first: true, ..usual },
+            Self { seed: seed + 2, ..usual.lean() },
+            Self { seed: seed + 3, writers_first: true, ..usual.lean() },
+            Self { seed: seed + 4, machines: 12, tasks: 24, locks: 2, ..usual },
+            Self { seed: seed + 5, faults: Faults { cuts: 5, pauses: 5, crashes: 10, ..all }, ..usual },
+            Self { seed: seed + 6, machines: 4, faults: Faults { lost: 200_000, doubled: 100_000, ..all }, ..usual },
+        ]
+    }
+
+    /// The same with the lean profile, and delays that its short incarnations allow.
+    #[must_use]
+    pub const fn lean(self) -> Self {
+        Self { profile: Profile::Lean, faults: self.faults.mild(), ..self }
+    }
+}
+
+/// What has been seen in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests.
+    pub operations: u64,
+    /// Exclusive grants.
+    pub writers: u64,
+    /// Shared grants.
+    pub readers: u64,
+    /// Requests that would have had to wait and did not.
+    pub busy: u64,
+    /// Requests that waited as long as they could.
+    pub timed_out: u64,
+    /// Requests that were taken back.
+    pub withdrawn: u64,
+    /// Writers that became readers.
+    pub downgraded: u64,
+    /// Holders that were told that they hold no longer.
+    pub lost: u64,
+    /// Waiters whose session ended.
+    pub ended: u64,
+    /// Packets sent by machines and by the decider.
+    pub packets: u64,
+    /// Of these, lost.
+    pub packets_lost: u64,
+    /// Of these, doubled.
+    pub packets_doubled: u64,
+    /// Of these, much later than others.
+    pub packets_late: u64,
+    /// Of these, damaged.
+    pub packets_damaged: u64,
+    /// Times a machine was cut off.
+    pub cuts: u64,
+    /// Times a machine stood still.
+    pub pauses: u64,
+    /// Machines that crashed.
+    pub crashes: u64,
+    /// Sessions that ended because of their lease.
+    pub expired: u64,
+    /// Simulated nanoseconds.
+    pub time: u64,
+    /// The longest that a request waited.
+    pub longest_wait: u64,
+    /// What the nodes did that they seldom do.
+    pub branches: Branches,
+}
+
+/// Something that must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What.
+    pub what: String,
+    /// The lock that it is about.
+    pub lock: Option<u64>,
+    /// What happened to that lock lately, a line each.
+    pub trace: String,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What was simulated.
+    pub settings: Settings,
+    /// What was seen.
+    pub counters: Counters,
+    /// The first thing that went wrong.
+    pub failure: Option<Failure>,
+}
+
+impl Report {
+    /// The command that gives this run again.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let Settings { seed, operations, machines, tasks, locks, profile, writers_first, faults } = self.settings;
+        let mut command = format!(
+            "lockwork sim locks --seed {seed} --operations {operations} --machines {machines} --tasks {tasks} --locks {locks}"
+        );
+        if profile == Profile::Lean {
+            command.push_str(" --lean");
+        }
+        if writers_first {
+            command.push_str(" --writers-first");
+        }
+        if faults == Faults::NONE {
+            command.push_str(" --no-faults");
+        }
+        command
+    }
+
+    /// Nothing, or why not, with the command and the trace.
+    ///
+    /// # Errors
+    /// The text of a failure.
+    pub fn verdict(&self) -> Result<(), String> {
+        match &self.failure {
+            None => Ok(()),
+            Some(Failure { what, trace, .. }) => Err(format!("{trace}{what}\nreplay: {}\n", self.command())),
+        }
+    }
+}
+
+/// Simulates.
+#[must_use]
+pub fn run(settings: Settings) -> Report {
+    world::run(settings)
+}

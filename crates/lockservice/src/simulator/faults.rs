@@ -1,0 +1,62 @@
+//! What goes wrong, and how often.
+
+use super::random::Random;
+
+const US: u64 = 1000;
+const MS: u64 = 1000 * US;
+
+/// What goes wrong, in times per million packets, or times per simulated second and machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Packets lost.
+    pub lost: u32,
+    /// Packets doubled.
+    pub doubled: u32,
+    /// Packets of which a bit is turned over.
+    pub damaged: u32,
+    /// Packets that come late.
+    pub late: u32,
+    /// How late, at most, in nanoseconds.
+    pub latest: u64,
+    /// Times that a machine is cut off.
+    pub cuts: u32,
+    /// Times that a machine stands still.
+    pub pauses: u32,
+    /// Times that a machine crashes.
+    pub crashes: u32,
+}
+
+impl Faults {
+    /// Everything.
+    pub const ALL: Self = Self {
+        lost: 20_000,
+        doubled: 20_000,
+        damaged: 1_000,
+        late: 20_000,
+        latest: 80 * MS,
+        cuts: 1,
+        pauses: 1,
+        crashes: 1,
+    };
+
+    /// A network without faults: packets still overtake each other.
+    pub const NONE: Self = Self { lost: 0, doubled: 0, damaged: 0, late: 0, latest: 0, cuts: 0, pauses: 0, crashes: 0 };
+
+    /// Delays that are over before 128 decisions on one lock.
+    #[must_use]
+    pub const fn mild(self) -> Self {
+        Self { latest: if self.latest < 500 * US { self.latest } else { 500 * US }, ..self }
+    }
+
+    /// How long a packet takes, and whether that is late.
+    pub(super) fn delay(&self, random: &mut Random) -> (u64, bool) {
+        let usual = 2 * US + random.below(8 * US);
+        if self.latest == 0 || !random.in_a_million(self.late) {
+            return (usual, false);
+        }
+        // Every order of magnitude is as likely as the others.
+        let most = (self.latest / (20 * US)).max(1).ilog2();
+        let scale = 20 * US << random.below(u64::from(most) + 1);
+        (usual + random.below(scale.min(self.latest)), true)
+    }
+}

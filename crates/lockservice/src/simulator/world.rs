@@ -1,0 +1,752 @@
+//! The run: events in the order of their times, and what follows from each.
+
+use super::checker::{Checker, Hold};
+use super::faults::Faults;
+use super::place::{Doing, Place, Process};
+use super::random::Random;
+use super::trace::{EVERY_LOCK, Trace, What, Who};
+use super::{Counters, Failure, Report, Settings};
+use crate::client::{Ask, Event};
+use crate::config::{Config, Identity};
+use crate::control::Service;
+use crate::decider::{self, Store, To, Wide, decide};
+use crate::lean::Lean;
+use crate::node::Node;
+use crate::packet::{HEADER, Key, Kind, Packet, body, datagram, parse};
+use crate::registry::{self, Change, Registry};
+use crate::word::{Machine, Profile, State};
+use lockwork_locking::LockMode;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+const US: u64 = 1000;
+const MS: u64 = 1000 * US;
+/// How long a session lives without renewal.
+const LEASE_MS: u32 = 100;
+/// Longer than any packet is under way.
+const QUARANTINE: u64 = 200 * MS;
+/// How long a request may wait while everything goes wrong, and how long everything may take when nothing does any more.
+const PATIENCE: u64 = 5_000 * MS;
+/// More events at one time than these lead nowhere.
+const MOST_AT_ONCE: u64 = 100_000;
+/// More packets of one task in a millisecond than these are a storm.
+const MOST_PACKETS: u64 = 400;
+/// How often faults are thrown and waiting times looked at.
+const WEATHER: u64 = MS;
+/// Requests of one process are numbered with 32 bits.
+const SERVICE: u32 = u32::MAX;
+
+/// Something that will happen.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Then {
+    Arrive { to: u32, from: u32, bytes: Vec<u8> },
+    Tick { place: u32, life: u32 },
+    Alarm { place: u32, life: u32, task: u32, alarm: u32 },
+    Join { place: u32, life: u32, tries: u8 },
+    Registry,
+    Weather,
+}
+
+struct World<S> {
+    settings: Settings,
+    faults: Faults,
+    config: Config,
+    key: Option<Key>,
+    random: Random,
+    now: u64,
+    serial: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Then)>>,
+    store: S,
+    registry: Registry<u32>,
+    registry_tick: u64,
+    /// The registry's own agents.
+    own: Node,
+    places: Vec<Place>,
+    checker: Checker,
+    trace: Trace,
+    counters: Counters,
+    events_at_once: u64,
+    packets_before: u64,
+    failure: Option<(String, Option<u64>)>,
+    /// Since when nothing new is asked for and nothing goes wrong.
+    calm_since: Option<u64>,
+}
+
+pub(super) fn run(settings: Settings) -> Report {
+    match settings.profile {
+        Profile::Wide => World::new(settings, Wide::new(settings.locks as usize)).run(),
+        Profile::Lean => World::new(settings, Lean::new(settings.locks as usize)).run(),
+    }
+}
+
+impl<S: Store> World<S> {
+    fn new(settings: Settings, store: S) -> Self {
+        let config = Config {
+            profile: settings.profile,
+            writers_first: settings.writers_first,
+            retry: 300 * US,
+            retry_most: 5 * MS,
+            reask: 20 * MS,
+            enrol: 500 * US,
+            confirm: 2 * MS,
+            ghost: 5 * MS,
+            starve: 200 * US,
+            lease: u64::from(LEASE_MS) * MS,
+            ..Config::new(settings.locks)
+        };
+        let service = Service {
+            locks: settings.locks,
+            lease_ms: LEASE_MS,
+            profile: settings.profile,
+            writers_first: settings.writers_first,
+        };
+        let of_registry = registry::Config {
+            grace_ns: MS,
+            quarantine_ns: QUARANTINE,
+            again_ns: 2 * MS,
+            ..registry::Config::new(LEASE_MS, 100)
+        };
+        let mut random = Random::new(settings.seed);
+        let places = (0..settings.machines)
+            .map(|_| Place::new(settings.tasks, random.below(1000 * MS), random.below(10)))
+            .collect();
+        // Without a key nothing tells damaged packets from others.
+        let key = (settings.faults.damaged > 0 || settings.seed & 1 == 1).then_some(Key([7; 16]));
+        let mut world = Self {
+            settings,
+            faults: settings.faults,
+            config,
+            key,
+            random,
+            now: 0,
+            serial: 0,
+            events: BinaryHeap::new(),
+            store,
+            registry: Registry::new(of_registry, service),
+            registry_tick: u64::MAX,
+            own: Node::registry(config),
+            places,
+            checker: Checker::new(settings.locks, settings.profile == Profile::Wide),
+            trace: Trace::new(),
+            counters: Counters::default(),
+            events_at_once: 0,
+            packets_before: 0,
+            failure: None,
+            calm_since: None,
+        };
+        for place in 0..settings.machines {
+            world.start_process(place, 0);
+        }
+        world.after(WEATHER, Then::Weather);
+        world
+    }
+
+    fn run(mut self) -> Report {
+        while self.failure.is_none()
+            && let Some(Reverse((at, _, then))) = self.events.pop()
+        {
+            self.events_at_once = if at > self.now { 0 } else { self.events_at_once + 1 };
+            if self.events_at_once > MOST_AT_ONCE {
+                let at = (self.registry.next_tick(), self.own.next_tick());
+                self.fail(None, format!("time stands still at {then:?}, registry and its agents wait for {at:?}"));
+            }
+            self.now = at;
+            self.counters.time = at;
+            match then {
+                Then::Weather if self.is_over() => break,
+                then => self.happen(then),
+            }
+        }
+        for place in &self.places {
+            self.counters.branches.add(&place.node().map(Node::branches).unwrap_or_default());
+        }
+        self.counters.branches.add(&self.own.branches());
+        self.counters.expired = self.registry.counters().expired;
+        let failure = self.failure.take().map(|(what, lock)| Failure {
+            what,
+            lock,
+            trace: self.trace.about(lock.unwrap_or(EVERY_LOCK))
+                + &lock.map(|lock| self.describe(lock)).unwrap_or_default(),
+        });
+        Report { settings: self.settings, counters: self.counters, failure }
+    }
+
+    fn describe(&self, lock: u64) -> String {
+        let mut text = format!("the decider has {:?}\n", self.store.load(lock));
+        for (name, node) in self.places.iter().enumerate().filter_map(|(at, place)| Some((at as u32, place.node()?))) {
+            let machine = node.identity().machine.0;
+            let (agent, requests) = (node.pool().describe(lock), node.client().describe(lock));
+            text += &format!("place {name}, machine {machine}: {agent}\n{requests}");
+        }
+        text + "registry: " + &self.own.pool().describe(lock) + "\n"
+    }
+
+    fn after(&mut self, delay: u64, then: Then) {
+        self.serial += 1;
+        self.events.push(Reverse((self.now + delay, self.serial, then)));
+    }
+
+    fn fail(&mut self, lock: Option<u64>, what: String) {
+        if self.failure.is_none() {
+            self.failure = Some((format!("after {} us: {what}", self.now / US), lock));
+        }
+    }
+
+    fn happen(&mut self, then: Then) {
+        let (place, life) = match &then {
+            Then::Arrive { to, .. } if *to != SERVICE => (*to, None),
+            Then::Tick { place, life } | Then::Alarm { place, life, .. } | Then::Join { place, life, .. } => {
+                (*place, Some(*life))
+            }
+            _ => (SERVICE, None),
+        };
+        if place != SERVICE {
+            let here = &self.places[place as usize];
+            if life.is_some_and(|life| life != here.life) {
+                return;
+            }
+            if self.now < here.paused_until {
+                let pause = here.paused_until - self.now;
+                return self.after(pause, then);
+            }
+        }
+        match then {
+            Then::Arrive { to: SERVICE, from, bytes } => self.arrive_at_service(from, &bytes),
+            Then::Arrive { to, bytes, .. } => self.arrive(to, &bytes),
+            Then::Tick { place, .. } => self.tick(place),
+            Then::Alarm { place, task, alarm, .. } => self.alarm(place, task, alarm),
+            Then::Join { place, tries, .. } => self.join(place, tries),
+            Then::Registry => self.tick_registry(),
+            Then::Weather => self.weather(),
+        }
+    }
+
+    // The network.
+
+    fn send(&mut self, from: u32, to: u32, packet: &Packet, body: &[u8]) {
+        self.send_datagram(from, to, packet, &datagram(packet, body, self.key.as_ref()));
+    }
+
+    fn send_datagram(&mut self, from: u32, to: u32, packet: &Packet, datagram: &[u8]) {
+        self.counters.packets += 1;
+        let place = if from == SERVICE { to } else { from };
+        let cut = self.now < self.places[place as usize].cut_until;
+        let copies = match () {
+            () if cut || self.random.in_a_million(self.faults.lost) => 0,
+            () if self.random.in_a_million(self.faults.doubled) => 2,
+            () => 1,
+        };
+        self.counters.packets_lost += u64::from(copies == 0);
+        self.counters.packets_doubled += u64::from(copies == 2);
+        let mut first = 0;
+        for copy in 0..copies {
+            let mut bytes = datagram.to_vec();
+            if self.random.in_a_million(self.faults.damaged) {
+                let at = self.random.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << self.random.below(8);
+                self.counters.packets_damaged += 1;
+            }
+            let (delay, late) = self.faults.delay(&mut self.random);
+            self.counters.packets_late += u64::from(late);
+            first = if copy == 0 { delay } else { first.min(delay) };
+            self.after(delay, Then::Arrive { to, from, bytes });
+        }
+        let what = What::Sent { to: who(to), packet: *packet, copies, after: first };
+        self.trace.add(self.now, lock_of(packet), who(from), what);
+    }
+
+    // The service.
+
+    fn arrive_at_service(&mut self, from: u32, bytes: &[u8]) {
+        if self.now < self.places[from as usize].cut_until {
+            return;
+        }
+        let Ok((packet, payload)) = parse(bytes, self.key.as_ref()) else { return };
+        self.decide(from, packet, payload);
+        self.drain_own();
+    }
+
+    /// As a daemon does it: the decider looks at headers only, and payloads are checked by who reads them.
+    fn decide(&mut self, from: u32, packet: Packet, payload: &[u8]) {
+        self.trace.add(self.now, lock_of(&packet), Who::Service, What::Received(packet));
+        let settings = decider::Settings { writers_first: self.settings.writers_first };
+        let of = packet.lock.min(self.settings.locks - 1);
+        let before = self.store.load(of);
+        let outputs = decide(&self.store, &self.registry, settings, &packet);
+        let after = self.store.load(of);
+        if before != after {
+            self.trace.add(self.now, of, Who::Service, What::Word(after));
+        }
+        for (to, packet) in outputs.packets.into_iter().flatten() {
+            let payload = if outputs.payload { payload } else { &[] };
+            let mut bytes = packet.header(payload.len(), self.key.as_ref()).to_vec();
+            bytes.extend_from_slice(payload);
+            let to = match to {
+                To::Source => from,
+                To::Machine(Machine::REGISTRY) => SERVICE,
+                To::Machine(machine) => self.registry.address(machine).expect("the decider looked it up"),
+            };
+            if to != SERVICE {
+                self.send_datagram(SERVICE, to, &packet, &bytes);
+                continue;
+            }
+            let Ok(body) = body(&bytes, self.key.as_ref()) else { continue };
+            if packet.kind.is_control() {
+                match from {
+                    SERVICE => self.registry.sweep_own(self.now, &packet),
+                    _ => self.registry.receive(self.now, &self.store, from, &packet, body),
+                }
+                self.drain_registry();
+            } else {
+                self.own.receive(self.now, &packet, body);
+            }
+        }
+        if packet.kind.is_decided() && packet.lock < self.settings.locks {
+            self.check_agents(packet.lock);
+        }
+    }
+
+    /// What the registry's agents have to say is decided on at once.
+    fn drain_own(&mut self) {
+        while let Some((packet, body)) = self.own.poll_packet() {
+            let bytes = datagram(&packet, &body, self.key.as_ref());
+            self.decide(SERVICE, packet, &bytes[HEADER..]);
+        }
+        if let Some(next) = self.own.next_tick() {
+            self.wake_registry(next);
+        }
+    }
+
+    fn drain_registry(&mut self) {
+        while let Some(change) = self.registry.poll_change() {
+            match change {
+                Change::Joined { .. } => {}
+                Change::Gone { machine, .. } => {
+                    self.trace.add(self.now, EVERY_LOCK, Who::Service, What::Place("session ended", machine));
+                    self.own.purge(self.now, machine);
+                }
+                Change::Adopted(adopted) => {
+                    let word = self.store.load(adopted.lock);
+                    self.trace.add(self.now, adopted.lock, Who::Service, What::Word(word));
+                    self.own.adopt(adopted.lock, adopted.incarnation, adopted.token);
+                }
+                Change::Swept(packet) => self.own.receive(self.now, &packet, &[]),
+                Change::Settled(adopted) => self.own.release_adopted(self.now, adopted.lock),
+            }
+        }
+        while let Some((to, packet, body)) = self.registry.poll_packet() {
+            self.send(SERVICE, to, &packet, &body);
+        }
+        if let Some(next) = self.registry.next_tick() {
+            self.wake_registry(next);
+        }
+    }
+
+    fn wake_registry(&mut self, at: u64) {
+        if at < self.registry_tick {
+            self.registry_tick = at.max(self.now);
+            self.after(self.registry_tick - self.now, Then::Registry);
+        }
+    }
+
+    fn tick_registry(&mut self) {
+        if self.registry_tick > self.now {
+            return;
+        }
+        self.registry_tick = u64::MAX;
+        self.registry.tick(self.now, &self.store, 5);
+        self.drain_registry();
+        self.own.tick(self.now);
+        self.drain_own();
+    }
+
+    // Machines.
+
+    fn start_process(&mut self, place: u32, delay: u64) {
+        let here = &mut self.places[place as usize];
+        here.life += 1;
+        here.tick = u64::MAX;
+        here.process = Process::Down;
+        for task in &mut here.tasks {
+            task.doing = Doing::Nothing;
+            task.alarm += 1;
+        }
+        let life = here.life;
+        self.after(delay, Then::Join { place, life, tries: 0 });
+    }
+
+    fn join(&mut self, place: u32, tries: u8) {
+        let clock = self.places[place as usize].clock(self.now);
+        let life = self.places[place as usize].life;
+        let fresh = u64::from(place) << 32 | u64::from(life);
+        let nonce = match self.places[place as usize].process {
+            Process::Running(_) => return,
+            Process::Joining { nonce, .. } => nonce,
+            Process::Down => {
+                self.places[place as usize].process = Process::Joining { nonce: fresh, since: clock };
+                fresh
+            }
+        };
+        self.send(place, SERVICE, &Packet { request: nonce, ..Packet::new(Kind::Join, 0) }, &[]);
+        self.after(self.config.backoff(tries), Then::Join { place, life, tries: tries.saturating_add(1) });
+    }
+
+    fn arrive(&mut self, place: u32, bytes: &[u8]) {
+        let here = &mut self.places[place as usize];
+        if self.now < here.cut_until {
+            return;
+        }
+        let Ok((packet, _)) = parse(bytes, self.key.as_ref()) else { return };
+        let Ok(body) = body(bytes, self.key.as_ref()) else { return };
+        self.trace.add(self.now, lock_of(&packet), Who::Place(place), What::Received(packet));
+        let clock = here.clock(self.now);
+        match &mut here.process {
+            Process::Down => return,
+            Process::Running(node) => node.receive(clock, &packet, body),
+            Process::Joining { nonce, since } => {
+                if packet.kind == Kind::Welcome && packet.request == *nonce {
+                    let who = Identity { machine: packet.requester, session: packet.requester_session };
+                    here.process = Process::Running(Box::new(Node::new(self.config, who, *since)));
+                    self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("has joined", who.machine));
+                    for task in 0..self.settings.tasks {
+                        self.think(place, task);
+                    }
+                }
+            }
+        }
+        self.drain(place);
+        if packet.lock < self.settings.locks && !packet.kind.is_control() {
+            self.check_agents(packet.lock);
+        }
+    }
+
+    fn tick(&mut self, place: u32) {
+        let here = &mut self.places[place as usize];
+        if here.tick > self.now {
+            return;
+        }
+        here.tick = u64::MAX;
+        let clock = here.clock(self.now);
+        if let Process::Running(node) = &mut here.process {
+            node.tick(clock);
+        }
+        self.drain(place);
+        (0..self.settings.locks).for_each(|lock| self.check_agents(lock));
+    }
+
+    /// What a node has to say.
+    fn drain(&mut self, place: u32) {
+        while let Some(event) = self.places[place as usize].node_mut().and_then(Node::poll_event) {
+            self.event(place, event);
+        }
+        while let Some((packet, body)) = self.places[place as usize].node_mut().and_then(Node::poll_packet) {
+            self.send(place, SERVICE, &packet, &body);
+        }
+        let here = &mut self.places[place as usize];
+        let Some(node) = here.node() else { return };
+        if node.is_over() {
+            // The process notices, and joins anew.
+            let Identity { machine, session } = node.identity();
+            let (until, branches) = (here.when(node.lease_until()), node.branches());
+            self.counters.branches.add(&branches);
+            self.checker.gone(machine, session, until);
+            self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("session over", machine));
+            let delay = self.random.below(5 * MS);
+            return self.start_process(place, delay);
+        }
+        let Some(next) = node.next_tick() else { return };
+        let next = here.when(next).max(self.now);
+        if next < here.tick {
+            here.tick = next;
+            let (life, delay) = (here.life, next - self.now);
+            self.after(delay, Then::Tick { place, life });
+        }
+    }
+
+    // Tasks.
+
+    fn task(&mut self, place: u32, task: u32) -> &mut super::place::Task {
+        &mut self.places[place as usize].tasks[task as usize]
+    }
+
+    fn set_alarm(&mut self, place: u32, task: u32, delay: u64) {
+        let life = self.places[place as usize].life;
+        let one = self.task(place, task);
+        one.alarm += 1;
+        let alarm = one.alarm;
+        self.after(delay, Then::Alarm { place, life, task, alarm });
+    }
+
+    /// Nothing for a while.
+    fn think(&mut self, place: u32, task: u32) {
+        self.task(place, task).doing = Doing::Nothing;
+        let delay = match self.random.below(8) {
+            0 => 0,
+            1 => self.random.below(MS),
+            _ => self.random.below(60 * US),
+        };
+        self.set_alarm(place, task, delay);
+    }
+
+    fn alarm(&mut self, place: u32, task: u32, alarm: u32) {
+        if self.task(place, task).alarm != alarm {
+            return;
+        }
+        let clock = self.places[place as usize].clock(self.now);
+        match self.task(place, task).doing {
+            Doing::Nothing => self.ask(place, task),
+            Doing::Waiting { lock, request, .. } => {
+                self.counters.withdrawn += 1;
+                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "withdraws" });
+                let node = self.places[place as usize].node_mut().expect("its task waits");
+                // The lease may have run out meanwhile; then an event says so.
+                if node.release(clock, request).is_ok() {
+                    self.think(place, task);
+                }
+                self.after_task(place, lock);
+            }
+            Doing::Holding { lock, request, mode } => {
+                let node = self.places[place as usize].node_mut().expect("its task holds");
+                let Identity { machine, session } = node.identity();
+                let downgrades = mode == LockMode::Exclusive && self.random.below(8) == 0;
+                if downgrades && node.downgrade(clock, request).is_ok() {
+                    self.counters.downgraded += 1;
+                    self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "downgrades" });
+                    self.checker.downgraded(lock, machine, session, request);
+                    self.task(place, task).doing = Doing::Holding { lock, request, mode: LockMode::Shared };
+                    self.after_task(place, lock);
+                    let delay = self.random.below(50 * US);
+                    return self.set_alarm(place, task, delay);
+                }
+                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "releases" });
+                let node = self.places[place as usize].node_mut().expect("its task holds");
+                self.checker.let_go(lock, machine, session, request);
+                if node.release(clock, request).is_ok() {
+                    self.think(place, task);
+                } else {
+                    self.fail(Some(lock), format!("a task holds request {request:x}, but its node does not know it"));
+                }
+                self.after_task(place, lock);
+            }
+        }
+    }
+
+    fn after_task(&mut self, place: u32, lock: u64) {
+        self.drain(place);
+        self.check_agents(lock);
+    }
+
+    fn ask(&mut self, place: u32, task: u32) {
+        if self.counters.operations >= self.settings.operations {
+            if self.calm_since.is_none() {
+                self.calm_since = Some(self.now);
+                self.faults = Faults::NONE;
+            }
+            return;
+        }
+        let clock = self.places[place as usize].clock(self.now);
+        // The smaller of two random numbers: the first locks are hot.
+        let lock = self.random.below(self.settings.locks).min(self.random.below(self.settings.locks));
+        let mode = if self.random.below(10) < 6 { LockMode::Shared } else { LockMode::Exclusive };
+        let ask = Ask {
+            task,
+            timeout: (self.random.below(8) == 0).then(|| self.random.below(2 * MS)),
+            try_only: self.random.below(10) == 0,
+        };
+        let withdraws = self.random.below(12) == 0;
+        let Some(node) = self.places[place as usize].node_mut() else { return };
+        match node.acquire(clock, lock, mode, ask) {
+            Ok(request) => {
+                self.counters.operations += 1;
+                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: asks(mode) });
+                self.task(place, task).doing = Doing::Waiting { lock, request, mode, since: self.now };
+                if withdraws {
+                    let delay = self.random.below(2 * MS);
+                    self.set_alarm(place, task, delay);
+                }
+            }
+            Err(_) => debug_assert!(node.is_over()),
+        }
+        self.after_task(place, lock);
+    }
+
+    fn event(&mut self, place: u32, event: Event) {
+        let (Event::Granted { request, .. }
+        | Event::Busy { request }
+        | Event::TimedOut { request }
+        | Event::Failed { request, .. }
+        | Event::Deadlock { request }
+        | Event::Lost { request, .. }) = event;
+        let task = (request >> 32) as u32;
+        let (waits, holds, lock) = match self.task(place, task).doing {
+            Doing::Waiting { lock, request: of, since, .. } if of == request => (Some(since), false, lock),
+            Doing::Holding { lock, request: of, .. } if of == request => (None, true, lock),
+            other => return self.fail(None, format!("{event:x?} at place {place}, whose task is {other:x?}")),
+        };
+        self.trace.add(self.now, lock, Who::Place(place), What::Event(event));
+        let node = self.places[place as usize].node().expect("it told an event");
+        let Identity { machine, session } = node.identity();
+        if let Some(since) = waits {
+            self.counters.longest_wait = self.counters.longest_wait.max(self.now - since);
+        }
+        match event {
+            Event::Granted { lock, mode, token, .. } if waits.is_some() => {
+                let (now, places) = (self.now, &self.places);
+                let ended = |hold: &Hold| match hold.until {
+                    Some(until) => until <= now,
+                    None => places.iter().any(|place| {
+                        place.node().is_some_and(|node| {
+                            node.identity() == Identity { machine: hold.machine, session: hold.session }
+                                && node.lease_until() <= place.clock(now)
+                        })
+                    }),
+                };
+                let hold = Hold { machine, session, request, mode, until: None };
+                if let Err(what) = self.checker.granted(lock, hold, token, ended) {
+                    self.fail(Some(lock), what);
+                }
+                match mode {
+                    LockMode::Shared => self.counters.readers += 1,
+                    _ => self.counters.writers += 1,
+                }
+                self.task(place, task).doing = Doing::Holding { lock, request, mode };
+                let delay = match self.random.below(16) {
+                    0 => 0,
+                    1 => self.random.below(2 * MS),
+                    _ => self.random.below(40 * US),
+                };
+                return self.set_alarm(place, task, delay);
+            }
+            Event::Lost { .. } if holds => {
+                self.counters.lost += 1;
+                self.checker.let_go(lock, machine, session, request);
+            }
+            Event::Busy { .. } if waits.is_some() => self.counters.busy += 1,
+            Event::TimedOut { .. } if waits.is_some() => self.counters.timed_out += 1,
+            Event::Failed { .. } if waits.is_some() => self.counters.ended += 1,
+            _ => self.fail(Some(lock), format!("{event:x?} at place {place}, whose task holds: {holds}")),
+        }
+        self.think(place, task);
+    }
+
+    // What goes wrong, and what must not.
+
+    fn weather(&mut self) {
+        self.after(WEATHER, Then::Weather);
+        let packets = self.counters.packets - self.packets_before;
+        if packets > MOST_PACKETS * u64::from(self.settings.machines * self.settings.tasks) {
+            let lock = self.trace.busiest();
+            self.fail(Some(lock), format!("a storm: {packets} packets in a millisecond"));
+        }
+        self.packets_before = self.counters.packets;
+        let per_tick = |times: u32| times * 1000;
+        for place in 0..self.settings.machines {
+            let lease = u64::from(LEASE_MS) * MS;
+            let here = &self.places[place as usize];
+            if let Some(lock) = here.tasks.iter().find_map(|task| match task.doing {
+                Doing::Waiting { lock, since, .. } if self.now - since > PATIENCE => Some(lock),
+                _ => None,
+            }) {
+                self.fail(Some(lock), format!("finite wait: a task of place {place} waits for lock {lock}"));
+            }
+            if self.random.in_a_million(per_tick(self.faults.cuts)) {
+                self.counters.cuts += 1;
+                let until = self.now + self.random.below(2 * lease);
+                // Sometimes a group is cut off together.
+                for other in place..(place + 1 + self.random.below(3) as u32).min(self.settings.machines) {
+                    self.places[other as usize].cut_until = until;
+                }
+            }
+            if self.random.in_a_million(per_tick(self.faults.pauses)) {
+                self.counters.pauses += 1;
+                let until = self.now + self.random.below(2 * lease);
+                self.places[place as usize].paused_until = until;
+            }
+            if self.random.in_a_million(per_tick(self.faults.crashes)) {
+                self.crash(place);
+            }
+        }
+    }
+
+    fn crash(&mut self, place: u32) {
+        self.counters.crashes += 1;
+        let here = &self.places[place as usize];
+        if let Some(node) = here.node() {
+            let Identity { machine, session } = node.identity();
+            let (until, branches) = (here.when(node.lease_until()), node.branches());
+            self.checker.gone(machine, session, until);
+            self.counters.branches.add(&branches);
+            self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("crashes", machine));
+        }
+        self.places[place as usize].paused_until = 0;
+        let delay = self.random.below(300 * MS);
+        self.start_process(place, delay);
+    }
+
+    fn check_agents(&mut self, lock: u64) {
+        let word = self.store.load(lock);
+        let places = self.places.iter().filter_map(|place| {
+            let node = place.node().filter(|node| !node.is_over() && place.clock(self.now) < node.lease_until())?;
+            Some(node)
+        });
+        let mut wrong = None;
+        for node in places.chain([&self.own]) {
+            let Some(open) = node.pool().decides(lock) else { continue };
+            let machine = node.identity().machine;
+            if word.state == State::Free || word.machine != machine {
+                wrong = Some(format!("agents: machine {} decides about lock {lock}, which is {word:?}", machine.0));
+            } else if word.state == State::Shared && !open {
+                wrong = Some(format!("agents: machine {} is closed for lock {lock}, the decider is not", machine.0));
+            }
+        }
+        if let Some(what) = wrong {
+            self.fail(Some(lock), what);
+        }
+    }
+
+    /// Whether the run has come to its end, or to an end that is none.
+    fn is_over(&mut self) -> bool {
+        let Some(since) = self.calm_since else { return false };
+        let rests = |place: &Place| {
+            place.tasks.iter().all(|task| task.doing == Doing::Nothing) && place.node().is_some_and(Node::is_idle)
+        };
+        let held = (0..self.settings.locks).find(|lock| self.store.load(*lock).state != State::Free);
+        let busy = self.places.iter().position(|place| !rests(place));
+        // What was late must not wake anything up.
+        let quiet = held.is_none() && busy.is_none() && self.own.is_idle();
+        if quiet && self.now > since + 2 * self.settings.faults.latest {
+            return true;
+        }
+        if self.now > since + PATIENCE {
+            let of_node = |node: &Node| node.pool().locks().next();
+            let agent = self.places.iter().filter_map(Place::node).find_map(of_node).or_else(|| of_node(&self.own));
+            let request = self.places.iter().filter_map(Place::node).find_map(|node| node.client().any_lock());
+            let lock = held.or(agent).or(request);
+            self.fail(
+                lock,
+                format!("no rest: held lock {held:?}, agent of {agent:?}, request for {request:?}, place {busy:?}"),
+            );
+            return true;
+        }
+        false
+    }
+}
+
+const fn who(place: u32) -> Who {
+    if place == SERVICE { Who::Service } else { Who::Place(place) }
+}
+
+const fn lock_of(packet: &Packet) -> u64 {
+    match packet.kind {
+        Kind::Join | Kind::Welcome | Kind::Renew | Kind::Renewed | Kind::Leave | Kind::Left | Kind::Died => EVERY_LOCK,
+        Kind::Swept if packet.lock == 0 => EVERY_LOCK,
+        _ => packet.lock,
+    }
+}
+
+const fn asks(mode: LockMode) -> &'static str {
+    match mode {
+        LockMode::Shared => "asks shared",
+        _ => "asks exclusive",
+    }
+}
