@@ -13,12 +13,11 @@
 mod program;
 mod ring;
 
-pub use program::Program;
-
 use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use program::Program;
 use ring::{Mapping, Ring};
 
 /// Bytes of a frame in memory.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use crate::udp::Endpoint;
-use crate::xsk::{Program, Xsk};
+use crate::xsk::Xsk;
 
 /// Datagrams to and from the decider.
 pub trait Link: Send {
@@ -28,39 +28,35 @@ pub trait Link: Send {
 }
 
 /// A UDP socket that is connected to the decider.
-pub(super) struct Udp {
-    endpoint: Endpoint,
-    /// On its interface, where there has to be one.
-    _program: Option<Program>,
-}
+pub(super) struct Udp(Endpoint);
 
 impl Udp {
     /// From `address` to `peer`, in the namespace of the thread that calls.
-    pub(super) fn connect(address: SocketAddr, peer: SocketAddr, program: Option<Program>) -> io::Result<Self> {
+    pub(super) fn connect(address: SocketAddr, peer: SocketAddr) -> io::Result<Self> {
         let endpoint = Endpoint::bind(address)?;
         endpoint.socket().connect(peer)?;
-        Ok(Self { endpoint, _program: program })
+        Ok(Self(endpoint))
     }
 }
 
 impl Link for Udp {
     fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
-        self.endpoint.push_to_peer(datagram);
+        self.0.push_to_peer(datagram);
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.endpoint.flush();
+        self.0.flush();
         Ok(())
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
-        let count = match self.endpoint.receive() {
+        let count = match self.0.receive() {
             // Of something sent before: whoever is there now may not have been then.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => 0,
             count => count?,
         };
-        (0..count).filter_map(|at| self.endpoint.datagram(at)).for_each(|(datagram, _)| each(datagram));
+        (0..count).filter_map(|at| self.0.datagram(at)).for_each(|(datagram, _)| each(datagram));
         Ok(count)
     }
 }
@@ -89,7 +85,7 @@ mod tests {
     fn datagrams_of_several_batches_arrive_in_order_and_come_back() {
         let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let mut server = Endpoint::bind(any).expect("there is a port");
-        let client = Udp::connect(any, server.socket().local_addr().expect("it is bound"), None);
+        let client = Udp::connect(any, server.socket().local_addr().expect("it is bound"));
         let mut client = client.expect("there is a port");
         let many = 2 * crate::udp::BATCH + 3;
         (0..many).for_each(|n| client.send(&vec![n as u8; n * 8]).expect("it goes"));

@@ -144,6 +144,7 @@ impl Bench {
             one_by_one,
             warmup: settings.measured / 5,
             measured: settings.measured,
+            drain: Duration::from_secs(10),
         };
         let size = systems::Size { locks: settings.locks, machines, tasks, client: settings.client };
         let running = systems::start(system, &self.network, size)?;

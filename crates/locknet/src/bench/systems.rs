@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use lockwork_lockservice::decider::{Settings, Store, Wide};
-use lockwork_lockservice::word::{self, State};
+use lockwork_lockservice::decider::{Settings, Store};
+use lockwork_lockservice::word::State;
 
 use super::link::{Link, Udp};
 use super::load::Site;
@@ -15,13 +15,12 @@ use super::machine::{NodeClient, ServerClient};
 use super::srvlock::Server;
 use super::{BenchError, Client};
 use crate::kernel::error::KernelError;
-use crate::kernel::words::Words;
 use crate::kernel::{self, Hook, KernelDecider, Mode};
 use crate::lockd::{Lockd, Options};
 use crate::namespace::{Machine, Network};
-use crate::plane::{DataPlane, InProcess};
+use crate::plane::{DataPlane, InKernel, InProcess};
 use crate::udp::Endpoint;
-use crate::xsk::{Program, Route, Xsk};
+use crate::xsk::{Route, Xsk};
 
 /// Where deciders and servers listen, and clients too.
 const PORT: u16 = 7600;
@@ -120,18 +119,14 @@ pub(super) struct Size {
     pub(super) client: Client,
 }
 
-/// The socket of a client machine, connected to the decider. Where the decider is at XDP, the machine's end of the cable must have
-/// a program too: veth polls for what is sent back at XDP only then.
-fn link(system: System, client: Client, machine: &Machine) -> Result<Box<dyn Link>, BenchError> {
+/// The socket of a client machine, connected to the decider.
+fn link(client: Client, machine: &Machine) -> Result<Box<dyn Link>, BenchError> {
     let Machine { namespace, near, far } = machine;
     let own = SocketAddrV4::new(near.address, PORT);
     match client {
         Client::Udp => {
-            let connect = || {
-                let program = if system == System::Xdp { Some(Program::pass(near.index)?) } else { None };
-                Udp::connect(own.into(), decider_address(), program)
-            };
-            Ok(Box::new(namespace.within(connect)?.map_err(failed("a client's socket"))?))
+            let udp = namespace.within(|| Udp::connect(own.into(), decider_address()))?;
+            Ok(Box::new(udp.map_err(failed("a client's socket"))?))
         }
         Client::AfXdp => {
             let peer = SocketAddrV4::new(Network::DECIDER, PORT);
@@ -147,10 +142,10 @@ pub(super) fn start(system: System, network: &Network, size: Size) -> Result<Run
         System::SrvLock => srvlock(network, size),
         System::Udp => {
             let plane = InProcess::new(size.locks as usize).map_err(|error| BenchError::Usage(error.to_string()))?;
-            lockwork(system, network, size, plane)
+            lockwork(network, size, plane)
         }
-        System::Xdp => lockwork(system, network, size, KernelPlane::load(network, size, Hook::Xdp)?),
-        System::Tc => lockwork(system, network, size, KernelPlane::load(network, size, Hook::Tc)?),
+        System::Xdp => lockwork(network, size, in_kernel(network, size, Hook::Xdp)?),
+        System::Tc => lockwork(network, size, in_kernel(network, size, Hook::Tc)?),
     }
 }
 
@@ -165,67 +160,44 @@ fn srvlock(network: &Network, size: Size) -> Result<Running, BenchError> {
         }
     })?;
     let site = |(number, machine)| {
-        let link = link(System::SrvLock, size.client, machine)?;
+        let link = link(size.client, machine)?;
         Ok(Site { machine: Box::new(ServerClient::new(number, size.tasks)), link })
     };
     let machines = (1..=size.machines).zip(&network.machines);
     Ok(Running { decider, sites: machines.map(site).collect::<Result<_, BenchError>>()? })
 }
 
-/// The decider in the kernel, in front of the daemon.
-struct KernelPlane {
-    decider: KernelDecider,
-    store: Wide<Words>,
-}
-
-impl KernelPlane {
-    /// Attaches it to the machines' ports.
-    fn load(network: &Network, size: Size, hook: Hook) -> Result<Self, BenchError> {
-        let absent = |error: KernelError| BenchError::Absent(error.to_string());
-        let locks = u32::try_from(size.locks).map_err(|_| {
-            BenchError::Usage(format!("{} locks; the decider in the kernel has room for {}", size.locks, u32::MAX))
-        })?;
-        let settings = Settings { writers_first: false };
-        let options = kernel::Options { locks, port: PORT, address: Some(Network::DECIDER), settings, key: None };
-        network.switch.within(|| {
-            let mut decider = KernelDecider::load(&options).map_err(absent)?;
-            for number in 1..=size.machines {
-                let attached = decider.attach(hook, &Network::port(number)).map_err(absent)?;
-                if let Mode::Generic(why) = attached.mode {
-                    return Err(BenchError::Absent(format!("native XDP: {why}")));
-                }
+/// The decider in the kernel, attached to the machines' ports.
+fn in_kernel(network: &Network, size: Size, hook: Hook) -> Result<InKernel, BenchError> {
+    let absent = |error: KernelError| BenchError::Absent(error.to_string());
+    let locks = u32::try_from(size.locks).map_err(|_| {
+        BenchError::Usage(format!("{} locks; the decider in the kernel has room for {}", size.locks, u32::MAX))
+    })?;
+    let settings = Settings { writers_first: false };
+    let options = kernel::Options { locks, port: PORT, address: Some(Network::DECIDER), settings, key: None };
+    network.switch.within(|| {
+        let mut decider = KernelDecider::load(&options).map_err(absent)?;
+        for number in 1..=size.machines {
+            let attached = decider.attach(hook, &Network::port(number)).map_err(absent)?;
+            if let Mode::Generic(why) = attached.mode {
+                return Err(BenchError::Absent(format!("native XDP: {why}")));
             }
-            Ok(Self { store: decider.words(), decider })
-        })?
-    }
-}
-
-impl DataPlane for KernelPlane {
-    type Store = Wide<Words>;
-
-    fn store(&self) -> &Self::Store {
-        &self.store
-    }
-
-    fn set_machine(&mut self, machine: word::Machine, session: u32, address: SocketAddr) -> io::Result<()> {
-        match self.decider.admit(machine, session, address) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(io::Error::other("no packet has come from there through a port of the decider")),
-            Err(error) => Err(io::Error::other(error)),
         }
-    }
-
-    fn remove_machine(&mut self, machine: word::Machine) {
-        // Without an entry it is gone already.
-        let _ = self.decider.dismiss(machine);
-    }
-
-    fn name(&self) -> String {
-        "kernel".into()
-    }
+        Ok(InKernel::new(decider))
+    })?
 }
 
-fn lockwork<P>(system: System, network: &Network, size: Size, plane: P) -> Result<Running, BenchError>
+/// Whether the kernel has decided, and not the daemon behind it.
+fn check_kernel(counters: &[(String, u64)]) -> Result<(), BenchError> {
+    let count = |wanted: &str| counters.iter().find(|(name, _)| name == wanted).map_or(0, |(_, count)| *count);
+    let (decided, left) = (count("acquire"), count("left_to_user_space"));
+    if counters.is_empty() || left <= decided / 100 {
+        return Ok(());
+    }
+    Err(BenchError::Check(format!("the kernel decided on {decided} requests, and left {left} packets to the daemon")))
+}
+
+fn lockwork<P>(network: &Network, size: Size, plane: P) -> Result<Running, BenchError>
 where
     P: DataPlane + Send + 'static,
 {
@@ -234,11 +206,12 @@ where
     let mut daemon = daemon.map_err(|error| BenchError::Absent(error.to_string()))?;
     let decider = Decider::start("lockd", move |stop| {
         daemon.run(stop).map_err(failed("the daemon's socket"))?;
+        check_kernel(&daemon.plane().counters())?;
         let store = daemon.plane().store();
         Ok((0..store.locks()).filter(|lock| store.load(*lock).state != State::Free).count() as u64)
     })?;
     let site = |machine| {
-        let mut link = link(system, size.client, machine)?;
+        let mut link = link(size.client, machine)?;
         let machine = Box::new(NodeClient::join(&mut *link)?);
         Ok(Site { machine, link })
     };

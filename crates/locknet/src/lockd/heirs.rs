@@ -20,11 +20,8 @@ pub(super) struct Heirs(Node);
 
 impl Heirs {
     pub(super) fn new(service: Service) -> Self {
-        let config = Config {
-            profile: service.profile,
-            writers_first: service.writers_first,
-            ..Config::new(service.locks)
-        };
+        let config =
+            Config { profile: service.profile, writers_first: service.writers_first, ..Config::new(service.locks) };
         Self(Node::registry(config))
     }
 

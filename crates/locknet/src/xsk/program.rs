@@ -85,7 +85,7 @@ fn filter(map: &OwnedFd, port: u16) -> Vec<Instruction> {
     program
 }
 
-/// Lets everything through.
+/// Lets a frame through.
 const PASS: [Instruction; 2] = [set(0, XDP_PASS), instruction(0x95, 0, 0, 0, 0)];
 
 /// `bpf(2)`. The attributes are those of the command, padding included.
@@ -143,7 +143,7 @@ struct LinkCreate {
 
 /// A program on an interface of the thread's namespace. Dropped, it is taken off.
 #[derive(Debug)]
-pub struct Program {
+pub(super) struct Program {
     // Everything else lives as long as it does.
     _link: OwnedFd,
 }
@@ -162,14 +162,6 @@ impl Program {
         let update = MapUpdate { map: map_fd, zero: 0, key: address(&queue), value: address(&value), flags: 0 };
         bpf(BPF_MAP_UPDATE_ELEM, &update)?;
         Self::attach(interface, &filter(&map, port))
-    }
-
-    /// Lets everything through. A veth polls what another program sends back to it only if it has one itself.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn pass(interface: u32) -> io::Result<Self> {
-        Self::attach(interface, &PASS)
     }
 
     fn attach(interface: u32, instructions: &[Instruction]) -> io::Result<Self> {
