@@ -179,7 +179,7 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 		to = find_machine(who);
 		if (!to)
 			return leave(LEFT_UNREACHED);
-		if (ROW_PLACE(row) == PLACE_TARGET && !to->alive) {
+		if (send == SEND_TARGET && !to->alive) {
 			token = PROBLEM_NO_SUCH_MACHINE;
 			goto problem;
 		}
