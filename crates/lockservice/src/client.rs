@@ -617,6 +617,11 @@ impl Request {
         matches!(self.phase, Phase::Asking | Phase::Queued)
     }
 
+    /// An agent of another machine has granted it.
+    pub(crate) fn holds_elsewhere(&self, me: Machine) -> bool {
+        self.phase == Phase::Held && self.agent != Some(me)
+    }
+
     fn awaits(&self, config: &Config, incarnation: u32) -> bool {
         self.waits() && self.floor.is_none_or(|floor| config.profile.distance(floor, incarnation) >= 0)
     }

@@ -147,14 +147,25 @@ impl Node {
     /// Gives back what a request holds, or no longer waits for it. No event follows.
     ///
     /// # Errors
-    /// [`NotHeld`]; nothing is changed then.
+    /// [`NotHeld`]; nothing is changed then. If the lease has just run out, an event has said so.
     pub fn release(&mut self, now: u64, request: u64) -> Result<(), NotHeld> {
+        if self.has_ended(now) {
+            return Err(NotHeld(request));
+        }
         let known = self.client.get(request).filter(|known| known.phase != Phase::Releasing);
         let lock = known.ok_or(NotHeld(request))?.lock;
-        let here = self.pool.release(now, lock, request);
-        self.client.let_go(now, request, here);
+        self.let_go(now, lock, request);
         self.settle(now);
         Ok(())
+    }
+
+    /// Takes a request out here, and has the agent do so if it is elsewhere. An agent here that may be leaving says nothing:
+    /// the request may wait or hold with its successor.
+    fn let_go(&mut self, now: u64, lock: u64, request: u64) {
+        let elsewhere = self.client.get(request).is_some_and(|known| known.holds_elsewhere(self.me.machine));
+        let decides = self.pool.decides(lock).is_some();
+        let here = self.pool.release(now, lock, request) && decides && !elsewhere;
+        self.client.let_go(now, request, here);
     }
 
     /// Makes a writer a reader, without letting go.
@@ -162,6 +173,9 @@ impl Node {
     /// # Errors
     /// [`NotHeld`] if the request does not hold exclusively; nothing is changed then.
     pub fn downgrade(&mut self, now: u64, request: u64) -> Result<(), NotHeld> {
+        if self.has_ended(now) {
+            return Err(NotHeld(request));
+        }
         let holds = |phase: Phase| phase == Phase::Held;
         let lock = self.client.get(request).filter(|known| holds(known.phase)).ok_or(NotHeld(request))?.lock;
         if !self.pool.downgrade(now, lock, request) {
@@ -344,8 +358,7 @@ impl Node {
             if self.client.get(request).is_some_and(|known| known.waits()) {
                 self.client.give_up(Event::TimedOut { request });
                 let lock = self.client.get(request).expect("it waits").lock;
-                let here = self.pool.release(now, lock, request);
-                self.client.let_go(now, request, here);
+                self.let_go(now, lock, request);
             }
         }
         self.client.tick(now);
