@@ -163,8 +163,27 @@ impl Report {
         if writers_first {
             command.push_str(" --writers-first");
         }
+        let usual = if profile == Profile::Lean { Faults::ALL.mild() } else { Faults::ALL };
+        let options = |of: Faults| {
+            [
+                ("lost", u64::from(of.lost)),
+                ("doubled", u64::from(of.doubled)),
+                ("damaged", u64::from(of.damaged)),
+                ("late", u64::from(of.late)),
+                ("latest-us", of.latest / 1000),
+                ("cuts", u64::from(of.cuts)),
+                ("pauses", u64::from(of.pauses)),
+                ("crashes", u64::from(of.crashes)),
+            ]
+        };
         if faults == Faults::NONE {
             command.push_str(" --no-faults");
+            return command;
+        }
+        for ((name, value), (_, usual)) in options(faults).into_iter().zip(options(usual)) {
+            if value != usual {
+                command.push_str(&format!(" --{name} {value}"));
+            }
         }
         command
     }

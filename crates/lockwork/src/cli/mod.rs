@@ -20,6 +20,7 @@ mod report;
 mod run;
 mod service;
 mod show;
+mod sim;
 mod workloads;
 
 use std::process::ExitCode;
@@ -104,6 +105,15 @@ enum Command {
     /// About the locks of the lock service
     #[command(subcommand)]
     Locks(Locks),
+    /// Run a protocol under every fault, in simulated time
+    #[command(subcommand)]
+    Sim(Sim),
+}
+
+#[derive(Debug, Subcommand)]
+enum Sim {
+    /// The lock service: decider, registry, agents and clients, checked at every step
+    Locks(sim::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -132,6 +142,7 @@ pub(crate) fn main() -> ExitCode {
             Ok(code) => return code,
             Err(failure) => Err(failure),
         },
+        Command::Sim(Sim::Locks(arguments)) => sim::run(&arguments),
         Command::Locks(Locks::Top(arguments)) => show::top(&arguments),
         Command::Locks(Locks::Show(arguments)) => show::show(&arguments),
         Command::Locks(Locks::Capacity(arguments)) => capacity::run(&arguments),
