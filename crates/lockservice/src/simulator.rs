@@ -73,6 +73,24 @@ impl Settings {
         ]
     }
 
+    /// The command that gives this run again.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let Self { seed, operations, machines, tasks, locks, profile, writers_first, faults } = *self;
+        let lean = profile == Profile::Lean;
+        let mut command = format!("lockwork sim locks --seed {seed} --operations {operations}");
+        command += &format!(" --machines {machines} --tasks {tasks} --locks {locks}");
+        command += if lean { " --lean" } else { "" };
+        command += if writers_first { " --writers-first" } else { "" };
+        let usual = if lean { Faults::ALL.mild() } else { Faults::ALL };
+        for ((name, value), (_, usual)) in faults.named().into_iter().zip(usual.named()) {
+            if value != usual {
+                command += &format!(" --{name} {value}");
+            }
+        }
+        command
+    }
+
     /// The same with the lean profile, and delays that its short incarnations allow.
     #[must_use]
     pub const fn lean(self) -> Self {
@@ -150,44 +168,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// The command that gives this run again.
-    #[must_use]
-    pub fn command(&self) -> String {
-        let Settings { seed, operations, machines, tasks, locks, profile, writers_first, faults } = self.settings;
-        let mut command = format!(
-            "lockwork sim locks --seed {seed} --operations {operations} --machines {machines} --tasks {tasks} --locks {locks}"
-        );
-        if profile == Profile::Lean {
-            command.push_str(" --lean");
-        }
-        if writers_first {
-            command.push_str(" --writers-first");
-        }
-        let usual = if profile == Profile::Lean { Faults::ALL.mild() } else { Faults::ALL };
-        let options = |of: Faults| {
-            [
-                ("lost", u64::from(of.lost)),
-                ("doubled", u64::from(of.doubled)),
-                ("damaged", u64::from(of.damaged)),
-                ("late", u64::from(of.late)),
-                ("latest-us", of.latest / 1000),
-                ("cuts", u64::from(of.cuts)),
-                ("pauses", u64::from(of.pauses)),
-                ("crashes", u64::from(of.crashes)),
-            ]
-        };
-        if faults == Faults::NONE {
-            command.push_str(" --no-faults");
-            return command;
-        }
-        for ((name, value), (_, usual)) in options(faults).into_iter().zip(options(usual)) {
-            if value != usual {
-                command.push_str(&format!(" --{name} {value}"));
-            }
-        }
-        command
-    }
-
     /// Nothing, or why not, with the command and the trace.
     ///
     /// # Errors
@@ -195,7 +175,7 @@ impl Report {
     pub fn verdict(&self) -> Result<(), String> {
         match &self.failure {
             None => Ok(()),
-            Some(Failure { what, trace, .. }) => Err(format!("{trace}{what}\nreplay: {}\n", self.command())),
+            Some(Failure { what, trace, .. }) => Err(format!("{trace}{what}\nreplay: {}\n", self.settings.command())),
         }
     }
 }
@@ -203,5 +183,17 @@ impl Report {
 /// Simulates.
 #[must_use]
 pub fn run(settings: Settings) -> Report {
+    let _told = ToldWhenPanicking(settings);
     world::run(settings)
+}
+
+/// An assertion of the service itself must be replayable too.
+struct ToldWhenPanicking(Settings);
+
+impl Drop for ToldWhenPanicking {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay: {}", self.0.command());
+        }
+    }
 }

@@ -13,7 +13,8 @@ fn out(output: &Output) -> String {
 
 #[test]
 fn the_printed_command_gives_the_run_again() {
-    let given = sim("--seed 11 --operations 3000 --machines 3 --locks 2 --lean --writers-first --lost 50000 --crashes 0");
+    let given =
+        sim("--seed 11 --operations 3000 --machines 3 --locks 2 --lean --writers-first --lost 50000 --crashes 0");
     assert!(given.status.success(), "{given:?}");
     let text = out(&given);
     let command = text.lines().next().expect("the first line is the command");

@@ -21,6 +21,17 @@ pub(super) struct Arriving {
     parts: Vec<Option<Vec<Waiter>>>,
 }
 
+/// What a grant with agent has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begun {
+    /// Nothing: it is known, or has been overtaken.
+    Not,
+    /// The agent is here now.
+    Anew,
+    /// The agent was here, as the decider has said; this decision was not known to it.
+    Certain,
+}
+
 impl AgentPool {
     /// ACQUIRE, ENROL or RELEASE, sent on by the decider to the agent.
     /// `awaited`: it is a request of this machine that would take a grant.
@@ -150,7 +161,7 @@ impl AgentPool {
     /// GRANT with a new agent, from the decider. `awaited`: the request still waits for it, and holds now.
     pub(crate) fn granted(&mut self, now: u64, packet: &Packet, awaited: bool) {
         let Some(waiter) = waiter(packet) else { return };
-        if !self.begin(packet, packet.state == State::Shared) {
+        if self.begin(packet, packet.state == State::Shared) == Begun::Not {
             return;
         }
         if awaited {
@@ -160,15 +171,12 @@ impl AgentPool {
         self.advance(now, packet.lock);
     }
 
-    /// By the decision that `packet` tells of, the agent is here. False if that is known, or has been overtaken.
-    ///
-    /// An agent may still be here that was leaving, or was refused to leave because of this very decision: then it has been
-    /// away and is back. Nobody held the lock when it left, so whoever holds has come after that, and remains.
-    fn begin(&mut self, packet: &Packet, open: bool) -> bool {
+    /// By the decision that `packet` tells of, the agent is here, and nobody else held the lock then.
+    fn begin(&mut self, packet: &Packet, open: bool) -> Begun {
         let (lock, profile, incarnation) = (packet.lock, self.config.profile, packet.incarnation);
         let Some(agent) = self.agents.get_mut(&lock) else {
             self.agents.insert(lock, Agent::new(incarnation, packet.token, open));
-            return true;
+            return Begun::Anew;
         };
         let since = match agent.running.as_deref() {
             // What is taken over is taken over in the incarnation that it then has.
@@ -176,30 +184,37 @@ impl AgentPool {
             _ => agent.base,
         };
         if profile.distance(since, incarnation) <= 0 || agent.seen.contains(&incarnation) {
-            return false;
+            return Begun::Not;
         }
         self.branches.take(Branch::Parked);
-        if agent.is_leaving() {
+        let leaving = agent.is_leaving();
+        if leaving {
+            // It had left, and is back.
             if let Some(Op::Move { queued, .. }) = agent.op() {
                 agent.queue.drain(..queued.min(agent.queue.len()));
             }
             agent.running = None;
+            agent.open = open;
+        }
+        if (leaving || incarnation == agent.known) && !open {
+            // No reader can have joined since. Who seems to hold is from an earlier time; if not, it is not known here.
+            agent.holders.clear();
+            agent.seen.clear();
         }
         agent.see_all(incarnation, profile);
         agent.token = agent.token.max(packet.token);
-        agent.open = open;
-        if !open {
-            // No reader can have joined since. Who seems to hold is from an earlier time.
-            agent.holders.clear();
-        }
-        true
+        if leaving { Begun::Anew } else { Begun::Certain }
     }
 
-    /// The request that an agent has come for holds.
+    /// The request that an agent has come for holds, if nobody else does.
     fn hold_first(&mut self, now: u64, lock: u64, waiter: Waiter) {
         let agent = self.agents.get_mut(&lock).expect("it has begun");
         agent.remove(waiter.machine, waiter.request);
-        self.hold(now, lock, waiter);
+        if agent.mode().is_none_or(|mode| mode == LockMode::Shared && mode == waiter.mode) {
+            self.hold(now, lock, waiter);
+        } else {
+            agent.queue.push_front(waiter);
+        }
     }
 
     /// Takes an agent out that has ended, and gives who came too late to go along.
@@ -301,23 +316,30 @@ impl AgentPool {
         let Some(waiter) = waiter(packet) else { return };
         self.confirm_agent(packet);
         let taking_over = self.agents.get(&lock).is_some_and(|agent| agent.op() == Some(Op::Retake(Why::LostUnknown)));
-        let begins = self.begin(packet, false);
-        if !begins {
+        let begun = self.begin(packet, false);
+        if begun == Begun::Not {
             self.branches.take(Branch::ArrivedAgain);
+            if !taking_over {
+                return;
+            }
         }
-        if begins || taking_over {
-            // If its agent was taken over, who waited with it may still do.
-            let agent = self.agents.get_mut(&lock).expect("it is here");
-            let parked = std::mem::replace(&mut agent.queue, queue.into());
-            parked.into_iter().for_each(|waiter| agent.enqueue(waiter));
-        }
-        if begins && awaited {
-            self.hold_first(now, lock, waiter);
-            self.advance(now, lock);
-        } else if begins {
-            // Nobody waits for it here, so nothing says how old this packet is: ask whether it is still true.
-            self.branches.take(Branch::RetakeOfArrived);
-            self.start(now, lock, Op::Retake(Why::Arrived));
+        // If its agent was taken over, who waited with it may still do.
+        let agent = self.agents.get_mut(&lock).expect("it is here");
+        let parked = std::mem::replace(&mut agent.queue, queue.into());
+        parked.into_iter().for_each(|waiter| agent.enqueue(waiter));
+        match begun {
+            Begun::Not => {}
+            Begun::Anew if !awaited => {
+                // Nobody waits for it here, so nothing says how old this packet is: ask whether it is still true.
+                self.branches.take(Branch::RetakeOfArrived);
+                self.start(now, lock, Op::Retake(Why::Arrived));
+            }
+            _ => {
+                if awaited {
+                    self.hold_first(now, lock, waiter);
+                }
+                self.advance(now, lock);
+            }
         }
     }
 

@@ -48,6 +48,23 @@ impl Faults {
         Self { pauses: 0, latest: if self.latest < 500 * US { self.latest } else { 500 * US }, ..self }
     }
 
+    /// Each by its name: an option of `lockwork sim locks`.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u64); 8] {
+        let Self { lost, doubled, damaged, late, latest, cuts, pauses, crashes } = *self;
+        let counts = [
+            ("lost", lost),
+            ("doubled", doubled),
+            ("damaged", damaged),
+            ("late", late),
+            ("cuts", cuts),
+            ("pauses", pauses),
+            ("crashes", crashes),
+        ];
+        let [a, b, c, d, e, f, g] = counts.map(|(name, count)| (name, u64::from(count)));
+        [a, b, c, d, e, f, g, ("latest-ns", latest)]
+    }
+
     /// How long a packet takes, and whether that is late.
     pub(super) fn delay(&self, random: &mut Random) -> (u64, bool) {
         let usual = 2 * US + random.below(8 * US);

@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// How many records are kept.
 const MOST: usize = 1 << 18;
 /// How many lines of a lock are told.
-const MOST_LINES: usize = 40000;
+const MOST_LINES: usize = 400;
 
 /// Who did something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

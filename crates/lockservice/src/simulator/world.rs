@@ -65,6 +65,8 @@ struct World<S> {
     checker: Checker,
     trace: Trace,
     counters: Counters,
+    /// How many locks have been asked for once more.
+    probed: u64,
     events_at_once: u64,
     packets_before: u64,
     failure: Option<(String, Option<u64>)>,
@@ -129,6 +131,7 @@ impl<S: Store> World<S> {
             checker: Checker::new(settings.locks, settings.profile == Profile::Wide),
             trace: Trace::new(),
             counters: Counters::default(),
+            probed: 0,
             events_at_once: 0,
             packets_before: 0,
             failure: None,
@@ -570,6 +573,25 @@ impl<S: Store> World<S> {
         self.after_task(place, lock);
     }
 
+    /// A task that has nothing to do asks for this lock, exclusively.
+    fn probe(&mut self, lock: u64) {
+        let idle = |place: &Place| place.tasks.iter().position(|task| task.doing == Doing::Nothing);
+        let first = lock as usize % self.places.len();
+        let order = (first..self.places.len()).chain(0..first);
+        let Some((place, task)) = order.into_iter().find_map(|at| Some((at as u32, idle(&self.places[at])? as u32)))
+        else {
+            return self.fail(Some(lock), "there is no idle task".to_owned());
+        };
+        let clock = self.places[place as usize].clock(self.now);
+        let node = self.places[place as usize].node_mut().expect("an idle place has a node");
+        let mode = LockMode::Exclusive;
+        if let Ok(request) = node.acquire(clock, lock, mode, Ask { task, ..Ask::default() }) {
+            self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: asks(mode) });
+            self.task(place, task).doing = Doing::Waiting { lock, request, mode, since: self.now };
+        }
+        self.after_task(place, lock);
+    }
+
     fn event(&mut self, place: u32, event: Event) {
         let (Event::Granted { request, .. }
         | Event::Busy { request }
@@ -712,9 +734,14 @@ impl<S: Store> World<S> {
         };
         let held = (0..self.settings.locks).find(|lock| self.store.load(*lock).state != State::Free);
         let busy = self.places.iter().position(|place| !rests(place));
-        // What was late must not wake anything up.
-        let quiet = held.is_none() && busy.is_none() && self.own.is_idle();
-        if quiet && self.now > since + 2 * self.settings.faults.latest {
+        // A late copy of a packet may have been granted a lock to nobody: whoever asks for that lock next heals it.
+        if busy.is_none() && self.probed < self.settings.locks && self.now > since + 2 * self.settings.faults.latest {
+            let until = self.settings.locks.min(self.probed + u64::from(self.settings.machines * self.settings.tasks));
+            (self.probed..until).for_each(|lock| self.probe(lock));
+            self.probed = until;
+            return false;
+        }
+        if self.probed == self.settings.locks && held.is_none() && busy.is_none() && self.own.is_idle() {
             return true;
         }
         if self.now > since + PATIENCE {

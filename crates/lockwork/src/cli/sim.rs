@@ -56,9 +56,9 @@ pub(super) struct Arguments {
     /// Packets that come late, of a million [default: 20000]
     #[arg(long, value_parser = value_parser!(u32).range(0..=MOST))]
     late: Option<u32>,
-    /// How late they come at most [default: 80000, lean 500]
-    #[arg(long, value_parser = value_parser!(u64).range(0..=10_000_000))]
-    latest_us: Option<u64>,
+    /// How late they come at most [default: 80000000, lean 500000]
+    #[arg(long, value_parser = value_parser!(u64).range(0..=10_000_000_000))]
+    latest_ns: Option<u64>,
     /// Times a second that a machine is cut off [default: 1]
     #[arg(long, value_parser = value_parser!(u32).range(0..=1000))]
     cuts: Option<u32>,
@@ -87,7 +87,7 @@ impl Arguments {
             doubled: self.doubled.unwrap_or(doubled),
             damaged: self.damaged.unwrap_or(damaged),
             late: self.late.unwrap_or(late),
-            latest: self.latest_us.map_or(latest, |us| us * 1000),
+            latest: self.latest_ns.unwrap_or(latest),
             cuts: self.cuts.unwrap_or(cuts),
             pauses: self.pauses.unwrap_or(pauses),
             crashes: self.crashes.unwrap_or(crashes),
@@ -148,7 +148,7 @@ fn figures(counters: &Counters) -> [(&'static str, u64); 20] {
 
 fn text(report: &Report) -> String {
     use std::fmt::Write;
-    let mut text = format!("{}\n", report.command());
+    let mut text = format!("{}\n", report.settings.command());
     for (name, figure) in figures(&report.counters) {
         writeln!(text, "  {name:<16} {figure:>12}").expect("a string takes it");
     }
@@ -170,7 +170,7 @@ fn json(report: &Report) -> serde_json::Value {
         figures(&report.counters).into_iter().map(|(name, figure)| (name.into(), figure.into())).collect();
     let branches = Branch::ALL.iter().map(|branch| (format!("{branch:?}"), report.counters.branches.count(*branch)));
     json!({
-        "command": report.command(),
+        "command": report.settings.command(),
         "seed": report.settings.seed,
         "passed": report.failure.is_none(),
         "failure": report.failure.as_ref().map(|failure| failure.what.clone()),
