@@ -16,6 +16,7 @@ mod ring;
 use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use program::Program;
 use ring::{Mapping, Ring};
@@ -280,10 +281,18 @@ fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
         sxdp_shared_umem_fd: 0,
     };
     let (value, length) = (std::ptr::from_ref(&address).cast(), size_of_val(&address) as libc::socklen_t);
-    // SAFETY: the address is one of this family, and outlives the call.
-    match unsafe { libc::bind(socket.as_raw_fd(), value, length) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    let start = Instant::now();
+    loop {
+        // SAFETY: the address is one of this family, and outlives the call.
+        if unsafe { libc::bind(socket.as_raw_fd(), value, length) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        // The kernel gives a queue free some time after the socket that had it was closed.
+        if error.raw_os_error() != Some(libc::EBUSY) || start.elapsed() > Duration::from_secs(1) {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -327,6 +336,11 @@ mod tests {
             while client.receive(&mut |datagram| back.push(datagram.to_vec())) == 0 {}
             assert_eq!(back, [vec![number as u8; length]]);
         }
+        // The queue can be had again, and by one at a time.
+        let open = || machine.namespace.within(|| Xsk::open(route)).expect("it is there");
+        assert_eq!(open().expect_err("it is taken").raw_os_error(), Some(libc::EBUSY));
+        drop(client);
+        let _client = open().expect("it is free");
         // Another port is the network stack's.
         let other = machine.namespace.within(|| UdpSocket::bind((near.address, 7602)).expect("it is free"));
         let other = other.expect("it is there");

@@ -76,7 +76,7 @@ fn mistakes_are_named_and_exit_with_2() {
     for (line, names) in [
         ("lock-service --system paxos", "no system is called 'paxos'; there are lockwork-xdp, lockwork-tc"),
         ("lock-service --system srvlock,,lockwork-udp", "--system has an empty entry"),
-        ("lock-service --locks 0", "records is 0"),
+        ("lock-service --locks 0", "--locks is 0"),
         ("lock-service --clients 0", "0 clients"),
         ("lock-service --machines 0", "0 machines"),
         ("lock-service --seconds 0", "--seconds is 0.0"),

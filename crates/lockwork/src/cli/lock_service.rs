@@ -147,6 +147,9 @@ fn settings(bench: &Bench_) -> Result<Settings, Failure> {
         Mix::Rm => 0.1,
         Mix::Ro => 0.0,
     };
+    if arguments.locks == 0 {
+        return Err(Failure::usage("--locks is 0; 1 or more is possible"));
+    }
     let settings = Settings {
         machines: arguments.machines.unwrap_or(cores.clamp(2, 16) as u16),
         clients: arguments.clients,
