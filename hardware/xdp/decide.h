@@ -1,14 +1,15 @@
 /* The decider: crates/lockservice/src/{packet,decider}.rs for frames, word for word, with the rows of table.h.
  *
- * One rule is of its own. User space has a decider too, the Rust one, over the same words. Whatever cannot be sent from here (a
- * packet that concerns the registry, or a machine that no interface leads to) is left to it *as it came, before anything is
- * written*. So a packet is decided exactly once, here or there, and nothing is ever half done. */
+ * One rule is of its own. User space has a decider too, the Rust one, over the same words. Whatever cannot be sent
+ * from here (a packet that concerns the registry, or a machine that no interface leads to) is left to it *as it came,
+ * before anything is written*. So a packet is decided exactly once, here or there, and nothing is ever half done. */
 #pragma once
 
 #include "frame.h"
 
-/* How often a word may change while a packet is decided on. A loser has the sender's retransmission. */
-#define TRIES 16
+/* How often a word may change while a packet is decided on, before the packet is left to user space too. The verifier
+ * follows each try, so more of them make loading slower. */
+#define TRIES 8
 
 /* Replaces `before` by `after` if it is still there. The one place where deciders meet. */
 #ifndef SWAPPED
@@ -47,9 +48,9 @@ static __always_inline enum verdict drop(__u32 cause)
 	return DROP;
 }
 
-static __always_inline enum verdict leave(void)
+static __always_inline enum verdict leave(__u32 cause)
 {
-	count(LEFT_TO_USER_SPACE);
+	count(cause);
 	return LEAVE;
 }
 
@@ -111,7 +112,7 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 	if ((w0 >> 16 & 0xff) != VERSION)
 		return drop(DROPPED_VERSION);
 	first = sip_first_half(w0, w1, w2, w3);
-	if (WORD(7) != (settings.keyed ? sip_tag(first, w4, w5, w6) : 0))
+	if (WORD(7) != sip_tag(first, w4, w5, w6))
 		return drop(DROPPED_TAG);
 	kind = w6 >> 32 & 0xff;
 	flags = w6 >> 40 & 0xff;
@@ -142,7 +143,7 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 			goto problem;
 		}
 		if (!to->ifindex)
-			return leave();
+			return leave(LEFT_UNREACHED);
 		count(SENT_ON);
 		decision->to = to;
 		return SEND;
@@ -163,7 +164,7 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 	/* The decision. */
 	for (int try = 0;; try++) {
 		if (try == TRIES)
-			return drop(DROPPED_CONTENDED);
+			return leave(LEFT_CONTENDED);
 		word = *(volatile __u64 *)&lock->word;
 		holder = word >> 16 & 0xffff;
 		index = kind == KIND_ACQUIRE && (flags & FLAG_GRANTED) ? KIND_ENROL : kind;
@@ -177,14 +178,14 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 		who = send == SEND_TARGET ? target : send == SEND_JOIN || send == SEND_AGENT ? holder : requester;
 		to = find_machine(who);
 		if (!to)
-			return leave();
-		if (ROW_PLACE(row) == PLACE_TARGET && !to->alive) {
+			return leave(LEFT_UNREACHED);
+		if (send == SEND_TARGET && !to->alive) {
 			token = PROBLEM_NO_SUCH_MACHINE;
 			goto problem;
 		}
 		if (send != SEND_DONE && send != SEND_REFUSED &&
 		    (!to->ifindex || (send == SEND_JOIN && !requester_at->ifindex)))
-			return leave();
+			return leave(LEFT_UNREACHED);
 		if (!(row & ROW_WRITES)) {
 			after = word;
 			break;
@@ -223,7 +224,8 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 		break;
 	case SEND_GRANT:
 	case SEND_JOIN:
-		/* Readers may come after every hand-over within the machine of the last writer: the end of its range. */
+		/* Readers may come after every hand-over within the machine of the last writer: the end of its range.
+		 * */
 		w4 = (flags & MODE) == SHARED_MODE ? token | (TOKEN_STEP - 1) : token;
 		w5 = stamp_parties(after, send == SEND_JOIN ? holder : requester);
 		w6 = send == SEND_JOIN ? stamp_kind(w6, after, kind, flags | FLAG_GRANTED)

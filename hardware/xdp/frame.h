@@ -1,6 +1,8 @@
-/* Frames: where what stands in Ethernet, IPv4 without options, UDP and a header of the lock service, and how addresses change.
+/* Frames: where what stands in Ethernet, IPv4 without options, UDP and a header of the lock service, and how
+ * addresses change.
  *
- * Everything is read and written in place. Whole words are used where fields stand side by side; the names say which. */
+ * Everything is read and written in place. Whole words are used where fields stand side by side; the names say which.
+ * */
 #pragma once
 
 #include <bpf/bpf_endian.h>
@@ -16,7 +18,8 @@
 #define AT(type, at) (*(type *)(data + (at)))
 #define WORD(n) AT(__u64, PACKET + 8 * (n))
 
-/* Another IP header around the same packet: no identification, no fragments, 64 hops to go; and UDP without a checksum. */
+/* Another IP header around the same packet: no identification, no fragments, 64 hops to go; and UDP without a
+ * checksum. */
 static __always_inline void renew_ip(void *data)
 {
 	__u64 sum;
@@ -82,5 +85,5 @@ static __always_inline void write_second_half(void *data, struct sip first, __u6
 	WORD(4) = w4;
 	WORD(5) = w5;
 	WORD(6) = w6;
-	WORD(7) = settings.keyed ? sip_tag(first, w4, w5, w6) : 0;
+	WORD(7) = sip_tag(first, w4, w5, w6);
 }

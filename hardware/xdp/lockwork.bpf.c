@@ -3,22 +3,24 @@
 #include <linux/pkt_cls.h>
 #include "decide.h"
 
-/* XDP has no clone. What goes to two machines is broadcast: two equal copies leave through every attached interface, and
- * lockwork_copy makes one a GRANT, leaves the other as it is, and drops what is for a machine elsewhere. Frames that it has to look
- * at have this in the place of the UDP checksum. */
+/* XDP has no clone. What goes to two machines is broadcast: two equal copies leave through every attached interface,
+ * and lockwork_copy makes one a GRANT, leaves the other as it is, and drops what is for a machine elsewhere. Frames
+ * that it has to look at have this in the place of the UDP checksum. */
 #define UNFINISHED 0xffff
 
-static __always_inline int run_xdp(struct xdp_md *ctx)
+/* `transmits`: XDP_TX works on the interface. It does not on veth whose other end has no XDP program; there is
+ * redirection. */
+static __always_inline int run_xdp(struct xdp_md *ctx, bool transmits)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct decision decision = {};
-	__u32 ifindex = 0;
+	__u32 ifindex = ctx->ingress_ifindex;
 
 	switch (decide(data, end, end - data, &decision)) {
 	case LEAVE:
 		return XDP_PASS;
 	case REMEMBER:
-		remember_source(data, ctx->ingress_ifindex);
+		remember_source(data, ifindex);
 		return XDP_PASS;
 	case DROP:
 		return XDP_DROP;
@@ -28,8 +30,6 @@ static __always_inline int run_xdp(struct xdp_md *ctx)
 	case SEND:
 		address_to(data, decision.to);
 		ifindex = decision.to->ifindex;
-		if (ifindex == ctx->ingress_ifindex)
-			ifindex = 0;
 		break;
 	case SPLIT:
 		AT(__u16, ETHERNET + IP + 6) = UNFINISHED;
@@ -40,7 +40,7 @@ static __always_inline int run_xdp(struct xdp_md *ctx)
 		count(DROPPED_FAILED);
 		return XDP_DROP;
 	}
-	if (!ifindex)
+	if (transmits && ifindex == ctx->ingress_ifindex)
 		return XDP_TX;
 	/* Always through the map, never by bpf_redirect: the kernel runs one egress program for all frames that it has
 	 * collected for an interface, the one of the first of them. */
@@ -134,7 +134,13 @@ failed:
 SEC("xdp")
 int lockwork_xdp(struct xdp_md *ctx)
 {
-	return run_xdp(ctx);
+	return run_xdp(ctx, true);
+}
+
+SEC("xdp")
+int lockwork_xdp_redirecting(struct xdp_md *ctx)
+{
+	return run_xdp(ctx, false);
 }
 
 SEC("xdp/devmap")

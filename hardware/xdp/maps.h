@@ -1,7 +1,7 @@
 /* What the programs share with user space: settings, locks, machines, arrivals, interfaces and counters.
  *
- * crates/locknet/src/kernel/layout.rs has the same layouts in Rust. Numbers of the network (addresses, ports) are kept as they
- * stand in frames, so nothing is converted on the way. */
+ * crates/locknet/src/kernel/layout.rs has the same layouts in Rust. Numbers of the network (addresses, ports) are
+ * kept as they stand in frames, so nothing is converted on the way. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include "table.h"
 
-/* Set once, before the programs are loaded. The map is frozen, so the verifier takes them as constants and removes what they
- * leave unused: without a key no hash is left in the program. */
+/* Set once, before the programs are loaded. The map is frozen, so the verifier takes them as constants and removes
+ * what they leave unused: without a key no hash is left in the program. */
 struct settings {
 	__u64 sip[4];        /* SipHash's state after taking up the key */
 	__u64 locks;
@@ -34,7 +34,8 @@ struct {
 	__type(value, struct lock);
 } locks SEC(".maps");
 
-/* A machine, found by its number. Two addresses stand side by side as they do in a frame, ours first where it is the source. */
+/* A machine, found by its number. Two addresses stand side by side as they do in a frame, ours first where it is the
+ * source. */
 struct machine {
 	__u32 session;
 	__u32 ifindex;       /* 0: not reached from here; what is for it is left to user space */
@@ -72,8 +73,8 @@ struct {
 	__type(value, struct arrival);
 } arrivals SEC(".maps");
 
-/* The interfaces that the decider is attached to: each under its index and under the index with TWIN, so that a broadcast
- * sends two copies out of each. */
+/* The interfaces that the decider is attached to: each under its index and under the index with TWIN, so that a
+ * broadcast sends two copies out of each. */
 #define TWIN (1U << 31)
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
@@ -99,7 +100,8 @@ struct {
 enum counter {
 	SENT_ON = KINDS_DECIDED,
 	CONTROL,
-	LEFT_TO_USER_SPACE,
+	LEFT_UNREACHED,      /* for the registry, or a machine that only user space reaches */
+	LEFT_CONTENDED,      /* the word changed again and again while it was decided on */
 	NO_SUCH_LOCK,
 	NO_SUCH_SESSION,
 	NO_SUCH_MACHINE,
@@ -109,7 +111,6 @@ enum counter {
 	DROPPED_TAG,
 	DROPPED_FIELD,
 	DROPPED_KIND,        /* what only deciders say */
-	DROPPED_CONTENDED,   /* the word changed again and again while it was decided on */
 	DROPPED_FAILED,      /* the kernel could not cut or copy the frame */
 	DROPPED_COPY,        /* a copy for a machine behind another interface */
 	COUNTERS,

@@ -1,17 +1,18 @@
 //! The decider in the kernel's data plane: eBPF programs at XDP or at TC ingress.
 //!
-//! The programs are hardware/xdp, written in C; what is loaded here is their committed object, so users need no compiler.
-//! Locks lie in a map that is mapped into this process too. So there are two deciders over the same words: the programs, and the
-//! Rust one over [`KernelDecider::words`]. The programs decide on what they can also send; everything else (control packets, what
-//! concerns the registry, machines that no attached interface leads to, IP fragments, IPv6) they leave, as it came and
-//! undecided, to the UDP socket of the port, where user space decides on it. *Invariant*: a packet is decided once, here or
-//! there, and both meet in one compare-and-swap.
+//! The programs are hardware/xdp, written in C; what is loaded here is their committed object, so users need no
+//! compiler. Locks lie in a map that is mapped into this process too. So there are two deciders over the same words:
+//! the programs, and the Rust one over [`KernelDecider::words`]. The programs decide on what they can also send.
+//! Everything else (control packets, what concerns the registry, machines that no attached interface leads to, IP
+//! fragments, IPv6, a word that changes too often) they leave, as it came and undecided, to the UDP socket of the
+//! port, where user space decides on it. *Invariant*: a packet is decided once, here or there, and both meet in one
+//! compare-and-swap.
 //!
-//! So a process that serves the port as if there were no kernel decider is right; with one, it sees few packets. Beyond that it has
-//! to tell who takes part ([`KernelDecider::admit`], [`KernelDecider::dismiss`]).
+//! So a process that serves the port as if there were no kernel decider is right; with one, it sees few packets.
+//! Beyond that it has to tell who takes part ([`KernelDecider::admit`], [`KernelDecider::dismiss`]).
 //!
-//! What interfaces, machines and keys there are is told before or while it runs; settings only before, because the verifier takes
-//! them as constants and removes what they leave unused.
+//! What interfaces, machines and keys there are is told before or while it runs; settings only before, because the
+//! verifier takes them as constants and removes what they leave unused.
 //!
 //! | module | idea |
 //! |---|---|
@@ -22,11 +23,12 @@
 
 pub mod counters;
 pub mod error;
+mod interface;
 pub mod layout;
 pub mod words;
 
 use crate::kernel::counters::Counters;
-use crate::kernel::error::{KernelError, interface_index};
+use crate::kernel::error::KernelError;
 use crate::kernel::layout::{Arrival, MachineEntry, SettingsEntry, Source};
 use crate::kernel::words::Words;
 use aya::maps::xdp::DevMapHash;
@@ -105,6 +107,8 @@ pub struct Attached {
 pub struct KernelDecider {
     ebpf: Ebpf,
     words: Words,
+    /// Programs name maps by descriptors until they are loaded, so it stays open.
+    _locks: MapData,
     machines: Array<MapData, MachineEntry>,
     arrivals: HashMap<MapData, Source, Arrival>,
     ports: DevMapHash<MapData>,
@@ -122,8 +126,8 @@ impl KernelDecider {
     /// Loads the programs; no packet passes them before [`Self::attach`]. The registry is there, machines are not.
     ///
     /// # Errors
-    /// [`KernelError::NoPermission`] without the rights of root (CAP_BPF and CAP_NET_ADMIN), [`KernelError::Locks`] for no
-    /// lock, [`KernelError::Load`] if the kernel refuses.
+    /// [`KernelError::NoPermission`] without the rights of root (CAP_BPF and CAP_NET_ADMIN),
+    /// [`KernelError::Locks`] for no lock, [`KernelError::Load`] if the kernel refuses.
     pub fn load(options: &Options) -> Result<Self, KernelError> {
         Self::load_object(options, OBJECT)
     }
@@ -142,14 +146,6 @@ impl KernelDecider {
             .map_max_entries("locks", options.locks)
             .load(object)
             .map_err(|error| KernelError::load("object", error))?;
-        for (name, program) in ebpf.programs_mut() {
-            let loaded = match program {
-                Program::Xdp(program) => program.load(),
-                Program::SchedClassifier(program) => program.load(),
-                _ => Err(ProgramError::UnexpectedProgramType),
-            };
-            loaded.map_err(|error| KernelError::load(name, error))?;
-        }
         let mut map = |name: &'static str| ebpf.take_map(name).ok_or_else(|| KernelError::load(name, "no such map"));
         let Map::Array(locks) = map("locks")? else {
             return Err(KernelError::load("locks", "not an array"));
@@ -157,6 +153,7 @@ impl KernelDecider {
         let words = Words::map(&locks, options.locks).map_err(|error| KernelError::load("locks", error))?;
         let mut decider = Self {
             words,
+            _locks: locks,
             machines: map("machines")?.try_into().map_err(|error| KernelError::load("machines", error))?,
             arrivals: map("arrivals")?.try_into().map_err(|error| KernelError::load("arrivals", error))?,
             ports: map("ports")?.try_into().map_err(|error| KernelError::load("ports", error))?,
@@ -164,17 +161,35 @@ impl KernelDecider {
             ebpf,
             attached: Vec::new(),
         };
+        decider.load_program("lockwork_copy")?;
         decider.set_machine(Machine::REGISTRY, MachineEntry::there(0))?;
         Ok(decider)
     }
 
-    /// Attaches to an interface: from now on its packets are decided on. XDP is native if the driver has it, else generic.
+    /// Has the kernel verify and compile a program, unless it has. [`Self::attach`] does this for those that it needs.
     ///
     /// # Errors
-    /// [`KernelError::NoInterface`], [`KernelError::Busy`] if another XDP program is there, [`KernelError::Attach`]. None of
-    /// them leaves anything attached.
+    /// [`KernelError::NoPermission`], [`KernelError::Load`].
+    pub fn load_program(&mut self, name: &str) -> Result<(), KernelError> {
+        let loaded = match self.ebpf.program_mut(name) {
+            Some(Program::Xdp(program)) => program.load(),
+            Some(Program::SchedClassifier(program)) => program.load(),
+            _ => return Err(KernelError::load(name, "no such program")),
+        };
+        match loaded {
+            Ok(()) | Err(ProgramError::AlreadyLoaded) => Ok(()),
+            Err(error) => Err(KernelError::load(name, error)),
+        }
+    }
+
+    /// Attaches to an interface: from now on its packets are decided on. XDP is native if the driver has it, else
+    /// generic.
+    ///
+    /// # Errors
+    /// [`KernelError::NoInterface`], [`KernelError::Busy`] if another XDP program is there,
+    /// [`KernelError::Attach`]. None of them leaves anything attached.
     pub fn attach(&mut self, hook: Hook, interface: &str) -> Result<Attached, KernelError> {
-        let ifindex = interface_index(interface)?;
+        let ifindex = interface::index(interface)?;
         if self.attached.iter().any(|attached| attached.ifindex == ifindex) {
             return Err(KernelError::Busy { interface: interface.into() });
         }
@@ -199,7 +214,11 @@ impl KernelDecider {
     }
 
     fn attach_xdp(&mut self, interface: &str, ifindex: u32) -> Result<Mode, KernelError> {
-        let program: &mut Xdp = self.program_mut("lockwork_xdp")?;
+        // XDP_TX over veth loses frames unless the other end has an XDP program; redirection needs only a queue there.
+        let veth = interface::driver(interface).is_some_and(|driver| driver == "veth");
+        let name = if veth { "lockwork_xdp_redirecting" } else { "lockwork_xdp" };
+        self.load_program(name)?;
+        let program: &mut Xdp = self.program_mut(name)?;
         let native = match program.attach_to_if_index(ifindex, XdpMode::Driver) {
             Ok(_) => return Ok(Mode::Native),
             Err(error) => error,
@@ -222,6 +241,7 @@ impl KernelDecider {
     fn attach_tc(&mut self, interface: &str) -> Result<Mode, KernelError> {
         // Kernels before 6.6 need the queueing discipline clsact; that it is there already is no error.
         let clsact = tc::qdisc_add_clsact(interface);
+        self.load_program("lockwork_tc")?;
         let program: &mut SchedClassifier = self.program_mut("lockwork_tc")?;
         match (program.attach(interface, TcAttachType::Ingress), clsact) {
             (Ok(_), _) => Ok(Mode::Tc),
@@ -229,7 +249,7 @@ impl KernelDecider {
         }
     }
 
-    /// A loaded program, for the kernel's program test.
+    /// A program, for the kernel's program test.
     ///
     /// # Errors
     /// [`KernelError::Load`] if the object has none of that name and type.
@@ -239,6 +259,15 @@ impl KernelDecider {
     {
         let program = self.ebpf.program(name).and_then(|program| program.try_into().ok());
         program.ok_or_else(|| KernelError::load(name, "no such program"))
+    }
+
+    /// A map that is not this type's own, for tests.
+    ///
+    /// # Errors
+    /// [`KernelError::Load`] if the object has none of that name and type.
+    pub fn take_map<M: TryFrom<Map>>(&mut self, name: &str) -> Result<M, KernelError> {
+        let map = self.ebpf.take_map(name).and_then(|map| map.try_into().ok());
+        map.ok_or_else(|| KernelError::load(name, "no such map"))
     }
 
     fn program_mut<'a, P>(&'a mut self, name: &str) -> Result<&'a mut P, KernelError>
@@ -276,8 +305,9 @@ impl KernelDecider {
         Wide(self.words.clone())
     }
 
-    /// Lets a machine take part. `address` is where its control packet came from; if an attached interface leads there, the
-    /// programs send to it from now on, and `true` is given. Otherwise what is for it is left to user space.
+    /// Lets a machine take part. `address` is where its control packet came from; if an attached interface leads
+    /// there, the programs send to it from now on, and `true` is given. Otherwise what is for it is left to user
+    /// space.
     ///
     /// To be called again if the machine's address changes.
     ///

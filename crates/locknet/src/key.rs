@@ -1,7 +1,7 @@
 //! The cluster's key in a file.
 //!
-//! 32 hexadecimal digits, with or without white space around them, or exactly 16 bytes. Everybody who can read it can take and
-//! release every lock, so a file that others may read is used with a warning.
+//! 32 hexadecimal digits, with or without white space around them, or exactly 16 bytes. Everybody who can read it can
+//! take and release every lock, so a file that others may read is used with a warning.
 
 use lockwork_lockservice::packet::Key;
 use std::os::unix::fs::PermissionsExt;

@@ -5,17 +5,24 @@
 //! | module | idea |
 //! |---|---|
 //! | [`udp`] | a socket that receives and sends batches |
+//! | [`xsk`] | an AF_XDP socket, past the network stack |
 //! | [`plane`] | where decisions are made, as the daemon sees it |
 //! | [`lockd`] | the daemon: a data plane and the registry |
+//! | [`client`] | the client library |
+//! | [`query`] | questions about locks, without a session |
 //! | [`kernel`] | the decider as an eBPF program |
 //! | [`key`] | the cluster's key in a file |
 //! | [`namespace`] | a small network of one host |
 //! | [`bench`] | lock services and a lock server beside each other |
 
 pub mod bench;
+pub mod client;
 pub mod kernel;
 pub mod key;
 pub mod lockd;
 pub mod namespace;
 pub mod plane;
+pub mod query;
+mod status;
 pub mod udp;
+pub mod xsk;

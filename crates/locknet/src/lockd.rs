@@ -1,14 +1,14 @@
 //! The daemon: a data plane and the registry on one UDP socket.
 //!
-//! One thread takes a batch of packets, decides, and sends the answers as a batch; between batches it does what is due in the
-//! registry. While packets come it looks for more without sleeping, for a few microseconds at least: to be woken up costs more
-//! than a decision, and more than a round trip on one host.
+//! One thread takes a batch of packets, decides, and sends the answers as a batch; between batches it does what is due
+//! in the registry. While packets come it looks for more without sleeping, for a few microseconds at least: to be woken
+//! up costs more than a decision, and more than a round trip on one host.
 //!
-//! *Invariant*: a packet is checked (length, version, tag, fields) before anything else is read of it, and answers only go to
-//! machines that have joined, or back to where the packet came from.
+//! *Invariant*: a packet is checked (length, version, tag, fields) before anything else is read of it, and answers only
+//! go to machines that have joined, or back to where the packet came from.
 //!
-//! *Trade-off*: one thread. A decision takes some tens of nanoseconds and the system calls of its packet some microseconds, so
-//! what limits this daemon is the socket; the data planes in the kernel are for those who need more.
+//! *Trade-off*: one thread. A decision takes some tens of nanoseconds and the system calls of its packet some
+//! microseconds, so what limits this daemon is the socket; the data planes in the kernel are for those who need more.
 
 mod counters;
 mod heirs;
@@ -169,8 +169,8 @@ impl<P: DataPlane> Lockd<P> {
         &self.plane
     }
 
-    /// Serves until `stop` is set; then answers what has arrived, and tells all machines that their sessions have ended, so
-    /// that they know at once that their guards are void.
+    /// Serves until `stop` is set; then answers what has arrived, and tells all machines that their sessions have
+    /// ended, so that they know at once that their guards are void.
     ///
     /// # Errors
     /// What the system says if the socket breaks.
@@ -197,7 +197,8 @@ impl<P: DataPlane> Lockd<P> {
                 let sleep = Duration::from_nanos(due.saturating_sub(self.now)).min(LONGEST_SLEEP);
                 self.endpoint.wait(sleep);
             } else {
-                std::hint::spin_loop();
+                // Where cores are fewer than those who want them, a client may need this one.
+                std::thread::yield_now();
             }
             if count > 0 {
                 due = due.min(self.next_tick());
@@ -250,6 +251,7 @@ impl<P: DataPlane> Lockd<P> {
         let summary = self.registry.summary();
         self.counters.machines.set(summary.machines);
         self.counters.gone.set(summary.gone);
+        self.counters.adopted.set(self.heirs.count());
     }
 
     fn datagram(&mut self, at: usize) {
@@ -268,7 +270,12 @@ impl<P: DataPlane> Lockd<P> {
             }
             match body(bytes, key.as_ref()) {
                 Ok(body) => registry.receive(self.now, plane.store(), from, &packet, body),
-                Err(malformed) => counters.malformed(malformed),
+                Err(malformed) => return counters.malformed(malformed),
+            }
+            if packet.kind == Kind::Status && self.heirs.has(packet.lock) {
+                let (packet, body) = self.heirs.status(&packet);
+                self.after();
+                self.push(from, &packet, &body);
             }
             return;
         }
@@ -277,10 +284,6 @@ impl<P: DataPlane> Lockd<P> {
             return counters.dropped(NOT_REGISTRY);
         }
         let payload = payload.to_vec();
-        if plane.is_in_front() {
-            self.heirs.routed(self.now, self.plane.store(), &packet, &payload);
-            return;
-        }
         self.decide(Some(from), &packet, &payload);
     }
 
@@ -301,12 +304,12 @@ impl<P: DataPlane> Lockd<P> {
             let address = match (to, from) {
                 (To::Source, Some(from)) => Some(from),
                 (To::Machine(Machine::REGISTRY), _) => {
-                    self.heirs.routed(self.now, self.plane.store(), &packet, payload);
+                    self.heirs.routed(self.now, self.plane.store(), &packet);
                     continue;
                 }
                 (To::Machine(machine), _) => self.registry.address(machine),
                 (To::Source, None) => {
-                    self.heirs.receive(self.now, &packet, &[]);
+                    self.heirs.receive(self.now, &packet);
                     continue;
                 }
             };
@@ -348,14 +351,18 @@ impl<P: DataPlane> Lockd<P> {
                 }
                 Change::Adopted(adopted) => self.heirs.adopt(adopted),
                 Change::Settled(adopted) => self.heirs.settle(self.now, adopted),
-                Change::Swept(packet) => self.heirs.receive(self.now, &packet, &[]),
+                Change::Swept(packet) => self.heirs.receive(self.now, &packet),
             }
         }
         self.hear_heirs();
         while let Some((address, packet, body)) = self.registry.poll_packet() {
-            let bytes = datagram(&packet, &body, self.key.as_ref());
-            self.endpoint.push(address, bytes.split_at(HEADER).into());
+            self.push(address, &packet, &body);
         }
+    }
+
+    fn push(&mut self, address: SocketAddr, packet: &Packet, body: &[u8]) {
+        let bytes = datagram(packet, body, self.key.as_ref());
+        self.endpoint.push(address, bytes.split_at(HEADER).into());
     }
 }
 

@@ -1,8 +1,11 @@
 //! The seam between the daemon and whatever decides: in this process, or in the kernel in front of it.
 //!
-//! Wherever decisions are made, words, tokens and the table of machines are the same, and the registry works on them through
-//! this trait: it scans the words of dead machines, and the agents it keeps for them ask the Rust decider over the same store.
+//! Wherever decisions are made, words, tokens and the table of machines are the same, and the registry works on them
+//! through this trait: it scans the words of dead machines, and the agents it keeps for them ask the Rust decider over
+//! the same store.
 
+use crate::kernel::words::Words;
+use crate::kernel::{KernelDecider, error::KernelError};
 use lockwork_lockservice::decider::{Store, Wide, WideLock};
 use lockwork_lockservice::word::Machine;
 use lockwork_memory::{Buffer, OutOfMemory, Pages};
@@ -31,11 +34,6 @@ pub trait DataPlane {
         Vec::new()
     }
 
-    /// Packets that reach the daemon have been decided on, and are for the registry; otherwise the daemon decides.
-    fn is_in_front(&self) -> bool {
-        false
-    }
-
     /// What it is, for the ready line.
     fn name(&self) -> String;
 }
@@ -62,8 +60,8 @@ impl Locks {
 
 impl AsRef<[WideLock]> for Locks {
     fn as_ref(&self) -> &[WideLock] {
-        // SAFETY: the buffer is 64-byte aligned and at least `count` locks long; all bytes zero is a free lock, and locks
-        // are only changed through their atomics.
+        // SAFETY: the buffer is 64-byte aligned and at least `count` locks long; all bytes zero is a free lock, and
+        // locks are only changed through their atomics.
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.count) }
     }
 }
@@ -98,6 +96,65 @@ impl DataPlane for InProcess {
 
     fn name(&self) -> String {
         "udp".to_string()
+    }
+}
+
+/// The decider in the kernel. What its programs leave undecided comes to the daemon's socket, and is decided on there,
+/// over the same words.
+#[derive(Debug)]
+pub struct InKernel {
+    decider: KernelDecider,
+    words: Wide<Words>,
+}
+
+impl InKernel {
+    /// With programs that are attached, or will be.
+    #[must_use]
+    pub fn new(decider: KernelDecider) -> Self {
+        Self { words: decider.words(), decider }
+    }
+
+    /// The programs.
+    #[must_use]
+    pub fn decider(&self) -> &KernelDecider {
+        &self.decider
+    }
+}
+
+impl From<KernelError> for io::Error {
+    fn from(error: KernelError) -> Self {
+        Self::other(error)
+    }
+}
+
+impl DataPlane for InKernel {
+    type Store = Wide<Words>;
+
+    fn store(&self) -> &Self::Store {
+        &self.words
+    }
+
+    // A machine that no attached interface leads to is served by the daemon.
+    fn set_machine(&mut self, machine: Machine, session: u32, address: SocketAddr) -> io::Result<()> {
+        self.decider.admit(machine, session, address)?;
+        Ok(())
+    }
+
+    fn remove_machine(&mut self, machine: Machine) {
+        if let Err(error) = self.decider.dismiss(machine) {
+            eprintln!("lockd: machine {} stays in the kernel's table: {error}", machine.0);
+        }
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        let counters =
+            self.decider.counters().map(|all| all.iter().map(|(name, count)| (name.to_string(), count)).collect());
+        counters.unwrap_or_default()
+    }
+
+    fn name(&self) -> String {
+        let one = |attached: &crate::kernel::Attached| format!("{} on {}", attached.mode, attached.interface);
+        self.decider.attached().iter().map(one).collect::<Vec<_>>().join(", ")
     }
 }
 

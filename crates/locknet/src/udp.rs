@@ -1,10 +1,10 @@
 //! A UDP socket that receives and sends many datagrams with one system call, in buffers that are allocated once.
 //!
-//! *Invariant*: no call blocks except [`Endpoint::wait`]. What cannot be sent is dropped and counted, as a network would: hosts
-//! repeat what has no answer.
+//! *Invariant*: no call blocks except [`Endpoint::wait`]. What cannot be sent is dropped and counted, as a network
+//! would: hosts repeat what has no answer.
 //!
-//! *Trade-off*: `recvmmsg` and `sendmmsg` through libc instead of portable calls: under load a system call costs more than a
-//! decision, so it has to serve many packets.
+//! *Trade-off*: `recvmmsg` and `sendmmsg` through libc instead of portable calls: under load a system call costs more
+//! than a decision, so it has to serve many packets.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
@@ -30,7 +30,8 @@ struct Batch {
     used: usize,
 }
 
-// SAFETY: the pointers in headers and vectors point into boxes of the same batch, which move with it and are not shared.
+// SAFETY: the pointers in headers and vectors point into boxes of the same batch, which move with it and are not
+// shared.
 unsafe impl Send for Batch {}
 
 const ADDRESS_BYTES: libc::socklen_t = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -69,6 +70,7 @@ pub struct Endpoint {
     socket: UdpSocket,
     incoming: Batch,
     outgoing: Batch,
+    connected: bool,
     unsent: u64,
 }
 
@@ -92,7 +94,22 @@ impl Endpoint {
             // SAFETY: the option's value is a number that outlives the call. A refusal leaves the usual buffer.
             unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, bytes, length) };
         }
-        Ok(Self { socket, incoming: Batch::new(), outgoing: Batch::new(), unsent: 0 })
+        Ok(Self { socket, incoming: Batch::new(), outgoing: Batch::new(), connected: false, unsent: 0 })
+    }
+
+    /// Binds any port and talks to `address` only. Then [`Endpoint::receive`] tells if nobody listens there.
+    ///
+    /// # Errors
+    /// What the system says, such as that there is no way to that address.
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let any: SocketAddr = match address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let mut endpoint = Self::bind(any)?;
+        endpoint.socket.connect(address)?;
+        endpoint.connected = true;
+        Ok(endpoint)
     }
 
     /// The socket, for addresses and options.
@@ -110,8 +127,8 @@ impl Endpoint {
     /// Takes what has arrived, at most [`BATCH`] datagrams: how many. Those of the last call are gone.
     ///
     /// # Errors
-    /// What the system says, except that nothing has arrived. On a connected socket this may be that nobody listens at the
-    /// other end; the socket works on.
+    /// What the system says, except that nothing has arrived. On a connected socket this may be that nobody listens at
+    /// the other end; the socket works on.
     pub fn receive(&mut self) -> io::Result<usize> {
         let used = std::mem::take(&mut self.incoming.used);
         for header in &mut self.incoming.headers[..used] {
@@ -119,7 +136,8 @@ impl Endpoint {
         }
         let headers = self.incoming.headers.as_mut_ptr();
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: BATCH headers, each with an address and a buffer of the lengths it says, all owned by `self.incoming`.
+        // SAFETY: BATCH headers, each with an address and a buffer of the lengths it says, all owned by
+        // `self.incoming`.
         let count =
             unsafe { libc::recvmmsg(self.socket.as_raw_fd(), headers, BATCH as _, flags as _, std::ptr::null_mut()) };
         if count < 0 {
@@ -141,7 +159,8 @@ impl Endpoint {
         Some((bytes, of_system(&self.incoming.addresses[at])?))
     }
 
-    /// Puts a datagram into the batch that goes out with the next [`Endpoint::flush`]: `parts` one behind the other.
+    /// Puts a datagram into the batch that goes out with the next [`Endpoint::flush`]: `parts` one behind the other. A
+    /// connected socket sends it where it is connected to.
     ///
     /// # Panics
     /// If it is longer than any packet.
@@ -154,7 +173,9 @@ impl Endpoint {
         head.copy_from_slice(parts[0]);
         tail[..parts[1].len()].copy_from_slice(parts[1]);
         self.outgoing.vectors[at].iov_len = parts[0].len() + parts[1].len();
-        self.outgoing.headers[at].msg_hdr.msg_namelen = to_system(to, &mut self.outgoing.addresses[at]);
+        // A connected socket needs no address, and is faster without.
+        let address_bytes = if self.connected { 0 } else { to_system(to, &mut self.outgoing.addresses[at]) };
+        self.outgoing.headers[at].msg_hdr.msg_namelen = address_bytes;
         self.outgoing.used += 1;
     }
 

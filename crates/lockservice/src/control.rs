@@ -1,12 +1,13 @@
 //! Bodies of control packets, byte by byte: what [`Kind::Welcome`](crate::packet::Kind::Welcome) and
 //! [`Kind::Status`](crate::packet::Kind::Status) carry.
 //!
-//! All numbers are little-endian, all lengths multiples of eight. A body that is longer than what is known here is read as far
-//! as it is known, so a later version may add fields at the end without a new version of the packet.
+//! All numbers are little-endian, all lengths multiples of eight. A body that is longer than what is known here is read
+//! as far as it is known, so a later version may add fields at the end without a new version of the packet.
 //!
 //! *Status of one lock.* The answer of the registry has no body: its header holds the decision word and the token. If a
-//! machine has the agent, the registry sends the question on to it, and its answer ([`Participant`]s) comes as a second one.
-//! *Status of all* ([`ALL_LOCKS`]): the registry answers with a [`Summary`], and every machine with its [`Busiest`] locks.
+//! machine has the agent, the registry sends the question on to it, and its answer ([`Participant`]s) comes as a second
+//! one. *Status of all* ([`ALL_LOCKS`]): the registry answers with a [`Summary`], and every machine with its
+//! [`Busiest`] locks.
 
 use crate::packet::{HEADER, MOST_BYTES, Malformed, Waiter};
 use crate::word::{Machine, Profile};
@@ -73,7 +74,8 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// One who holds a lock or waits for it, as an agent tells people: the 16 bytes of a [`Waiter`], with 1 in byte 3 if it holds.
+/// One who holds a lock or waits for it, as an agent tells people: the 16 bytes of a [`Waiter`], with 1 in byte 3 if it
+/// holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Participant {
     /// Who.

@@ -7,7 +7,7 @@
 //! nothing is changed.
 
 use crate::packet::{AGENT, GRANTED, Kind, Packet, Problem};
-use crate::table::{Action, Case, Place, Send, rule};
+use crate::table::{Action, Case, Send, rule};
 use crate::word::{Machine, Profile, State, Word};
 use lockwork_locking::LockMode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,10 +112,9 @@ pub enum To {
 /// At most two packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outputs {
-    /// Where to, and what. The payload of the packet goes with [`Kind::Grant`] that has [`AGENT`], [`Kind::Probe`] and
-    /// whatever else is only sent on; answers have none.
+    /// Where to, and what.
     pub packets: [Option<(To, Packet)>; 2],
-    /// Whether the payload goes along.
+    /// Whether the payload goes along: with an agent that moves, and with what is not decided on but only sent on.
     pub payload: bool,
 }
 
@@ -159,7 +158,7 @@ pub fn decide<S: Store>(store: &S, sessions: &impl Sessions, settings: Settings,
         let case = Case::of(packet, old, store.profile(), settings.writers_first);
         let action = rule(case);
         let new = action.apply(old, packet, store.profile());
-        if action.place == Place::Target && sessions.session(packet.target).is_none() {
+        if action.send == Send::Target && sessions.session(packet.target).is_none() {
             return problem(packet, Problem::NoSuchMachine, Some(old));
         }
         if action.state.is_some() && !store.swap(packet.lock, old, new) {

@@ -1,7 +1,8 @@
 //! What other languages need of the protocol, written from the Rust code that defines it.
 //!
-//! Each module gives the text of one file. The file is committed, so that nobody needs Rust to use it, and a test compares it
-//! with what would be written now. To write all of them anew: `WRITE_EXPORTS=1 cargo test -p lockwork-lockservice export`.
+//! Each module gives the text of one file. The file is committed, so that nobody needs Rust to use it, and a test
+//! compares it with what would be written now. To write all of them anew: `WRITE_EXPORTS=1 cargo test -p
+//! lockwork-lockservice export`.
 
 pub mod c;
 pub mod p4;

@@ -1,7 +1,8 @@
 //! The registry: who takes part, for how long, and what becomes of the locks of those who are gone.
 //!
-//! Not in FissLock, whose section 4.3 leaves failures to an external service. It is a state machine like the others: packets
-//! and the time go in, packets and [`Change`]s come out; the daemon carries the changes into the decider's table.
+//! Not in FissLock, whose section 4.3 leaves failures to an external service. It is a state machine like the others:
+//! packets and the time go in, packets and [`Change`]s come out; the daemon carries the changes into the decider's
+//! table.
 //!
 //! ```text
 //! process            registry                                 other machines
@@ -13,17 +14,18 @@
 //!               <-    LEFT
 //!                     1. its session is no longer known: deciders refuse its packets, and packets for it
 //!                     2. after a grace, a scan: its words are freed or adopted        -> Change::Adopted
-//!                     3. DIED                                 ->   take it out of agents; enrol what its agents granted
+//!                     3. DIED                                 ->   forget it; enrol what its agents granted
 //!                                                             <-   SWEPT
 //!                     4. when all have answered               -> Change::Settled: the registry's agents may decide
 //!                     5. quarantine, then the number is given out again
 //! ```
 //!
-//! *Invariant*: a machine stops using its guards before its locks are given away. It counts its lease from when it sent the
-//! renewal, less a margin for clocks that run at different speeds; the registry counts from when that arrived, which is later.
+//! *Invariant*: a machine stops using its guards before its locks are given away. It counts its lease from when it sent
+//! the renewal, less a margin for clocks that run at different speeds; the registry counts from when that arrived,
+//! which is later.
 //!
-//! *Trade-off*: who leaves in good order is treated as one that died. It costs a packet for every machine and a scan, and
-//! nothing depends on whether its last packets arrived.
+//! *Trade-off*: who leaves in good order is treated as one that died. It costs a packet for every machine and a scan,
+//! and nothing depends on whether its last packets arrived.
 
 mod adoption;
 mod broadcast;
@@ -53,7 +55,8 @@ pub struct Config {
     pub quarantine_ns: u64,
     /// After which an unanswered question is asked again for the first time.
     pub again_ns: u64,
-    /// The session before the first; take it at random, so that a restarted registry knows no session of the former one.
+    /// The session before the first; take it at random, so that a restarted registry knows no session of the former
+    /// one.
     pub first_session: u32,
 }
 
@@ -236,8 +239,8 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         }
     }
 
-    /// What is due: leases that ended, a part of a scan (at most `most_locks` words), questions to ask again. Whether a scan
-    /// goes on, so that it should be called again soon.
+    /// What is due: leases that ended, a part of a scan (at most `most_locks` words), questions to ask again. Whether a
+    /// scan goes on, so that it should be called again soon.
     pub fn tick(&mut self, now: u64, store: &impl Store, most_locks: u64) -> bool {
         while let Some((expires, machine)) = self.machines.first_to_expire() {
             if expires > now {

@@ -45,6 +45,8 @@ use std::sync::Arc;
 use lockwork_engine::registry::Registered;
 pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally};
 use lockwork_engine::{Engine, EngineError};
+/// The client of the lock service: [`Locks::connect`](locks::Locks::connect).
+pub use lockwork_locknet::client as locks;
 use lockwork_procedure::assembly::{AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};
 use lockwork_procedure::program::Field;

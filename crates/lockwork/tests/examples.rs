@@ -19,7 +19,7 @@ fn every_example_runs_and_prints_something() {
         })
         .collect();
     names.sort();
-    assert!(names.len() >= 9, "{names:?}");
+    assert!(names.len() >= 10, "{names:?}");
     for (number, name) in names.iter().enumerate() {
         assert!(name.starts_with(&format!("{:02}_", number + 1)), "{name}: examples are numbered without a gap");
         let output = Command::new(built().join(name)).output().unwrap_or_else(|error| {

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use crate::udp::Endpoint;
+use crate::xsk::Xsk;
 
 /// Datagrams to and from the decider.
 pub trait Link: Send {
@@ -60,6 +61,22 @@ impl Link for Udp {
     }
 }
 
+impl Link for Xsk {
+    fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
+        // Without room it is lost, as on any network.
+        Self::send(self, datagram);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Self::flush(self)
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
+        Ok(Self::receive(self, each))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,8 +85,8 @@ mod tests {
     fn datagrams_of_several_batches_arrive_in_order_and_come_back() {
         let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let mut server = Endpoint::bind(any).expect("there is a port");
-        let mut client =
-            Udp::connect(any, server.socket().local_addr().expect("it is bound")).expect("there is a port");
+        let client = Udp::connect(any, server.socket().local_addr().expect("it is bound"));
+        let mut client = client.expect("there is a port");
         let many = 2 * crate::udp::BATCH + 3;
         (0..many).for_each(|n| client.send(&vec![n as u8; n * 8]).expect("it goes"));
         client.flush().expect("it goes");

@@ -40,6 +40,8 @@ pub(super) struct Load {
     pub(super) one_by_one: bool,
     pub(super) warmup: Duration,
     pub(super) measured: Duration,
+    /// Longest time for all requests to be granted and released at the end.
+    pub(super) drain: Duration,
 }
 
 /// What came of it.
@@ -52,9 +54,6 @@ pub struct Measured {
     /// From asking to the critical section.
     pub latency: Histogram,
 }
-
-/// Longest time for all requests to be granted and released at the end.
-const DRAIN: Duration = Duration::from_secs(10);
 
 const WARM: u8 = 0;
 const MEASURE: u8 = 1;
@@ -261,13 +260,111 @@ fn conduct(shared: &Shared, load: &Load) -> Result<(), BenchError> {
     shared.phase.store(MEASURE, Ordering::Relaxed);
     until(load.measured, &|| false)?;
     shared.phase.store(END, Ordering::Relaxed);
-    until(DRAIN, &|| shared.busy() == 0)?;
+    until(load.drain, &|| shared.busy() == 0)?;
     match shared.busy() {
         0 => Ok(()),
         _ if shared.failed.load(Ordering::Relaxed) => Ok(()),
         count => {
-            let limit = DRAIN.as_secs();
-            Err(BenchError::Check(format!("{count} machines still wait for grants or answers after {limit} seconds")))
+            let limit = load.drain;
+            Err(BenchError::Check(format!("{count} machines still wait for grants or answers after {limit:?}")))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use lockwork_lockservice::packet::Packet;
+    use lockwork_workload::zipf::Distribution;
+
+    use super::super::machine::Granted;
+    use super::*;
+
+    /// Nobody is there.
+    struct Nowhere;
+
+    impl Link for Nowhere {
+        fn send(&mut self, _: &[u8]) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn receive(&mut self, _: &mut dyn FnMut(&[u8])) -> std::io::Result<usize> {
+            Ok(0)
+        }
+    }
+
+    /// Grants whatever is asked for by itself, and loses every request from a certain number on.
+    struct Generous {
+        requests: u64,
+        loses_from: u64,
+        granted: VecDeque<Granted>,
+    }
+
+    impl ClientMachine for Generous {
+        fn acquire(&mut self, _: u64, _: u64, _: LockMode, task: u32) -> Result<u64, String> {
+            self.requests += 1;
+            let request = u64::from(task) << 32 | self.requests;
+            if self.requests < self.loses_from {
+                self.granted.push_back(Granted { request, token: self.requests });
+            }
+            Ok(request)
+        }
+
+        fn release(&mut self, _: u64, _: u64) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn receive(&mut self, _: u64, _: &Packet, _: &[u8]) {}
+
+        fn tick(&mut self, _: u64) {}
+
+        fn poll_packet(&mut self) -> Option<(Packet, Vec<u8>)> {
+            None
+        }
+
+        fn poll_event(&mut self) -> Result<Option<Granted>, String> {
+            Ok(self.granted.pop_front())
+        }
+
+        fn is_idle(&self) -> bool {
+            true
+        }
+    }
+
+    fn measure(tasks: u32, writes: f64, loses_from: u64) -> Result<Measured, BenchError> {
+        let machine = Box::new(Generous { requests: 0, loses_from, granted: VecDeque::new() });
+        let load = Load {
+            chooser: Chooser::new(Distribution::Uniform, 4, 0.0).expect("it is possible"),
+            locks: 4,
+            tasks,
+            writes,
+            seed: 1,
+            one_by_one: false,
+            warmup: Duration::from_millis(5),
+            measured: Duration::from_millis(20),
+            drain: Duration::from_millis(100),
+        };
+        drive(vec![Site { machine, link: Box::new(Nowhere) }], &load)
+    }
+
+    #[test]
+    fn readers_and_a_single_writer_may_do_what_they_like() {
+        for (tasks, writes) in [(8, 0.0), (1, 1.0)] {
+            let measured = measure(tasks, writes, u64::MAX).expect("nobody is in anybody's way");
+            assert!(measured.grants > 0 && measured.grants == measured.latency.count() && measured.seconds > 0.01);
+        }
+    }
+
+    #[test]
+    fn a_service_that_lets_two_writers_in_or_loses_a_request_fails() {
+        let error = measure(8, 1.0, u64::MAX).expect_err("eight writers share four locks").to_string();
+        assert!(error.contains("was granted Exclusive while 1 writers"), "{error}");
+        let error = measure(1, 1.0, 100).expect_err("the hundredth request is not granted").to_string();
+        assert!(error.contains("still wait"), "{error}");
     }
 }

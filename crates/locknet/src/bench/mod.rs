@@ -46,6 +46,15 @@ pub enum BenchError {
     Interrupted,
 }
 
+/// What client machines send and receive with, whatever they talk to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// A UDP socket.
+    Udp,
+    /// An AF_XDP socket.
+    AfXdp,
+}
+
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -61,6 +70,8 @@ pub struct Settings {
     pub theta: Option<f64>,
     /// Everything random follows from it.
     pub seed: u64,
+    /// What client machines send and receive with.
+    pub client: Client,
     /// How long to measure.
     pub measured: Duration,
 }
@@ -133,8 +144,10 @@ impl Bench {
             one_by_one,
             warmup: settings.measured / 5,
             measured: settings.measured,
+            drain: Duration::from_secs(10),
         };
-        let running = systems::start(system, &self.network, settings.locks, machines, tasks)?;
+        let size = systems::Size { locks: settings.locks, machines, tasks, client: settings.client };
+        let running = systems::start(system, &self.network, size)?;
         let measured = load::drive(running.sites, &load)?;
         match running.decider.finish()? {
             0 => Ok(measured),

@@ -22,6 +22,7 @@ use lockwork_lockservice::packet::{Kind, Packet, parse};
 use lockwork_lockservice::word::{Machine, State, Word};
 use lockwork_memory::prefetch;
 
+use super::systems::Size;
 use crate::udp::Endpoint;
 
 /// One who holds a lock, or waits for it.
@@ -175,17 +176,6 @@ struct Peer {
     released: Vec<u32>,
 }
 
-/// How large a server is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ServerConfig {
-    /// Locks.
-    pub(super) locks: u64,
-    /// Machines, from 1.
-    pub(super) machines: u16,
-    /// Tasks of each machine, from 0.
-    pub(super) tasks: u32,
-}
-
 /// The lock server.
 pub(super) struct Server {
     locks: Locks,
@@ -197,10 +187,10 @@ pub(super) struct Server {
 
 impl Server {
     /// A server with free locks.
-    pub(super) fn new(config: ServerConfig, endpoint: Endpoint) -> Self {
-        let peer = || Peer { address: None, released: vec![0; config.tasks as usize] };
-        let peers = (0..=config.machines).map(|_| peer()).collect();
-        Self { locks: Locks::new(config.locks), peers, endpoint, dropped: 0 }
+    pub(super) fn new(size: Size, endpoint: Endpoint) -> Self {
+        let peer = || Peer { address: None, released: vec![0; size.tasks as usize] };
+        let peers = (0..=size.machines).map(|_| peer()).collect();
+        Self { locks: Locks::new(size.locks), peers, endpoint, dropped: 0 }
     }
 
     /// Serves until it is told to stop.

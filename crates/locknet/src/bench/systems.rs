@@ -1,22 +1,26 @@
 //! The systems that are compared: how each is started in a network, and ended.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use lockwork_lockservice::decider::Store;
+use lockwork_lockservice::decider::{Settings, Store};
 use lockwork_lockservice::word::State;
 
-use super::BenchError;
 use super::link::{Link, Udp};
 use super::load::Site;
 use super::machine::{NodeClient, ServerClient};
-use super::srvlock::{Server, ServerConfig};
+use super::srvlock::Server;
+use super::{BenchError, Client};
+use crate::kernel::error::KernelError;
+use crate::kernel::{self, Hook, KernelDecider, Mode};
 use crate::lockd::{Lockd, Options};
 use crate::namespace::{Machine, Network};
-use crate::plane::{DataPlane, InProcess};
+use crate::plane::{DataPlane, InKernel, InProcess};
 use crate::udp::Endpoint;
+use crate::xsk::{Route, Xsk};
 
 /// Where deciders and servers listen, and clients too.
 const PORT: u16 = 7600;
@@ -26,6 +30,10 @@ const LEASE_MS: u32 = 10_000;
 /// A lock service, or the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
+    /// The decider as an eBPF program at XDP.
+    Xdp,
+    /// The decider as an eBPF program at TC.
+    Tc,
     /// The decider as a process.
     Udp,
     /// A lock server in user space.
@@ -34,12 +42,14 @@ pub enum System {
 
 impl System {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Udp, Self::SrvLock];
+    pub const ALL: &[Self] = &[Self::Xdp, Self::Tc, Self::Udp, Self::SrvLock];
 
     /// Its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Xdp => "lockwork-xdp",
+            Self::Tc => "lockwork-tc",
             Self::Udp => "lockwork-udp",
             Self::SrvLock => "srvlock",
         }
@@ -88,7 +98,7 @@ impl Drop for Decider {
     }
 }
 
-fn failed(what: &str) -> impl Fn(std::io::Error) -> BenchError {
+fn failed(what: &str) -> impl Fn(io::Error) -> BenchError {
     let what = what.to_string();
     move |error| BenchError::Absent(format!("{what}: {error}"))
 }
@@ -98,34 +108,50 @@ fn decider_address() -> SocketAddr {
     SocketAddr::from((Network::DECIDER, PORT))
 }
 
-/// The socket of a client machine, connected to the decider.
-fn link(machine: &Machine) -> Result<Box<dyn Link>, BenchError> {
-    let own = SocketAddr::from((machine.near.address, PORT));
-    let udp = machine.namespace.within(|| Udp::connect(own, decider_address()))?;
-    Ok(Box::new(udp.map_err(failed("a client's socket"))?))
+/// How large a system is, and how machines are connected to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    pub(super) locks: u64,
+    /// Machines, from 1.
+    pub(super) machines: u16,
+    /// Tasks of each machine, from 0.
+    pub(super) tasks: u32,
+    pub(super) client: Client,
 }
 
-/// Starts a system for machines 1 to `machines` with tasks 0 to `tasks` - 1 each.
-pub(super) fn start(
-    system: System,
-    network: &Network,
-    locks: u64,
-    machines: u16,
-    tasks: u32,
-) -> Result<Running, BenchError> {
-    let all = &network.machines[..machines.into()];
-    match system {
-        System::SrvLock => srvlock(network, all, ServerConfig { locks, machines, tasks }),
-        System::Udp => {
-            let plane = InProcess::new(locks as usize).map_err(|error| BenchError::Usage(error.to_string()))?;
-            lockwork(network, all, plane)
+/// The socket of a client machine, connected to the decider.
+fn link(client: Client, machine: &Machine) -> Result<Box<dyn Link>, BenchError> {
+    let Machine { namespace, near, far } = machine;
+    let own = SocketAddrV4::new(near.address, PORT);
+    match client {
+        Client::Udp => {
+            let udp = namespace.within(|| Udp::connect(own.into(), decider_address()))?;
+            Ok(Box::new(udp.map_err(failed("a client's socket"))?))
+        }
+        Client::AfXdp => {
+            let peer = SocketAddrV4::new(Network::DECIDER, PORT);
+            let route = Route { interface: near.index, mac: near.mac, address: own, peer_mac: far.mac, peer };
+            Ok(Box::new(namespace.within(|| Xsk::open(route))?.map_err(failed("a client's AF_XDP socket"))?))
         }
     }
 }
 
-fn srvlock(network: &Network, machines: &[Machine], config: ServerConfig) -> Result<Running, BenchError> {
+/// Starts a system.
+pub(super) fn start(system: System, network: &Network, size: Size) -> Result<Running, BenchError> {
+    match system {
+        System::SrvLock => srvlock(network, size),
+        System::Udp => {
+            let plane = InProcess::new(size.locks as usize).map_err(|error| BenchError::Usage(error.to_string()))?;
+            lockwork(network, size, plane)
+        }
+        System::Xdp => lockwork(network, size, in_kernel(network, size, Hook::Xdp)?),
+        System::Tc => lockwork(network, size, in_kernel(network, size, Hook::Tc)?),
+    }
+}
+
+fn srvlock(network: &Network, size: Size) -> Result<Running, BenchError> {
     let endpoint = network.switch.within(|| Endpoint::bind(decider_address()))?;
-    let mut server = Server::new(config, endpoint.map_err(failed("the lock server's socket"))?);
+    let mut server = Server::new(size, endpoint.map_err(failed("the lock server's socket"))?);
     let decider = Decider::start("srvlock", move |stop| {
         server.run(stop).map_err(failed("the lock server's socket"))?;
         match server.dropped() {
@@ -134,12 +160,44 @@ fn srvlock(network: &Network, machines: &[Machine], config: ServerConfig) -> Res
         }
     })?;
     let site = |(number, machine)| {
-        Ok(Site { machine: Box::new(ServerClient::new(number, config.tasks)), link: link(machine)? })
+        let link = link(size.client, machine)?;
+        Ok(Site { machine: Box::new(ServerClient::new(number, size.tasks)), link })
     };
-    Ok(Running { decider, sites: (1..).zip(machines).map(site).collect::<Result<_, BenchError>>()? })
+    let machines = (1..=size.machines).zip(&network.machines);
+    Ok(Running { decider, sites: machines.map(site).collect::<Result<_, BenchError>>()? })
 }
 
-fn lockwork<P>(network: &Network, machines: &[Machine], plane: P) -> Result<Running, BenchError>
+/// The decider in the kernel, attached to the machines' ports.
+fn in_kernel(network: &Network, size: Size, hook: Hook) -> Result<InKernel, BenchError> {
+    let absent = |error: KernelError| BenchError::Absent(error.to_string());
+    let locks = u32::try_from(size.locks).map_err(|_| {
+        BenchError::Usage(format!("{} locks; the decider in the kernel has room for {}", size.locks, u32::MAX))
+    })?;
+    let settings = Settings { writers_first: false };
+    let options = kernel::Options { locks, port: PORT, address: Some(Network::DECIDER), settings, key: None };
+    network.switch.within(|| {
+        let mut decider = KernelDecider::load(&options).map_err(absent)?;
+        for number in 1..=size.machines {
+            let attached = decider.attach(hook, &Network::port(number)).map_err(absent)?;
+            if let Mode::Generic(why) = attached.mode {
+                return Err(BenchError::Absent(format!("native XDP: {why}")));
+            }
+        }
+        Ok(InKernel::new(decider))
+    })?
+}
+
+/// Whether the kernel has decided, and not the daemon behind it.
+fn check_kernel(counters: &[(String, u64)]) -> Result<(), BenchError> {
+    let count = |wanted: &str| counters.iter().find(|(name, _)| name == wanted).map_or(0, |(_, count)| *count);
+    let (decided, left) = (count("acquire"), count("left_to_user_space"));
+    if counters.is_empty() || left <= decided / 100 {
+        return Ok(());
+    }
+    Err(BenchError::Check(format!("the kernel decided on {decided} requests, and left {left} packets to the daemon")))
+}
+
+fn lockwork<P>(network: &Network, size: Size, plane: P) -> Result<Running, BenchError>
 where
     P: DataPlane + Send + 'static,
 {
@@ -148,15 +206,19 @@ where
     let mut daemon = daemon.map_err(|error| BenchError::Absent(error.to_string()))?;
     let decider = Decider::start("lockd", move |stop| {
         daemon.run(stop).map_err(failed("the daemon's socket"))?;
+        check_kernel(&daemon.plane().counters())?;
         let store = daemon.plane().store();
         Ok((0..store.locks()).filter(|lock| store.load(*lock).state != State::Free).count() as u64)
     })?;
     let site = |machine| {
-        let mut link = link(machine)?;
+        let mut link = link(size.client, machine)?;
         let machine = Box::new(NodeClient::join(&mut *link)?);
         Ok(Site { machine, link })
     };
-    Ok(Running { decider, sites: machines.iter().map(site).collect::<Result<_, BenchError>>()? })
+    Ok(Running {
+        decider,
+        sites: network.machines.iter().take(size.machines.into()).map(site).collect::<Result<_, BenchError>>()?,
+    })
 }
 
 #[cfg(test)]
@@ -168,23 +230,26 @@ mod tests {
 
     #[test]
     fn privileged_every_system_keeps_its_promise_on_hot_locks() {
-        let settings = Settings {
+        let settings = |client| Settings {
             machines: 2,
             clients: 16,
             locks: 8,
             writes: 0.5,
             theta: Some(0.9),
             seed: 1,
-            measured: Duration::from_millis(300),
+            client,
+            measured: Duration::from_millis(200),
         };
-        let bench = match Bench::new(settings) {
-            Err(error @ BenchError::Network(_)) => return eprintln!("SKIPPED: {error}"),
-            bench => bench.expect("as root"),
-        };
-        for &system in System::ALL {
-            for measured in [bench.round(system), bench.alone(system)] {
-                let measured = measured.unwrap_or_else(|error| panic!("{}: {error}", system.name()));
-                assert!(measured.grants > 0 && measured.grants == measured.latency.count(), "{}", system.name());
+        for client in [Client::Udp, Client::AfXdp] {
+            let bench = match Bench::new(settings(client)) {
+                Err(error @ BenchError::Network(_)) => return eprintln!("SKIPPED: {error}"),
+                bench => bench.expect("as root"),
+            };
+            for &system in System::ALL {
+                for measured in [bench.round(system), bench.alone(system)] {
+                    let measured = measured.unwrap_or_else(|error| panic!("{}, {client:?}: {error}", system.name()));
+                    assert!(measured.grants > 0 && measured.grants == measured.latency.count(), "{}", system.name());
+                }
             }
         }
     }

@@ -14,7 +14,8 @@ pub const NAMES: [&str; 23] = [
     "seek",
     "sent_on",
     "control",
-    "left_to_user_space",
+    "left_unreached",
+    "left_contended",
     "no_such_lock",
     "no_such_session",
     "no_such_machine",
@@ -24,7 +25,6 @@ pub const NAMES: [&str; 23] = [
     "dropped_tag",
     "dropped_field",
     "dropped_kind",
-    "dropped_contended",
     "dropped_failed",
     "dropped_copy",
 ];

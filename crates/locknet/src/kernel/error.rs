@@ -1,7 +1,6 @@
 //! What can go wrong with eBPF programs, and what would be right.
 
 use std::error::Error;
-use std::ffi::{CStr, CString};
 use std::io;
 
 /// Why there is no decider in the kernel. Nothing stays attached.
@@ -116,45 +115,9 @@ pub(super) fn reason(error: &dyn Error) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-/// The index of an interface.
-pub(super) fn interface_index(name: &str) -> Result<u32, KernelError> {
-    let index = CString::new(name).map_or(0, |name| {
-        // SAFETY: a string that ends in zero.
-        unsafe { libc::if_nametoindex(name.as_ptr()) }
-    });
-    if index == 0 {
-        return Err(KernelError::NoInterface { name: name.into(), there: interfaces().join(", ") });
-    }
-    Ok(index)
-}
-
-fn interfaces() -> Vec<String> {
-    let mut names = Vec::new();
-    // SAFETY: the kernel gives an array that ends with index 0, which is given back below and not used afterwards.
-    unsafe {
-        let all = libc::if_nameindex();
-        let mut at = all;
-        while !at.is_null() && (*at).if_index != 0 {
-            names.push(CStr::from_ptr((*at).if_name).to_string_lossy().into_owned());
-            at = at.add(1);
-        }
-        if !all.is_null() {
-            libc::if_freenameindex(all);
-        }
-    }
-    names
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_interface_that_is_not_there_is_named_beside_those_that_are() {
-        let error = interface_index("lockwork-none").expect_err("there is no such interface").to_string();
-        assert!(error.contains("'lockwork-none'") && error.contains("lo"), "{error}");
-        assert!(interface_index("a\0b").is_err());
-    }
 
     #[test]
     fn the_systems_error_is_found_behind_others() {

@@ -1,6 +1,7 @@
 //! Values of the maps, byte by byte as in hardware/xdp/maps.h.
 //!
-//! Addresses and ports are in the order of the network, as they stand in frames; `of` and `reached` are where they are turned.
+//! Addresses and ports are in the order of the network, as they stand in frames; `of` and `reached` are where they
+//! are turned.
 
 use crate::kernel::Options;
 use aya::Pod;

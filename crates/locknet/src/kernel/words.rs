@@ -1,7 +1,7 @@
 //! The locks of the eBPF programs, mapped into this process.
 //!
-//! The map is an array with `BPF_F_MMAPABLE`, so its memory is shared, and a lock is a [`WideLock`] here as there: two words that
-//! are only changed by atomic operations on either side.
+//! The map is an array with `BPF_F_MMAPABLE`, so its memory is shared, and a lock is a [`WideLock`] here as there:
+//! two words that are only changed by atomic operations on either side.
 
 use aya::maps::MapData;
 use lockwork_lockservice::decider::WideLock;

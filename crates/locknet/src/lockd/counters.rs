@@ -1,7 +1,7 @@
 //! What the daemon counts, and how Prometheus reads it.
 //!
-//! One thread counts and another reads, so a counter is written with a plain store: no locked instruction on the path of a
-//! packet, and a reader sees a value that was true a moment ago.
+//! One thread counts and another reads, so a counter is written with a plain store: no locked instruction on the path
+//! of a packet, and a reader sees a value that was true a moment ago.
 
 use lockwork_lockservice::packet::{Kind, Malformed, Problem};
 use lockwork_lockservice::registry::Counters as RegistryCounters;
@@ -53,6 +53,7 @@ pub(super) struct Counters {
     pub(super) locks: Counter,
     pub(super) machines: Counter,
     pub(super) gone: Counter,
+    pub(super) adopted: Counter,
     /// Refreshed now and then.
     pub(super) slow: Mutex<Slow>,
 }
@@ -127,6 +128,7 @@ impl Counters {
         family("locks", "gauge", "Locks there are.", &plain(self.locks.get()));
         family("machines", "gauge", "Machines that live.", &plain(self.machines.get()));
         family("machines_gone", "gauge", "Machines that are gone and not yet swept.", &plain(self.gone.get()));
+        family("locks_in_custody", "gauge", "Locks whose agents are in the daemon.", &plain(self.adopted.get()));
         let slow = self.slow.lock().map(|slow| slow.clone()).unwrap_or_default();
         let RegistryCounters { joined, left, expired, full, strangers, freed, adopted, sweeps } = slow.registry;
         let registry = [

@@ -1,16 +1,17 @@
 //! The registry's own agents: those of locks whose machine died.
 //!
-//! They are agents as on any machine, of machine 0, which has no tasks and no lease. Once all machines have said what they hold,
-//! an agent hands its lock on or gives it back, and is gone.
+//! They are agents as on any machine, of machine 0, which has no tasks and no lease. Once all machines have said what
+//! they hold, an agent hands its lock on or gives it back, and is gone.
 //!
-//! *Invariant*: packets about a lock are for an agent here only if its word says so. Those that name a machine which is gone
-//! reach the registry too, before its words have been looked at; they are dropped, and their senders repeat them.
+//! *Invariant*: packets about a lock are for an agent here only if its word says so. Those that name a machine which is
+//! gone reach the registry too, before its words have been looked at; they are dropped, and their senders repeat them.
 
+use crate::status;
 use lockwork_lockservice::config::Config;
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::decider::Store;
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{HEADER, Kind, Packet};
+use lockwork_lockservice::packet::{Kind, Packet};
 use lockwork_lockservice::registry::Adopted;
 use lockwork_lockservice::word::Machine;
 
@@ -37,17 +38,17 @@ impl Heirs {
         self.0.purge(now, machine, session);
     }
 
-    /// A packet that the decider has sent to the registry, with its payload.
-    pub(super) fn routed(&mut self, now: u64, store: &impl Store, packet: &Packet, payload: &[u8]) {
+    /// A packet that the decider has sent to the registry. What comes with a payload is for machines that have tasks.
+    pub(super) fn routed(&mut self, now: u64, store: &impl Store, packet: &Packet) {
         let about_an_agent = matches!(packet.kind, Kind::Acquire | Kind::Release | Kind::Enrol | Kind::Seek);
         if about_an_agent && (packet.lock >= store.locks() || store.load(packet.lock).machine != Machine::REGISTRY) {
             return;
         }
-        self.receive(now, packet, &payload[..payload.len().saturating_sub(8)]);
+        self.receive(now, packet);
     }
 
-    pub(super) fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
-        self.0.receive(now, packet, body);
+    pub(super) fn receive(&mut self, now: u64, packet: &Packet) {
+        self.0.receive(now, packet, &[]);
     }
 
     pub(super) fn tick(&mut self, now: u64) {
@@ -59,12 +60,19 @@ impl Heirs {
     }
 
     pub(super) fn poll_packet(&mut self) -> Option<(Packet, Vec<u8>)> {
-        let (packet, body) = self.0.poll_packet()?;
-        debug_assert!(body.len() + HEADER < lockwork_lockservice::packet::MOST_BYTES);
-        Some((packet, body))
+        self.0.poll_packet()
     }
 
-    pub(super) fn node(&self) -> &Node {
-        &self.0
+    pub(super) fn has(&self, lock: u64) -> bool {
+        self.0.pool().view(lock).is_some()
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.pool().len() as u64
+    }
+
+    /// What is known about a lock here, for people.
+    pub(super) fn status(&self, asked: &Packet) -> (Packet, Vec<u8>) {
+        status::answer(&self.0, asked)
     }
 }

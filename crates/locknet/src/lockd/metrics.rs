@@ -1,7 +1,7 @@
 //! `GET /metrics` over HTTP/1.1, and nothing else.
 //!
-//! One thread, one connection at a time, closed after the answer: scrapers come every few seconds. A request is read up to its
-//! empty line, 4 KiB or one second, whichever comes first.
+//! One thread, one connection at a time, closed after the answer: scrapers come every few seconds. A request is read up
+//! to its empty line, 4 KiB or one second, whichever comes first.
 
 use super::counters::Counters;
 use crate::udp::wait_for;

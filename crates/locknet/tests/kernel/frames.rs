@@ -1,5 +1,5 @@
-//! Frames, written a second time: what the programs make is compared with what is made here from the packets of the Rust
-//! decider.
+//! Frames, written a second time: what the programs make is compared with what is made here from the packets of the
+//! Rust decider.
 
 use aya::programs::{TestRun, TestRunOptions};
 use lockwork_locknet::kernel::layout::{Arrival, MachineEntry};
@@ -88,8 +88,8 @@ impl Machines {
         self.0.get(&machine.0).filter(|entry| entry.ifindex != 0)
     }
 
-    /// The frames that a decider sends, with the interfaces that they leave through, or `None` if it leaves the packet to
-    /// user space.
+    /// The frames that a decider sends, with the interfaces that they leave through, or `None` if it leaves the
+    /// packet to user space.
     pub(crate) fn frames(
         &self,
         outputs: &Outputs,

@@ -1,9 +1,8 @@
 //! The eBPF decider against the Rust one, on the kernel's program test and between network namespaces.
 //!
-//! Tests whose names begin with `privileged` load programs into the kernel and need root. Elsewhere they say that they are
-//! skipped, in the one way that a passing test's output can be seen: past the harness's capture.
+//! Tests whose names begin with `privileged` load programs into the kernel and need root. Elsewhere they say that
+//! they are skipped, in the one way that a passing test's output can be seen: past the harness's capture.
 
-mod bench;
 mod frames;
 mod network;
 mod object;
@@ -34,8 +33,8 @@ fn options(locks: u32, key: Option<Key>, writers_first: bool) -> Options {
     Options { locks, port: PORT, address: None, settings: Settings { writers_first }, key }
 }
 
-/// A loaded decider, or `None` where nobody may load one.
-fn load(options: &Options, object: Option<&[u8]>) -> Option<KernelDecider> {
+/// A decider with these programs loaded, or `None` where nobody may load one.
+fn load(options: &Options, object: Option<&[u8]>, programs: &[&str]) -> Option<KernelDecider> {
     let loaded = match object {
         Some(object) => KernelDecider::load_object(options, object),
         None => KernelDecider::load(options),
@@ -45,7 +44,11 @@ fn load(options: &Options, object: Option<&[u8]>) -> Option<KernelDecider> {
             skip(&error.to_string());
             None
         }
-        loaded => Some(loaded.expect("the decider loads")),
+        loaded => {
+            let mut decider = loaded.expect("the decider loads");
+            programs.iter().for_each(|program| decider.load_program(program).expect("the program loads"));
+            Some(decider)
+        }
     }
 }
 

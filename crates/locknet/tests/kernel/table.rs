@@ -100,7 +100,8 @@ struct Pair {
     taps: [(u32, Tap); 2],
 }
 
-/// A network of this thread's own, gone when the thread is: `lo`, which is interface 1, and another, whose index is given.
+/// A network of this thread's own, gone when the thread is: `lo`, which is interface 1, and another, whose index is
+/// given.
 fn network() -> u32 {
     // SAFETY: only this thread leaves its network.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "{}", std::io::Error::last_os_error());
@@ -115,8 +116,8 @@ fn network() -> u32 {
 impl Pair {
     fn new(key: Option<Key>, writers_first: bool) -> Option<Self> {
         let options = options(LOCKS, key, writers_first);
-        let mut kernel = load(&options, None)?;
-        let mut copier = load(&options, Some(TRIAL))?;
+        let mut kernel = load(&options, None, &["lockwork_xdp", "lockwork_tc"])?;
+        let mut copier = load(&options, Some(TRIAL), &["trial_copy"])?;
         let other = network();
         let machines = Machines::behind(other);
         for (machine, entry) in &machines.0 {
@@ -225,7 +226,8 @@ fn examples(case: Case) -> Vec<(Packet, Word)> {
     if case.matches && case.applied {
         return examples;
     }
-    // Of the sender, the requester, the agent and the target: behind either interface, only for user space, gone, the registry.
+    // Of the sender, the requester, the agent and the target: behind either interface, only for user space, gone, the
+    // registry.
     let places = [1_u16, 2, 4, 6, 7, 0];
     for sender in [1_u16, 4] {
         for requester in [sender, 2, 5] {
@@ -393,7 +395,7 @@ fn random_stream(seed: u64, key: Option<Key>, writers_first: bool, packets: u32)
     }
     let counters = pair.kernel.counters().expect("counters are read");
     for (name, count) in counters.iter() {
-        let rare = ["dropped_contended", "dropped_failed", "dropped_copy"].contains(&name);
+        let rare = ["left_contended", "dropped_failed", "dropped_copy"].contains(&name);
         let keyless = name == "dropped_tag" && key.is_none();
         assert!(count > 0 || rare || keyless, "nothing was counted as {name} with seed {seed}: {counters:?}");
     }

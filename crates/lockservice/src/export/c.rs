@@ -1,8 +1,8 @@
 //! The protocol's numbers and the decision table as a C header: hardware/xdp/table.h.
 //!
-//! The eBPF program has no rules of its own. It computes the index of a case as [`Case::index`] does, finds the row here, and
-//! applies it; so a rule that changes in [`table`](crate::table) changes there by writing the header anew. Rows are the 16
-//! bits of [`Action::bits`](crate::table::Action::bits).
+//! The eBPF program has no rules of its own. It computes the index of a case as [`Case::index`] does, finds the row
+//! here, and applies it; so a rule that changes in [`table`](crate::table) changes there by writing the header anew.
+//! Rows are the 16 bits of [`Action::bits`](crate::table::Action::bits).
 
 use crate::decider::TOKEN_STEP;
 use crate::packet::{AGENT, GRANTED, HEADER, Kind, MAGIC, MOST_BYTES, Problem, VERSION};

@@ -1,8 +1,9 @@
 //! The scan over all decision words for those of machines that are gone.
 //!
-//! It runs in steps, so that packets are decided on in between, and covers every machine that was gone when it began; who dies
-//! meanwhile waits for the next. It begins only when no decision that still knew the machine can be under way
-//! ([`Config::grace_ns`](super::Config::grace_ns)): from then on no word can come to name the machine, and one pass finds all.
+//! It runs in steps, so that packets are decided on in between, and covers every machine that was gone when it began;
+//! who dies meanwhile waits for the next. It begins only when no decision that still knew the machine can be under way
+//! ([`Config::grace_ns`](super::Config::grace_ns)): from then on no word can come to name the machine, and one pass
+//! finds all.
 //!
 //! | word of a machine that is gone | becomes | because |
 //! |---|---|---|

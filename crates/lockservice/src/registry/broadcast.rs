@@ -1,7 +1,8 @@
 //! Questions to all machines that live, until each has answered.
 //!
-//! A question is asked again, less and less often, of those that have not answered; one that is gone no longer counts. An
-//! answer is known by the number of the question, which is never used twice, so late and second answers change nothing.
+//! A question is asked again, less and less often, of those that have not answered; one that is gone no longer counts.
+//! An answer is known by the number of the question, which is never used twice, so late and second answers change
+//! nothing.
 
 use super::adoption::Adopted;
 use crate::packet::{Kind, Packet};

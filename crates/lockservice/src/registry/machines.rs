@@ -1,8 +1,8 @@
 //! Who takes part: numbers, sessions, addresses and leases.
 //!
-//! A number is in one of three places: with a machine that lives, with one that is gone (the registry's business until its
-//! sweep is complete), or in quarantine, from which the one that has been there longest is given out again first. Packets of a
-//! former owner that are still under way are then refused by their session, which is never the same twice.
+//! A number is in one of three places: with a machine that lives, with one that is gone (the registry's business until
+//! its sweep is complete), or in quarantine, from which the one that has been there longest is given out again first.
+//! Packets of a former owner that are still under way are then refused by their session, which is never the same twice.
 
 use crate::decider::Sessions;
 use crate::word::Machine;

@@ -62,7 +62,7 @@ impl Faults {
             ("crashes", crashes),
         ];
         let [a, b, c, d, e, f, g] = counts.map(|(name, count)| (name, u64::from(count)));
-        [a, b, c, d, e, f, g, ("latest", latest)]
+        [a, b, c, d, e, f, g, ("latest-ns", latest)]
     }
 
     /// How long a packet takes, and whether that is late.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use lockwork_locknet::bench::histogram::Histogram;
-use lockwork_locknet::bench::{Bench, BenchError, Measured, Settings, System, end_on_signals};
+use lockwork_locknet::bench::{Bench, BenchError, Client, Measured, Settings, System, end_on_signals};
 use serde::Serialize;
 use serde_json::json;
 
@@ -37,6 +37,13 @@ enum Distribution {
     Zipf,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Socket {
+    Udp,
+    /// AF_XDP: frames past the network stack
+    Afxdp,
+}
+
 #[derive(Clone, Debug, Args)]
 #[group(skip)]
 pub(super) struct Arguments {
@@ -58,6 +65,9 @@ pub(super) struct Arguments {
     /// For lock-service: clients of each machine, each with one request at a time
     #[arg(long, default_value_t = 64)]
     clients: u32,
+    /// For lock-service: what all clients send and receive with, those of srvlock too
+    #[arg(long, value_enum, default_value = "udp")]
+    client: Socket,
     /// For lock-service: seconds to measure each system for, in each of --passes rounds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -137,6 +147,9 @@ fn settings(bench: &Bench_) -> Result<Settings, Failure> {
         Mix::Rm => 0.1,
         Mix::Ro => 0.0,
     };
+    if arguments.locks == 0 {
+        return Err(Failure::usage("--locks is 0; 1 or more is possible"));
+    }
     let settings = Settings {
         machines: arguments.machines.unwrap_or(cores.clamp(2, 16) as u16),
         clients: arguments.clients,
@@ -144,6 +157,10 @@ fn settings(bench: &Bench_) -> Result<Settings, Failure> {
         writes,
         theta,
         seed: bench.seed(),
+        client: match arguments.client {
+            Socket::Udp => Client::Udp,
+            Socket::Afxdp => Client::AfXdp,
+        },
         measured: Duration::from_secs_f64(arguments.seconds),
     };
     settings.check().map_err(failure)?;
@@ -219,12 +236,13 @@ fn forms(arguments: &Bench_, settings: &Settings, runs: &[Run]) -> Forms {
     let named = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
         value().map_or_else(String::new, |value| value.get_name().to_string())
     };
-    let (mix, distribution) =
-        (named(&|| service.lock_workload.to_possible_value()), named(&|| service.distribution.to_possible_value()));
+    let mix = named(&|| service.lock_workload.to_possible_value());
+    let distribution = named(&|| service.distribution.to_possible_value());
+    let client = named(&|| service.client.to_possible_value());
     let effective = json!({
         "workload": "lock-service", "mix": mix, "writes": settings.writes, "distribution": distribution,
         "theta": settings.theta, "locks": settings.locks, "machines": settings.machines,
-        "clients_per_machine": settings.clients, "seconds": settings.measured.as_secs_f64(),
+        "clients_per_machine": settings.clients, "client": client, "seconds": settings.measured.as_secs_f64(),
         "rounds": arguments.passes, "seed": settings.seed, "network": "namespaces of one host, joined by veth",
     });
     let report = json!({ "schema": 1, "environment": environment, "settings": effective, "runs": runs });

@@ -7,7 +7,9 @@ mod chart;
 mod demo;
 mod doctor;
 mod figures;
+mod lock;
 mod lock_service;
+mod lockd;
 mod locks;
 mod memory;
 mod opencl;
@@ -16,6 +18,8 @@ mod procedure;
 mod progress;
 mod report;
 mod run;
+mod service;
+mod show;
 mod sim;
 mod workloads;
 
@@ -33,6 +37,9 @@ pub(crate) enum Failure {
     /// The input is wrong: exit code 2.
     #[error("{0}")]
     Usage(String),
+    /// Nobody answers, or an address is taken: exit code 3.
+    #[error("{0}")]
+    Connect(String),
     /// A back end is not on this machine, or failed: exit code 6.
     #[error("{0}")]
     BackEnd(String),
@@ -55,10 +62,15 @@ impl Failure {
         Self::Usage(error.to_string())
     }
 
+    pub(crate) fn connect(error: impl std::fmt::Display) -> Self {
+        Self::Connect(error.to_string())
+    }
+
     fn exit_code(&self) -> u8 {
         match self {
             Self::Check(_) => 1,
             Self::Usage(_) => 2,
+            Self::Connect(_) => 3,
             Self::BackEnd(_) => 6,
             Self::Interrupted => 130,
         }
@@ -86,16 +98,30 @@ enum Command {
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
+    /// The daemon of the lock service
+    Lockd(lockd::Arguments),
+    /// Run a command under a lock
+    Lock(lock::Arguments),
     /// About the locks of the lock service
     #[command(subcommand)]
     Locks(Locks),
-    /// Simulate a service where everything goes wrong, from a seed
+    /// Run a protocol under every fault, in simulated time
     #[command(subcommand)]
-    Sim(sim::Arguments),
+    Sim(Sim),
+}
+
+#[derive(Debug, Subcommand)]
+enum Sim {
+    /// The lock service: decider, registry, agents and clients, checked at every step
+    Locks(sim::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
 enum Locks {
+    /// Locks with most waiters, and how fast things go
+    Top(show::Top),
+    /// Who holds a lock, and who waits for it
+    Show(show::Show),
     /// How many locks of 18 bits a programmable switch holds
     Capacity(capacity::Arguments),
 }
@@ -111,8 +137,15 @@ pub(crate) fn main() -> ExitCode {
             options::check(&arguments.workload, given).and_then(|()| bench::command(&arguments))
         }
         Command::Procedure(arguments) => procedure::run(&arguments),
+        Command::Lockd(arguments) => lockd::run(&arguments),
+        Command::Lock(arguments) => match lock::run(&arguments) {
+            Ok(code) => return code,
+            Err(failure) => Err(failure),
+        },
+        Command::Sim(Sim::Locks(arguments)) => sim::run(&arguments),
+        Command::Locks(Locks::Top(arguments)) => show::top(&arguments),
+        Command::Locks(Locks::Show(arguments)) => show::show(&arguments),
         Command::Locks(Locks::Capacity(arguments)) => capacity::run(&arguments),
-        Command::Sim(arguments) => sim::simulate(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -35,7 +35,8 @@ const YCSB: &[&str] = &["theta", "ops", "fields", "read", "property", "remote", 
 const FIGURES: &[&str] = &["threads", "records", "window", "passes", "quick", "plain_pages", "seed", "output", "out"];
 
 /// Options of the lock service alone.
-const SERVICE: &[&str] = &["system", "lock_workload", "distribution", "locks", "machines", "clients", "seconds"];
+const SERVICE: &[&str] =
+    &["system", "lock_workload", "distribution", "locks", "machines", "clients", "client", "seconds"];
 
 /// Options that mean something for a workload; `None` when there is no such workload.
 fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {

@@ -1,135 +1,190 @@
-//! `lockwork sim locks`: the lock service in one thread, where everything goes wrong; a seed gives a run again.
+//! `lockwork sim locks`: the lock service under every fault, in one thread with a clock of its own, checked at every step.
+//!
+//! A seed gives a run again, bit for bit, so what fails here is replayed by the command that the failure prints.
 
-use clap::{Args, Subcommand};
+use clap::{Args, value_parser};
 use lockwork_lockservice::branches::Branch;
-use lockwork_lockservice::simulator::{Counters, Faults, Settings, run};
+use lockwork_lockservice::simulator::{Counters, Faults, Report, Settings, run as simulate};
+use serde_json::json;
 
-use super::chart::grouped;
+use super::progress::Live;
+use super::report::Output;
 use super::{Failure, Outcome, print};
 
-/// A millionth part; what is more is always.
-const ALWAYS: i64 = 1_000_000;
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Arguments {
-    /// The lock service, with packets lost, doubled, damaged and late, and machines cut off, standing still and crashing
-    Locks(LockArguments),
-}
+/// More than half of all packets lost is no network.
+const MOST: i64 = 500_000;
+const USUAL: Settings = Settings::new(1);
 
 #[derive(Debug, Args)]
-pub(super) struct LockArguments {
+pub(super) struct Arguments {
     /// Gives everything that is random
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = USUAL.seed)]
     seed: u64,
-    /// Requests of all tasks together
-    #[arg(long, default_value_t = 100_000)]
+    /// Runs with this seed and those that follow
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=1_000_000))]
+    runs: u64,
+    /// Requests of each run
+    #[arg(long, default_value_t = USUAL.operations, value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     operations: u64,
-    /// Machines
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=200))]
+    /// Processes that take part
+    #[arg(long, default_value_t = USUAL.machines, value_parser = value_parser!(u32).range(1..=64))]
     machines: u32,
-    /// Tasks of each machine
-    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Tasks of each of them, with one request at a time
+    #[arg(long, default_value_t = USUAL.tasks, value_parser = value_parser!(u32).range(1..=256))]
     tasks: u32,
-    /// Locks; the first ones are asked for most
-    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    /// Locks; the first are asked for most
+    #[arg(long, default_value_t = USUAL.locks, value_parser = value_parser!(u64).range(1..=1_000_000))]
     locks: u64,
-    /// Words of 18 bits, with delays that they allow
+    /// The lean profile, and only such delays as its 8-bit incarnations allow
     #[arg(long)]
     lean: bool,
     /// Readers do not pass a writer that waits
     #[arg(long)]
     writers_first: bool,
-    /// A perfect network and machines that live for ever, but for what the next options say
+    /// Nothing goes wrong; packets still overtake each other
     #[arg(long)]
     no_faults: bool,
-    /// Packets in a million that are lost
-    #[arg(long, value_parser = clap::value_parser!(u32).range(..=ALWAYS))]
+    /// Packets lost, of a million [default: 20000]
+    #[arg(long, value_parser = value_parser!(u32).range(0..=MOST))]
     lost: Option<u32>,
-    /// Packets in a million that come twice
-    #[arg(long, value_parser = clap::value_parser!(u32).range(..=ALWAYS))]
+    /// Packets doubled, of a million [default: 20000]
+    #[arg(long, value_parser = value_parser!(u32).range(0..=MOST))]
     doubled: Option<u32>,
-    /// Packets in a million with a wrong bit
-    #[arg(long, value_parser = clap::value_parser!(u32).range(..=ALWAYS))]
+    /// Packets damaged, of a million [default: 1000]
+    #[arg(long, value_parser = value_parser!(u32).range(0..=MOST))]
     damaged: Option<u32>,
-    /// Packets in a million that come late
-    #[arg(long, value_parser = clap::value_parser!(u32).range(..=ALWAYS))]
+    /// Packets that come late, of a million [default: 20000]
+    #[arg(long, value_parser = value_parser!(u32).range(0..=MOST))]
     late: Option<u32>,
-    /// How late at most, in nanoseconds
-    #[arg(long, value_parser = clap::value_parser!(u64).range(..=100_000_000))]
-    latest: Option<u64>,
-    /// Times a second that a machine is cut off
-    #[arg(long, value_parser = clap::value_parser!(u32).range(..=100))]
+    /// How late they come at most [default: 80000000, lean 500000]
+    #[arg(long, value_parser = value_parser!(u64).range(0..=10_000_000_000))]
+    latest_ns: Option<u64>,
+    /// Times a second that a machine is cut off [default: 1]
+    #[arg(long, value_parser = value_parser!(u32).range(0..=1000))]
     cuts: Option<u32>,
-    /// Times a second that a machine stands still
-    #[arg(long, value_parser = clap::value_parser!(u32).range(..=100))]
+    /// Times a second that a machine stands still [default: 1, lean 0]
+    #[arg(long, value_parser = value_parser!(u32).range(0..=1000))]
     pauses: Option<u32>,
-    /// Times a second that a machine crashes, or leaves without giving back
-    #[arg(long, value_parser = clap::value_parser!(u32).range(..=100))]
+    /// Times a second that a machine crashes [default: 1]
+    #[arg(long, value_parser = value_parser!(u32).range(0..=1000))]
     crashes: Option<u32>,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
 }
 
-impl LockArguments {
+impl Arguments {
     fn settings(&self) -> Settings {
         let &Self { seed, operations, machines, tasks, locks, writers_first, .. } = self;
-        let all = Settings { operations, machines, tasks, locks, writers_first, ..Settings::new(seed) };
-        let usual = if self.lean { all.lean() } else { all };
-        let faults = if self.no_faults { Faults::NONE } else { usual.faults };
-        let faults = Faults {
-            lost: self.lost.unwrap_or(faults.lost),
-            doubled: self.doubled.unwrap_or(faults.doubled),
-            damaged: self.damaged.unwrap_or(faults.damaged),
-            late: self.late.unwrap_or(faults.late),
-            latest: self.latest.unwrap_or(faults.latest),
-            cuts: self.cuts.unwrap_or(faults.cuts),
-            pauses: self.pauses.unwrap_or(faults.pauses),
-            crashes: self.crashes.unwrap_or(faults.crashes),
+        let faults = if self.no_faults { Faults::NONE } else { Faults::ALL };
+        let mut settings = Settings { seed, operations, machines, tasks, locks, writers_first, faults, ..USUAL };
+        if self.lean {
+            settings = settings.lean();
+        }
+        let Faults { lost, doubled, damaged, late, latest, cuts, pauses, crashes } = settings.faults;
+        settings.faults = Faults {
+            lost: self.lost.unwrap_or(lost),
+            doubled: self.doubled.unwrap_or(doubled),
+            damaged: self.damaged.unwrap_or(damaged),
+            late: self.late.unwrap_or(late),
+            latest: self.latest_ns.unwrap_or(latest),
+            cuts: self.cuts.unwrap_or(cuts),
+            pauses: self.pauses.unwrap_or(pauses),
+            crashes: self.crashes.unwrap_or(crashes),
         };
-        Settings { faults, ..usual }
+        settings
     }
 }
 
-pub(super) fn simulate(arguments: &Arguments) -> Outcome {
-    let Arguments::Locks(arguments) = arguments;
+pub(super) fn run(arguments: &Arguments) -> Outcome {
     let settings = arguments.settings();
-    print(&format!("{}\n\n", settings.command()))?;
-    let report = run(settings);
-    print(&table(&report.counters))?;
-    match report.failure {
-        None => print("\nNobody was granted what another held, tokens grew, and everybody was served.\n"),
-        Some(failure) => {
-            print(&format!("\n{}", failure.trace))?;
-            Err(Failure::Check(format!("{}; replay: {}", failure.what, settings.command())))
+    let live = Live::new(["sim locks"]);
+    let mut reports = Vec::new();
+    for number in 0..arguments.runs {
+        live.show(0, &format!("run {} of {}", number + 1, arguments.runs));
+        let report = simulate(Settings { seed: settings.seed.wrapping_add(number), ..settings });
+        let failed = report.failure.is_some();
+        reports.push(report);
+        if failed {
+            break;
         }
     }
+    drop(live);
+    print(&match arguments.output {
+        Output::Text => reports.iter().map(text).collect::<Vec<_>>().join("\n"),
+        Output::Json => format!("{:#}\n", json!({ "schema": 1, "runs": reports.iter().map(json).collect::<Vec<_>>() })),
+        Output::Csv => csv(&reports),
+    })?;
+    let last = reports.last().expect("there is one run at least");
+    last.verdict().map_err(|why| Failure::Check(format!("the lock service failed\n{why}")))
 }
 
-fn table(counters: &Counters) -> String {
-    let Counters { time, longest_wait, .. } = *counters;
-    let mut text = format!("{:>14.3}  simulated seconds\n", time as f64 / 1e9);
-    text += &format!("{:>14.3}  longest wait, simulated milliseconds\n", longest_wait as f64 / 1e6);
-    let lines = [
-        ("requests", counters.operations),
-        ("exclusive grants", counters.writers),
-        ("shared grants", counters.readers),
-        ("told that they would have to wait", counters.busy),
-        ("waited as long as they could", counters.timed_out),
-        ("taken back while they waited", counters.withdrawn),
-        ("downgraded", counters.downgraded),
-        ("lost while held", counters.lost),
-        ("ended with their session", counters.ended),
-        ("packets", counters.packets),
-        ("packets lost", counters.packets_lost),
-        ("packets doubled", counters.packets_doubled),
-        ("packets late", counters.packets_late),
-        ("packets damaged", counters.packets_damaged),
-        ("machines cut off", counters.cuts),
-        ("machines that stood still", counters.pauses),
-        ("machines that crashed", counters.crashes),
-        ("leases that ran out", counters.expired),
-    ];
-    let line = |name: &str, count: u64| format!("{:>14}  {name}\n", grouped(count as f64));
-    text.extend(lines.map(|(name, count)| line(name, count)));
-    text.push('\n');
-    text.extend(Branch::ALL.iter().map(|branch| line(&format!("{branch:?}"), counters.branches.count(*branch))));
+/// Name and figure of what has been counted.
+fn figures(counters: &Counters) -> [(&'static str, u64); 20] {
+    let of = counters;
+    [
+        ("operations", of.operations),
+        ("writers", of.writers),
+        ("readers", of.readers),
+        ("busy", of.busy),
+        ("timed_out", of.timed_out),
+        ("withdrawn", of.withdrawn),
+        ("downgraded", of.downgraded),
+        ("lost", of.lost),
+        ("ended", of.ended),
+        ("packets", of.packets),
+        ("packets_lost", of.packets_lost),
+        ("packets_doubled", of.packets_doubled),
+        ("packets_late", of.packets_late),
+        ("packets_damaged", of.packets_damaged),
+        ("cuts", of.cuts),
+        ("pauses", of.pauses),
+        ("crashes", of.crashes),
+        ("expired", of.expired),
+        ("simulated_us", of.time / 1000),
+        ("longest_wait_us", of.longest_wait / 1000),
+    ]
+}
+
+fn text(report: &Report) -> String {
+    use std::fmt::Write;
+    let mut text = format!("{}\n", report.settings.command());
+    for (name, figure) in figures(&report.counters) {
+        writeln!(text, "  {name:<16} {figure:>12}").expect("a string takes it");
+    }
+    let taken =
+        Branch::ALL.iter().map(|branch| (branch, report.counters.branches.count(*branch))).filter(|(_, n)| *n > 0);
+    let taken: Vec<_> = taken.map(|(branch, times)| format!("{branch:?} {times}")).collect();
+    writeln!(text, "rare ways taken: {}", if taken.is_empty() { "none".into() } else { taken.join(", ") })
+        .expect("as above");
+    let verdict = match &report.failure {
+        None => "passed: writers were alone, tokens grew, everybody was served, every lock is free".to_string(),
+        Some(failure) => format!("FAILED: {}", failure.what),
+    };
+    writeln!(text, "{verdict}").expect("as above");
+    text
+}
+
+fn json(report: &Report) -> serde_json::Value {
+    let figures: serde_json::Map<_, _> =
+        figures(&report.counters).into_iter().map(|(name, figure)| (name.into(), figure.into())).collect();
+    let branches = Branch::ALL.iter().map(|branch| (format!("{branch:?}"), report.counters.branches.count(*branch)));
+    json!({
+        "command": report.settings.command(),
+        "seed": report.settings.seed,
+        "passed": report.failure.is_none(),
+        "failure": report.failure.as_ref().map(|failure| failure.what.clone()),
+        "counters": figures,
+        "branches": branches.collect::<std::collections::BTreeMap<_, _>>(),
+    })
+}
+
+fn csv(reports: &[Report]) -> String {
+    let names = figures(&Counters::default()).map(|(name, _)| name).join(",");
+    let mut text = format!("seed,passed,{names}\n");
+    for report in reports {
+        let figures = figures(&report.counters).map(|(_, figure)| figure.to_string()).join(",");
+        text += &format!("{},{},{figures}\n", report.settings.seed, report.failure.is_none());
+    }
     text
 }

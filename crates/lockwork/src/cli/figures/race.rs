@@ -143,6 +143,7 @@ fn of(engine: &str, workload: &str, failure: Failure) -> Failure {
         Failure::Check(text) => Failure::Check(words(text)),
         Failure::Usage(text) => Failure::Usage(words(text)),
         Failure::BackEnd(text) => Failure::BackEnd(words(text)),
+        Failure::Connect(text) => Failure::Connect(words(text)),
         Failure::Interrupted => Failure::Interrupted,
     }
 }

@@ -1,0 +1,414 @@
+//! Locks for Rust programs, blocking and asynchronous.
+//!
+//! ```no_run
+//! use lockwork_locknet::client::Locks;
+//! use std::time::Duration;
+//!
+//! let locks = Locks::connect("127.0.0.1:7400")?;
+//! let guard = locks.exclusive(17).timeout(Duration::from_secs(5)).acquire()?;
+//! println!("writing with token {}", guard.token());
+//! drop(guard);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! One [`Locks`] is one machine of the service, whatever the number of its threads and tasks; clones are the same
+//! machine. Among its own tasks a lock goes from hand to hand without a packet.
+//!
+//! A guard is held until it is dropped, or *lost*: when its lease has run out because the process was stopped, or the
+//! service was not reached, for longer than that. [`Guard::is_lost`] says so, also directly after the process goes on.
+//! Between the question and what is done next a process can be stopped again, so whatever must not be written by a
+//! former holder has to compare [`Guard::token`] with the largest that it has seen.
+
+mod core;
+mod driver;
+mod guard;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+use self::core::{Core, JoinError};
+use driver::Shared;
+pub use guard::{Guard, Lost};
+use lockwork_locking::LockMode;
+use lockwork_lockservice::client::Ask;
+use lockwork_lockservice::node::{AcquireError, Counters};
+use lockwork_lockservice::packet::{Key, Problem};
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use wait::{Answer, Wait};
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cluster's key, if the service has one.
+    pub key: Option<Key>,
+    /// How long to try.
+    pub connect_timeout: Duration,
+    /// How long a task that waits looks at the socket without sleeping.
+    pub spin: Duration,
+    /// What people see of a task (`lockwork locks show`); the process by default.
+    pub task: u32,
+}
+
+impl Default for Options {
+    /// Two seconds to connect, no key; 50 us without sleeping where there is a core to spare.
+    fn default() -> Self {
+        let spare = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+        Self {
+            key: None,
+            connect_timeout: Duration::from_secs(2),
+            spin: if spare { Duration::from_micros(50) } else { Duration::ZERO },
+            task: std::process::id(),
+        }
+    }
+}
+
+/// No session could be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// A name that leads to no address, or nothing of the form HOST:PORT.
+    #[error("'{address}' is no address of a lock service: {error}; write HOST:PORT")]
+    Address {
+        /// What was given.
+        address: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Nobody answers.
+    #[error("no answer from {address} in {waited_ms} ms{hint}; is 'lockwork lockd' running there, with the same key?")]
+    NoAnswer {
+        /// Who was asked.
+        address: SocketAddr,
+        /// For how long.
+        waited_ms: u64,
+        /// What else is known.
+        hint: &'static str,
+    },
+    /// The service has as many machines as its profile allows.
+    #[error("the lock service at {address} has no machine number left; try again when others have left")]
+    Full {
+        /// Which service.
+        address: SocketAddr,
+    },
+    /// The system refuses a socket or a thread.
+    #[error("cannot talk to {address}: {error}")]
+    System {
+        /// Which service.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+/// A lock was not granted. Nothing is held and nobody waits any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// There are fewer locks.
+    #[error("there is no lock {lock}: the service has {locks}, numbered from 0")]
+    NoSuchLock {
+        /// The one that was asked for.
+        lock: u64,
+        /// How many there are.
+        locks: u64,
+    },
+    /// Somebody else holds it, and the request was not to wait.
+    #[error("lock {0} is held by somebody else")]
+    Busy(u64),
+    /// It was not granted in time.
+    #[error("lock {0} was not granted in time")]
+    TimedOut(u64),
+    /// It waits in a circle with others. Releasing what is held and trying again helps.
+    #[error("waiting for lock {0} would never end: its holder waits for a lock that is held here")]
+    Deadlock(u64),
+    /// The session has ended while the request waited: everything that was held is lost.
+    #[error("the session with the lock service ended while lock {0} was waited for; all locks held are lost")]
+    Disconnected(u64),
+    /// The session had ended, and no new one could be had.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Two readers that both want to become writers would wait for each other for ever.
+    #[error("a shared lock cannot become exclusive: release it and acquire it anew")]
+    NoUpgrade,
+    /// What is asked of the guard needs an exclusive lock that is still held.
+    #[error("lock {0} is not held exclusively any more")]
+    NotExclusive(u64),
+}
+
+impl LockError {
+    /// Whether the same request may succeed later.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::TimedOut(_) | Self::Deadlock(_) | Self::Disconnected(_) | Self::Connect(_))
+    }
+}
+
+/// A session with a lock service. Cheap to clone; the session ends when the last clone and the last guard are gone.
+#[derive(Clone, Debug)]
+pub struct Locks(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    options: Options,
+    driver: Option<JoinHandle<()>>,
+    /// End without a farewell.
+    abandon: AtomicBool,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.stop(self.abandon.load(Ordering::Acquire));
+        // A task that is dropped by the background thread may have held the last clone.
+        if let Some(driver) = self.driver.take().filter(|driver| driver.thread().id() != std::thread::current().id()) {
+            _ = driver.join();
+        }
+    }
+}
+
+impl Locks {
+    /// Joins the service at `HOST:PORT`.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if there is no such address, nobody answers in time, or the service is full.
+    pub fn connect(address: &str) -> Result<Self, ConnectError> {
+        Self::connect_with(address, Options::default())
+    }
+
+    /// Joins the service at `HOST:PORT`.
+    ///
+    /// # Errors
+    /// As for [`Locks::connect`].
+    pub fn connect_with(address: &str, options: Options) -> Result<Self, ConnectError> {
+        let wrong = |error| ConnectError::Address { address: address.to_string(), error };
+        let nothing = || wrong(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+        let address = address.to_socket_addrs().map_err(wrong)?.next().ok_or_else(nothing)?;
+        Self::join(address, options)
+    }
+
+    fn join(address: SocketAddr, options: Options) -> Result<Self, ConnectError> {
+        let start = Instant::now();
+        let core = Core::join(address, options.key, start, options.connect_timeout);
+        let core = core.map_err(|error| connect_error(address, options.connect_timeout, error))?;
+        let system = |error| ConnectError::System { address, error };
+        let shared = Arc::new(Shared::new(core, start, options.spin).map_err(system)?);
+        let driven = Arc::clone(&shared);
+        let driver = std::thread::Builder::new().name("lockwork-locks".to_string()).spawn(move || driven.run());
+        let driver = Some(driver.map_err(system)?);
+        let abandon = AtomicBool::new(false);
+        Ok(Self(Arc::new(Handle { shared, address, options, driver, abandon })))
+    }
+
+    /// A request for a lock that nobody else holds meanwhile.
+    pub fn exclusive(&self, lock: u64) -> Acquire<'_> {
+        self.mode(lock, LockMode::Exclusive)
+    }
+
+    /// A request for a lock that others may hold shared too.
+    pub fn shared(&self, lock: u64) -> Acquire<'_> {
+        self.mode(lock, LockMode::Shared)
+    }
+
+    fn mode(&self, lock: u64, mode: LockMode) -> Acquire<'_> {
+        Acquire { locks: self, lock, mode, timeout: None, task: self.0.options.task }
+    }
+
+    /// How many locks the service has.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.shared.core().service.locks
+    }
+
+    /// Where the service is.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.0.address
+    }
+
+    /// Number of this machine in the service.
+    #[must_use]
+    pub fn machine(&self) -> u16 {
+        self.0.shared.core().node.identity().machine.0
+    }
+
+    /// What this machine has done so far, in the present session.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.0.shared.core().node.counters()
+    }
+
+    /// Ends the session without a word, as if the process had been killed: the service finds out when the lease is
+    /// over. Guards are void. For tests of what others see then.
+    pub fn abandon(self) {
+        self.0.abandon.store(true, Ordering::Release);
+        self.0.shared.stop(true);
+    }
+
+    /// Asks for a lock, in a new session if the last one has ended.
+    fn begin(&self, lock: u64, mode: LockMode, ask: Ask) -> Result<(Arc<Wait>, u64, u32), LockError> {
+        let Handle { shared, address, options, .. } = &*self.0;
+        let mut core = shared.core();
+        let request = match core.node.acquire(shared.now(), lock, mode, ask) {
+            Err(AcquireError::Ended) => {
+                let joined = core.rejoin(shared.start(), options.connect_timeout);
+                joined.map_err(|error| connect_error(*address, options.connect_timeout, error))?;
+                core.node.acquire(shared.now(), lock, mode, ask)
+            }
+            request => request,
+        };
+        let request = request.map_err(|error| match error {
+            AcquireError::NoSuchLock { lock, locks } => LockError::NoSuchLock { lock, locks },
+            _ => LockError::Disconnected(lock),
+        })?;
+        let wait = Arc::new(Wait::default());
+        core.waits.insert(request, Arc::clone(&wait));
+        core.flush();
+        shared.done(&core);
+        Ok((wait, request, core.node.identity().session))
+    }
+}
+
+fn connect_error(address: SocketAddr, waited: Duration, error: JoinError) -> ConnectError {
+    match error {
+        JoinError::NoAnswer { refused } => {
+            let hint = if refused { " (the port is closed)" } else { "" };
+            ConnectError::NoAnswer { address, waited_ms: waited.as_millis() as u64, hint }
+        }
+        JoinError::Full => ConnectError::Full { address },
+        JoinError::Socket(error) => ConnectError::System { address, error },
+    }
+}
+
+/// A request that is not made yet.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is asked for before acquire, try_acquire or acquire_async"]
+pub struct Acquire<'a> {
+    locks: &'a Locks,
+    lock: u64,
+    mode: LockMode,
+    timeout: Option<Duration>,
+    task: u32,
+}
+
+impl Acquire<'_> {
+    /// Waits no longer than this. Without it, a request waits as long as the session lives.
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// What people see of the task (`lockwork locks show`).
+    pub const fn task(mut self, task: u32) -> Self {
+        self.task = task;
+        self
+    }
+
+    fn ask(&self, try_only: bool) -> Ask {
+        let timeout = self.timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        Ask { task: self.task, timeout, try_only }
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Errors
+    /// [`LockError`]; the request does not wait any more then.
+    pub fn acquire(self) -> Result<Guard, LockError> {
+        self.wait(false)
+    }
+
+    /// Takes the lock if that is possible without waiting for somebody who holds it.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] if it is not, and as for [`Acquire::acquire`].
+    pub fn try_acquire(self) -> Result<Guard, LockError> {
+        self.wait(true)
+    }
+
+    fn wait(self, try_only: bool) -> Result<Guard, LockError> {
+        let (wait, request, session) = self.locks.begin(self.lock, self.mode, self.ask(try_only))?;
+        self.locks.0.shared.wait(&wait);
+        let pending = Pending { locks: self.locks.clone(), lock: self.lock, mode: self.mode, wait, request, session };
+        pending.finish()
+    }
+
+    /// Waits for the lock without a thread: the request is made when this is first polled, and withdrawn when it is
+    /// dropped. Any executor will do.
+    pub fn acquire_async(self) -> Acquiring {
+        let Self { locks, lock, mode, .. } = self;
+        Acquiring { locks: locks.clone(), lock, mode, ask: self.ask(false), pending: None }
+    }
+}
+
+/// A request that was made.
+#[derive(Debug)]
+struct Pending {
+    locks: Locks,
+    lock: u64,
+    mode: LockMode,
+    wait: Arc<Wait>,
+    request: u64,
+    session: u32,
+}
+
+impl Pending {
+    /// The guard, or why there is none; it must be answered.
+    fn finish(self) -> Result<Guard, LockError> {
+        let Self { locks, lock, mode, wait, request, session } = self;
+        match wait.answer() {
+            Some(Answer::Granted { token }) => Ok(Guard::new(locks, lock, mode, token, wait, request, session)),
+            Some(Answer::Busy) => Err(LockError::Busy(lock)),
+            Some(Answer::TimedOut) => Err(LockError::TimedOut(lock)),
+            Some(Answer::Deadlock) => Err(LockError::Deadlock(lock)),
+            Some(Answer::Failed(Problem::NoSuchLock)) => Err(LockError::NoSuchLock { lock, locks: locks.count() }),
+            Some(Answer::Failed(_)) | None => Err(LockError::Disconnected(lock)),
+        }
+    }
+}
+
+/// The future of [`Acquire::acquire_async`].
+#[derive(Debug)]
+pub struct Acquiring {
+    locks: Locks,
+    lock: u64,
+    mode: LockMode,
+    ask: Ask,
+    pending: Option<Pending>,
+}
+
+impl Future for Acquiring {
+    type Output = Result<Guard, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.pending.is_none() {
+            let (wait, request, session) = match self.locks.begin(self.lock, self.mode, self.ask) {
+                Ok(begun) => begun,
+                Err(error) => return Poll::Ready(Err(error)),
+            };
+            let Self { locks, lock, mode, .. } = &*self;
+            let (locks, lock, mode) = (locks.clone(), *lock, *mode);
+            self.pending = Some(Pending { locks, lock, mode, wait, request, session });
+        }
+        let done = |pending: &Pending| pending.wait.is_done_or_wakes(context.waker(), Wait::is_answered);
+        match self.pending.take_if(|pending| done(pending)) {
+            Some(pending) => Poll::Ready(pending.finish()),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Acquiring {
+    fn drop(&mut self) {
+        if let Some(Pending { request, session, .. }) = self.pending.take() {
+            guard::give_back(&self.locks, request, session);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Who drives a session: the thread that waits for an answer, or else the background thread.
+//!
+//! A wake-up costs more than a round trip to the decider, so a task that waits looks at the socket itself: without
+//! sleeping for some microseconds, then asleep in `ppoll`. While tasks do that, the background thread keeps away from
+//! the socket, naps, and sees to what has no other reader: acknowledgements of what was given back, repetitions,
+//! renewals.
+//!
+//! *Invariant*: at any time somebody will drive the session when its next timer is due: a waiting task, the background
+//! thread in its nap, or the background thread in `ppoll` with that time as its limit; who sets an earlier timer wakes
+//! it.
+
+use super::core::Core;
+use super::wait::Wait;
+use crate::udp::wait_for;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the background thread naps while tasks drive.
+const NAP: Duration = Duration::from_micros(100);
+/// And while one of them sleeps at the socket.
+const LONG_NAP: Duration = Duration::from_millis(1);
+/// How long after the last task that drove, it looks at the socket itself again.
+const QUIET_NS: u64 = 1_000_000;
+/// The longest sleep of a task: after this it looks whether it should drive.
+const LONGEST_SLEEP: Duration = Duration::from_millis(50);
+/// How much later than a timer the background thread may notice it.
+const LATE_NS: u64 = 1_000_000;
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    core: Mutex<Core>,
+    start: Instant,
+    spin: Duration,
+    /// Until when guards are certainly held.
+    lease_until: AtomicU64,
+    /// When a task last drove.
+    active: AtomicU64,
+    /// A task sleeps at the socket.
+    led: AtomicBool,
+    /// Until when the background thread sleeps, 0 while it does not.
+    asleep_until: AtomicU64,
+    stop: AtomicBool,
+    abandon: AtomicBool,
+    bell: OwnedFd,
+}
+
+impl Shared {
+    pub(super) fn new(core: Core, start: Instant, spin: Duration) -> std::io::Result<Self> {
+        // SAFETY: a plain system call; its result is checked.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if bell < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(Self {
+            lease_until: AtomicU64::new(core.node.lease_until()),
+            core: Mutex::new(core),
+            start,
+            spin,
+            active: AtomicU64::new(0),
+            led: AtomicBool::new(false),
+            asleep_until: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            abandon: AtomicBool::new(false),
+            // SAFETY: just made, and nobody else's.
+            bell: unsafe { OwnedFd::from_raw_fd(bell) },
+        })
+    }
+
+    pub(super) fn start(&self) -> Instant {
+        self.start
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the lease certainly still runs.
+    pub(super) fn has_lease(&self) -> bool {
+        self.now() < self.lease_until.load(Ordering::Acquire)
+    }
+
+    /// After anything was done with the core, before it is unlocked.
+    pub(super) fn done(&self, core: &Core) {
+        let until = if core.node.is_over() { 0 } else { core.node.lease_until() };
+        self.lease_until.store(until, Ordering::Release);
+        let next = core.node.next_tick().unwrap_or(u64::MAX);
+        if self.asleep_until.load(Ordering::SeqCst) > next.saturating_add(LATE_NS) {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        let one = 1_u64;
+        // SAFETY: eight bytes that live during the call, to a file that is open. If it fails the bell has rung already.
+        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    fn drive(&self, core: &mut Core) {
+        core.drive(self.now());
+        self.done(core);
+    }
+
+    /// Waits until there is an answer: drives, then sleeps.
+    pub(super) fn wait(&self, wait: &Wait) {
+        let began = Instant::now();
+        loop {
+            if wait.is_answered() {
+                return;
+            }
+            self.active.store(self.now(), Ordering::Relaxed);
+            if let Ok(mut core) = self.core.try_lock() {
+                self.drive(&mut core);
+            }
+            // Where cores are fewer than those who want them, the decider may need this one.
+            std::thread::yield_now();
+            if began.elapsed() >= self.spin {
+                break;
+            }
+        }
+        while !wait.is_answered() {
+            if !self.led.swap(true, Ordering::AcqRel) {
+                self.lead(wait);
+                self.led.store(false, Ordering::Release);
+            } else {
+                wait.sleep(LONGEST_SLEEP, Wait::is_answered);
+            }
+        }
+    }
+
+    /// Sleeps at the socket until there is an answer.
+    fn lead(&self, wait: &Wait) {
+        while !wait.is_answered() {
+            let (file, due) = {
+                let mut core = self.core();
+                self.drive(&mut core);
+                (core.endpoint.socket().as_raw_fd(), core.node.next_tick().unwrap_or(u64::MAX))
+            };
+            if wait.is_answered() {
+                return;
+            }
+            let now = self.now();
+            self.active.store(now, Ordering::Relaxed);
+            sleep_at(file, Duration::from_nanos(due.saturating_sub(now)).min(LONGEST_SLEEP));
+        }
+    }
+
+    /// The background thread, until it is stopped.
+    pub(super) fn run(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            let led = self.led.load(Ordering::Acquire);
+            let quiet = self.now().saturating_sub(self.active.load(Ordering::Relaxed)) > QUIET_NS;
+            if led || !quiet {
+                std::thread::sleep(if led { LONG_NAP } else { NAP });
+                if let Ok(mut core) = self.core.try_lock() {
+                    self.drive(&mut core);
+                }
+                continue;
+            }
+            let (file, due) = {
+                let mut core = self.core();
+                self.drive(&mut core);
+                let due = core.node.next_tick().unwrap_or_else(|| self.now() + 1_000_000_000);
+                // While the core is locked: who sets an earlier timer afterwards sees this.
+                self.asleep_until.store(due, Ordering::SeqCst);
+                (core.endpoint.socket().as_raw_fd(), due)
+            };
+            if !self.stop.load(Ordering::SeqCst) {
+                self.sleep_until(file, due);
+            }
+            self.asleep_until.store(0, Ordering::SeqCst);
+        }
+        if !self.abandon.load(Ordering::Acquire) {
+            self.leave();
+        }
+    }
+
+    fn sleep_until(&self, file: RawFd, due: u64) {
+        let bell = self.bell.as_raw_fd();
+        let mut polls = [file, bell].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        let time = Duration::from_nanos(due.saturating_sub(self.now()));
+        let time = libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() };
+        // SAFETY: two pollfds and a time, all alive during the call; no signal mask.
+        unsafe { libc::ppoll(polls.as_mut_ptr(), 2, &raw const time, std::ptr::null()) };
+        if polls[1].revents != 0 {
+            let mut count = 0_u64;
+            // SAFETY: eight bytes that live during the call, from a file that is open and does not block.
+            unsafe { libc::read(bell, (&raw mut count).cast(), 8) };
+        }
+    }
+
+    /// Ends the background thread, with a farewell; without one if `abandon`, as if the process had been killed.
+    pub(super) fn stop(&self, abandon: bool) {
+        self.abandon.store(abandon, Ordering::Release);
+        self.stop.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Gives back what is on its way back, and ends the session.
+    fn leave(&self) {
+        let mut core = self.core();
+        if core.node.is_over() {
+            return;
+        }
+        let file = core.endpoint.socket().as_raw_fd();
+        let began = Instant::now();
+        while !core.node.is_idle() && began.elapsed() < Duration::from_millis(50) {
+            self.drive(&mut core);
+            sleep_at(file, Duration::from_millis(2));
+        }
+        for _ in 0..5 {
+            core.leave();
+            sleep_at(file, Duration::from_millis(10));
+            self.drive(&mut core);
+            if core.left {
+                break;
+            }
+        }
+    }
+}
+
+fn sleep_at(file: RawFd, time: Duration) {
+    let time = libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() };
+    wait_for(file, libc::POLLIN, &time);
+}

@@ -1,0 +1,154 @@
+//! A lock that is held.
+
+use super::wait::Wait;
+use super::{LockError, Locks};
+use lockwork_locking::LockMode;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// A lock that is held until this is dropped, or until it is lost.
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct Guard {
+    locks: Locks,
+    lock: u64,
+    mode: LockMode,
+    token: u64,
+    wait: Arc<Wait>,
+    request: u64,
+    session: u32,
+}
+
+/// How long one who waits for a loss sleeps at most before it looks at the lease itself.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Guard {
+    pub(super) fn new(
+        locks: Locks,
+        lock: u64,
+        mode: LockMode,
+        token: u64,
+        wait: Arc<Wait>,
+        request: u64,
+        session: u32,
+    ) -> Self {
+        Self { locks, lock, mode, token, wait, request, session }
+    }
+
+    /// Which lock.
+    #[must_use]
+    pub const fn lock(&self) -> u64 {
+        self.lock
+    }
+
+    /// In which mode.
+    #[must_use]
+    pub const fn mode(&self) -> LockMode {
+        self.mode
+    }
+
+    /// The fencing token: larger than the token of every exclusive grant of this lock before, and not smaller than that
+    /// of any grant before. Whoever is written to should refuse a token smaller than the largest it has seen.
+    #[must_use]
+    pub const fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Whether it is no longer held, as far as this process can know. Once true, it stays so.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        if !self.wait.is_lost() && !self.locks.0.shared.has_lease() {
+            self.wait.set_lost();
+        }
+        self.wait.is_lost()
+    }
+
+    /// Waits until it is lost, or until the time is over: whether it is lost.
+    #[must_use]
+    pub fn wait_lost(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        while !self.is_lost() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            self.wait.sleep(left.min(LOOK), Wait::is_lost);
+        }
+        true
+    }
+
+    /// Is ready when the lock is lost.
+    pub const fn lost(&self) -> Lost<'_> {
+        Lost(self)
+    }
+
+    /// Makes an exclusive lock a shared one, without letting go: no writer comes between.
+    ///
+    /// # Errors
+    /// [`LockError::NotExclusive`] if it is shared already, or lost.
+    pub fn downgrade(&mut self) -> Result<(), LockError> {
+        let shared = &self.locks.0.shared;
+        let mut core = shared.core();
+        let present = self.mode == LockMode::Exclusive && core.node.identity().session == self.session;
+        let done = present && core.node.downgrade(shared.now(), self.request).is_ok();
+        core.flush();
+        shared.done(&core);
+        if !done {
+            return Err(LockError::NotExclusive(self.lock));
+        }
+        self.mode = LockMode::Shared;
+        Ok(())
+    }
+
+    /// Refused: two readers that both become writers would wait for each other for ever.
+    ///
+    /// # Errors
+    /// Always [`LockError::NoUpgrade`]; the guard holds what it held.
+    pub const fn upgrade(&mut self) -> Result<(), LockError> {
+        Err(LockError::NoUpgrade)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        give_back(&self.locks, self.request, self.session);
+    }
+}
+
+/// Releases or withdraws a request, if its session is the present one.
+pub(super) fn give_back(locks: &Locks, request: u64, session: u32) {
+    if locks.0.abandon.load(Ordering::Acquire) {
+        return;
+    }
+    let shared = &locks.0.shared;
+    let mut core = shared.core();
+    if core.node.identity().session != session {
+        return;
+    }
+    core.waits.remove(&request);
+    // It may have been lost just now, which is as good.
+    _ = core.node.release(shared.now(), request);
+    core.flush();
+    shared.done(&core);
+}
+
+/// The future of [`Guard::lost`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is polled"]
+pub struct Lost<'a>(&'a Guard);
+
+impl Future for Lost<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.0.is_lost() || self.0.wait.is_done_or_wakes(context.waker(), Wait::is_lost) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Questions about locks, for people's tools: without a session, so that looking changes nothing.
+
+use crate::udp::Endpoint;
+use lockwork_lockservice::control::{ALL_LOCKS, Busiest, Participant, Summary};
+use lockwork_lockservice::packet::{GRANTED, Key, Kind, Packet, Problem, body, parse};
+use lockwork_lockservice::word::{Machine, State};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// A question has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// There are fewer locks.
+    #[error("there is no lock {0} at {1}")]
+    NoSuchLock(u64, SocketAddr),
+    /// Nobody answers.
+    #[error("no answer from {0}{1}; is 'lockwork lockd' running there, with the same key?")]
+    NoAnswer(SocketAddr, &'static str),
+    /// The system refuses.
+    #[error("cannot talk to {0}: {1}")]
+    System(SocketAddr, io::Error),
+}
+
+/// What is known of one lock.
+#[derive(Clone, Debug)]
+pub struct LockStatus {
+    /// Who decides about it.
+    pub state: State,
+    /// The machine of its agent: 0 if that is the daemon, which also stands for nobody if it is free.
+    pub machine: u16,
+    /// Decisions so far.
+    pub incarnation: u32,
+    /// The newest token of the decider.
+    pub token: u64,
+    /// Who holds and who waits, the first first, as far as it fits into one packet; `None` if its agent has not
+    /// answered.
+    pub participants: Option<Vec<Participant>>,
+}
+
+/// What is known of a service.
+#[derive(Clone, Debug)]
+pub struct ServiceStatus {
+    /// As a whole.
+    pub summary: Summary,
+    /// Locks with agents: machine and lock, those with most waiters first; at most about fifty of each machine.
+    pub busiest: Vec<(u16, Busiest)>,
+    /// Machines that have not answered.
+    pub silent: u64,
+}
+
+/// How long machines may take, after the daemon has answered.
+const MACHINES: Duration = Duration::from_millis(200);
+/// A question is asked again after this.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// A packet with its body.
+type Answer = (Packet, Vec<u8>);
+
+struct Asker {
+    endpoint: Endpoint,
+    server: SocketAddr,
+    key: Option<Key>,
+    lock: u64,
+    request: u64,
+}
+
+impl Asker {
+    fn new(server: SocketAddr, key: Option<Key>, lock: u64) -> Result<Self, QueryError> {
+        let endpoint = Endpoint::connect(server).map_err(|error| QueryError::System(server, error))?;
+        let request = RandomState::new().build_hasher().finish();
+        Ok(Self { endpoint, server, key, lock, request })
+    }
+
+    /// Asks until the daemon has answered: its answer, and those that came with it.
+    fn first(&mut self, time: Duration) -> Result<(Answer, Vec<Answer>), QueryError> {
+        let began = Instant::now();
+        let mut hint = "";
+        while began.elapsed() < time {
+            let asked = Packet { request: self.request, ..Packet::new(Kind::Status, self.lock) };
+            self.endpoint.push(self.server, [&asked.header(0, self.key.as_ref()), &[]]);
+            self.endpoint.flush();
+            let mut answers = match self.answers(AGAIN) {
+                Ok(answers) => answers,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    hint = " (the port is closed)";
+                    std::thread::sleep(AGAIN);
+                    continue;
+                }
+                Err(error) => return Err(QueryError::System(self.server, error)),
+            };
+            // The daemon's answer has no requester; a machine's has the machine.
+            if let Some(at) = answers.iter().position(|(packet, _)| packet.requester == Machine::REGISTRY) {
+                let (packet, body) = answers.swap_remove(at);
+                if packet.kind == Kind::Error && packet.token == Problem::NoSuchLock as u64 {
+                    return Err(QueryError::NoSuchLock(self.lock, self.server));
+                }
+                return Ok(((packet, body), answers));
+            }
+        }
+        Err(QueryError::NoAnswer(self.server, hint))
+    }
+
+    /// Answers that are there, at the latest after `time`; none if none came.
+    fn answers(&mut self, time: Duration) -> io::Result<Vec<Answer>> {
+        self.endpoint.wait(time);
+        let mut answers = Vec::new();
+        for at in 0..self.endpoint.receive()? {
+            let Some((bytes, _)) = self.endpoint.datagram(at) else { continue };
+            let key = self.key.as_ref();
+            let Ok((packet, _)) = parse(bytes, key) else { continue };
+            let Ok(body) = body(bytes, key) else { continue };
+            let told = packet.kind == Kind::Error || (packet.kind == Kind::Status && packet.has(GRANTED));
+            if told && packet.request == self.request {
+                answers.push((packet, body.to_vec()));
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Collects machines' answers until `enough` or no time is left.
+    fn rest(&mut self, all: &mut Vec<Answer>, enough: usize) {
+        let began = Instant::now();
+        while all.len() < enough {
+            let Some(left) = MACHINES.checked_sub(began.elapsed()) else { return };
+            all.extend(self.answers(left).unwrap_or_default());
+        }
+    }
+}
+
+/// Asks about one lock; waits at most `time` for the daemon.
+///
+/// # Errors
+/// [`QueryError`] if there is no such lock, or nobody answers.
+pub fn lock(server: SocketAddr, key: Option<Key>, lock: u64, time: Duration) -> Result<LockStatus, QueryError> {
+    let mut asker = Asker::new(server, key, lock)?;
+    let ((word, _), mut others) = asker.first(time)?;
+    if word.state != State::Free {
+        asker.rest(&mut others, 1);
+    }
+    let participants = others.first().and_then(|(_, body)| Participant::of_body(body).ok());
+    let (state, machine) = (word.state, word.sender.0);
+    Ok(LockStatus { state, machine, incarnation: word.incarnation, token: word.token, participants })
+}
+
+/// Asks about all locks; waits at most `time` for the daemon.
+///
+/// # Errors
+/// [`QueryError`] if nobody answers.
+pub fn all(server: SocketAddr, key: Option<Key>, time: Duration) -> Result<ServiceStatus, QueryError> {
+    let mut asker = Asker::new(server, key, ALL_LOCKS)?;
+    let ((_, body), mut others) = asker.first(time)?;
+    let summary = Summary::of_body(&body).map_err(|_| QueryError::NoAnswer(server, " that makes sense"))?;
+    asker.rest(&mut others, summary.machines as usize);
+    let mut busiest = Vec::new();
+    for (packet, body) in &others {
+        busiest.extend(Busiest::of_body(body).unwrap_or_default().into_iter().map(|one| (packet.sender.0, one)));
+    }
+    busiest.sort_by_key(|(machine, one)| (std::cmp::Reverse((one.waiters, one.holders)), one.lock, *machine));
+    Ok(ServiceStatus { summary, busiest, silent: summary.machines.saturating_sub(others.len() as u64) })
+}

@@ -1,0 +1,42 @@
+//! What a machine answers when people ask about locks.
+//!
+//! The registry knows decision words; who holds and who waits is known by agents only. So it sends the question on to
+//! the machine in the word, or to all machines, and their answers back to who asked
+//! ([`lockwork_lockservice::control`]).
+
+use lockwork_locking::LockMode;
+use lockwork_lockservice::config::Identity;
+use lockwork_lockservice::control::{ALL_LOCKS, Busiest, Participant};
+use lockwork_lockservice::node::Node;
+use lockwork_lockservice::packet::{GRANTED, Kind, Packet, Waiter};
+
+/// What this machine's agents know about one lock or all.
+pub(crate) fn answer(node: &Node, asked: &Packet) -> (Packet, Vec<u8>) {
+    let Identity { machine, session } = node.identity();
+    let packet = Packet {
+        flags: GRANTED,
+        request: asked.request,
+        sender: machine,
+        session,
+        requester: machine,
+        requester_session: session,
+        ..Packet::new(Kind::Status, asked.lock)
+    };
+    let pool = node.pool();
+    if asked.lock == ALL_LOCKS {
+        let busiest = pool.locks().filter_map(|lock| pool.view(lock)).map(|view| Busiest {
+            lock: view.lock,
+            holders: view.holders.len() as u32,
+            waiters: view.waiters.len() as u32,
+            token: view.token,
+        });
+        return (packet, Busiest::to_body(busiest.collect()));
+    }
+    let Some(view) = pool.view(asked.lock) else { return (packet, Vec::new()) };
+    let mode = view.mode.unwrap_or(LockMode::Shared);
+    let holds =
+        |&(machine, request): &_| Participant { who: Waiter { machine, session: 0, request, mode }, holds: true };
+    let mut all: Vec<_> = view.holders.iter().map(holds).collect();
+    all.extend(view.waiters.iter().map(|who| Participant { who: *who, holds: false }));
+    (packet, Participant::to_body(&all))
+}

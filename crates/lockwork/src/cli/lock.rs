@@ -1,0 +1,108 @@
+//! `lockwork lock ID -- COMMAND`: a command under a lock, as `flock` and `etcdctl lock` do it.
+//!
+//! The command runs while the lock is held and is ended when it is lost. It finds its fencing token in LOCKWORK_TOKEN.
+//!
+//! *Trade-off*: if this process itself is stopped, nobody ends the command in time; then only the token protects what
+//! it writes. If this process is killed, the kernel kills the command.
+
+mod child;
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use clap::Args;
+use lockwork_locknet::client::{Guard, LockError, Locks};
+
+use super::Failure;
+use super::service::{Service, duration};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: that of the command; 128 + N if signal N ended it; 126 or 127 if it cannot be started.
+1 if the lock is busy (--try) or was not granted in time (--timeout); 2 usage; 3 cannot connect; 4 the lock was lost.
+The command finds its fencing token in LOCKWORK_TOKEN and the lock in LOCKWORK_LOCK."
+)]
+pub(super) struct Arguments {
+    /// Number of the lock, from 0
+    id: u64,
+    #[command(flatten)]
+    service: Service,
+    /// Share the lock with other readers
+    #[arg(long)]
+    shared: bool,
+    /// Wait no longer than this: 500ms, 5s, 2m [default: wait]
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "try_only")]
+    timeout: Option<Duration>,
+    /// Do not wait at all
+    #[arg(long = "try")]
+    try_only: bool,
+    /// When the lock is lost, the command gets SIGTERM, and after this time SIGKILL
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    kill_after: Duration,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let locks = arguments.service.connect()?;
+    child::note_signals();
+    let guard = match acquire(&locks, arguments) {
+        Ok(guard) => guard,
+        Err(Ended::Signal(signal)) => return Ok(ExitCode::from(128 + signal)),
+        Err(Ended::Failure(failure)) => return Err(failure),
+    };
+    let code = child::run(&arguments.command, &guard, arguments.kill_after);
+    drop(guard);
+    code
+}
+
+/// Why there is no guard.
+enum Ended {
+    Signal(u8),
+    Failure(Failure),
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// How soon a signal is noticed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Waits for the lock, or for a signal; that withdraws the request.
+fn acquire(locks: &Locks, arguments: &Arguments) -> Result<Guard, Ended> {
+    let request = if arguments.shared { locks.shared(arguments.id) } else { locks.exclusive(arguments.id) };
+    let request = arguments.timeout.map_or(request, |timeout| request.timeout(timeout));
+    if arguments.try_only {
+        return request.try_acquire().map_err(failure);
+    }
+    let mut waits = std::pin::pin!(request.acquire_async());
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        if let Poll::Ready(answer) = waits.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return answer.map_err(failure);
+        }
+        if let Some(signal) = child::noted_signal() {
+            return Err(Ended::Signal(signal));
+        }
+        std::thread::park_timeout(LOOK);
+    }
+}
+
+fn failure(error: LockError) -> Ended {
+    Ended::Failure(match error {
+        LockError::NoSuchLock { .. } => Failure::usage(error),
+        LockError::Connect(_) | LockError::Disconnected(_) => Failure::connect(error),
+        _ => Failure::Check(error.to_string()),
+    })
+}

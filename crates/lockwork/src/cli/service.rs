@@ -1,0 +1,105 @@
+//! What the commands of the lock service have in common: which service, with which key, and times as people write them.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use lockwork_locknet::client::{ConnectError, Locks, Options};
+use lockwork_lockservice::packet::Key;
+
+use super::Failure;
+
+/// Where a service is if nobody says otherwise.
+pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:7400";
+
+/// Which service.
+#[derive(Debug, Args)]
+pub(super) struct Service {
+    /// Address of the lock service, HOST:PORT [default: LOCKWORK_LOCKD, or 127.0.0.1:7400]
+    #[arg(long, value_name = "HOST:PORT")]
+    server: Option<String>,
+    /// File with the cluster's key [default: LOCKWORK_KEY, or no key]
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+impl Service {
+    pub(super) fn name(&self) -> String {
+        let given = self.server.clone().or_else(|| variable("LOCKWORK_LOCKD"));
+        given.unwrap_or_else(|| DEFAULT_ADDRESS.to_string())
+    }
+
+    pub(super) fn key(&self) -> Result<Option<Key>, Failure> {
+        key(self.key.as_deref())
+    }
+
+    /// The address, looked up.
+    pub(super) fn address(&self) -> Result<SocketAddr, Failure> {
+        address(&self.name())
+    }
+
+    pub(super) fn connect(&self) -> Result<Locks, Failure> {
+        let options = Options { key: self.key()?, ..Options::default() };
+        Locks::connect_with(&self.name(), options).map_err(|error| match error {
+            ConnectError::Address { .. } => Failure::usage(error),
+            _ => Failure::Connect(error.to_string()),
+        })
+    }
+}
+
+/// An address of the form HOST:PORT.
+pub(super) fn address(text: &str) -> Result<SocketAddr, Failure> {
+    let found = text.to_socket_addrs().map_err(|error| error.to_string());
+    let found = found.and_then(|mut all| all.next().ok_or_else(|| "the name has no address".to_string()));
+    found.map_err(|error| Failure::usage(format!("'{text}' is no address: {error}; write HOST:PORT")))
+}
+
+/// The key of a file, or of the file that the environment names.
+pub(super) fn key(file: Option<&Path>) -> Result<Option<Key>, Failure> {
+    let Some(file) = file.map(PathBuf::from).or_else(|| variable("LOCKWORK_KEY").map(PathBuf::from)) else {
+        return Ok(None);
+    };
+    let read = lockwork_locknet::key::read(&file).map_err(Failure::usage)?;
+    if let Some(warning) = read.warning {
+        eprintln!("lockwork: warning: {warning}");
+    }
+    Ok(Some(read.key))
+}
+
+/// A time as people write it: `500ms`, `2s`, `1.5m`, `1h`; a number alone is seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no time: write a number and ms, s, m or h, such as 500ms or 2s");
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
+    let seconds = match unit {
+        "ms" => number / 1e3,
+        "s" | "" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(wrong()),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_their_units_and_nonsense_is_refused() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        for wrong in ["", "s", "-1s", "5 parsecs", "1d", "nan", "inf", "1e300h"] {
+            assert!(duration(wrong).is_err_and(|message| message.contains("500ms")), "{wrong}");
+        }
+    }
+}

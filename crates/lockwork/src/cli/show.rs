@@ -1,0 +1,179 @@
+//! `lockwork locks top` and `lockwork locks show ID`: what happens in a lock service.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use lockwork_locking::LockMode;
+use lockwork_locknet::query::{self, LockStatus, QueryError, ServiceStatus};
+use lockwork_lockservice::word::State;
+use serde_json::{Value, json};
+
+use super::service::{Service, duration};
+use super::{Failure, Outcome, print};
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// A table for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// Number of the lock, from 0
+    id: u64,
+    #[command(flatten)]
+    service: Service,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Form::Text)]
+    output: Form,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Top {
+    #[command(flatten)]
+    service: Service,
+    /// How often to look
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    interval: Duration,
+    /// How often to print; on a terminal it goes on until interrupted [default: once where the output is no terminal]
+    #[arg(long, value_name = "TIMES")]
+    count: Option<u64>,
+    /// How many locks to show
+    #[arg(long, default_value_t = 20)]
+    lines: usize,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Form::Text)]
+    output: Form,
+}
+
+/// How long the daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+fn failure(error: QueryError) -> Failure {
+    match error {
+        QueryError::NoSuchLock(..) => Failure::usage(error),
+        _ => Failure::connect(error),
+    }
+}
+
+fn name(mode: LockMode) -> &'static str {
+    if mode == LockMode::Exclusive { "exclusive" } else { "shared" }
+}
+
+pub(super) fn show(arguments: &Show) -> Outcome {
+    let (address, key) = (arguments.service.address()?, arguments.service.key()?);
+    let status = query::lock(address, key, arguments.id, PATIENCE).map_err(failure)?;
+    print(&match arguments.output {
+        Form::Text => show_text(arguments.id, &status),
+        Form::Json => format!("{}\n", show_json(arguments.id, &status)),
+    })
+}
+
+fn show_text(lock: u64, status: &LockStatus) -> String {
+    let LockStatus { state, machine, incarnation, token, participants } = status;
+    let agent = match (state, machine) {
+        (State::Free, _) => "no agent".to_string(),
+        (_, 0) => "agent in the daemon, for a machine that is gone".to_string(),
+        _ => format!("agent on machine {machine}"),
+    };
+    let mut text = format!("lock {lock}: {state}, {agent}, incarnation {incarnation}, token {token}\n");
+    if *state == State::Free {
+        return text;
+    }
+    let Some(participants) = participants else {
+        text.push_str("the agent has not answered\n");
+        return text;
+    };
+    for one in participants {
+        let does = if one.holds { "holds" } else { "waits" };
+        let (machine, task) = (one.who.machine.0, one.who.request >> 32);
+        _ = writeln!(text, "  {does}  {:<9}  machine {machine:<5}  task {task}", name(one.who.mode));
+    }
+    text
+}
+
+fn show_json(lock: u64, status: &LockStatus) -> Value {
+    let LockStatus { state, machine, incarnation, token, participants } = status;
+    let one = |one: &lockwork_lockservice::control::Participant| json!({ "machine": one.who.machine.0, "task": one.who.request >> 32, "mode": name(one.who.mode) });
+    let all = |holds: bool| {
+        participants.as_ref().map(|all| all.iter().filter(|one| one.holds == holds).map(one).collect::<Vec<_>>())
+    };
+    json!({
+        "lock": lock, "state": state.to_string(), "agent": machine, "incarnation": incarnation, "token": token,
+        "holders": all(true), "waiters": all(false),
+    })
+}
+
+pub(super) fn top(arguments: &Top) -> Outcome {
+    let (address, key) = (arguments.service.address()?, arguments.service.key()?);
+    let terminal = std::io::stdout().is_terminal();
+    let count = arguments.count.unwrap_or(if terminal { u64::MAX } else { 1 });
+    let mut before = (Instant::now(), query::all(address, key, PATIENCE).map_err(failure)?);
+    for _ in 0..count {
+        std::thread::sleep(arguments.interval);
+        let now = (Instant::now(), query::all(address, key, PATIENCE).map_err(failure)?);
+        let seconds = (now.0 - before.0).as_secs_f64().max(1e-9);
+        print(&match arguments.output {
+            Form::Text => {
+                // Home, and everything below cleared.
+                let clear = if terminal { "\x1b[H\x1b[J" } else { "" };
+                format!("{clear}{}", top_text(&address.to_string(), &before.1, &now.1, seconds, arguments.lines))
+            }
+            Form::Json => format!("{}\n", top_json(&before.1, &now.1, seconds, arguments.lines)),
+        })?;
+        before = now;
+    }
+    Ok(())
+}
+
+/// How fast a counter has grown.
+fn rate(before: u64, now: u64, seconds: f64) -> f64 {
+    (now.saturating_sub(before) as f64 / seconds).round()
+}
+
+fn top_text(address: &str, before: &ServiceStatus, now: &ServiceStatus, seconds: f64, lines: usize) -> String {
+    let (was, is) = (&before.summary, &now.summary);
+    let per_second = |was: u64, is: u64| rate(was, is, seconds);
+    let mut text = format!(
+        "{address}: {} locks, {} machines, {} gone and not yet swept, {} sessions expired\n\
+         by the daemon: {} decisions/s, {} grants/s, {} packets dropped/s\n\n",
+        is.locks,
+        is.machines,
+        is.gone,
+        is.expired,
+        per_second(was.decisions, is.decisions),
+        per_second(was.grants, is.grants),
+        per_second(was.dropped, is.dropped),
+    );
+    if now.silent > 0 {
+        _ = writeln!(text, "{} machines have not answered", now.silent);
+    }
+    _ = writeln!(text, "{:>12}  {:>7}  {:>7}  {:>7}  {:>20}", "lock", "machine", "holders", "waiters", "token");
+    for (machine, one) in now.busiest.iter().take(lines) {
+        let (holders, waiters) = (one.holders, one.waiters);
+        _ = writeln!(text, "{:>12}  {machine:>7}  {holders:>7}  {waiters:>7}  {:>20}", one.lock, one.token);
+    }
+    text
+}
+
+fn top_json(before: &ServiceStatus, now: &ServiceStatus, seconds: f64, lines: usize) -> Value {
+    let (was, is) = (&before.summary, &now.summary);
+    let busiest = now.busiest.iter().take(lines).map(|(machine, one)| {
+        json!({
+            "lock": one.lock, "machine": machine, "holders": one.holders, "waiters": one.waiters, "token": one.token,
+        })
+    });
+    json!({
+        "locks": is.locks, "machines": is.machines, "machines_gone": is.gone, "sessions_expired": is.expired,
+        "machines_silent": now.silent,
+        "decisions_per_s": rate(was.decisions, is.decisions, seconds),
+        "grants_per_s": rate(was.grants, is.grants, seconds),
+        "dropped_per_s": rate(was.dropped, is.dropped, seconds),
+        "busiest": busiest.collect::<Vec<_>>(),
+    })
+}

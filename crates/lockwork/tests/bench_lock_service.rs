@@ -1,0 +1,98 @@
+//! `lockwork bench lock-service` as its users meet it: results of every system, mistakes named, and nothing left behind.
+
+#[path = "common/command.rs"]
+mod command;
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use command::run;
+use serde_json::Value;
+
+/// Exit code 6 says that there are no privileges here.
+const ABSENT: Option<i32> = Some(6);
+
+#[test]
+fn privileged_every_system_has_its_figures() {
+    let small = "--locks 1000 --clients 8 --machines 2 --seconds 0.1 --passes 1 --workload uh";
+    for more in ["--distribution zipf", "--client afxdp --workload rm"] {
+        let small = if more.contains("--workload") { small.replace(" --workload uh", "") } else { small.into() };
+        let output = run(&format!("bench lock-service {small} {more} --output json"));
+        if output.status.code() == ABSENT {
+            return eprintln!("SKIPPED: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one object");
+        assert!(report["schema"] == 1 && report["environment"]["commit"].is_string());
+        assert!(report["settings"]["network"].as_str().expect("it is said").contains("one host"));
+        let runs = report["runs"].as_array().expect("a list");
+        let names: Vec<&str> = runs.iter().filter_map(|run| run["system"].as_str()).collect();
+        assert_eq!(names, ["lockwork-xdp", "lockwork-tc", "lockwork-udp", "srvlock"]);
+        for run in runs {
+            for figure in ["throughput_locks_per_s", "throughput_ratio", "uncontended_ratio"] {
+                assert!(run[figure].as_f64().expect("a number") > 0.0, "{run}");
+            }
+            for latency in ["latency_us", "uncontended_us"] {
+                let at = |name: &str| run[latency][name].as_f64().expect("a number");
+                let quantiles = ["p50", "p95", "p99", "p999", "max"].map(at);
+                assert!(quantiles[0] > 0.0 && quantiles.is_sorted(), "{run}");
+            }
+            assert!(run["verified"] == true && run["grants"].as_u64() > Some(0));
+        }
+    }
+}
+
+fn namespaces_of(process: u32) -> usize {
+    let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let prefix = format!("lockwork-{process}-");
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
+}
+
+#[test]
+fn privileged_an_interrupt_removes_the_namespaces() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
+    command.args(["bench", "lock-service", "--system", "srvlock", "--machines", "2", "--seconds", "60"]);
+    let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    let start = Instant::now();
+    while namespaces_of(process.id()) < 3 {
+        if let Some(status) = process.try_wait().expect("it is our child") {
+            assert_eq!(status.code(), ABSENT);
+            return eprintln!("SKIPPED: no namespaces here");
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "no namespaces");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // While it measures.
+    std::thread::sleep(Duration::from_millis(300));
+    let kill = Command::new("kill").args(["-INT", &process.id().to_string()]).status().expect("there is kill");
+    assert!(kill.success());
+    let number = process.id();
+    assert_eq!(process.wait().expect("it ends").code(), Some(130));
+    assert_eq!(namespaces_of(number), 0);
+}
+
+#[test]
+fn mistakes_are_named_and_exit_with_2() {
+    for (line, names) in [
+        ("lock-service --system paxos", "no system is called 'paxos'; there are lockwork-xdp, lockwork-tc"),
+        ("lock-service --system srvlock,,lockwork-udp", "--system has an empty entry"),
+        ("lock-service --locks 0", "--locks is 0"),
+        ("lock-service --clients 0", "0 clients"),
+        ("lock-service --machines 0", "0 machines"),
+        ("lock-service --seconds 0", "--seconds is 0.0"),
+        ("lock-service --seconds nan", "--seconds is NaN"),
+        ("lock-service --passes 0", "--passes is 0"),
+        ("lock-service --theta 0.5", "--theta means nothing for uniform"),
+        ("lock-service --distribution zipf --theta 1", "theta is 1"),
+        ("lock-service --locks 99999999999999", "--locks"),
+        ("lock-service --records 5", "--records means nothing"),
+        ("lock-service --workload ycsb", "'ycsb'"),
+        ("ycsb-a --workload rm", "--workload means nothing"),
+        ("ycsb-a --clients 5", "--clients means nothing"),
+    ] {
+        let output = run(&format!("bench {line}"));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
+        assert!(error.contains(names), "{line}: {error}");
+    }
+}

@@ -1,0 +1,288 @@
+//! The commands of the lock service as their users meet them: a daemon in a process of its own, and commands under its
+//! locks.
+
+#[path = "common/command.rs"]
+mod command;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use command::run;
+use serde_json::Value;
+
+/// A daemon. Dropped, it is killed.
+struct Daemon {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    address: String,
+    ready: String,
+}
+
+impl Daemon {
+    fn start(options: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
+        command.args(["lockd", "--udp", "127.0.0.1:0"]).args(options.split_whitespace());
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("the daemon starts");
+        let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
+        let mut ready = String::new();
+        output.read_line(&mut ready).expect("a line");
+        let address = ready.strip_prefix("lockd: ready on ").and_then(|rest| rest.split(' ').next());
+        let address = address.unwrap_or_else(|| panic!("no ready line: '{ready}'")).to_string();
+        Self { process, output, address, ready }
+    }
+
+    /// `lockwork lock` with this service.
+    fn lock(&self, options: &str, script: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
+        command.arg("lock").args(options.split_whitespace()).args(["--server", &self.address]);
+        command.args(["--", "sh", "-c", script]);
+        command
+    }
+
+    fn show(&self, lock: u64) -> Value {
+        let output = run(&format!("locks show {lock} --server {} --output json", self.address));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("one object")
+    }
+
+    /// Waits until so many hold and wait.
+    fn until(&self, lock: u64, holders: usize, waiters: usize) {
+        let start = Instant::now();
+        loop {
+            let status = self.show(lock);
+            let count = |of: &str| status[of].as_array().map(Vec::len);
+            if (count("holders"), count("waiters")) == (Some(holders), Some(waiters)) {
+                return;
+            }
+            assert!(start.elapsed() < LONG, "{status}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A file of this test's own.
+fn file(name: &str, content: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::write(&path, content).expect("a file");
+    path
+}
+
+/// Sends a signal by the command for it.
+fn signal(name: &str, process: &Child) {
+    let status = Command::new("kill").args([name, &process.id().to_string()]).status().expect("kill is there");
+    assert!(status.success());
+}
+
+fn finish(mut process: Child) -> Output {
+    let start = Instant::now();
+    while process.try_wait().expect("it can be waited for").is_none() {
+        assert!(start.elapsed() < LONG, "the command does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    process.wait_with_output().expect("it has ended")
+}
+
+fn spawn(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
+}
+
+#[test]
+fn a_command_runs_under_its_lock_with_a_token_that_grows() {
+    let daemon = Daemon::start("--locks 50 --writers-first");
+    assert!(daemon.ready.contains("(udp): 50 locks, writers first, lease 2000 ms, no key"), "{}", daemon.ready);
+    let mut token = 0;
+    for _ in 0..3 {
+        let output = daemon.lock("17", "echo $LOCKWORK_LOCK $LOCKWORK_TOKEN; exit 7").output().expect("it runs");
+        assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+        let line = text(&output.stdout);
+        let (lock, grown) = line.trim().split_once(' ').expect("two numbers");
+        let grown: u64 = grown.parse().expect("a number");
+        assert!(lock == "17" && grown > token, "{line}");
+        token = grown;
+    }
+    let killed = daemon.lock("17", "kill -9 $$").output().expect("it runs");
+    assert_eq!(killed.status.code(), Some(128 + 9));
+    let none = run(&format!("lock 1 --server {} -- /no/such/command", daemon.address));
+    assert!(none.status.code() == Some(127) && text(&none.stderr).contains("/no/such/command"));
+    let unknown = daemon.lock("50", "true").output().expect("it runs");
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("there is no lock 50: the service has 50"), "{}", text(&unknown.stderr));
+}
+
+#[test]
+fn a_held_lock_is_busy_times_out_and_is_shown() {
+    let daemon = Daemon::start("--locks 50");
+    let holder = spawn(daemon.lock("5", "exec sleep 60"));
+    daemon.until(5, 1, 0);
+    for (options, message) in [("5 --try", "held by somebody else"), ("5 --timeout 100ms", "not granted in time")] {
+        let refused = daemon.lock(options, "true").output().expect("it runs");
+        assert_eq!(refused.status.code(), Some(1), "{options}");
+        assert!(text(&refused.stderr).contains(message), "{}", text(&refused.stderr));
+    }
+    let waits = spawn(daemon.lock("5 --shared", "echo got it"));
+    daemon.until(5, 1, 1);
+    let status = daemon.show(5);
+    assert!(status["holders"][0]["task"] == holder.id() && status["holders"][0]["mode"] == "exclusive", "{status}");
+    assert!(status["waiters"][0]["task"] == waits.id() && status["waiters"][0]["mode"] == "shared", "{status}");
+    let shown = text(&run(&format!("locks show 5 --server {}", daemon.address)).stdout);
+    assert!(shown.starts_with("lock 5: exclusive, agent on machine "), "{shown}");
+    let top = run(&format!("locks top --server {} --interval 50ms --output json", daemon.address));
+    let top: Value = serde_json::from_slice(&top.stdout).expect("one object");
+    assert!(top["busiest"][0]["lock"] == 5 && top["busiest"][0]["waiters"] == 1 && top["locks"] == 50, "{top}");
+    // A signal is passed on, and the command's end is this command's.
+    signal("-TERM", &holder);
+    assert_eq!(finish(holder).status.code(), Some(128 + 15));
+    let output = finish(waits);
+    assert!(output.status.success() && text(&output.stdout) == "got it\n");
+    let start = Instant::now();
+    while daemon.show(5)["state"] != "free" {
+        assert!(start.elapsed() < LONG, "{}", daemon.show(5));
+    }
+}
+
+#[test]
+fn who_waits_can_be_interrupted_and_waits_no_longer() {
+    let daemon = Daemon::start("--locks 50");
+    let holder = spawn(daemon.lock("5", "exec sleep 60"));
+    daemon.until(5, 1, 0);
+    let waits = spawn(daemon.lock("5", "true"));
+    daemon.until(5, 1, 1);
+    signal("-INT", &waits);
+    assert_eq!(finish(waits).status.code(), Some(128 + 2));
+    daemon.until(5, 1, 0);
+    signal("-TERM", &holder);
+    finish(holder);
+}
+
+#[test]
+fn the_lock_of_a_killed_holder_goes_to_who_waits_and_its_command_ends() {
+    let daemon = Daemon::start("--locks 50 --lease 500ms");
+    let alive = file("alive", "");
+    // Writes as long as it lives.
+    let script = format!("while true; do echo x >> {}; sleep 0.02; done", alive.display());
+    let holder = spawn(daemon.lock("5", &script));
+    daemon.until(5, 1, 0);
+    let waits: Vec<Child> = (0..3)
+        .map(|_| spawn(daemon.lock("5", &format!("wc -c < {0}; sleep 0.1; wc -c < {0}", alive.display()))))
+        .collect();
+    daemon.until(5, 1, 3);
+    signal("-KILL", &holder);
+    finish(holder);
+    for waiter in waits {
+        let output = finish(waiter);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let text = text(&output.stdout);
+        let mut sizes = text.split_whitespace();
+        assert!(
+            sizes.next().is_some_and(|size| Some(size) == sizes.next()),
+            "the dead holder's command writes: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_holder_that_was_stopped_too_long_finds_its_lock_lost_and_ends_its_command() {
+    let daemon = Daemon::start("--locks 50 --lease 300ms");
+    let holder = spawn(daemon.lock("5 --kill-after 200ms", "trap '' TERM; while true; do sleep 0.05; done"));
+    daemon.until(5, 1, 0);
+    signal("-STOP", &holder);
+    let next = daemon.lock("5 --timeout 20s", "true").output().expect("it runs");
+    assert!(next.status.success(), "{}", text(&next.stderr));
+    signal("-CONT", &holder);
+    let output = finish(holder);
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+    let message = text(&output.stderr);
+    assert!(message.contains("lock 5 is lost") && message.contains("killing it"), "{message}");
+}
+
+#[test]
+fn no_service_a_busy_port_and_another_key_are_told() {
+    let key = file("key", "00112233445566778899aabbccddeeff\n");
+    let daemon = Daemon::start(&format!("--locks 50 --key {}", key.display()));
+    assert!(daemon.ready.contains(", a key"), "{}", daemon.ready);
+    let busy = run(&format!("lockd --udp {}", daemon.address));
+    assert_eq!(busy.status.code(), Some(3));
+    assert!(
+        text(&busy.stderr).contains(&format!("cannot bind UDP address {}", daemon.address)),
+        "{}",
+        text(&busy.stderr)
+    );
+
+    let right = run(&format!("LOCKWORK_LOCKD={} LOCKWORK_KEY={} lock 1 -- true", daemon.address, key.display()));
+    assert!(right.status.success(), "{}", text(&right.stderr));
+    let other = file("other", "ffffffffffffffffffffffffffffffff");
+    for line in [
+        format!("lock 1 --server {} -- true", daemon.address),
+        format!("lock 1 --server {} --key {} -- true", daemon.address, other.display()),
+        format!("locks show 1 --server {}", daemon.address),
+        format!("locks top --server {}", daemon.address),
+    ] {
+        let output = run(&line);
+        assert_eq!(output.status.code(), Some(3), "{line}");
+        assert!(text(&output.stderr).contains("with the same key?"), "{}", text(&output.stderr));
+    }
+    let bad = file("bad", "not a key");
+    let output = run(&format!("lock 1 --key {} -- true", bad.display()));
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("32 hexadecimal digits"));
+    let address = daemon.address.clone();
+    drop(daemon);
+    let output = run(&format!("lock 1 --server {address} -- true"));
+    assert!(output.status.code() == Some(3) && text(&output.stderr).contains("the port is closed"));
+    let output = run("lock 1 --server nowhere -- true");
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("HOST:PORT"));
+}
+
+#[test]
+fn a_daemon_serves_metrics_and_stops_in_good_order() {
+    let mut daemon = Daemon::start("--locks 50 --metrics 127.0.0.1:0");
+    let url = daemon.ready.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("where metrics are");
+    let mut stream = std::net::TcpStream::connect(url).expect("it listens");
+    std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.1\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    assert!(answer.contains("\nlockwork_lockd_locks 50\n"), "{answer}");
+    let holder = spawn(daemon.lock("5", "exec sleep 60"));
+    daemon.until(5, 1, 0);
+    signal("-TERM", &daemon.process);
+    assert!(daemon.process.wait().expect("it ends").success());
+    let mut rest = String::new();
+    daemon.output.read_to_string(&mut rest).expect("its output ends");
+    assert_eq!(rest, "", "one line on standard output");
+    let output = finish(holder);
+    assert!(output.status.code() == Some(4) && text(&output.stderr).contains("is lost"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn mistakes_are_named() {
+    for (line, message) in [
+        ("lockd --lease 1ms --udp 127.0.0.1:0", "10 ms to 1 hour"),
+        ("lockd --lease soon", "such as 500ms"),
+        ("lockd --udp 7400", "HOST:PORT"),
+        ("lockd --locks 0", "0 is not in"),
+        ("lockd --xdp no-such-interface --udp 127.0.0.1:7499", "no-such-interface"),
+        ("lockd --xdp lo --tc lo", "cannot be used with"),
+        ("lock -- true", "<ID>"),
+        ("lock 1", "<COMMAND>"),
+        ("lock 1 --try --timeout 1s -- true", "cannot be used with"),
+        ("lock one -- true", "invalid digit"),
+    ] {
+        let output = run(line);
+        let error = text(&output.stderr);
+        assert!(matches!(output.status.code(), Some(2 | 6)) && error.contains(message), "{line}: {error}");
+    }
+}
