@@ -23,7 +23,8 @@ pub struct Granted {
     pub token: u64,
 }
 
-/// A client machine: packets and the time go in, packets and grants come out. It does no I/O. The upper half of a request is its task.
+/// A client machine: packets and the time go in, packets and grants come out. It does no I/O. The upper half of a
+/// request is its task.
 pub trait ClientMachine: Send {
     /// Asks for a lock.
     ///
