@@ -209,6 +209,10 @@ impl Node {
             return;
         }
         self.counters.received += 1;
+        if packet.kind == Kind::Ack || (packet.kind == Kind::Grant && packet.session == 0) {
+            self.client.heard(now, packet.request);
+            self.pool.pace = self.client.pace;
+        }
         match packet.kind {
             Kind::Acquire | Kind::Enrol | Kind::Release => {
                 let awaited = packet.requester == self.me.machine
@@ -225,8 +229,8 @@ impl Node {
             Kind::Renewed if packet.requester_session == self.me.session => self.renewed(packet),
             Kind::Died => {
                 self.pool.purge(now, packet.requester, packet.requester_session);
-                let until = now.saturating_add(self.config.lease);
-                let done = self.client.died(now, packet.requester, packet.request, until);
+                let (machine, session) = (packet.requester, packet.requester_session);
+                let done = self.client.died(now, machine, session, packet.request);
                 self.answer_sweep(packet, done);
             }
             Kind::Sweep => {
@@ -362,6 +366,7 @@ impl Node {
             }
         }
         self.client.tick(now);
+        self.pool.pace = self.client.pace;
         self.pool.tick(now);
         if self.renewals.due(now).is_some() {
             self.renewals.set(now, self.config.lease / 8, ());

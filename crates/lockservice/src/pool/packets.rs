@@ -135,7 +135,7 @@ impl AgentPool {
             if told || machine == me {
                 self.tell(lock, machine, request);
             }
-            let delay = if told { self.config.backoff(0) } else { self.config.confirm };
+            let delay = if told { self.pace.backoff(0) } else { self.config.confirm };
             self.remind_after(now, delay, lock, machine, request, 0);
         }
         if told {
