@@ -13,6 +13,8 @@
 //!
 //! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after granted.
 
+mod snapshot;
+
 use crate::branches::{Branch, Branches};
 use crate::config::{Config, Identity};
 use crate::packet::{BUSY, GRANTED, Kind, Packet, Problem, TRY};
@@ -103,7 +105,7 @@ pub enum Event {
 #[error("request {0} neither holds nor waits")]
 pub struct NotHeld(pub u64);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Asking,
     Queued,
@@ -111,7 +113,7 @@ pub(crate) enum Phase {
     Releasing,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) lock: u64,
     pub(crate) mode: LockMode,
@@ -135,7 +137,7 @@ pub(crate) struct Request {
 }
 
 /// What a client has to do next.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Output {
     Packet(Packet),
     Event(Event),
@@ -144,7 +146,7 @@ pub(crate) enum Output {
 }
 
 /// The requests of one machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     config: Config,
     me: Identity,
