@@ -13,6 +13,8 @@
 //!
 //! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after granted.
 
+mod snapshot;
+
 use crate::branches::{Branch, Branches};
 use crate::config::{Config, Identity};
 use crate::pace::Pace;
@@ -104,7 +106,7 @@ pub enum Event {
 #[error("request {0} neither holds nor waits")]
 pub struct NotHeld(pub u64);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Asking,
     Queued,
@@ -112,7 +114,7 @@ pub(crate) enum Phase {
     Releasing,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) lock: u64,
     pub(crate) mode: LockMode,
@@ -138,7 +140,7 @@ pub(crate) struct Request {
 }
 
 /// What a client has to do next.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Output {
     Packet(Packet),
     Event(Event),
@@ -159,7 +161,7 @@ struct Dead {
 const REMEMBERED: u64 = 16;
 
 /// The requests of one machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     config: Config,
     pub(crate) pace: Pace,
@@ -497,7 +499,9 @@ impl Client {
                 self.forget(number);
                 self.out.push_back(Output::Event(Event::Failed { request: number, problem }));
             }
-            (Phase::Held, Problem::NotHeld) => {
+            // Only an answer to what the holder itself has said since it holds. A late copy of how its first grant was told to
+            // the agent finds the lock free, too, between that grant, which was void, and the one that counts.
+            (Phase::Held, Problem::NotHeld) if packet.part == Kind::Enrol as u8 => {
                 self.forget(number);
                 self.out.push_back(Output::Event(Event::Lost { request: number, lock }));
             }

@@ -14,6 +14,7 @@ use crate::timers::Timers;
 use crate::word::Machine;
 use lockwork_locking::LockMode;
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 
 /// Why a lock cannot be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +59,7 @@ pub struct Counters {
 }
 
 /// A machine that takes part.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Node {
     config: Config,
     me: Identity,
@@ -463,6 +464,22 @@ impl Node {
     #[must_use]
     pub const fn pool(&self) -> &AgentPool {
         &self.pool
+    }
+
+    /// Drops timers that nobody waits for any more, so that [`Node::next_tick`] is the next time at which something happens.
+    pub fn prune(&mut self) {
+        self.client.prune();
+        self.pool.prune();
+    }
+
+    /// Feeds `into` all that this machine's future depends on, after [`Node::prune`]: times as they lie ahead of `now`, and
+    /// no counts of what has happened. What is still to be polled and the lease do not take part. For model checkers.
+    pub fn snapshot(&self, now: u64, into: &mut impl Hasher) {
+        self.me.machine.hash(into);
+        self.me.session.hash(into);
+        self.ended.hash(into);
+        self.client.snapshot(now, into);
+        self.pool.snapshot(now, into);
     }
 
     /// Whether nothing is held, asked for or under way: the machine may leave.

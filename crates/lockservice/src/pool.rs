@@ -19,6 +19,7 @@
 
 mod advance;
 mod packets;
+mod snapshot;
 
 use crate::agent::{Agent, Holder, Op, Running};
 use crate::branches::{Branch, Branches};
@@ -35,7 +36,7 @@ use std::collections::VecDeque;
 pub const MOST_HOPS: u8 = 4;
 
 /// What a pool has to tell.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Output {
     Packet(Packet, Vec<u8>),
     /// A request of this machine holds.
@@ -85,7 +86,7 @@ enum Watch {
 }
 
 /// The agents of one machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AgentPool {
     config: Config,
     pub(crate) pace: Pace,

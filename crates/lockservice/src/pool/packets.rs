@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 const MOST_ARRIVING: usize = 64;
 
 /// An agent of which not all parts have come.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Arriving {
     lock: u64,
     request: u64,
