@@ -22,8 +22,8 @@ mod packets;
 
 use crate::agent::{Agent, Holder, Op, Running};
 use crate::branches::{Branch, Branches};
-use crate::client::Numbers;
 use crate::config::{Config, Identity};
+use crate::numbers::Numbers;
 use crate::packet::{Kind, Packet, Waiter};
 use crate::timers::Timers;
 use crate::word::Machine;
