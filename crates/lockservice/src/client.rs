@@ -14,97 +14,18 @@
 //! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after granted.
 
 mod snapshot;
+mod vocabulary;
 
 use crate::branches::{Branch, Branches};
 use crate::config::{Config, Identity};
+use crate::numbers::Numbers;
 use crate::pace::Pace;
 use crate::packet::{BUSY, GRANTED, Kind, Packet, Problem, TRY};
 use crate::timers::Timers;
 use crate::word::Machine;
 use lockwork_locking::LockMode;
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
-
-/// Numbers as keys: one multiplication.
-#[derive(Default, Debug, Clone)]
-pub(crate) struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-    fn write_u64(&mut self, number: u64) {
-        let product = u128::from(self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        self.0 = (product as u64) ^ (product >> 64) as u64;
-    }
-}
-
-pub(crate) type Numbers<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
-
-/// How a task asks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
-    /// Which task of this machine; the upper half of the request's number.
-    pub task: u32,
-    /// Give up after this many nanoseconds.
-    pub timeout: Option<u64>,
-    /// Do not wait at all.
-    pub try_only: bool,
-}
-
-/// What became of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Event {
-    /// The task holds the lock.
-    Granted {
-        /// Whose.
-        request: u64,
-        /// Which lock.
-        lock: u64,
-        /// In which mode.
-        mode: LockMode,
-        /// The fencing token: larger than that of every exclusive grant before, and not smaller than that of any grant before.
-        token: u64,
-    },
-    /// It would have had to wait.
-    Busy {
-        /// Whose.
-        request: u64,
-    },
-    /// It has waited as long as it may, and no longer does.
-    TimedOut {
-        /// Whose.
-        request: u64,
-    },
-    /// The service cannot grant it.
-    Failed {
-        /// Whose.
-        request: u64,
-        /// Why.
-        problem: Problem,
-    },
-    /// It waits in a circle with others, and no longer does.
-    Deadlock {
-        /// Whose.
-        request: u64,
-    },
-    /// What was held is held no longer: the lease has run out, or the service does not know of it.
-    Lost {
-        /// Whose.
-        request: u64,
-        /// Which lock.
-        lock: u64,
-    },
-}
-
-/// A request that is not among those that hold or wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("request {0} neither holds nor waits")]
-pub struct NotHeld(pub u64);
+use std::collections::{BTreeSet, VecDeque};
+pub use vocabulary::{Ask, Event, NotHeld};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {

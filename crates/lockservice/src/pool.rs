@@ -23,8 +23,8 @@ mod snapshot;
 
 use crate::agent::{Agent, Holder, Op, Running};
 use crate::branches::{Branch, Branches};
-use crate::client::Numbers;
 use crate::config::{Config, Identity};
+use crate::numbers::Numbers;
 use crate::pace::Pace;
 use crate::packet::{Kind, Packet, Waiter};
 use crate::timers::Timers;

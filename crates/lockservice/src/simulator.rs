@@ -68,7 +68,11 @@ impl Settings {
             Self { seed: seed + 2, ..usual.lean() },
             Self { seed: seed + 3, writers_first: true, ..usual.lean() },
             Self { seed: seed + 4, machines: 12, tasks: 24, locks: 2, ..usual },
-            Self { seed: seed + 5, faults: Faults { late: 100_000, cuts: 5, pauses: 5, crashes: 10, ..all }, ..usual },
+            Self {
+                seed: seed + 5,
+                faults: Faults { lost: 200_000, late: 300_000, cuts: 5, pauses: 5, crashes: 20, ..all },
+                ..usual
+            },
             Self { seed: seed + 6, machines: 4, faults: Faults { lost: 200_000, doubled: 100_000, ..all }, ..usual },
         ]
     }

@@ -24,8 +24,8 @@ impl Client {
         for (delay, due, (number, _)) in self.timers.all() {
             (delay, due.saturating_sub(now), number).hash(into);
         }
-        for (machine, until) in &self.dead {
-            (machine, until.saturating_sub(now)).hash(into);
+        for dead in &self.dead {
+            (dead.machine, dead.session, dead.until.saturating_sub(now)).hash(into);
         }
     }
 }

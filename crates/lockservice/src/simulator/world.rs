@@ -1,12 +1,14 @@
 //! The run: events in the order of their times, and what follows from each.
 
-use super::checker::{Checker, Hold};
+mod tasks;
+mod weather;
+
+use super::checker::Checker;
 use super::faults::Faults;
 use super::place::{Doing, Place, Process};
 use super::random::Random;
 use super::trace::{EVERY_LOCK, Trace, What, Who};
 use super::{Counters, Failure, Report, Settings};
-use crate::client::{Ask, Event};
 use crate::config::{Config, Identity};
 use crate::control::Service;
 use crate::decider::{self, Store, To, Wide, decide};
@@ -15,8 +17,7 @@ use crate::node::Node;
 use crate::pace::Pace;
 use crate::packet::{HEADER, Key, Kind, Packet, body, datagram, parse};
 use crate::registry::{self, Change, Registry};
-use crate::word::{Machine, Profile, State};
-use lockwork_locking::LockMode;
+use crate::word::{Machine, Profile};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -466,317 +467,6 @@ impl<S: Store> World<S> {
             self.after(delay, Then::Tick { place, life });
         }
     }
-
-    // Tasks.
-
-    fn task(&mut self, place: u32, task: u32) -> &mut super::place::Task {
-        &mut self.places[place as usize].tasks[task as usize]
-    }
-
-    fn set_alarm(&mut self, place: u32, task: u32, delay: u64) {
-        let life = self.places[place as usize].life;
-        let one = self.task(place, task);
-        one.alarm += 1;
-        let alarm = one.alarm;
-        self.after(delay, Then::Alarm { place, life, task, alarm });
-    }
-
-    /// Nothing for a while.
-    fn think(&mut self, place: u32, task: u32) {
-        self.task(place, task).doing = Doing::Nothing;
-        let delay = match self.random.below(8) {
-            0 => 0,
-            1 => self.random.below(MS),
-            _ => self.random.below(60 * US),
-        };
-        self.set_alarm(place, task, delay);
-    }
-
-    fn alarm(&mut self, place: u32, task: u32, alarm: u32) {
-        if self.task(place, task).alarm != alarm {
-            return;
-        }
-        let clock = self.places[place as usize].clock(self.now);
-        match self.task(place, task).doing {
-            Doing::Nothing => self.ask(place, task),
-            Doing::Waiting { lock, request, .. } => {
-                self.counters.withdrawn += 1;
-                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "withdraws" });
-                let node = self.places[place as usize].node_mut().expect("its task waits");
-                // The lease may have run out meanwhile; then an event says so.
-                if node.release(clock, request).is_ok() {
-                    self.think(place, task);
-                }
-                self.after_task(place, lock);
-            }
-            Doing::Holding { lock, request, mode } => {
-                let node = self.places[place as usize].node_mut().expect("its task holds");
-                let Identity { machine, session } = node.identity();
-                let downgrades = mode == LockMode::Exclusive && self.random.below(8) == 0;
-                if downgrades && node.downgrade(clock, request).is_ok() {
-                    self.counters.downgraded += 1;
-                    self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "downgrades" });
-                    self.checker.downgraded(lock, machine, session, request);
-                    self.task(place, task).doing = Doing::Holding { lock, request, mode: LockMode::Shared };
-                    self.after_task(place, lock);
-                    let delay = self.random.below(50 * US);
-                    return self.set_alarm(place, task, delay);
-                }
-                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "releases" });
-                let node = self.places[place as usize].node_mut().expect("its task holds");
-                self.checker.let_go(lock, machine, session, request);
-                if node.release(clock, request).is_ok() {
-                    self.think(place, task);
-                } else if !self.places[place as usize].node().is_some_and(Node::is_over) {
-                    self.fail(Some(lock), format!("a task holds request {request:x}, but its node does not know it"));
-                }
-                self.after_task(place, lock);
-            }
-        }
-    }
-
-    fn after_task(&mut self, place: u32, lock: u64) {
-        self.drain(place);
-        self.check_agents(lock);
-    }
-
-    fn ask(&mut self, place: u32, task: u32) {
-        if self.counters.operations >= self.settings.operations {
-            if self.calm_since.is_none() {
-                self.calm_since = Some(self.now);
-                self.faults = Faults::NONE;
-            }
-            return;
-        }
-        let clock = self.places[place as usize].clock(self.now);
-        // The smaller of two random numbers: the first locks are hot.
-        let lock = self.random.below(self.settings.locks).min(self.random.below(self.settings.locks));
-        let mode = if self.random.below(10) < 6 { LockMode::Shared } else { LockMode::Exclusive };
-        let ask = Ask {
-            task,
-            timeout: (self.random.below(8) == 0).then(|| self.random.below(2 * MS)),
-            try_only: self.random.below(10) == 0,
-        };
-        let withdraws = self.random.below(12) == 0;
-        let Some(node) = self.places[place as usize].node_mut() else { return };
-        match node.acquire(clock, lock, mode, ask) {
-            Ok(request) => {
-                self.counters.operations += 1;
-                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: asks(mode) });
-                self.task(place, task).doing = Doing::Waiting { lock, request, mode, since: self.now };
-                if withdraws {
-                    let delay = self.random.below(2 * MS);
-                    self.set_alarm(place, task, delay);
-                }
-            }
-            Err(_) => debug_assert!(node.is_over()),
-        }
-        self.after_task(place, lock);
-    }
-
-    /// A task that has nothing to do asks for this lock, exclusively.
-    fn probe(&mut self, lock: u64) {
-        let idle = |place: &Place| place.tasks.iter().position(|task| task.doing == Doing::Nothing);
-        let first = lock as usize % self.places.len();
-        let order = (first..self.places.len()).chain(0..first);
-        let Some((place, task)) = order.into_iter().find_map(|at| Some((at as u32, idle(&self.places[at])? as u32)))
-        else {
-            return self.fail(Some(lock), "there is no idle task".to_owned());
-        };
-        let clock = self.places[place as usize].clock(self.now);
-        let node = self.places[place as usize].node_mut().expect("an idle place has a node");
-        let mode = LockMode::Exclusive;
-        if let Ok(request) = node.acquire(clock, lock, mode, Ask { task, ..Ask::default() }) {
-            self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: asks(mode) });
-            self.task(place, task).doing = Doing::Waiting { lock, request, mode, since: self.now };
-        }
-        self.after_task(place, lock);
-    }
-
-    fn event(&mut self, place: u32, event: Event) {
-        let (Event::Granted { request, .. }
-        | Event::Busy { request }
-        | Event::TimedOut { request }
-        | Event::Failed { request, .. }
-        | Event::Deadlock { request }
-        | Event::Lost { request, .. }) = event;
-        let task = (request >> 32) as u32;
-        let (waits, holds, lock) = match self.task(place, task).doing {
-            Doing::Waiting { lock, request: of, since, .. } if of == request => (Some(since), false, lock),
-            Doing::Holding { lock, request: of, .. } if of == request => (None, true, lock),
-            other => return self.fail(None, format!("{event:x?} at place {place}, whose task is {other:x?}")),
-        };
-        self.trace.add(self.now, lock, Who::Place(place), What::Event(event));
-        let node = self.places[place as usize].node().expect("it told an event");
-        let Identity { machine, session } = node.identity();
-        if let Some(since) = waits {
-            self.counters.longest_wait = self.counters.longest_wait.max(self.now - since);
-        }
-        match event {
-            Event::Granted { lock, mode, token, .. } if waits.is_some() => {
-                let hold = Hold { machine, session, request, mode, until: None };
-                let ended: Vec<_> = self.checker.holds(lock).iter().map(|hold| self.has_ended(hold)).collect();
-                if let Err(what) = self.checker.granted(lock, hold, token, &ended) {
-                    self.fail(Some(lock), what);
-                }
-                match mode {
-                    LockMode::Shared => self.counters.readers += 1,
-                    _ => self.counters.writers += 1,
-                }
-                self.task(place, task).doing = Doing::Holding { lock, request, mode };
-                let delay = match self.random.below(16) {
-                    0 => 0,
-                    1 => self.random.below(2 * MS),
-                    _ => self.random.below(40 * US),
-                };
-                return self.set_alarm(place, task, delay);
-            }
-            Event::Lost { .. } if holds => {
-                self.counters.lost += 1;
-                self.checker.let_go(lock, machine, session, request);
-            }
-            Event::Busy { .. } if waits.is_some() => self.counters.busy += 1,
-            Event::TimedOut { .. } if waits.is_some() => self.counters.timed_out += 1,
-            Event::Failed { .. } if waits.is_some() => self.counters.ended += 1,
-            _ => self.fail(Some(lock), format!("{event:x?} at place {place}, whose task holds: {holds}")),
-        }
-        self.think(place, task);
-    }
-
-    /// Whether the lease of who holds has ended, by its own clock.
-    fn has_ended(&self, hold: &Hold) -> bool {
-        let who = Identity { machine: hold.machine, session: hold.session };
-        let of = |place: &&Place| place.node().is_some_and(|node| node.identity() == who);
-        match hold.until {
-            Some(until) => until <= self.now,
-            None => self
-                .places
-                .iter()
-                .find(of)
-                .is_some_and(|place| place.node().is_some_and(|node| node.lease_until() <= place.clock(self.now))),
-        }
-    }
-
-    // What goes wrong, and what must not.
-
-    fn weather(&mut self) {
-        self.after(WEATHER, Then::Weather);
-        let packets = self.counters.packets - self.packets_before;
-        if packets > MOST_PACKETS * u64::from(self.settings.machines * self.settings.tasks) {
-            let lock = self.trace.busiest();
-            self.fail(Some(lock), format!("a storm: {packets} packets in a millisecond"));
-        }
-        self.packets_before = self.counters.packets;
-        let per_tick = |times: u32| times * 1000;
-        for place in 0..self.settings.machines {
-            let lease = u64::from(LEASE_MS) * MS;
-            let here = &self.places[place as usize];
-            if let Some(lock) = here.tasks.iter().find_map(|task| match task.doing {
-                Doing::Waiting { lock, since, .. } if self.now - since > PATIENCE => Some(lock),
-                _ => None,
-            }) {
-                self.fail(Some(lock), format!("finite wait: a task of place {place} waits for lock {lock}"));
-            }
-            if self.random.in_a_million(per_tick(self.faults.cuts)) {
-                self.counters.cuts += 1;
-                let until = self.now + self.random.below(2 * lease);
-                // Sometimes a group is cut off together.
-                for other in place..(place + 1 + self.random.below(3) as u32).min(self.settings.machines) {
-                    self.places[other as usize].cut_until = until;
-                }
-            }
-            if self.random.in_a_million(per_tick(self.faults.pauses)) {
-                self.counters.pauses += 1;
-                let until = self.now + self.random.below(2 * lease);
-                self.places[place as usize].paused_until = until;
-            }
-            if self.random.in_a_million(per_tick(self.faults.crashes)) {
-                self.crash(place);
-            }
-        }
-    }
-
-    fn crash(&mut self, place: u32) {
-        self.counters.crashes += 1;
-        let here = &self.places[place as usize];
-        if let Some(node) = here.node() {
-            let Identity { machine, session } = node.identity();
-            let (until, branches) = (here.when(node.lease_until()), node.branches());
-            self.counters.branches.add(&branches);
-            if self.random.below(2) == 0 {
-                // In good order: nothing is held any more.
-                self.checker.gone(machine, session, self.now);
-                self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("leaves", machine));
-                let leave = Packet { sender: machine, session, ..Packet::new(Kind::Leave, 0) };
-                self.send(place, SERVICE, &leave, &[]);
-            } else {
-                self.checker.gone(machine, session, until);
-                self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("crashes", machine));
-            }
-        }
-        self.places[place as usize].paused_until = 0;
-        let delay = self.random.below(300 * MS);
-        self.start_process(place, delay);
-    }
-
-    fn check_agents(&mut self, lock: u64) {
-        let word = self.store.load(lock);
-        let places = self.places.iter().filter_map(|place| {
-            let node = place.node().filter(|node| !node.is_over() && place.clock(self.now) < node.lease_until())?;
-            Some(node)
-        });
-        let mut wrong = None;
-        for node in places.chain([&self.own]) {
-            let Some(open) = node.pool().decides(lock) else { continue };
-            let machine = node.identity().machine;
-            if word.state == State::Free || word.machine != machine {
-                wrong = Some(format!("agents: machine {} decides about lock {lock}, which is {word:?}", machine.0));
-            } else if word.state == State::Shared && !open {
-                wrong = Some(format!("agents: machine {} is closed for lock {lock}, the decider is not", machine.0));
-            }
-        }
-        let others = |hold: &&Hold| hold.machine != word.machine && !self.has_ended(hold);
-        if word.state == State::Exclusive
-            && let Some(other) = self.checker.holds(lock).iter().find(others)
-        {
-            wrong = Some(format!("alone: lock {lock} is {word:?}, but {other:?} holds it"));
-        }
-        if let Some(what) = wrong {
-            self.fail(Some(lock), what);
-        }
-    }
-
-    /// Whether the run has come to its end, or to an end that is none.
-    fn is_over(&mut self) -> bool {
-        let Some(since) = self.calm_since else { return false };
-        let rests = |place: &Place| {
-            place.tasks.iter().all(|task| task.doing == Doing::Nothing) && place.node().is_some_and(Node::is_idle)
-        };
-        let held = (0..self.settings.locks).find(|lock| self.store.load(*lock).state != State::Free);
-        let busy = self.places.iter().position(|place| !rests(place));
-        // A late copy of a packet may have been granted a lock to nobody: whoever asks for that lock next heals it.
-        if busy.is_none() && self.probed < self.settings.locks && self.now > since + 2 * self.settings.faults.latest {
-            let until = self.settings.locks.min(self.probed + u64::from(self.settings.machines * self.settings.tasks));
-            (self.probed..until).for_each(|lock| self.probe(lock));
-            self.probed = until;
-            return false;
-        }
-        if self.probed == self.settings.locks && held.is_none() && busy.is_none() && self.own.is_idle() {
-            return true;
-        }
-        if self.now > since + PATIENCE {
-            let of_node = |node: &Node| node.pool().locks().next();
-            let agent = self.places.iter().filter_map(Place::node).find_map(of_node).or_else(|| of_node(&self.own));
-            let request = self.places.iter().filter_map(Place::node).find_map(|node| node.client().any_lock());
-            let lock = held.or(agent).or(request);
-            self.fail(
-                lock,
-                format!("no rest: held lock {held:?}, agent of {agent:?}, request for {request:?}, place {busy:?}"),
-            );
-            return true;
-        }
-        false
-    }
 }
 
 const fn who(place: u32) -> Who {
@@ -788,12 +478,5 @@ const fn lock_of(packet: &Packet) -> u64 {
         Kind::Join | Kind::Welcome | Kind::Renew | Kind::Renewed | Kind::Leave | Kind::Left | Kind::Died => EVERY_LOCK,
         Kind::Swept if packet.lock == 0 => EVERY_LOCK,
         _ => packet.lock,
-    }
-}
-
-const fn asks(mode: LockMode) -> &'static str {
-    match mode {
-        LockMode::Shared => "asks shared",
-        _ => "asks exclusive",
     }
 }
