@@ -68,7 +68,8 @@ fn an_agent_that_is_taken_over_after_a_lost_grant_has_a_larger_token() {
     assert_eq!(net.node(1).counters().taken_over, 1);
 }
 
-/// So many tasks of one machine get the lock one after the other that the tokens between two of the decider's are used up.
+/// So many tasks of one machine get the lock one after the other that the tokens between two of the decider's are used
+/// up.
 #[test]
 fn after_all_tokens_of_a_range_the_decider_gives_a_new_one() {
     const TASKS: u64 = TOKEN_STEP + 10;

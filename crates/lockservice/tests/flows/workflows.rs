@@ -1,7 +1,7 @@
 //! The nine workflows of the paper's figure 5, packet by packet.
 //!
-//! A line is a packet on its way to or from the decider D: kind, mode, flags, the task that it is about; in brackets the
-//! decision word as D has stamped it, and behind `at` the incarnation that an agent believes in.
+//! A line is a packet on its way to or from the decider D: kind, mode, flags, the task that it is about; in brackets
+//! the decision word as D has stamped it, and behind `at` the incarnation that an agent believes in.
 
 use crate::network::Network;
 
