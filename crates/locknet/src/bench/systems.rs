@@ -5,6 +5,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use lockwork_lockservice::decider::{Settings, Store};
 use lockwork_lockservice::word::State;
@@ -201,7 +202,9 @@ fn lockwork<P>(network: &Network, size: Size, plane: P) -> Result<Running, Bench
 where
     P: DataPlane + Send + 'static,
 {
-    let options = Options { lease_ms: LEASE_MS, ..Options::new(decider_address()) };
+    // The lock server does not sleep between packets either.
+    let spin = Duration::from_secs(1);
+    let options = Options { lease_ms: LEASE_MS, spin, ..Options::new(decider_address()) };
     let daemon = network.switch.within(|| Lockd::bind(&options, plane))?;
     let mut daemon = daemon.map_err(|error| BenchError::Absent(error.to_string()))?;
     let decider = Decider::start("lockd", move |stop| {
@@ -223,8 +226,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::bench::{Bench, Settings};
 
