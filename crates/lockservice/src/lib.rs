@@ -32,6 +32,7 @@ pub mod decider;
 pub mod export;
 pub mod lean;
 pub mod node;
+mod pace;
 pub mod packet;
 pub mod pool;
 pub mod registry;
