@@ -74,8 +74,8 @@ pub struct Client {
     counter: u32,
     timers: Timers<(u64, u32)>,
     deadlines: BTreeSet<(u64, u64)>,
-    /// Machines that have died lately, and until when their grants may still be on the way.
-    dead: Vec<(Machine, u64)>,
+    /// Machines that have died lately, with their sessions, and until when their grants may still be on the way.
+    dead: Vec<(Machine, u32, u64)>,
     pub(crate) branches: Branches,
     pub(crate) out: VecDeque<Output>,
 }
@@ -251,8 +251,11 @@ impl Client {
         let number = packet.request;
         let by_decider = packet.session == 0;
         let incarnation = by_decider.then_some(packet.incarnation);
-        let from_dead =
-            by_decider && self.dead.iter().any(|(machine, until)| *machine == packet.sender && now < *until);
+        // A decider's grant says which machine the agent is on, and not which session.
+        let of_dead = |(machine, session, until): &(Machine, u32, u64)| {
+            *machine == packet.sender && (by_decider || *session == packet.session) && now < *until
+        };
+        let from_dead = self.dead.iter().any(of_dead);
         let Some(request) = self.requests.get(&number) else {
             self.branches.take(Branch::UnknownGrant);
             self.give_back(now, packet, incarnation);
@@ -450,7 +453,7 @@ impl Client {
                 self.say(now, number);
             }
         }
-        self.dead.retain(|(_, until)| now < *until);
+        self.dead.retain(|(_, _, until)| now < *until);
     }
 
     /// When [`Client::tick`] or [`Client::expired`] has something to do.
@@ -461,9 +464,9 @@ impl Client {
 
     /// `machine` has died: what it had granted is enrolled with its successor, who waited with it asks again. True when
     /// everything is enrolled.
-    pub(crate) fn died(&mut self, now: u64, machine: Machine, sweep: u64, until: u64) -> bool {
-        if !self.dead.iter().any(|(dead, _)| *dead == machine) {
-            self.dead.push((machine, until));
+    pub(crate) fn died(&mut self, now: u64, machine: Machine, session: u32, sweep: u64, until: u64) -> bool {
+        if !self.dead.iter().any(|(dead, of, _)| (*dead, *of) == (machine, session)) {
+            self.dead.push((machine, session, until));
         }
         let of_it = |request: &Request| request.agent == Some(machine) || request.phase == Phase::Asking;
         self.enrol_all(now, sweep, of_it)

@@ -226,7 +226,8 @@ impl Node {
             Kind::Died => {
                 self.pool.purge(now, packet.requester, packet.requester_session);
                 let until = now.saturating_add(self.config.lease);
-                let done = self.client.died(now, packet.requester, packet.request, until);
+                let (machine, session) = (packet.requester, packet.requester_session);
+                let done = self.client.died(now, machine, session, packet.request, until);
                 self.answer_sweep(packet, done);
             }
             Kind::Sweep => {
