@@ -236,6 +236,6 @@ impl Agent {
     /// Whether a reader may join the holders now, in front of whoever waits.
     pub(crate) fn admits_reader(&self, writers_first: bool) -> bool {
         let passes = self.queue.is_empty() || (!writers_first && !self.starved);
-        !self.is_leaving() && self.mode() == Some(LockMode::Shared) && passes
+        !self.is_leaving() && !self.misses() && self.mode() == Some(LockMode::Shared) && passes
     }
 }

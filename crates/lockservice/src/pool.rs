@@ -324,9 +324,10 @@ impl AgentPool {
     /// may have been a packet of before it gave back. Who does not hold answers by giving back.
     fn remind(&mut self, now: u64, lock: u64, machine: Machine, request: u64, tries: u8) {
         let Some(agent) = self.agents.get_mut(&lock) else { return };
-        let waited_for = !agent.queue.is_empty();
+        let (waited_for, misses) = (!agent.queue.is_empty(), agent.misses());
         let Some(confirmed) = agent.holder(machine, request).map(|holder| holder.confirmed) else { return };
-        if !confirmed || waited_for {
+        // What is not known may be that another has been granted it.
+        if (!confirmed || waited_for) && !misses {
             self.branches.take(if confirmed { Branch::ConfirmAgain } else { Branch::Confirm });
             self.tell(lock, machine, request);
         }

@@ -24,6 +24,7 @@ impl AgentPool {
     fn advance_shared(&mut self, now: u64, lock: u64) {
         while let Some(agent) = self.agents.get_mut(&lock)
             && let Some(at) = agent.queue.iter().position(|waiter| waiter.mode == LockMode::Shared)
+            && !agent.misses()
             && (at == 0 || (!self.config.writers_first && !agent.starved))
         {
             if agent.alone && agent.queue[at].machine != self.me.machine {

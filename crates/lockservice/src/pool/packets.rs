@@ -53,9 +53,9 @@ impl AgentPool {
         let profile = self.config.profile;
         match packet.kind {
             Kind::Acquire if !packet.has(GRANTED) => {
-                let since = profile.distance(agent.base, packet.incarnation) >= 0;
-                if agent.open && packet.state == State::Led && agent.running.is_none() && since {
-                    // The decider has closed the lock for this writer.
+                let newest = profile.distance(agent.known, packet.incarnation) >= 0;
+                if agent.open && packet.state == State::Led && agent.running.is_none() && newest {
+                    // The decider has closed the lock for this writer, and adds no reader any more.
                     self.branches.take(Branch::ClosedByWriter);
                     agent.open = false;
                     agent.hear(packet.incarnation, profile);
