@@ -38,8 +38,8 @@ use std::time::{Duration, Instant};
 const SCAN_LOCKS: u64 = 1 << 15;
 /// The longest sleep: how soon a daemon notices that it has to stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
-/// For how long it looks for packets before it lets others have its core: they may keep it for milliseconds, and packets of
-/// one batch come some microseconds after each other.
+/// For how long it looks for packets before it lets others have its core: they may keep it for milliseconds, and
+/// packets of one batch come some microseconds after each other.
 const PATIENCE: Duration = Duration::from_micros(10);
 /// How often gauges are refreshed.
 const REFRESH_NS: u64 = 200_000_000;

@@ -20,7 +20,8 @@ pub struct Config {
     pub locks: u64,
     /// Readers do not pass a writer that waits.
     pub writers_first: bool,
-    /// After this without an answer, a packet is sent again, each time after twice as long; later where answers take longer.
+    /// After this without an answer, a packet is sent again, each time after twice as long; later where answers take
+    /// longer.
     pub retry: u64,
     /// Never later than this.
     pub retry_most: u64,
@@ -30,8 +31,8 @@ pub struct Config {
     pub enrol: u64,
     /// An agent asks after this whether a reader that the decider granted is real.
     pub confirm: u64,
-    /// How long an agent waits for readers that the decider has granted and nobody has told it of, before it has everybody
-    /// asked.
+    /// How long an agent waits for readers that the decider has granted and nobody has told it of, before it has
+    /// everybody asked.
     pub ghost: u64,
     /// How long readers may pass a writer that waits.
     pub starve: u64,
@@ -59,7 +60,8 @@ impl Config {
         }
     }
 
-    /// How long a machine itself trusts its lease: less than the registry does, by more than clocks differ in their pace.
+    /// How long a machine itself trusts its lease: less than the registry does, by more than clocks differ in their
+    /// pace.
     #[must_use]
     pub const fn own_lease(&self) -> u64 {
         self.lease - self.lease / 8

@@ -160,8 +160,8 @@ impl Node {
         Ok(())
     }
 
-    /// Takes a request out here, and has the agent do so if it is elsewhere. An agent here that may be leaving says nothing:
-    /// the request may wait or hold with its successor.
+    /// Takes a request out here, and has the agent do so if it is elsewhere. An agent here that may be leaving says
+    /// nothing: the request may wait or hold with its successor.
     fn let_go(&mut self, now: u64, lock: u64, request: u64) {
         let elsewhere = self.client.get(request).is_some_and(|known| known.holds_elsewhere(self.me.machine));
         let decides = self.pool.decides(lock).is_some();
@@ -466,14 +466,16 @@ impl Node {
         &self.pool
     }
 
-    /// Drops timers that nobody waits for any more, so that [`Node::next_tick`] is the next time at which something happens.
+    /// Drops timers that nobody waits for any more, so that [`Node::next_tick`] is the next time at which something
+    /// happens.
     pub fn prune(&mut self) {
         self.client.prune();
         self.pool.prune();
     }
 
-    /// Feeds `into` all that this machine's future depends on, after [`Node::prune`]: times as they lie ahead of `now`, and
-    /// no counts of what has happened. What is still to be polled and the lease do not take part. For model checkers.
+    /// Feeds `into` all that this machine's future depends on, after [`Node::prune`]: times as they lie ahead of `now`,
+    /// and no counts of what has happened. What is still to be polled and the lease do not take part. For model
+    /// checkers.
     pub fn snapshot(&self, now: u64, into: &mut impl Hasher) {
         self.me.machine.hash(into);
         self.me.session.hash(into);

@@ -1,9 +1,9 @@
 //! How long to wait for an answer before a packet is sent again.
 //!
-//! A fixed time either waits too long for what is lost, or repeats what is only slow; and who repeats what is slow makes it
-//! slower, until a busy service does nothing else. So the time follows the answers as TCP's does (RFC 6298): their mean and
-//! four times their deviation; a packet that was sent twice measures nothing, but says that the time was too short until one is
-//! answered that was sent once.
+//! A fixed time either waits too long for what is lost, or repeats what is only slow; and who repeats what is slow
+//! makes it slower, until a busy service does nothing else. So the time follows the answers as TCP's does (RFC 6298):
+//! their mean and four times their deviation; a packet that was sent twice measures nothing, but says that the time was
+//! too short until one is answered that was sent once.
 //!
 //! *Invariant*: times are [`Config::retry`] times a power of two, so that there are few different ones
 //! ([`Timers`](crate::timers::Timers) has a queue for each).

@@ -1,8 +1,8 @@
 //! Timers for many things that wait equally long.
 //!
-//! Whoever waits for an answer waits for one of a few delays, so timers of one delay fall due in the order in which they were set:
-//! a queue for each delay, and setting one costs a push. Nothing is ever removed early. Who no longer waits ignores the
-//! key that comes out; keys carry a serial number for that.
+//! Whoever waits for an answer waits for one of a few delays, so timers of one delay fall due in the order in which
+//! they were set: a queue for each delay, and setting one costs a push. Nothing is ever removed early. Who no longer
+//! waits ignores the key that comes out; keys carry a serial number for that.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,8 @@ impl<K> Timers<K> {
         self.queues.iter_mut().for_each(|(_, queue)| queue.retain(|(_, key)| counts(key)));
     }
 
-    /// All of them in the order in which they come back at one time: how long each was set for, when it is due, and its key.
+    /// All of them in the order in which they come back at one time: how long each was set for, when it is due, and its
+    /// key.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u64, u64, &K)> {
         self.queues.iter().flat_map(|(delay, queue)| queue.iter().map(move |(due, key)| (*delay, *due, key)))
     }

@@ -1,7 +1,7 @@
 //! The service as a transition system: what a state is, what can happen in it, and what happens then.
 //!
-//! *Invariant*: a state holds no output that waits. Whatever a step makes a machine send is in the network, and whatever it
-//! makes it tell has been told, before the state is seen.
+//! *Invariant*: a state holds no output that waits. Whatever a step makes a machine send is in the network, and
+//! whatever it makes it tell has been told, before the state is seen.
 
 use crate::memory::{Members, Memory, machine, session};
 use lockwork_locking::LockMode;
