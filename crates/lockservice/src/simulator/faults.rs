@@ -73,7 +73,7 @@ impl Faults {
         }
         // Every order of magnitude is as likely as the others.
         let most = (self.latest / (20 * US)).max(1).ilog2();
-        let scale = 20 * US << random.below(u64::from(most) + 1);
+        let scale = (20 * US) << random.below(u64::from(most) + 1);
         (usual + random.below(scale.min(self.latest)), true)
     }
 }
