@@ -16,7 +16,9 @@ use lockwork_lockservice::packet::{Kind, MOST_BYTES, Packet, body, datagram, par
 use lockwork_lockservice::registry::{self, Change, Registry};
 use lockwork_lockservice::simulator::line;
 use lockwork_lockservice::word::{Machine, Profile, Word};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
@@ -63,6 +65,20 @@ pub(crate) struct Script {
     pub(crate) events: Vec<(u16, Event)>,
     /// The first time that somebody was granted what another held.
     pub(crate) violation: Option<String>,
+    /// Requests that are not given back yet.
+    asked: BTreeSet<(u16, u64)>,
+    /// As in the paper, a client ignores a grant that it does not wait for.
+    pub(crate) ignores_unknown_grants: bool,
+    /// In which order each machine first sent its packets.
+    pub(crate) numbers: Numbers,
+}
+
+/// Packets of machines in the order in which they were first sent; a copy has the number of the first.
+pub(crate) type Numbers = Rc<RefCell<BTreeMap<(u16, String), u64>>>;
+
+/// What tells a packet from others of its sender.
+pub(crate) fn name(packet: &Packet) -> String {
+    format!("{:?} {} {:x} {}", packet.kind, packet.lock, packet.request, packet.incarnation)
 }
 
 /// The rule of this crate.
@@ -99,6 +115,9 @@ impl Script {
             holds: BTreeMap::new(),
             events: Vec::new(),
             violation: None,
+            asked: BTreeSet::new(),
+            ignores_unknown_grants: false,
+            numbers: Numbers::default(),
         };
         for machine in 1..=machines {
             let join = Packet { request: u64::from(machine), ..Packet::new(Kind::Join, 0) };
@@ -137,6 +156,7 @@ impl Script {
     pub(crate) fn ask(&mut self, machine: u16, lock: u64, mode: LockMode, ask: Ask) -> u64 {
         let now = self.now;
         let request = self.of(machine).acquire(now, lock, mode, ask).expect("a lock that there is");
+        self.asked.insert((machine, request));
         self.drain(machine);
         request
     }
@@ -160,6 +180,7 @@ impl Script {
     }
 
     fn forget(&mut self, machine: u16, request: u64) {
+        self.asked.remove(&(machine, request));
         self.holds.values_mut().for_each(|all| all.retain(|hold| (hold.machine, hold.request) != (machine, request)));
     }
 
@@ -209,6 +230,10 @@ impl Script {
             self.decide(from, packet, of);
             self.drain_own();
         } else {
+            let unknown = packet.kind == Kind::Grant && !self.asked.contains(&(to, packet.request));
+            if unknown && self.ignores_unknown_grants {
+                return;
+            }
             let now = self.now;
             self.of(to).receive(now, &packet, of);
             self.drain(to);
@@ -271,6 +296,11 @@ impl Script {
     }
 
     fn send(&mut self, from: u16, to: u16, packet: Packet, body: Vec<u8>) {
+        if from != SERVICE {
+            let mut numbers = self.numbers.borrow_mut();
+            let next = numbers.len() as u64;
+            numbers.entry((from, name(&packet))).or_insert(next);
+        }
         let one = Flying { from, to, packet, body };
         self.sent.push(one.clone());
         self.flying.push(one);
@@ -328,7 +358,10 @@ impl Script {
                     }
                     all.push(hold);
                 }
-                Event::Lost { request, .. } => self.forget(machine, request),
+                Event::Lost { request, .. }
+                | Event::Busy { request }
+                | Event::TimedOut { request }
+                | Event::Failed { request, .. } => self.forget(machine, request),
                 _ => {}
             }
         }
@@ -345,11 +378,9 @@ impl Script {
     /// # Errors
     /// What is not so.
     pub(crate) fn finish(&mut self) -> Result<(), String> {
-        let mut waited = BTreeSet::new();
         for _ in 0..1000 {
             self.run(10 * MS);
             for hold in self.holds.values().flatten().copied().collect::<Vec<_>>() {
-                waited.insert((hold.machine, hold.request));
                 self.release(hold.machine, hold.request);
             }
         }
