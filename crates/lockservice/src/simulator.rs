@@ -7,7 +7,7 @@
 //! everybody, that tokens grow, and that at most one agent of a lock decides; at the end, that nobody waits and every
 //! lock is free.
 //!
-//! *Trade-off*: it finds what random schedules find. The exhaustive search of small cases is in tests/model.rs.
+//! *Trade-off*: it finds what random schedules find.
 
 mod checker;
 mod faults;
