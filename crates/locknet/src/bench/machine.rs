@@ -202,7 +202,8 @@ impl NodeClient {
                         let mut config = Config::new(service.locks);
                         config.profile = service.profile;
                         config.writers_first = service.writers_first;
-                        // As the lock server's clients do it: threads that share a core keep others waiting for milliseconds.
+                        // As the lock server's clients do it: threads that share a core keep others waiting for
+                        // milliseconds.
                         config.retry = AGAIN_NS;
                         config.lease = u64::from(service.lease_ms) * 1_000_000;
                         node = Some(Node::new(config, me, asked));
