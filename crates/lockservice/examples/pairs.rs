@@ -1,6 +1,7 @@
 //! What an uncontended acquire and release cost without a network: client, codec and decider in one thread.
 //!
-//! Prints nanoseconds a pair (four packets, each written and parsed), for hot and for random locks, with and without a key.
+//! Prints nanoseconds a pair (four packets, each written and parsed), for hot and for random locks, with and without a
+//! key.
 
 use lockwork_locking::LockMode;
 use lockwork_lockservice::client::{Ask, Event};

@@ -1,6 +1,8 @@
-//! Many runs of the simulator's standard settings: `soak FIRST_SEED SEEDS OPERATIONS [SETTING]`, each setting with each seed.
+//! Many runs of the simulator's standard settings: `soak FIRST_SEED SEEDS OPERATIONS [SETTING]`, each setting with each
+//! seed.
 //!
-//! A run that fails is told by its command for `lockwork sim locks`; with one seed and one setting, by its trace and counters.
+//! A run that fails is told by its command for `lockwork sim locks`; with one seed and one setting, by its trace and
+//! counters.
 
 use lockwork_lockservice::simulator::{Settings, run};
 use std::process::ExitCode;

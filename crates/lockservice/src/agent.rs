@@ -2,10 +2,11 @@
 //!
 //! *Invariants*
 //! - Holders are one writer or any number of readers.
-//! - At most one operation with the decider is under way. Nothing is granted while the agent may already have lost the lock
-//!   (a [`Op::Free`], [`Op::Move`] or [`Op::Retake`] is under way), and there is no holder then.
-//! - `base`: every decision of the decider up to it is known here. `seen` has those known beyond it. A lock is given back or
-//!   handed over with `base` as its incarnation, so the decider refuses if it has added a reader that is not known here.
+//! - At most one operation with the decider is under way. Nothing is granted while the agent may already have lost the
+//!   lock (a [`Op::Free`], [`Op::Move`] or [`Op::Retake`] is under way), and there is no holder then.
+//! - `base`: every decision of the decider up to it is known here. `seen` has those known beyond it. A lock is given
+//!   back or handed over with `base` as its incarnation, so the decider refuses if it has added a reader that is not
+//!   known here.
 //! - While `alone`, whoever holds is of the agent's machine.
 //! - Only while `open` may the decider add readers.
 
@@ -89,8 +90,8 @@ pub(crate) struct Agent {
     pub(crate) serial: u32,
     pub(crate) exclusive: bool,
     pub(crate) open: bool,
-    /// The decider granted it exclusively and has heard nothing since: only this machine's tasks may hold, because whoever finds
-    /// the machine gone takes the lock for free.
+    /// The decider granted it exclusively and has heard nothing since: only this machine's tasks may hold, because
+    /// whoever finds the machine gone takes the lock for free.
     pub(crate) alone: bool,
     /// The registry keeps it for a machine that died, and waits for all machines' answers.
     pub(crate) adopted: bool,

@@ -1,8 +1,9 @@
 //! The client: what the tasks of one machine have asked for, hold, and give back.
 //!
-//! A request is one task's wish for one lock, with a number that is never used again in its session. Whatever arrives for a
-//! number that asks for nothing (a grant that was late, a second grant for a copy of a packet) is given back at once and
-//! until somebody has taken note: "unknown grants are released". That one rule heals every duplicate, on the decider too.
+//! A request is one task's wish for one lock, with a number that is never used again in its session. Whatever arrives
+//! for a number that asks for nothing (a grant that was late, a second grant for a copy of a packet) is given back at
+//! once and until somebody has taken note: "unknown grants are released". That one rule heals every duplicate, on the
+//! decider too.
 //!
 //! ```text
 //! Asking --- ACK queued ---> Queued
@@ -11,7 +12,8 @@
 //!   +------- timeout ----------+------------------^
 //! ```
 //!
-//! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after granted.
+//! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after
+//! granted.
 
 mod vocabulary;
 
@@ -472,7 +474,8 @@ impl Client {
         self.enrol_all(now, sweep, of_it)
     }
 
-    /// Whatever is held of `lock` is enrolled, and grants up to `incarnation` are void. True when everything is enrolled.
+    /// Whatever is held of `lock` is enrolled, and grants up to `incarnation` are void. True when everything is
+    /// enrolled.
     pub(crate) fn sweep(&mut self, now: u64, lock: u64, incarnation: u32, sweep: u64) -> bool {
         self.void_before(lock, self.config.profile.add(incarnation, 1));
         self.enrol_all(now, sweep, |request| request.lock == lock)

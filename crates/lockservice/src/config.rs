@@ -30,8 +30,8 @@ pub struct Config {
     pub enrol: u64,
     /// An agent asks after this whether a reader that the decider granted is real.
     pub confirm: u64,
-    /// How long an agent waits for readers that the decider has granted and nobody has told it of, before it has everybody
-    /// asked.
+    /// How long an agent waits for readers that the decider has granted and nobody has told it of, before it has
+    /// everybody asked.
     pub ghost: u64,
     /// How long readers may pass a writer that waits.
     pub starve: u64,
@@ -65,7 +65,8 @@ impl Config {
         (self.retry << tries.min(16)).min(self.retry_most)
     }
 
-    /// How long a machine itself trusts its lease: less than the registry does, by more than clocks differ in their pace.
+    /// How long a machine itself trusts its lease: less than the registry does, by more than clocks differ in their
+    /// pace.
     #[must_use]
     pub const fn own_lease(&self) -> u64 {
         self.lease - self.lease / 8

@@ -1,7 +1,8 @@
 //! The decider: a packet in, at most two packets out, one compare-and-swap between.
 //!
-//! It keeps no participants, no timers and no history; it cannot fail, wait or allocate. Any number of threads may decide at
-//! the same time, on one lock too. The eBPF program (hardware/xdp) does the same, word for word, and is tested against this.
+//! It keeps no participants, no timers and no history; it cannot fail, wait or allocate. Any number of threads may
+//! decide at the same time, on one lock too. The eBPF program (hardware/xdp) does the same, word for word, and is
+//! tested against this.
 //!
 //! Order of checks: sender's session, kind, target or lock, requester's session. The first that fails is answered, and
 //! nothing is changed.
@@ -12,8 +13,8 @@ use crate::word::{Machine, Profile, State, Word};
 use lockwork_locking::LockMode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a grant by the decider adds to a token. What lies below is for the agent, which may hand the lock on among tasks of
-/// one machine without the decider.
+/// What a grant by the decider adds to a token. What lies below is for the agent, which may hand the lock on among
+/// tasks of one machine without the decider.
 pub const TOKEN_STEP: u64 = 1 << 16;
 
 /// Where decision words are.

@@ -1,8 +1,8 @@
-//! The lock service: reader-writer locks whose decision is taken in the data plane and whose bookkeeping happens afterwards on
-//! the holder's machine (FissLock, OSDI'24).
+//! The lock service: reader-writer locks whose decision is taken in the data plane and whose bookkeeping happens
+//! afterwards on the holder's machine (FissLock, OSDI'24).
 //!
-//! This crate is the protocol, and nothing else: pure state machines, with packets and the time as input, and packets and events
-//! as output. No clock, no socket, no thread. Transports are in `lockwork-locknet`.
+//! This crate is the protocol, and nothing else: pure state machines, with packets and the time as input, and packets
+//! and events as output. No clock, no socket, no thread. Transports are in `lockwork-locknet`.
 //!
 //! | module | idea |
 //! |---|---|

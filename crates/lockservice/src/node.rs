@@ -159,8 +159,8 @@ impl Node {
         Ok(())
     }
 
-    /// Takes a request out here, and has the agent do so if it is elsewhere. An agent here that may be leaving says nothing:
-    /// the request may wait or hold with its successor.
+    /// Takes a request out here, and has the agent do so if it is elsewhere. An agent here that may be leaving says
+    /// nothing: the request may wait or hold with its successor.
     fn let_go(&mut self, now: u64, lock: u64, request: u64) {
         let elsewhere = self.client.get(request).is_some_and(|known| known.holds_elsewhere(self.me.machine));
         let decides = self.pool.decides(lock).is_some();

@@ -1,6 +1,7 @@
 //! Packets, byte by byte.
 //!
-//! Every packet is one UDP datagram: a header of 64 bytes and, where a kind says so, a payload. All numbers are little-endian.
+//! Every packet is one UDP datagram: a header of 64 bytes and, where a kind says so, a payload. All numbers are
+//! little-endian.
 //!
 //! | bytes | field | meaning |
 //! |---|---|---|
@@ -26,12 +27,13 @@
 //! | 55 | zero | |
 //! | 56..64 | tag | SipHash-1-3 with the cluster's key over bytes 0 to 54; 0 without a key |
 //!
-//! What a decider changes lies behind byte 32, so the hash of the first half serves packet and answer. Byte 55 is the length
-//! that SipHash puts into its last word anyway, so the 55 bytes take seven words. A payload ends with 8 bytes of its own:
-//! SipHash-1-3 over bytes 0 to 31 and the rest of the payload, 0 without a key. Deciders never look at payloads.
+//! What a decider changes lies behind byte 32, so the hash of the first half serves packet and answer. Byte 55 is the
+//! length that SipHash puts into its last word anyway, so the 55 bytes take seven words. A payload ends with 8 bytes of
+//! its own: SipHash-1-3 over bytes 0 to 31 and the rest of the payload, 0 without a key. Deciders never look at
+//! payloads.
 //!
-//! The payload of [`Kind::Move`] is the agent's queue: for each waiter, 16 bytes: machine (2), mode (1), 0 (1), session (4),
-//! request (8).
+//! The payload of [`Kind::Move`] is the agent's queue: for each waiter, 16 bytes: machine (2), mode (1), 0 (1), session
+//! (4), request (8).
 //!
 //! Table 2 of the paper has four kinds; the others are what its sections 4.2 and 6 need but do not name.
 
@@ -69,8 +71,8 @@ pub enum Kind {
     Release = 1,
     /// An agent without participants gives the lock back to the decider.
     Free = 2,
-    /// An agent hands itself over, or takes over anew if target and sender are one. As [`Kind::Grant`] with [`AGENT`] it
-    /// reaches the target.
+    /// An agent hands itself over, or takes over anew if target and sender are one. As [`Kind::Grant`] with [`AGENT`]
+    /// it reaches the target.
     Move = 3,
     /// An agent lets the decider add readers.
     Open = 4,
@@ -104,9 +106,11 @@ pub enum Kind {
     Leave = 20,
     /// The session has ended.
     Left = 21,
-    /// The registry to all: the machine `requester` is gone; enrol what its agents granted you. Answered by [`Kind::Swept`].
+    /// The registry to all: the machine `requester` is gone; enrol what its agents granted you. Answered by
+    /// [`Kind::Swept`].
     Died = 22,
-    /// The registry to all: enrol what you hold of `lock`. Answered by [`Kind::Swept`]. From an agent to the registry: ask all.
+    /// The registry to all: enrol what you hold of `lock`. Answered by [`Kind::Swept`]. From an agent to the registry:
+    /// ask all.
     Sweep = 23,
     /// Done: nothing granted until `incarnation` is unknown to the lock's agent.
     Swept = 24,

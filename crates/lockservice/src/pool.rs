@@ -1,21 +1,22 @@
 //! The agent pool: the agents of one machine, what packets do to them, and what they ask of the decider.
 //!
-//! An agent is made by a grant from the decider, arrives from another machine, is taken over ([`Op::Retake`]) when packets for
-//! it come and it is not there, and ends when it is given back or has moved. In between, [`AgentPool::advance`] is the only
-//! place that grants: it is called after every change, and does what the state asks for.
+//! An agent is made by a grant from the decider, arrives from another machine, is taken over ([`Op::Retake`]) when
+//! packets for it come and it is not there, and ends when it is given back or has moved. In between,
+//! [`AgentPool::advance`] is the only place that grants: it is called after every change, and does what the state asks
+//! for.
 //!
-//! **Packets that come too early.** A grant and a packet sent after it may change places, so a machine can get packets for an
-//! agent that is still on its way. They are sent back to the decider, which routes them anew (section 4.2 of the paper). After
-//! [`MOST_HOPS`] times the grant must be taken for lost: the machine takes the agent over by moving it to itself, which the
-//! decider allows only if the word still has the incarnation that it had. The paper's client gives the lock up by a RELEASE
-//! instead, which frees what a second reader holds.
+//! **Packets that come too early.** A grant and a packet sent after it may change places, so a machine can get packets
+//! for an agent that is still on its way. They are sent back to the decider, which routes them anew (section 4.2 of the
+//! paper). After [`MOST_HOPS`] times the grant must be taken for lost: the machine takes the agent over by moving it to
+//! itself, which the decider allows only if the word still has the incarnation that it had. The paper's client gives
+//! the lock up by a RELEASE instead, which frees what a second reader holds.
 //!
-//! **Readers that nobody knows.** When both packets of a join are lost, the decider has counted a reader that the agent will
-//! never hear of. The agent closes the lock, so that no more are added, and has the registry ask all machines what they hold
-//! (a *sweep*). The same makes a lost agent whole.
+//! **Readers that nobody knows.** When both packets of a join are lost, the decider has counted a reader that the agent
+//! will never hear of. The agent closes the lock, so that no more are added, and has the registry ask all machines what
+//! they hold (a *sweep*). The same makes a lost agent whole.
 //!
-//! *Trade-off*: waiters are only hints. A queue that is lost or comes twice costs order, never exclusion: whoever is granted
-//! without waiting gives back, and whoever waits asks again.
+//! *Trade-off*: waiters are only hints. A queue that is lost or comes twice costs order, never exclusion: whoever is
+//! granted without waiting gives back, and whoever waits asks again.
 
 mod advance;
 mod packets;
@@ -164,7 +165,8 @@ impl AgentPool {
         self.agents.keys().copied()
     }
 
-    /// Whether the agent of a lock is here and may grant, for all that it knows; and if so, whether the decider may add readers.
+    /// Whether the agent of a lock is here and may grant, for all that it knows; and if so, whether the decider may add
+    /// readers.
     #[must_use]
     pub fn decides(&self, lock: u64) -> Option<bool> {
         self.agents.get(&lock).filter(|agent| !agent.is_leaving()).map(|agent| agent.open)
@@ -316,8 +318,8 @@ impl AgentPool {
         self.send(packet, Vec::new());
     }
 
-    /// Tells a holder that it is one until it confirms; and then seldom, as long as somebody waits, because what it confirmed
-    /// may have been a packet of before it gave back. Who does not hold answers by giving back.
+    /// Tells a holder that it is one until it confirms; and then seldom, as long as somebody waits, because what it
+    /// confirmed may have been a packet of before it gave back. Who does not hold answers by giving back.
     fn remind(&mut self, now: u64, lock: u64, machine: Machine, request: u64, tries: u8) {
         let Some(agent) = self.agents.get_mut(&lock) else { return };
         let (waited_for, misses) = (!agent.queue.is_empty(), agent.misses());

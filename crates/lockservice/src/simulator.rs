@@ -1,9 +1,11 @@
-//! The simulator: a whole lock service in one thread, with a clock and a network of its own, where everything goes wrong.
+//! The simulator: a whole lock service in one thread, with a clock and a network of its own, where everything goes
+//! wrong.
 //!
-//! One seed gives everything: which packets are lost, doubled, late; who is cut off, stands still, crashes and comes back; what
-//! the tasks ask for. The decider, the registry and the nodes are the ones that the transports drive, and packets travel as
-//! bytes. After every step it is checked, from the events of the tasks alone, that writers exclude everybody, that tokens grow,
-//! and that at most one agent of a lock decides; at the end, that nobody waits and every lock is free.
+//! One seed gives everything: which packets are lost, doubled, late; who is cut off, stands still, crashes and comes
+//! back; what the tasks ask for. The decider, the registry and the nodes are the ones that the transports drive, and
+//! packets travel as bytes. After every step it is checked, from the events of the tasks alone, that writers exclude
+//! everybody, that tokens grow, and that at most one agent of a lock decides; at the end, that nobody waits and every
+//! lock is free.
 //!
 //! *Trade-off*: it finds what random schedules find. The exhaustive search of small cases is in tests/model.rs.
 
@@ -56,8 +58,9 @@ impl Settings {
         }
     }
 
-    /// Runs of `operations` each that together take every way of [`Branch`](crate::branches::Branch): all faults, writers
-    /// first, lean, crowds whose agents need several packets, machines that die often, and a network that loses a fifth.
+    /// Runs of `operations` each that together take every way of [`Branch`](crate::branches::Branch): all faults,
+    /// writers first, lean, crowds whose agents need several packets, machines that die often, and a network that loses
+    /// a fifth.
     #[must_use]
     pub const fn standard(seed: u64, operations: u64) -> [Self; 7] {
         let usual = Self { operations, ..Self::new(seed) };

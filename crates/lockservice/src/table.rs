@@ -1,17 +1,19 @@
 //! The decision table: what a decider does with a packet, for every state of a lock.
 //!
-//! There is one table. The Rust decider looks its rows up; the C of the eBPF program, the entries of the P4 program, the page in
-//! docs/lock-service.md and the golden vectors are written from it ([`export`](crate::export)), and tests compare them with it.
+//! There is one table. The Rust decider looks its rows up; the C of the eBPF program, the entries of the P4 program,
+//! the page in docs/lock-service.md and the golden vectors are written from it ([`export`](crate::export)), and tests
+//! compare them with it.
 //!
-//! A row is found by ten bits ([`Case::index`]). The rules below are read from the top, the first that fits wins, so they
-//! must be read like the arms of a `match`. What FissLock (figure 8 and section 5.2) does differently:
+//! A row is found by ten bits ([`Case::index`]). The rules below are read from the top, the first that fits wins, so
+//! they must be read like the arms of a `match`. What FissLock (figure 8 and section 5.2) does differently:
 //!
-//! - RELEASE never writes. In the paper the decider frees the lock if the release comes from the agent's server, which frees
-//!   a lock that a second reader holds when the first grant was lost (DESIGN.md 8). Here the agent is taken over and asked.
-//! - FREE and GRANT with agent are compared with machine *and* incarnation in every mode, so duplicates and late packets
-//!   change nothing, and a FREE must come from the agent's machine.
-//! - A grant with agent leaves the lock [`State::Led`] whatever its mode: no reader is added before the agent has arrived, so
-//!   a retransmitted grant is recognised by the word alone. The agent opens the lock when it is ready.
+//! - RELEASE never writes. In the paper the decider frees the lock if the release comes from the agent's server, which
+//!   frees a lock that a second reader holds when the first grant was lost (DESIGN.md 8). Here the agent is taken over
+//!   and asked.
+//! - FREE and GRANT with agent are compared with machine *and* incarnation in every mode, so duplicates and late
+//!   packets change nothing, and a FREE must come from the agent's machine.
+//! - A grant with agent leaves the lock [`State::Led`] whatever its mode: no reader is added before the agent has
+//!   arrived, so a retransmitted grant is recognised by the word alone. The agent opens the lock when it is ready.
 //!
 //! Section 6's one bit for waiting writers is `Led` too: closing needs no room of its own.
 
@@ -154,7 +156,8 @@ impl Action {
         Self { next: false, ..self }
     }
 
-    /// Bits 0 to 2 what is sent, 3 and 4 the state, 5 whether the word is written, 6 and 7 the place, 8 incarnation, 9 token.
+    /// Bits 0 to 2 what is sent, 3 and 4 the state, 5 whether the word is written, 6 and 7 the place, 8 incarnation, 9
+    /// token.
     #[must_use]
     pub const fn bits(self) -> u16 {
         let state = match self.state {
@@ -206,9 +209,9 @@ pub const fn rule(case: Case) -> Action {
         (Kind::Free, _) if from_agent && matches => Action::to(Free, Place::Nobody, Send::Done).same_incarnation(),
         (Kind::Free, _) if from_agent => Action::only(Send::Refused),
         (Kind::Free, _) => Action::only(Send::Done),
-        // (8) The agent moves. A second copy finds what the first one made, and is sent on in case that one was lost. An agent
-        // that moves to where it is is told the incarnation instead: a reader who joined and a writer who closed the lock
-        // would make the same word.
+        // (8) The agent moves. A second copy finds what the first one made, and is sent on in case that one was lost.
+        // An agent that moves to where it is is told the incarnation instead: a reader who joined and a writer who
+        // closed the lock would make the same word.
         (Kind::Move, Free) => Action::only(Send::Done),
         (Kind::Move, _) if from_agent && matches => Action::to(Led, Place::Target, Send::Target).with_token(),
         (Kind::Move, _) if from_agent => Action::only(Send::Refused),

@@ -1,8 +1,8 @@
 //! Timers for many things that wait equally long.
 //!
-//! Whoever waits for an answer waits for one of a few delays, so timers of one delay fall due in the order in which they were set:
-//! a queue for each delay, and setting one costs a push. Nothing is ever removed early. Who no longer waits ignores the
-//! key that comes out; keys carry a serial number for that.
+//! Whoever waits for an answer waits for one of a few delays, so timers of one delay fall due in the order in which
+//! they were set: a queue for each delay, and setting one costs a push. Nothing is ever removed early. Who no longer
+//! waits ignores the key that comes out; keys carry a serial number for that.
 
 use std::collections::VecDeque;
 

@@ -7,12 +7,13 @@
 //!
 //! FissLock (section 5.2) keeps two bits of mode and counts shared grants in an incarnation that starts again with each
 //! holder. Here the fourth value of the two bits is used, [`State::Led`], and the incarnation never starts again: each
-//! decision that gives something away (a grant, a move, an opening) makes it one larger. So a word is never the same twice
-//! (until the incarnation wraps), every operation of an agent is a compare-and-swap on (machine, incarnation), and one that
-//! arrives late or twice finds another word and changes nothing. No sequence numbers are needed to tell duplicates.
+//! decision that gives something away (a grant, a move, an opening) makes it one larger. So a word is never the same
+//! twice (until the incarnation wraps), every operation of an agent is a compare-and-swap on (machine, incarnation),
+//! and one that arrives late or twice finds another word and changes nothing. No sequence numbers are needed to tell
+//! duplicates.
 //!
-//! *Invariant*: who may join is decided in one place at a time. In [`State::Shared`] the decider may add readers; in the
-//! other two held states only the agent may.
+//! *Invariant*: who may join is decided in one place at a time. In [`State::Shared`] the decider may add readers; in
+//! the other two held states only the agent may.
 
 /// Who decides about a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,8 +54,8 @@ impl Machine {
 /// How many bits a machine and an incarnation have, and whether there are tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// 18 bits a lock, for switches: 8-bit machine and incarnation, no token. Safe as long as fewer than 256 decisions on a
-    /// lock are under way and no packet is late by 256 decisions on its lock.
+    /// 18 bits a lock, for switches: 8-bit machine and incarnation, no token. Safe as long as fewer than 256 decisions
+    /// on a lock are under way and no packet is late by 256 decisions on its lock.
     Lean,
     /// 16 bytes a lock: 16-bit machine, 32-bit incarnation, 64-bit token.
     Wide,

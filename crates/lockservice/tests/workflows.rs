@@ -1,5 +1,5 @@
-//! The nine workflows of FissLock's figure 5 on a perfect network: which packets, and how many; and what follows from them for
-//! fairness, time limits and large queues.
+//! The nine workflows of FissLock's figure 5 on a perfect network: which packets, and how many; and what follows from
+//! them for fairness, time limits and large queues.
 
 mod common;
 
@@ -96,7 +96,8 @@ fn a_reader_elsewhere_is_granted_by_the_agent_which_then_opens_the_lock() {
     script.release(1, writer);
     script.settle();
     assert!(script.holds(2, reader));
-    // The lock is led: the first reader from elsewhere is granted by the agent, and the decider told to add the next ones.
+    // The lock is led: the first reader from elsewhere is granted by the agent, and the decider told to add the next
+    // ones.
     let mut others = Vec::new();
     let first = [Kind::Acquire, Kind::Acquire, Kind::Grant, Kind::Open, Kind::Grant, Kind::Done, Kind::Ack, Kind::Ack];
     sends(&mut script, |s| others.push(s.acquire(3, 0, SHARED)), &first);
@@ -236,7 +237,7 @@ fn an_agent_larger_than_a_packet_travels_in_several() {
     script.settle();
     let waiting: Vec<_> = (0..250).map(|at| (2 + at % 2, script.acquire(2 + at % 2, 0, EXCLUSIVE))).collect();
     script.settle();
-    assert!(250 > 2 * Waiter::A_PACKET);
+    const { assert!(250 > 2 * Waiter::A_PACKET) };
     // The parts arrive in another order, one is lost, and one comes twice.
     script.release(1, first);
     let parts = [0, 1, 2].map(|part| script.take(|one| one.packet.part == part && one.packet.parts == 3));

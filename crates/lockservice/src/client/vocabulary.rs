@@ -26,7 +26,8 @@ pub enum Event {
         lock: u64,
         /// In which mode.
         mode: LockMode,
-        /// The fencing token: larger than that of every exclusive grant before, and not smaller than that of any grant before.
+        /// The fencing token: larger than that of every exclusive grant before, and not smaller than that of any grant
+        /// before.
         token: u64,
     },
     /// It would have had to wait.

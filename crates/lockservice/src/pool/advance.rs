@@ -64,8 +64,8 @@ impl AgentPool {
             self.start(now, lock, Op::Free);
             return;
         };
-        // Within this machine the lock goes from task to task without the decider, if the decider adds no readers and the token
-        // has room.
+        // Within this machine the lock goes from task to task without the decider, if the decider adds no readers and
+        // the token has room.
         let room = agent.token % TOKEN_STEP < TOKEN_STEP - 2 || !self.config.profile.has_tokens();
         if next.machine != me {
             agent.queue.pop_front();

@@ -72,8 +72,8 @@ impl AgentPool {
     /// A packet for an agent that is not here.
     fn too_early(&mut self, now: u64, packet: &Packet) {
         if self.me.machine == Machine::REGISTRY {
-            // The registry's agents are never on their way. This one is of a machine that has died and whose locks have not
-            // been looked at yet; who sent this sends it again.
+            // The registry's agents are never on their way. This one is of a machine that has died and whose locks have
+            // not been looked at yet; who sent this sends it again.
             return;
         }
         if packet.hops < MOST_HOPS {
@@ -90,7 +90,8 @@ impl AgentPool {
             agent.enqueue(waiter);
         }
         self.agents.insert(packet.lock, agent);
-        // Only the word of a lock that was granted exclusively, and is as it was then, says that there is no other holder.
+        // Only the word of a lock that was granted exclusively, and is as it was then, says that there is no other
+        // holder.
         let unknown = !(asks && packet.state == State::Exclusive);
         self.branches.take(if unknown { Branch::RetakeUnknown } else { Branch::Retake });
         self.take_over(now, packet.lock, packet.incarnation, unknown);
@@ -174,8 +175,8 @@ impl AgentPool {
         }
     }
 
-    /// Nobody waits for what an agent has come for, so nothing says how old the packet is. Before somebody else is granted the
-    /// lock, the decider has to say whether the agent is here.
+    /// Nobody waits for what an agent has come for, so nothing says how old the packet is. Before somebody else is
+    /// granted the lock, the decider has to say whether the agent is here.
     fn verify(&mut self, now: u64, lock: u64) {
         let agent = self.agents.get(&lock).expect("it has begun");
         if agent.holders.is_empty() && agent.queue.is_empty() && !agent.misses() {
@@ -243,8 +244,8 @@ impl AgentPool {
         agent.queue
     }
 
-    /// Takes an agent out, and sends who waited with it to the decider. Those who went along too: who should have received
-    /// them has not said so, and may have taken the lock over without them.
+    /// Takes an agent out, and sends who waited with it to the decider. Those who went along too: who should have
+    /// received them has not said so, and may have taken the lock over without them.
     fn disperse(&mut self, lock: u64) {
         self.branches.take(Branch::Dispersed);
         let waiters = self.agents.remove(&lock).map(|agent| agent.queue).unwrap_or_default();
@@ -283,8 +284,8 @@ impl AgentPool {
         }
     }
 
-    /// An agent, or a part of one, from another machine or this one. `awaits` says whether a request of this machine would take
-    /// a grant of an incarnation.
+    /// An agent, or a part of one, from another machine or this one. `awaits` says whether a request of this machine
+    /// would take a grant of an incarnation.
     pub(crate) fn arrived(&mut self, now: u64, packet: &Packet, body: &[u8], awaits: impl Fn(u64, u32) -> bool) {
         let Ok(waiters) = waiters_of_body(body) else { return };
         let own = packet.sender == self.me.machine && packet.requester == self.me.machine;
@@ -419,7 +420,8 @@ impl AgentPool {
             }
             (Op::Retake(why), _) => {
                 self.branches.take(Branch::RefusedRetake);
-                // Nobody else can have made this word, unless readers could join, or it was never said to be the present one.
+                // Nobody else can have made this word, unless readers could join, or it was never said to be the
+                // present one.
                 let done = packet.state == State::Led && newer == 1 && !agent.open && why != Why::Arrived;
                 if done {
                     // An earlier copy was done, and the answer was lost.
@@ -429,8 +431,8 @@ impl AgentPool {
                 }
             }
             (Op::Open, _) => {
-                // Opening makes the incarnation larger, and is known here. A refusal says that it was done, and that the lock
-                // was closed again.
+                // Opening makes the incarnation larger, and is known here. A refusal says that it was done, and that
+                // the lock was closed again.
                 agent.running = None;
                 agent.open = packet.state == State::Shared;
                 agent.alone = false;
@@ -454,8 +456,8 @@ impl AgentPool {
             // Nobody can have joined. An earlier copy was done, and the lock was granted to this machine since.
             return self.take_over(now, lock, packet.incarnation, packet.state != State::Exclusive);
         }
-        // A reader has joined. Or it is as above; then the grant is on its way, and is one more decision that is not known
-        // here.
+        // A reader has joined. Or it is as above; then the grant is on its way, and is one more decision that is not
+        // known here.
         agent.running = None;
         agent.open = packet.state == State::Shared;
         agent.hear(packet.incarnation, profile);
@@ -491,8 +493,8 @@ impl AgentPool {
         }
     }
 
-    /// The session of a holder has ended. It may have been granted to after all had been told so, because it still waited in a
-    /// queue that was under way.
+    /// The session of a holder has ended. It may have been granted to after all had been told so, because it still
+    /// waited in a queue that was under way.
     fn forget(&mut self, now: u64, packet: &Packet) {
         let (machine, session, request) = (packet.requester, packet.requester_session, packet.request);
         let Some(agent) = self.agents.get_mut(&packet.lock) else { return };

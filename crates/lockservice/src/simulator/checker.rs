@@ -1,7 +1,8 @@
 //! What must hold, seen from the tasks: from their events alone, as the data that a lock guards would see it.
 //!
-//! A task holds from the event that grants until it gives back, is told that it lost, or its machine's own lease has run out,
-//! whatever the machine knows of that. A machine that crashed holds until its lease ends, because nobody else can know earlier.
+//! A task holds from the event that grants until it gives back, is told that it lost, or its machine's own lease has
+//! run out, whatever the machine knows of that. A machine that crashed holds until its lease ends, because nobody else
+//! can know earlier.
 
 use crate::word::Machine;
 use lockwork_locking::LockMode;

@@ -1,4 +1,5 @@
-//! Random numbers of a run: splitmix64 (Steele, Lea and Flood, OOPSLA 2014), which a seed of a bug report gives again for ever.
+//! Random numbers of a run: splitmix64 (Steele, Lea and Flood, OOPSLA 2014), which a seed of a bug report gives again
+//! for ever.
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]

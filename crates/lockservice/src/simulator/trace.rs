@@ -1,7 +1,7 @@
 //! What has happened lately, so that a failure can be read as a timeline of one lock.
 //!
-//! A ring of small records, written always and formatted only for a failure: a run of millions of packets keeps a few megabytes
-//! and loses no time with text.
+//! A ring of small records, written always and formatted only for a failure: a run of millions of packets keeps a few
+//! megabytes and loses no time with text.
 
 use crate::client::Event;
 use crate::packet::{AGENT, BUSY, GRANTED, Kind, Packet, TRY};

@@ -26,7 +26,8 @@ const MS: u64 = 1000 * US;
 const LEASE_MS: u32 = 100;
 /// Longer than any packet is under way.
 const QUARANTINE: u64 = 200 * MS;
-/// How long a request may wait while everything goes wrong, and how long everything may take when nothing does any more.
+/// How long a request may wait while everything goes wrong, and how long everything may take when nothing does any
+/// more.
 const PATIENCE: u64 = 5_000 * MS;
 /// More events at one time than these lead nowhere.
 const MOST_AT_ONCE: u64 = 100_000;

@@ -1,7 +1,8 @@
 //! Machines, a decider and a registry, between which a test carries every packet by hand.
 //!
-//! A test reads as a timeline: what a task does, which packets are then under way, which of them arrive and which do not. Whoever
-//! is granted a lock that another holds is found at once. The decider's rule can be replaced, to show what it is good for.
+//! A test reads as a timeline: what a task does, which packets are then under way, which of them arrive and which do
+//! not. Whoever is granted a lock that another holds is found at once. The decider's rule can be replaced, to show what
+//! it is good for.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -371,7 +372,8 @@ impl Script {
 
     // What a test asks at the end.
 
-    /// Everybody who holds gives back, a second passes, and then nobody waits, every lock is free and every machine idle.
+    /// Everybody who holds gives back, a second passes, and then nobody waits, every lock is free and every machine
+    /// idle.
     ///
     /// # Errors
     /// What is not so.
