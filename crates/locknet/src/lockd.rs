@@ -38,6 +38,9 @@ use std::time::{Duration, Instant};
 const SCAN_LOCKS: u64 = 1 << 15;
 /// The longest sleep: how soon a daemon notices that it has to stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+/// For how long it looks for packets before it lets others have its core: they may keep it for milliseconds, and
+/// packets of one batch come some microseconds after each other.
+const PATIENCE: Duration = Duration::from_micros(10);
 /// How often gauges are refreshed.
 const REFRESH_NS: u64 = 200_000_000;
 
@@ -196,7 +199,7 @@ impl<P: DataPlane> Lockd<P> {
             if count < BATCH && now - last_packet >= self.spin {
                 let sleep = Duration::from_nanos(due.saturating_sub(self.now)).min(LONGEST_SLEEP);
                 self.endpoint.wait(sleep);
-            } else {
+            } else if now - last_packet >= PATIENCE {
                 // Where cores are fewer than those who want them, a client may need this one.
                 std::thread::yield_now();
             }

@@ -1,16 +1,17 @@
 //! A small network of one host: a namespace for each client machine and one for the decider, joined by veth pairs.
 //!
-//! Namespaces have routing tables, sockets and interfaces of their own, so packets take the way they take between hosts,
-//! except for the wire. What is measured here is processors, not cables; whoever prints a figure says so.
+//! Namespaces have routing tables, sockets and interfaces of their own, so packets take the way they take between
+//! hosts, except for the wire. What is measured here is processors, not cables; whoever prints a figure says so.
 //!
-//! *Invariant*: what is made is removed: on drop (also when a thread panics), and, for a process that was killed, by the next
-//! one that makes a network: names carry the process id, and nobody has that id any more. Interfaces go with their namespace.
+//! *Invariant*: what is made is removed: on drop (also when a thread panics), and, for a process that was killed, by
+//! the next one that makes a network: names carry the process id, and nobody has that id any more. Interfaces go with
+//! their namespace.
 //!
 //! The trade-off: the work is done by `ip` of iproute2 instead of by netlink messages of ours; it is wherever
 //! namespaces are used, and where it is not, the error says so.
 //!
-//! Addresses are static and neighbours permanent: no ARP, no IPv6, nothing else travels while measuring. GRO is on: native
-//! XDP gives a packet to a veth only if its other end polls, which it does with GRO.
+//! Addresses are static and neighbours permanent: no ARP, no IPv6, nothing else travels while measuring. GRO is on:
+//! native XDP gives a packet to a veth only if its other end polls, which it does with GRO.
 
 use std::ffi::CString;
 use std::io::{self, Write};

@@ -1,14 +1,14 @@
-//! An AF_XDP socket that carries the datagrams of one UDP port to one peer: frames go past the network stack, between memory of
-//! this process and the driver.
+//! An AF_XDP socket that carries the datagrams of one UDP port to one peer: frames go past the network stack, between
+//! memory of this process and the driver.
 //!
-//! Ethernet, IP and UDP headers are written here. The kernel still copies frames (every driver can do that), but no routes, no filters and
-//! no socket queues are in the way, and what has come is seen without a system call.
+//! Ethernet, IP and UDP headers are written here. The kernel still copies frames (every driver can do that), but no
+//! routes, no filters and no socket queues are in the way, and what has come is seen without a system call.
 //!
-//! *Invariant*: each frame of the shared memory is in one place: with the kernel for receiving, with it for sending, or on the list of
-//! those that are free.
+//! *Invariant*: each frame of the shared memory is in one place: with the kernel for receiving, with it for sending, or
+//! on the list of those that are free.
 //!
-//! *Trade-off*: one queue, one peer, whose hardware address has to be known, and privileges. What is not for the port goes to
-//! the network stack as before.
+//! *Trade-off*: one queue, one peer, whose hardware address has to be known, and privileges. What is not for the port
+//! goes to the network stack as before.
 
 mod program;
 mod ring;
@@ -25,8 +25,8 @@ use ring::{Mapping, Ring};
 const FRAME: usize = 2048;
 /// Frames for each direction.
 const FRAMES: u32 = 2048;
-/// Entries of each ring. The kernel looks how many there are, takes all of these, and only then says that it has taken them; so as many
-/// again may have come back by then.
+/// Entries of each ring. The kernel looks how many there are, takes all of these, and only then says that it has taken
+/// them; so as many again may have come back by then.
 const ENTRIES: u32 = 2 * FRAMES;
 /// Ethernet, IPv4 without options, UDP.
 const HEADERS: usize = 14 + 20 + 8;
@@ -67,7 +67,8 @@ impl Xsk {
     /// Opens a socket in the namespace of the thread that calls.
     ///
     /// # Errors
-    /// The kernel's: no permission (CAP_NET_RAW, CAP_BPF, CAP_NET_ADMIN), no AF_XDP, or another program on the interface.
+    /// The kernel's: no permission (CAP_NET_RAW, CAP_BPF, CAP_NET_ADMIN), no AF_XDP, or another program on the
+    /// interface.
     pub fn open(route: Route) -> io::Result<Self> {
         // SAFETY: it has no preconditions.
         let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };

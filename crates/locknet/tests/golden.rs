@@ -1,5 +1,5 @@
-//! The golden lock scripts over UDP, on loopback: against a daemon in this process, with a machine for every session,
-//! and with all sessions on one machine.
+//! The golden lock scripts over UDP: on loopback against a daemon in this process, with a machine for every session,
+//! and with all sessions on one machine; and between network namespaces with the decider in the kernel.
 //!
 //! Time in scripts is stretched, so that ten milliseconds are long against a round trip. After every step the manager
 //! looks until nothing has happened for some time; what happens later would be missed here and found by the next step.
@@ -7,16 +7,22 @@
 use lockwork_locking::conformance::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
 use lockwork_locking::{LockId, LockMode, Outcome, Request};
 use lockwork_locknet::client::{Acquiring, Guard, LockError, Locks, Options};
+use lockwork_locknet::kernel::error::KernelError;
+use lockwork_locknet::kernel::{self, Hook, KernelDecider};
 use lockwork_locknet::lockd::{self, Lockd};
-use lockwork_locknet::plane::InProcess;
+use lockwork_locknet::namespace::{Network, NetworkError};
+use lockwork_locknet::plane::{DataPlane, InKernel, InProcess};
+use lockwork_lockservice::decider::Settings;
 use lockwork_lockservice::packet::Key;
 use std::collections::HashMap;
 use std::future::Future;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A millisecond of a script.
@@ -24,23 +30,92 @@ const MS: Duration = Duration::from_millis(20);
 /// Nothing more will happen if nothing has for so long.
 const QUIET: Duration = Duration::from_millis(15);
 const LEASE_MS: u32 = 500;
+/// Locks of a script.
+const A_SCRIPT: u64 = 16;
+/// Sessions of the largest script.
+const SESSIONS: u16 = 5;
+const PORT: u16 = 7400;
 
 struct Daemon {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
+    /// What its data plane has counted, when it has ended.
+    thread: Option<JoinHandle<Vec<(String, u64)>>>,
+    /// Where the machines are, if not here.
+    network: Option<Network>,
 }
 
 impl Daemon {
     fn start(key: Option<Key>) -> Self {
         let any = "127.0.0.1:0".parse().expect("an address");
-        let options = lockd::Options { lease_ms: LEASE_MS, writers_first: true, key, ..lockd::Options::new(any) };
-        let mut lockd = Lockd::bind(&options, InProcess::new(64).expect("a kilobyte")).expect("a free port");
+        let lockd = Lockd::bind(&options(any, key), InProcess::new(64).expect("a kilobyte")).expect("a free port");
+        Self::serve(lockd, None)
+    }
+
+    /// With the decider in the kernel, and namespaces for the machines; `None` where nobody may have that.
+    fn in_kernel(hook: Hook) -> Option<Self> {
+        let network = match Network::new(SESSIONS) {
+            Err(error @ (NetworkError::NotPermitted | NetworkError::NoIp)) => return skip(&error.to_string()),
+            network => network.expect("as root"),
+        };
+        let start = || {
+            let settings = Settings { writers_first: true };
+            let options = kernel::Options { locks: 1024, port: PORT, address: None, settings, key: None };
+            let mut decider = KernelDecider::load(&options)?;
+            for machine in 1..=SESSIONS {
+                decider.attach(hook, &Network::port(machine))?;
+            }
+            Ok(InKernel::new(decider))
+        };
+        let plane: Result<InKernel, KernelError> = network.switch.within(start).expect("it is there");
+        let plane = match plane {
+            Err(error @ KernelError::NoPermission { .. }) => return skip(&error.to_string()),
+            plane => plane.expect("the programs are attached"),
+        };
+        let address = SocketAddr::from((Network::DECIDER, PORT));
+        let bind = || Lockd::bind(&self::options(address, None), plane);
+        let lockd = network.switch.within(bind).expect("it is there").expect("a free port");
+        Some(Self::serve(lockd, Some(network)))
+    }
+
+    fn serve<P: DataPlane + Send + 'static>(mut lockd: Lockd<P>, network: Option<Network>) -> Self {
         let address = lockd.address().expect("it is bound");
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        std::thread::spawn(move || lockd.run(&stopped).expect("the socket works"));
-        Self { address, stop }
+        let thread = std::thread::spawn(move || {
+            lockd.run(&stopped).expect("the socket works");
+            lockd.plane().counters()
+        });
+        Self { address, stop, thread: Some(thread), network }
     }
+
+    /// Ends it, and gives what was counted.
+    fn end(mut self) -> Vec<(String, u64)> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().expect("once").join().expect("it ends")
+    }
+
+    /// Joins from where a machine is.
+    fn join(&self, number: u32, key: Option<Key>) -> Locks {
+        let options = Options { key, ..Options::default() };
+        let address = self.address.to_string();
+        let join = || Locks::connect_with(&address, options).expect("the daemon answers");
+        match &self.network {
+            Some(network) => network.machines[number as usize - 1].namespace.within(join).expect("it is there"),
+            None => join(),
+        }
+    }
+}
+
+fn options(udp: SocketAddr, key: Option<Key>) -> lockd::Options {
+    lockd::Options { lease_ms: LEASE_MS, writers_first: true, key, ..lockd::Options::new(udp) }
+}
+
+/// Says that a test is skipped, past the harness's capture.
+fn skip<T>(why: &str) -> Option<T> {
+    let test = std::thread::current().name().unwrap_or("a test").to_string();
+    writeln!(std::io::stderr(), "skipped: {test}: {why}").expect("standard error can be written");
+    None
 }
 
 impl Drop for Daemon {
@@ -62,7 +137,9 @@ struct Entry {
 
 /// The lock service as scripts see it.
 struct Udp {
-    daemon: Daemon,
+    daemon: Arc<Daemon>,
+    /// Where the locks of this script begin: scripts in the kernel share a daemon.
+    first_lock: u64,
     key: Option<Key>,
     /// All sessions are tasks of one machine.
     one_machine: bool,
@@ -74,9 +151,10 @@ struct Udp {
 }
 
 impl Udp {
-    fn new(one_machine: bool, key: Option<Key>) -> Self {
+    fn new(daemon: Arc<Daemon>, first_lock: u64, one_machine: bool, key: Option<Key>) -> Self {
         Self {
-            daemon: Daemon::start(key),
+            daemon,
+            first_lock,
             key,
             one_machine,
             machines: HashMap::new(),
@@ -88,9 +166,8 @@ impl Udp {
 
     fn machine(&mut self, session: Session) -> Locks {
         let number = if self.one_machine { 0 } else { session.0 };
-        let (address, key) = (self.daemon.address.to_string(), self.key);
-        let join = || Locks::connect_with(&address, Options { key, ..Options::default() }).expect("the daemon answers");
-        self.machines.entry(number).or_insert_with(join).clone()
+        let Self { daemon, key, .. } = self;
+        self.machines.entry(number).or_insert_with(|| daemon.join(number, *key)).clone()
     }
 
     /// Looks at all that wait until nothing happens any more.
@@ -124,7 +201,8 @@ impl Manager for Udp {
     fn name(&self) -> String {
         let machines = if self.one_machine { "one machine" } else { "a machine for each session" };
         let key = if self.key.is_some() { ", with a key" } else { "" };
-        format!("lock service over UDP ({machines}{key})")
+        let place = if self.daemon.network.is_some() { ", in the kernel" } else { "" };
+        format!("lock service over UDP ({machines}{key}{place})")
     }
 
     fn capabilities(&self) -> Vec<Capability> {
@@ -135,7 +213,8 @@ impl Manager for Udp {
     fn acquire(&mut self, session: Session, requests: &[Request], timeout_ms: Option<u64>) -> Outcome {
         let Request { id: lock, mode } = requests[0];
         let locks = self.machine(session);
-        let request = if mode == LockMode::Exclusive { locks.exclusive(lock.0) } else { locks.shared(lock.0) };
+        let number = self.first_lock + lock.0;
+        let request = if mode == LockMode::Exclusive { locks.exclusive(number) } else { locks.shared(number) };
         let request = match timeout_ms {
             Some(time_ms) => {
                 let end = self.start + self.passed + MS * u32::try_from(time_ms).expect("scripts are short");
@@ -183,7 +262,7 @@ impl Manager for Udp {
 }
 
 fn passes(one_machine: bool, key: Option<Key>) {
-    let report = run_all(&golden(), || Udp::new(one_machine, key));
+    let report = run_all(&golden(), || Udp::new(Arc::new(Daemon::start(key)), 0, one_machine, key));
     assert!(report.is_clean(), "{report}");
     assert!(report.passed() >= 10, "{report}");
 }
@@ -201,4 +280,31 @@ fn scripts_pass_with_all_sessions_on_one_machine() {
 #[test]
 fn scripts_pass_with_a_key() {
     passes(false, Some(Key(*b"sixteen bytes...")));
+}
+
+fn passes_in_kernel(hook: Hook) {
+    let Some(daemon) = Daemon::in_kernel(hook).map(Arc::new) else { return };
+    let mut next_lock = 0;
+    let report = run_all(&golden(), || {
+        next_lock += A_SCRIPT;
+        Udp::new(Arc::clone(&daemon), next_lock - A_SCRIPT, false, None)
+    });
+    assert!(report.is_clean(), "{report}");
+    assert!(report.passed() >= 10, "{report}");
+    let counters = Arc::into_inner(daemon).expect("all managers are gone").end();
+    let count = |name: &str| counters.iter().find(|(is, _)| is == name).map_or(0, |(_, count)| *count);
+    assert!(
+        count("acquire") >= 40 && count("release") > 0 && count("free") >= 10 && count("move") >= 10,
+        "{counters:?}"
+    );
+}
+
+#[test]
+fn privileged_scripts_pass_with_the_decider_at_native_xdp() {
+    passes_in_kernel(Hook::Xdp);
+}
+
+#[test]
+fn privileged_scripts_pass_with_the_decider_at_tc() {
+    passes_in_kernel(Hook::Tc);
 }

@@ -17,7 +17,7 @@ use lockwork_locking::LockMode;
 use std::collections::VecDeque;
 
 /// One who holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Holder {
     pub(crate) machine: Machine,
     pub(crate) session: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Holder {
 }
 
 /// What is under way with the decider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     /// Giving the lock back.
     Free,
@@ -44,7 +44,7 @@ pub(crate) enum Op {
 }
 
 /// Why an agent moves to where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Why {
     /// The decider must add no more readers, or the token has no room.
     Token,
@@ -57,7 +57,7 @@ pub(crate) enum Why {
 }
 
 /// What an agent waits for with limited patience.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Wait {
     /// Readers pass a writer.
     Writer,
@@ -66,7 +66,7 @@ pub(crate) enum Wait {
 }
 
 /// An operation with its number, and how often it was sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Running {
     pub(crate) op: Op,
     pub(crate) number: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Running {
 }
 
 /// The agent of one lock: 128 bytes at most, plus 16 a holder and 16 a waiter.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Agent {
     pub(crate) base: u32,
     pub(crate) known: u32,

@@ -15,11 +15,13 @@
 //! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after
 //! granted.
 
+mod snapshot;
 mod vocabulary;
 
 use crate::branches::{Branch, Branches};
 use crate::config::{Config, Identity};
 use crate::numbers::Numbers;
+use crate::pace::Pace;
 use crate::packet::{BUSY, GRANTED, Kind, Packet, Problem, TRY};
 use crate::timers::Timers;
 use crate::word::Machine;
@@ -27,7 +29,7 @@ use lockwork_locking::LockMode;
 use std::collections::{BTreeSet, VecDeque};
 pub use vocabulary::{Ask, Event, NotHeld};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Asking,
     Queued,
@@ -35,13 +37,15 @@ pub(crate) enum Phase {
     Releasing,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) lock: u64,
     pub(crate) mode: LockMode,
     pub(crate) phase: Phase,
     try_only: bool,
     tries: u8,
+    /// When it was first asked for.
+    asked: u64,
     /// Of the timer that counts.
     serial: u32,
     deadline: Option<u64>,
@@ -59,7 +63,7 @@ pub(crate) struct Request {
 }
 
 /// What a client has to do next.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Output {
     Packet(Packet),
     Event(Event),
@@ -67,17 +71,30 @@ pub(crate) enum Output {
     AskAgain(u64),
 }
 
+/// A machine that has died.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Dead {
+    machine: Machine,
+    session: u32,
+    /// For so long the decider's grants that name its agent are void too.
+    until: u64,
+}
+
+/// So many leases later no packet of a dead machine is on the way.
+const REMEMBERED: u64 = 16;
+
 /// The requests of one machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     config: Config,
+    pub(crate) pace: Pace,
     me: Identity,
     requests: Numbers<Request>,
     counter: u32,
     timers: Timers<(u64, u32)>,
     deadlines: BTreeSet<(u64, u64)>,
-    /// Machines that have died lately, with their sessions, and until when their grants may still be on the way.
-    dead: Vec<(Machine, u32, u64)>,
+    /// Machines that have died lately. What they granted may still be on the way, and is void.
+    dead: Vec<Dead>,
     pub(crate) branches: Branches,
     pub(crate) out: VecDeque<Output>,
 }
@@ -87,6 +104,7 @@ impl Client {
     #[must_use]
     pub fn new(config: Config, me: Identity) -> Self {
         Self {
+            pace: Pace::new(&config),
             config,
             me,
             requests: Numbers::default(),
@@ -112,6 +130,7 @@ impl Client {
                 phase: Phase::Asking,
                 try_only: ask.try_only,
                 tries: 0,
+                asked: now,
                 serial: 0,
                 deadline,
                 floor: None,
@@ -168,11 +187,16 @@ impl Client {
     fn say(&mut self, now: u64, number: u64) {
         let Some(request) = self.requests.get_mut(&number) else { return };
         let (kind, delay) = match request.phase {
-            Phase::Asking => (Kind::Acquire, self.config.backoff(request.tries)),
+            Phase::Asking => (Kind::Acquire, self.pace.backoff(request.tries)),
             Phase::Queued => (Kind::Acquire, self.config.reask),
-            Phase::Held => (Kind::Enrol, self.config.backoff(request.tries)),
-            Phase::Releasing => (Kind::Release, self.config.backoff(request.tries)),
+            Phase::Held => (Kind::Enrol, self.pace.backoff(request.tries)),
+            Phase::Releasing => (Kind::Release, self.pace.backoff(request.tries)),
         };
+        match (request.phase, request.tries) {
+            (Phase::Asking, 0) => request.asked = now,
+            (Phase::Asking | Phase::Releasing, tries @ 1..) => self.pace.unanswered(tries),
+            _ => {}
+        }
         request.tries = request.tries.saturating_add(1);
         request.serial = request.serial.wrapping_add(1);
         self.timers.set(now, delay, (number, request.serial));
@@ -214,6 +238,13 @@ impl Client {
         self.requests.remove(&number)
     }
 
+    /// The decider or an agent has answered. What was asked once tells how long answers take.
+    pub(crate) fn heard(&mut self, now: u64, number: u64) {
+        if let Some(Request { phase: Phase::Asking, tries: 1, asked, .. }) = self.requests.get(&number) {
+            self.pace.answered(now.saturating_sub(*asked));
+        }
+    }
+
     /// The agent is here and knows that `number` holds.
     pub(crate) fn hold_here(&mut self, number: u64, token: u64) {
         self.hold(number, token, None, None);
@@ -253,11 +284,9 @@ impl Client {
         let number = packet.request;
         let by_decider = packet.session == 0;
         let incarnation = by_decider.then_some(packet.incarnation);
-        // A decider's grant says which machine the agent is on, and not which session.
-        let of_dead = |(machine, session, until): &(Machine, u32, u64)| {
-            *machine == packet.sender && (by_decider || *session == packet.session) && now < *until
-        };
-        let from_dead = self.dead.iter().any(of_dead);
+        // The decider does not tell the session of an agent; its number is not given to another machine so soon.
+        let is_from = |dead: &Dead| dead.session == packet.session || (by_decider && now < dead.until);
+        let from_dead = self.dead.iter().any(|dead| dead.machine == packet.sender && is_from(dead));
         let Some(request) = self.requests.get(&number) else {
             self.branches.take(Branch::UnknownGrant);
             self.give_back(now, packet, incarnation);
@@ -313,6 +342,7 @@ impl Client {
             phase: Phase::Releasing,
             try_only: false,
             tries: 0,
+            asked: now,
             serial: 0,
             deadline: None,
             floor: None,
@@ -392,7 +422,9 @@ impl Client {
                 self.forget(number);
                 self.out.push_back(Output::Event(Event::Failed { request: number, problem }));
             }
-            (Phase::Held, Problem::NotHeld) => {
+            // Only an answer to what the holder itself has said since it holds. A late copy of how its first grant was
+            // told to the agent finds the lock free, too, between that grant, which was void, and the one that counts.
+            (Phase::Held, Problem::NotHeld) if packet.part == Kind::Enrol as u8 => {
                 self.forget(number);
                 self.out.push_back(Output::Event(Event::Lost { request: number, lock }));
             }
@@ -455,7 +487,7 @@ impl Client {
                 self.say(now, number);
             }
         }
-        self.dead.retain(|(_, _, until)| now < *until);
+        self.dead.retain(|dead| now < dead.until.saturating_add(REMEMBERED * self.config.lease));
     }
 
     /// When [`Client::tick`] or [`Client::expired`] has something to do.
@@ -466,9 +498,10 @@ impl Client {
 
     /// `machine` has died: what it had granted is enrolled with its successor, who waited with it asks again. True when
     /// everything is enrolled.
-    pub(crate) fn died(&mut self, now: u64, machine: Machine, session: u32, sweep: u64, until: u64) -> bool {
-        if !self.dead.iter().any(|(dead, of, _)| (*dead, *of) == (machine, session)) {
-            self.dead.push((machine, session, until));
+    pub(crate) fn died(&mut self, now: u64, machine: Machine, session: u32, sweep: u64) -> bool {
+        if !self.dead.iter().any(|dead| (dead.machine, dead.session) == (machine, session)) {
+            let until = now.saturating_add(self.config.lease);
+            self.dead.push(Dead { machine, session, until });
         }
         let of_it = |request: &Request| request.agent == Some(machine) || request.phase == Phase::Asking;
         self.enrol_all(now, sweep, of_it)

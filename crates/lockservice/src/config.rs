@@ -20,9 +20,10 @@ pub struct Config {
     pub locks: u64,
     /// Readers do not pass a writer that waits.
     pub writers_first: bool,
-    /// After this without an answer, a packet is sent again; each time after twice as long.
+    /// After this without an answer, a packet is sent again, each time after twice as long; later where answers take
+    /// longer.
     pub retry: u64,
-    /// Never longer than this.
+    /// Never later than this.
     pub retry_most: u64,
     /// Who is queued asks again after this, in case the agent that queued it is gone.
     pub reask: u64,
@@ -49,7 +50,7 @@ impl Config {
             locks,
             writers_first: false,
             retry: 2 * MS,
-            retry_most: 64 * MS,
+            retry_most: 128 * MS,
             reask: 250 * MS,
             enrol: 4 * MS,
             confirm: 20 * MS,
@@ -57,12 +58,6 @@ impl Config {
             starve: MS,
             lease: 2000 * MS,
         }
-    }
-
-    /// How long to wait for an answer after the packet was sent `tries` times before.
-    #[must_use]
-    pub(crate) fn backoff(&self, tries: u8) -> u64 {
-        (self.retry << tries.min(16)).min(self.retry_most)
     }
 
     /// How long a machine itself trusts its lease: less than the registry does, by more than clocks differ in their

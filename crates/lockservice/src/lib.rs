@@ -33,6 +33,7 @@ pub mod export;
 pub mod lean;
 pub mod node;
 mod numbers;
+mod pace;
 pub mod packet;
 pub mod pool;
 pub mod registry;

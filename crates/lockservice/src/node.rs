@@ -14,6 +14,7 @@ use crate::timers::Timers;
 use crate::word::Machine;
 use lockwork_locking::LockMode;
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 
 /// Why a lock cannot be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +59,7 @@ pub struct Counters {
 }
 
 /// A machine that takes part.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Node {
     config: Config,
     me: Identity,
@@ -209,6 +210,10 @@ impl Node {
             return;
         }
         self.counters.received += 1;
+        if packet.kind == Kind::Ack || (packet.kind == Kind::Grant && packet.session == 0) {
+            self.client.heard(now, packet.request);
+            self.pool.pace = self.client.pace;
+        }
         match packet.kind {
             Kind::Acquire | Kind::Enrol | Kind::Release => {
                 let awaited = packet.requester == self.me.machine
@@ -225,9 +230,8 @@ impl Node {
             Kind::Renewed if packet.requester_session == self.me.session => self.renewed(packet),
             Kind::Died => {
                 self.pool.purge(now, packet.requester, packet.requester_session);
-                let until = now.saturating_add(self.config.lease);
                 let (machine, session) = (packet.requester, packet.requester_session);
-                let done = self.client.died(now, machine, session, packet.request, until);
+                let done = self.client.died(now, machine, session, packet.request);
                 self.answer_sweep(packet, done);
             }
             Kind::Sweep => {
@@ -363,6 +367,7 @@ impl Node {
             }
         }
         self.client.tick(now);
+        self.pool.pace = self.client.pace;
         self.pool.tick(now);
         if self.renewals.due(now).is_some() {
             self.renewals.set(now, self.config.lease / 8, ());
@@ -459,6 +464,24 @@ impl Node {
     #[must_use]
     pub const fn pool(&self) -> &AgentPool {
         &self.pool
+    }
+
+    /// Drops timers that nobody waits for any more, so that [`Node::next_tick`] is the next time at which something
+    /// happens.
+    pub fn prune(&mut self) {
+        self.client.prune();
+        self.pool.prune();
+    }
+
+    /// Feeds `into` all that this machine's future depends on, after [`Node::prune`]: times as they lie ahead of `now`,
+    /// and no counts of what has happened. What is still to be polled and the lease do not take part. For model
+    /// checkers.
+    pub fn snapshot(&self, now: u64, into: &mut impl Hasher) {
+        self.me.machine.hash(into);
+        self.me.session.hash(into);
+        self.ended.hash(into);
+        self.client.snapshot(now, into);
+        self.pool.snapshot(now, into);
     }
 
     /// Whether nothing is held, asked for or under way: the machine may leave.

@@ -20,11 +20,13 @@
 
 mod advance;
 mod packets;
+mod snapshot;
 
 use crate::agent::{Agent, Holder, Op, Running};
 use crate::branches::{Branch, Branches};
 use crate::config::{Config, Identity};
 use crate::numbers::Numbers;
+use crate::pace::Pace;
 use crate::packet::{Kind, Packet, Waiter};
 use crate::timers::Timers;
 use crate::word::Machine;
@@ -35,7 +37,7 @@ use std::collections::VecDeque;
 pub const MOST_HOPS: u8 = 4;
 
 /// What a pool has to tell.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Output {
     Packet(Packet, Vec<u8>),
     /// A request of this machine holds.
@@ -85,9 +87,10 @@ enum Watch {
 }
 
 /// The agents of one machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AgentPool {
     config: Config,
+    pub(crate) pace: Pace,
     me: Identity,
     agents: Numbers<Agent>,
     operations: u64,
@@ -118,6 +121,7 @@ impl AgentPool {
     #[must_use]
     pub fn new(config: Config, me: Identity) -> Self {
         Self {
+            pace: Pace::new(&config),
             config,
             me,
             agents: Numbers::default(),
@@ -279,7 +283,7 @@ impl AgentPool {
         agent.holders.push(Holder { machine, session, request, confirmed: false });
         agent.exclusive = waiter.mode == LockMode::Exclusive;
         self.tell(lock, machine, request);
-        self.remind_after(now, self.config.backoff(0), lock, machine, request, 1);
+        self.remind_after(now, self.pace.backoff(0), lock, machine, request, 1);
     }
 
     /// The agent is certainly here again: requests of this machine that have joined meanwhile are told.
@@ -329,7 +333,7 @@ impl AgentPool {
             self.branches.take(if confirmed { Branch::ConfirmAgain } else { Branch::Confirm });
             self.tell(lock, machine, request);
         }
-        let delay = if confirmed { self.config.reask } else { self.config.backoff(tries) };
+        let delay = if confirmed { self.config.reask } else { self.pace.backoff(tries) };
         self.remind_after(now, delay, lock, machine, request, tries.saturating_add(1));
     }
 
@@ -441,6 +445,6 @@ impl AgentPool {
             }
             _ => self.send(packet, Vec::new()),
         }
-        self.timers.set(now, self.config.backoff(tries), (lock, Watch::Operation(number)));
+        self.timers.set(now, self.pace.backoff(tries), (lock, Watch::Operation(number)));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Timers<K> {
     queues: Vec<(u64, VecDeque<(u64, K)>)>,
 }
@@ -29,6 +29,17 @@ impl<K> Timers<K> {
     pub(crate) fn due(&mut self, now: u64) -> Option<K> {
         let queue = self.queues.iter_mut().find(|(_, queue)| queue.front().is_some_and(|(due, _)| *due <= now))?;
         queue.1.pop_front().map(|(_, key)| key)
+    }
+
+    /// Drops those that nobody waits for any more.
+    pub(crate) fn retain(&mut self, counts: impl Fn(&K) -> bool) {
+        self.queues.iter_mut().for_each(|(_, queue)| queue.retain(|(_, key)| counts(key)));
+    }
+
+    /// All of them in the order in which they come back at one time: how long each was set for, when it is due, and its
+    /// key.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u64, u64, &K)> {
+        self.queues.iter().flat_map(|(delay, queue)| queue.iter().map(move |(due, key)| (*delay, *due, key)))
     }
 
     /// When the next is due.

@@ -1,4 +1,5 @@
-//! `lockwork bench lock-service` as its users meet it: results of every system, mistakes named, and nothing left behind.
+//! `lockwork bench lock-service` as its users meet it: results of every system, mistakes named, and nothing left
+//! behind.
 
 #[path = "common/command.rs"]
 mod command;
@@ -83,7 +84,7 @@ fn mistakes_are_named_and_exit_with_2() {
         ("lock-service --seconds nan", "--seconds is NaN"),
         ("lock-service --passes 0", "--passes is 0"),
         ("lock-service --theta 0.5", "--theta means nothing for uniform"),
-        ("lock-service --distribution zipf --theta 1", "theta is 1"),
+        ("lock-service --distribution zipf --theta 1", "--theta is 1"),
         ("lock-service --locks 99999999999999", "--locks"),
         ("lock-service --records 5", "--records means nothing"),
         ("lock-service --workload ycsb", "'ycsb'"),

@@ -153,6 +153,11 @@ fn a_held_lock_is_busy_times_out_and_is_shown() {
     while daemon.show(5)["state"] != "free" {
         assert!(start.elapsed() < LONG, "{}", daemon.show(5));
     }
+    let shown = text(&run(&format!("locks show 5 --server {}", daemon.address)).stdout);
+    assert!(
+        shown.starts_with("lock 5: free, no agent, ") && shown.ends_with('\n') && shown.lines().count() == 1,
+        "{shown}"
+    );
 }
 
 #[test]

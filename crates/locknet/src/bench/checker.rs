@@ -1,7 +1,8 @@
-//! The watcher of critical sections: who is in, lock by lock, in memory that all client machines of the benchmark share.
+//! The watcher of critical sections: who is in, lock by lock, in memory that all client machines of the benchmark
+//! share.
 //!
-//! *Invariant checked*: nobody is in with a writer, and tokens grow: each writer's is larger than all before, each reader's at
-//! least the last writer's. A lock service that breaks it fails the run, however fast it was.
+//! *Invariant checked*: nobody is in with a writer, and tokens grow: each writer's is larger than all before, each
+//! reader's at least the last writer's. A lock service that breaks it fails the run, however fast it was.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

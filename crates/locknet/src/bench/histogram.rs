@@ -1,7 +1,7 @@
 //! How often something took how long: counts in buckets that grow with what they count.
 //!
-//! Below 64 ns each nanosecond has a bucket; above, each power of two has 32. So a value is known to about 3 %, whatever its size, and
-//! recording is one addition to memory that stays in the first cache.
+//! Below 64 ns each nanosecond has a bucket; above, each power of two has 32. So a value is known to about 3 %,
+//! whatever its size, and recording is one addition to memory that stays in the first cache.
 
 /// Bits that tell buckets of one power of two apart.
 const BITS: u32 = 5;

@@ -1,8 +1,8 @@
-//! The load generator: client machines as threads, each with many tasks that acquire a lock, are in its critical section, and
-//! release it, over and over (a closed loop).
+//! The load generator: client machines as threads, each with many tasks that acquire a lock, are in its critical
+//! section, and release it, over and over (a closed loop).
 //!
-//! A task is a few words of state, not a thread: its machine's thread turns to whichever has been granted. In a round, whoever was
-//! granted enters, then all leave and ask for their next lock, so critical sections of one round overlap.
+//! A task is a few words of state, not a thread: its machine's thread turns to whichever has been granted. In a round,
+//! whoever was granted enters, then all leave and ask for their next lock, so critical sections of one round overlap.
 //!
 //! *Invariant*: at the end every request was granted and every lock given back, or the run fails.
 

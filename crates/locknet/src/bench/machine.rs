@@ -23,7 +23,8 @@ pub struct Granted {
     pub token: u64,
 }
 
-/// A client machine: packets and the time go in, packets and grants come out. It does no I/O. The upper half of a request is its task.
+/// A client machine: packets and the time go in, packets and grants come out. It does no I/O. The upper half of a
+/// request is its task.
 pub trait ClientMachine: Send {
     /// Asks for a lock.
     ///
@@ -201,6 +202,9 @@ impl NodeClient {
                         let mut config = Config::new(service.locks);
                         config.profile = service.profile;
                         config.writers_first = service.writers_first;
+                        // As the lock server's clients do it: threads that share a core keep others waiting for
+                        // milliseconds.
+                        config.retry = AGAIN_NS;
                         config.lease = u64::from(service.lease_ms) * 1_000_000;
                         node = Some(Node::new(config, me, asked));
                     }

@@ -1,11 +1,11 @@
-//! The benchmark of lock services: client machines in namespaces of their own, one decider or lock server, and a watcher of every
-//! critical section.
+//! The benchmark of lock services: client machines in namespaces of their own, one decider or lock server, and a
+//! watcher of every critical section.
 //!
-//! All systems are driven by the same load generator, over the same kind of socket, through the same veth pairs; they differ in who
-//! decides: a lock server ([`srvlock`]), or the lock service's decider as a process or in the kernel.
+//! All systems are driven by the same load generator, over the same kind of socket, through the same veth pairs; they
+//! differ in who decides: a lock server ([`srvlock`]), or the lock service's decider as a process or in the kernel.
 //!
-//! Everything is on one host: clients, kernel and server share its processors. So a system is faster here if it takes less of them
-//! for a lock; on a network each machine would have its own.
+//! Everything is on one host: clients, kernel and server share its processors. So a system is faster here if it takes
+//! less of them for a lock; on a network each machine would have its own.
 
 mod checker;
 pub mod histogram;
@@ -18,6 +18,7 @@ mod systems;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lockwork_workload::WorkloadError;
 use lockwork_workload::zipf::{Chooser, Distribution};
 
 use crate::namespace::{Network, NetworkError};
@@ -35,6 +36,9 @@ pub enum BenchError {
     /// A setting is impossible.
     #[error("{0}")]
     Usage(String),
+    /// So is a setting of how locks are chosen.
+    #[error(transparent)]
+    Choice(#[from] WorkloadError),
     /// Something that is needed is not on this machine.
     #[error("{0}")]
     Absent(String),
@@ -94,8 +98,7 @@ impl Settings {
 
     fn chooser(&self) -> Result<Chooser, BenchError> {
         let distribution = if self.theta.is_some() { Distribution::Zipfian } else { Distribution::Uniform };
-        let made = Chooser::new(distribution, self.locks, self.theta.unwrap_or(0.0));
-        made.map_err(|error| BenchError::Usage(error.to_string()))
+        Ok(Chooser::new(distribution, self.locks, self.theta.unwrap_or(0.0))?)
     }
 }
 
@@ -171,7 +174,8 @@ fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// From now on Ctrl-C and other wishes for an end let rounds end with [`BenchError::Interrupted`], so that namespaces are removed.
+/// From now on Ctrl-C and other wishes for an end let rounds end with [`BenchError::Interrupted`], so that namespaces
+/// are removed.
 pub fn end_on_signals() {
     extern "C" fn note(_: libc::c_int) {
         INTERRUPTED.store(true, Ordering::Relaxed);

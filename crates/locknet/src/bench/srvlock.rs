@@ -1,15 +1,16 @@
 //! SrvLock, the baseline: a lock server, which has the whole state of every lock and one thread.
 //!
-//! Same packets on the wire as the lock service: ACQUIRE, GRANT, RELEASE, ACK. Readers share, whoever conflicts waits in order of
-//! arrival. A lock is one cache line: token, and the first three of its queue, of which those at the front hold it; more
-//! than three are rare and lie in a queue elsewhere. Datagrams come and go 64 a system call, and the lines that a batch needs
-//! are fetched before the first is worked on.
+//! Same packets on the wire as the lock service: ACQUIRE, GRANT, RELEASE, ACK. Readers share, whoever conflicts waits
+//! in order of arrival. A lock is one cache line: token, and the first three of its queue, of which those at the front
+//! hold it; more than three are rare and lie in a queue elsewhere. Datagrams come and go 64 a system call, and the
+//! lines that a batch needs are fetched before the first is worked on.
 //!
 //! *Invariant*: those who hold a lock are in front of its queue, and all who hold it are readers, or it is one writer.
-//! Duplicates change nothing: who is in the queue is not entered again, and the newest release of each task is remembered.
+//! Duplicates change nothing: who is in the queue is not entered again, and the newest release of each task is
+//! remembered.
 //!
-//! It is the server of FissLock's comparison (section 7.1, there that of NetLock). The trade-off against lock fission: it
-//! needs no protocol among clients, and every packet passes through its thread.
+//! It is the server of FissLock's comparison (section 7.1, there that of NetLock). The trade-off against lock fission:
+//! it needs no protocol among clients, and every packet passes through its thread.
 
 use std::collections::VecDeque;
 use std::io;

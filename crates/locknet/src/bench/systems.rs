@@ -5,6 +5,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use lockwork_lockservice::decider::{Settings, Store};
 use lockwork_lockservice::word::State;
@@ -138,14 +139,16 @@ fn link(client: Client, machine: &Machine) -> Result<Box<dyn Link>, BenchError> 
 
 /// Starts a system.
 pub(super) fn start(system: System, network: &Network, size: Size) -> Result<Running, BenchError> {
+    let options = Options { lease_ms: LEASE_MS, ..Options::new(decider_address()) };
     match system {
         System::SrvLock => srvlock(network, size),
         System::Udp => {
             let plane = InProcess::new(size.locks as usize).map_err(|error| BenchError::Usage(error.to_string()))?;
-            lockwork(network, size, plane)
+            // The lock server does not sleep between packets either.
+            lockwork(network, size, &Options { spin: Duration::from_secs(1), ..options }, plane)
         }
-        System::Xdp => lockwork(network, size, in_kernel(network, size, Hook::Xdp)?),
-        System::Tc => lockwork(network, size, in_kernel(network, size, Hook::Tc)?),
+        System::Xdp => lockwork(network, size, &options, in_kernel(network, size, Hook::Xdp)?),
+        System::Tc => lockwork(network, size, &options, in_kernel(network, size, Hook::Tc)?),
     }
 }
 
@@ -197,12 +200,11 @@ fn check_kernel(counters: &[(String, u64)]) -> Result<(), BenchError> {
     Err(BenchError::Check(format!("the kernel decided on {decided} requests, and left {left} packets to the daemon")))
 }
 
-fn lockwork<P>(network: &Network, size: Size, plane: P) -> Result<Running, BenchError>
+fn lockwork<P>(network: &Network, size: Size, options: &Options, plane: P) -> Result<Running, BenchError>
 where
     P: DataPlane + Send + 'static,
 {
-    let options = Options { lease_ms: LEASE_MS, ..Options::new(decider_address()) };
-    let daemon = network.switch.within(|| Lockd::bind(&options, plane))?;
+    let daemon = network.switch.within(|| Lockd::bind(options, plane))?;
     let mut daemon = daemon.map_err(|error| BenchError::Absent(error.to_string()))?;
     let decider = Decider::start("lockd", move |stop| {
         daemon.run(stop).map_err(failed("the daemon's socket"))?;
@@ -223,8 +225,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::bench::{Bench, Settings};
 

@@ -1,7 +1,8 @@
-//! The XDP program of an AF_XDP socket: datagrams to one UDP port go into the socket, everything else to the network stack.
+//! The XDP program of an AF_XDP socket: datagrams to one UDP port go into the socket, everything else to the network
+//! stack.
 //!
-//! Sixteen instructions, so they are written here and given to the kernel by hand. *Invariant*: whoever drops a [`Program`] has
-//! taken it off its interface.
+//! Sixteen instructions, so they are written here and given to the kernel by hand. *Invariant*: whoever drops a
+//! [`Program`] has taken it off its interface.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

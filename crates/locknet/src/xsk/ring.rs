@@ -1,7 +1,7 @@
 //! One of the four rings that an AF_XDP socket shares with the kernel.
 //!
-//! *Invariant*: one side writes entries and then the producer's number, the other reads entries and then writes the consumer's; numbers
-//! only grow (and wrap), and entry `n` is at `n` modulo the length.
+//! *Invariant*: one side writes entries and then the producer's number, the other reads entries and then writes the
+//! consumer's; numbers only grow (and wrap), and entry `n` is at `n` modulo the length.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

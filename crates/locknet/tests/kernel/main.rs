@@ -8,6 +8,7 @@ mod network;
 mod object;
 mod race;
 mod table;
+mod vectors;
 
 use lockwork_locknet::kernel::error::KernelError;
 use lockwork_locknet::kernel::{KernelDecider, Options};

@@ -13,13 +13,13 @@ use std::cell::RefCell;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const LOCKS: u32 = 5;
-const XDP_DROP: u32 = 1;
-const XDP_PASS: u32 = 2;
-const XDP_TX: u32 = 3;
-const XDP_REDIRECT: u32 = 4;
-const TC_OK: u32 = 0;
-const TC_SHOT: u32 = 2;
-const TC_REDIRECT: u32 = 7;
+pub(crate) const XDP_DROP: u32 = 1;
+pub(crate) const XDP_PASS: u32 = 2;
+pub(crate) const XDP_TX: u32 = 3;
+pub(crate) const XDP_REDIRECT: u32 = 4;
+pub(crate) const TC_OK: u32 = 0;
+pub(crate) const TC_SHOT: u32 = 2;
+pub(crate) const TC_REDIRECT: u32 = 7;
 
 /// The model's locks, which can be put back.
 struct Locks(RefCell<Vec<(Word, u64)>>);
@@ -50,10 +50,10 @@ impl Store for Locks {
 }
 
 /// Frames that leave through an interface, as a packet socket sees them.
-struct Tap(OwnedFd);
+pub(crate) struct Tap(OwnedFd);
 
 impl Tap {
-    fn on(ifindex: u32) -> Self {
+    pub(crate) fn on(ifindex: u32) -> Self {
         let all = (libc::ETH_P_ALL as u16).to_be();
         // SAFETY: a new socket, and an address of its own length.
         unsafe {
@@ -71,7 +71,7 @@ impl Tap {
     }
 
     /// All frames since the last call.
-    fn frames(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn frames(&self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         loop {
             let mut frame = vec![0; 2048];
@@ -102,7 +102,7 @@ struct Pair {
 
 /// A network of this thread's own, gone when the thread is: `lo`, which is interface 1, and another, whose index is
 /// given.
-fn network() -> u32 {
+pub(crate) fn network() -> u32 {
     // SAFETY: only this thread leaves its network.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "{}", std::io::Error::last_os_error());
     ip("link set lo up");

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 const MOST_ARRIVING: usize = 64;
 
 /// An agent of which not all parts have come.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Arriving {
     lock: u64,
     request: u64,
@@ -136,7 +136,7 @@ impl AgentPool {
             if told || machine == me {
                 self.tell(lock, machine, request);
             }
-            let delay = if told { self.config.backoff(0) } else { self.config.confirm };
+            let delay = if told { self.pace.backoff(0) } else { self.config.confirm };
             self.remind_after(now, delay, lock, machine, request, 0);
         }
         if told {

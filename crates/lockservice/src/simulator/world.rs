@@ -14,6 +14,7 @@ use crate::control::Service;
 use crate::decider::{self, Store, To, Wide, decide};
 use crate::lean::Lean;
 use crate::node::Node;
+use crate::pace::Pace;
 use crate::packet::{HEADER, Key, Kind, Packet, body, datagram, parse};
 use crate::registry::{self, Change, Registry};
 use crate::word::{Machine, Profile};
@@ -393,7 +394,7 @@ impl<S: Store> World<S> {
             }
         };
         self.send(place, SERVICE, &Packet { request: nonce, ..Packet::new(Kind::Join, 0) }, &[]);
-        self.after(self.config.backoff(tries), Then::Join { place, life, tries: tries.saturating_add(1) });
+        self.after(Pace::new(&self.config).backoff(tries), Then::Join { place, life, tries: tries.saturating_add(1) });
     }
 
     fn arrive(&mut self, place: u32, bytes: &[u8]) {

@@ -1,17 +1,19 @@
 //! `lockwork bench lock-service`: lock services and a lock server beside each other, between namespaces of this host.
 //!
-//! Systems take turns, round by round, so that whatever else the machine does meets them alike; figures are those of the median
-//! round. Every round starts a system afresh, and fails the command if a lock was granted to two who conflict, or was lost.
+//! Systems take turns, round by round, so that whatever else the machine does meets them alike; figures are those of
+//! the median round. Every round starts a system afresh, and fails the command if a lock was granted to two who
+//! conflict, or was lost.
 
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use lockwork_locknet::bench::histogram::Histogram;
 use lockwork_locknet::bench::{Bench, BenchError, Client, Measured, Settings, System, end_on_signals};
+use lockwork_locknet::namespace::NetworkError;
 use serde::Serialize;
 use serde_json::json;
 
-use super::bench::{Arguments as Bench_, empty_entry};
+use super::bench::{Arguments as Bench_, empty_entry, refused};
 use super::chart::grouped;
 use super::progress::Live;
 use super::report::{Environment, Forms, prepare_folder};
@@ -113,6 +115,8 @@ fn failure(error: BenchError) -> Failure {
     match error {
         BenchError::Check(_) => Failure::Check(error.to_string()),
         BenchError::Interrupted => Failure::Interrupted,
+        BenchError::Choice(error) => refused(error),
+        BenchError::Network(NetworkError::Machines(_)) => Failure::Usage(error.to_string()),
         BenchError::Absent(_) | BenchError::Network(_) => Failure::BackEnd(error.to_string()),
         _ => Failure::Usage(error.to_string()),
     }

@@ -1,0 +1,31 @@
+//! The client as a model checker sees it: all that its future depends on, and nothing that grows without end.
+//!
+//! Serial numbers only tell timers that count from those that do not. Once the latter are dropped, they tell nothing.
+
+use super::Client;
+use std::hash::{Hash, Hasher};
+
+impl Client {
+    pub(crate) fn prune(&mut self) {
+        let requests = &self.requests;
+        self.timers.retain(|(number, serial)| requests.get(number).is_some_and(|request| request.serial == *serial));
+    }
+
+    pub(crate) fn snapshot(&self, now: u64, into: &mut impl Hasher) {
+        self.counter.hash(into);
+        let mut requests: Vec<_> = self.requests.iter().collect();
+        requests.sort_unstable_by_key(|(number, _)| **number);
+        requests.len().hash(into);
+        for (number, r) in requests {
+            (number, r.lock, r.mode, r.phase, r.try_only, r.tries, r.floor).hash(into);
+            (r.incarnation, r.agent, r.enrolled, r.sweep, r.token).hash(into);
+            r.deadline.map(|deadline| deadline.saturating_sub(now)).hash(into);
+        }
+        for (delay, due, (number, _)) in self.timers.all() {
+            (delay, due.saturating_sub(now), number).hash(into);
+        }
+        for dead in &self.dead {
+            (dead.machine, dead.session, dead.until.saturating_sub(now)).hash(into);
+        }
+    }
+}

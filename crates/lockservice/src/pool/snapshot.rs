@@ -1,0 +1,41 @@
+//! The agents as a model checker sees them: all that their future depends on.
+//!
+//! Serial numbers only tell timers that count from those that do not. Once the latter are dropped, they tell nothing.
+
+use super::{AgentPool, Watch};
+use std::hash::{Hash, Hasher};
+
+impl AgentPool {
+    pub(crate) fn prune(&mut self) {
+        let agents = &self.agents;
+        self.timers.retain(|(lock, watch)| {
+            agents.get(lock).is_some_and(|agent| match watch {
+                Watch::Operation(number) => agent.running.as_deref().is_some_and(|running| running.number == *number),
+                Watch::Patience(serial) => agent.serial == *serial && agent.watched.is_some(),
+                Watch::Holder(machine, request, _) => {
+                    agent.holders.iter().any(|holder| (holder.machine, holder.request) == (*machine, *request))
+                }
+            })
+        });
+    }
+
+    pub(crate) fn snapshot(&self, now: u64, into: &mut impl Hasher) {
+        self.operations.hash(into);
+        let mut agents: Vec<_> = self.agents.iter().collect();
+        agents.sort_unstable_by_key(|(lock, _)| **lock);
+        agents.len().hash(into);
+        for (lock, a) in agents {
+            (lock, a.base, a.known, a.token, &a.holders, &a.queue, &a.running, &a.seen).hash(into);
+            (a.exclusive, a.open, a.adopted, a.starved, a.watched).hash(into);
+        }
+        for (delay, due, (lock, watch)) in self.timers.all() {
+            (delay, due.saturating_sub(now), lock).hash(into);
+            match watch {
+                Watch::Operation(number) => (0u8, number).hash(into),
+                Watch::Patience(_) => 1u8.hash(into),
+                Watch::Holder(machine, request, tries) => (2u8, machine, request, tries).hash(into),
+            }
+        }
+        self.parts.hash(into);
+    }
+}

@@ -1,0 +1,194 @@
+//! `lockwork lockd --xdp` and `--tc` as their users meet them: the daemon in one network namespace, commands in others.
+//!
+//! Tests whose names begin with `privileged` need root. Elsewhere they say that they are skipped.
+
+#[path = "common/command.rs"]
+mod command;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+
+use command::run;
+use lockwork_locknet::namespace::{Machine, Namespace, Network, NetworkError};
+use serde_json::Value;
+
+const COMMAND: &str = env!("CARGO_BIN_EXE_lockwork");
+const SERVICE: &str = "10.76.0.1:7400";
+
+fn skip<T>(why: &str) -> Option<T> {
+    let test = std::thread::current().name().unwrap_or("a test").to_string();
+    writeln!(std::io::stderr(), "skipped: {test}: {why}").expect("standard error can be written");
+    None
+}
+
+/// Two machines around a decider, or `None` where nobody may have that.
+fn network() -> Option<Network> {
+    match Network::new(2) {
+        Err(error @ (NetworkError::NotPermitted | NetworkError::NoIp)) => skip(&error.to_string()),
+        made => Some(made.expect("as root")),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The command in a namespace.
+fn within(namespace: &Namespace, line: &str) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace.name(), COMMAND]).args(line.split_whitespace());
+    command
+}
+
+/// A daemon in the decider's namespace. Dropped, it is stopped in good order, so that nothing stays attached.
+struct Daemon {
+    process: Child,
+    ready: String,
+}
+
+impl Daemon {
+    fn start(network: &Network, options: &str) -> Option<Self> {
+        let line = format!("lockd --udp {SERVICE} --locks 50 {options}");
+        let mut command = within(&network.switch, &line);
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("ip is installed");
+        let mut ready = String::new();
+        BufReader::new(process.stdout.take().expect("it is piped")).read_line(&mut ready).expect("a line");
+        if ready.is_empty() {
+            let mut error = String::new();
+            process.stderr.take().expect("it is piped").read_to_string(&mut error).expect("text");
+            process.wait().expect("it has ended");
+            assert!(error.contains("CAP_NET_ADMIN"), "{error}");
+            return skip(&error);
+        }
+        Some(Self { process, ready })
+    }
+
+    /// Stops it, and gives what it wrote to standard error.
+    fn stop(mut self) -> String {
+        self.terminate();
+        let mut error = String::new();
+        self.process.stderr.take().expect("it is piped").read_to_string(&mut error).expect("text");
+        assert!(self.process.wait().expect("it ends").success(), "{error}");
+        error
+    }
+
+    fn terminate(&self) {
+        _ = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if matches!(self.process.try_wait(), Ok(None)) {
+            self.terminate();
+            _ = self.process.wait();
+        }
+    }
+}
+
+fn at(machine: &Machine, line: &str) -> Output {
+    within(&machine.namespace, line).output().expect("ip is installed")
+}
+
+fn show(machine: &Machine, lock: u64) -> Value {
+    let output = at(machine, &format!("locks show {lock} --server {SERVICE} --output json"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one object")
+}
+
+fn serves(hook: &str, name: &str) {
+    let Some(network) = network() else { return };
+    let ports = [1, 2].map(Network::port).join(" ");
+    let Some(daemon) = Daemon::start(&network, &format!("--writers-first --{hook} {ports}")) else { return };
+    let decides = format!("lockd: ready on {SERVICE} ({name} on port1, {name} on port2): 50 locks, writers first");
+    assert!(daemon.ready.starts_with(&decides), "{}", daemon.ready);
+    let [here, there] = &network.machines[..] else { panic!("two machines") };
+    // Whoever holds the lock asks, from where it is, who does; and another machine finds it busy.
+    let inner = format!("{COMMAND} locks show 5 --server {SERVICE} --output json");
+    let held = at(here, &format!("lock 5 --server {SERVICE} -- {inner}"));
+    assert!(held.status.success(), "{}", text(&held.stderr));
+    let held: Value = serde_json::from_slice(&held.stdout).expect("one object");
+    assert!(held["state"] == "exclusive" && held["holders"][0]["mode"] == "exclusive", "{held}");
+    let mut holder = within(&here.namespace, &format!("lock 6 --server {SERVICE} -- cat"));
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("ip is installed");
+    // The line comes back when the lock is held.
+    let mut input = holder.stdin.take().expect("it is piped");
+    input.write_all(b"held\n").expect("it reads");
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().expect("it is piped")).read_line(&mut line).expect("it writes");
+    assert_eq!(line, "held\n");
+    let busy = at(there, &format!("lock 6 --server {SERVICE} --try -- true"));
+    assert_eq!(busy.status.code(), Some(1), "{}", text(&busy.stderr));
+    let status = show(there, 6);
+    assert_eq!(status["holders"].as_array().map(Vec::len), Some(1), "{status}");
+    let waits =
+        within(&there.namespace, &format!("lock 6 --server {SERVICE} -- echo mine")).stdout(Stdio::piped()).spawn();
+    drop(input);
+    let output = waits.expect("ip is installed").wait_with_output().expect("it ends");
+    assert!(output.status.success() && text(&output.stdout) == "mine\n");
+    assert!(holder.wait().expect("it ends").success());
+    let shown = text(&at(there, &format!("locks show 7 --server {SERVICE}")).stdout);
+    assert_eq!(shown, "lock 7: free, no agent, incarnation 0, token 0\n");
+    let noted = daemon.stop();
+    assert!(noted.contains(&format!("lockd: {name} on port1\nlockd: {name} on port2\n")), "{noted}");
+}
+
+#[test]
+fn privileged_commands_in_namespaces_are_served_by_native_xdp() {
+    serves("xdp", "native XDP");
+}
+
+#[test]
+fn privileged_commands_in_namespaces_are_served_by_tc() {
+    serves("tc", "TC ingress");
+}
+
+#[test]
+fn privileged_interfaces_that_are_not_there_or_without_native_xdp_are_told() {
+    let Some(network) = network() else { return };
+    // Loopback has no XDP of its own.
+    let Some(daemon) = Daemon::start(&network, "--xdp lo") else { return };
+    assert!(daemon.ready.contains("(generic XDP, because the driver has no other ("), "{}", daemon.ready);
+    let output = within(&network.switch, &format!("lock 1 --server {SERVICE} -- true")).output().expect("it runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let noted = daemon.stop();
+    assert!(noted.contains("lockd: generic XDP, because") && noted.contains("on lo\n"), "{noted}");
+    for hook in ["xdp", "tc"] {
+        let line = format!("lockd --udp {SERVICE} --locks 50 --{hook} port1 no-such-one");
+        let output = within(&network.switch, &line).output().expect("it runs");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("'no-such-one'") && error.contains("port1") && output.stdout.is_empty(), "{error}");
+    }
+    // What was attached first is not any more.
+    let Some(daemon) = Daemon::start(&network, "--xdp port1") else { return };
+    assert!(daemon.ready.contains("(native XDP on port1)"), "{}", daemon.ready);
+}
+
+#[test]
+fn privileged_without_rights_the_error_says_which_are_needed() {
+    // SAFETY: it has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        let output = run("lockd --udp 127.0.0.1:7411 --locks 50 --xdp lo");
+        refused(&output);
+        return;
+    }
+    // A copy where everybody may run it.
+    let copy = std::env::temp_dir().join(format!("lockwork-nobody-{}", std::process::id()));
+    std::fs::copy(COMMAND, &copy).expect("there is room");
+    let ids = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let mut command = Command::new("setpriv");
+    command.args(ids).arg(&copy).args("lockd --udp 127.0.0.1:7411 --locks 50 --xdp lo".split(' '));
+    let output = command.output();
+    std::fs::remove_file(&copy).expect("it is there");
+    match output {
+        Ok(output) => refused(&output),
+        Err(error) => _ = skip::<()>(&format!("setpriv: {error}")),
+    }
+}
+
+fn refused(output: &Output) {
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{error}");
+    assert!(error.contains("CAP_NET_ADMIN") && error.contains("root") && output.stdout.is_empty(), "{error}");
+}
