@@ -1,8 +1,8 @@
 //! Holes of the paper's protocol, each as a timeline that ends well here and badly under the paper's rule.
 //!
-//! A timeline is played twice: with the decider of this crate, and with one in which a single rule is the paper's. Packets that
-//! are late or lost are taken out of the network by name. What "badly" means is found by the same checker: somebody is granted
-//! what another holds, or at the end somebody waits for ever.
+//! A timeline is played twice: with the decider of this crate, and with one in which a single rule is the paper's.
+//! Packets that are late or lost are taken out of the network by name. What "badly" means is found by the same checker:
+//! somebody is granted what another holds, or at the end somebody waits for ever.
 
 mod common;
 
@@ -51,8 +51,8 @@ fn all_are_served(mut script: Script) -> Result<(), String> {
     script.finish()
 }
 
-/// Section 4.2: the switch remembers the highest number of each server and takes lower ones for duplicates. A FREE that another
-/// packet overtook is one of them: it is acknowledged, and the lock is never free again.
+/// Section 4.2: the switch remembers the highest number of each server and takes lower ones for duplicates. A FREE that
+/// another packet overtook is one of them: it is acknowledged, and the lock is never free again.
 #[test]
 fn a_packet_that_was_overtaken_is_no_duplicate() {
     let timeline = |mut script: Script| {
@@ -87,8 +87,8 @@ fn a_packet_that_was_overtaken_is_no_duplicate() {
     assert!(why.contains(FOR_EVER), "{why}");
 }
 
-/// Section 4.2: a client that misses its grant sends RELEASE, and the switch frees the lock if that comes from the agent's
-/// server. If the lost grant was shared, another reader may hold the lock by then.
+/// Section 4.2: a client that misses its grant sends RELEASE, and the switch frees the lock if that comes from the
+/// agent's server. If the lost grant was shared, another reader may hold the lock by then.
 #[test]
 fn a_release_after_a_lost_grant_frees_nobody_elses_lock() {
     let timeline = |mut script: Script| {
@@ -118,8 +118,8 @@ fn a_release_after_a_lost_grant_frees_nobody_elses_lock() {
     ends_well_here_and_badly_there(timeline, paper, TWO_HOLD);
 }
 
-/// A RELEASE that reaches a free lock must not write. A decider that treats it as one of the agent's leaves the lock held by
-/// nobody.
+/// A RELEASE that reaches a free lock must not write. A decider that treats it as one of the agent's leaves the lock
+/// held by nobody.
 #[test]
 fn a_release_that_reaches_a_free_lock_changes_nothing() {
     let timeline = |mut script: Script| {
@@ -146,8 +146,8 @@ fn a_release_that_reaches_a_free_lock_changes_nothing() {
     ends_well_here_and_badly_there(timeline, paper, FOR_EVER);
 }
 
-/// Figure 8, lines 14 and 15: a FREE frees, whoever sent it, and only in shared mode its incarnation is looked at. A late copy
-/// frees what another machine holds by then.
+/// Figure 8, lines 14 and 15: a FREE frees, whoever sent it, and only in shared mode its incarnation is looked at. A
+/// late copy frees what another machine holds by then.
 #[test]
 fn a_late_free_of_another_machine_frees_nothing() {
     let timeline = |mut script: Script| {
@@ -173,8 +173,8 @@ fn a_late_free_of_another_machine_frees_nothing() {
     ends_well_here_and_badly_there(timeline, paper, TWO_HOLD);
 }
 
-/// Figure 8, lines 16 to 19: a GRANT with agent makes its target the agent's server; again only shared locks are compared. A
-/// late copy takes the lock away from who holds it.
+/// Figure 8, lines 16 to 19: a GRANT with agent makes its target the agent's server; again only shared locks are
+/// compared. A late copy takes the lock away from who holds it.
 #[test]
 fn a_late_copy_of_a_move_moves_nothing() {
     let timeline = |mut script: Script| {
@@ -209,8 +209,8 @@ fn a_late_copy_of_a_move_moves_nothing() {
     ends_well_here_and_badly_there(timeline, paper, TWO_HOLD);
 }
 
-/// A second copy of an ACQUIRE finds the lock free again, and it is granted to a client that no longer waits. Requests have
-/// numbers here, and unknown grants are given back; the paper's client takes no note.
+/// A second copy of an ACQUIRE finds the lock free again, and it is granted to a client that no longer waits. Requests
+/// have numbers here, and unknown grants are given back; the paper's client takes no note.
 #[test]
 fn a_lock_granted_to_who_no_longer_waits_is_given_back() {
     let timeline = |mut script: Script| {
@@ -273,8 +273,8 @@ fn readers_that_were_not_heard_of_are_counted_beyond_256() {
     ends_well_here_and_badly_there(timeline, paper, TWO_HOLD);
 }
 
-/// Section 4.2: the decider resets the incarnation when it gives the lock away anew. So the word is the same again, and a late
-/// FREE of the last time fits.
+/// Section 4.2: the decider resets the incarnation when it gives the lock away anew. So the word is the same again, and
+/// a late FREE of the last time fits.
 #[test]
 fn an_incarnation_never_begins_again() {
     let timeline = |mut script: Script| {
@@ -380,8 +380,8 @@ fn a_packet_without_the_key_frees_nothing() {
     assert!(script.holds(1, holder), "and its task believes that it holds");
 }
 
-/// Not the paper's, but one that this crate had: a decider that knows an agent's move to where it is by the word that it would
-/// have made takes a reader who joined and a lock that was closed for it. Then that reader is forgotten.
+/// Not the paper's, but one that this crate had: a decider that knows an agent's move to where it is by the word that
+/// it would have made takes a reader who joined and a lock that was closed for it. Then that reader is forgotten.
 #[test]
 fn a_join_and_a_close_are_no_move() {
     let timeline = |mut script: Script| {

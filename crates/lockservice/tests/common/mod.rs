@@ -62,6 +62,8 @@ pub(crate) struct Script {
     /// Every packet that was sent, in order.
     pub(crate) sent: Vec<Flying>,
     holds: BTreeMap<u64, Vec<Hold>>,
+    /// The newest token of a writer of each lock, and of anybody.
+    tokens: BTreeMap<u64, (u64, u64)>,
     pub(crate) events: Vec<(u16, Event)>,
     /// The first time that somebody was granted what another held.
     pub(crate) violation: Option<String>,
@@ -113,6 +115,7 @@ impl Script {
             flying: Vec::new(),
             sent: Vec::new(),
             holds: BTreeMap::new(),
+            tokens: BTreeMap::new(),
             events: Vec::new(),
             violation: None,
             asked: BTreeSet::new(),
@@ -356,6 +359,13 @@ impl Script {
                     if let Some(other) = all.iter().find(|other| (other.mode, mode) != (SHARED, SHARED)) {
                         self.violation.get_or_insert(format!("{hold:x?} while {other:x?}"));
                     }
+                    let (writer, anybody) = self.tokens.entry(lock).or_default();
+                    let old = if mode == EXCLUSIVE { token <= *anybody } else { token < *writer };
+                    if old {
+                        self.violation.get_or_insert(format!("{hold:x?}, but tokens were {writer:x} and {anybody:x}"));
+                    }
+                    *anybody = token.max(*anybody);
+                    *writer = if mode == EXCLUSIVE { token } else { *writer };
                     all.push(hold);
                 }
                 Event::Lost { request, .. }
@@ -371,6 +381,11 @@ impl Script {
     }
 
     // What a test asks at the end.
+
+    /// A packet that nobody has sent lately: an old copy.
+    pub(crate) fn old(&mut self, from: u16, to: u16, packet: Packet) {
+        self.deliver(Flying { from, to, packet: Packet { target: Machine(to), ..packet }, body: Vec::new() });
+    }
 
     /// Everybody who holds gives back, a second passes, and then nobody waits, every lock is free and every machine
     /// idle.

@@ -1,0 +1,408 @@
+//! What the simulator and review have found in this crate, each as the shortest timeline that shows it.
+//! docs/correctness.md lists them.
+
+mod common;
+
+use common::{EXCLUSIVE, MS, SHARED, Script};
+use lockwork_lockservice::client::{Ask, Event};
+use lockwork_lockservice::config::{Config, Identity};
+use lockwork_lockservice::decider::{Sessions, Settings, Wide, decide};
+use lockwork_lockservice::node::Node;
+use lockwork_lockservice::packet::{AGENT, Kind, Packet};
+use lockwork_lockservice::pool::MOST_HOPS;
+use lockwork_lockservice::word::{Machine, State};
+
+/// An agent that has given its lock back and has not heard so gets the lock anew, and a reader joins, before it hears.
+#[test]
+fn an_agent_that_left_and_is_back_knows_who_joined_since() {
+    let mut script = Script::new(3);
+    let holder = script.acquire(2, 0, EXCLUSIVE);
+    script.settle();
+    let first = script.acquire(1, 0, SHARED);
+    script.settle();
+    let second = script.acquire(1, 0, SHARED);
+    let late = script.take_kind(Kind::Acquire, 0);
+    script.release(2, holder);
+    script.settle();
+    script.release(1, first);
+    script.deliver_kind(Kind::Free, 0);
+    script.take_kind(Kind::Done, 1);
+    // The lock is free, and the agent does not know.
+    script.deliver(late);
+    let grant = script.take_kind(Kind::Grant, 1);
+    let joined = script.acquire(2, 0, SHARED);
+    script.settle();
+    assert!(script.holds(2, joined) && !script.holds(1, second));
+    script.deliver(grant);
+    assert!(script.holds(1, second));
+    let writer = script.acquire(3, 0, EXCLUSIVE);
+    script.run(20 * MS);
+    assert!(script.holds(2, joined) && script.holds(1, second) && !script.holds(3, writer));
+    script.finish().unwrap();
+}
+
+/// The same, but the new grant is exclusive, and a note of an old reader comes in between.
+#[test]
+fn a_note_of_an_old_reader_does_not_stand_against_a_writer() {
+    let mut script = Script::new(2);
+    let first = script.acquire(1, 0, SHARED);
+    script.deliver_kind(Kind::Acquire, 0);
+    let grant = script.flying[0].clone();
+    script.settle();
+    let joined = script.acquire(2, 0, SHARED);
+    script.deliver_kind(Kind::Acquire, 0);
+    let note = script.flying.iter().find(|one| one.packet.kind == Kind::Acquire).expect("a note").clone();
+    script.settle();
+    script.release(2, joined);
+    script.settle();
+    script.release(1, first);
+    script.settle();
+    assert_eq!(script.word(0).state, State::Free);
+    let writer = script.acquire(1, 0, EXCLUSIVE);
+    script.deliver_kind(Kind::Acquire, 0);
+    let new = script.take_kind(Kind::Grant, 1);
+    script.deliver(grant);
+    let _free = script.take_kind(Kind::Free, 0);
+    script.deliver(note);
+    script.deliver(new);
+    assert!(script.holds(1, writer));
+    script.finish().unwrap();
+}
+
+/// An agent that an old grant has made hands nothing on, neither with its old token nor at all.
+#[test]
+fn an_old_grant_makes_no_agent_that_grants() {
+    let mut script = Script::new(2);
+    let first = script.acquire(1, 0, EXCLUSIVE);
+    script.deliver_kind(Kind::Acquire, 0);
+    let old = script.flying[0].clone();
+    script.settle();
+    script.release(1, first);
+    script.settle();
+    let other = script.acquire(2, 0, EXCLUSIVE);
+    script.settle();
+    // A packet that was sent back too often makes machine 1 believe that it has lost an agent.
+    let lost = Packet {
+        requester: Machine(2),
+        requester_session: script.session(2),
+        hops: MOST_HOPS,
+        ..Packet::new(Kind::Release, 0)
+    };
+    script.old(0, 1, lost);
+    let _moves = script.take_kind(Kind::Move, 0);
+    let waits = script.acquire(1, 0, EXCLUSIVE);
+    script.deliver(old);
+    assert!(script.holds(2, other) && !script.holds(1, waits));
+    script.finish().unwrap();
+}
+
+/// A reader that joins while its agent is giving the lock back holds when the decider has refused that, and not before.
+#[test]
+fn a_reader_that_joins_while_its_agent_is_leaving_is_told_when_that_is_settled() {
+    let mut script = Script::new(2);
+    let holder = script.acquire(2, 0, EXCLUSIVE);
+    script.settle();
+    let first = script.acquire(1, 0, SHARED);
+    script.settle();
+    let second = script.acquire(1, 0, SHARED);
+    let late = script.take_kind(Kind::Acquire, 0);
+    script.release(2, holder);
+    script.settle();
+    // Opened by a reader elsewhere, so the decider adds readers.
+    let reader = script.acquire(2, 0, SHARED);
+    script.settle();
+    script.release(2, reader);
+    script.settle();
+    assert_eq!(script.word(0).state, State::Shared);
+    script.release(1, first);
+    let free = script.take_kind(Kind::Free, 0);
+    script.deliver(late);
+    script.deliver_kind(Kind::Acquire, 1);
+    assert!(!script.holds(1, second));
+    script.deliver(free);
+    script.deliver_kind(Kind::Refused, 1);
+    assert!(script.holds(1, second));
+    script.finish().unwrap();
+}
+
+/// Two copies of a request that does not want to wait reach an agent on its own machine.
+#[test]
+fn who_does_not_want_to_wait_is_told_once() {
+    let mut script = Script::new(2);
+    let holder = script.acquire(2, 0, EXCLUSIVE);
+    script.settle();
+    let next = script.acquire(1, 0, EXCLUSIVE);
+    script.settle();
+    let once = script.ask(1, 0, EXCLUSIVE, Ask { try_only: true, ..Ask::default() });
+    let late = script.take_kind(Kind::Acquire, 0);
+    script.release(2, holder);
+    script.settle();
+    assert!(script.holds(1, next));
+    script.deliver(late.clone());
+    script.deliver(late);
+    script.settle();
+    let told = script.events.iter().filter(|event| **event == (1, Event::Busy { request: once })).count();
+    assert_eq!(told, 1);
+    script.finish().unwrap();
+}
+
+/// A move was done, the lock came back, and the machine that it first went to has died: the copy of the move finds
+/// nobody.
+#[test]
+fn a_move_to_who_has_died_is_not_undone_after_it_was_done() {
+    let mut script = Script::new(3);
+    let first = script.acquire(1, 0, EXCLUSIVE);
+    script.settle();
+    let second = script.acquire(2, 0, EXCLUSIVE);
+    script.settle();
+    let third = script.acquire(1, 0, EXCLUSIVE);
+    let fourth = script.acquire(1, 0, EXCLUSIVE);
+    script.release(1, first);
+    script.deliver_kind(Kind::Move, 0);
+    script.deliver_kind(Kind::Grant, 2);
+    script.take_kind(Kind::Ack, 0);
+    script.release(2, second);
+    script.deliver_kind(Kind::Move, 0);
+    let back = script.take_kind(Kind::Grant, 1);
+    script.leave(2);
+    script.pass(3 * MS);
+    let copy = script.take(|one| one.packet.kind == Kind::Move && one.from == 1);
+    script.deliver(copy);
+    script.deliver_kind(Kind::Error, 1);
+    script.deliver(back);
+    script.run(20 * MS);
+    assert!(script.holds(1, third) != script.holds(1, fourth));
+    script.finish().unwrap();
+}
+
+/// Who waits with an agent of its own machine goes along with it when it moves, and is lost with it.
+#[test]
+fn who_waited_here_asks_again_when_its_agent_is_lost_elsewhere() {
+    let mut script = Script::new(3);
+    let first = script.acquire(1, 0, EXCLUSIVE);
+    script.settle();
+    let second = script.acquire(2, 0, EXCLUSIVE);
+    script.settle();
+    let third = script.acquire(1, 0, EXCLUSIVE);
+    script.release(1, first);
+    script.settle();
+    assert!(script.holds(2, second));
+    script.leave(2);
+    script.run(600 * MS);
+    assert!(script.holds(1, third));
+    script.finish().unwrap();
+}
+
+/// An agent believes in a holder that has given back: what confirmed it came late. Who waits does so for a while only.
+#[test]
+fn a_holder_that_is_none_is_found_out_while_somebody_waits() {
+    let mut script = Script::new(3);
+    let first = script.acquire(1, 0, SHARED);
+    script.settle();
+    let reader = script.acquire(2, 0, SHARED);
+    script.settle();
+    script.run(30 * MS);
+    script.release(2, reader);
+    let release = script.take_kind(Kind::Release, 0).packet;
+    let done = Packet {
+        kind: Kind::Ack,
+        part: Kind::Release as u8,
+        sender: Machine(1),
+        session: script.session(1),
+        ..release
+    };
+    script.old(1, 2, done);
+    script.release(1, first);
+    let writer = script.acquire(3, 0, EXCLUSIVE);
+    script.run(MS);
+    assert!(!script.holds(3, writer));
+    script.run(600 * MS);
+    assert!(script.holds(3, writer));
+    script.finish().unwrap();
+}
+
+/// Grants of before an agent was taken over are void, whatever arrives afterwards.
+#[test]
+fn a_late_sweep_makes_no_void_grant_valid() {
+    let mut script = Script::new(2);
+    let first = script.acquire(1, 0, EXCLUSIVE);
+    script.deliver_kind(Kind::Acquire, 0);
+    let grant = script.take_kind(Kind::Grant, 1);
+    let second = script.acquire(2, 0, EXCLUSIVE);
+    // It is sent back until machine 1 takes the agent over; then machine 2 is first.
+    script.settle();
+    assert!(script.holds(2, second) && !script.holds(1, first));
+    script.old(0, 1, Packet { request: 77, requester: Machine(2), ..Packet::new(Kind::Sweep, 0) });
+    script.deliver(grant);
+    assert!(!script.holds(1, first));
+    script.finish().unwrap();
+}
+
+/// A request was granted by the agent's successor, and is still in the queue of the agent here, which does not know
+/// that it has moved.
+#[test]
+fn what_another_agent_granted_is_given_back_there() {
+    let mut script = Script::new(2);
+    let first = script.acquire(1, 0, EXCLUSIVE);
+    script.settle();
+    let second = script.acquire(2, 0, SHARED);
+    script.settle();
+    let third = script.acquire(1, 0, SHARED);
+    script.release(1, first);
+    script.deliver_kind(Kind::Move, 0);
+    script.deliver_kind(Kind::Grant, 2);
+    // The acknowledgement of the agent is late.
+    let ack = script.take_kind(Kind::Ack, 0);
+    script.settle();
+    assert!(script.holds(2, second) && script.holds(1, third));
+    script.release(1, third);
+    assert!(script.flying.iter().any(|one| one.packet.kind == Kind::Release), "{:?}", script.under_way());
+    script.settle();
+    script.deliver(ack);
+    script.finish().unwrap();
+}
+
+/// A machine that was granted a lock exclusively lets readers of other machines in, and dies: the lock is not free.
+#[test]
+fn an_exclusive_word_means_that_only_its_machine_holds() {
+    let mut script = Script::new(3);
+    let first = script.acquire(1, 0, EXCLUSIVE);
+    script.settle();
+    let reader = script.acquire(2, 0, SHARED);
+    script.settle();
+    script.downgrade(1, first);
+    assert!(!script.holds(2, reader), "the decider has to know first");
+    script.settle();
+    assert!(script.holds(2, reader));
+    assert_ne!(script.word(0).state, State::Exclusive);
+    script.leave(1);
+    let writer = script.acquire(3, 0, EXCLUSIVE);
+    script.run(300 * MS);
+    assert!(script.holds(2, reader) && !script.holds(3, writer));
+    script.release(2, reader);
+    script.run(300 * MS);
+    assert!(script.holds(3, writer));
+    script.finish().unwrap();
+}
+
+/// The acknowledgement of an agent that has come cannot be delivered, because who sent the agent has died.
+#[test]
+fn an_acknowledgement_that_does_not_arrive_takes_nobody_out() {
+    let mut script = Script::new(3);
+    let first = script.acquire(1, 0, EXCLUSIVE);
+    script.settle();
+    let second = script.acquire(2, 0, EXCLUSIVE);
+    script.settle();
+    script.release(1, first);
+    script.deliver_kind(Kind::Move, 0);
+    script.deliver_kind(Kind::Grant, 2);
+    script.leave(1);
+    script.deliver_kind(Kind::Ack, 0);
+    script.deliver_kind(Kind::Error, 2);
+    let writer = script.acquire(3, 0, EXCLUSIVE);
+    script.run(10 * MS);
+    assert!(script.holds(2, second) && !script.holds(3, writer));
+    script.finish().unwrap();
+}
+
+/// A grant by an agent whose machine has died since is late; somebody else may hold the lock by then.
+#[test]
+fn a_grant_of_a_dead_agent_is_void() {
+    let mut script = Script::new(4);
+    let first = script.acquire(1, 0, EXCLUSIVE);
+    script.settle();
+    let reader = script.acquire(2, 0, SHARED);
+    script.settle();
+    let other = script.acquire(3, 0, SHARED);
+    script.settle();
+    script.release(1, first);
+    script.settle();
+    assert!(script.holds(2, reader) && script.holds(3, other));
+    script.release(3, other);
+    script.settle();
+    // The next reader is granted by the agent of machine 2, and does not hear of it.
+    let last = script.acquire(3, 0, SHARED);
+    script.deliver_kind(Kind::Acquire, 0);
+    script.deliver_kind(Kind::Acquire, 2);
+    script.deliver_kind(Kind::Grant, 0);
+    let grant = script.take_kind(Kind::Grant, 3);
+    assert_eq!(grant.packet.request, last);
+    script.leave(2);
+    script.settle();
+    let writer = script.acquire(4, 0, EXCLUSIVE);
+    script.run(20 * MS);
+    let waits = !script.holds(3, last);
+    script.deliver(grant);
+    assert!(!(waits && script.holds(3, last)), "it is held by a grant of before");
+    script.run(MS);
+    assert!(script.holds(3, last) != script.holds(4, writer));
+    script.finish().unwrap();
+}
+
+/// A waiter whose machine has died comes into a queue after everybody was told of the death.
+#[test]
+fn a_holder_whose_session_has_ended_is_forgotten() {
+    let mut script = Script::new(3);
+    let first = script.acquire(1, 0, EXCLUSIVE);
+    script.settle();
+    script.acquire(2, 0, SHARED);
+    script.deliver_kind(Kind::Acquire, 0);
+    let late = script.take_kind(Kind::Acquire, 1);
+    script.leave(2);
+    script.run(20 * MS);
+    script.deliver(late);
+    script.downgrade(1, first);
+    let writer = script.acquire(3, 0, EXCLUSIVE);
+    script.run(20 * MS);
+    script.release(1, first);
+    script.run(20 * MS);
+    assert!(script.holds(3, writer));
+    script.finish().unwrap();
+}
+
+/// An agent's grant reaches a machine that has the number of one that died.
+#[test]
+fn a_grant_for_an_earlier_session_is_refused() {
+    let mut script = Script::new(2);
+    let grant = Packet {
+        flags: 1,
+        request: 5,
+        requester: Machine(2),
+        requester_session: script.session(2) - 500,
+        sender: Machine(1),
+        session: script.session(1),
+        ..Packet::new(Kind::Grant, 0)
+    };
+    script.old(1, 2, grant);
+    let answer = script.take_kind(Kind::Ack, 0).packet;
+    assert!(answer.has(lockwork_lockservice::packet::BUSY) && answer.requester_session == grant.requester_session);
+    assert!(script.node(2).is_idle());
+}
+
+struct Alone;
+
+impl Sessions for Alone {
+    fn session(&self, machine: Machine) -> Option<u32> {
+        (machine == Machine(1)).then_some(7)
+    }
+}
+
+/// A machine stands still beyond its lease. The first that runs again is a task that gives back.
+#[test]
+fn nothing_is_handed_on_after_the_lease() {
+    let config = Config::new(1);
+    let mut node = Node::new(config, Identity { machine: Machine(1), session: 7 }, 0);
+    let store = Wide::new(1);
+    let first = node.acquire(0, 0, EXCLUSIVE, Ask::default()).expect("a lock");
+    let (packet, _) = node.poll_packet().expect("an ACQUIRE");
+    let outputs = decide(&store, &Alone, Settings { writers_first: false }, &packet);
+    let (_, grant) = outputs.packets[0].expect("a GRANT");
+    assert!(grant.has(AGENT));
+    node.receive(1, &grant, &[]);
+    let second = node.acquire(2, 0, EXCLUSIVE, Ask::default()).expect("a lock");
+    assert!(matches!(node.poll_event(), Some(Event::Granted { request, .. }) if request == first));
+    assert!(node.release(config.lease, first).is_err());
+    assert_eq!(node.poll_event(), Some(Event::Lost { request: first, lock: 0 }));
+    assert!(matches!(node.poll_event(), Some(Event::Failed { request, .. }) if request == second));
+    assert_eq!((node.poll_event(), node.poll_packet()), (None, None));
+}
