@@ -14,7 +14,7 @@
 //! | [`kernel`] | the decider as an eBPF program |
 //! | [`key`] | the cluster's key in a file |
 //! | [`namespace`] | a small network of one host |
-//! | [`bench`] | lock services and a lock server beside each other |
+//! | [`mod@bench`] | lock services and a lock server beside each other |
 
 pub mod bench;
 pub mod client;

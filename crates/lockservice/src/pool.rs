@@ -1,8 +1,8 @@
 //! The agent pool: the agents of one machine, what packets do to them, and what they ask of the decider.
 //!
-//! An agent is made by a grant from the decider, arrives from another machine, is taken over ([`Op::Retake`]) when
+//! An agent is made by a grant from the decider, arrives from another machine, is taken over (`Op::Retake`) when
 //! packets for it come and it is not there, and ends when it is given back or has moved. In between,
-//! [`AgentPool::advance`] is the only place that grants: it is called after every change, and does what the state asks
+//! `AgentPool::advance` is the only place that grants: it is called after every change, and does what the state asks
 //! for.
 //!
 //! **Packets that come too early.** A grant and a packet sent after it may change places, so a machine can get packets

@@ -2,7 +2,7 @@
 //! watcher of every critical section.
 //!
 //! All systems are driven by the same load generator, over the same kind of socket, through the same veth pairs; they
-//! differ in who decides: a lock server ([`srvlock`]), or the lock service's decider as a process or in the kernel.
+//! differ in who decides: a lock server (`srvlock`), or the lock service's decider as a process or in the kernel.
 //!
 //! Everything is on one host: clients, kernel and server share its processors. So a system is faster here if it takes
 //! less of them for a lock; on a network each machine would have its own.
