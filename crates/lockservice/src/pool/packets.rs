@@ -150,11 +150,19 @@ impl AgentPool {
     /// GRANT with a new agent, from the decider. `awaited`: the request still waits for it, and holds now.
     pub(crate) fn granted(&mut self, now: u64, packet: &Packet, awaited: bool) {
         let Some(waiter) = waiter(packet) else { return };
+        let was_here = self.is_here(packet.lock);
         if !self.begin(packet, packet.state == State::Shared) {
             return;
         }
+        let busy = self.agents.get(&packet.lock).is_some_and(|agent| agent.running.is_some());
         if awaited {
             self.hold_first(now, packet.lock, waiter);
+        } else if was_here && !busy {
+            // Nobody waits for it here, so nothing says how old this packet is; and an agent that it has kept from leaving
+            // no longer hears whether the lock is its own. Who seems to hold may be as old. One that was not here is given
+            // back at once, which asks the same.
+            self.branches.take(Branch::RetakeOfArrived);
+            return self.start(now, packet.lock, Op::Retake(Why::Arrived));
         }
         self.tell_unconfirmed(packet.lock);
         self.advance(now, packet.lock);
