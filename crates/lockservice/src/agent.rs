@@ -66,7 +66,7 @@ pub(crate) enum Wait {
 }
 
 /// An operation with its number, and how often it was sent.
-#[derive(Clone, Copy, Debug, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Running {
     pub(crate) op: Op,
     pub(crate) number: u64,

@@ -10,7 +10,7 @@
 
 use crate::config::Config;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Pace {
     retry: u64,
     most: u64,

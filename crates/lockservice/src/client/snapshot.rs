@@ -1,6 +1,7 @@
 //! The client as a model checker sees it: all that its future depends on, and nothing that grows without end.
 //!
-//! Serial numbers only tell timers that count from those that do not. Once the latter are dropped, they tell nothing.
+//! Delays no longer grow after 16 tries. Serial numbers only tell timers that count from those that do not. Once the
+//! latter are dropped, they tell nothing.
 
 use super::Client;
 use std::hash::{Hash, Hasher};
@@ -12,13 +13,14 @@ impl Client {
     }
 
     pub(crate) fn snapshot(&self, now: u64, into: &mut impl Hasher) {
-        self.counter.hash(into);
+        (self.counter, self.pace).hash(into);
         let mut requests: Vec<_> = self.requests.iter().collect();
         requests.sort_unstable_by_key(|(number, _)| **number);
         requests.len().hash(into);
         for (number, r) in requests {
-            (number, r.lock, r.mode, r.phase, r.try_only, r.tries, r.floor).hash(into);
+            (number, r.lock, r.mode, r.phase, r.try_only, r.tries.min(16), r.floor).hash(into);
             (r.incarnation, r.agent, r.enrolled, r.sweep, r.token).hash(into);
+            (r.tries == 1).then(|| now.saturating_sub(r.asked)).hash(into);
             r.deadline.map(|deadline| deadline.saturating_sub(now)).hash(into);
         }
         for (delay, due, (number, _)) in self.timers.all() {

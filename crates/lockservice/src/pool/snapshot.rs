@@ -1,6 +1,7 @@
 //! The agents as a model checker sees them: all that their future depends on.
 //!
-//! Serial numbers only tell timers that count from those that do not. Once the latter are dropped, they tell nothing.
+//! Delays no longer grow after 16 tries. Serial numbers only tell timers that count from those that do not. Once the
+//! latter are dropped, they tell nothing.
 
 use super::{AgentPool, Watch};
 use std::hash::{Hash, Hasher};
@@ -25,15 +26,17 @@ impl AgentPool {
         agents.sort_unstable_by_key(|(lock, _)| **lock);
         agents.len().hash(into);
         for (lock, a) in agents {
-            (lock, a.base, a.known, a.token, &a.holders, &a.queue, &a.running, &a.seen).hash(into);
-            (a.exclusive, a.open, a.adopted, a.starved, a.watched).hash(into);
+            (lock, a.base, a.known, a.token, &a.holders, &a.queue, &a.seen).hash(into);
+            let running = a.running.as_deref();
+            running.map(|r| (r.op, r.number, r.incarnation, r.tries.min(16))).hash(into);
+            (a.exclusive, a.open, a.alone, a.adopted, a.starved, a.watched).hash(into);
         }
         for (delay, due, (lock, watch)) in self.timers.all() {
             (delay, due.saturating_sub(now), lock).hash(into);
             match watch {
                 Watch::Operation(number) => (0u8, number).hash(into),
                 Watch::Patience(_) => 1u8.hash(into),
-                Watch::Holder(machine, request, tries) => (2u8, machine, request, tries).hash(into),
+                Watch::Holder(machine, request, tries) => (2u8, machine, request, tries.min(&16)).hash(into),
             }
         }
         self.parts.hash(into);
