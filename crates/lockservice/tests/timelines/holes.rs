@@ -4,9 +4,7 @@
 //! Packets that are late or lost are taken out of the network by name. What "badly" means is found by the same checker:
 //! somebody is granted what another holds, or at the end somebody waits for ever.
 
-mod common;
-
-use common::{EXCLUSIVE, Flying, Locks, MS, Numbers, Rule, SHARED, Script, US, name, ours};
+use crate::script::{EXCLUSIVE, Flying, Locks, MS, Numbers, Rule, SHARED, Script, US, name, ours};
 use lockwork_lockservice::client::Ask;
 use lockwork_lockservice::decider::{Outputs, Store, To};
 use lockwork_lockservice::packet::{HEADER, Key, Kind, MOST_BYTES, Malformed, Packet, Waiter, parse};

@@ -1,9 +1,6 @@
 //! `lockwork locks capacity` as its users meet it.
 
-#[path = "common/command.rs"]
-mod command;
-
-use command::run;
+use crate::command::run;
 
 fn stdout(line: &str) -> String {
     let output = run(line);

@@ -4,8 +4,6 @@
 //! not. Whoever is granted a lock that another holds is found at once. The decider's rule can be replaced, to show what
 //! it is good for.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
-
 use lockwork_locking::LockMode;
 use lockwork_lockservice::client::{Ask, Event};
 use lockwork_lockservice::config::{Config, Identity};
@@ -94,10 +92,6 @@ impl Script {
     /// So many machines, numbered from 1, and 16 locks.
     pub(crate) fn new(machines: u16) -> Self {
         Self::with(machines, false, ours(false))
-    }
-
-    pub(crate) fn writers_first(machines: u16) -> Self {
-        Self::with(machines, true, ours(true))
     }
 
     /// With another rule in the decider.
@@ -408,15 +402,5 @@ impl Script {
             return Ok(());
         }
         Err(format!("no rest: machines {busy:?} are not idle, locks {held:?} are not free: {:?}", self.word(0)))
-    }
-
-    /// What was sent since `from`, a line each, for a test that fails.
-    pub(crate) fn tell(&self, from: usize) -> String {
-        self.sent[from..].iter().map(|one| format!("{} -> {}: {}\n", one.from, one.to, line(&one.packet))).collect()
-    }
-
-    /// Kinds of the packets that were sent since `from`, in order.
-    pub(crate) fn kinds(&self, from: usize) -> Vec<Kind> {
-        self.sent[from..].iter().map(|one| one.packet.kind).collect()
     }
 }

@@ -1,8 +1,6 @@
 //! The golden vectors are what the decider does today, cover the table, and are played through packet bytes.
 
-#[path = "../examples/vectors/scenarios.rs"]
-mod scenarios;
-
+use crate::scenarios;
 use lockwork_lockservice::decider::To;
 use lockwork_lockservice::export::rows::rows;
 use lockwork_lockservice::packet::{HEADER, Kind, Problem, parse};

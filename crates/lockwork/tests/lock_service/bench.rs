@@ -1,13 +1,10 @@
 //! `lockwork bench lock-service` as its users meet it: results of every system, mistakes named, and nothing left
 //! behind.
 
-#[path = "common/command.rs"]
-mod command;
-
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use command::run;
+use crate::command::run;
 use serde_json::Value;
 
 /// Exit code 6 says that there are no privileges here.

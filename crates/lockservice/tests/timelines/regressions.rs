@@ -1,9 +1,7 @@
 //! What the simulator and review have found in this crate, each as the shortest timeline that shows it.
 //! docs/correctness.md lists them.
 
-mod common;
-
-use common::{EXCLUSIVE, MS, SHARED, Script};
+use crate::script::{EXCLUSIVE, MS, SHARED, Script};
 use lockwork_locking::LockMode;
 use lockwork_lockservice::client::{Ask, Event};
 use lockwork_lockservice::config::{Config, Identity};

@@ -1,15 +1,12 @@
 //! The commands of the lock service as their users meet them: a daemon in a process of its own, and commands under its
 //! locks.
 
-#[path = "common/command.rs"]
-mod command;
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use command::run;
+use crate::command::run;
 use serde_json::Value;
 
 /// A daemon. Dropped, it is killed.

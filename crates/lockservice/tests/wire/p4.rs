@@ -1,9 +1,7 @@
 //! What can be checked of the P4 program without a compiler: its numbers and its header are those of the protocol, and
 //! its tests are written from the golden vectors. That its table is the decision table is checked in `export::p4`.
 
-#[path = "../examples/vectors/scenarios.rs"]
-mod scenarios;
-
+use crate::scenarios;
 use lockwork_lockservice::decider::TOKEN_STEP;
 use lockwork_lockservice::export::stf::stf;
 use lockwork_lockservice::lean::Switch;

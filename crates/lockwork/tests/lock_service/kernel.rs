@@ -2,13 +2,10 @@
 //!
 //! Tests whose names begin with `privileged` need root. Elsewhere they say that they are skipped.
 
-#[path = "common/command.rs"]
-mod command;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
-use command::run;
+use crate::command::run;
 use lockwork_locknet::namespace::{Machine, Namespace, Network, NetworkError};
 use serde_json::Value;
 

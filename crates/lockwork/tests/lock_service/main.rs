@@ -1,0 +1,11 @@
+//! The lock service as its users meet it: its commands, each in a process of its own.
+//!
+//! Tests whose names begin with `privileged` need root. Elsewhere they say that they are skipped.
+
+mod bench;
+mod capacity;
+#[path = "../common/command.rs"]
+mod command;
+mod daemon;
+mod kernel;
+mod sim;
