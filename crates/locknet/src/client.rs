@@ -219,7 +219,7 @@ impl Locks {
     }
 
     fn mode(&self, lock: u64, mode: LockMode) -> Acquire<'_> {
-        Acquire { locks: self, lock, mode, timeout: None, task: self.0.options.task }
+        Acquire { locks: self, lock, mode, timeout: None, task: self.0.options.task, detect_deadlock: false }
     }
 
     /// How many locks the service has.
@@ -297,6 +297,7 @@ pub struct Acquire<'a> {
     mode: LockMode,
     timeout: Option<Duration>,
     task: u32,
+    detect_deadlock: bool,
 }
 
 impl Acquire<'_> {
@@ -306,15 +307,25 @@ impl Acquire<'_> {
         self
     }
 
-    /// What people see of the task (`lockwork locks show`).
+    /// Number of the task that asks: what people see of it (`lockwork locks show`), and what
+    /// [`detect_deadlock`](Self::detect_deadlock) goes by.
     pub const fn task(mut self, task: u32) -> Self {
         self.task = task;
         self
     }
 
+    /// Gives up with [`LockError::Deadlock`] when, after some 20 ms, it waits in a circle: its task holds a lock that a
+    /// task waits for which holds a lock ... that this one waits for. Of a circle one task gives up. Only requests with
+    /// this set are seen, on all machines, those that hold included; and what runs at the same time, threads and async
+    /// tasks alike, must have a [`task`](Self::task) number of its own within its [`Locks`].
+    pub const fn detect_deadlock(mut self) -> Self {
+        self.detect_deadlock = true;
+        self
+    }
+
     fn ask(&self, try_only: bool) -> Ask {
         let timeout = self.timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-        Ask { task: self.task, timeout, try_only }
+        Ask { task: self.task, timeout, try_only, detect_deadlock: self.detect_deadlock }
     }
 
     /// Waits for the lock.

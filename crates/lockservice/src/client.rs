@@ -45,6 +45,7 @@ pub(crate) struct Request {
     pub(crate) mode: LockMode,
     pub(crate) phase: Phase,
     try_only: bool,
+    detect_deadlock: bool,
     tries: u8,
     /// When it was first asked for.
     asked: u64,
@@ -122,6 +123,7 @@ impl Client {
                 mode,
                 phase: Phase::Asking,
                 try_only: ask.try_only,
+                detect_deadlock: ask.detect_deadlock,
                 tries: 0,
                 asked: now,
                 serial: 0,
@@ -147,6 +149,24 @@ impl Client {
     /// Whether a grant of this incarnation would be taken.
     pub(crate) fn awaits(&self, number: u64, incarnation: u32) -> bool {
         self.requests.get(&number).is_some_and(|request| request.awaits(&self.config, incarnation))
+    }
+
+    /// Tasks that hold `lock`, with requests that take part in searches. What an agent takes for a holder may have given
+    /// back, or not know yet; this is what the tasks know.
+    pub(crate) fn holding(&self, lock: u64) -> BTreeSet<u32> {
+        let holds = |r: &Request| r.lock == lock && r.detect_deadlock && r.phase == Phase::Held;
+        self.requests.iter().filter(|(_, r)| holds(r)).map(|(number, _)| (number >> 32) as u32).collect()
+    }
+
+    /// The lock that the request waits for, if it takes part in searches.
+    pub(crate) fn searching(&self, number: u64) -> Option<u64> {
+        self.requests.get(&number).filter(|r| r.detect_deadlock && r.waits()).map(|r| r.lock)
+    }
+
+    /// What a task waits for and takes part in searches with: requests and their locks.
+    pub(crate) fn searching_of(&self, task: u32) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let of_task = self.requests.keys().copied().filter(move |number| (number >> 32) as u32 == task);
+        of_task.filter_map(|number| self.searching(number).map(|lock| (number, lock)))
     }
 
     /// Requests that wait for `lock`, or ask for it and would wait.
@@ -334,6 +354,7 @@ impl Client {
             mode: packet.mode().unwrap_or(LockMode::Shared),
             phase: Phase::Releasing,
             try_only: false,
+            detect_deadlock: false,
             tries: 0,
             asked: now,
             serial: 0,

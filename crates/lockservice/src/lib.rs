@@ -25,6 +25,7 @@
 
 mod agent;
 pub mod branches;
+mod circles;
 pub mod client;
 pub mod config;
 pub mod control;

@@ -6,6 +6,7 @@
 //! All packets go to the decider's address; the registry answers from there too.
 
 use crate::branches::Branches;
+use crate::circles::{self, Circles};
 use crate::client::{Ask, Client, Event, NotHeld, Phase};
 use crate::config::{Config, Identity};
 use crate::packet::{AGENT, Kind, Packet, Problem, Waiter};
@@ -56,6 +57,8 @@ pub struct Counters {
     pub taken_over: u64,
     /// Sweeps that this machine's agents asked for.
     pub sweeps: u64,
+    /// Requests that gave up because they waited in a circle.
+    pub deadlocks: u64,
 }
 
 /// A machine that takes part.
@@ -65,6 +68,7 @@ pub struct Node {
     me: Identity,
     client: Client,
     pool: AgentPool,
+    circles: Circles,
     counters: Counters,
     packets: VecDeque<(Packet, Vec<u8>)>,
     events: VecDeque<Event>,
@@ -85,6 +89,7 @@ impl Node {
             me,
             client: Client::new(config, me),
             pool: AgentPool::new(config, me),
+            circles: Circles::new(&config, me),
             counters: Counters::default(),
             packets: VecDeque::new(),
             events: VecDeque::new(),
@@ -129,6 +134,9 @@ impl Node {
         }
         self.counters.acquires += 1;
         let request = self.client.begin(now, lock, mode, ask);
+        if ask.detect_deadlock {
+            self.circles.watch(now, request);
+        }
         self.counters.local += u64::from(self.ask(now, lock, request, mode, ask.try_only));
         self.settle(now);
         Ok(request)
@@ -223,6 +231,13 @@ impl Node {
             }
             Kind::Grant if packet.has(AGENT) => self.receive_agent(now, packet, body),
             Kind::Grant => self.client.granted(now, packet),
+            Kind::Seek => {
+                let probes = circles::sought(packet, &self.pool);
+                probes.into_iter().for_each(|probe| self.send(probe, Vec::new()));
+            }
+            Kind::Probe => self.receive_probe(now, packet),
+            // What a search meets that changes meanwhile is found by the next one.
+            Kind::Done | Kind::Error if packet.part == Kind::Seek as u8 || packet.part == Kind::Probe as u8 => {}
             Kind::Done | Kind::Refused => self.pool.answered(now, packet),
             Kind::Ack if packet.part == Kind::Grant as u8 => self.pool.confirmed(now, packet),
             Kind::Ack => self.client.acknowledged(now, packet),
@@ -262,6 +277,22 @@ impl Node {
             Problem::NoSuchMachine => self.pool.undeliverable(now, packet),
             _ => self.client.failed(packet, problem),
         }
+    }
+
+    fn receive_probe(&mut self, now: u64, packet: &Packet) {
+        let (seeks, circle) = self.circles.probed(now, packet, &self.client);
+        seeks.into_iter().for_each(|seek| self.send(seek, Vec::new()));
+        if let Some(request) = circle {
+            self.counters.deadlocks += 1;
+            self.give_up(now, request, Event::Deadlock { request });
+        }
+    }
+
+    /// A request waits no longer.
+    fn give_up(&mut self, now: u64, request: u64, event: Event) {
+        self.client.give_up(event);
+        let lock = self.client.get(request).expect("it waits").lock;
+        self.let_go(now, lock, request);
     }
 
     fn answer_sweep(&mut self, packet: &Packet, done: bool) {
@@ -361,14 +392,15 @@ impl Node {
         }
         while let Some(request) = self.client.expired(now) {
             if self.client.get(request).is_some_and(|known| known.waits()) {
-                self.client.give_up(Event::TimedOut { request });
-                let lock = self.client.get(request).expect("it waits").lock;
-                self.let_go(now, lock, request);
+                self.give_up(now, request, Event::TimedOut { request });
             }
         }
         self.client.tick(now);
         self.pool.pace = self.client.pace;
         self.pool.tick(now);
+        while let Some(seek) = self.circles.due(now, &self.client) {
+            self.send(seek, Vec::new());
+        }
         if self.renewals.due(now).is_some() {
             self.renewals.set(now, self.config.lease / 8, ());
             let mut packet = Packet::new(Kind::Renew, 0);
@@ -387,7 +419,8 @@ impl Node {
         if self.ended {
             return None;
         }
-        let ticks = [self.client.next_tick(), self.pool.next_tick(), self.renewals.next(), Some(self.lease_until)];
+        let (client, pool, circles) = (self.client.next_tick(), self.pool.next_tick(), self.circles.next_tick());
+        let ticks = [client, pool, circles, self.renewals.next(), Some(self.lease_until)];
         ticks.into_iter().flatten().min()
     }
 
@@ -471,6 +504,7 @@ impl Node {
     pub fn prune(&mut self) {
         self.client.prune();
         self.pool.prune();
+        self.circles.prune(&self.client);
     }
 
     /// Feeds `into` all that this machine's future depends on, after [`Node::prune`]: times as they lie ahead of `now`,
@@ -482,6 +516,7 @@ impl Node {
         self.ended.hash(into);
         self.client.snapshot(now, into);
         self.pool.snapshot(now, into);
+        self.circles.snapshot(now, into);
     }
 
     /// Whether nothing is held, asked for or under way: the machine may leave.

@@ -31,7 +31,7 @@ use crate::packet::{Kind, Packet, Waiter};
 use crate::timers::Timers;
 use crate::word::Machine;
 use lockwork_locking::LockMode;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// How often a packet is sent back before its agent is taken for lost.
 pub const MOST_HOPS: u8 = 4;
@@ -187,6 +187,13 @@ impl AgentPool {
         }
         self.admit(now, lock, waiter, try_only);
         Local::Here
+    }
+
+    /// The machines that hold a lock that a request waits for in the agent's queue here.
+    pub(crate) fn holders_before(&self, lock: u64, machine: Machine, request: u64) -> BTreeMap<Machine, u32> {
+        let agent = self.agents.get(&lock).filter(|agent| agent.waits(machine, request));
+        let holders = agent.into_iter().flat_map(|agent| &agent.holders);
+        holders.map(|holder| (holder.machine, holder.session)).collect()
     }
 
     /// (6), (7), (8): a task of this machine gives back, or no longer waits. False if it is not known here.

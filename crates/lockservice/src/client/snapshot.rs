@@ -18,7 +18,7 @@ impl Client {
         requests.sort_unstable_by_key(|(number, _)| **number);
         requests.len().hash(into);
         for (number, r) in requests {
-            (number, r.lock, r.mode, r.phase, r.try_only, r.tries.min(16), r.floor).hash(into);
+            (number, r.lock, r.mode, r.phase, (r.try_only, r.detect_deadlock), r.tries.min(16), r.floor).hash(into);
             (r.incarnation, r.agent, r.enrolled, r.sweep, r.token).hash(into);
             (r.tries == 1).then(|| now.saturating_sub(r.asked)).hash(into);
             r.deadline.map(|deadline| deadline.saturating_sub(now)).hash(into);

@@ -12,6 +12,9 @@ pub struct Ask {
     pub timeout: Option<u64>,
     /// Do not wait at all.
     pub try_only: bool,
+    /// Give up when it waits in a circle with others that ask for this too. Tasks that do things at one time must have
+    /// numbers of their own then.
+    pub detect_deadlock: bool,
 }
 
 /// What became of a request.

@@ -92,6 +92,7 @@ impl<S: Store> World<S> {
             retry: 300 * US,
             retry_most: 5 * MS,
             reask: 20 * MS,
+            search: 2 * MS,
             enrol: 500 * US,
             confirm: 2 * MS,
             ghost: 5 * MS,

@@ -69,7 +69,8 @@ impl Manager for Perfect {
     fn acquire(&mut self, session: Session, requests: &[Request], timeout_ms: Option<u64>) -> Outcome {
         let Request { id: lock, mode } = requests[0];
         let machine = self.machine(session);
-        let ask = Ask { task: session.0, timeout: timeout_ms.map(|time| time * MS), try_only: false };
+        let timeout = timeout_ms.map(|time| time * MS);
+        let ask = Ask { task: session.0, timeout, ..Ask::default() };
         let asked = self.network.at(machine, |node, now| node.acquire(now, lock.0, mode, ask));
         self.requests.push((session, lock, asked.expect("the lock is there")));
         match self.events()[..] {

@@ -7,6 +7,7 @@
 //! - *One node*: any packet, in any order.
 
 mod any_packets;
+mod circles;
 mod dead_agents;
 mod golden;
 mod holes;

@@ -12,7 +12,6 @@ use lockwork_lockservice::decider::{self, Outputs, Store, To, Wide, WideLock};
 use lockwork_lockservice::node::Node;
 use lockwork_lockservice::packet::{Kind, MOST_BYTES, Packet, body, datagram, parse};
 use lockwork_lockservice::registry::{self, Change, Registry};
-use lockwork_lockservice::simulator::line;
 use lockwork_lockservice::word::{Machine, Profile, Word};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
