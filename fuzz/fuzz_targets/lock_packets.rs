@@ -30,7 +30,7 @@ impl<'a> Source<'a> {
 }
 
 fn session(machine: u16) -> u32 {
-    if machine == 0 { 0 } else { 100 + u32::from(machine) }
+    if machine == 0 { 1 } else { 100 + u32::from(machine) }
 }
 
 /// A packet that is likely to do something: near the words as they are.

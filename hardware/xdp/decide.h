@@ -129,7 +129,8 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 	sender = w5 & 0xffff;
 	target = w5 >> 16 & 0xffff;
 	word = 0;
-	sender_at = find_machine(sender);
+	/* Nobody on the network speaks for the registry, machine 0. */
+	sender_at = sender ? find_machine(sender) : 0;
 	if (!is_there(sender_at, w6)) {
 		token = PROBLEM_NO_SUCH_SESSION;
 		goto problem;
@@ -188,6 +189,7 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 			return leave(LEFT_UNREACHED);
 		if (!(row & ROW_WRITES)) {
 			after = word;
+			token = *(volatile __u64 *)&lock->token;
 			break;
 		}
 		who = ROW_PLACE(row) == PLACE_KEEP        ? holder
@@ -196,14 +198,15 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 							  : 0;
 		after = (word & 0xffffffff00000000) + (row & ROW_NEXT ? 1ULL << 32 : 0);
 		after |= (__u64)who << 16 | ROW_STATE(row);
+		/* Before the word that says that it is taken: whoever finds that word finds this token too. */
+		if (row & ROW_TOKEN)
+			token = __sync_fetch_and_add(&lock->token, TOKEN_STEP) + TOKEN_STEP;
+		else
+			token = *(volatile __u64 *)&lock->token;
 		if (SWAPPED(&lock->word, word, after))
 			break;
 	}
 	count(kind);
-	if (row & ROW_TOKEN)
-		token = __sync_fetch_and_add(&lock->token, TOKEN_STEP) + TOKEN_STEP;
-	else
-		token = *(volatile __u64 *)&lock->token;
 
 	/* What is sent. */
 	verdict = SEND;

@@ -162,7 +162,7 @@ impl KernelDecider {
             attached: Vec::new(),
         };
         decider.load_program("lockwork_copy")?;
-        decider.set_machine(Machine::REGISTRY, MachineEntry::there(0))?;
+        decider.set_machine(Machine::REGISTRY, MachineEntry::there(Machine::REGISTRY_SESSION))?;
         Ok(decider)
     }
 

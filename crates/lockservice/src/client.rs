@@ -15,8 +15,11 @@
 //! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after
 //! granted.
 
+mod search;
 mod snapshot;
 mod sweep;
+#[cfg(test)]
+mod tests;
 mod vocabulary;
 
 use crate::branches::{Branch, Branches};
@@ -111,10 +114,17 @@ impl Client {
         }
     }
 
-    /// A new request that nobody has been asked for yet.
+    /// A new request that nobody has been asked for yet. Operations have the largest task.
     pub(crate) fn begin(&mut self, now: u64, lock: u64, mode: LockMode, ask: Ask) -> u64 {
-        self.counter = self.counter.wrapping_add(1);
-        let number = u64::from(ask.task) << 32 | u64::from(self.counter);
+        let task = u64::from(ask.task.min(u32::MAX - 1)) << 32;
+        // Counters begin again while requests of before may still hold.
+        let number = loop {
+            self.counter = self.counter.wrapping_add(1);
+            let number = task | u64::from(self.counter);
+            if !self.requests.contains_key(&number) {
+                break number;
+            }
+        };
         let deadline = ask.timeout.map(|timeout| now.saturating_add(timeout));
         self.requests.insert(
             number,
@@ -149,24 +159,6 @@ impl Client {
     /// Whether a grant of this incarnation would be taken.
     pub(crate) fn awaits(&self, number: u64, incarnation: u32) -> bool {
         self.requests.get(&number).is_some_and(|request| request.awaits(&self.config, incarnation))
-    }
-
-    /// Tasks that hold `lock`, with requests that take part in searches. What an agent takes for a holder may have given
-    /// back, or not know yet; this is what the tasks know.
-    pub(crate) fn holding(&self, lock: u64) -> BTreeSet<u32> {
-        let holds = |r: &Request| r.lock == lock && r.detect_deadlock && r.phase == Phase::Held;
-        self.requests.iter().filter(|(_, r)| holds(r)).map(|(number, _)| (number >> 32) as u32).collect()
-    }
-
-    /// The lock that the request waits for, if it takes part in searches.
-    pub(crate) fn searching(&self, number: u64) -> Option<u64> {
-        self.requests.get(&number).filter(|r| r.detect_deadlock && r.waits()).map(|r| r.lock)
-    }
-
-    /// What a task waits for and takes part in searches with: requests and their locks.
-    pub(crate) fn searching_of(&self, task: u32) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let of_task = self.requests.keys().copied().filter(move |number| (number >> 32) as u32 == task);
-        of_task.filter_map(|number| self.searching(number).map(|lock| (number, lock)))
     }
 
     /// Requests that wait for `lock`, or ask for it and would wait.
@@ -436,8 +428,8 @@ impl Client {
                 self.forget(number);
                 self.out.push_back(Output::Event(Event::Failed { request: number, problem }));
             }
-            // Only an answer to what the holder itself has said since it holds. A late copy of how its first grant was
-            // told to the agent finds the lock free, too, between that grant, which was void, and the one that counts.
+            // Only an answer to what the holder itself has said. A late copy of how its first grant was told to the agent
+            // finds the lock free, too, between that grant, which was void, and the one that counts.
             (Phase::Held, Problem::NotHeld) if packet.part == Kind::Enrol as u8 => {
                 self.forget(number);
                 self.out.push_back(Output::Event(Event::Lost { request: number, lock }));

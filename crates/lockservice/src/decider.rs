@@ -9,7 +9,7 @@
 
 use crate::packet::{AGENT, GRANTED, Kind, Packet, Problem};
 use crate::table::{Action, Case, Send, rule};
-use crate::word::{Machine, Profile, State, Word};
+use crate::word::{Machine, Profile, Word};
 use lockwork_locking::LockMode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -92,6 +92,12 @@ impl Wide<Vec<WideLock>> {
 pub trait Sessions {
     /// The session of a machine, if it is there; never 0. The registry's is [`Machine::REGISTRY_SESSION`].
     fn session(&self, machine: Machine) -> Option<u32>;
+
+    /// Whether a packet may come from `machine` in this session. Over a network nobody speaks for the registry, whose
+    /// own agents are where the decider's tables are kept.
+    fn speaks(&self, machine: Machine, session: u32) -> bool {
+        self.session(machine) == Some(session)
+    }
 }
 
 /// Settings of a decider.
@@ -138,7 +144,7 @@ pub fn decide<S: Store>(store: &S, sessions: &impl Sessions, settings: Settings,
         // The registry checks sessions itself: who joins has none.
         return Outputs::forwarded(Machine::REGISTRY, *packet);
     }
-    if !there(packet.sender, packet.session) {
+    if !sessions.speaks(packet.sender, packet.session) {
         return problem(packet, Problem::NoSuchSession, None);
     }
     if !packet.kind.is_decided() {
@@ -162,10 +168,12 @@ pub fn decide<S: Store>(store: &S, sessions: &impl Sessions, settings: Settings,
         if action.send == Send::Target && sessions.session(packet.target).is_none() {
             return problem(packet, Problem::NoSuchMachine, Some(old));
         }
+        // The token comes before the word that says that it is taken: whoever finds the word as another decider has made
+        // it finds that one's token too. One that a lost swap has wasted is missed by nobody.
+        let token = if action.token { store.next_token(packet.lock) } else { store.token(packet.lock) };
         if action.state.is_some() && !store.swap(packet.lock, old, new) {
             continue;
         }
-        let token = if action.token { store.next_token(packet.lock) } else { store.token(packet.lock) };
         return outputs(sessions, packet, action, old, new, token);
     }
 }
@@ -247,17 +255,5 @@ fn outputs(sessions: &impl Sessions, packet: &Packet, action: Action, old: Word,
             one.stamp(new, Problem::NotHeld as u64);
             Outputs::one(To::Machine(packet.requester), one)
         }
-    }
-}
-
-/// The lock's state as people read it.
-impl std::fmt::Display for State {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::Free => "free",
-            Self::Shared => "shared",
-            Self::Led => "led",
-            Self::Exclusive => "exclusive",
-        })
     }
 }

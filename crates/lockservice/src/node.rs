@@ -212,9 +212,11 @@ impl Node {
         self.settle(now);
     }
 
-    /// Takes a packet for this machine. What is not for it, or for an earlier session, changes nothing.
+    /// Takes a packet for this machine. What is not for it, or for an earlier session, or about no lock, changes nothing.
     pub fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
-        if packet.target != self.me.machine || self.has_ended(now) {
+        // Deciders send on what machines say to each other without a look at the lock.
+        let about_nothing = packet.lock >= self.config.locks && packet.kind != Kind::Error;
+        if packet.target != self.me.machine || about_nothing || self.has_ended(now) {
             return;
         }
         self.counters.received += 1;
@@ -242,7 +244,7 @@ impl Node {
             Kind::Ack if packet.part == Kind::Grant as u8 => self.pool.confirmed(now, packet),
             Kind::Ack => self.client.acknowledged(now, packet),
             Kind::Error => self.receive_problem(now, packet),
-            Kind::Renewed if packet.requester_session == self.me.session => self.renewed(packet),
+            Kind::Renewed if packet.requester_session == self.me.session => self.renewed(now, packet),
             Kind::Died => {
                 self.pool.purge(now, packet.requester, packet.requester_session);
                 let (machine, session) = (packet.requester, packet.requester_session);
@@ -424,7 +426,11 @@ impl Node {
         ticks.into_iter().flatten().min()
     }
 
-    fn renewed(&mut self, packet: &Packet) {
+    fn renewed(&mut self, now: u64, packet: &Packet) {
+        if packet.request > now {
+            // It answers nothing that was asked.
+            return;
+        }
         let until = packet.request.saturating_add(self.config.own_lease());
         self.lease_until = self.lease_until.max(until);
     }

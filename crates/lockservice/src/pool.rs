@@ -20,6 +20,7 @@
 
 mod advance;
 mod packets;
+mod parts;
 mod snapshot;
 
 use crate::agent::{Agent, Holder, Op, Running};
@@ -96,7 +97,7 @@ pub struct AgentPool {
     operations: u64,
     timers: Timers<(u64, Watch)>,
     /// Parts of agents that have not all come.
-    parts: VecDeque<packets::Arriving>,
+    parts: VecDeque<parts::Arriving>,
     pub(crate) branches: Branches,
     pub(crate) out: VecDeque<Output>,
 }
@@ -176,13 +177,11 @@ impl AgentPool {
         self.agents.get(&lock).filter(|agent| !agent.is_leaving()).map(|agent| agent.open)
     }
 
-    pub(crate) fn is_here(&self, lock: u64) -> bool {
-        self.agents.contains_key(&lock)
-    }
-
     /// (4) and (5): a task of this machine asks the agent here.
     pub(crate) fn acquire(&mut self, now: u64, lock: u64, waiter: Waiter, try_only: bool) -> Local {
-        if !self.is_here(lock) {
+        let Some(agent) = self.agents.get(&lock) else { return Local::Elsewhere };
+        if try_only && agent.is_leaving() && agent.holders.is_empty() && agent.queue.is_empty() {
+            // Nobody is known to hold it: the decider hears of this after it has heard that the agent leaves.
             return Local::Elsewhere;
         }
         self.admit(now, lock, waiter, try_only);

@@ -64,10 +64,12 @@ impl Config {
     /// The usual times with a lease of so many milliseconds.
     #[must_use]
     pub const fn new(lease_ms: u32, first_session: u32) -> Self {
+        let lease_ns = lease_ms as u64 * 1_000_000;
         Self {
-            lease_ns: lease_ms as u64 * 1_000_000,
+            lease_ns,
             grace_ns: 10_000_000,
-            quarantine_ns: 10_000_000_000,
+            // For one lease nobody takes grants that name the machine.
+            quarantine_ns: if lease_ns > 5_000_000_000 { 2 * lease_ns } else { 10_000_000_000 },
             again_ns: 50_000_000,
             first_session,
         }
@@ -416,6 +418,8 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         if self.broadcasts.is_sweeping(asker, session, request) {
             return;
         }
+        // An agent has one question at a time.
+        self.broadcasts.forget_sweep(asker, packet.lock);
         self.counters.sweeps += 1;
         let others: BTreeSet<_> =
             self.machines.live().map(|(machine, _)| machine).filter(|one| *one != asker).collect();

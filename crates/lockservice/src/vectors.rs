@@ -83,9 +83,13 @@ impl Sessions for Setup {
     fn session(&self, machine: Machine) -> Option<u32> {
         let of = |(_, session): &(Machine, u32)| *session;
         if machine == Machine::REGISTRY {
-            return Some(0);
+            return Some(Machine::REGISTRY_SESSION);
         }
         self.sessions.iter().find(|(there, _)| *there == machine).map(of)
+    }
+
+    fn speaks(&self, machine: Machine, session: u32) -> bool {
+        machine != Machine::REGISTRY && self.session(machine) == Some(session)
     }
 }
 
@@ -261,7 +265,8 @@ impl Model {
         let Setup { profile, locks, writers_first, ref key, .. } = self.setup;
         let (packet, _) = parse(datagram, key.as_ref()).ok()?;
         let there = |machine, session| self.setup.session(machine) == Some(session);
-        let known = there(packet.sender, packet.session) && there(packet.requester, packet.requester_session);
+        let speaks = self.setup.speaks(packet.sender, packet.session);
+        let known = speaks && there(packet.requester, packet.requester_session);
         if !packet.kind.is_decided() || packet.lock >= locks || !known {
             return None;
         }

@@ -103,6 +103,18 @@ impl Profile {
     }
 }
 
+/// As people read it.
+impl std::fmt::Display for State {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Free => "free",
+            Self::Shared => "shared",
+            Self::Led => "led",
+            Self::Exclusive => "exclusive",
+        })
+    }
+}
+
 /// A decision word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Word {

@@ -48,6 +48,10 @@ impl Sessions for Machines {
     fn session(&self, machine: Machine) -> Option<u32> {
         self.0.get(&machine.0).map(|entry| entry.session)
     }
+
+    fn speaks(&self, machine: Machine, session: u32) -> bool {
+        machine != Machine::REGISTRY && self.session(machine) == Some(session)
+    }
 }
 
 /// The decider's end towards a machine.
@@ -63,7 +67,8 @@ pub(crate) fn machine_end(entry: &MachineEntry) -> End {
 impl Machines {
     /// The registry; machines 1 to 3 behind interface 1, 4 and 5 behind another, 6 only for user space.
     pub(crate) fn behind(other: u32) -> Self {
-        let mut machines = BTreeMap::from([(0, MachineEntry::there(0)), (6, MachineEntry::there(600))]);
+        let mut machines =
+            BTreeMap::from([(0, MachineEntry::there(Machine::REGISTRY_SESSION)), (6, MachineEntry::there(600))]);
         for (machine, ifindex) in [(1, 1), (2, 1), (3, 1), (4, other), (5, other)] {
             let arrival = Arrival {
                 ifindex,

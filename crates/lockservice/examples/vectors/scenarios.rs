@@ -72,7 +72,7 @@ impl Story {
 }
 
 fn session(machine: u16) -> u32 {
-    if machine == 0 { 0 } else { 100 + u32::from(machine) }
+    if machine == 0 { Machine::REGISTRY_SESSION } else { 100 + u32::from(machine) }
 }
 
 /// A packet from `machine` about a request of its own.
@@ -434,12 +434,17 @@ fn routes() -> Vec<Story> {
             .then("", asks(2, 0, EXCLUSIVE))
             .then("", from(2, Kind::Release, 1))
             .then("", asks(3, 1, SHARED)),
-        Story::new("registry", "The registry is machine 0 in session 0, and an agent like any other.")
-            .lock(0, State::Led, 0, 5, 1 << 16)
-            .lock(1, State::Led, 0, 5, 1 << 16)
-            .then("", asks(1, 0, SHARED))
-            .then("", moves(0, 0, 5, 1))
-            .then("", agent(0, Kind::Free, 1, 5)),
+        Story::new(
+            "registry",
+            "The registry is machine 0 and keeps agents like any other, in the process of a decider.",
+        )
+        .lock(0, State::Led, 0, 5, 1 << 16)
+        .lock(1, State::Led, 0, 5, 1 << 16)
+        .then("", asks(1, 0, SHARED))
+        .then("over a network nobody speaks for it", moves(0, 0, 5, 1))
+        .then("", agent(0, Kind::Free, 1, 5))
+        .then("in no session", Packet { session: 0, requester_session: 0, ..agent(0, Kind::Free, 1, 5) })
+        .then("", Packet { session: 0, target: Machine(2), ..from(0, Kind::Grant, 1) }),
     ]
 }
 

@@ -6,7 +6,8 @@ use lockwork_locking::LockMode;
 /// How a task asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
-    /// Which task of this machine; the upper half of the request's number.
+    /// Which task of this machine; the upper half of the request's number. The largest number is taken for the one
+    /// before it.
     pub task: u32,
     /// Give up after this many nanoseconds.
     pub timeout: Option<u64>,

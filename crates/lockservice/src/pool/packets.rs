@@ -4,22 +4,10 @@ use super::{AgentPool, MOST_HOPS, Output};
 use crate::agent::{Agent, Holder, Op, Running, Why};
 use crate::branches::Branch;
 use crate::decider::TOKEN_STEP;
-use crate::packet::{AGENT, BUSY, GRANTED, Kind, Packet, TRY, Waiter, waiters_of_body, waiters_to_body};
+use crate::packet::{AGENT, BUSY, GRANTED, Kind, Packet, TRY, Waiter, waiters_of_body};
 use crate::word::{Machine, State};
 use lockwork_locking::LockMode;
 use std::collections::VecDeque;
-
-/// Most agents of which some parts have come and others not. An older one is dropped for a newer, and sent again.
-const MOST_ARRIVING: usize = 64;
-
-/// An agent of which not all parts have come.
-#[derive(Clone, Debug, Hash)]
-pub(super) struct Arriving {
-    lock: u64,
-    request: u64,
-    head: Option<Packet>,
-    parts: Vec<Option<Vec<Waiter>>>,
-}
 
 /// What a grant with agent has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,23 +255,6 @@ impl AgentPool {
         }
     }
 
-    /// Sends an agent on its way, in as many packets as it needs.
-    pub(super) fn send_agent(&mut self, mut packet: Packet, waiters: &[Waiter]) {
-        let parts = waiters.len().div_ceil(Waiter::A_PACKET).clamp(1, u8::MAX as usize);
-        packet.parts = parts as u8;
-        for part in 0..parts {
-            let from = part * Waiter::A_PACKET;
-            let until = waiters.len().min(from + Waiter::A_PACKET);
-            packet.part = part as u8;
-            if part > 0 {
-                // Only the first part is decided on.
-                packet.kind = Kind::Grant;
-                packet.flags |= AGENT;
-            }
-            self.send(packet, waiters_to_body(&waiters[from..until]));
-        }
-    }
-
     /// An agent, or a part of one, from another machine or this one. `awaits` says whether a request of this machine
     /// would take a grant of an incarnation.
     pub(crate) fn arrived(&mut self, now: u64, packet: &Packet, body: &[u8], awaits: impl Fn(u64, u32) -> bool) {
@@ -301,31 +272,6 @@ impl AgentPool {
         if let Some((head, queue)) = self.assemble(packet, waiters) {
             self.moved_here(now, &head, queue, awaits(head.request, head.incarnation));
         }
-    }
-
-    fn assemble(&mut self, packet: &Packet, waiters: Vec<Waiter>) -> Option<(Packet, Vec<Waiter>)> {
-        if packet.parts <= 1 {
-            return Some((*packet, waiters));
-        }
-        let (lock, request) = (packet.lock, packet.request);
-        let at = self.parts.iter().position(|a| a.lock == lock && a.request == request).unwrap_or_else(|| {
-            if self.parts.len() == MOST_ARRIVING {
-                self.parts.pop_front();
-            }
-            let parts = vec![None; packet.parts as usize];
-            self.parts.push_back(Arriving { lock, request, head: None, parts });
-            self.parts.len() - 1
-        });
-        let arriving = &mut self.parts[at];
-        let part = arriving.parts.get_mut(packet.part as usize)?;
-        *part = Some(waiters);
-        if packet.part == 0 {
-            arriving.head = Some(*packet);
-        }
-        let head = arriving.head.filter(|_| arriving.parts.iter().all(Option::is_some))?;
-        let arriving = self.parts.remove(at).expect("it is there");
-        self.branches.take(Branch::ManyParts);
-        Some((head, arriving.parts.into_iter().flatten().flatten().collect()))
     }
 
     /// (8): another machine's agent has come with the lock for a request of this machine.

@@ -56,6 +56,13 @@ impl Broadcasts {
         })
     }
 
+    /// Asks no more what `machine` wanted to know of a lock.
+    pub(super) fn forget_sweep(&mut self, machine: Machine, of: u64) {
+        self.open.retain(
+            |_, question| !matches!(question.subject, Subject::Sweep { asker, lock, .. } if asker == machine && lock == of),
+        );
+    }
+
     /// Enters an answer, if `machine` owed one.
     pub(super) fn answered(&mut self, question: u64, machine: Machine) {
         if let Some(question) = self.open.get_mut(&question) {

@@ -377,3 +377,20 @@ fn under_loss_and_duplication_every_death_is_settled_and_no_number_has_two_owner
         }
     }
 }
+
+/// Who asks about a lock again has forgotten the question before; numbers cost nothing.
+#[test]
+fn an_agent_has_one_question_about_a_lock() {
+    let mut world = World::new(Profile::Wide);
+    let (asker, other) = (world.join(100), world.join(101));
+    for number in 1..=1000 {
+        world.say(100, asker, Kind::Sweep, number);
+    }
+    world.to(101, Kind::Sweep);
+    world.pass(1);
+    world.pass(60);
+    let again = world.to(101, Kind::Sweep);
+    assert_eq!(again.len(), 1, "of a thousand questions one is open");
+    world.say(101, other, Kind::Swept, again[0].request);
+    assert_eq!(world.to(100, Kind::Swept).iter().map(|swept| swept.request).collect::<Vec<_>>(), [1000]);
+}

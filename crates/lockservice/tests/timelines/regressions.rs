@@ -7,7 +7,7 @@ use lockwork_lockservice::client::{Ask, Event};
 use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::decider::{Sessions, Settings, Wide, decide};
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{AGENT, GRANTED, Kind, Packet, Problem};
+use lockwork_lockservice::packet::{AGENT, GRANTED, Kind, Packet, Problem, Waiter, waiters_to_body};
 use lockwork_lockservice::pool::MOST_HOPS;
 use lockwork_lockservice::word::{Machine, State};
 
@@ -460,4 +460,85 @@ fn a_late_grant_that_stops_an_agent_from_leaving_makes_it_ask_whether_it_is_one(
     assert_eq!(sent(&mut node), [Kind::Move]);
     let request = node.acquire(0, LOCK, LockMode::Shared, Ask::default()).unwrap();
     assert_eq!(node.poll_event(), None, "{request:x} was granted by an agent that is none");
+}
+
+/// The agent has given the lock back and has not heard that the decider took it.
+#[test]
+fn a_try_after_a_release_of_the_same_machine_finds_the_lock_free() {
+    let mut script = Script::new(2);
+    for mode in [EXCLUSIVE, SHARED] {
+        let held = script.acquire(1, 0, mode);
+        script.settle();
+        script.release(1, held);
+        let tried = script.ask(1, 0, EXCLUSIVE, Ask { try_only: true, ..Ask::default() });
+        script.settle();
+        assert!(script.holds(1, tried));
+        script.release(1, tried);
+        script.settle();
+    }
+    // Not so when somebody else holds.
+    let held = script.acquire(1, 0, SHARED);
+    script.settle();
+    let joined = script.acquire(2, 0, SHARED);
+    script.settle();
+    script.release(1, held);
+    let tried = script.ask(1, 0, EXCLUSIVE, Ask { try_only: true, ..Ask::default() });
+    script.settle();
+    assert!(!script.holds(1, tried) && script.holds(2, joined));
+    script.release(2, joined);
+    script.settle();
+    script.finish().unwrap();
+}
+
+#[test]
+fn a_packet_about_a_lock_that_does_not_exist_makes_no_agent() {
+    let mut node = node();
+    for kind in [Kind::Grant, Kind::Acquire, Kind::Release, Kind::Enrol] {
+        for flag in [0, AGENT, GRANTED] {
+            node.receive(0, &Packet { lock: 1, ..from_decider(kind, flag, 1, 1, 1) }, &[]);
+        }
+    }
+    assert!(node.is_idle() && node.poll_packet().is_none());
+}
+
+#[test]
+fn a_renewal_that_was_not_asked_for_yet_prolongs_nothing() {
+    let mut node = node();
+    let until = node.lease_until();
+    let renewed = |at: u64| Packet {
+        request: at,
+        requester_session: ME.session,
+        target: ME.machine,
+        ..Packet::new(Kind::Renewed, LOCK)
+    };
+    node.receive(10, &renewed(u64::MAX), &[]);
+    assert_eq!(node.lease_until(), until);
+    node.receive(10, &renewed(9), &[]);
+    assert_eq!(node.lease_until(), until + 9);
+}
+
+/// An agent sets out to the same request twice, with a queue that is shorter the second time.
+#[test]
+fn parts_of_two_journeys_are_not_put_together() {
+    let mut node = node();
+    let request = node.acquire(0, LOCK, LockMode::Exclusive, Ask::default()).unwrap();
+    let waiter = |request| Waiter { machine: Machine(1), session: 101, request, mode: LockMode::Exclusive };
+    let part = |incarnation: u32, part: u8, parts: u8| Packet {
+        flags: LockMode::Exclusive as u8 | AGENT,
+        state: State::Led,
+        session: 101,
+        sender: Machine(1),
+        // The decider stamps the first part with the incarnation that it makes.
+        incarnation: incarnation + u32::from(part == 0),
+        part,
+        parts,
+        ..from_decider(Kind::Grant, AGENT, 2, request, 0)
+    };
+    node.receive(0, &part(4, 1, 3), &waiters_to_body(&[waiter(1)]));
+    node.receive(0, &part(4, 2, 3), &waiters_to_body(&[waiter(2)]));
+    node.receive(0, &part(7, 1, 2), &waiters_to_body(&[waiter(4)]));
+    assert!(node.pool().is_empty());
+    node.receive(0, &part(7, 0, 2), &waiters_to_body(&[waiter(3)]));
+    let queue: Vec<_> = node.pool().view(LOCK).expect("it has come").waiters.iter().map(|one| one.request).collect();
+    assert_eq!(queue, [3, 4]);
 }

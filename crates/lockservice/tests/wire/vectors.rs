@@ -57,11 +57,13 @@ fn every_row_that_can_be_met_is_met() {
         }
         drops.extend(story.record().steps.iter().filter_map(|step| step.dropped));
     }
-    // No packet can match a word and have made it.
-    let reachable = (0..ROWS).map(Case::of_index).filter(|case| !(case.matches && case.applied));
+    // No packet can match a word and have made it. A free lock is the registry's, and nobody speaks for that over a
+    // network; its own agents, beside the decider, do not say anything about a free lock either but what they said before.
+    let strange = |case: &Case| (case.matches && case.applied) || (case.state == State::Free && case.from_agent);
+    let reachable = (0..ROWS).map(Case::of_index).filter(|case| !strange(case));
     let missing: Vec<Case> = reachable.filter(|case| !met.contains(&case.index())).collect();
     assert!(missing.is_empty(), "{} rows are not met: {missing:#?}", missing.len());
-    assert_eq!(met.len(), 768);
+    assert_eq!(met.len(), 672);
     // "No number is free" is the registry's to say.
     let of_deciders = [Problem::NoSuchLock, Problem::NoSuchSession, Problem::NoSuchMachine, Problem::NotHeld];
     assert_eq!(problems, of_deciders.map(|problem| problem as u64).into());

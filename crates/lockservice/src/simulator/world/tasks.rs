@@ -100,7 +100,7 @@ impl<S: Store> World<S> {
             timeout: (self.random.below(8) == 0).then(|| self.random.below(2 * MS)),
             try_only: self.random.below(10) == 0,
             // A task holds one lock at a time, so whoever finds a circle is wrong.
-            detect_deadlock: task % 2 == 0,
+            detect_deadlock: task.is_multiple_of(2),
         };
         let withdraws = self.random.below(12) == 0;
         let Some(node) = self.places[place as usize].node_mut() else { return };
