@@ -18,6 +18,7 @@ const PAIRS: u64 = 50_000;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let us = |at: usize| std::env::args().nth(at).and_then(|text| text.parse().ok()).map(Duration::from_micros);
     let mut options = lockd::Options::new("127.0.0.1:0".parse()?);
+    options.fresh = true;
     options.spin = us(1).unwrap_or(options.spin);
     let mut lockd = Lockd::bind(&options, InProcess::new(LOCKS as usize)?)?;
     let address = lockd.address()?.to_string();

@@ -18,7 +18,7 @@ mod tests;
 
 use crate::plane::DataPlane;
 use crate::udp::{BATCH, Endpoint};
-use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_REGISTRY, Slow};
+use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_REGISTRY, Slow, TOO_EARLY};
 use heirs::Heirs;
 use lockwork_locking::LockMode;
 use lockwork_lockservice::control::Service;
@@ -32,7 +32,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Words that are looked at between two batches while a dead machine's locks are searched: about 50 us.
 const SCAN_LOCKS: u64 = 1 << 15;
@@ -59,6 +59,9 @@ pub struct Options {
     pub key: Option<Key>,
     /// For how long it looks for packets without sleeping after the last one.
     pub spin: Duration,
+    /// No daemon ran for these clients before, so nobody can still hold what it granted. Else nobody is let in for
+    /// one lease, after which all leases of a daemon before with leases no longer than these have ended.
+    pub fresh: bool,
 }
 
 impl Options {
@@ -67,8 +70,17 @@ impl Options {
     pub fn new(udp: SocketAddr) -> Self {
         let spare = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
         let spin = if spare { Duration::from_micros(50) } else { Duration::ZERO };
-        Self { udp, metrics: None, lease_ms: 2000, writers_first: false, key: None, spin }
+        Self { udp, metrics: None, lease_ms: 2000, writers_first: false, key: None, spin, fresh: false }
     }
+}
+
+/// No token is larger in a service that started earlier: the seconds since 2025 in the upper half, so that they stay
+/// positive numbers of 64 bits until 2093. A lock would have to be granted 65,536 times a second, all the time, to run
+/// ahead of them.
+fn first_token(now: SystemTime) -> u64 {
+    const IN_2025: Duration = Duration::from_secs(1_735_689_600);
+    let seconds = now.duration_since(SystemTime::UNIX_EPOCH + IN_2025).map_or(0, |since| since.as_secs());
+    seconds.min(u64::from(u32::MAX)) << 32
 }
 
 /// A daemon does not start.
@@ -99,6 +111,8 @@ pub struct Lockd<P> {
     settings: Settings,
     key: Option<Key>,
     spin: Duration,
+    /// Nobody joins before.
+    opens: u64,
     counters: Arc<Counters>,
     responder: Option<Responder>,
     heirs: Heirs,
@@ -134,6 +148,8 @@ impl<P: DataPlane> Lockd<P> {
             writers_first: options.writers_first,
         };
         counters.locks.set(service.locks);
+        plane.begin_tokens(first_token(SystemTime::now()));
+        let opens = if options.fresh { 0 } else { u64::from(options.lease_ms) * 1_000_000 };
         // Any number will do that the daemon before did not use.
         let first_session = RandomState::new().build_hasher().finish() as u32;
         Ok(Self {
@@ -143,6 +159,7 @@ impl<P: DataPlane> Lockd<P> {
             settings: Settings { writers_first: options.writers_first },
             key: options.key,
             spin: options.spin,
+            opens,
             counters,
             responder,
             start: Instant::now(),
@@ -265,6 +282,10 @@ impl<P: DataPlane> Lockd<P> {
             Err(malformed) => return counters.malformed(malformed),
         };
         counters.received(packet.kind);
+        if packet.kind == Kind::Join && self.now < self.opens {
+            // Who wants to join asks again.
+            return counters.dropped(TOO_EARLY);
+        }
         if packet.kind.is_control() {
             if packet.kind == Kind::Status {
                 let grants = counters.granted.iter().map(counters::Counter::get).sum();

@@ -20,6 +20,9 @@ pub trait DataPlane {
     /// The decision words. They may change under the reader's eyes.
     fn store(&self) -> &Self::Store;
 
+    /// Makes all tokens larger than `after`, before anything is granted.
+    fn begin_tokens(&self, after: u64);
+
     /// `machine` takes part from now on.
     ///
     /// # Errors
@@ -87,6 +90,10 @@ impl DataPlane for InProcess {
         &self.0
     }
 
+    fn begin_tokens(&self, after: u64) {
+        self.0.begin_tokens(after);
+    }
+
     // The registry's own table serves the decider.
     fn set_machine(&mut self, _: Machine, _: u32, _: SocketAddr) -> io::Result<()> {
         Ok(())
@@ -132,6 +139,10 @@ impl DataPlane for InKernel {
 
     fn store(&self) -> &Self::Store {
         &self.words
+    }
+
+    fn begin_tokens(&self, after: u64) {
+        self.words.begin_tokens(after);
     }
 
     // A machine that no attached interface leads to is served by the daemon.

@@ -108,7 +108,7 @@ impl Daemon {
 }
 
 fn options(udp: SocketAddr, key: Option<Key>) -> lockd::Options {
-    lockd::Options { lease_ms: LEASE_MS, writers_first: true, key, ..lockd::Options::new(udp) }
+    lockd::Options { lease_ms: LEASE_MS, writers_first: true, key, fresh: true, ..lockd::Options::new(udp) }
 }
 
 /// Says that a test is skipped, past the harness's capture.

@@ -80,6 +80,13 @@ impl<T: AsRef<[WideLock]>> Store for Wide<T> {
     }
 }
 
+impl<S: AsRef<[WideLock]>> Wide<S> {
+    /// Makes all tokens larger than `after`, which is a multiple of [`TOKEN_STEP`], before anything is granted.
+    pub fn begin_tokens(&self, after: u64) {
+        self.0.as_ref().iter().for_each(|lock| lock.token.store(after, Ordering::Relaxed));
+    }
+}
+
 impl Wide<Vec<WideLock>> {
     /// `locks` free locks.
     #[must_use]

@@ -14,7 +14,8 @@ use lockwork_locknet::lockd::{Lockd, Options};
 use lockwork_locknet::plane::InProcess;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut lockd = Lockd::bind(&Options::new("127.0.0.1:0".parse()?), InProcess::new(1000)?)?;
+    let mut lockd =
+        Lockd::bind(&Options { fresh: true, ..Options::new("127.0.0.1:0".parse()?) }, InProcess::new(1000)?)?;
     let address = lockd.address()?.to_string();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

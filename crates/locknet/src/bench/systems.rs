@@ -139,7 +139,7 @@ fn link(client: Client, machine: &Machine) -> Result<Box<dyn Link>, BenchError> 
 
 /// Starts a system.
 pub(super) fn start(system: System, network: &Network, size: Size) -> Result<Running, BenchError> {
-    let options = Options { lease_ms: LEASE_MS, ..Options::new(decider_address()) };
+    let options = Options { lease_ms: LEASE_MS, fresh: true, ..Options::new(decider_address()) };
     match system {
         System::SrvLock => srvlock(network, size),
         System::Udp => {

@@ -18,7 +18,7 @@ impl Daemon {
     }
 
     fn at(address: SocketAddr, key: Option<Key>, lease_ms: u32) -> Self {
-        let options = lockd::Options { key, lease_ms, ..lockd::Options::new(address) };
+        let options = lockd::Options { key, lease_ms, fresh: true, ..lockd::Options::new(address) };
         let mut lockd = Lockd::bind(&options, InProcess::new(1000).unwrap()).unwrap();
         let address = lockd.address().unwrap();
         let stop = Arc::new(AtomicBool::new(false));

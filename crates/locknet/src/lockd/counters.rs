@@ -28,8 +28,8 @@ impl Counter {
 }
 
 /// Why a datagram was dropped, in the order of the counters.
-const DROPS: [&str; 9] =
-    ["length", "magic", "version", "tag", "field", "address", "machine_gone", "unsent", "not_registry"];
+const DROPS: [&str; 10] =
+    ["length", "magic", "version", "tag", "field", "address", "machine_gone", "unsent", "not_registry", "too_early"];
 
 /// A packet for a machine that is not there any more.
 pub(super) const MACHINE_GONE: usize = 6;
@@ -38,6 +38,9 @@ pub(super) const NO_ADDRESS: usize = 5;
 const UNSENT: usize = 7;
 /// Says that it is from the registry, and is not.
 pub(super) const NOT_REGISTRY: usize = 8;
+
+/// Wants to join a service that waits for leases of before.
+pub(super) const TOO_EARLY: usize = 9;
 
 /// Which problems were answered, in the order of their numbers from 1.
 const PROBLEMS: [&str; 5] = ["no_such_lock", "no_such_session", "no_such_machine", "full", "not_held"];

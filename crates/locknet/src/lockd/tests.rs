@@ -21,6 +21,7 @@ impl Daemon {
         let mut options = Options::new("127.0.0.1:0".parse().unwrap());
         options.metrics = Some("127.0.0.1:0".parse().unwrap());
         options.lease_ms = 300;
+        options.fresh = true;
         options.key = Some(KEY);
         let mut lockd = Lockd::bind(&options, InProcess::new(100).unwrap()).unwrap();
         let (address, metrics) = (lockd.address().unwrap(), lockd.metrics_address().unwrap());
@@ -119,7 +120,10 @@ fn a_free_lock_is_granted_and_the_next_request_goes_to_its_agent() {
     let (one, two) = (Peer::join(&daemon), Peer::join(&daemon));
     one.acquire(7, 3);
     let (grant, _) = one.receive();
-    assert!(grant.kind == Kind::Grant && grant.has(AGENT) && grant.token == 1 << 16 && grant.request == 9, "{grant:?}");
+    assert!(
+        grant.kind == Kind::Grant && grant.has(AGENT) && grant.token as u32 == 1 << 16 && grant.request == 9,
+        "{grant:?}"
+    );
     two.acquire(7, 1);
     let (asked, _) = one.receive();
     assert!(asked.kind == Kind::Acquire && asked.requester == two.me.0, "{asked:?}");
@@ -195,7 +199,7 @@ fn a_machine_that_falls_silent_loses_its_locks() {
     assert_eq!((error.kind, error.token), (Kind::Error, Problem::NoSuchSession as u64));
     two.acquire(7, 3);
     let grant = two.next(Kind::Grant);
-    assert_eq!(grant.token, 2 << 16, "{grant:?}");
+    assert_eq!(grant.token as u32, 2 << 16, "{grant:?}");
     daemon.counts("sessions_expired_total", 1);
     daemon.counts("locks_freed_total", 1);
     daemon.stop();
@@ -229,4 +233,30 @@ fn a_taken_address_and_a_senseless_lease_are_refused_by_name() {
     assert!(error.contains("TCP address for metrics"), "{error}");
     options.lease_ms = 0;
     assert!(matches!(Lockd::bind(&options, InProcess::new(1).unwrap()), Err(StartError::Lease(0))));
+}
+
+/// A daemon that is killed and started again must not grant what clients of the former still hold.
+#[test]
+fn a_daemon_that_starts_again_lets_nobody_in_before_old_leases_have_ended() {
+    let options = Options { lease_ms: 300, ..Options::new("127.0.0.1:0".parse().unwrap()) };
+    let mut lockd = Lockd::bind(&options, InProcess::new(4).unwrap()).unwrap();
+    let address = lockd.address().unwrap();
+    let (stop, start) = (AtomicBool::new(false), Instant::now());
+    std::thread::scope(|scope| {
+        scope.spawn(|| lockd.run(&stop).unwrap());
+        let locks = crate::client::Locks::connect(&address.to_string()).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(290), "{:?}", start.elapsed());
+        assert_eq!(locks.exclusive(1).acquire().unwrap().token() as u32, 1 << 16);
+        drop(locks);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn tokens_of_a_later_daemon_are_larger() {
+    let at = |seconds| super::first_token(std::time::UNIX_EPOCH + Duration::from_secs(seconds));
+    assert_eq!((at(0), at(1_735_689_600)), (0, 0));
+    // A day later, after a grant every 16 us.
+    assert!(at(1_800_086_400) > at(1_800_000_000) + ((86_400 * 62_500) << 16));
+    assert!(at(3_800_000_000) < i64::MAX as u64 && at(u64::from(u32::MAX) * 4) % (1 << 16) == 0);
 }

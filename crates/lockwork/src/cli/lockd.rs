@@ -36,6 +36,9 @@ pub(super) struct Arguments {
     /// Readers do not pass a writer that waits
     #[arg(long)]
     writers_first: bool,
+    /// No lockd ran here before, or all its clients are gone: let clients in at once, not only after one lease
+    #[arg(long)]
+    fresh: bool,
     /// File with the cluster's key [default: LOCKWORK_KEY, or no key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -63,7 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let key = service::key(arguments.key.as_deref())?;
     let lease_ms = u32::try_from(arguments.lease.as_millis()).unwrap_or(u32::MAX);
     let writers_first = arguments.writers_first;
-    let options = Options { metrics, lease_ms, writers_first, key, ..Options::new(udp) };
+    let options = Options { metrics, lease_ms, writers_first, key, fresh: arguments.fresh, ..Options::new(udp) };
     let locks = usize::try_from(arguments.locks).map_err(Failure::usage)?;
     let (hook, interfaces) =
         if arguments.xdp.is_empty() { (Hook::Tc, &arguments.tc) } else { (Hook::Xdp, &arguments.xdp) };
@@ -123,6 +126,11 @@ fn serve(options: &Options, plane: impl DataPlane, locks: u64) -> Outcome {
     print(&format!(
         "lockd: ready on {address} ({name}): {locks} locks, {order}, lease {lease_ms} ms, {key}{metrics}\n"
     ))?;
+    if !options.fresh {
+        eprintln!(
+            "lockd: clients come in after {lease_ms} ms, when leases of a lockd before this one have ended (--fresh: at once)"
+        );
+    }
     lockd.run(&STOP).map_err(Failure::connect)?;
     eprintln!("lockd: stopped; all sessions have ended");
     Ok(())

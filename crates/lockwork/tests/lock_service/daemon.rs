@@ -20,7 +20,7 @@ struct Daemon {
 impl Daemon {
     fn start(options: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
-        command.args(["lockd", "--udp", "127.0.0.1:0"]).args(options.split_whitespace());
+        command.args(["lockd", "--fresh", "--udp", "127.0.0.1:0"]).args(options.split_whitespace());
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the daemon starts");
         let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
         let mut ready = String::new();
