@@ -393,8 +393,9 @@ impl Node {
             return;
         }
         while let Some(request) = self.client.expired(now) {
-            if self.client.get(request).is_some_and(|known| known.waits()) {
-                self.give_up(now, request, Event::TimedOut { request });
+            if let Some(over) = self.client.get(request).filter(|known| known.waits()).map(|known| known.over(request))
+            {
+                self.give_up(now, request, over);
             }
         }
         self.client.tick(now);

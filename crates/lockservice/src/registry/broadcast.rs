@@ -96,6 +96,10 @@ impl Broadcasts {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
     /// Machines that are gone and not known to be by all.
     pub(super) fn deaths(&self) -> usize {
         self.open.values().filter(|question| matches!(question.subject, Subject::Died { .. })).count()

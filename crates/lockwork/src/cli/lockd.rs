@@ -128,7 +128,7 @@ fn serve(options: &Options, plane: impl DataPlane, locks: u64) -> Outcome {
     ))?;
     if !options.fresh {
         eprintln!(
-            "lockd: clients come in after {lease_ms} ms, when leases of a lockd before this one have ended (--fresh: at once)"
+            "lockd: clients come in after {lease_ms} ms, when leases of a lockd before have ended (--fresh: at once)"
         );
     }
     lockd.run(&STOP).map_err(Failure::connect)?;
