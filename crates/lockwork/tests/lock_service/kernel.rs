@@ -6,25 +6,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::command::run;
-use lockwork_locknet::namespace::{Machine, Namespace, Network, NetworkError};
+use lockwork_locknet::namespace::{Machine, Namespace, Network};
+use lockwork_locknet::privileged::{network, skip};
 use serde_json::Value;
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_lockwork");
 const SERVICE: &str = "10.76.0.1:7400";
-
-fn skip<T>(why: &str) -> Option<T> {
-    let test = std::thread::current().name().unwrap_or("a test").to_string();
-    writeln!(std::io::stderr(), "skipped: {test}: {why}").expect("standard error can be written");
-    None
-}
-
-/// Two machines around a decider, or `None` where nobody may have that.
-fn network() -> Option<Network> {
-    match Network::new(2) {
-        Err(error @ (NetworkError::NotPermitted | NetworkError::NoIp)) => skip(&error.to_string()),
-        made => Some(made.expect("as root")),
-    }
-}
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -94,7 +81,7 @@ fn show(machine: &Machine, lock: u64) -> Value {
 }
 
 fn serves(hook: &str, name: &str) {
-    let Some(network) = network() else { return };
+    let Some(network) = network(2) else { return };
     let ports = [1, 2].map(Network::port).join(" ");
     let Some(daemon) = Daemon::start(&network, &format!("--writers-first --{hook} {ports}")) else { return };
     let decides = format!("lockd: ready on {SERVICE} ({name} on port1, {name} on port2): 50 locks, writers first");
@@ -142,7 +129,7 @@ fn privileged_commands_in_namespaces_are_served_by_tc() {
 
 #[test]
 fn privileged_interfaces_that_are_not_there_or_without_native_xdp_are_told() {
-    let Some(network) = network() else { return };
+    let Some(network) = network(2) else { return };
     // Loopback has no XDP of its own.
     let Some(daemon) = Daemon::start(&network, "--xdp lo") else { return };
     assert!(daemon.ready.contains("(generic XDP, because the driver has no other ("), "{}", daemon.ready);
