@@ -239,14 +239,17 @@ impl KernelDecider {
     }
 
     fn attach_tc(&mut self, interface: &str) -> Result<Mode, KernelError> {
-        // Kernels before 6.6 need the queueing discipline clsact; that it is there already is no error.
-        let clsact = tc::qdisc_add_clsact(interface);
-        self.load_program("lockwork_tc")?;
-        let program: &mut SchedClassifier = self.program_mut("lockwork_tc")?;
-        match (program.attach(interface, TcAttachType::Ingress), clsact) {
-            (Ok(_), _) => Ok(Mode::Tc),
-            (Err(error), _) => Err(KernelError::attach(interface, error::reason(&error))),
-        }
+        let name = "lockwork_tc";
+        // Kernels before 6.6 need the queueing discipline clsact; that it is there already is no error. Their filters
+        // outlive a process that was killed, and one that is left would decide before ours, over words that nobody
+        // has any more. That there is none, or that newer kernels know no such filters, is no error either.
+        let _ = tc::qdisc_add_clsact(interface);
+        let _ = tc::qdisc_detach_program(interface, TcAttachType::Ingress, name);
+        self.load_program(name)?;
+        let program: &mut SchedClassifier = self.program_mut(name)?;
+        let attached = program.attach(interface, TcAttachType::Ingress);
+        attached.map_err(|error| KernelError::attach(interface, error::reason(&error)))?;
+        Ok(Mode::Tc)
     }
 
     /// A program, for the kernel's program test.
@@ -366,5 +369,38 @@ impl KernelDecider {
             *sum = values.iter().sum();
         }
         Ok(counters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::Network;
+    use crate::privileged;
+    use aya::programs::tc::{NlOptions, TcAttachOptions, TcError};
+
+    #[test]
+    fn privileged_a_filter_that_a_killed_process_left_is_removed() {
+        let Some(network) = privileged::network(1) else { return };
+        let port = Network::port(1);
+        let settings = Settings { writers_first: false };
+        let options = Options { locks: 1, port: 7600, address: None, settings, key: None };
+        let name = "lockwork_tc";
+        let work = || {
+            let mut killed = KernelDecider::load(&options).expect("as root");
+            killed.load_program(name).expect("as root");
+            tc::qdisc_add_clsact(&port).expect("it has none");
+            let program: &mut SchedClassifier = killed.program_mut(name).expect("it is loaded");
+            // As kernels before 6.6 do it.
+            let netlink = TcAttachOptions::Netlink(NlOptions::default());
+            program.attach_with_options(&port, TcAttachType::Ingress, netlink).expect("it has clsact");
+            std::mem::forget(killed);
+            let mut next = KernelDecider::load(&options).expect("as root");
+            assert_eq!(next.attach(Hook::Tc, &port).expect("as root").mode, Mode::Tc);
+            let left = tc::qdisc_detach_program(&port, TcAttachType::Ingress, name);
+            let none = matches!(&left, Err(TcError::IoError(error)) if error.kind() == std::io::ErrorKind::NotFound);
+            assert!(none, "the filter is still there: {left:?}");
+        };
+        network.switch.within(work).expect("it is there");
     }
 }
