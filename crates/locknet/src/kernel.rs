@@ -312,7 +312,8 @@ impl KernelDecider {
     /// there, the programs send to it from now on, and `true` is given. Otherwise what is for it is left to user
     /// space.
     ///
-    /// To be called again if the machine's address changes.
+    /// To be called again when it renews its session: the way to it may have changed. If nothing has, nothing is
+    /// written.
     ///
     /// # Errors
     /// [`KernelError::Map`].
@@ -323,9 +324,16 @@ impl KernelDecider {
             (Some(arrival), SocketAddr::V4(address)) => MachineEntry::reached(session, address, &arrival),
             _ => MachineEntry::there(session),
         };
-        // First gone, then there: nobody sees the new session with the old address.
-        self.set_machine(machine, MachineEntry::default())?;
-        self.set_machine(machine, entry)?;
+        let index = u32::from(machine.0);
+        let old = self.machines.get(&index, 0).map_err(|error| KernelError::map("machines", error))?;
+        if old != entry {
+            // Entries are not written at once. Meanwhile nobody is to see the new session with the old address; and
+            // one whose session goes on is left to user space, rather than told that it has ended.
+            let goes_on = old.alive == 1 && old.session == session;
+            let meanwhile = if goes_on { MachineEntry::there(session) } else { MachineEntry::default() };
+            self.set_machine(machine, meanwhile)?;
+            self.set_machine(machine, entry)?;
+        }
         Ok(entry.ifindex != 0)
     }
 

@@ -279,6 +279,10 @@ impl<P: DataPlane> Lockd<P> {
                 let (packet, body) = self.heirs.status(&packet);
                 self.after();
                 self.push(from, &packet, &body);
+            if packet.kind == Kind::Renew {
+                self.learn_again(from, &packet);
+                return;
+            }
             }
             return;
         }
@@ -294,6 +298,17 @@ impl<P: DataPlane> Lockd<P> {
     fn decide(&mut self, from: Option<SocketAddr>, packet: &Packet, payload: &[u8]) {
         let outputs = decide(self.plane.store(), &self.registry, self.settings, packet);
         self.counters.decisions.add(1);
+    /// A machine may have got another interface or router since it joined.
+    fn learn_again(&mut self, from: SocketAddr, renew: &Packet) {
+        let (machine, session) = (renew.sender, renew.session);
+        if self.registry.session(machine) == Some(session)
+            && self.registry.address(machine) == Some(from)
+            && let Err(error) = self.plane.set_machine(machine, session, from)
+        {
+            eprintln!("lockd: cannot learn the way to {from} again: {error}");
+        }
+    }
+
         if granted(packet, &outputs) {
             self.counters.granted[usize::from(packet.mode() == Some(LockMode::Exclusive))].add(1);
         }

@@ -20,7 +20,7 @@ pub trait DataPlane {
     /// The decision words. They may change under the reader's eyes.
     fn store(&self) -> &Self::Store;
 
-    /// `machine` takes part from now on.
+    /// `machine` takes part from now on; or still does, and the way to it may have changed.
     ///
     /// # Errors
     /// If the data plane cannot reach such an address, or has no room; the machine is then turned away.
