@@ -16,13 +16,14 @@ mod metrics;
 #[cfg(test)]
 mod tests;
 
-use crate::plane::DataPlane;
+use crate::plane::{DataPlane, Decided};
+use crate::query::UNCOUNTED;
 use crate::udp::{BATCH, Endpoint};
 use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_REGISTRY, Slow};
 use heirs::Heirs;
 use lockwork_locking::LockMode;
-use lockwork_lockservice::control::Service;
-use lockwork_lockservice::decider::{Outputs, Settings, Store, To, decide};
+use lockwork_lockservice::control::{ALL_LOCKS, Service};
+use lockwork_lockservice::decider::{Outputs, Sessions, Settings, Store, To, decide};
 use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, body, datagram, parse};
 use lockwork_lockservice::registry::{Change, Config, Registry, Tally};
 use lockwork_lockservice::word::Machine;
@@ -266,10 +267,8 @@ impl<P: DataPlane> Lockd<P> {
         };
         counters.received(packet.kind);
         if packet.kind.is_control() {
-            if packet.kind == Kind::Status {
-                let grants = counters.granted.iter().map(counters::Counter::get).sum();
-                let decisions = counters.decisions.get();
-                registry.set_tally(Tally { decisions, grants, dropped: counters.all_dropped() });
+            if packet.kind == Kind::Status && packet.lock == ALL_LOCKS {
+                registry.set_tally(tally(counters, plane.tally()));
             }
             match body(bytes, key.as_ref()) {
                 Ok(body) => registry.receive(self.now, plane.store(), from, &packet, body),
@@ -389,4 +388,14 @@ fn granted(asked: &Packet, outputs: &Outputs) -> bool {
     let says = |packet: &Packet| packet.kind == Kind::Grant || (packet.kind == Kind::Acquire && packet.has(GRANTED));
     let asks = asked.kind == Kind::Acquire && !asked.has(GRANTED);
     asks && outputs.packets.iter().flatten().any(|(_, packet)| says(packet))
+/// What daemon and data plane have done together.
+fn tally(counters: &Counters, plane: Decided) -> Tally {
+    let granted: u64 = counters.granted.iter().map(counters::Counter::get).sum();
+    Tally {
+        decisions: counters.decisions.get() + plane.decisions,
+        grants: plane.grants.map_or(UNCOUNTED, |grants| granted + grants),
+        dropped: counters.all_dropped() + plane.dropped,
+    }
+}
+
 }

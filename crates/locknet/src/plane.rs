@@ -12,6 +12,24 @@ use lockwork_memory::{Buffer, OutOfMemory, Pages};
 use std::io;
 use std::net::SocketAddr;
 
+/// What a data plane has done without the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// Packets decided on or sent on.
+    pub decisions: u64,
+    /// Locks granted; `None` if it does not count them.
+    pub grants: Option<u64>,
+    /// Packets dropped.
+    pub dropped: u64,
+}
+
+impl Default for Decided {
+    /// Nothing.
+    fn default() -> Self {
+        Self { decisions: 0, grants: Some(0), dropped: 0 }
+    }
+}
+
 /// Where decisions are made.
 pub trait DataPlane {
     /// Where the decision words are.
@@ -32,6 +50,11 @@ pub trait DataPlane {
     /// What the data plane has counted beside the daemon: cause, in the form of a Prometheus label, and how often.
     fn counters(&self) -> Vec<(String, u64)> {
         Vec::new()
+    }
+
+    /// What it has decided on beside the daemon.
+    fn tally(&self) -> Decided {
+        Decided::default()
     }
 
     /// What it is, for the ready line.
@@ -157,6 +180,12 @@ impl DataPlane for InKernel {
         self.decider.attached().iter().map(one).collect::<Vec<_>>().join(", ")
     }
 }
+
+    // The programs count requests that they granted and those that they sent to agents together.
+    fn tally(&self) -> Decided {
+        let counters = self.decider.counters().unwrap_or_default();
+        Decided { decisions: counters.handled(), grants: None, dropped: counters.dropped() }
+    }
 
 #[cfg(test)]
 mod tests {

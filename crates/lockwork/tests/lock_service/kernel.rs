@@ -114,6 +114,15 @@ fn serves(hook: &str, name: &str) {
     let shown = text(&at(there, &format!("locks show 7 --server {SERVICE}")).stdout);
     assert_eq!(shown, "lock 7: free, no agent, incarnation 0, token 0\n");
     let noted = daemon.stop();
+    // What the kernel decides on is part of the rates.
+    let top = within(&there.namespace, &format!("locks top --server {SERVICE} --interval 500ms --output json"));
+    let mut top = { top }.stdout(Stdio::piped()).spawn().expect("ip is installed");
+    while top.try_wait().expect("it is our child").is_none() {
+        assert!(at(here, &format!("lock 6 --server {SERVICE} -- true")).status.success());
+    }
+    let top = text(&top.wait_with_output().expect("it has ended").stdout);
+    let rates: Value = serde_json::from_str(&top).expect("one object");
+    assert!(rates["decisions_per_s"].as_f64() > Some(0.0) && rates["grants_per_s"].is_null(), "{rates}");
     assert!(noted.contains(&format!("lockd: {name} on port1\nlockd: {name} on port2\n")), "{noted}");
 }
 
