@@ -19,11 +19,12 @@
 //! | [`layout`] | values of maps, byte by byte |
 //! | [`words`] | the locks, mapped into this process |
 //! | [`counters`] | what the programs count |
+//! | [`interface`] | network interfaces |
 //! | [`error`] | what can go wrong, and what to do |
 
 pub mod counters;
 pub mod error;
-mod interface;
+pub mod interface;
 pub mod layout;
 pub mod words;
 

@@ -173,6 +173,11 @@ impl<P: DataPlane> Lockd<P> {
         &self.plane
     }
 
+    /// What decides, to have it begin: it should decide on no packet before the address is this daemon's.
+    pub fn plane_mut(&mut self) -> &mut P {
+        &mut self.plane
+    }
+
     /// Serves until `stop` is set; then answers what has arrived, and tells all machines that their sessions have
     /// ended, so that they know at once that their guards are void.
     ///
@@ -274,14 +279,14 @@ impl<P: DataPlane> Lockd<P> {
                 Ok(body) => registry.receive(self.now, plane.store(), from, &packet, body),
                 Err(malformed) => return counters.malformed(malformed),
             }
-            if packet.kind == Kind::Status && self.heirs.has(packet.lock) {
-                let (packet, body) = self.heirs.status(&packet);
-                self.after();
-                self.push(from, &packet, &body);
             if packet.kind == Kind::Renew {
                 self.learn_again(from, &packet);
                 return;
             }
+            if packet.kind == Kind::Status && self.heirs.has(packet.lock) {
+                let (packet, body) = self.heirs.status(&packet);
+                self.after();
+                self.push(from, &packet, &body);
             }
             return;
         }
@@ -293,10 +298,6 @@ impl<P: DataPlane> Lockd<P> {
         self.decide(Some(from), &packet, &payload);
     }
 
-    /// Decides on a packet from `from`, or from one of the registry's agents.
-    fn decide(&mut self, from: Option<SocketAddr>, packet: &Packet, payload: &[u8]) {
-        let outputs = decide(self.plane.store(), &self.registry, self.settings, packet);
-        self.counters.decisions.add(1);
     /// A machine may have got another interface or router since it joined.
     fn learn_again(&mut self, from: SocketAddr, renew: &Packet) {
         let (machine, session) = (renew.sender, renew.session);
@@ -308,6 +309,10 @@ impl<P: DataPlane> Lockd<P> {
         }
     }
 
+    /// Decides on a packet from `from`, or from one of the registry's agents.
+    fn decide(&mut self, from: Option<SocketAddr>, packet: &Packet, payload: &[u8]) {
+        let outputs = decide(self.plane.store(), &self.registry, self.settings, packet);
+        self.counters.decisions.add(1);
         if granted(packet, &outputs) {
             self.counters.granted[usize::from(packet.mode() == Some(LockMode::Exclusive))].add(1);
         }
@@ -383,11 +388,6 @@ impl<P: DataPlane> Lockd<P> {
     }
 }
 
-/// Whether a decision has granted a lock.
-fn granted(asked: &Packet, outputs: &Outputs) -> bool {
-    let says = |packet: &Packet| packet.kind == Kind::Grant || (packet.kind == Kind::Acquire && packet.has(GRANTED));
-    let asks = asked.kind == Kind::Acquire && !asked.has(GRANTED);
-    asks && outputs.packets.iter().flatten().any(|(_, packet)| says(packet))
 /// What daemon and data plane have done together.
 fn tally(counters: &Counters, plane: Decided) -> Tally {
     let granted: u64 = counters.granted.iter().map(counters::Counter::get).sum();
@@ -398,4 +398,9 @@ fn tally(counters: &Counters, plane: Decided) -> Tally {
     }
 }
 
+/// Whether a decision has granted a lock.
+fn granted(asked: &Packet, outputs: &Outputs) -> bool {
+    let says = |packet: &Packet| packet.kind == Kind::Grant || (packet.kind == Kind::Acquire && packet.has(GRANTED));
+    let asks = asked.kind == Kind::Acquire && !asked.has(GRANTED);
+    asks && outputs.packets.iter().flatten().any(|(_, packet)| says(packet))
 }

@@ -142,6 +142,12 @@ impl InKernel {
     pub fn decider(&self) -> &KernelDecider {
         &self.decider
     }
+
+    /// The programs, to attach them.
+    #[must_use]
+    pub fn decider_mut(&mut self) -> &mut KernelDecider {
+        &mut self.decider
+    }
 }
 
 impl From<KernelError> for io::Error {
@@ -175,17 +181,17 @@ impl DataPlane for InKernel {
         counters.unwrap_or_default()
     }
 
-    fn name(&self) -> String {
-        let one = |attached: &crate::kernel::Attached| format!("{} on {}", attached.mode, attached.interface);
-        self.decider.attached().iter().map(one).collect::<Vec<_>>().join(", ")
-    }
-}
-
     // The programs count requests that they granted and those that they sent to agents together.
     fn tally(&self) -> Decided {
         let counters = self.decider.counters().unwrap_or_default();
         Decided { decisions: counters.handled(), grants: None, dropped: counters.dropped() }
     }
+
+    fn name(&self) -> String {
+        let one = |attached: &crate::kernel::Attached| format!("{} on {}", attached.mode, attached.interface);
+        self.decider.attached().iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -2,11 +2,12 @@
 //! locks.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::command::run;
 use serde_json::Value;
@@ -173,7 +174,6 @@ fn who_waits_can_be_interrupted_and_waits_no_longer() {
     finish(holder);
 }
 
-#[test]
 /// Where a daemon's packets pass by. When the first ACQUIRE does, the process whose number comes gets SIGTERM, and its
 /// packet goes on a little later.
 fn relay(server: &str) -> (String, Sender<u32>) {
@@ -277,6 +277,7 @@ fn top_tells_how_often_is_decided_on_each_lock() {
     finish(holder);
 }
 
+#[test]
 fn the_lock_of_a_killed_holder_goes_to_who_waits_and_its_command_ends() {
     let daemon = Daemon::start("--locks 50 --lease 500ms");
     let alive = file("alive", "");
@@ -383,6 +384,9 @@ fn mistakes_are_named() {
         ("lockd --locks 0", "0 is not in"),
         ("lockd --xdp no-such-interface --udp 127.0.0.1:7499", "no-such-interface"),
         ("lockd --xdp lo --tc lo", "cannot be used with"),
+        ("lockd --xdp lo --udp 0.0.0.0:7499", "the one address that clients ask"),
+        ("lockd --tc lo --udp [::1]:7499", "only IPv4"),
+        ("lockd --tc lo --udp 127.0.0.1:0", "the port must be given"),
         ("lock -- true", "<ID>"),
         ("lock 1", "<COMMAND>"),
         ("lock 1 --try --timeout 1s -- true", "cannot be used with"),
