@@ -178,9 +178,9 @@ fn who_waits_can_be_interrupted_and_waits_no_longer() {
 /// packet goes on a little later.
 fn relay(server: &str) -> (String, Sender<u32>) {
     use lockwork_lockservice::packet::{Kind, parse};
-    let (number, process) = channel();
+    let (number, process) = channel::<u32>();
     let bind = || UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    let (clients, daemon, client) = (Arc::new(bind()), Arc::new(bind()), Arc::new(OnceLock::new()));
+    let (clients, daemon, client) = (Arc::new(bind()), Arc::new(bind()), Arc::new(OnceLock::<SocketAddr>::new()));
     let address = clients.local_addr().expect("it is bound").to_string();
     daemon.connect(server).expect("an address");
     for socket in [&clients, &daemon] {
@@ -191,7 +191,7 @@ fn relay(server: &str) -> (String, Sender<u32>) {
         let (clients, daemon, client) = back;
         let mut buffer = [0; 2048];
         while let Ok(length) = daemon.recv(&mut buffer) {
-            let client: &SocketAddr = client.get().expect("it has asked");
+            let client = client.get().expect("it has asked");
             _ = clients.send_to(&buffer[..length], client);
         }
     });
