@@ -57,6 +57,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Err(Ended::Signal(signal)) => return Ok(ExitCode::from(128 + signal)),
         Err(Ended::Failure(failure)) => return Err(failure),
     };
+    if let Some(signal) = child::noted_signal() {
+        return Ok(ExitCode::from(128 + signal));
+    }
     let code = child::run(&arguments.command, &guard, arguments.kill_after);
     drop(guard);
     code

@@ -12,6 +12,8 @@ use super::Failure;
 
 /// Where a service is if nobody says otherwise.
 pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:7400";
+/// And at which port, wherever it is.
+pub(super) const DEFAULT_PORT: u16 = 7400;
 
 /// Which service.
 #[derive(Debug, Args)]
