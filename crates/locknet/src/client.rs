@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use wait::{Answer, Wait};
+use wait::{Answer, Slot, Wait};
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -271,8 +271,6 @@ impl Locks {
         })?;
         let wait = Arc::new(Wait::default());
         core.waits.insert(request, Arc::clone(&wait));
-        core.flush();
-        shared.done(&core);
         Ok((wait, request, core.node.identity().session))
     }
 }
@@ -408,7 +406,7 @@ impl Future for Acquiring {
             let (locks, lock, mode) = (locks.clone(), *lock, *mode);
             self.pending = Some(Pending { locks, lock, mode, wait, request, session });
         }
-        let done = |pending: &Pending| pending.wait.is_done_or_wakes(context.waker(), Wait::is_answered);
+        let done = |pending: &Pending| pending.wait.is_done_or_wakes(Slot::ANSWER, context.waker(), Wait::is_answered);
         match self.pending.take_if(|pending| done(pending)) {
             Some(pending) => Poll::Ready(pending.finish()),
             None => Poll::Pending,

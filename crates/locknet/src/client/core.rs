@@ -1,6 +1,8 @@
 //! A session: the node, the socket to the decider, and who waits for which answer. Whoever holds its lock drives it.
+//!
+//! *Invariant*: tasks that were told something are in `sleepers` until nothing is locked; see [`super::driver::Locked`].
 
-use super::wait::{Answer, Wait};
+use super::wait::{Answer, Sleepers, Wait};
 use crate::status;
 use crate::udp::{BATCH, Endpoint};
 use lockwork_lockservice::client::Event;
@@ -35,6 +37,8 @@ pub(super) struct Core {
     server: SocketAddr,
     key: Option<Key>,
     pub(super) waits: HashMap<u64, Arc<Wait>>,
+    /// Whom to wake when the core is unlocked.
+    pub(super) sleepers: Sleepers,
     /// Datagrams that were no packets.
     pub(super) malformed: u64,
     /// The registry has said that the session has ended, after this side asked for it.
@@ -56,7 +60,8 @@ impl Core {
     ) -> Result<Self, JoinError> {
         let mut endpoint = Endpoint::connect(server).map_err(JoinError::Socket)?;
         let (node, service) = handshake(&mut endpoint, server, key.as_ref(), start, time)?;
-        Ok(Self { node, service, endpoint, server, key, waits: HashMap::new(), malformed: 0, left: false })
+        let (waits, sleepers) = (HashMap::new(), Sleepers::default());
+        Ok(Self { node, service, endpoint, server, key, waits, sleepers, malformed: 0, left: false })
     }
 
     /// Begins a new session after the last one has ended.
@@ -68,15 +73,13 @@ impl Core {
         Ok(())
     }
 
-    /// Takes what has arrived, does what is due, sends what is to be sent, and tells who waits. How many packets came.
-    pub(super) fn drive(&mut self, now: u64) -> usize {
-        let mut packets = 0;
+    /// Takes what has arrived, and does what is due.
+    pub(super) fn drive(&mut self, now: u64) {
         // An error says that nobody listens at the other end. If that stays so, the lease runs out.
         while let Ok(count) = self.endpoint.receive() {
             for at in 0..count {
                 self.datagram(now, at);
             }
-            packets += count;
             if count < BATCH {
                 break;
             }
@@ -84,8 +87,6 @@ impl Core {
         if self.node.next_tick().is_some_and(|tick| tick <= now) {
             self.node.tick(now);
         }
-        self.flush();
-        packets
     }
 
     /// Sends what is to be sent, and tells who waits.
@@ -135,7 +136,7 @@ impl Core {
             Event::Deadlock { request } => (request, Answer::Deadlock),
             Event::Lost { request, .. } => {
                 if let Some(wait) = self.waits.remove(&request) {
-                    wait.set_lost();
+                    self.sleepers.add(wait.set_lost());
                 }
                 return;
             }
@@ -147,7 +148,7 @@ impl Core {
             _ => self.waits.remove(&request),
         };
         if let Some(wait) = wait {
-            wait.set_answer(answer);
+            self.sleepers.add(wait.set_answer(answer));
         }
     }
 

@@ -5,16 +5,18 @@
 //! the socket, naps, and sees to what has no other reader: acknowledgements of what was given back, repetitions,
 //! renewals.
 //!
-//! *Invariant*: at any time somebody will drive the session when its next timer is due: a waiting task, the background
+//! *Invariants*: whoever unlocks the session has sent what was to be sent and told who waits, and wakes tasks after
+//! unlocking ([`Locked`]). At any time somebody will drive the session when its next timer is due: a waiting task, the background
 //! thread in its nap, or the background thread in `ppoll` with that time as its limit; who sets an earlier timer wakes
 //! it.
 
 use super::core::Core;
 use super::wait::Wait;
 use crate::udp::wait_for;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long the background thread naps while tasks drive.
@@ -76,8 +78,16 @@ impl Shared {
         self.start.elapsed().as_nanos() as u64
     }
 
-    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn core(&self) -> Locked<'_> {
+        Locked { shared: self, core: Some(self.core.lock().unwrap_or_else(PoisonError::into_inner)) }
+    }
+
+    fn try_core(&self) -> Option<Locked<'_>> {
+        match self.core.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(core)) => Some(Locked { shared: self, core: Some(core.into_inner()) }),
+            Ok(core) => Some(Locked { shared: self, core: Some(core) }),
+        }
     }
 
     /// Whether the lease certainly still runs.
@@ -85,8 +95,8 @@ impl Shared {
         self.now() < self.lease_until.load(Ordering::Acquire)
     }
 
-    /// After anything was done with the core, before it is unlocked.
-    pub(super) fn done(&self, core: &Core) {
+    /// What others see of the core without locking it, before it is unlocked.
+    fn publish(&self, core: &Core) {
         let until = if core.node.is_over() { 0 } else { core.node.lease_until() };
         self.lease_until.store(until, Ordering::Release);
         let next = core.node.next_tick().unwrap_or(u64::MAX);
@@ -95,15 +105,16 @@ impl Shared {
         }
     }
 
+    fn try_drive(&self) {
+        if let Some(mut core) = self.try_core() {
+            core.drive(self.now());
+        }
+    }
+
     fn ring(&self) {
         let one = 1_u64;
         // SAFETY: eight bytes that live during the call, to a file that is open. If it fails the bell has rung already.
         unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
-    }
-
-    fn drive(&self, core: &mut Core) {
-        core.drive(self.now());
-        self.done(core);
     }
 
     /// Waits until there is an answer: drives, then sleeps.
@@ -114,9 +125,7 @@ impl Shared {
                 return;
             }
             self.active.store(self.now(), Ordering::Relaxed);
-            if let Ok(mut core) = self.core.try_lock() {
-                self.drive(&mut core);
-            }
+            self.try_drive();
             // Where cores are fewer than those who want them, the decider may need this one.
             std::thread::yield_now();
             if began.elapsed() >= self.spin {
@@ -138,7 +147,7 @@ impl Shared {
         while !wait.is_answered() {
             let (file, due) = {
                 let mut core = self.core();
-                self.drive(&mut core);
+                core.drive(self.now());
                 (core.endpoint.socket().as_raw_fd(), core.node.next_tick().unwrap_or(u64::MAX))
             };
             if wait.is_answered() {
@@ -157,14 +166,12 @@ impl Shared {
             let quiet = self.now().saturating_sub(self.active.load(Ordering::Relaxed)) > QUIET_NS;
             if led || !quiet {
                 std::thread::sleep(if led { LONG_NAP } else { NAP });
-                if let Ok(mut core) = self.core.try_lock() {
-                    self.drive(&mut core);
-                }
+                self.try_drive();
                 continue;
             }
             let (file, due) = {
                 let mut core = self.core();
-                self.drive(&mut core);
+                core.drive(self.now());
                 let due = core.node.next_tick().unwrap_or_else(|| self.now() + 1_000_000_000);
                 // While the core is locked: who sets an earlier timer afterwards sees this.
                 self.asleep_until.store(due, Ordering::SeqCst);
@@ -210,17 +217,49 @@ impl Shared {
         let file = core.endpoint.socket().as_raw_fd();
         let began = Instant::now();
         while !core.node.is_idle() && began.elapsed() < Duration::from_millis(50) {
-            self.drive(&mut core);
+            core.drive(self.now());
+            core.flush();
             sleep_at(file, Duration::from_millis(2));
         }
         for _ in 0..5 {
             core.leave();
             sleep_at(file, Duration::from_millis(10));
-            self.drive(&mut core);
+            core.drive(self.now());
             if core.left {
                 break;
             }
         }
+    }
+}
+
+/// The session, locked. Unlocking sends, tells who waits, and then wakes tasks, who may lock it again.
+pub(super) struct Locked<'a> {
+    shared: &'a Shared,
+    /// `None` while it is dropped.
+    core: Option<MutexGuard<'a, Core>>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        self.core.as_ref().expect("locked until dropped")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        self.core.as_mut().expect("locked until dropped")
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.flush();
+        self.shared.publish(self);
+        let sleepers = std::mem::take(&mut self.sleepers);
+        self.core = None;
+        sleepers.wake();
     }
 }
 

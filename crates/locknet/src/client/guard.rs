@@ -1,6 +1,6 @@
 //! A lock that is held.
 
-use super::wait::Wait;
+use super::wait::{Slot, Wait};
 use super::{LockError, Locks};
 use lockwork_locking::LockMode;
 use std::future::Future;
@@ -18,7 +18,7 @@ pub struct Guard {
     lock: u64,
     mode: LockMode,
     token: u64,
-    wait: Arc<Wait>,
+    pub(super) wait: Arc<Wait>,
     request: u64,
     session: u32,
 }
@@ -62,7 +62,7 @@ impl Guard {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         if !self.wait.is_lost() && !self.locks.0.shared.has_lease() {
-            self.wait.set_lost();
+            self.wait.set_lost().wake();
         }
         self.wait.is_lost()
     }
@@ -82,8 +82,8 @@ impl Guard {
     }
 
     /// Is ready when the lock is lost.
-    pub const fn lost(&self) -> Lost<'_> {
-        Lost(self)
+    pub fn lost(&self) -> Lost<'_> {
+        Lost { guard: self, slot: self.wait.slot() }
     }
 
     /// Makes an exclusive lock a shared one, without letting go: no writer comes between.
@@ -95,8 +95,7 @@ impl Guard {
         let mut core = shared.core();
         let present = self.mode == LockMode::Exclusive && core.node.identity().session == self.session;
         let done = present && core.node.downgrade(shared.now(), self.request).is_ok();
-        core.flush();
-        shared.done(&core);
+        drop(core);
         if !done {
             return Err(LockError::NotExclusive(self.lock));
         }
@@ -132,23 +131,31 @@ pub(super) fn give_back(locks: &Locks, request: u64, session: u32) {
     core.waits.remove(&request);
     // It may have been lost just now, which is as good.
     _ = core.node.release(shared.now(), request);
-    core.flush();
-    shared.done(&core);
 }
 
 /// The future of [`Guard::lost`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is polled"]
-pub struct Lost<'a>(&'a Guard);
+pub struct Lost<'a> {
+    guard: &'a Guard,
+    slot: Slot,
+}
 
 impl Future for Lost<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.0.is_lost() || self.0.wait.is_done_or_wakes(context.waker(), Wait::is_lost) {
+        let Self { guard, slot } = &*self;
+        if guard.is_lost() || guard.wait.is_done_or_wakes(*slot, context.waker(), Wait::is_lost) {
             Poll::Ready(())
         } else {
             Poll::Pending
         }
+    }
+}
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        self.guard.wait.leave(self.slot);
     }
 }

@@ -1,5 +1,7 @@
 //! The client against a daemon on loopback.
 
+mod wakers;
+
 use super::*;
 use crate::lockd::{self, Lockd};
 use crate::plane::InProcess;
