@@ -27,6 +27,7 @@ mod tests;
 mod wait;
 
 use self::core::{Core, JoinError};
+use crate::clock::{Clock, nanos};
 use driver::Shared;
 pub use guard::{Guard, Lost};
 use lockwork_locking::LockMode;
@@ -41,7 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use wait::{Answer, Slot, Wait};
 
 /// How to connect.
@@ -196,11 +197,11 @@ impl Locks {
     }
 
     fn join(address: SocketAddr, options: Options) -> Result<Self, ConnectError> {
-        let start = Instant::now();
-        let core = Core::join(address, options.key, start, options.connect_timeout);
+        let clock = Clock::new();
+        let core = Core::join(address, options.key, clock, options.connect_timeout);
         let core = core.map_err(|error| connect_error(address, options.connect_timeout, error))?;
         let system = |error| ConnectError::System { address, error };
-        let shared = Arc::new(Shared::new(core, start, options.spin).map_err(system)?);
+        let shared = Arc::new(Shared::new(core, clock, options.spin).map_err(system)?);
         let driven = Arc::clone(&shared);
         let driver = std::thread::Builder::new().name("lockwork-locks".to_string()).spawn(move || driven.run());
         let driver = Some(driver.map_err(system)?);
@@ -259,7 +260,7 @@ impl Locks {
         let mut core = shared.core();
         let request = match core.node.acquire(shared.now(), lock, mode, ask) {
             Err(AcquireError::Ended) => {
-                let joined = core.rejoin(shared.start(), options.connect_timeout);
+                let joined = core.rejoin(shared.clock(), options.connect_timeout);
                 joined.map_err(|error| connect_error(*address, options.connect_timeout, error))?;
                 core.node.acquire(shared.now(), lock, mode, ask)
             }
@@ -322,7 +323,7 @@ impl Acquire<'_> {
     }
 
     fn ask(&self, try_only: bool) -> Ask {
-        let timeout = self.timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let timeout = self.timeout.map(nanos);
         Ask { task: self.task, timeout, try_only, detect_deadlock: self.detect_deadlock }
     }
 

@@ -3,6 +3,7 @@
 //! *Invariant*: tasks that were told something are in `sleepers` until nothing is locked; see [`super::driver::Locked`].
 
 use super::wait::{Answer, Sleepers, Wait};
+use crate::clock::Clock;
 use crate::status;
 use crate::udp::{BATCH, Endpoint};
 use lockwork_lockservice::client::Event;
@@ -48,26 +49,21 @@ pub(super) struct Core {
 /// A process asks again to join after this.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// And with another nonce after this, so that its lease begins anew.
-const NEW_NONCE: Duration = Duration::from_millis(400);
+const NEW_NONCE_NS: u64 = 400_000_000;
 
 impl Core {
     /// Joins, within `time`.
-    pub(super) fn join(
-        server: SocketAddr,
-        key: Option<Key>,
-        start: Instant,
-        time: Duration,
-    ) -> Result<Self, JoinError> {
+    pub(super) fn join(server: SocketAddr, key: Option<Key>, clock: Clock, time: Duration) -> Result<Self, JoinError> {
         let mut endpoint = Endpoint::connect(server).map_err(JoinError::Socket)?;
-        let (node, service) = handshake(&mut endpoint, server, key.as_ref(), start, time)?;
+        let (node, service) = handshake(&mut endpoint, server, key.as_ref(), clock, time)?;
         let (waits, sleepers) = (HashMap::new(), Sleepers::default());
         Ok(Self { node, service, endpoint, server, key, waits, sleepers, malformed: 0, left: false })
     }
 
     /// Begins a new session after the last one has ended.
-    pub(super) fn rejoin(&mut self, start: Instant, time: Duration) -> Result<(), JoinError> {
+    pub(super) fn rejoin(&mut self, clock: Clock, time: Duration) -> Result<(), JoinError> {
         self.flush();
-        let (node, service) = handshake(&mut self.endpoint, self.server, self.key.as_ref(), start, time)?;
+        let (node, service) = handshake(&mut self.endpoint, self.server, self.key.as_ref(), clock, time)?;
         self.node = node;
         self.service = service;
         Ok(())
@@ -172,15 +168,15 @@ fn handshake(
     endpoint: &mut Endpoint,
     server: SocketAddr,
     key: Option<&Key>,
-    start: Instant,
+    clock: Clock,
     time: Duration,
 ) -> Result<(Node, Service), JoinError> {
     let began = Instant::now();
-    let (mut nonce, mut since, mut refused) = (0, began, false);
+    let (mut nonce, mut since, mut refused) = (0, clock.now(), false);
     while began.elapsed() < time {
-        if nonce == 0 || since.elapsed() > NEW_NONCE {
+        if nonce == 0 || clock.now() - since > NEW_NONCE_NS {
             nonce = RandomState::new().build_hasher().finish() | 1;
-            since = Instant::now();
+            since = clock.now();
         }
         let join = Packet { request: nonce, ..Packet::new(Kind::Join, 0) };
         endpoint.push(server, [&join.header(0, key), &[]]);
@@ -201,8 +197,7 @@ fn handshake(
                 match answer(endpoint, at, key, nonce) {
                     Some(Ok((me, service))) => {
                         // The lease runs from when this was asked for.
-                        let now = since.saturating_duration_since(start).as_nanos() as u64;
-                        return Ok((Node::new(config(service), me, now), service));
+                        return Ok((Node::new(config(service), me, since), service));
                     }
                     Some(Err(Problem::Full)) => return Err(JoinError::Full),
                     _ => {}

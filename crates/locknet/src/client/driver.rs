@@ -12,6 +12,7 @@
 
 use super::core::Core;
 use super::wait::Wait;
+use crate::clock::Clock;
 use crate::udp::wait_for;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -33,7 +34,7 @@ const LATE_NS: u64 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct Shared {
     core: Mutex<Core>,
-    start: Instant,
+    clock: Clock,
     spin: Duration,
     /// Until when guards are certainly held.
     lease_until: AtomicU64,
@@ -49,7 +50,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(core: Core, start: Instant, spin: Duration) -> std::io::Result<Self> {
+    pub(super) fn new(core: Core, clock: Clock, spin: Duration) -> std::io::Result<Self> {
         // SAFETY: a plain system call; its result is checked.
         let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if bell < 0 {
@@ -58,7 +59,7 @@ impl Shared {
         Ok(Self {
             lease_until: AtomicU64::new(core.node.lease_until()),
             core: Mutex::new(core),
-            start,
+            clock,
             spin,
             active: AtomicU64::new(0),
             led: AtomicBool::new(false),
@@ -70,12 +71,12 @@ impl Shared {
         })
     }
 
-    pub(super) fn start(&self) -> Instant {
-        self.start
+    pub(super) fn clock(&self) -> Clock {
+        self.clock
     }
 
     pub(super) fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        self.clock.now()
     }
 
     pub(super) fn core(&self) -> Locked<'_> {

@@ -70,9 +70,9 @@ impl Guard {
     /// Waits until it is lost, or until the time is over: whether it is lost.
     #[must_use]
     pub fn wait_lost(&self, time: Duration) -> bool {
-        let end = Instant::now() + time;
+        let began = Instant::now();
         while !self.is_lost() {
-            let left = end.saturating_duration_since(Instant::now());
+            let left = time.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return false;
             }
