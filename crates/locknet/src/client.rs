@@ -22,11 +22,12 @@
 mod core;
 mod driver;
 mod guard;
+mod join;
 #[cfg(test)]
 mod tests;
 mod wait;
 
-use self::core::{Core, JoinError};
+use self::core::Core;
 use crate::clock::{Clock, nanos};
 use driver::Shared;
 pub use guard::{Guard, Lost};
@@ -50,7 +51,8 @@ use wait::{Answer, Slot, Wait};
 pub struct Options {
     /// The cluster's key, if the service has one.
     pub key: Option<Key>,
-    /// How long to try.
+    /// How long to try. A service that was started anew answers when the leases of before are over, after 2 s unless it
+    /// was told otherwise; so this should be longer than a lease.
     pub connect_timeout: Duration,
     /// How long a task that waits looks at the socket without sleeping.
     pub spin: Duration,
@@ -59,12 +61,12 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Two seconds to connect, no key; 50 us without sleeping where there is a core to spare.
+    /// Five seconds to connect, no key; 50 us without sleeping where there is a core to spare.
     fn default() -> Self {
         let spare = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
         Self {
             key: None,
-            connect_timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(5),
             spin: if spare { Duration::from_micros(50) } else { Duration::ZERO },
             task: std::process::id(),
         }
@@ -84,10 +86,13 @@ pub enum ConnectError {
         error: io::Error,
     },
     /// Nobody answers.
-    #[error("no answer from {address} in {waited_ms} ms{hint}; is 'lockwork lockd' running there, with the same key?")]
+    #[error(
+        "no answer from {} in {waited_ms} ms{hint}; is 'lockwork lockd' running there, with the same key?",
+        list(addresses)
+    )]
     NoAnswer {
         /// Who was asked.
-        address: SocketAddr,
+        addresses: Vec<SocketAddr>,
         /// For how long.
         waited_ms: u64,
         /// What else is known.
@@ -107,6 +112,10 @@ pub enum ConnectError {
         /// What the system says.
         error: io::Error,
     },
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A lock was not granted. Nothing is held and nobody waits any more.
@@ -177,7 +186,7 @@ impl Drop for Handle {
 }
 
 impl Locks {
-    /// Joins the service at `HOST:PORT`.
+    /// Joins the service at `HOST:PORT`. Of a name with several addresses, the first that answers.
     ///
     /// # Errors
     /// [`ConnectError`] if there is no such address, nobody answers in time, or the service is full.
@@ -191,15 +200,18 @@ impl Locks {
     /// As for [`Locks::connect`].
     pub fn connect_with(address: &str, options: Options) -> Result<Self, ConnectError> {
         let wrong = |error| ConnectError::Address { address: address.to_string(), error };
-        let nothing = || wrong(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-        let address = address.to_socket_addrs().map_err(wrong)?.next().ok_or_else(nothing)?;
-        Self::join(address, options)
+        let addresses: Vec<_> = address.to_socket_addrs().map_err(wrong)?.collect();
+        if addresses.is_empty() {
+            return Err(wrong(io::Error::new(io::ErrorKind::NotFound, "the name has no address")));
+        }
+        Self::join(&addresses, options)
     }
 
-    fn join(address: SocketAddr, options: Options) -> Result<Self, ConnectError> {
+    fn join(addresses: &[SocketAddr], options: Options) -> Result<Self, ConnectError> {
         let clock = Clock::new();
-        let core = Core::join(address, options.key, clock, options.connect_timeout);
-        let core = core.map_err(|error| connect_error(address, options.connect_timeout, error))?;
+        let joined = join::connect(addresses, options.key.as_ref(), clock, options.connect_timeout)?;
+        let address = joined.server;
+        let core = Core::new(joined, options.key);
         let system = |error| ConnectError::System { address, error };
         let shared = Arc::new(Shared::new(core, clock, options.spin).map_err(system)?);
         let driven = Arc::clone(&shared);
@@ -255,35 +267,14 @@ impl Locks {
     }
 
     /// Asks for a lock, in a new session if the last one has ended.
-    fn begin(&self, lock: u64, mode: LockMode, ask: Ask) -> Result<(Arc<Wait>, u64, u32), LockError> {
-        let Handle { shared, address, options, .. } = &*self.0;
-        let mut core = shared.core();
-        let request = match core.node.acquire(shared.now(), lock, mode, ask) {
-            Err(AcquireError::Ended) => {
-                let joined = core.rejoin(shared.clock(), options.connect_timeout);
-                joined.map_err(|error| connect_error(*address, options.connect_timeout, error))?;
-                core.node.acquire(shared.now(), lock, mode, ask)
-            }
-            request => request,
-        };
-        let request = request.map_err(|error| match error {
+    fn begin(&self, lock: u64, mode: LockMode, ask: Ask) -> Result<Pending, LockError> {
+        let Handle { shared, options, .. } = &*self.0;
+        let wait = shared.core().begin(shared.now(), lock, mode, ask, nanos(options.connect_timeout));
+        let wait = wait.map_err(|error| match error {
             AcquireError::NoSuchLock { lock, locks } => LockError::NoSuchLock { lock, locks },
             _ => LockError::Disconnected(lock),
         })?;
-        let wait = Arc::new(Wait::default());
-        core.waits.insert(request, Arc::clone(&wait));
-        Ok((wait, request, core.node.identity().session))
-    }
-}
-
-fn connect_error(address: SocketAddr, waited: Duration, error: JoinError) -> ConnectError {
-    match error {
-        JoinError::NoAnswer { refused } => {
-            let hint = if refused { " (the port is closed)" } else { "" };
-            ConnectError::NoAnswer { address, waited_ms: waited.as_millis() as u64, hint }
-        }
-        JoinError::Full => ConnectError::Full { address },
-        JoinError::Socket(error) => ConnectError::System { address, error },
+        Ok(Pending { locks: self.clone(), lock, mode, wait })
     }
 }
 
@@ -300,7 +291,8 @@ pub struct Acquire<'a> {
 }
 
 impl Acquire<'_> {
-    /// Waits no longer than this. Without it, a request waits as long as the session lives.
+    /// Waits no longer than this, for a new session too if the last one has ended. Without it, a request waits as long
+    /// as the session lives, and for a new one as long as [`Options::connect_timeout`] says.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -335,7 +327,8 @@ impl Acquire<'_> {
         self.wait(false)
     }
 
-    /// Takes the lock if that is possible without waiting for somebody who holds it.
+    /// Takes the lock if that is possible without waiting for somebody who holds it. If the last session has ended, it
+    /// waits for a new one for 100 ms at most; the process goes on asking for one, so it may be there the next time.
     ///
     /// # Errors
     /// [`LockError::Busy`] if it is not, and as for [`Acquire::acquire`].
@@ -344,9 +337,8 @@ impl Acquire<'_> {
     }
 
     fn wait(self, try_only: bool) -> Result<Guard, LockError> {
-        let (wait, request, session) = self.locks.begin(self.lock, self.mode, self.ask(try_only))?;
-        self.locks.0.shared.wait(&wait);
-        let pending = Pending { locks: self.locks.clone(), lock: self.lock, mode: self.mode, wait, request, session };
+        let pending = self.locks.begin(self.lock, self.mode, self.ask(try_only))?;
+        self.locks.0.shared.wait(&pending.wait);
         pending.finish()
     }
 
@@ -365,19 +357,18 @@ struct Pending {
     lock: u64,
     mode: LockMode,
     wait: Arc<Wait>,
-    request: u64,
-    session: u32,
 }
 
 impl Pending {
     /// The guard, or why there is none; it must be answered.
     fn finish(self) -> Result<Guard, LockError> {
-        let Self { locks, lock, mode, wait, request, session } = self;
+        let Self { locks, lock, mode, wait } = self;
         match wait.answer() {
-            Some(Answer::Granted { token }) => Ok(Guard::new(locks, lock, mode, token, wait, request, session)),
+            Some(Answer::Granted { token }) => Ok(Guard::new(locks, lock, mode, token, wait)),
             Some(Answer::Busy) => Err(LockError::Busy(lock)),
             Some(Answer::TimedOut) => Err(LockError::TimedOut(lock)),
             Some(Answer::Deadlock) => Err(LockError::Deadlock(lock)),
+            Some(Answer::NotJoined { error, waited_ms }) => Err(error.after(waited_ms, &[locks.address()]).into()),
             Some(Answer::Failed(Problem::NoSuchLock)) => Err(LockError::NoSuchLock { lock, locks: locks.count() }),
             Some(Answer::Failed(_)) | None => Err(LockError::Disconnected(lock)),
         }
@@ -399,13 +390,10 @@ impl Future for Acquiring {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.pending.is_none() {
-            let (wait, request, session) = match self.locks.begin(self.lock, self.mode, self.ask) {
-                Ok(begun) => begun,
+            match self.locks.begin(self.lock, self.mode, self.ask) {
+                Ok(pending) => self.pending = Some(pending),
                 Err(error) => return Poll::Ready(Err(error)),
-            };
-            let Self { locks, lock, mode, .. } = &*self;
-            let (locks, lock, mode) = (locks.clone(), *lock, *mode);
-            self.pending = Some(Pending { locks, lock, mode, wait, request, session });
+            }
         }
         let done = |pending: &Pending| pending.wait.is_done_or_wakes(Slot::ANSWER, context.waker(), Wait::is_answered);
         match self.pending.take_if(|pending| done(pending)) {
@@ -417,8 +405,8 @@ impl Future for Acquiring {
 
 impl Drop for Acquiring {
     fn drop(&mut self) {
-        if let Some(Pending { request, session, .. }) = self.pending.take() {
-            guard::give_back(&self.locks, request, session);
+        if let Some(pending) = self.pending.take() {
+            guard::give_back(&self.locks, &pending.wait);
         }
     }
 }

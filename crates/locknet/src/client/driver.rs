@@ -71,10 +71,6 @@ impl Shared {
         })
     }
 
-    pub(super) fn clock(&self) -> Clock {
-        self.clock
-    }
-
     pub(super) fn now(&self) -> u64 {
         self.clock.now()
     }
@@ -100,7 +96,7 @@ impl Shared {
     fn publish(&self, core: &Core) {
         let until = if core.node.is_over() { 0 } else { core.node.lease_until() };
         self.lease_until.store(until, Ordering::Release);
-        let next = core.node.next_tick().unwrap_or(u64::MAX);
+        let next = core.next_tick().unwrap_or(u64::MAX);
         if self.asleep_until.load(Ordering::SeqCst) > next.saturating_add(LATE_NS) {
             self.ring();
         }
@@ -149,7 +145,7 @@ impl Shared {
             let (file, due) = {
                 let mut core = self.core();
                 core.drive(self.now());
-                (core.endpoint.socket().as_raw_fd(), core.node.next_tick().unwrap_or(u64::MAX))
+                (core.endpoint.socket().as_raw_fd(), core.next_tick().unwrap_or(u64::MAX))
             };
             if wait.is_answered() {
                 return;
@@ -173,7 +169,7 @@ impl Shared {
             let (file, due) = {
                 let mut core = self.core();
                 core.drive(self.now());
-                let due = core.node.next_tick().unwrap_or_else(|| self.now() + 1_000_000_000);
+                let due = core.next_tick().unwrap_or_else(|| self.now() + 1_000_000_000);
                 // While the core is locked: who sets an earlier timer afterwards sees this.
                 self.asleep_until.store(due, Ordering::SeqCst);
                 (core.endpoint.socket().as_raw_fd(), due)

@@ -19,24 +19,14 @@ pub struct Guard {
     mode: LockMode,
     token: u64,
     pub(super) wait: Arc<Wait>,
-    request: u64,
-    session: u32,
 }
 
 /// How long one who waits for a loss sleeps at most before it looks at the lease itself.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Guard {
-    pub(super) fn new(
-        locks: Locks,
-        lock: u64,
-        mode: LockMode,
-        token: u64,
-        wait: Arc<Wait>,
-        request: u64,
-        session: u32,
-    ) -> Self {
-        Self { locks, lock, mode, token, wait, request, session }
+    pub(super) fn new(locks: Locks, lock: u64, mode: LockMode, token: u64, wait: Arc<Wait>) -> Self {
+        Self { locks, lock, mode, token, wait }
     }
 
     /// Which lock.
@@ -93,8 +83,8 @@ impl Guard {
     pub fn downgrade(&mut self) -> Result<(), LockError> {
         let shared = &self.locks.0.shared;
         let mut core = shared.core();
-        let present = self.mode == LockMode::Exclusive && core.node.identity().session == self.session;
-        let done = present && core.node.downgrade(shared.now(), self.request).is_ok();
+        let request = core.number(&self.wait).filter(|_| self.mode == LockMode::Exclusive);
+        let done = request.is_some_and(|request| core.node.downgrade(shared.now(), request).is_ok());
         drop(core);
         if !done {
             return Err(LockError::NotExclusive(self.lock));
@@ -114,23 +104,16 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        give_back(&self.locks, self.request, self.session);
+        give_back(&self.locks, &self.wait);
     }
 }
 
-/// Releases or withdraws a request, if its session is the present one.
-pub(super) fn give_back(locks: &Locks, request: u64, session: u32) {
-    if locks.0.abandon.load(Ordering::Acquire) {
-        return;
+/// Releases or withdraws a request.
+pub(super) fn give_back(locks: &Locks, wait: &Arc<Wait>) {
+    if !locks.0.abandon.load(Ordering::Acquire) {
+        let shared = &locks.0.shared;
+        shared.core().give_back(shared.now(), wait);
     }
-    let shared = &locks.0.shared;
-    let mut core = shared.core();
-    if core.node.identity().session != session {
-        return;
-    }
-    core.waits.remove(&request);
-    // It may have been lost just now, which is as good.
-    _ = core.node.release(shared.now(), request);
 }
 
 /// The future of [`Guard::lost`].

@@ -1,5 +1,6 @@
 //! The client against a daemon on loopback.
 
+mod joining;
 mod wakers;
 
 use super::*;

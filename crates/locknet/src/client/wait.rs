@@ -10,9 +10,10 @@
 //! *Trade-off*: a future has one slot for its waker, found by a number, so that an executor that gives another waker
 //! with every poll replaces the last one instead of adding to it.
 
+use super::join::JoinError;
 use lockwork_lockservice::packet::Problem;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub(super) enum Answer {
     TimedOut,
     Failed(Problem),
     Deadlock,
+    NotJoined { error: JoinError, waited_ms: u64 },
 }
 
 const OPEN: u8 = 0;
@@ -64,6 +66,8 @@ impl Sleepers {
 #[derive(Debug, Default)]
 pub(super) struct Wait {
     state: AtomicU8,
+    /// Request and session, once it is part of one.
+    number: OnceLock<(u64, u32)>,
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -71,6 +75,15 @@ pub(super) struct Wait {
 impl Wait {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn number(&self) -> Option<(u64, u32)> {
+        self.number.get().copied()
+    }
+
+    /// It is part of a session from now on, for ever.
+    pub(super) fn set_number(&self, request: u64, session: u32) {
+        self.number.set((request, session)).expect("no request moves from session to session");
     }
 
     /// The answer, if there is one.
