@@ -259,8 +259,15 @@ impl Locks {
         self.0.shared.core().node.counters()
     }
 
+    /// How many datagrams were no packets for this process: of another key, version or length. They change nothing.
+    #[must_use]
+    pub fn malformed(&self) -> u64 {
+        self.0.shared.core().malformed
+    }
+
     /// Ends the session without a word, as if the process had been killed: the service finds out when the lease is
-    /// over. Guards are void. For tests of what others see then.
+    /// over. Guards are void. For tests of what others see then, in this crate and beside it.
+    #[doc(hidden)]
     pub fn abandon(self) {
         self.0.abandon.store(true, Ordering::Release);
         self.0.shared.stop(true);
@@ -364,7 +371,11 @@ impl Pending {
     fn finish(self) -> Result<Guard, LockError> {
         let Self { locks, lock, mode, wait } = self;
         match wait.answer() {
-            Some(Answer::Granted { token }) => Ok(Guard::new(locks, lock, mode, token, wait)),
+            Some(Answer::Granted { token }) => {
+                let guard = Guard::new(locks, lock, mode, token, wait);
+                // The lease may have run out since.
+                if guard.is_lost() { Err(LockError::Disconnected(lock)) } else { Ok(guard) }
+            }
             Some(Answer::Busy) => Err(LockError::Busy(lock)),
             Some(Answer::TimedOut) => Err(LockError::TimedOut(lock)),
             Some(Answer::Deadlock) => Err(LockError::Deadlock(lock)),
