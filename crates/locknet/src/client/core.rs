@@ -231,6 +231,12 @@ impl Core {
         }
     }
 
+    /// Whether nothing is held or under way. An agent that stays, because others hold its lock, is no reason to wait.
+    pub(super) fn is_idle(&self) -> bool {
+        let pool = self.node.pool();
+        self.node.client().requests() == 0 && pool.locks().all(|lock| pool.decides(lock).is_some())
+    }
+
     /// Says that the session ends.
     pub(super) fn leave(&mut self) {
         let Identity { machine, session } = self.node.identity();

@@ -30,6 +30,10 @@ const QUIET_NS: u64 = 1_000_000;
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 /// How much later than a timer the background thread may notice it.
 const LATE_NS: u64 = 1_000_000;
+/// How long one who leaves waits for what is under way.
+const FAREWELL: Duration = Duration::from_millis(50);
+/// And without hearing of the service. If it is there, the end of the session frees what was held.
+const SILENCE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -213,14 +217,22 @@ impl Shared {
         }
         let file = core.endpoint.socket().as_raw_fd();
         let began = Instant::now();
-        while !core.node.is_idle() && began.elapsed() < Duration::from_millis(50) {
+        let (mut heard, mut last) = (0, began);
+        loop {
             core.drive(self.now());
             core.flush();
+            let received = core.node.counters().received;
+            if received != heard {
+                (heard, last) = (received, Instant::now());
+            }
+            if core.is_idle() || last.elapsed() >= SILENCE || began.elapsed() >= FAREWELL {
+                break;
+            }
             sleep_at(file, Duration::from_millis(2));
         }
         for _ in 0..5 {
             core.leave();
-            sleep_at(file, Duration::from_millis(10));
+            sleep_at(file, Duration::from_millis(5));
             core.drive(self.now());
             if core.left {
                 break;

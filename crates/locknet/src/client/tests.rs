@@ -1,14 +1,12 @@
 //! The client against a daemon on loopback.
 
+mod ends;
 mod joining;
 mod wakers;
 
 use super::*;
 use crate::lockd::{self, Lockd};
 use crate::plane::InProcess;
-use lockwork_lockservice::control::Service;
-use lockwork_lockservice::packet::{Kind, Packet, datagram, parse};
-use lockwork_lockservice::word::Profile;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Instant;
@@ -248,39 +246,6 @@ fn a_lock_whose_lease_has_ended_before_the_call_returns_is_no_guard() {
     pending.wait.set_lost().wake();
     assert!(matches!(pending.finish(), Err(LockError::Disconnected(5))));
     drop(locks.exclusive(5).timeout(LONG).acquire().unwrap());
-}
-
-#[test]
-fn datagrams_that_are_no_packets_are_counted_and_change_nothing() {
-    let key = Key([1; 16]);
-    let service = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    service.set_read_timeout(Some(LONG)).unwrap();
-    let address = service.local_addr().unwrap();
-    let connects = std::thread::spawn(move || {
-        let options = Options { key: Some(key), connect_timeout: LONG, ..Options::default() };
-        Locks::connect_with(&address.to_string(), options).unwrap()
-    });
-    let mut bytes = [0; 1500];
-    let (length, from) = service.recv_from(&mut bytes).unwrap();
-    let (join, _) = parse(&bytes[..length], Some(&key)).unwrap();
-    let welcome = Packet { kind: Kind::Welcome, requester_session: 7, ..join };
-    let is = Service { locks: 10, lease_ms: 60_000, profile: Profile::Wide, writers_first: false };
-    let good = datagram(&welcome, &is.to_body(), Some(&key));
-    service.send_to(&good, from).unwrap();
-    let locks = connects.join().unwrap();
-    assert_eq!(locks.malformed(), 0);
-    let mut version = good.clone();
-    version[0] ^= 0x55;
-    let other_key = datagram(&welcome, &is.to_body(), Some(&Key([2; 16])));
-    for bad in [&version, &other_key, &good[..20].to_vec(), &Vec::new()] {
-        service.send_to(bad, from).unwrap();
-    }
-    let start = Instant::now();
-    while locks.malformed() < 4 {
-        assert!(start.elapsed() < LONG, "{}", locks.malformed());
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!((locks.malformed(), locks.count(), locks.counters().received), (4, 10, 0));
 }
 
 #[test]
