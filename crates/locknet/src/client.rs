@@ -18,9 +18,14 @@
 //! service was not reached, for longer than that. [`Guard::is_lost`] says so, also directly after the process goes on.
 //! Between the question and what is done next a process can be stopped again, so whatever must not be written by a
 //! former holder has to compare [`Guard::token`] with the largest that it has seen.
+//!
+//! A session belongs to the process that connected. In a child that it forks, guards are lost, requests fail with
+//! [`LockError::Forked`], and dropping releases nothing: the parent goes on holding what it holds. A child that needs
+//! locks connects anew.
 
 mod core;
 mod driver;
+mod fork;
 mod guard;
 mod join;
 #[cfg(test)]
@@ -30,6 +35,7 @@ mod wait;
 use self::core::Core;
 use crate::clock::{Clock, nanos};
 use driver::Shared;
+use fork::Owner;
 pub use guard::{Guard, Lost};
 use lockwork_locking::LockMode;
 use lockwork_lockservice::client::Ask;
@@ -145,6 +151,9 @@ pub enum LockError {
     /// The session had ended, and no new one could be had.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// The session belongs to the process that connected, not to those that it forks.
+    #[error("this process was forked after it connected, and the session is its parent's: connect anew")]
+    Forked,
     /// Two readers that both want to become writers would wait for each other for ever.
     #[error("a shared lock cannot become exclusive: release it and acquire it anew")]
     NoUpgrade,
@@ -171,12 +180,17 @@ struct Handle {
     address: SocketAddr,
     options: Options,
     driver: Option<JoinHandle<()>>,
+    owner: Owner,
     /// End without a farewell.
     abandon: AtomicBool,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            // The thread is not in this process, and its handle leads nowhere.
+            return std::mem::forget(self.driver.take());
+        }
         self.shared.stop(self.abandon.load(Ordering::Acquire));
         // A task that is dropped by the background thread may have held the last clone.
         if let Some(driver) = self.driver.take().filter(|driver| driver.thread().id() != std::thread::current().id()) {
@@ -214,11 +228,12 @@ impl Locks {
         let core = Core::new(joined, options.key);
         let system = |error| ConnectError::System { address, error };
         let shared = Arc::new(Shared::new(core, clock, options.spin).map_err(system)?);
+        let owner = Owner::new().map_err(system)?;
         let driven = Arc::clone(&shared);
         let driver = std::thread::Builder::new().name("lockwork-locks".to_string()).spawn(move || driven.run());
         let driver = Some(driver.map_err(system)?);
         let abandon = AtomicBool::new(false);
-        Ok(Self(Arc::new(Handle { shared, address, options, driver, abandon })))
+        Ok(Self(Arc::new(Handle { shared, address, options, driver, owner, abandon })))
     }
 
     /// A request for a lock that nobody else holds meanwhile.
@@ -275,7 +290,10 @@ impl Locks {
 
     /// Asks for a lock, in a new session if the last one has ended.
     fn begin(&self, lock: u64, mode: LockMode, ask: Ask) -> Result<Pending, LockError> {
-        let Handle { shared, options, .. } = &*self.0;
+        let Handle { shared, options, owner, .. } = &*self.0;
+        if !owner.is_here() {
+            return Err(LockError::Forked);
+        }
         let wait = shared.core().begin(shared.now(), lock, mode, ask, nanos(options.connect_timeout));
         let wait = wait.map_err(|error| match error {
             AcquireError::NoSuchLock { lock, locks } => LockError::NoSuchLock { lock, locks },
@@ -400,6 +418,9 @@ impl Future for Acquiring {
     type Output = Result<Guard, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.locks.0.owner.is_here() {
+            return Poll::Ready(Err(LockError::Forked));
+        }
         if self.pending.is_none() {
             match self.locks.begin(self.lock, self.mode, self.ask) {
                 Ok(pending) => self.pending = Some(pending),

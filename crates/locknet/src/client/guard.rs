@@ -51,6 +51,9 @@ impl Guard {
     /// Whether it is no longer held, as far as this process can know. Once true, it stays so.
     #[must_use]
     pub fn is_lost(&self) -> bool {
+        if !self.locks.0.owner.is_here() {
+            return true;
+        }
         if !self.wait.is_lost() && !self.locks.0.shared.has_lease() {
             self.wait.set_lost().wake();
         }
@@ -81,6 +84,9 @@ impl Guard {
     /// # Errors
     /// [`LockError::NotExclusive`] if it is shared already, or lost.
     pub fn downgrade(&mut self) -> Result<(), LockError> {
+        if !self.locks.0.owner.is_here() {
+            return Err(LockError::NotExclusive(self.lock));
+        }
         let shared = &self.locks.0.shared;
         let mut core = shared.core();
         let request = core.number(&self.wait).filter(|_| self.mode == LockMode::Exclusive);
@@ -110,7 +116,7 @@ impl Drop for Guard {
 
 /// Releases or withdraws a request.
 pub(super) fn give_back(locks: &Locks, wait: &Arc<Wait>) {
-    if !locks.0.abandon.load(Ordering::Acquire) {
+    if locks.0.owner.is_here() && !locks.0.abandon.load(Ordering::Acquire) {
         let shared = &locks.0.shared;
         shared.core().give_back(shared.now(), wait);
     }
@@ -139,6 +145,8 @@ impl Future for Lost<'_> {
 
 impl Drop for Lost<'_> {
     fn drop(&mut self) {
-        self.guard.wait.leave(self.slot);
+        if self.guard.locks.0.owner.is_here() {
+            self.guard.wait.leave(self.slot);
+        }
     }
 }

@@ -77,3 +77,43 @@ fn the_last_of_a_session_is_dropped_without_waiting_for_what_nobody_will_say() {
     });
     assert!(reader < Duration::from_millis(25), "{reader:?}");
 }
+
+#[test]
+fn a_forked_child_neither_holds_nor_releases_nor_hangs() {
+    let daemon = Daemon::start();
+    let (one, two) = (daemon.locks(), daemon.locks());
+    let mut guard = one.exclusive(5).acquire().unwrap();
+    let waits = Box::pin(two.exclusive(5).acquire_async());
+    let mut waits = Some(waits);
+    let poll = |waits: &mut Option<Pin<Box<Acquiring>>>| {
+        waits.as_mut().unwrap().as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    };
+    assert!(poll(&mut waits).is_pending());
+    // SAFETY: the child allocates, which works after a fork with this C library, and ends without unwinding.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = matches!(one.exclusive(6).try_acquire(), Err(LockError::Forked));
+        let told = matches!(poll(&mut waits), Poll::Ready(Err(LockError::Forked)));
+        let lost = guard.is_lost() && guard.wait_lost(LONG) && guard.downgrade().is_err();
+        drop((waits, guard, one, two));
+        // SAFETY: ends this process, and nothing of the parent.
+        unsafe { libc::_exit(i32::from(!(refused && told && lost))) };
+    }
+    assert!(child > 0);
+    let (start, mut status) = (Instant::now(), 0);
+    // SAFETY: asks for the end of a child that is not waited for elsewhere; writes into a number that is alive.
+    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+        if start.elapsed() > LONG / 4 {
+            // SAFETY: it is our child, and has not been waited for.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(status, 0, "it hangs if it was killed");
+    std::thread::sleep(SHORT);
+    assert!(poll(&mut waits).is_pending() && !guard.is_lost());
+    assert!(matches!(two.exclusive(5).try_acquire(), Err(LockError::Busy(5))));
+    drop(guard);
+    drop(block_on(waits.unwrap()).unwrap());
+    drop(one.exclusive(5).timeout(LONG).acquire().unwrap());
+}
