@@ -1,6 +1,7 @@
 //! A session: the node, the socket to the decider, and who waits for which answer. Whoever holds its lock drives it.
 //!
-//! *Invariant*: tasks that were told something are in `sleepers` until nothing is locked; see [`super::driver::Locked`].
+//! *Invariant*: tasks that were told something are in `sleepers` until nothing is locked; see
+//! [`super::driver::Locked`].
 
 use super::join::{JoinError, Joined, Parked, Rejoin};
 use super::wait::{Answer, Sleepers, Wait};

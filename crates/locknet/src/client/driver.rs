@@ -6,9 +6,9 @@
 //! renewals.
 //!
 //! *Invariants*: whoever unlocks the session has sent what was to be sent and told who waits, and wakes tasks after
-//! unlocking ([`Locked`]). At any time somebody will drive the session when its next timer is due: a waiting task, the background
-//! thread in its nap, or the background thread in `ppoll` with that time as its limit; who sets an earlier timer wakes
-//! it.
+//! unlocking ([`Locked`]). At any time somebody will drive the session when its next timer is due: a waiting task, the
+//! background thread in its nap, or the background thread in `ppoll` with that time as its limit; who sets an earlier
+//! timer wakes it.
 
 use super::core::Core;
 use super::wait::Wait;

@@ -3,8 +3,8 @@
 //! A task looks at one byte while it polls, sleeps on a condition variable when it has polled long enough, or leaves a
 //! waker.
 //!
-//! *Invariant*: no code of the user runs while anything is locked, here or in the session. To wake, to clone or to drop a
-//! waker may run or drop a task, which may come back to the very same lock; so wakers are cloned before locking, and
+//! *Invariant*: no code of the user runs while anything is locked, here or in the session. To wake, to clone or to drop
+//! a waker may run or drop a task, which may come back to the very same lock; so wakers are cloned before locking, and
 //! handed out to be woken or dropped after unlocking.
 //!
 //! *Trade-off*: a future has one slot for its waker, found by a number, so that an executor that gives another waker
