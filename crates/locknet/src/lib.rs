@@ -19,6 +19,7 @@
 
 pub mod bench;
 pub mod client;
+mod clock;
 pub mod kernel;
 pub mod key;
 pub mod lockd;
