@@ -19,16 +19,22 @@ use clap::Args;
 use lockwork_locknet::client::{Guard, LockError, Locks};
 
 use super::Failure;
-use super::service::{Service, duration};
+use super::service::{Service, duration, lock_number};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: that of the command; 128 + N if signal N ended it; 126 or 127 if it cannot be started.
-1 if the lock is busy (--try) or was not granted in time (--timeout); 2 usage; 3 cannot connect; 4 the lock was lost.
-The command finds its fencing token in LOCKWORK_TOKEN and the lock in LOCKWORK_LOCK."
+    after_help = "Exit codes: that of the command; 128 + N if signal N ended it, or came before it was started; 126 or 127
+if it cannot be started; 1 if the lock is busy (--try) or was not granted in time (--timeout); 2 usage; 3 cannot
+connect; 4 the lock was lost.
+The command finds its fencing token in LOCKWORK_TOKEN and the lock in LOCKWORK_LOCK.
+When the lock is lost or this process is killed, only the command itself is ended, not what it has started: let a
+script exec its last command.
+
+  lockwork lock 17 --timeout 5s -- sh -c 'exec ./backup --token $LOCKWORK_TOKEN'"
 )]
 pub(super) struct Arguments {
     /// Number of the lock, from 0
+    #[arg(value_parser = lock_number, allow_negative_numbers = true)]
     id: u64,
     #[command(flatten)]
     service: Service,
@@ -36,13 +42,13 @@ pub(super) struct Arguments {
     #[arg(long)]
     shared: bool,
     /// Wait no longer than this: 500ms, 5s, 2m [default: wait]
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "try_only")]
+    #[arg(long, value_name = "TIME", value_parser = duration, allow_negative_numbers = true, conflicts_with = "try_only")]
     timeout: Option<Duration>,
-    /// Do not wait at all
+    /// Do not wait at all: exit code 1 if somebody else holds it
     #[arg(long = "try")]
     try_only: bool,
     /// When the lock is lost, the command gets SIGTERM, and after this time SIGKILL
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, allow_negative_numbers = true)]
     kill_after: Duration,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]

@@ -396,10 +396,16 @@ fn mistakes_are_named() {
         ("lock -- true", "<ID>"),
         ("lock 1", "<COMMAND>"),
         ("lock 1 --try --timeout 1s -- true", "cannot be used with"),
-        ("lock one -- true", "invalid digit"),
+        ("lock one -- true", "numbered from 0"),
+        ("lock -1 -- true", "numbered from 0"),
+        ("lock 1 --kill-after -1 -- true", "such as 500ms"),
+        ("locks show one", "numbered from 0"),
+        ("locks top --interval 0", "at least 10ms"),
+        ("locks top --count 0", "0 is not in"),
+        ("lockd --udp 192.0.2.1:7499", "an interface of this machine"),
     ] {
         let output = run(line);
         let error = text(&output.stderr);
-        assert!(matches!(output.status.code(), Some(2 | 6)) && error.contains(message), "{line}: {error}");
+        assert!(matches!(output.status.code(), Some(2 | 3 | 6)) && error.contains(message), "{line}: {error}");
     }
 }
