@@ -256,6 +256,12 @@ impl Locks {
         self.0.shared.core().service.locks
     }
 
+    /// For how long a session lives after its last renewal. An eighth of that before, guards are lost.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        Duration::from_nanos(self.0.shared.core().node.config().lease)
+    }
+
     /// Where the service is.
     #[must_use]
     pub fn address(&self) -> SocketAddr {

@@ -89,7 +89,7 @@ fn first_token(now: SystemTime) -> u64 {
 #[non_exhaustive]
 pub enum StartError {
     /// An address cannot be bound.
-    #[error("cannot bind {what} {address}: {error}")]
+    #[error("cannot bind {what} {address}: {error}{}", advice(.error))]
     Bind {
         /// Which one.
         what: &'static str,
@@ -101,6 +101,16 @@ pub enum StartError {
     /// A lease of no time, or of more than an hour.
     #[error("a lease of {0} ms is of no use: give 10 ms to 1 hour")]
     Lease(u32),
+}
+
+/// What would be right.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; another process has it, perhaps another lockd",
+        io::ErrorKind::AddrNotAvailable => "; give an address that an interface of this machine has",
+        io::ErrorKind::PermissionDenied => "; give a port above 1023",
+        _ => "",
+    }
 }
 
 /// A daemon, bound and ready to run.

@@ -16,23 +16,32 @@ use super::service::{self, DEFAULT_ADDRESS, DEFAULT_PORT, duration};
 use super::{Failure, Outcome, print};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "When it serves, it prints one line that begins with 'lockd: ready on'. SIGTERM and SIGINT end it in good order.
+Exit codes: 0 ended so; 2 usage; 3 an address cannot be bound; 6 the kernel does not take the programs (--xdp, --tc).
+
+  lockwork lockd --udp 10.0.0.5:7400              a process without privileges
+  sudo lockwork lockd --xdp eth0                  in the kernel, at eth0's address
+  lockwork lock 17 --server 10.0.0.5:7400 -- CMD  a client"
+)]
 pub(super) struct Arguments {
     /// Where to listen: the address that clients ask; not 0.0.0.0 on a host with several networks, as answers must come
     /// from the address that was asked [default: 127.0.0.1:7400; with --xdp or --tc port 7400 of the interface's IPv4
     /// address]
     #[arg(long, value_name = "HOST:PORT")]
     udp: Option<String>,
-    /// Decide in the kernel with XDP on these interfaces, which lead to the clients; needs root
+    /// Decide in the kernel with XDP on these interfaces, which lead to the clients; needs root, or CAP_BPF and
+    /// CAP_NET_ADMIN
     #[arg(long, value_name = "INTERFACE", num_args = 1.., conflicts_with = "tc")]
     xdp: Vec<String>,
-    /// Decide in the kernel at TC ingress of these interfaces; needs root
+    /// The same at TC ingress, on interfaces without XDP
     #[arg(long, value_name = "INTERFACE", num_args = 1..)]
     tc: Vec<String>,
     /// How many locks there are, numbered from 0; 16 bytes each
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 36))]
     locks: u64,
     /// For how long a session lives after its last renewal: after so long, locks of a client that died are free
-    #[arg(long, default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, allow_negative_numbers = true)]
     lease: Duration,
     /// Readers do not pass a writer that waits
     #[arg(long)]
@@ -40,7 +49,7 @@ pub(super) struct Arguments {
     /// No lockd ran here before, or all its clients are gone: let clients in at once, not only after one lease
     #[arg(long)]
     fresh: bool,
-    /// File with the cluster's key [default: LOCKWORK_KEY, or no key]
+    /// File with the cluster's key, 16 bytes or 32 hexadecimal digits [default: LOCKWORK_KEY, or no key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Where to answer GET /metrics for Prometheus
@@ -144,7 +153,7 @@ fn in_kernel(options: &Options, locks: u64, interfaces: &[String]) -> Result<Ker
     }
     let kernel = kernel::Options {
         locks: u32::try_from(locks)
-            .map_err(|_| Failure::usage(format!("--locks {locks}: in the kernel at most 2^32 - 1")))?,
+            .map_err(|_| Failure::usage(format!("--locks {locks}: with --xdp or --tc at most {}", u32::MAX)))?,
         port: udp.port(),
         address: Some(address),
         settings: Settings { writers_first: options.writers_first },

@@ -13,7 +13,7 @@ use lockwork_lockservice::packet::Key;
 use lockwork_lockservice::word::State;
 use serde_json::{Value, json};
 
-use super::service::{Service, duration};
+use super::service::{Service, duration, lock_number};
 use super::{Failure, Outcome, print};
 
 /// How results are printed.
@@ -28,6 +28,7 @@ enum Form {
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// Number of the lock, from 0
+    #[arg(value_parser = lock_number, allow_negative_numbers = true)]
     id: u64,
     #[command(flatten)]
     service: Service,
@@ -37,14 +38,17 @@ pub(super) struct Show {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Only locks that somebody holds or waits for are shown, those with most waiters first.
+decisions/s: packets about the lock that the decider decided on, '-' if the lock was not shown the time before. What an
+agent grants on its own machine takes no packet; if writers do so, the token grows all the same.")]
 pub(super) struct Top {
     #[command(flatten)]
     service: Service,
-    /// How often to look
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    /// How long to wait between two looks: 500ms, 5s, 1m
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// How often to print; on a terminal it goes on until interrupted [default: once where the output is no terminal]
-    #[arg(long, value_name = "TIMES")]
+    /// How many times to print [default: on a terminal until interrupted, elsewhere once]
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// How many locks to show
     #[arg(long, default_value_t = 20)]
@@ -52,6 +56,13 @@ pub(super) struct Top {
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Form::Text)]
     output: Form,
+}
+
+/// Looking more often would be a load on the service.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|time| if time < SHORTEST { Err("give at least 10ms".to_string()) } else { Ok(time) })
 }
 
 /// How long the daemon may take to answer.

@@ -89,7 +89,7 @@ pub(super) fn run(command: &[OsString], guard: &Guard, kill_after: Duration) -> 
         match lost {
             None if guard.is_lost() => {
                 eprintln!(
-                    "lockwork: lock {} is lost: the service was not reached for as long as its lease; ending the command",
+                    "lockwork: lock {} is lost: its session has ended, as lockd stopped or was not reached in time; ending the command",
                     guard.lock()
                 );
                 signal(&child, libc::SIGTERM);
