@@ -430,8 +430,8 @@ impl Client {
                 self.forget(number);
                 self.out.push_back(Output::Event(Event::Failed { request: number, problem }));
             }
-            // Only an answer to what the holder itself has said. A late copy of how its first grant was told to the agent
-            // finds the lock free, too, between that grant, which was void, and the one that counts.
+            // Only an answer to what the holder itself has said. A late copy of how its first grant was told to the
+            // agent finds the lock free, too, between that grant, which was void, and the one that counts.
             (Phase::Held, Problem::NotHeld) if packet.part == Kind::Enrol as u8 => {
                 self.forget(number);
                 self.out.push_back(Output::Event(Event::Lost { request: number, lock }));

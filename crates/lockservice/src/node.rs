@@ -212,7 +212,8 @@ impl Node {
         self.settle(now);
     }
 
-    /// Takes a packet for this machine. What is not for it, or for an earlier session, or about no lock, changes nothing.
+    /// Takes a packet for this machine. What is not for it, or for an earlier session, or about no lock, changes
+    /// nothing.
     pub fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
         // Deciders send on what machines say to each other without a look at the lock.
         let about_nothing = packet.lock >= self.config.locks && packet.kind != Kind::Error;

@@ -47,8 +47,8 @@ pub(super) struct Arguments {
     /// Do not wait at all: exit code 1 if somebody else holds it
     #[arg(long = "try")]
     try_only: bool,
-    /// When the lock is lost, the command gets SIGTERM, and after this time SIGKILL [default: a 16th of the lease, which
-    /// is before anybody else can get the lock]
+    /// When the lock is lost, the command gets SIGTERM, and after this time SIGKILL [default: a 16th of the lease,
+    /// before anybody else can get the lock]
     #[arg(long, value_name = "TIME", value_parser = duration, allow_negative_numbers = true)]
     kill_after: Option<Duration>,
     /// The command and its arguments
