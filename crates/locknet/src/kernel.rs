@@ -20,10 +20,12 @@
 //! | [`words`] | the locks, mapped into this process |
 //! | [`counters`] | what the programs count |
 //! | [`interface`] | network interfaces |
+//! | `features` | whether frames can leave by an interface |
 //! | [`error`] | what can go wrong, and what to do |
 
 pub mod counters;
 pub mod error;
+mod features;
 pub mod interface;
 pub mod layout;
 pub mod words;
@@ -34,7 +36,9 @@ use crate::kernel::layout::{Arrival, MachineEntry, SettingsEntry, Source};
 use crate::kernel::words::Words;
 use aya::maps::xdp::DevMapHash;
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
+use aya::programs::xdp::XdpLinkId;
 use aya::programs::{Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode, tc};
+use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use lockwork_lockservice::decider::{Settings, Wide};
 use lockwork_lockservice::packet::Key;
@@ -83,14 +87,31 @@ pub enum Mode {
     Tc,
 }
 
-impl std::fmt::Display for Mode {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Mode {
+    /// What it is, without why.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
         match self {
-            Self::Native => out.write_str("native XDP"),
-            Self::Generic(why) => write!(out, "generic XDP, because the driver has no other ({why})"),
-            Self::Tc => out.write_str("TC ingress"),
+            Self::Native => "native XDP",
+            Self::Generic(_) => "generic XDP",
+            Self::Tc => "TC ingress",
         }
     }
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.name())?;
+        if let Self::Generic(why) = self { write!(out, " ({why})") } else { Ok(()) }
+    }
+}
+
+/// An XDP program on an interface of [`KernelDecider::attached`].
+struct XdpLink {
+    interface: String,
+    ifindex: u32,
+    program: &'static str,
+    link: XdpLinkId,
 }
 
 /// An attached interface.
@@ -115,6 +136,8 @@ pub struct KernelDecider {
     ports: DevMapHash<MapData>,
     counters: PerCpuArray<MapData, u64>,
     attached: Vec<Attached>,
+    /// Programs that run natively.
+    native: Vec<XdpLink>,
 }
 
 impl std::fmt::Debug for KernelDecider {
@@ -146,7 +169,7 @@ impl KernelDecider {
             .override_global("settings", &settings, true)
             .map_max_entries("locks", options.locks)
             .load(object)
-            .map_err(|error| KernelError::load("object", error))?;
+            .map_err(|error| KernelError::load_object(options.locks, error))?;
         let mut map = |name: &'static str| ebpf.take_map(name).ok_or_else(|| KernelError::load(name, "no such map"));
         let Map::Array(locks) = map("locks")? else {
             return Err(KernelError::load("locks", "not an array"));
@@ -161,6 +184,7 @@ impl KernelDecider {
             counters: map("counters")?.try_into().map_err(|error| KernelError::load("counters", error))?,
             ebpf,
             attached: Vec::new(),
+            native: Vec::new(),
         };
         decider.load_program("lockwork_copy")?;
         decider.set_machine(Machine::REGISTRY, MachineEntry::there(Machine::REGISTRY_SESSION))?;
@@ -183,16 +207,17 @@ impl KernelDecider {
         }
     }
 
-    /// Attaches to an interface: from now on its packets are decided on. XDP is native if the driver has it, else
-    /// generic.
+    /// Attaches to an interface: from now on its packets are decided on. XDP is native if the driver has it and frames
+    /// can leave by the interface; else generic, and then on all interfaces, because a native program cannot send to an
+    /// interface that is generic for want of these.
     ///
     /// # Errors
-    /// [`KernelError::NoInterface`], [`KernelError::Busy`] if another XDP program is there,
+    /// [`KernelError::NoInterface`], [`KernelError::Twice`], [`KernelError::Busy`] if another XDP program is there,
     /// [`KernelError::Attach`]. None of them leaves anything attached.
     pub fn attach(&mut self, hook: Hook, interface: &str) -> Result<Attached, KernelError> {
         let ifindex = interface::index(interface)?;
         if self.attached.iter().any(|attached| attached.ifindex == ifindex) {
-            return Err(KernelError::Busy { interface: interface.into() });
+            return Err(KernelError::Twice { interface: interface.into() });
         }
         if self.attached.len() == MOST_INTERFACES {
             return Err(KernelError::attach(interface, format!("there are {MOST_INTERFACES} already")));
@@ -220,20 +245,67 @@ impl KernelDecider {
         let name = if veth { "lockwork_xdp_redirecting" } else { "lockwork_xdp" };
         self.load_program(name)?;
         let program: &mut Xdp = self.program_mut(name)?;
-        let native = match program.attach_to_if_index(ifindex, XdpMode::Driver) {
-            Ok(_) => return Ok(Mode::Native),
-            Err(error) => error,
+        let why = match program.attach_to_if_index(ifindex, XdpMode::Driver) {
+            Ok(link) => match self.keeps_from_native(interface, ifindex, veth) {
+                None => {
+                    self.native.push(XdpLink { interface: interface.into(), ifindex, program: name, link });
+                    return Ok(Mode::Native);
+                }
+                Some(why) => {
+                    let program: &mut Xdp = self.program_mut(name)?;
+                    program.detach(link).map_err(|error| KernelError::attach(interface, error))?;
+                    why
+                }
+            },
+            Err(error) => match error::errno(&error) {
+                Some(libc::EBUSY) => return Err(KernelError::Busy { interface: interface.into() }),
+                Some(libc::EOPNOTSUPP) => "the driver has no native XDP".into(),
+                _ => format!("the driver refuses native XDP: {}", error::reason(&error)),
+            },
         };
-        if error::errno(&native) == Some(libc::EBUSY) {
-            return Err(KernelError::Busy { interface: interface.into() });
+        self.attach_generic(name, interface, ifindex, &why)?;
+        for XdpLink { interface: other, ifindex, program: name, link } in std::mem::take(&mut self.native) {
+            let program: &mut Xdp = self.program_mut(name)?;
+            program.detach(link).map_err(|error| KernelError::attach(&other, error))?;
+            let why = format!("as on {interface}");
+            self.attach_generic(name, &other, ifindex, &why)?;
+            let attached = self.attached.iter_mut().find(|attached| attached.ifindex == ifindex);
+            attached.into_iter().for_each(|attached| attached.mode = Mode::Generic(why.clone()));
         }
+        Ok(Mode::Generic(why))
+    }
+
+    /// Why an interface must not have the native program that it has just got.
+    fn keeps_from_native(&self, interface: &str, ifindex: u32, veth: bool) -> Option<String> {
+        if let Some(other) = self.attached.iter().find(|other| matches!(other.mode, Mode::Generic(_))) {
+            return Some(format!("as on {}", other.interface));
+        }
+        match veth.then(|| features::transmits(ifindex))? {
+            Some(true) => None,
+            Some(false) => Some(
+                "natively the kernel would drop what is sent, because the other end of this veth has neither GRO nor an \
+                 XDP program: 'ethtool -K PEER gro on' there, and start again"
+                    .into(),
+            ),
+            None => {
+                eprintln!(
+                    "lockd: warning: {interface} is a veth; if its other end has neither GRO nor an XDP program, the \
+                     kernel drops what is sent: 'ethtool -K PEER gro on' there, or use --tc"
+                );
+                None
+            }
+        }
+    }
+
+    fn attach_generic(&mut self, name: &str, interface: &str, ifindex: u32, why: &str) -> Result<(), KernelError> {
+        let program: &mut Xdp = self.program_mut(name)?;
         match program.attach_to_if_index(ifindex, XdpMode::Skb) {
-            Ok(_) => Ok(Mode::Generic(error::reason(&native))),
-            Err(generic) if error::errno(&generic) == Some(libc::EBUSY) => {
+            Ok(_) => Ok(()),
+            Err(error) if error::errno(&error) == Some(libc::EBUSY) => {
                 Err(KernelError::Busy { interface: interface.into() })
             }
-            Err(generic) => {
-                let both = format!("native: {}; generic: {}", error::reason(&native), error::reason(&generic));
+            Err(error) => {
+                let both = format!("native: {why}; generic: {}", error::reason(&error));
                 Err(KernelError::attach(interface, both))
             }
         }
@@ -241,11 +313,13 @@ impl KernelDecider {
 
     fn attach_tc(&mut self, interface: &str) -> Result<Mode, KernelError> {
         let name = "lockwork_tc";
-        // Kernels before 6.6 need the queueing discipline clsact; that it is there already is no error. Their filters
-        // outlive a process that was killed, and one that is left would decide before ours, over words that nobody
-        // has any more. That there is none, or that newer kernels know no such filters, is no error either.
-        let _ = tc::qdisc_add_clsact(interface);
-        let _ = tc::qdisc_detach_program(interface, TcAttachType::Ingress, name);
+        if !KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0)) {
+            // Older kernels need the queueing discipline clsact; that it is there already is no error. Their filters
+            // outlive a process that was killed, and one that is left would decide before ours, over words that nobody
+            // has any more. That there is none is no error either.
+            let _ = tc::qdisc_add_clsact(interface);
+            let _ = tc::qdisc_detach_program(interface, TcAttachType::Ingress, name);
+        }
         self.load_program(name)?;
         let program: &mut SchedClassifier = self.program_mut(name)?;
         let attached = program.attach(interface, TcAttachType::Ingress);

@@ -4,6 +4,8 @@
 //! take and release every lock, so a file that others may read is used with a warning.
 
 use lockwork_lockservice::packet::Key;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +14,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum KeyError {
     /// It cannot be read.
-    #[error("key file {path}: {error}; make one with: head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path}")]
+    #[error("key file {path}: {error}{}", hint(path, error))]
     Read {
         /// The file.
         path: PathBuf,
@@ -29,6 +31,18 @@ pub enum KeyError {
     },
 }
 
+/// How to make a file that is not there, so that only its owner reads it.
+fn hint(path: &Path, error: &std::io::Error) -> String {
+    if error.kind() != std::io::ErrorKind::NotFound {
+        return String::new();
+    }
+    let path = path.display();
+    format!("; make one with: (umask 077; head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path})")
+}
+
+/// More than a key with white space around it needs.
+const MOST: u64 = 4096;
+
 /// A key as read from a file.
 #[derive(Debug)]
 pub struct KeyFile {
@@ -44,9 +58,15 @@ pub struct KeyFile {
 /// [`KeyError`] if it cannot be read or holds no key.
 pub fn read(path: &Path) -> Result<KeyFile, KeyError> {
     let unreadable = |error| KeyError::Read { path: path.to_path_buf(), error };
-    let bytes = std::fs::read(path).map_err(unreadable)?;
-    let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode();
-    let key = parse(&bytes).map_err(|found| KeyError::Form { path: path.to_path_buf(), found })?;
+    let form = |found| KeyError::Form { path: path.to_path_buf(), found };
+    let file = File::open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    let mut bytes = Vec::new();
+    let length = file.take(MOST + 1).read_to_end(&mut bytes).map_err(unreadable)? as u64;
+    if length > MOST {
+        return Err(form(format!("it has more than {MOST} bytes")));
+    }
+    let key = parse(&bytes).map_err(form)?;
     let open = mode & 0o077 != 0;
     let warning = open.then(|| {
         let path = path.display();
@@ -97,6 +117,15 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         let message = read(&path).unwrap_err().to_string();
-        assert!(message.contains("lockwork-key-") && message.contains("urandom"), "{message}");
+        assert!(message.contains("lockwork-key-") && message.contains("(umask 077; head -c 16"), "{message}");
+    }
+
+    #[test]
+    fn what_is_there_and_no_key_is_not_to_be_made_and_is_not_read_for_ever() {
+        for (path, says) in [("/", "directory"), ("/dev/zero", "more than 4096 bytes"), ("/dev/null", "0 hexadecimal")]
+        {
+            let message = read(Path::new(path)).unwrap_err().to_string();
+            assert!(message.contains(says) && !message.contains("urandom"), "{message}");
+        }
     }
 }

@@ -199,7 +199,7 @@ impl DataPlane for InKernel {
     }
 
     fn name(&self) -> String {
-        let one = |attached: &crate::kernel::Attached| format!("{} on {}", attached.mode, attached.interface);
+        let one = |attached: &crate::kernel::Attached| format!("{} on {}", attached.mode.name(), attached.interface);
         self.decider.attached().iter().map(one).collect::<Vec<_>>().join(", ")
     }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong with eBPF programs, and what would be right.
 
+use lockwork_lockservice::decider::WideLock;
 use std::error::Error;
 use std::io;
 
@@ -16,6 +17,12 @@ pub enum KernelError {
     /// No lock was asked for.
     #[error("0 locks: give at least 1")]
     Locks,
+    /// The kernel has no memory for so many.
+    #[error("{locks} locks need {} MiB of kernel memory, which the kernel does not give: give fewer --locks", locks_mib(*.locks))]
+    Memory {
+        /// How many locks were asked for.
+        locks: u32,
+    },
     /// The kernel does not take the programs.
     #[error("the kernel does not load '{what}': {reason}; Linux 5.14 or newer is needed, with eBPF")]
     Load {
@@ -32,9 +39,15 @@ pub enum KernelError {
         /// What there is.
         there: String,
     },
-    /// Something is attached already.
+    /// We are there already.
+    #[error("interface '{interface}' is given twice: name each interface once")]
+    Twice {
+        /// Which.
+        interface: String,
+    },
+    /// Something else is attached already.
     #[error(
-        "interface '{interface}' has an XDP program already: remove it ('ip link set dev {interface} xdp off'), or use --tc"
+        "interface '{interface}' has an XDP program of somebody else, maybe of another lockd: 'ip link show dev {interface}' and 'bpftool net' tell which; end what has put it there, or use --tc"
     )]
     Busy {
         /// Where.
@@ -62,10 +75,19 @@ impl KernelError {
     pub(super) fn load(what: &str, error: impl Into<Box<dyn Error>>) -> Self {
         let error = error.into();
         match errno(&*error) {
-            Some(libc::EPERM | libc::EACCES) if is_unprivileged() => {
-                Self::NoPermission { what: format!("load '{what}'") }
-            }
+            // The verifier says EACCES.
+            Some(libc::EPERM) => Self::NoPermission { what: "load eBPF programs".into() },
+            Some(libc::EACCES) if is_unprivileged() => Self::NoPermission { what: "load eBPF programs".into() },
             _ => Self::Load { what: what.into(), reason: reason(&*error) },
+        }
+    }
+
+    /// The maps and programs of an object with so many locks.
+    pub(super) fn load_object(locks: u32, error: impl Into<Box<dyn Error>>) -> Self {
+        let error = error.into();
+        match errno(&*error) {
+            Some(libc::ENOMEM | libc::E2BIG) => Self::Memory { locks },
+            _ => Self::load("eBPF object", error),
         }
     }
 
@@ -80,6 +102,10 @@ impl KernelError {
     pub(super) fn map(map: &'static str, error: impl Error) -> Self {
         Self::Map { map, reason: reason(&error) }
     }
+}
+
+fn locks_mib(locks: u32) -> u64 {
+    (u64::from(locks) * size_of::<WideLock>() as u64).div_ceil(1 << 20)
 }
 
 /// A program that the verifier refuses is EACCES too, so only without rights that means what it says.
@@ -118,6 +144,16 @@ pub(super) fn reason(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_lacks_memory_or_rights_is_told_so() {
+        let system = io::Error::from_raw_os_error;
+        let error = KernelError::load_object(u32::MAX, system(libc::ENOMEM)).to_string();
+        assert!(error.starts_with("4294967295 locks need 65536 MiB"), "{error}");
+        let error = KernelError::load_object(1, system(libc::EPERM)).to_string();
+        assert!(error.contains("load eBPF programs") && error.contains("CAP_BPF"), "{error}");
+        assert!(matches!(KernelError::load("map", system(libc::EINVAL)), KernelError::Load { .. }));
+    }
 
     #[test]
     fn the_systems_error_is_found_behind_others() {

@@ -1,6 +1,15 @@
 //! `lockwork doctor`: what works here.
 
+use std::io;
+use std::net::{SocketAddrV4, UdpSocket};
+use std::time::Duration;
+
 use lockwork_engine::EngineKind;
+use lockwork_locknet::kernel::error::KernelError;
+use lockwork_locknet::kernel::{self, KernelDecider};
+use lockwork_locknet::namespace::Network;
+use lockwork_locknet::xsk::{Route, Xsk};
+use lockwork_lockservice::decider;
 use lockwork_memory::{Buffer, HUGE_PAGE, Pages, huge_bytes_resident, huge_page_setting};
 use lockwork_opencl::DeviceKind;
 
@@ -22,7 +31,9 @@ pub(super) fn run() -> Outcome {
         line(if number == 0 { "OpenCL engines" } else { "" }, found);
     }
     line("FPGA processor", "not in this version");
-    line("lock service", "not in this version");
+    for (what, found) in lock_service() {
+        line(what, &found);
+    }
     text.push_str("\nNext: lockwork demo\n");
     print(&text)
 }
@@ -52,6 +63,63 @@ fn opencl() -> Vec<String> {
         lines.push("the CPU is the fallback: a GPU's driver brings its own platform".into());
     }
     lines
+}
+
+/// Tries what the lock service and its benchmark can use: what it is, and what came of it.
+fn lock_service() -> [(&'static str, String); 5] {
+    let udp = udp().map_or_else(|error| format!("a packet to 127.0.0.1 does not come back: {error}"), ok);
+    let settings = decider::Settings { writers_first: false };
+    let options = kernel::Options { locks: 1, port: 7400, address: None, settings, key: None };
+    let in_kernel = |names: &[&str], what: &str| {
+        let mut decider = KernelDecider::load(&options)?;
+        names.iter().try_for_each(|name| decider.load_program(name))?;
+        Ok(ok(format!("the kernel takes the programs, so lockd {what} works")))
+    };
+    let absent = |error: KernelError| error.to_string();
+    let xdp = in_kernel(&["lockwork_xdp", "lockwork_xdp_redirecting"], "--xdp").unwrap_or_else(absent);
+    let tc = in_kernel(&["lockwork_tc"], "--tc").unwrap_or_else(absent);
+    let (namespaces, af_xdp) = match Network::new(1) {
+        Ok(network) => (ok("two were made, joined and removed, so bench lock-service works"), af_xdp(&network)),
+        Err(error) => (error.to_string(), "not tried, as that needs network namespaces".into()),
+    };
+    [
+        ("lock service, UDP", udp),
+        ("lock service, XDP", xdp),
+        ("lock service, TC", tc),
+        ("network namespaces", namespaces),
+        ("AF_XDP sockets", af_xdp),
+    ]
+}
+
+fn ok(what: impl std::fmt::Display) -> String {
+    format!("ok: {what}")
+}
+
+/// Sends a packet to itself.
+fn udp() -> io::Result<&'static str> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+    socket.send_to(b"lockwork", socket.local_addr()?)?;
+    socket.recv_from(&mut [0; 8])?;
+    Ok("lockd and its clients need no rights")
+}
+
+/// Opens a socket between namespaces.
+fn af_xdp(network: &Network) -> String {
+    let machine = &network.machines[0];
+    let (near, far) = (machine.near, machine.far);
+    let route = Route {
+        interface: near.index,
+        mac: near.mac,
+        address: SocketAddrV4::new(near.address, 7400),
+        peer_mac: far.mac,
+        peer: SocketAddrV4::new(Network::DECIDER, 7400),
+    };
+    match machine.namespace.within(|| Xsk::open(route)) {
+        Ok(Ok(_)) => ok("one was opened, so bench lock-service --client afxdp works"),
+        Ok(Err(error)) => format!("none can be opened: {error}; they need Linux 5.4 or newer with CONFIG_XDP_SOCKETS"),
+        Err(error) => error.to_string(),
+    }
 }
 
 /// Tries for a huge page and says what came of it.

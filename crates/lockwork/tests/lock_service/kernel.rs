@@ -211,11 +211,11 @@ fn privileged_interfaces_that_are_not_there_or_without_native_xdp_are_told() {
     let Some(network) = network(2) else { return };
     // Loopback has no XDP of its own.
     let Some(daemon) = Daemon::start(&network, "--xdp lo") else { return };
-    assert!(daemon.ready.contains("(generic XDP, because the driver has no other ("), "{}", daemon.ready);
+    assert!(daemon.ready.contains("(generic XDP on lo)"), "{}", daemon.ready);
     let output = within(&network.switch, &format!("lock 1 --server {SERVICE} -- true")).output().expect("it runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let noted = daemon.stop();
-    assert!(noted.contains("lockd: generic XDP, because") && noted.contains("on lo\n"), "{noted}");
+    assert!(noted.contains("lockd: generic XDP (the driver has no native XDP) on lo\n"), "{noted}");
     for hook in ["xdp", "tc"] {
         let line = format!("lockd --udp {SERVICE} --locks 50 --{hook} port1 no-such-one");
         let output = within(&network.switch, &line).output().expect("it runs");
