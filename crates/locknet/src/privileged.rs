@@ -1,8 +1,8 @@
 //! Tests that need privileges: where there are none they are skipped, and say so.
 //!
 //! A test that passes has its output captured, so whoever reads the results would not see that it did nothing;
-//! [`skip`] writes past the capture. Where privileges are expected, `LOCKWORK_SKIP=never` makes every skip a failure, so
-//! that a broken environment cannot pass for a good one.
+//! [`skip`] writes past the capture. Where privileges are expected, `LOCKWORK_SKIP=never` makes every skip a failure,
+//! so that a broken environment cannot pass for a good one.
 //!
 //! The trade-off: it is compiled into the library, because tests of several crates share it.
 
