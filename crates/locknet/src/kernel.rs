@@ -314,12 +314,12 @@ impl KernelDecider {
     fn attach_tc(&mut self, interface: &str) -> Result<Mode, KernelError> {
         let name = "lockwork_tc";
         if !KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0)) {
-            // Older kernels need the queueing discipline clsact; that it is there already is no error. Their filters
-            // outlive a process that was killed, and one that is left would decide before ours, over words that nobody
-            // has any more. That there is none is no error either.
+            // Older kernels need the queueing discipline clsact; that it is there already is no error.
             let _ = tc::qdisc_add_clsact(interface);
-            let _ = tc::qdisc_detach_program(interface, TcAttachType::Ingress, name);
         }
+        // Their filters outlive a process that was killed, and one that is left would decide before ours, over words
+        // that nobody has any more. That there is none is no error either.
+        let _ = tc::qdisc_detach_program(interface, TcAttachType::Ingress, name);
         self.load_program(name)?;
         let program: &mut SchedClassifier = self.program_mut(name)?;
         let attached = program.attach(interface, TcAttachType::Ingress);
