@@ -105,6 +105,11 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 	w4 = WORD(4);
 	w5 = WORD(5);
 	w6 = WORD(6);
+	/* The lock comes from memory while the packet is checked. */
+	index = w1;
+	lock = w1 < settings.locks ? bpf_map_lookup_elem(&locks, &index) : 0;
+	if (lock)
+		(void)*(volatile __u64 *)&lock->word;
 	if ((w3 >> 32 & 0xffff) != payload || payload % 8 || payload > MOST_BYTES - HEADER)
 		return drop(DROPPED_LENGTH);
 	if ((w0 & 0xffff) != MAGIC)
@@ -149,8 +154,6 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 		decision->to = to;
 		return SEND;
 	}
-	index = w1;
-	lock = w1 < settings.locks ? bpf_map_lookup_elem(&locks, &index) : 0;
 	if (!lock) {
 		token = PROBLEM_NO_SUCH_LOCK;
 		goto problem;

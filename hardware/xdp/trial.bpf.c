@@ -18,6 +18,7 @@ struct bench {
 	__u64 turn;
 	__u8 random;         /* take the locks in an order that no prefetcher knows; their number is a power of two */
 	__u8 free;           /* free the lock before */
+	__u8 swap;           /* read the lock's word, and swap it for itself */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -32,6 +33,7 @@ static __always_inline int prepare(void *data, void *end)
 	__u32 zero = 0, number;
 	struct bench *now = bpf_map_lookup_elem(&bench, &zero);
 	struct lock *lock;
+	__u64 word;
 
 	if (!now || data + FRAME > end)
 		return -1;
@@ -53,11 +55,13 @@ static __always_inline int prepare(void *data, void *end)
 		WORD(1) = number;
 		WORD(7) = sip_tag(sip_first_half(WORD(0), WORD(1), WORD(2), WORD(3)), WORD(4), WORD(5), WORD(6));
 	}
-	if (now->free) {
-		number = WORD(1);
-		lock = bpf_map_lookup_elem(&locks, &number);
-		if (lock)
-			*(volatile __u64 *)&lock->word = 0;
+	number = WORD(1);
+	lock = now->free || now->swap ? bpf_map_lookup_elem(&locks, &number) : 0;
+	if (lock && now->free)
+		*(volatile __u64 *)&lock->word = 0;
+	if (lock && now->swap) {
+		word = *(volatile __u64 *)&lock->word;
+		__sync_val_compare_and_swap(&lock->word, word, word);
 	}
 	return 0;
 }
