@@ -1,7 +1,7 @@
 //! `GET /metrics` over HTTP/1.1, and nothing else.
 //!
-//! One thread for a few connections, each closed after its answer: scrapers come every few seconds. A request is read up
-//! to its empty line, 4 KiB or one second, whichever comes first.
+//! One thread for a few connections, each closed after its answer: scrapers come every few seconds. A request is read
+//! up to its empty line, 4 KiB or one second, whichever comes first.
 //!
 //! *Invariant*: nobody waits for anybody else. All are served as far as their sockets go without blocking; whoever has
 //! not asked, or taken the answer, within a second is dropped, and the oldest at once if there are too many.
