@@ -18,16 +18,24 @@
 //! service was not reached, for longer than that. [`Guard::is_lost`] says so, also directly after the process goes on.
 //! Between the question and what is done next a process can be stopped again, so whatever must not be written by a
 //! former holder has to compare [`Guard::token`] with the largest that it has seen.
+//!
+//! A session belongs to the process that connected. In a child that it forks, guards are lost, requests fail with
+//! [`LockError::Forked`], and dropping releases nothing: the parent goes on holding what it holds. A child that needs
+//! locks connects anew.
 
 mod core;
 mod driver;
+mod fork;
 mod guard;
+mod join;
 #[cfg(test)]
 mod tests;
 mod wait;
 
-use self::core::{Core, JoinError};
+use self::core::Core;
+use crate::clock::{Clock, nanos};
 use driver::Shared;
+use fork::Owner;
 pub use guard::{Guard, Lost};
 use lockwork_locking::LockMode;
 use lockwork_lockservice::client::Ask;
@@ -41,15 +49,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use wait::{Answer, Wait};
+use std::time::Duration;
+use wait::{Answer, Slot, Wait};
 
 /// How to connect.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The cluster's key, if the service has one.
     pub key: Option<Key>,
-    /// How long to try.
+    /// How long to try. A service that was started anew answers when the leases of before are over, after 2 s unless it
+    /// was told otherwise; so this should be longer than a lease.
     pub connect_timeout: Duration,
     /// How long a task that waits looks at the socket without sleeping.
     pub spin: Duration,
@@ -58,12 +67,12 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Two seconds to connect, no key; 50 us without sleeping where there is a core to spare.
+    /// Five seconds to connect, no key; 50 us without sleeping where there is a core to spare.
     fn default() -> Self {
         let spare = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
         Self {
             key: None,
-            connect_timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(5),
             spin: if spare { Duration::from_micros(50) } else { Duration::ZERO },
             task: std::process::id(),
         }
@@ -83,10 +92,13 @@ pub enum ConnectError {
         error: io::Error,
     },
     /// Nobody answers.
-    #[error("no answer from {address} in {waited_ms} ms{hint}; is 'lockwork lockd' running there, with the same key?")]
+    #[error(
+        "no answer from {} in {waited_ms} ms{hint}; is 'lockwork lockd' running there, with the same key?",
+        list(addresses)
+    )]
     NoAnswer {
         /// Who was asked.
-        address: SocketAddr,
+        addresses: Vec<SocketAddr>,
         /// For how long.
         waited_ms: u64,
         /// What else is known.
@@ -106,6 +118,10 @@ pub enum ConnectError {
         /// What the system says.
         error: io::Error,
     },
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A lock was not granted. Nothing is held and nobody waits any more.
@@ -135,6 +151,9 @@ pub enum LockError {
     /// The session had ended, and no new one could be had.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// The session belongs to the process that connected, not to those that it forks.
+    #[error("this process was forked after it connected, and the session is its parent's: connect anew")]
+    Forked,
     /// Two readers that both want to become writers would wait for each other for ever.
     #[error("a shared lock cannot become exclusive: release it and acquire it anew")]
     NoUpgrade,
@@ -161,12 +180,17 @@ struct Handle {
     address: SocketAddr,
     options: Options,
     driver: Option<JoinHandle<()>>,
+    owner: Owner,
     /// End without a farewell.
     abandon: AtomicBool,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            // The thread is not in this process, and its handle leads nowhere.
+            return std::mem::forget(self.driver.take());
+        }
         self.shared.stop(self.abandon.load(Ordering::Acquire));
         // A task that is dropped by the background thread may have held the last clone.
         if let Some(driver) = self.driver.take().filter(|driver| driver.thread().id() != std::thread::current().id()) {
@@ -176,7 +200,7 @@ impl Drop for Handle {
 }
 
 impl Locks {
-    /// Joins the service at `HOST:PORT`.
+    /// Joins the service at `HOST:PORT`. Of a name with several addresses, the first that answers.
     ///
     /// # Errors
     /// [`ConnectError`] if there is no such address, nobody answers in time, or the service is full.
@@ -190,22 +214,26 @@ impl Locks {
     /// As for [`Locks::connect`].
     pub fn connect_with(address: &str, options: Options) -> Result<Self, ConnectError> {
         let wrong = |error| ConnectError::Address { address: address.to_string(), error };
-        let nothing = || wrong(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-        let address = address.to_socket_addrs().map_err(wrong)?.next().ok_or_else(nothing)?;
-        Self::join(address, options)
+        let addresses: Vec<_> = address.to_socket_addrs().map_err(wrong)?.collect();
+        if addresses.is_empty() {
+            return Err(wrong(io::Error::new(io::ErrorKind::NotFound, "the name has no address")));
+        }
+        Self::join(&addresses, options)
     }
 
-    fn join(address: SocketAddr, options: Options) -> Result<Self, ConnectError> {
-        let start = Instant::now();
-        let core = Core::join(address, options.key, start, options.connect_timeout);
-        let core = core.map_err(|error| connect_error(address, options.connect_timeout, error))?;
+    fn join(addresses: &[SocketAddr], options: Options) -> Result<Self, ConnectError> {
+        let clock = Clock::new();
+        let joined = join::connect(addresses, options.key.as_ref(), clock, options.connect_timeout)?;
+        let address = joined.server;
+        let core = Core::new(joined, options.key);
         let system = |error| ConnectError::System { address, error };
-        let shared = Arc::new(Shared::new(core, start, options.spin).map_err(system)?);
+        let shared = Arc::new(Shared::new(core, clock, options.spin).map_err(system)?);
+        let owner = Owner::new().map_err(system)?;
         let driven = Arc::clone(&shared);
         let driver = std::thread::Builder::new().name("lockwork-locks".to_string()).spawn(move || driven.run());
         let driver = Some(driver.map_err(system)?);
         let abandon = AtomicBool::new(false);
-        Ok(Self(Arc::new(Handle { shared, address, options, driver, abandon })))
+        Ok(Self(Arc::new(Handle { shared, address, options, driver, owner, abandon })))
     }
 
     /// A request for a lock that nobody else holds meanwhile.
@@ -228,6 +256,12 @@ impl Locks {
         self.0.shared.core().service.locks
     }
 
+    /// For how long a session lives after its last renewal. An eighth of that before, guards are lost.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        Duration::from_nanos(self.0.shared.core().node.config().lease)
+    }
+
     /// Where the service is.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -246,45 +280,32 @@ impl Locks {
         self.0.shared.core().node.counters()
     }
 
+    /// How many datagrams were no packets for this process: of another key, version or length. They change nothing.
+    #[must_use]
+    pub fn malformed(&self) -> u64 {
+        self.0.shared.core().malformed
+    }
+
     /// Ends the session without a word, as if the process had been killed: the service finds out when the lease is
-    /// over. Guards are void. For tests of what others see then.
+    /// over. Guards are void. For tests of what others see then, in this crate and beside it.
+    #[doc(hidden)]
     pub fn abandon(self) {
         self.0.abandon.store(true, Ordering::Release);
         self.0.shared.stop(true);
     }
 
     /// Asks for a lock, in a new session if the last one has ended.
-    fn begin(&self, lock: u64, mode: LockMode, ask: Ask) -> Result<(Arc<Wait>, u64, u32), LockError> {
-        let Handle { shared, address, options, .. } = &*self.0;
-        let mut core = shared.core();
-        let request = match core.node.acquire(shared.now(), lock, mode, ask) {
-            Err(AcquireError::Ended) => {
-                let joined = core.rejoin(shared.start(), options.connect_timeout);
-                joined.map_err(|error| connect_error(*address, options.connect_timeout, error))?;
-                core.node.acquire(shared.now(), lock, mode, ask)
-            }
-            request => request,
-        };
-        let request = request.map_err(|error| match error {
+    fn begin(&self, lock: u64, mode: LockMode, ask: Ask) -> Result<Pending, LockError> {
+        let Handle { shared, options, owner, .. } = &*self.0;
+        if !owner.is_here() {
+            return Err(LockError::Forked);
+        }
+        let wait = shared.core().begin(shared.now(), lock, mode, ask, nanos(options.connect_timeout));
+        let wait = wait.map_err(|error| match error {
             AcquireError::NoSuchLock { lock, locks } => LockError::NoSuchLock { lock, locks },
             _ => LockError::Disconnected(lock),
         })?;
-        let wait = Arc::new(Wait::default());
-        core.waits.insert(request, Arc::clone(&wait));
-        core.flush();
-        shared.done(&core);
-        Ok((wait, request, core.node.identity().session))
-    }
-}
-
-fn connect_error(address: SocketAddr, waited: Duration, error: JoinError) -> ConnectError {
-    match error {
-        JoinError::NoAnswer { refused } => {
-            let hint = if refused { " (the port is closed)" } else { "" };
-            ConnectError::NoAnswer { address, waited_ms: waited.as_millis() as u64, hint }
-        }
-        JoinError::Full => ConnectError::Full { address },
-        JoinError::Socket(error) => ConnectError::System { address, error },
+        Ok(Pending { locks: self.clone(), lock, mode, wait })
     }
 }
 
@@ -301,7 +322,8 @@ pub struct Acquire<'a> {
 }
 
 impl Acquire<'_> {
-    /// Waits no longer than this. Without it, a request waits as long as the session lives.
+    /// Waits no longer than this, for a new session too if the last one has ended. Without it, a request waits as long
+    /// as the session lives, and for a new one as long as [`Options::connect_timeout`] says.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -324,7 +346,7 @@ impl Acquire<'_> {
     }
 
     fn ask(&self, try_only: bool) -> Ask {
-        let timeout = self.timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let timeout = self.timeout.map(nanos);
         Ask { task: self.task, timeout, try_only, detect_deadlock: self.detect_deadlock }
     }
 
@@ -336,7 +358,8 @@ impl Acquire<'_> {
         self.wait(false)
     }
 
-    /// Takes the lock if that is possible without waiting for somebody who holds it.
+    /// Takes the lock if that is possible without waiting for somebody who holds it. If the last session has ended, it
+    /// waits for a new one for 100 ms at most; the process goes on asking for one, so it may be there the next time.
     ///
     /// # Errors
     /// [`LockError::Busy`] if it is not, and as for [`Acquire::acquire`].
@@ -345,9 +368,8 @@ impl Acquire<'_> {
     }
 
     fn wait(self, try_only: bool) -> Result<Guard, LockError> {
-        let (wait, request, session) = self.locks.begin(self.lock, self.mode, self.ask(try_only))?;
-        self.locks.0.shared.wait(&wait);
-        let pending = Pending { locks: self.locks.clone(), lock: self.lock, mode: self.mode, wait, request, session };
+        let pending = self.locks.begin(self.lock, self.mode, self.ask(try_only))?;
+        self.locks.0.shared.wait(&pending.wait);
         pending.finish()
     }
 
@@ -366,19 +388,22 @@ struct Pending {
     lock: u64,
     mode: LockMode,
     wait: Arc<Wait>,
-    request: u64,
-    session: u32,
 }
 
 impl Pending {
     /// The guard, or why there is none; it must be answered.
     fn finish(self) -> Result<Guard, LockError> {
-        let Self { locks, lock, mode, wait, request, session } = self;
+        let Self { locks, lock, mode, wait } = self;
         match wait.answer() {
-            Some(Answer::Granted { token }) => Ok(Guard::new(locks, lock, mode, token, wait, request, session)),
+            Some(Answer::Granted { token }) => {
+                let guard = Guard::new(locks, lock, mode, token, wait);
+                // The lease may have run out since.
+                if guard.is_lost() { Err(LockError::Disconnected(lock)) } else { Ok(guard) }
+            }
             Some(Answer::Busy) => Err(LockError::Busy(lock)),
             Some(Answer::TimedOut) => Err(LockError::TimedOut(lock)),
             Some(Answer::Deadlock) => Err(LockError::Deadlock(lock)),
+            Some(Answer::NotJoined { error, waited_ms }) => Err(error.after(waited_ms, &[locks.address()]).into()),
             Some(Answer::Failed(Problem::NoSuchLock)) => Err(LockError::NoSuchLock { lock, locks: locks.count() }),
             Some(Answer::Failed(_)) | None => Err(LockError::Disconnected(lock)),
         }
@@ -399,16 +424,16 @@ impl Future for Acquiring {
     type Output = Result<Guard, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.pending.is_none() {
-            let (wait, request, session) = match self.locks.begin(self.lock, self.mode, self.ask) {
-                Ok(begun) => begun,
-                Err(error) => return Poll::Ready(Err(error)),
-            };
-            let Self { locks, lock, mode, .. } = &*self;
-            let (locks, lock, mode) = (locks.clone(), *lock, *mode);
-            self.pending = Some(Pending { locks, lock, mode, wait, request, session });
+        if !self.locks.0.owner.is_here() {
+            return Poll::Ready(Err(LockError::Forked));
         }
-        let done = |pending: &Pending| pending.wait.is_done_or_wakes(context.waker(), Wait::is_answered);
+        if self.pending.is_none() {
+            match self.locks.begin(self.lock, self.mode, self.ask) {
+                Ok(pending) => self.pending = Some(pending),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        let done = |pending: &Pending| pending.wait.is_done_or_wakes(Slot::ANSWER, context.waker(), Wait::is_answered);
         match self.pending.take_if(|pending| done(pending)) {
             Some(pending) => Poll::Ready(pending.finish()),
             None => Poll::Pending,
@@ -418,8 +443,8 @@ impl Future for Acquiring {
 
 impl Drop for Acquiring {
     fn drop(&mut self) {
-        if let Some(Pending { request, session, .. }) = self.pending.take() {
-            guard::give_back(&self.locks, request, session);
+        if let Some(pending) = self.pending.take() {
+            guard::give_back(&self.locks, &pending.wait);
         }
     }
 }

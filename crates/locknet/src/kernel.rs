@@ -19,13 +19,14 @@
 //! | [`layout`] | values of maps, byte by byte |
 //! | [`words`] | the locks, mapped into this process |
 //! | [`counters`] | what the programs count |
+//! | [`interface`] | network interfaces |
 //! | `features` | whether frames can leave by an interface |
 //! | [`error`] | what can go wrong, and what to do |
 
 pub mod counters;
 pub mod error;
 mod features;
-mod interface;
+pub mod interface;
 pub mod layout;
 pub mod words;
 
@@ -311,14 +312,18 @@ impl KernelDecider {
     }
 
     fn attach_tc(&mut self, interface: &str) -> Result<Mode, KernelError> {
-        // Kernels before 6.6 need the queueing discipline clsact; that it is there already is no error.
+        let name = "lockwork_tc";
         if !KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0)) {
+            // Older kernels need the queueing discipline clsact; that it is there already is no error.
             let _ = tc::qdisc_add_clsact(interface);
         }
-        self.load_program("lockwork_tc")?;
-        let program: &mut SchedClassifier = self.program_mut("lockwork_tc")?;
+        // Their filters outlive a process that was killed, and one that is left would decide before ours, over words
+        // that nobody has any more. That there is none is no error either.
+        let _ = tc::qdisc_detach_program(interface, TcAttachType::Ingress, name);
+        self.load_program(name)?;
+        let program: &mut SchedClassifier = self.program_mut(name)?;
         let attached = program.attach(interface, TcAttachType::Ingress);
-        attached.map_err(|error| KernelError::attach(interface, error))?;
+        attached.map_err(|error| KernelError::attach(interface, error::reason(&error)))?;
         Ok(Mode::Tc)
     }
 
@@ -382,7 +387,8 @@ impl KernelDecider {
     /// there, the programs send to it from now on, and `true` is given. Otherwise what is for it is left to user
     /// space.
     ///
-    /// To be called again if the machine's address changes.
+    /// To be called again when it renews its session: the way to it may have changed. If nothing has, nothing is
+    /// written.
     ///
     /// # Errors
     /// [`KernelError::Map`].
@@ -393,9 +399,16 @@ impl KernelDecider {
             (Some(arrival), SocketAddr::V4(address)) => MachineEntry::reached(session, address, &arrival),
             _ => MachineEntry::there(session),
         };
-        // First gone, then there: nobody sees the new session with the old address.
-        self.set_machine(machine, MachineEntry::default())?;
-        self.set_machine(machine, entry)?;
+        let index = u32::from(machine.0);
+        let old = self.machines.get(&index, 0).map_err(|error| KernelError::map("machines", error))?;
+        if old != entry {
+            // Entries are not written at once. Meanwhile nobody is to see the new session with the old address; and
+            // one whose session goes on is left to user space, rather than told that it has ended.
+            let goes_on = old.alive == 1 && old.session == session;
+            let meanwhile = if goes_on { MachineEntry::there(session) } else { MachineEntry::default() };
+            self.set_machine(machine, meanwhile)?;
+            self.set_machine(machine, entry)?;
+        }
         Ok(entry.ifindex != 0)
     }
 
@@ -439,5 +452,38 @@ impl KernelDecider {
             *sum = values.iter().sum();
         }
         Ok(counters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::Network;
+    use crate::privileged;
+    use aya::programs::tc::{NlOptions, TcAttachOptions, TcError};
+
+    #[test]
+    fn privileged_a_filter_that_a_killed_process_left_is_removed() {
+        let Some(network) = privileged::network(1) else { return };
+        let port = Network::port(1);
+        let settings = Settings { writers_first: false };
+        let options = Options { locks: 1, port: 7600, address: None, settings, key: None };
+        let name = "lockwork_tc";
+        let work = || {
+            let mut killed = KernelDecider::load(&options).expect("as root");
+            killed.load_program(name).expect("as root");
+            tc::qdisc_add_clsact(&port).expect("it has none");
+            let program: &mut SchedClassifier = killed.program_mut(name).expect("it is loaded");
+            // As kernels before 6.6 do it.
+            let netlink = TcAttachOptions::Netlink(NlOptions::default());
+            program.attach_with_options(&port, TcAttachType::Ingress, netlink).expect("it has clsact");
+            std::mem::forget(killed);
+            let mut next = KernelDecider::load(&options).expect("as root");
+            assert_eq!(next.attach(Hook::Tc, &port).expect("as root").mode, Mode::Tc);
+            let left = tc::qdisc_detach_program(&port, TcAttachType::Ingress, name);
+            let none = matches!(&left, Err(TcError::IoError(error)) if error.kind() == std::io::ErrorKind::NotFound);
+            assert!(none, "the filter is still there: {left:?}");
+        };
+        network.switch.within(work).expect("it is there");
     }
 }

@@ -16,13 +16,14 @@ mod metrics;
 #[cfg(test)]
 mod tests;
 
-use crate::plane::DataPlane;
+use crate::plane::{DataPlane, Decided};
+use crate::query::UNCOUNTED;
 use crate::udp::{BATCH, Endpoint};
 use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_REGISTRY, Slow, TOO_EARLY};
 use heirs::Heirs;
 use lockwork_locking::LockMode;
-use lockwork_lockservice::control::Service;
-use lockwork_lockservice::decider::{Outputs, Settings, Store, To, decide};
+use lockwork_lockservice::control::{ALL_LOCKS, Service};
+use lockwork_lockservice::decider::{Outputs, Sessions, Settings, Store, To, decide};
 use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, body, datagram, parse};
 use lockwork_lockservice::registry::{Change, Config, Registry, Tally};
 use lockwork_lockservice::word::Machine;
@@ -88,7 +89,7 @@ fn first_token(now: SystemTime) -> u64 {
 #[non_exhaustive]
 pub enum StartError {
     /// An address cannot be bound.
-    #[error("cannot bind {what} {address}: {error}")]
+    #[error("cannot bind {what} {address}: {error}{}", advice(.error))]
     Bind {
         /// Which one.
         what: &'static str,
@@ -100,6 +101,16 @@ pub enum StartError {
     /// A lease of no time, or of more than an hour.
     #[error("a lease of {0} ms is of no use: give 10 ms to 1 hour")]
     Lease(u32),
+}
+
+/// What would be right.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; another process has it, perhaps another lockd",
+        io::ErrorKind::AddrNotAvailable => "; give an address that an interface of this machine has",
+        io::ErrorKind::PermissionDenied => "; give a port above 1023",
+        _ => "",
+    }
 }
 
 /// A daemon, bound and ready to run.
@@ -187,6 +198,11 @@ impl<P: DataPlane> Lockd<P> {
     #[must_use]
     pub fn plane(&self) -> &P {
         &self.plane
+    }
+
+    /// What decides, to have it begin: it should decide on no packet before the address is this daemon's.
+    pub fn plane_mut(&mut self) -> &mut P {
+        &mut self.plane
     }
 
     /// Serves until `stop` is set; then answers what has arrived, and tells all machines that their sessions have
@@ -287,14 +303,16 @@ impl<P: DataPlane> Lockd<P> {
             return counters.dropped(TOO_EARLY);
         }
         if packet.kind.is_control() {
-            if packet.kind == Kind::Status {
-                let grants = counters.granted.iter().map(counters::Counter::get).sum();
-                let decisions = counters.decisions.get();
-                registry.set_tally(Tally { decisions, grants, dropped: counters.all_dropped() });
+            if packet.kind == Kind::Status && packet.lock == ALL_LOCKS {
+                registry.set_tally(tally(counters, plane.tally()));
             }
             match body(bytes, key.as_ref()) {
                 Ok(body) => registry.receive(self.now, plane.store(), from, &packet, body),
                 Err(malformed) => return counters.malformed(malformed),
+            }
+            if packet.kind == Kind::Renew {
+                self.learn_again(from, &packet);
+                return;
             }
             if packet.kind == Kind::Status && self.heirs.has(packet.lock) {
                 let (packet, body) = self.heirs.status(&packet);
@@ -309,6 +327,17 @@ impl<P: DataPlane> Lockd<P> {
         }
         let payload = payload.to_vec();
         self.decide(Some(from), &packet, &payload);
+    }
+
+    /// A machine may have got another interface or router since it joined.
+    fn learn_again(&mut self, from: SocketAddr, renew: &Packet) {
+        let (machine, session) = (renew.sender, renew.session);
+        if self.registry.session(machine) == Some(session)
+            && self.registry.address(machine) == Some(from)
+            && let Err(error) = self.plane.set_machine(machine, session, from)
+        {
+            eprintln!("lockd: cannot learn the way to {from} again: {error}");
+        }
     }
 
     /// Decides on a packet from `from`, or from one of the registry's agents.
@@ -387,6 +416,16 @@ impl<P: DataPlane> Lockd<P> {
     fn push(&mut self, address: SocketAddr, packet: &Packet, body: &[u8]) {
         let bytes = datagram(packet, body, self.key.as_ref());
         self.endpoint.push(address, bytes.split_at(HEADER).into());
+    }
+}
+
+/// What daemon and data plane have done together.
+fn tally(counters: &Counters, plane: Decided) -> Tally {
+    let granted: u64 = counters.granted.iter().map(counters::Counter::get).sum();
+    Tally {
+        decisions: counters.decisions.get() + plane.decisions,
+        grants: plane.grants.map_or(UNCOUNTED, |grants| granted + grants),
+        dropped: counters.all_dropped() + plane.dropped,
     }
 }
 

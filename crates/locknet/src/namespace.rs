@@ -304,22 +304,12 @@ fn remove_leftovers(number_too: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::privileged::network;
     use std::net::UdpSocket;
 
     fn names() -> Vec<String> {
         let entries = std::fs::read_dir(FOLDER).into_iter().flatten();
         entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
-    }
-
-    /// Says so where there are no privileges.
-    fn network(machines: u16) -> Option<Network> {
-        match Network::new(machines) {
-            Err(error @ (NetworkError::NotPermitted | NetworkError::NoIp)) => {
-                eprintln!("SKIPPED: {error}");
-                None
-            }
-            made => Some(made.expect("as root")),
-        }
     }
 
     #[test]

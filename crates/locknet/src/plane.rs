@@ -12,6 +12,24 @@ use lockwork_memory::{Buffer, OutOfMemory, Pages};
 use std::io;
 use std::net::SocketAddr;
 
+/// What a data plane has done without the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// Packets decided on or sent on.
+    pub decisions: u64,
+    /// Locks granted; `None` if it does not count them.
+    pub grants: Option<u64>,
+    /// Packets dropped.
+    pub dropped: u64,
+}
+
+impl Default for Decided {
+    /// Nothing.
+    fn default() -> Self {
+        Self { decisions: 0, grants: Some(0), dropped: 0 }
+    }
+}
+
 /// Where decisions are made.
 pub trait DataPlane {
     /// Where the decision words are.
@@ -23,7 +41,7 @@ pub trait DataPlane {
     /// Makes all tokens larger than `after`, before anything is granted.
     fn begin_tokens(&self, after: u64);
 
-    /// `machine` takes part from now on.
+    /// `machine` takes part from now on; or still does, and the way to it may have changed.
     ///
     /// # Errors
     /// If the data plane cannot reach such an address, or has no room; the machine is then turned away.
@@ -35,6 +53,11 @@ pub trait DataPlane {
     /// What the data plane has counted beside the daemon: cause, in the form of a Prometheus label, and how often.
     fn counters(&self) -> Vec<(String, u64)> {
         Vec::new()
+    }
+
+    /// What it has decided on beside the daemon.
+    fn tally(&self) -> Decided {
+        Decided::default()
     }
 
     /// What it is, for the ready line.
@@ -126,6 +149,12 @@ impl InKernel {
     pub fn decider(&self) -> &KernelDecider {
         &self.decider
     }
+
+    /// The programs, to attach them.
+    #[must_use]
+    pub fn decider_mut(&mut self) -> &mut KernelDecider {
+        &mut self.decider
+    }
 }
 
 impl From<KernelError> for io::Error {
@@ -161,6 +190,12 @@ impl DataPlane for InKernel {
         let counters =
             self.decider.counters().map(|all| all.iter().map(|(name, count)| (name.to_string(), count)).collect());
         counters.unwrap_or_default()
+    }
+
+    // The programs count requests that they granted and those that they sent to agents together.
+    fn tally(&self) -> Decided {
+        let counters = self.decider.counters().unwrap_or_default();
+        Decided { decisions: counters.handled(), grants: None, dropped: counters.dropped() }
     }
 
     fn name(&self) -> String {

@@ -51,6 +51,17 @@ pub struct ServiceStatus {
     pub silent: u64,
 }
 
+impl ServiceStatus {
+    /// Locks granted by the decider; `None` if it does not count them, as the one in the kernel.
+    #[must_use]
+    pub fn grants(&self) -> Option<u64> {
+        Some(self.summary.grants).filter(|grants| *grants != UNCOUNTED)
+    }
+}
+
+/// What a summary has in the place of grants that are not counted.
+pub(crate) const UNCOUNTED: u64 = u64::MAX;
+
 /// How long machines may take, after the daemon has answered.
 const MACHINES: Duration = Duration::from_millis(200);
 /// A question is asked again after this.
@@ -128,6 +139,40 @@ impl Asker {
             all.extend(self.answers(left).unwrap_or_default());
         }
     }
+}
+
+/// Asks for the incarnations of locks: how many decisions there have been on each, modulo 2^32. `None` for a lock whose
+/// answer has not come after `time`.
+///
+/// # Errors
+/// [`QueryError::System`].
+pub fn incarnations(
+    server: SocketAddr,
+    key: Option<Key>,
+    locks: &[u64],
+    time: Duration,
+) -> Result<Vec<Option<u32>>, QueryError> {
+    let mut asker = Asker::new(server, key, 0)?;
+    let mut found = vec![None; locks.len()];
+    let began = Instant::now();
+    while found.contains(&None) && began.elapsed() < time {
+        for (lock, _) in locks.iter().zip(&found).filter(|(_, found)| found.is_none()) {
+            let asked = Packet { request: asker.request, ..Packet::new(Kind::Status, *lock) };
+            asker.endpoint.push(server, [&asked.header(0, key.as_ref()), &[]]);
+        }
+        asker.endpoint.flush();
+        let asked = Instant::now();
+        while let Some(left) = AGAIN.checked_sub(asked.elapsed()).filter(|_| found.contains(&None)) {
+            let answers = asker.answers(left).map_err(|error| QueryError::System(server, error))?;
+            // Agents answer too, after the daemon, with what they know of holders.
+            for (word, _) in answers.iter().filter(|(packet, _)| packet.requester == Machine::REGISTRY) {
+                if let Some(at) = locks.iter().position(|lock| *lock == word.lock) {
+                    found[at].get_or_insert(word.incarnation);
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Asks about one lock; waits at most `time` for the daemon.

@@ -1,7 +1,8 @@
 //! A UDP socket that receives and sends many datagrams with one system call, in buffers that are allocated once.
 //!
-//! *Invariant*: no call blocks except [`Endpoint::wait`]. What cannot be sent is dropped and counted, as a network
-//! would: hosts repeat what has no answer.
+//! *Invariant*: no call blocks except [`Endpoint::wait`], and [`Endpoint::flush`], which waits at most 2 ms in all for
+//! room in a full send buffer. What cannot be sent is dropped and counted, as a network would: hosts repeat what has
+//! no answer.
 //!
 //! *Trade-off*: `recvmmsg` and `sendmmsg` through libc instead of portable calls: under load a system call costs more
 //! than a decision, so it has to serve many packets.
@@ -9,7 +10,7 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most datagrams of one system call.
 pub const BATCH: usize = 64;
@@ -17,6 +18,8 @@ pub const BATCH: usize = 64;
 const SLOT: usize = 1536;
 /// Bytes that the kernel is asked to keep for us in either direction.
 static KERNEL_BUFFER: libc::c_int = 4 << 20;
+/// For how long a batch waits for room in the send buffer.
+const ROOM: Duration = Duration::from_millis(2);
 
 type Slot = [u8; SLOT];
 
@@ -194,10 +197,11 @@ impl Endpoint {
         self.outgoing.used += 1;
     }
 
-    /// Sends what was pushed.
+    /// Sends what was pushed. If the send buffer is full and stays so, the rest of the batch is dropped.
     pub fn flush(&mut self) {
         let used = std::mem::take(&mut self.outgoing.used);
         let mut at = 0;
+        let mut full_since: Option<Instant> = None;
         while at < used {
             let headers = self.outgoing.headers[at..used].as_mut_ptr();
             let flags = libc::MSG_DONTWAIT;
@@ -209,7 +213,13 @@ impl Endpoint {
             }
             match io::Error::last_os_error().kind() {
                 io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock if self.poll(libc::POLLOUT, Duration::from_millis(2)) => {}
+                io::ErrorKind::WouldBlock => {
+                    let waited = full_since.get_or_insert_with(Instant::now).elapsed();
+                    if waited >= ROOM || !self.poll(libc::POLLOUT, ROOM - waited) {
+                        self.unsent += (used - at) as u64;
+                        return;
+                    }
+                }
                 // The first of them: nobody there, or the network refuses it. The others may be luckier.
                 _ => {
                     self.unsent += 1;
@@ -290,6 +300,8 @@ fn of_system(address: &libc::sockaddr_storage) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::namespace::Network;
+    use crate::privileged;
 
     fn arrive(endpoint: &mut Endpoint) -> Vec<(Vec<u8>, SocketAddr)> {
         endpoint.wait(Duration::from_secs(5));
@@ -336,5 +348,28 @@ mod tests {
         one.flush();
         assert_eq!(arrive(&mut other)[0].0, b"to somebody");
         assert_eq!(one.unsent(), 1);
+    }
+
+    #[test]
+    fn privileged_a_full_send_buffer_holds_a_batch_up_once() {
+        let Some(network) = privileged::network(1) else { return };
+        let switch = network.switch.name();
+        // Whoever has this address does not answer, so datagrams to it stay in the buffer.
+        let route = ["-n", switch, "route", "add", "10.99.0.1", "dev", "port1"];
+        assert!(std::process::Command::new("ip").args(route).status().expect("ip is installed").success());
+        let bind = || Endpoint::bind((Network::DECIDER, 0).into()).expect("the address is there");
+        let mut one = network.switch.within(bind).expect("it is there");
+        let bytes: libc::c_int = 1;
+        let (value, length) = ((&raw const bytes).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: the option's value is a number that outlives the call.
+        unsafe { libc::setsockopt(one.socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value, length) };
+        for _ in 0..BATCH {
+            one.push("10.99.0.1:7600".parse().unwrap(), [&[0; 1000], &[]]);
+        }
+        let start = Instant::now();
+        one.flush();
+        let time = start.elapsed();
+        assert!(one.unsent() > BATCH as u64 / 2, "{} of {BATCH} are dropped", one.unsent());
+        assert!(time < BATCH as u32 * ROOM / 2, "{time:?}");
     }
 }

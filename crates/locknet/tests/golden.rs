@@ -10,13 +10,13 @@ use lockwork_locknet::client::{Acquiring, Guard, LockError, Locks, Options};
 use lockwork_locknet::kernel::error::KernelError;
 use lockwork_locknet::kernel::{self, Hook, KernelDecider};
 use lockwork_locknet::lockd::{self, Lockd};
-use lockwork_locknet::namespace::{Network, NetworkError};
+use lockwork_locknet::namespace::Network;
 use lockwork_locknet::plane::{DataPlane, InKernel, InProcess};
+use lockwork_locknet::privileged;
 use lockwork_lockservice::decider::Settings;
 use lockwork_lockservice::packet::Key;
 use std::collections::HashMap;
 use std::future::Future;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -54,10 +54,7 @@ impl Daemon {
 
     /// With the decider in the kernel, and namespaces for the machines; `None` where nobody may have that.
     fn in_kernel(hook: Hook) -> Option<Self> {
-        let network = match Network::new(SESSIONS) {
-            Err(error @ (NetworkError::NotPermitted | NetworkError::NoIp)) => return skip(&error.to_string()),
-            network => network.expect("as root"),
-        };
+        let network = privileged::network(SESSIONS)?;
         let start = || {
             let settings = Settings { writers_first: true };
             let options = kernel::Options { locks: 1024, port: PORT, address: None, settings, key: None };
@@ -69,7 +66,7 @@ impl Daemon {
         };
         let plane: Result<InKernel, KernelError> = network.switch.within(start).expect("it is there");
         let plane = match plane {
-            Err(error @ KernelError::NoPermission { .. }) => return skip(&error.to_string()),
+            Err(error @ KernelError::NoPermission { .. }) => return privileged::skip(&error.to_string()),
             plane => plane.expect("the programs are attached"),
         };
         let address = SocketAddr::from((Network::DECIDER, PORT));
@@ -109,13 +106,6 @@ impl Daemon {
 
 fn options(udp: SocketAddr, key: Option<Key>) -> lockd::Options {
     lockd::Options { lease_ms: LEASE_MS, writers_first: true, key, fresh: true, ..lockd::Options::new(udp) }
-}
-
-/// Says that a test is skipped, past the harness's capture.
-fn skip<T>(why: &str) -> Option<T> {
-    let test = std::thread::current().name().unwrap_or("a test").to_string();
-    writeln!(std::io::stderr(), "skipped: {test}: {why}").expect("standard error can be written");
-    None
 }
 
 impl Drop for Daemon {

@@ -11,9 +11,9 @@
 //!
 //! *Trade-off*: nobody is asked before somebody has waited for long, and packets of searches are not acknowledged: the
 //! next search makes up for one that was lost. Each comes after twice the time, and asks a machine once for all its
-//! holders, so that crowds that wait without a circle cost little. A circle that a timeout broke while it was searched may be found all the
-//! same; then a request gives up that need not have. Requests take part that ask to, because the number of a task must
-//! be right: it does one thing after the other.
+//! holders, so that crowds that wait without a circle cost little. A circle that a timeout broke while it was searched
+//! may be found all the same; then a request gives up that need not have. Requests take part that ask to, because the
+//! number of a task must be right: it does one thing after the other.
 
 use crate::client::Client;
 use crate::config::{Config, Identity};
@@ -81,8 +81,8 @@ impl Circles {
         None
     }
 
-    /// PROBE, at the machine of a holder: on to the locks that its tasks wait for which hold this one. The second is the
-    /// request that has to give up, if it is one of theirs that began.
+    /// PROBE, at the machine of a holder: on to the locks that its tasks wait for which hold this one. The second is
+    /// the request that has to give up, if it is one of theirs that began.
     pub(crate) fn probed(&mut self, now: u64, packet: &Packet, client: &Client) -> (Vec<Packet>, Option<u64>) {
         let (origin, mut seeks) = (origin(packet), Vec::new());
         if packet.requester_session != self.me.session {

@@ -20,6 +20,7 @@ mod snapshot;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod view;
 mod vocabulary;
 
 use crate::branches::{Branch, Branches};
@@ -125,7 +126,8 @@ impl Client {
                 break number;
             }
         };
-        let deadline = ask.timeout.map(|timeout| now.saturating_add(timeout));
+        let patience = ask.try_only.then_some(self.config.answer);
+        let deadline = ask.timeout.into_iter().chain(patience).min().map(|timeout| now.saturating_add(timeout));
         self.requests.insert(
             number,
             Request {
@@ -428,8 +430,8 @@ impl Client {
                 self.forget(number);
                 self.out.push_back(Output::Event(Event::Failed { request: number, problem }));
             }
-            // Only an answer to what the holder itself has said. A late copy of how its first grant was told to the agent
-            // finds the lock free, too, between that grant, which was void, and the one that counts.
+            // Only an answer to what the holder itself has said. A late copy of how its first grant was told to the
+            // agent finds the lock free, too, between that grant, which was void, and the one that counts.
             (Phase::Held, Problem::NotHeld) if packet.part == Kind::Enrol as u8 => {
                 self.forget(number);
                 self.out.push_back(Output::Event(Event::Lost { request: number, lock }));
@@ -516,35 +518,14 @@ impl Client {
             self.out.push_back(Output::Event(event));
         }
     }
-
-    /// How many requests hold, wait, or are being given back.
-    #[must_use]
-    pub fn requests(&self) -> usize {
-        self.requests.len()
-    }
-
-    /// All requests for a lock, for people who look for an error.
-    #[must_use]
-    pub fn describe(&self, lock: u64) -> String {
-        let mut all: Vec<_> = self.requests.iter().filter(|(_, request)| request.lock == lock).collect();
-        all.sort_unstable_by_key(|(number, _)| **number);
-        all.iter().map(|(number, request)| format!("{number:x}: {request:?}\n")).collect()
-    }
-
-    /// A lock of some request, if there is any.
-    #[must_use]
-    pub fn any_lock(&self) -> Option<u64> {
-        self.requests.iter().min_by_key(|(number, _)| **number).map(|(_, request)| request.lock)
-    }
-
-    /// Requests that hold: number, lock, mode, token.
-    pub fn held(&self) -> impl Iterator<Item = (u64, u64, LockMode, u64)> + '_ {
-        let holds = |(_, request): &(&u64, &Request)| request.phase == Phase::Held;
-        self.requests.iter().filter(holds).map(|(number, r)| (*number, r.lock, r.mode, r.token))
-    }
 }
 
 impl Request {
+    /// What to tell when its time is over.
+    pub(crate) const fn over(&self, request: u64) -> Event {
+        if self.try_only { Event::Busy { request } } else { Event::TimedOut { request } }
+    }
+
     pub(crate) const fn waits(&self) -> bool {
         matches!(self.phase, Phase::Asking | Phase::Queued)
     }

@@ -36,6 +36,8 @@ pub struct Config {
     pub ghost: u64,
     /// How long readers may pass a writer that waits.
     pub starve: u64,
+    /// Who does not want to wait is told that the lock is busy after this without an answer: its agent does not answer.
+    pub answer: u64,
     /// How long a request waits before it asks whether it waits in a circle, if it does at all; and then each time.
     pub search: u64,
     /// How long a session lives without a renewal.
@@ -58,6 +60,7 @@ impl Config {
             confirm: 20 * MS,
             ghost: 50 * MS,
             starve: MS,
+            answer: 200 * MS,
             search: 20 * MS,
             lease: 2000 * MS,
         }

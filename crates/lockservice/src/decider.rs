@@ -175,8 +175,8 @@ pub fn decide<S: Store>(store: &S, sessions: &impl Sessions, settings: Settings,
         if action.send == Send::Target && sessions.session(packet.target).is_none() {
             return problem(packet, Problem::NoSuchMachine, Some(old));
         }
-        // The token comes before the word that says that it is taken: whoever finds the word as another decider has made
-        // it finds that one's token too. One that a lost swap has wasted is missed by nobody.
+        // The token comes before the word that says that it is taken: whoever finds the word as another decider has
+        // made it finds that one's token too. One that a lost swap has wasted is missed by nobody.
         let token = if action.token { store.next_token(packet.lock) } else { store.token(packet.lock) };
         if action.state.is_some() && !store.swap(packet.lock, old, new) {
             continue;

@@ -212,7 +212,8 @@ impl Node {
         self.settle(now);
     }
 
-    /// Takes a packet for this machine. What is not for it, or for an earlier session, or about no lock, changes nothing.
+    /// Takes a packet for this machine. What is not for it, or for an earlier session, or about no lock, changes
+    /// nothing.
     pub fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
         // Deciders send on what machines say to each other without a look at the lock.
         let about_nothing = packet.lock >= self.config.locks && packet.kind != Kind::Error;
@@ -393,8 +394,9 @@ impl Node {
             return;
         }
         while let Some(request) = self.client.expired(now) {
-            if self.client.get(request).is_some_and(|known| known.waits()) {
-                self.give_up(now, request, Event::TimedOut { request });
+            if let Some(over) = self.client.get(request).filter(|known| known.waits()).map(|known| known.over(request))
+            {
+                self.give_up(now, request, over);
             }
         }
         self.client.tick(now);

@@ -153,6 +153,12 @@ struct Curious<A> {
 
 /// How many questions about locks may be open; more are not sent on.
 const MOST_CURIOUS: usize = 1024;
+/// Leases that end in one call.
+const MOST_ENDED: usize = 256;
+/// Deaths that all machines are told of at one time.
+const MOST_DEATHS: usize = 4;
+/// Questions to all machines at one time. Agents ask again.
+const MOST_QUESTIONS: usize = 1024;
 /// How long an answer to one may take.
 const CURIOUS_NS: u64 = 1_000_000_000;
 
@@ -164,6 +170,8 @@ pub struct Registry<A> {
     machines: Machines<A>,
     dead: Vec<Dead>,
     scan: Option<(Scan, Vec<Dead>)>,
+    /// Machines that have died, whose words are freed or adopted, in order.
+    untold: VecDeque<Subject>,
     broadcasts: Broadcasts,
     curious: BTreeMap<u64, Curious<A>>,
     next_curious: u64,
@@ -192,6 +200,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             machines: Machines::new(service.profile.last_machine(), config.first_session),
             dead: Vec::new(),
             scan: None,
+            untold: VecDeque::new(),
             broadcasts: Broadcasts::new(config.again_ns),
             curious: BTreeMap::new(),
             next_curious: 0,
@@ -244,15 +253,17 @@ impl<A: Copy + Eq + Hash> Registry<A> {
     /// What is due: leases that ended, a part of a scan (at most `most_locks` words), questions to ask again. Whether a
     /// scan goes on, so that it should be called again soon.
     pub fn tick(&mut self, now: u64, store: &impl Store, most_locks: u64) -> bool {
-        while let Some((expires, machine)) = self.machines.first_to_expire() {
-            if expires > now {
+        // Some at a time, so that those that live are served in between.
+        for _ in 0..MOST_ENDED {
+            let Some((_, machine)) = self.machines.first_to_expire().filter(|(expires, _)| *expires <= now) else {
                 break;
-            }
+            };
             self.counters.expired += 1;
             self.end(now, machine);
         }
         self.curious.retain(|_, curious| curious.until > now);
         self.scan(now, store, most_locks);
+        self.tell(now);
         self.complete(now);
         let Self { broadcasts, machines, outgoing, .. } = self;
         broadcasts.due(now, |machine, packet| {
@@ -281,7 +292,9 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         }
         let lease = self.machines.first_to_expire().map(|(expires, _)| expires);
         let scan = self.dead.iter().map(|dead| dead.scan_from).min();
-        [lease, scan, self.broadcasts.next_due()].into_iter().flatten().min()
+        // Each death that is known to all makes room for the next.
+        let untold = (!self.untold.is_empty() && self.broadcasts.deaths() < MOST_DEATHS).then_some(0);
+        [lease, scan, untold, self.broadcasts.next_due()].into_iter().flatten().min()
     }
 
     /// The next packet to send, where to, and its body.
@@ -323,7 +336,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         Summary {
             locks: self.service.locks,
             machines: self.machines.count() as u64,
-            gone: (self.dead.len() + scanned + self.broadcasts.deaths()) as u64,
+            gone: (self.dead.len() + scanned + self.untold.len() + self.broadcasts.deaths()) as u64,
             decisions: self.tally.decisions,
             grants: self.tally.grants,
             dropped: self.tally.dropped,
@@ -406,16 +419,27 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         self.counters.freed += scan.freed;
         self.counters.adopted += scan.adopted.len() as u64;
         self.changes.extend(scan.adopted.iter().map(|(_, adopted)| Change::Adopted(*adopted)));
-        for Dead { machine, session, .. } in dead {
-            let adopted = scan.adopted.iter().filter(|(of, _)| *of == machine).map(|(_, adopted)| *adopted).collect();
+        let mut of_machines: BTreeMap<Machine, Vec<Adopted>> = BTreeMap::new();
+        scan.adopted.into_iter().for_each(|(of, adopted)| of_machines.entry(of).or_default().push(adopted));
+        self.untold.extend(dead.into_iter().map(|Dead { machine, session, .. }| {
+            let adopted = of_machines.remove(&machine).unwrap_or_default();
+            Subject::Died { machine, session, adopted }
+        }));
+    }
+
+    /// Tells all of the next machines that have died. Where thousands die together most who would have to answer are
+    /// among them, so the rest waits until those before are known to all.
+    fn tell(&mut self, now: u64) {
+        while self.broadcasts.deaths() < MOST_DEATHS {
+            let Some(died) = self.untold.pop_front() else { return };
             let all = self.machines.live().map(|(machine, _)| machine).collect();
-            self.broadcasts.ask(now, Subject::Died { machine, session, adopted }, all);
+            self.broadcasts.ask(now, died, all);
         }
     }
 
     fn sweep(&mut self, now: u64, packet: &Packet) {
         let (asker, session, request) = (packet.sender, packet.session, packet.request);
-        if self.broadcasts.is_sweeping(asker, session, request) {
+        if self.broadcasts.is_sweeping(asker, session, request) || self.broadcasts.len() >= MOST_QUESTIONS {
             return;
         }
         // An agent has one question at a time.

@@ -145,10 +145,10 @@ pub(super) fn start(system: System, network: &Network, size: Size) -> Result<Run
         System::Udp => {
             let plane = InProcess::new(size.locks as usize).map_err(|error| BenchError::Usage(error.to_string()))?;
             // The lock server does not sleep between packets either.
-            lockwork(network, size, &Options { spin: Duration::from_secs(1), ..options }, plane)
+            lockwork(network, size, &Options { spin: Duration::from_secs(1), ..options }, plane, |_| Ok(()))
         }
-        System::Xdp => lockwork(network, size, &options, in_kernel(network, size, Hook::Xdp)?),
-        System::Tc => lockwork(network, size, &options, in_kernel(network, size, Hook::Tc)?),
+        System::Xdp => lockwork(network, size, &options, in_kernel(network, size, Hook::Xdp)?, check_kernel),
+        System::Tc => lockwork(network, size, &options, in_kernel(network, size, Hook::Tc)?, check_kernel),
     }
 }
 
@@ -190,17 +190,23 @@ fn in_kernel(network: &Network, size: Size, hook: Hook) -> Result<InKernel, Benc
     })?
 }
 
+/// What a data plane must have counted.
+type Check = fn(&[(String, u64)]) -> Result<(), BenchError>;
+
 /// Whether the kernel has decided, and not the daemon behind it.
 fn check_kernel(counters: &[(String, u64)]) -> Result<(), BenchError> {
-    let count = |wanted: &str| counters.iter().find(|(name, _)| name == wanted).map_or(0, |(_, count)| *count);
-    let (decided, left) = (count("acquire"), count("left_to_user_space"));
-    if counters.is_empty() || left <= decided / 100 {
+    let count = |wanted: &str| match counters.iter().find(|(name, _)| name == wanted) {
+        Some((_, count)) => Ok(*count),
+        None => Err(BenchError::Check(format!("the data plane counts no '{wanted}'"))),
+    };
+    let (decided, left) = (count("acquire")?, count("left_unreached")? + count("left_contended")?);
+    if left <= decided / 100 {
         return Ok(());
     }
     Err(BenchError::Check(format!("the kernel decided on {decided} requests, and left {left} packets to the daemon")))
 }
 
-fn lockwork<P>(network: &Network, size: Size, options: &Options, plane: P) -> Result<Running, BenchError>
+fn lockwork<P>(network: &Network, size: Size, options: &Options, plane: P, check: Check) -> Result<Running, BenchError>
 where
     P: DataPlane + Send + 'static,
 {
@@ -208,7 +214,7 @@ where
     let mut daemon = daemon.map_err(|error| BenchError::Absent(error.to_string()))?;
     let decider = Decider::start("lockd", move |stop| {
         daemon.run(stop).map_err(failed("the daemon's socket"))?;
-        check_kernel(&daemon.plane().counters())?;
+        check(&daemon.plane().counters())?;
         let store = daemon.plane().store();
         Ok((0..store.locks()).filter(|lock| store.load(*lock).state != State::Free).count() as u64)
     })?;
@@ -227,6 +233,27 @@ where
 mod tests {
     use super::*;
     use crate::bench::{Bench, Settings};
+    use crate::kernel::counters::{Counters, NAMES};
+    use crate::namespace::NetworkError;
+    use crate::privileged;
+
+    #[test]
+    fn a_kernel_that_leaves_the_work_to_the_daemon_is_found_out() {
+        let count = |counted: &[(&str, u64)]| {
+            let mut counters = Counters::default();
+            for (name, count) in counted {
+                counters.0[NAMES.iter().position(|is| is == name).expect("it is counted")] = *count;
+            }
+            check_kernel(&counters.iter().map(|(name, count)| (name.to_string(), count)).collect::<Vec<_>>())
+        };
+        assert!(count(&[("acquire", 1000), ("left_unreached", 5), ("left_contended", 5)]).is_ok());
+        for left in [("left_unreached", 11), ("left_contended", 11)] {
+            let error = count(&[("acquire", 1000), left]).expect_err(left.0).to_string();
+            assert!(error.contains("left 11 packets"), "{error}");
+        }
+        assert!(count(&[("left_unreached", 1)]).is_err(), "it decided on nothing");
+        assert!(check_kernel(&[]).is_err(), "no counter is there");
+    }
 
     #[test]
     fn privileged_every_system_keeps_its_promise_on_hot_locks() {
@@ -242,7 +269,9 @@ mod tests {
         };
         for client in [Client::Udp, Client::AfXdp] {
             let bench = match Bench::new(settings(client)) {
-                Err(error @ BenchError::Network(_)) => return eprintln!("SKIPPED: {error}"),
+                Err(BenchError::Network(error @ (NetworkError::NotPermitted | NetworkError::NoIp))) => {
+                    return privileged::skip(&error.to_string()).unwrap_or_default();
+                }
                 bench => bench.expect("as root"),
             };
             for &system in System::ALL {

@@ -1,31 +1,22 @@
 //! A session: the node, the socket to the decider, and who waits for which answer. Whoever holds its lock drives it.
+//!
+//! *Invariant*: tasks that were told something are in `sleepers` until nothing is locked; see
+//! [`super::driver::Locked`].
 
-use super::wait::{Answer, Wait};
+use super::join::{JoinError, Joined, Parked, Rejoin};
+use super::wait::{Answer, Sleepers, Wait};
 use crate::status;
 use crate::udp::{BATCH, Endpoint};
-use lockwork_lockservice::client::Event;
-use lockwork_lockservice::config::{Config, Identity};
+use lockwork_locking::LockMode;
+use lockwork_lockservice::client::{Ask, Event};
+use lockwork_lockservice::config::Identity;
 use lockwork_lockservice::control::Service;
-use lockwork_lockservice::node::Node;
+use lockwork_lockservice::node::{AcquireError, Node};
 use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, body, datagram, parse};
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Why there is no session.
-#[derive(Debug)]
-pub(super) enum JoinError {
-    /// Nobody has answered; perhaps the system knows that nobody listens.
-    NoAnswer {
-        refused: bool,
-    },
-    /// All machine numbers are taken.
-    Full,
-    Socket(io::Error),
-}
 
 #[derive(Debug)]
 pub(super) struct Core {
@@ -34,49 +25,87 @@ pub(super) struct Core {
     pub(super) endpoint: Endpoint,
     server: SocketAddr,
     key: Option<Key>,
-    pub(super) waits: HashMap<u64, Arc<Wait>>,
+    waits: HashMap<u64, Arc<Wait>>,
+    /// Once a lock is asked for after the last session has ended.
+    rejoin: Option<Rejoin>,
+    /// Whom to wake when the core is unlocked.
+    pub(super) sleepers: Sleepers,
     /// Datagrams that were no packets.
     pub(super) malformed: u64,
     /// The registry has said that the session has ended, after this side asked for it.
     pub(super) left: bool,
 }
 
-/// A process asks again to join after this.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// And with another nonce after this, so that its lease begins anew.
-const NEW_NONCE: Duration = Duration::from_millis(400);
-
 impl Core {
-    /// Joins, within `time`.
-    pub(super) fn join(
-        server: SocketAddr,
-        key: Option<Key>,
-        start: Instant,
-        time: Duration,
-    ) -> Result<Self, JoinError> {
-        let mut endpoint = Endpoint::connect(server).map_err(JoinError::Socket)?;
-        let (node, service) = handshake(&mut endpoint, server, key.as_ref(), start, time)?;
-        Ok(Self { node, service, endpoint, server, key, waits: HashMap::new(), malformed: 0, left: false })
+    pub(super) fn new(joined: Joined, key: Option<Key>) -> Self {
+        let Joined { endpoint, server, node, service } = joined;
+        let (waits, sleepers) = (HashMap::new(), Sleepers::default());
+        Self { node, service, endpoint, server, key, waits, rejoin: None, sleepers, malformed: 0, left: false }
     }
 
-    /// Begins a new session after the last one has ended.
-    pub(super) fn rejoin(&mut self, start: Instant, time: Duration) -> Result<(), JoinError> {
-        self.flush();
-        let (node, service) = handshake(&mut self.endpoint, self.server, self.key.as_ref(), start, time)?;
-        self.node = node;
-        self.service = service;
-        Ok(())
+    /// Asks for a lock: in a new session if the last one has ended, which may take `join_time` to begin.
+    pub(super) fn begin(
+        &mut self,
+        now: u64,
+        lock: u64,
+        mode: LockMode,
+        ask: Ask,
+        join_time: u64,
+    ) -> Result<Arc<Wait>, AcquireError> {
+        match self.node.acquire(now, lock, mode, ask) {
+            Ok(request) => {
+                let wait = Arc::new(Wait::default());
+                self.begun(request, Arc::clone(&wait));
+                Ok(wait)
+            }
+            Err(AcquireError::Ended) => {
+                let rejoin = self.rejoin.get_or_insert_with(|| Rejoin::new(now));
+                let wait = rejoin.park(now, join_time, lock, mode, ask);
+                self.join(now);
+                Ok(wait)
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    /// Takes what has arrived, does what is due, sends what is to be sent, and tells who waits. How many packets came.
-    pub(super) fn drive(&mut self, now: u64) -> usize {
-        let mut packets = 0;
-        // An error says that nobody listens at the other end. If that stays so, the lease runs out.
-        while let Ok(count) = self.endpoint.receive() {
+    fn begun(&mut self, request: u64, wait: Arc<Wait>) {
+        wait.set_number(request, self.node.identity().session);
+        self.waits.insert(request, wait);
+    }
+
+    /// Number of a request in the present session, if it is of that.
+    pub(super) fn number(&self, wait: &Wait) -> Option<u64> {
+        let (request, session) = wait.number()?;
+        (session == self.node.identity().session).then_some(request)
+    }
+
+    /// Releases or withdraws a request, unless its session has ended.
+    pub(super) fn give_back(&mut self, now: u64, wait: &Arc<Wait>) {
+        if let Some(rejoin) = &mut self.rejoin {
+            rejoin.parked.retain(|parked| !Arc::ptr_eq(&parked.wait, wait));
+        }
+        if let Some(request) = self.number(wait) {
+            self.waits.remove(&request);
+            // It may have been lost just now, which is as good.
+            _ = self.node.release(now, request);
+        }
+    }
+
+    /// Takes what has arrived, and does what is due.
+    pub(super) fn drive(&mut self, now: u64) {
+        loop {
+            let count = match self.endpoint.receive() {
+                Ok(count) => count,
+                // Nobody listens at the other end. If that stays so, the lease runs out.
+                Err(error) => {
+                    let refused = error.kind() == io::ErrorKind::ConnectionRefused;
+                    self.rejoin.iter_mut().for_each(|rejoin| rejoin.refused |= refused);
+                    break;
+                }
+            };
             for at in 0..count {
                 self.datagram(now, at);
             }
-            packets += count;
             if count < BATCH {
                 break;
             }
@@ -84,8 +113,57 @@ impl Core {
         if self.node.next_tick().is_some_and(|tick| tick <= now) {
             self.node.tick(now);
         }
-        self.flush();
-        packets
+        self.join(now);
+    }
+
+    /// When [`Core::drive`] has something to do, whatever arrives.
+    pub(super) fn next_tick(&self) -> Option<u64> {
+        let join = self.rejoin.as_ref().map(|rejoin| rejoin.due);
+        self.node.next_tick().into_iter().chain(join).min()
+    }
+
+    /// Does what is due to have a session again.
+    fn join(&mut self, now: u64) {
+        let Self { rejoin: Some(rejoin), endpoint, server, key, .. } = self else { return };
+        let error = JoinError::NoAnswer { refused: rejoin.refused };
+        let (late, goes_on) = rejoin.tick(now, endpoint, *server, key.as_ref());
+        if !goes_on {
+            self.rejoin = None;
+        }
+        self.refuse(now, late, error);
+    }
+
+    /// The service has answered who asked to join: what is parked moves into the new session.
+    fn joined(&mut self, now: u64, answer: Result<(Node, Service), JoinError>) {
+        let parked = self.rejoin.take().map_or_else(Vec::new, |rejoin| rejoin.parked);
+        match answer {
+            Ok((node, service)) => {
+                // What the last session still has to say is about numbers that are used again.
+                self.flush();
+                self.node = node;
+                self.service = service;
+            }
+            Err(error) => return self.refuse(now, parked, error),
+        }
+        for Parked { wait, lock, mode, mut ask, made, .. } in parked {
+            ask.timeout = ask.timeout.map(|timeout| timeout.saturating_sub(now.saturating_sub(made)));
+            let problem = match self.node.acquire(now, lock, mode, ask) {
+                Ok(request) => {
+                    self.begun(request, wait);
+                    continue;
+                }
+                Err(AcquireError::NoSuchLock { .. }) => Problem::NoSuchLock,
+                Err(_) => Problem::NoSuchSession,
+            };
+            self.sleepers.add(wait.set_answer(Answer::Failed(problem)));
+        }
+    }
+
+    fn refuse(&mut self, now: u64, parked: Vec<Parked>, error: JoinError) {
+        for Parked { wait, made, .. } in parked {
+            let waited_ms = now.saturating_sub(made) / 1_000_000;
+            self.sleepers.add(wait.set_answer(Answer::NotJoined { error, waited_ms }));
+        }
     }
 
     /// Sends what is to be sent, and tells who waits.
@@ -116,6 +194,9 @@ impl Core {
             self.malformed += 1;
             return;
         };
+        if let Some(answer) = self.rejoin.as_ref().and_then(|rejoin| rejoin.answer(&packet, body)) {
+            return self.joined(now, answer);
+        }
         match packet.kind {
             Kind::Status if !packet.has(GRANTED) => {
                 let (packet, body) = status::answer(&self.node, &packet);
@@ -135,7 +216,7 @@ impl Core {
             Event::Deadlock { request } => (request, Answer::Deadlock),
             Event::Lost { request, .. } => {
                 if let Some(wait) = self.waits.remove(&request) {
-                    wait.set_lost();
+                    self.sleepers.add(wait.set_lost());
                 }
                 return;
             }
@@ -147,8 +228,14 @@ impl Core {
             _ => self.waits.remove(&request),
         };
         if let Some(wait) = wait {
-            wait.set_answer(answer);
+            self.sleepers.add(wait.set_answer(answer));
         }
+    }
+
+    /// Whether nothing is held or under way. An agent that stays, because others hold its lock, is no reason to wait.
+    pub(super) fn is_idle(&self) -> bool {
+        let pool = self.node.pool();
+        self.node.client().requests() == 0 && pool.locks().all(|lock| pool.decides(lock).is_some())
     }
 
     /// Says that the session ends.
@@ -163,80 +250,5 @@ impl Core {
         };
         self.send(&leave, &[]);
         self.endpoint.flush();
-    }
-}
-
-/// Asks to join until there is an answer.
-fn handshake(
-    endpoint: &mut Endpoint,
-    server: SocketAddr,
-    key: Option<&Key>,
-    start: Instant,
-    time: Duration,
-) -> Result<(Node, Service), JoinError> {
-    let began = Instant::now();
-    let (mut nonce, mut since, mut refused) = (0, began, false);
-    while began.elapsed() < time {
-        if nonce == 0 || since.elapsed() > NEW_NONCE {
-            nonce = RandomState::new().build_hasher().finish() | 1;
-            since = Instant::now();
-        }
-        let join = Packet { request: nonce, ..Packet::new(Kind::Join, 0) };
-        endpoint.push(server, [&join.header(0, key), &[]]);
-        endpoint.flush();
-        let again = Instant::now() + ASK_AGAIN;
-        while let Some(left) = again.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-            endpoint.wait(left);
-            let count = match endpoint.receive() {
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    refused = true;
-                    std::thread::sleep(left);
-                    break;
-                }
-                Err(error) => return Err(JoinError::Socket(error)),
-            };
-            for at in 0..count {
-                match answer(endpoint, at, key, nonce) {
-                    Some(Ok((me, service))) => {
-                        // The lease runs from when this was asked for.
-                        let now = since.saturating_duration_since(start).as_nanos() as u64;
-                        return Ok((Node::new(config(service), me, now), service));
-                    }
-                    Some(Err(Problem::Full)) => return Err(JoinError::Full),
-                    _ => {}
-                }
-            }
-        }
-    }
-    Err(JoinError::NoAnswer { refused })
-}
-
-fn config(service: Service) -> Config {
-    Config {
-        profile: service.profile,
-        writers_first: service.writers_first,
-        lease: u64::from(service.lease_ms) * 1_000_000,
-        ..Config::new(service.locks)
-    }
-}
-
-/// Datagram `at` as the answer to JOIN.
-fn answer(
-    endpoint: &Endpoint,
-    at: usize,
-    key: Option<&Key>,
-    nonce: u64,
-) -> Option<Result<(Identity, Service), Problem>> {
-    let (bytes, _) = endpoint.datagram(at)?;
-    let (packet, _) = parse(bytes, key).ok().filter(|(packet, _)| packet.request == nonce)?;
-    match packet.kind {
-        Kind::Welcome => {
-            let service = Service::of_body(body(bytes, key).ok()?).ok()?;
-            let me = Identity { machine: packet.requester, session: packet.requester_session };
-            Some(Ok((me, service)))
-        }
-        Kind::Error => Problem::of_number(packet.token).map(Err),
-        _ => None,
     }
 }

@@ -5,16 +5,19 @@
 //! the socket, naps, and sees to what has no other reader: acknowledgements of what was given back, repetitions,
 //! renewals.
 //!
-//! *Invariant*: at any time somebody will drive the session when its next timer is due: a waiting task, the background
-//! thread in its nap, or the background thread in `ppoll` with that time as its limit; who sets an earlier timer wakes
-//! it.
+//! *Invariants*: whoever unlocks the session has sent what was to be sent and told who waits, and wakes tasks after
+//! unlocking ([`Locked`]). At any time somebody will drive the session when its next timer is due: a waiting task, the
+//! background thread in its nap, or the background thread in `ppoll` with that time as its limit; who sets an earlier
+//! timer wakes it.
 
 use super::core::Core;
 use super::wait::Wait;
+use crate::clock::Clock;
 use crate::udp::wait_for;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long the background thread naps while tasks drive.
@@ -27,11 +30,15 @@ const QUIET_NS: u64 = 1_000_000;
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 /// How much later than a timer the background thread may notice it.
 const LATE_NS: u64 = 1_000_000;
+/// How long one who leaves waits for what is under way.
+const FAREWELL: Duration = Duration::from_millis(50);
+/// And without hearing of the service. If it is there, the end of the session frees what was held.
+const SILENCE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Shared {
     core: Mutex<Core>,
-    start: Instant,
+    clock: Clock,
     spin: Duration,
     /// Until when guards are certainly held.
     lease_until: AtomicU64,
@@ -47,7 +54,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(core: Core, start: Instant, spin: Duration) -> std::io::Result<Self> {
+    pub(super) fn new(core: Core, clock: Clock, spin: Duration) -> std::io::Result<Self> {
         // SAFETY: a plain system call; its result is checked.
         let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if bell < 0 {
@@ -56,7 +63,7 @@ impl Shared {
         Ok(Self {
             lease_until: AtomicU64::new(core.node.lease_until()),
             core: Mutex::new(core),
-            start,
+            clock,
             spin,
             active: AtomicU64::new(0),
             led: AtomicBool::new(false),
@@ -68,16 +75,20 @@ impl Shared {
         })
     }
 
-    pub(super) fn start(&self) -> Instant {
-        self.start
-    }
-
     pub(super) fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        self.clock.now()
     }
 
-    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn core(&self) -> Locked<'_> {
+        Locked { shared: self, core: Some(self.core.lock().unwrap_or_else(PoisonError::into_inner)) }
+    }
+
+    fn try_core(&self) -> Option<Locked<'_>> {
+        match self.core.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(core)) => Some(Locked { shared: self, core: Some(core.into_inner()) }),
+            Ok(core) => Some(Locked { shared: self, core: Some(core) }),
+        }
     }
 
     /// Whether the lease certainly still runs.
@@ -85,13 +96,19 @@ impl Shared {
         self.now() < self.lease_until.load(Ordering::Acquire)
     }
 
-    /// After anything was done with the core, before it is unlocked.
-    pub(super) fn done(&self, core: &Core) {
+    /// What others see of the core without locking it, before it is unlocked.
+    fn publish(&self, core: &Core) {
         let until = if core.node.is_over() { 0 } else { core.node.lease_until() };
         self.lease_until.store(until, Ordering::Release);
-        let next = core.node.next_tick().unwrap_or(u64::MAX);
+        let next = core.next_tick().unwrap_or(u64::MAX);
         if self.asleep_until.load(Ordering::SeqCst) > next.saturating_add(LATE_NS) {
             self.ring();
+        }
+    }
+
+    fn try_drive(&self) {
+        if let Some(mut core) = self.try_core() {
+            core.drive(self.now());
         }
     }
 
@@ -99,11 +116,6 @@ impl Shared {
         let one = 1_u64;
         // SAFETY: eight bytes that live during the call, to a file that is open. If it fails the bell has rung already.
         unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
-    }
-
-    fn drive(&self, core: &mut Core) {
-        core.drive(self.now());
-        self.done(core);
     }
 
     /// Waits until there is an answer: drives, then sleeps.
@@ -114,9 +126,7 @@ impl Shared {
                 return;
             }
             self.active.store(self.now(), Ordering::Relaxed);
-            if let Ok(mut core) = self.core.try_lock() {
-                self.drive(&mut core);
-            }
+            self.try_drive();
             // Where cores are fewer than those who want them, the decider may need this one.
             std::thread::yield_now();
             if began.elapsed() >= self.spin {
@@ -138,8 +148,8 @@ impl Shared {
         while !wait.is_answered() {
             let (file, due) = {
                 let mut core = self.core();
-                self.drive(&mut core);
-                (core.endpoint.socket().as_raw_fd(), core.node.next_tick().unwrap_or(u64::MAX))
+                core.drive(self.now());
+                (core.endpoint.socket().as_raw_fd(), core.next_tick().unwrap_or(u64::MAX))
             };
             if wait.is_answered() {
                 return;
@@ -157,15 +167,13 @@ impl Shared {
             let quiet = self.now().saturating_sub(self.active.load(Ordering::Relaxed)) > QUIET_NS;
             if led || !quiet {
                 std::thread::sleep(if led { LONG_NAP } else { NAP });
-                if let Ok(mut core) = self.core.try_lock() {
-                    self.drive(&mut core);
-                }
+                self.try_drive();
                 continue;
             }
             let (file, due) = {
                 let mut core = self.core();
-                self.drive(&mut core);
-                let due = core.node.next_tick().unwrap_or_else(|| self.now() + 1_000_000_000);
+                core.drive(self.now());
+                let due = core.next_tick().unwrap_or_else(|| self.now() + 1_000_000_000);
                 // While the core is locked: who sets an earlier timer afterwards sees this.
                 self.asleep_until.store(due, Ordering::SeqCst);
                 (core.endpoint.socket().as_raw_fd(), due)
@@ -209,18 +217,58 @@ impl Shared {
         }
         let file = core.endpoint.socket().as_raw_fd();
         let began = Instant::now();
-        while !core.node.is_idle() && began.elapsed() < Duration::from_millis(50) {
-            self.drive(&mut core);
+        let (mut heard, mut last) = (0, began);
+        loop {
+            core.drive(self.now());
+            core.flush();
+            let received = core.node.counters().received;
+            if received != heard {
+                (heard, last) = (received, Instant::now());
+            }
+            if core.is_idle() || last.elapsed() >= SILENCE || began.elapsed() >= FAREWELL {
+                break;
+            }
             sleep_at(file, Duration::from_millis(2));
         }
         for _ in 0..5 {
             core.leave();
-            sleep_at(file, Duration::from_millis(10));
-            self.drive(&mut core);
+            sleep_at(file, Duration::from_millis(5));
+            core.drive(self.now());
             if core.left {
                 break;
             }
         }
+    }
+}
+
+/// The session, locked. Unlocking sends, tells who waits, and then wakes tasks, who may lock it again.
+pub(super) struct Locked<'a> {
+    shared: &'a Shared,
+    /// `None` while it is dropped.
+    core: Option<MutexGuard<'a, Core>>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        self.core.as_ref().expect("locked until dropped")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        self.core.as_mut().expect("locked until dropped")
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.flush();
+        self.shared.publish(self);
+        let sleepers = std::mem::take(&mut self.sleepers);
+        self.core = None;
+        sleepers.wake();
     }
 }
 

@@ -1,6 +1,6 @@
 //! A lock that is held.
 
-use super::wait::Wait;
+use super::wait::{Slot, Wait};
 use super::{LockError, Locks};
 use lockwork_locking::LockMode;
 use std::future::Future;
@@ -18,25 +18,15 @@ pub struct Guard {
     lock: u64,
     mode: LockMode,
     token: u64,
-    wait: Arc<Wait>,
-    request: u64,
-    session: u32,
+    pub(super) wait: Arc<Wait>,
 }
 
 /// How long one who waits for a loss sleeps at most before it looks at the lease itself.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Guard {
-    pub(super) fn new(
-        locks: Locks,
-        lock: u64,
-        mode: LockMode,
-        token: u64,
-        wait: Arc<Wait>,
-        request: u64,
-        session: u32,
-    ) -> Self {
-        Self { locks, lock, mode, token, wait, request, session }
+    pub(super) fn new(locks: Locks, lock: u64, mode: LockMode, token: u64, wait: Arc<Wait>) -> Self {
+        Self { locks, lock, mode, token, wait }
     }
 
     /// Which lock.
@@ -61,8 +51,11 @@ impl Guard {
     /// Whether it is no longer held, as far as this process can know. Once true, it stays so.
     #[must_use]
     pub fn is_lost(&self) -> bool {
+        if !self.locks.0.owner.is_here() {
+            return true;
+        }
         if !self.wait.is_lost() && !self.locks.0.shared.has_lease() {
-            self.wait.set_lost();
+            self.wait.set_lost().wake();
         }
         self.wait.is_lost()
     }
@@ -70,9 +63,9 @@ impl Guard {
     /// Waits until it is lost, or until the time is over: whether it is lost.
     #[must_use]
     pub fn wait_lost(&self, time: Duration) -> bool {
-        let end = Instant::now() + time;
+        let began = Instant::now();
         while !self.is_lost() {
-            let left = end.saturating_duration_since(Instant::now());
+            let left = time.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return false;
             }
@@ -82,8 +75,8 @@ impl Guard {
     }
 
     /// Is ready when the lock is lost.
-    pub const fn lost(&self) -> Lost<'_> {
-        Lost(self)
+    pub fn lost(&self) -> Lost<'_> {
+        Lost { guard: self, slot: self.wait.slot() }
     }
 
     /// Makes an exclusive lock a shared one, without letting go: no writer comes between.
@@ -91,12 +84,14 @@ impl Guard {
     /// # Errors
     /// [`LockError::NotExclusive`] if it is shared already, or lost.
     pub fn downgrade(&mut self) -> Result<(), LockError> {
+        if !self.locks.0.owner.is_here() {
+            return Err(LockError::NotExclusive(self.lock));
+        }
         let shared = &self.locks.0.shared;
         let mut core = shared.core();
-        let present = self.mode == LockMode::Exclusive && core.node.identity().session == self.session;
-        let done = present && core.node.downgrade(shared.now(), self.request).is_ok();
-        core.flush();
-        shared.done(&core);
+        let request = core.number(&self.wait).filter(|_| self.mode == LockMode::Exclusive);
+        let done = request.is_some_and(|request| core.node.downgrade(shared.now(), request).is_ok());
+        drop(core);
         if !done {
             return Err(LockError::NotExclusive(self.lock));
         }
@@ -115,40 +110,43 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        give_back(&self.locks, self.request, self.session);
+        give_back(&self.locks, &self.wait);
     }
 }
 
-/// Releases or withdraws a request, if its session is the present one.
-pub(super) fn give_back(locks: &Locks, request: u64, session: u32) {
-    if locks.0.abandon.load(Ordering::Acquire) {
-        return;
+/// Releases or withdraws a request.
+pub(super) fn give_back(locks: &Locks, wait: &Arc<Wait>) {
+    if locks.0.owner.is_here() && !locks.0.abandon.load(Ordering::Acquire) {
+        let shared = &locks.0.shared;
+        shared.core().give_back(shared.now(), wait);
     }
-    let shared = &locks.0.shared;
-    let mut core = shared.core();
-    if core.node.identity().session != session {
-        return;
-    }
-    core.waits.remove(&request);
-    // It may have been lost just now, which is as good.
-    _ = core.node.release(shared.now(), request);
-    core.flush();
-    shared.done(&core);
 }
 
 /// The future of [`Guard::lost`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is polled"]
-pub struct Lost<'a>(&'a Guard);
+pub struct Lost<'a> {
+    guard: &'a Guard,
+    slot: Slot,
+}
 
 impl Future for Lost<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.0.is_lost() || self.0.wait.is_done_or_wakes(context.waker(), Wait::is_lost) {
+        let Self { guard, slot } = &*self;
+        if guard.is_lost() || guard.wait.is_done_or_wakes(*slot, context.waker(), Wait::is_lost) {
             Poll::Ready(())
         } else {
             Poll::Pending
+        }
+    }
+}
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        if self.guard.locks.0.owner.is_here() {
+            self.guard.wait.leave(self.slot);
         }
     }
 }

@@ -50,4 +50,35 @@ impl Counters {
     pub fn decided(&self) -> u64 {
         self.0[..lockwork_lockservice::packet::Kind::DECIDED as usize].iter().sum()
     }
+
+    /// How many packets were decided on, sent on, or answered with an error.
+    #[must_use]
+    pub fn handled(&self) -> u64 {
+        self.decided() + self.sum(|name| name == "sent_on" || name.starts_with("no_such_"))
+    }
+
+    /// How many packets were dropped. Copies of a broadcast where they are not wanted are none.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.sum(|name| name.starts_with("dropped_") && name != "dropped_copy")
+    }
+
+    fn sum(&self, wanted: impl Fn(&str) -> bool) -> u64 {
+        self.iter().filter(|(name, _)| wanted(name)).map(|(_, count)| count).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_is_a_decision_a_drop_or_left_to_user_space() {
+        // Counter n is 2^n.
+        let counters = Counters(std::array::from_fn(|at| 1 << at));
+        let rest = ["control", "left_unreached", "left_contended", "dropped_copy"];
+        let rest: u64 = rest.iter().map(|name| counters.get(name).expect(name)).sum();
+        assert_eq!(counters.handled() + counters.dropped() + rest, (1 << NAMES.len()) - 1);
+        assert_eq!(counters.decided(), 0b1111_1111);
+    }
 }

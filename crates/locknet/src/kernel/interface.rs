@@ -1,7 +1,8 @@
-//! Network interfaces: which there are, and which driver one has.
+//! Network interfaces: which there are, and which driver and address one has.
 
 use crate::kernel::error::KernelError;
 use std::ffi::{CStr, CString};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// The index of an interface.
@@ -45,8 +46,33 @@ pub(super) fn driver(interface: &str) -> Option<String> {
         more: [u8; 160],
     }
     let mut info = Info { command: GET_DRIVER, driver: [0; 32], more: [0; 160] };
-    // SAFETY: the request has a name that is shorter than its room and so ends in zero, and points to a structure of
-    // the size that the command fills (196 bytes), which outlives the call.
+    // SAFETY: the request points to a structure of the size that the command fills (196 bytes), which outlives it.
+    unsafe { ask(interface, SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = (&raw mut info).cast())? };
+    let name = CStr::from_bytes_until_nul(&info.driver).ok()?;
+    Some(name.to_string_lossy().into_owned())
+}
+
+/// The first IPv4 address of an interface, if it has one.
+///
+/// # Errors
+/// [`KernelError::NoInterface`].
+pub fn address(interface: &str) -> Result<Option<Ipv4Addr>, KernelError> {
+    index(interface)?;
+    // SAFETY: this request has no pointer.
+    let Some(answer) = (unsafe { ask(interface, libc::SIOCGIFADDR, |_| {}) }) else { return Ok(None) };
+    // SAFETY: the kernel has filled in an address, and all bytes of one are initialised.
+    let address = unsafe { answer.ifr_ifru.ifru_addr };
+    let [_, _, a, b, c, d, ..] = address.sa_data.map(|byte| byte as u8);
+    Ok((libc::c_int::from(address.sa_family) == libc::AF_INET).then(|| Ipv4Addr::new(a, b, c, d)))
+}
+
+/// What the kernel makes of a request about an interface; `None` if it refuses.
+///
+/// # Safety
+/// What `fill` puts into the request must be what the command wants.
+unsafe fn ask(interface: &str, command: libc::c_ulong, fill: impl FnOnce(&mut libc::ifreq)) -> Option<libc::ifreq> {
+    // SAFETY: all bytes zero is a request without a name. The name is shorter than its room and so ends in zero; the
+    // caller answers for the rest.
     unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         if socket < 0 {
@@ -60,13 +86,9 @@ pub(super) fn driver(interface: &str) -> Option<String> {
         for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
             *to = from as libc::c_char;
         }
-        request.ifr_ifru.ifru_data = (&raw mut info).cast();
-        if libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) != 0 {
-            return None;
-        }
+        fill(&mut request);
+        (libc::ioctl(socket.as_raw_fd(), command as _, &raw mut request) == 0).then_some(request)
     }
-    let name = CStr::from_bytes_until_nul(&info.driver).ok()?;
-    Some(name.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
@@ -78,6 +100,12 @@ mod tests {
         let error = index("lockwork-none").expect_err("there is no such interface").to_string();
         assert!(error.contains("'lockwork-none'") && error.contains("lo"), "{error}");
         assert!(index("a\0b").is_err());
+    }
+
+    #[test]
+    fn loopback_has_its_address_and_what_is_not_there_has_none() {
+        assert_eq!(address("lo").expect("it is there"), Some(Ipv4Addr::LOCALHOST));
+        assert!(matches!(address("lockwork-none"), Err(KernelError::NoInterface { .. })));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The eBPF decider against the Rust one, on the kernel's program test and between network namespaces.
 //!
 //! Tests whose names begin with `privileged` load programs into the kernel and need root. Elsewhere they say that
-//! they are skipped, in the one way that a passing test's output can be seen: past the harness's capture.
+//! they are skipped.
 
 mod frames;
 mod network;
@@ -12,9 +12,9 @@ mod vectors;
 
 use lockwork_locknet::kernel::error::KernelError;
 use lockwork_locknet::kernel::{KernelDecider, Options};
+use lockwork_locknet::privileged::skip;
 use lockwork_lockservice::decider::Settings;
 use lockwork_lockservice::packet::Key;
-use std::io::Write;
 use std::process::Command;
 
 /// The decider's port in all tests.
@@ -24,11 +24,6 @@ const KEY: Key = Key(*b"lockwork's tests");
 const TRIAL: &[u8] = aya::include_bytes_aligned!("../../../../hardware/xdp/trial.bpf.o");
 /// A decider that must be found out: hardware/xdp/broken.bpf.c.
 const BROKEN: &[u8] = aya::include_bytes_aligned!("../../../../hardware/xdp/broken.bpf.o");
-
-fn skip(why: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_string();
-    writeln!(std::io::stderr(), "skipped: {test}: {why}").expect("standard error can be written");
-}
 
 fn options(locks: u32, key: Option<Key>, writers_first: bool) -> Options {
     Options { locks, port: PORT, address: None, settings: Settings { writers_first }, key }
@@ -41,10 +36,7 @@ fn load(options: &Options, object: Option<&[u8]>, programs: &[&str]) -> Option<K
         None => KernelDecider::load(options),
     };
     match loaded {
-        Err(error @ KernelError::NoPermission { .. }) => {
-            skip(&error.to_string());
-            None
-        }
+        Err(error @ KernelError::NoPermission { .. }) => skip(&error.to_string()),
         loaded => {
             let mut decider = loaded.expect("the decider loads");
             programs.iter().for_each(|program| decider.load_program(program).expect("the program loads"));

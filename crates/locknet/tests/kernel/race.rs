@@ -2,8 +2,9 @@
 //! of the compare-and-swap must be found out by the same test, or the test would show nothing.
 
 use crate::frames::{BEFORE, Machines, run};
-use crate::{BROKEN, KEY, load, options, skip};
+use crate::{BROKEN, KEY, load, options};
 use aya::programs::Xdp;
+use lockwork_locknet::privileged::say_skipped;
 use lockwork_lockservice::packet::{Kind, Packet, datagram, parse};
 use lockwork_lockservice::word::Machine;
 use std::collections::BTreeSet;
@@ -56,7 +57,7 @@ fn ask_and_free(program: &Xdp, machines: &Machines, machine: u16) -> Vec<u32> {
 /// How many grants there were, and in how many incarnations.
 fn race(object: Option<&[u8]>) -> Option<(usize, usize)> {
     let [first, second, ..] = processors()[..] else {
-        skip("one processor cannot race with itself");
+        say_skipped("one processor cannot race with itself");
         return None;
     };
     let mut decider = load(&options(1, Some(KEY), false), object, &["lockwork_xdp"])?;

@@ -4,8 +4,8 @@ use super::{Client, Phase, Request};
 use std::collections::BTreeSet;
 
 impl Client {
-    /// Tasks that hold `lock`, with requests that take part in searches. What an agent takes for a holder may have given
-    /// back, or not know yet; this is what the tasks know.
+    /// Tasks that hold `lock`, with requests that take part in searches. What an agent takes for a holder may have
+    /// given back, or not know yet; this is what the tasks know.
     pub(crate) fn holding(&self, lock: u64) -> BTreeSet<u32> {
         let holds = |r: &Request| r.lock == lock && r.detect_deadlock && r.phase == Phase::Held;
         self.requests.iter().filter(|(_, r)| holds(r)).map(|(number, _)| (number >> 32) as u32).collect()

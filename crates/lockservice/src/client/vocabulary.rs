@@ -11,7 +11,7 @@ pub struct Ask {
     pub task: u32,
     /// Give up after this many nanoseconds.
     pub timeout: Option<u64>,
-    /// Do not wait at all.
+    /// Do not wait for anybody who holds; only, and not for long, for an answer.
     pub try_only: bool,
     /// Give up when it waits in a circle with others that ask for this too. Tasks that do things at one time must have
     /// numbers of their own then.

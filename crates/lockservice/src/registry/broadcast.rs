@@ -58,9 +58,8 @@ impl Broadcasts {
 
     /// Asks no more what `machine` wanted to know of a lock.
     pub(super) fn forget_sweep(&mut self, machine: Machine, of: u64) {
-        self.open.retain(
-            |_, question| !matches!(question.subject, Subject::Sweep { asker, lock, .. } if asker == machine && lock == of),
-        );
+        let about = |s: &Subject| matches!(*s, Subject::Sweep { asker, lock, .. } if (asker, lock) == (machine, of));
+        self.open.retain(|_, question| !about(&question.subject));
     }
 
     /// Enters an answer, if `machine` owed one.
@@ -94,6 +93,10 @@ impl Broadcasts {
             question.again = now.saturating_add(question.interval_ns);
             question.interval_ns = (question.interval_ns * 2).min(self.interval_ns * SLOWEST);
         }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
     }
 
     /// Machines that are gone and not known to be by all.

@@ -6,7 +6,7 @@ use crate::decider::{Wide, WideLock};
 use crate::packet::Waiter;
 use crate::word::Profile;
 use lockwork_locking::LockMode;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 const MS: u64 = 1_000_000;
 const LOCKS: u64 = 1000;
@@ -393,4 +393,32 @@ fn an_agent_has_one_question_about_a_lock() {
     assert_eq!(again.len(), 1, "of a thousand questions one is open");
     world.say(101, other, Kind::Swept, again[0].request);
     assert_eq!(world.to(100, Kind::Swept).iter().map(|swept| swept.request).collect::<Vec<_>>(), [1000]);
+}
+
+#[test]
+fn thousands_that_die_together_are_told_of_a_few_at_a_time() {
+    let mut world = World::new(Profile::Wide);
+    let lives = world.join(1);
+    for address in 2..5000 {
+        let (machine, _) = world.join(address);
+        if u64::from(machine.0) < LOCKS {
+            world.hold(machine.0.into(), State::Shared, machine);
+        }
+    }
+    let (mut told, mut most) = (BTreeSet::new(), 0);
+    for _ in 0..4000 {
+        world.pass(1);
+        world.say(1, lives, Kind::Renew, 0);
+        let died = world.to(1, Kind::Died);
+        most = most.max(died.len());
+        for packet in died {
+            told.insert(packet.requester);
+            world.say(1, lives, Kind::Swept, packet.request);
+        }
+        if world.registry.summary().gone == 0 && world.now > 1100 * MS {
+            break;
+        }
+    }
+    assert!(told.len() == 4998 && most <= 4, "{} {most}", told.len());
+    assert_eq!(world.settled().len() as u64, LOCKS.min(5000) - 2, "locks 0 and 1 were nobody's");
 }

@@ -199,8 +199,8 @@ proptest! {
                 tasks.let_go(who);
             } else {
                 let ask = Ask { task, detect_deadlock: true, ..Ask::default() };
-                let ask = |node: &mut lockwork_lockservice::node::Node, now| node.acquire(now, lock % LOCKS, Exclusive, ask);
-                let request = tasks.network.at(machine, ask).expect("the lock is there");
+                let asks = tasks.network.at(machine, |node, now| node.acquire(now, lock % LOCKS, Exclusive, ask));
+                let request = asks.expect("the lock is there");
                 tasks.waits.insert(who, (request, lock));
             }
             tasks.note()?;

@@ -142,3 +142,19 @@ fn what_cannot_be_asked_for_is_refused_and_leaves_nothing() {
     net.expect("");
     net.is_idle();
 }
+
+/// The holder's machine stands still: whether the lock is free by now is known when its lease has ended.
+#[test]
+fn a_try_that_nobody_answers_ends() {
+    let mut net = Network::new(2, false);
+    net.write(1, 'a');
+    net.granted();
+    net.crash(1);
+    let tried = net.ask_as(2, 'b', LockMode::Exclusive, Ask { try_only: true, ..Ask::default() });
+    net.pass(199 * MS);
+    assert_eq!(net.events(), []);
+    net.pass(MS);
+    assert_eq!(net.events(), [(2, Event::Busy { request: tried })]);
+    net.pass(5000 * MS);
+    net.is_idle();
+}

@@ -58,7 +58,8 @@ fn every_row_that_can_be_met_is_met() {
         drops.extend(story.record().steps.iter().filter_map(|step| step.dropped));
     }
     // No packet can match a word and have made it. A free lock is the registry's, and nobody speaks for that over a
-    // network; its own agents, beside the decider, do not say anything about a free lock either but what they said before.
+    // network; its own agents, beside the decider, do not say anything about a free lock either but what they said
+    // before.
     let strange = |case: &Case| (case.matches && case.applied) || (case.state == State::Free && case.from_agent);
     let reachable = (0..ROWS).map(Case::of_index).filter(|case| !strange(case));
     let missing: Vec<Case> = reachable.filter(|case| !met.contains(&case.index())).collect();

@@ -13,22 +13,28 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use lockwork_locknet::client::{Guard, LockError, Locks};
 
 use super::Failure;
-use super::service::{Service, duration};
+use super::service::{Service, duration, lock_number};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: that of the command; 128 + N if signal N ended it; 126 or 127 if it cannot be started.
-1 if the lock is busy (--try) or was not granted in time (--timeout); 2 usage; 3 cannot connect; 4 the lock was lost.
-The command finds its fencing token in LOCKWORK_TOKEN and the lock in LOCKWORK_LOCK."
+    after_help = "Exit codes: that of the command; 128 + N if signal N ended it, or came before it was started; 126 or 127
+if it cannot be started; 1 if the lock is busy (--try) or was not granted in time (--timeout); 2 usage; 3 cannot
+connect; 4 the lock was lost.
+The command finds its fencing token in LOCKWORK_TOKEN and the lock in LOCKWORK_LOCK.
+When the lock is lost or this process is killed, only the command itself is ended, not what it has started: let a
+script exec its last command.
+
+  lockwork lock 17 --timeout 5s -- sh -c 'exec ./backup --token $LOCKWORK_TOKEN'"
 )]
 pub(super) struct Arguments {
     /// Number of the lock, from 0
+    #[arg(value_parser = lock_number, allow_negative_numbers = true)]
     id: u64,
     #[command(flatten)]
     service: Service,
@@ -36,28 +42,35 @@ pub(super) struct Arguments {
     #[arg(long)]
     shared: bool,
     /// Wait no longer than this: 500ms, 5s, 2m [default: wait]
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "try_only")]
+    #[arg(long, value_name = "TIME", value_parser = duration, allow_negative_numbers = true, conflicts_with = "try_only")]
     timeout: Option<Duration>,
-    /// Do not wait at all
+    /// Do not wait at all: exit code 1 if somebody else holds it
     #[arg(long = "try")]
     try_only: bool,
-    /// When the lock is lost, the command gets SIGTERM, and after this time SIGKILL
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
-    kill_after: Duration,
+    /// When the lock is lost, the command gets SIGTERM, and after this time SIGKILL [default: a 16th of the lease,
+    /// before anybody else can get the lock]
+    #[arg(long, value_name = "TIME", value_parser = duration, allow_negative_numbers = true)]
+    kill_after: Option<Duration>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let locks = arguments.service.connect()?;
+    let start = Instant::now();
+    let locks = arguments.service.connect(arguments.timeout)?;
     child::note_signals();
-    let guard = match acquire(&locks, arguments) {
+    let left = arguments.timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+    let guard = match acquire(&locks, arguments, left) {
         Ok(guard) => guard,
         Err(Ended::Signal(signal)) => return Ok(ExitCode::from(128 + signal)),
         Err(Ended::Failure(failure)) => return Err(failure),
     };
-    let code = child::run(&arguments.command, &guard, arguments.kill_after);
+    if let Some(signal) = child::noted_signal() {
+        return Ok(ExitCode::from(128 + signal));
+    }
+    let kill_after = arguments.kill_after.unwrap_or_else(|| locks.lease() / 16);
+    let code = child::run(&arguments.command, &guard, kill_after);
     drop(guard);
     code
 }
@@ -80,9 +93,9 @@ impl Wake for Unpark {
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Waits for the lock, or for a signal; that withdraws the request.
-fn acquire(locks: &Locks, arguments: &Arguments) -> Result<Guard, Ended> {
+fn acquire(locks: &Locks, arguments: &Arguments, timeout: Option<Duration>) -> Result<Guard, Ended> {
     let request = if arguments.shared { locks.shared(arguments.id) } else { locks.exclusive(arguments.id) };
-    let request = arguments.timeout.map_or(request, |timeout| request.timeout(timeout));
+    let request = timeout.map_or(request, |timeout| request.timeout(timeout));
     if arguments.try_only {
         return request.try_acquire().map_err(failure);
     }

@@ -1,37 +1,47 @@
 //! `lockwork lockd`: the daemon of the lock service.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
 use lockwork_locknet::kernel::error::KernelError;
-use lockwork_locknet::kernel::{self, Hook, KernelDecider};
+use lockwork_locknet::kernel::{self, Hook, KernelDecider, interface};
 use lockwork_locknet::lockd::{Lockd, Options, StartError};
 use lockwork_locknet::plane::{DataPlane, InKernel, InProcess};
 use lockwork_lockservice::decider::Settings;
 
-use super::service::{self, DEFAULT_ADDRESS, duration};
+use super::service::{self, DEFAULT_ADDRESS, DEFAULT_PORT, duration};
 use super::{Failure, Outcome, print};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "When it serves, it prints one line that begins with 'lockd: ready on'. SIGTERM and SIGINT end it in good order.
+Exit codes: 0 ended so; 2 usage; 3 an address cannot be bound; 6 the kernel does not take the programs (--xdp, --tc).
+
+  lockwork lockd --udp 10.0.0.5:7400              a process without privileges
+  sudo lockwork lockd --xdp eth0                  in the kernel, at eth0's address
+  lockwork lock 17 --server 10.0.0.5:7400 -- CMD  a client"
+)]
 pub(super) struct Arguments {
-    /// Where to listen; not 0.0.0.0 on a host with several networks, as answers must come from the address that was
-    /// asked
-    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS)]
-    udp: String,
-    /// Decide in the kernel with XDP on these interfaces, which lead to the clients; needs root
+    /// Where to listen: the address that clients ask; not 0.0.0.0 on a host with several networks, as answers must come
+    /// from the address that was asked [default: 127.0.0.1:7400; with --xdp or --tc port 7400 of the interface's IPv4
+    /// address]
+    #[arg(long, value_name = "HOST:PORT")]
+    udp: Option<String>,
+    /// Decide in the kernel with XDP on these interfaces, which lead to the clients; needs root, or CAP_BPF and
+    /// CAP_NET_ADMIN
     #[arg(long, value_name = "INTERFACE", num_args = 1.., conflicts_with = "tc")]
     xdp: Vec<String>,
-    /// Decide in the kernel at TC ingress of these interfaces; needs root
+    /// The same at TC ingress, on interfaces without XDP
     #[arg(long, value_name = "INTERFACE", num_args = 1..)]
     tc: Vec<String>,
     /// How many locks there are, numbered from 0; 16 bytes each
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 36))]
     locks: u64,
     /// For how long a session lives after its last renewal: after so long, locks of a client that died are free
-    #[arg(long, default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, allow_negative_numbers = true)]
     lease: Duration,
     /// Readers do not pass a writer that waits
     #[arg(long)]
@@ -39,7 +49,7 @@ pub(super) struct Arguments {
     /// No lockd ran here before, or all its clients are gone: let clients in at once, not only after one lease
     #[arg(long)]
     fresh: bool,
-    /// File with the cluster's key [default: LOCKWORK_KEY, or no key]
+    /// File with the cluster's key, 16 bytes or 32 hexadecimal digits [default: LOCKWORK_KEY, or no key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Where to answer GET /metrics for Prometheus
@@ -61,62 +71,106 @@ fn stop_on_signals() {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
-    let udp = service::address(&arguments.udp)?;
+    let (hook, interfaces) =
+        if arguments.xdp.is_empty() { (Hook::Tc, &arguments.tc) } else { (Hook::Xdp, &arguments.xdp) };
+    let udp = match (&arguments.udp, &interfaces[..]) {
+        (Some(udp), _) => service::address(udp)?,
+        (None, []) => service::address(DEFAULT_ADDRESS)?,
+        (None, interfaces) => SocketAddr::from((address_of(interfaces)?, DEFAULT_PORT)),
+    };
     let metrics = arguments.metrics.as_deref().map(service::address).transpose()?;
     let key = service::key(arguments.key.as_deref())?;
     let lease_ms = u32::try_from(arguments.lease.as_millis()).unwrap_or(u32::MAX);
     let writers_first = arguments.writers_first;
     let options = Options { metrics, lease_ms, writers_first, key, fresh: arguments.fresh, ..Options::new(udp) };
-    let locks = usize::try_from(arguments.locks).map_err(Failure::usage)?;
-    let (hook, interfaces) =
-        if arguments.xdp.is_empty() { (Hook::Tc, &arguments.tc) } else { (Hook::Xdp, &arguments.xdp) };
     if interfaces.is_empty() {
-        return serve(&options, InProcess::new(locks).map_err(Failure::usage)?, arguments.locks);
+        let locks = usize::try_from(arguments.locks).map_err(Failure::usage)?;
+        let plane = InProcess::new(locks).map_err(Failure::usage)?;
+        return serve(bind(&options, plane)?, &options, arguments.locks);
     }
-    serve(&options, in_kernel(&options, udp, arguments.locks, hook, interfaces)?, arguments.locks)
+    // Bound first: while another daemon has the address, no program of ours may decide in its place.
+    let mut lockd = bind(&options, InKernel::new(in_kernel(&options, arguments.locks, interfaces)?))?;
+    for interface in interfaces {
+        let attached = lockd.plane_mut().decider_mut().attach(hook, interface).map_err(refused)?;
+        eprintln!("lockd: {} on {interface}", attached.mode);
+    }
+    serve(lockd, &options, arguments.locks)
 }
 
-fn in_kernel(
-    options: &Options,
-    udp: SocketAddr,
-    locks: u64,
-    hook: Hook,
-    interfaces: &[String],
-) -> Result<InKernel, Failure> {
-    let refused = |error: KernelError| match error {
+fn refused(error: KernelError) -> Failure {
+    match error {
         KernelError::NoInterface { .. } | KernelError::Locks => Failure::usage(error),
         _ => Failure::BackEnd(error.to_string()),
-    };
+    }
+}
+
+/// The IPv4 address that all of these interfaces have.
+fn address_of(interfaces: &[String]) -> Result<Ipv4Addr, Failure> {
+    let mut known: Option<(&str, Ipv4Addr)> = None;
+    for name in interfaces {
+        let address = interface::address(name).map_err(refused)?.ok_or_else(|| {
+            let port = DEFAULT_PORT;
+            Failure::usage(format!(
+                "interface '{name}' has no IPv4 address: say which one clients ask, --udp HOST:{port}"
+            ))
+        })?;
+        match known {
+            Some((other, first)) if first != address => {
+                return Err(Failure::usage(format!(
+                    "interface '{other}' has address {first}, and '{name}' has {address}: say which one clients ask, such \
+                     as --udp {first}:{DEFAULT_PORT}"
+                )));
+            }
+            _ => known = Some((name, address)),
+        }
+    }
+    known.map(|(_, address)| address).ok_or_else(|| Failure::usage("no interface is given"))
+}
+
+/// The programs, loaded and not attached: only packets to the daemon's address are theirs.
+fn in_kernel(options: &Options, locks: u64, interfaces: &[String]) -> Result<KernelDecider, Failure> {
+    let udp = options.udp;
+    let wrong = |what: &str| Err(Failure::usage(format!("--udp {udp}: {what}")));
     let SocketAddr::V4(address) = udp else {
-        return Err(Failure::usage(format!(
-            "--udp {udp}: the decider in the kernel knows only IPv4; give such an address"
-        )));
+        return wrong("the decider in the kernel knows only IPv4; give such an address");
     };
+    let address = *address.ip();
     if udp.port() == 0 {
-        return Err(Failure::usage("--udp: with --xdp or --tc the port must be given, as the kernel has to know it"));
+        return wrong("with --xdp or --tc the port must be given, as the kernel has to know it");
+    }
+    if address.is_unspecified() {
+        return wrong("with --xdp or --tc give the one address that clients ask, or leave --udp out");
+    }
+    for name in interfaces {
+        let own = interface::address(name).map_err(refused)?;
+        if address.is_loopback() && !own.is_some_and(|own| own.is_loopback()) {
+            let right = own.map_or_else(|| "HOST".to_string(), |own| own.to_string());
+            return wrong(&format!(
+                "no packet to this address comes in by '{name}'; give the one that clients ask, such as {right}:{}",
+                udp.port()
+            ));
+        }
     }
     let kernel = kernel::Options {
         locks: u32::try_from(locks)
-            .map_err(|_| Failure::usage(format!("--locks {locks}: in the kernel at most 2^32 - 1")))?,
+            .map_err(|_| Failure::usage(format!("--locks {locks}: with --xdp or --tc at most {}", u32::MAX)))?,
         port: udp.port(),
-        address: Some(*address.ip()).filter(|ip| !ip.is_unspecified()),
+        address: Some(address),
         settings: Settings { writers_first: options.writers_first },
         key: options.key,
     };
-    let mut decider = KernelDecider::load(&kernel).map_err(refused)?;
-    for interface in interfaces {
-        let attached = decider.attach(hook, interface).map_err(refused)?;
-        eprintln!("lockd: {} on {interface}", attached.mode);
-    }
-    Ok(InKernel::new(decider))
+    KernelDecider::load(&kernel).map_err(refused)
 }
 
-fn serve(options: &Options, plane: impl DataPlane, locks: u64) -> Outcome {
-    let name = plane.name();
-    let mut lockd = Lockd::bind(options, plane).map_err(|error| match error {
+fn bind<P: DataPlane>(options: &Options, plane: P) -> Result<Lockd<P>, Failure> {
+    Lockd::bind(options, plane).map_err(|error| match error {
         StartError::Lease(_) => Failure::usage(error),
         _ => Failure::Connect(error.to_string()),
-    })?;
+    })
+}
+
+fn serve(mut lockd: Lockd<impl DataPlane>, options: &Options, locks: u64) -> Outcome {
+    let name = lockd.plane().name();
     stop_on_signals();
     let address = lockd.address().map_err(Failure::connect)?;
     let metrics = lockd.metrics_address().map_or(String::new(), |at| format!(", metrics on http://{at}/metrics"));
@@ -128,7 +182,7 @@ fn serve(options: &Options, plane: impl DataPlane, locks: u64) -> Outcome {
     ))?;
     if !options.fresh {
         eprintln!(
-            "lockd: clients come in after {lease_ms} ms, when leases of a lockd before this one have ended (--fresh: at once)"
+            "lockd: clients come in after {lease_ms} ms, when leases of a lockd before have ended (--fresh: at once)"
         );
     }
     lockd.run(&STOP).map_err(Failure::connect)?;

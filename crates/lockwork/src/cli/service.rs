@@ -12,6 +12,8 @@ use super::Failure;
 
 /// Where a service is if nobody says otherwise.
 pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:7400";
+/// And at which port, wherever it is.
+pub(super) const DEFAULT_PORT: u16 = 7400;
 
 /// Which service.
 #[derive(Debug, Args)]
@@ -48,8 +50,11 @@ impl Service {
         address(&name).map_err(|error| Failure::usage(format!("{source}: {error}")))
     }
 
-    pub(super) fn connect(&self) -> Result<Locks, Failure> {
-        let options = Options { key: self.key()?, ..Options::default() };
+    /// A session, for which it waits no longer than `most`.
+    pub(super) fn connect(&self, most: Option<Duration>) -> Result<Locks, Failure> {
+        let usual = Options::default();
+        let connect_timeout = most.map_or(usual.connect_timeout, |most| most.min(usual.connect_timeout));
+        let options = Options { key: self.key()?, connect_timeout, ..usual };
         let (name, source) = self.name();
         Locks::connect_with(&name, options).map_err(|error| match error {
             ConnectError::Address { .. } => Failure::usage(format!("{source}: {error}")),
@@ -62,7 +67,9 @@ impl Service {
 pub(super) fn address(text: &str) -> Result<SocketAddr, Failure> {
     let found = text.to_socket_addrs().map_err(|error| error.to_string());
     let found = found.and_then(|mut all| all.next().ok_or_else(|| "the name has no address".to_string()));
-    found.map_err(|error| Failure::usage(format!("'{text}' is no address: {error}; write HOST:PORT")))
+    found.map_err(|error| {
+        Failure::usage(format!("'{text}' is no address: {error}; write HOST:PORT, such as {DEFAULT_ADDRESS}"))
+    })
 }
 
 /// The key of a file, or of the file that the environment names.
@@ -77,6 +84,11 @@ pub(super) fn key(file: Option<&Path>) -> Result<Option<Key>, Failure> {
         eprintln!("lockwork: warning: {warning}");
     }
     Ok(Some(read.key))
+}
+
+/// The number of a lock.
+pub(super) fn lock_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "locks are numbered from 0: write a whole number".to_string())
 }
 
 /// The longest time: six weeks, which are 32 bits of milliseconds.
@@ -104,6 +116,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn locks_have_numbers() {
+        assert_eq!(lock_number("17"), Ok(17));
+        for wrong in ["", "-1", "one", "1.5", "99999999999999999999"] {
+            assert!(lock_number(wrong).is_err_and(|message| message.contains("from 0")), "{wrong}");
+        }
+    }
 
     #[test]
     fn times_are_read_with_their_units_and_nonsense_is_refused() {

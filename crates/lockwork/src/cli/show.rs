@@ -1,16 +1,19 @@
 //! `lockwork locks top` and `lockwork locks show ID`: what happens in a lock service.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use lockwork_locking::LockMode;
 use lockwork_locknet::query::{self, LockStatus, QueryError, ServiceStatus};
+use lockwork_lockservice::packet::Key;
 use lockwork_lockservice::word::State;
 use serde_json::{Value, json};
 
-use super::service::{Service, duration};
+use super::service::{Service, duration, lock_number};
 use super::{Failure, Outcome, print};
 
 /// How results are printed.
@@ -25,6 +28,7 @@ enum Form {
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// Number of the lock, from 0
+    #[arg(value_parser = lock_number, allow_negative_numbers = true)]
     id: u64,
     #[command(flatten)]
     service: Service,
@@ -34,14 +38,17 @@ pub(super) struct Show {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Only locks that somebody holds or waits for are shown, those with most waiters first.
+decisions/s: packets about the lock that the decider decided on, '-' if the lock was not shown the time before. What an
+agent grants on its own machine takes no packet; if writers do so, the token grows all the same.")]
 pub(super) struct Top {
     #[command(flatten)]
     service: Service,
-    /// How often to look
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    /// How long to wait between two looks: 500ms, 5s, 1m
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// How often to print; on a terminal it goes on until interrupted [default: once where the output is no terminal]
-    #[arg(long, value_name = "TIMES")]
+    /// How many times to print [default: on a terminal until interrupted, elsewhere once]
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// How many locks to show
     #[arg(long, default_value_t = 20)]
@@ -49,6 +56,13 @@ pub(super) struct Top {
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Form::Text)]
     output: Form,
+}
+
+/// Looking more often would be a load on the service.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|time| if time < SHORTEST { Err("give at least 10ms".to_string()) } else { Ok(time) })
 }
 
 /// How long the daemon may take to answer.
@@ -109,26 +123,55 @@ fn show_json(lock: u64, status: &LockStatus) -> Value {
     })
 }
 
+/// What is known of a service at one time.
+struct Sample {
+    at: Instant,
+    status: ServiceStatus,
+    /// Of the locks that are shown: when, and how many decisions there had been.
+    decisions: HashMap<u64, (Instant, u32)>,
+}
+
+impl Sample {
+    fn take(address: SocketAddr, key: Option<Key>, lines: usize) -> Result<Self, QueryError> {
+        let (status, at) = (query::all(address, key, PATIENCE)?, Instant::now());
+        let locks: Vec<u64> = status.busiest.iter().take(lines).map(|(_, one)| one.lock).collect();
+        let incarnations = query::incarnations(address, key, &locks, PATIENCE)?;
+        let now = Instant::now();
+        let decisions = locks.into_iter().zip(incarnations).filter_map(|(lock, count)| Some((lock, (now, count?))));
+        Ok(Self { at, status, decisions: decisions.collect() })
+    }
+
+    /// Decisions a second on a lock since `before`, if it was shown then.
+    fn rate_of(&self, before: &Self, lock: u64) -> Option<f64> {
+        let (&(was_at, was), &(at, is)) = (before.decisions.get(&lock)?, self.decisions.get(&lock)?);
+        Some(rate(0, is.wrapping_sub(was).into(), seconds(was_at, at)))
+    }
+}
+
 pub(super) fn top(arguments: &Top) -> Outcome {
     let (address, key) = (arguments.service.address()?, arguments.service.key()?);
     let terminal = std::io::stdout().is_terminal();
     let count = arguments.count.unwrap_or(if terminal { u64::MAX } else { 1 });
-    let mut before = (Instant::now(), query::all(address, key, PATIENCE).map_err(failure)?);
+    let take = || Sample::take(address, key, arguments.lines).map_err(failure);
+    let mut before = take()?;
     for _ in 0..count {
         std::thread::sleep(arguments.interval);
-        let now = (Instant::now(), query::all(address, key, PATIENCE).map_err(failure)?);
-        let seconds = (now.0 - before.0).as_secs_f64().max(1e-9);
+        let now = take()?;
         print(&match arguments.output {
             Form::Text => {
                 // Home, and everything below cleared.
                 let clear = if terminal { "\x1b[H\x1b[J" } else { "" };
-                format!("{clear}{}", top_text(&address.to_string(), &before.1, &now.1, seconds, arguments.lines))
+                format!("{clear}{}", top_text(&address.to_string(), &before, &now, arguments.lines))
             }
-            Form::Json => format!("{}\n", top_json(&before.1, &now.1, seconds, arguments.lines)),
+            Form::Json => format!("{}\n", top_json(&before, &now, arguments.lines)),
         })?;
         before = now;
     }
     Ok(())
+}
+
+fn seconds(from: Instant, to: Instant) -> f64 {
+    (to - from).as_secs_f64().max(1e-9)
 }
 
 /// How fast a counter has grown.
@@ -136,44 +179,56 @@ fn rate(before: u64, now: u64, seconds: f64) -> f64 {
     (now.saturating_sub(before) as f64 / seconds).round()
 }
 
-fn top_text(address: &str, before: &ServiceStatus, now: &ServiceStatus, seconds: f64, lines: usize) -> String {
-    let (was, is) = (&before.summary, &now.summary);
-    let per_second = |was: u64, is: u64| rate(was, is, seconds);
+/// Locks granted a second, where they are counted.
+fn grants(before: &Sample, now: &Sample) -> Option<f64> {
+    Some(rate(before.status.grants()?, now.status.grants()?, seconds(before.at, now.at)))
+}
+
+fn top_text(address: &str, before: &Sample, now: &Sample, lines: usize) -> String {
+    let (was, is) = (&before.status.summary, &now.status.summary);
+    let per_second = |was: u64, is: u64| rate(was, is, seconds(before.at, now.at));
+    let grants = grants(before, now).map_or(String::new(), |rate| format!("{rate} grants/s, "));
     let mut text = format!(
         "{address}: {} locks, {} machines, {} gone and not yet swept, {} sessions expired\n\
-         by the daemon: {} decisions/s, {} grants/s, {} packets dropped/s\n\n",
+         {} decisions/s, {grants}{} packets dropped/s\n\n",
         is.locks,
         is.machines,
         is.gone,
         is.expired,
         per_second(was.decisions, is.decisions),
-        per_second(was.grants, is.grants),
         per_second(was.dropped, is.dropped),
     );
-    if now.silent > 0 {
-        _ = writeln!(text, "{} machines have not answered", now.silent);
+    if now.status.silent > 0 {
+        _ = writeln!(text, "{} machines have not answered", now.status.silent);
     }
-    _ = writeln!(text, "{:>12}  {:>7}  {:>7}  {:>7}  {:>20}", "lock", "machine", "holders", "waiters", "token");
-    for (machine, one) in now.busiest.iter().take(lines) {
+    _ = writeln!(
+        text,
+        "{:>12}  {:>7}  {:>7}  {:>7}  {:>11}  {:>20}",
+        "lock", "machine", "holders", "waiters", "decisions/s", "token"
+    );
+    for (machine, one) in now.status.busiest.iter().take(lines) {
         let (holders, waiters) = (one.holders, one.waiters);
-        _ = writeln!(text, "{:>12}  {machine:>7}  {holders:>7}  {waiters:>7}  {:>20}", one.lock, one.token);
+        let rate = now.rate_of(before, one.lock).map_or_else(|| "-".to_string(), |rate| rate.to_string());
+        _ = writeln!(text, "{:>12}  {machine:>7}  {holders:>7}  {waiters:>7}  {rate:>11}  {:>20}", one.lock, one.token);
     }
     text
 }
 
-fn top_json(before: &ServiceStatus, now: &ServiceStatus, seconds: f64, lines: usize) -> Value {
-    let (was, is) = (&before.summary, &now.summary);
-    let busiest = now.busiest.iter().take(lines).map(|(machine, one)| {
+fn top_json(before: &Sample, now: &Sample, lines: usize) -> Value {
+    let (was, is) = (&before.status.summary, &now.status.summary);
+    let per_second = |was: u64, is: u64| rate(was, is, seconds(before.at, now.at));
+    let busiest = now.status.busiest.iter().take(lines).map(|(machine, one)| {
         json!({
-            "lock": one.lock, "machine": machine, "holders": one.holders, "waiters": one.waiters, "token": one.token,
+            "lock": one.lock, "machine": machine, "holders": one.holders, "waiters": one.waiters,
+            "decisions_per_s": now.rate_of(before, one.lock), "token": one.token,
         })
     });
     json!({
         "locks": is.locks, "machines": is.machines, "machines_gone": is.gone, "sessions_expired": is.expired,
-        "machines_silent": now.silent,
-        "decisions_per_s": rate(was.decisions, is.decisions, seconds),
-        "grants_per_s": rate(was.grants, is.grants, seconds),
-        "dropped_per_s": rate(was.dropped, is.dropped, seconds),
+        "machines_silent": now.status.silent,
+        "decisions_per_s": per_second(was.decisions, is.decisions),
+        "grants_per_s": grants(before, now),
+        "dropped_per_s": per_second(was.dropped, is.dropped),
         "busiest": busiest.collect::<Vec<_>>(),
     })
 }

@@ -2,8 +2,12 @@
 //! locks.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::command::run;
@@ -171,6 +175,114 @@ fn who_waits_can_be_interrupted_and_waits_no_longer() {
     finish(holder);
 }
 
+/// Where a daemon's packets pass by. When the first ACQUIRE does, the process whose number comes gets SIGTERM, and its
+/// packet goes on a little later.
+fn relay(server: &str) -> (String, Sender<u32>) {
+    use lockwork_lockservice::packet::{Kind, parse};
+    let (number, process) = channel::<u32>();
+    let bind = || UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let (clients, daemon, client) = (Arc::new(bind()), Arc::new(bind()), Arc::new(OnceLock::<SocketAddr>::new()));
+    let address = clients.local_addr().expect("it is bound").to_string();
+    daemon.connect(server).expect("an address");
+    for socket in [&clients, &daemon] {
+        socket.set_read_timeout(Some(LONG)).expect("not zero");
+    }
+    let back = (Arc::clone(&clients), Arc::clone(&daemon), Arc::clone(&client));
+    std::thread::spawn(move || {
+        let (clients, daemon, client) = back;
+        let mut buffer = [0; 2048];
+        while let Ok(length) = daemon.recv(&mut buffer) {
+            let client = client.get().expect("it has asked");
+            _ = clients.send_to(&buffer[..length], client);
+        }
+    });
+    std::thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        let mut signalled = false;
+        while let Ok((length, from)) = clients.recv_from(&mut buffer) {
+            client.get_or_init(|| from);
+            let acquires = parse(&buffer[..length], None).is_ok_and(|(packet, _)| packet.kind == Kind::Acquire);
+            if acquires && !signalled {
+                signalled = true;
+                let process = process.recv().expect("the test tells").to_string();
+                assert!(Command::new("kill").args(["-TERM", &process]).status().expect("kill is there").success());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            _ = daemon.send(&buffer[..length]);
+        }
+    });
+    (address, number)
+}
+
+#[test]
+fn a_signal_before_the_command_begins_ends_it_and_the_lock_is_given_back() {
+    let daemon = Daemon::start("--locks 50");
+    let (address, number) = relay(&daemon.address);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
+    command.args(["lock", "5", "--try", "--server", &address, "--", "echo", "it runs"]);
+    let process = spawn(command);
+    number.send(process.id()).expect("the relay waits");
+    let output = finish(process);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(128 + 15), ""), "{}", text(&output.stderr));
+    let start = Instant::now();
+    while daemon.show(5)["state"] != "free" {
+        assert!(start.elapsed() < LONG, "{}", daemon.show(5));
+    }
+    assert!(daemon.show(5)["token"].as_u64() > Some(0), "it was granted");
+}
+
+#[test]
+fn signals_that_are_ignored_from_the_start_stay_ignored() {
+    let daemon = Daemon::start("--locks 50");
+    let line = format!("exec {} lock 5 --server {} -- cat", env!("CARGO_BIN_EXE_lockwork"), daemon.address);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("trap '' HUP; {line}")]).stdin(Stdio::piped());
+    let mut process = spawn(command);
+    daemon.until(5, 1, 0);
+    signal("-HUP", &process);
+    std::thread::sleep(Duration::from_millis(200));
+    drop(process.stdin.take());
+    assert_eq!(finish(process).status.code(), Some(0));
+}
+
+#[test]
+fn the_commands_exit_code_is_known_where_ends_of_children_are_ignored() {
+    let daemon = Daemon::start("--locks 50");
+    let mut command = daemon.lock("5", "exit 7");
+    let ignore = || {
+        // SAFETY: a plain system call, which is allowed between fork and exec.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        Ok(())
+    };
+    // SAFETY: what runs between fork and exec allocates nothing.
+    let output = unsafe { command.pre_exec(ignore) }.output().expect("it runs");
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+}
+
+#[test]
+fn top_tells_how_often_is_decided_on_each_lock() {
+    let daemon = Daemon::start("--locks 50");
+    let holder = spawn(daemon.lock("5 --shared", "exec sleep 60"));
+    daemon.until(5, 1, 0);
+    let lines = format!("locks top --server {} --interval 500ms --count 3", daemon.address);
+    let mut top = Command::new(env!("CARGO_BIN_EXE_lockwork"));
+    top.args(lines.split(' ')).args(["--output", "json"]);
+    let mut top = spawn(top);
+    // Each is a reader that joins the first.
+    while top.try_wait().expect("it is our child").is_none() {
+        assert!(daemon.lock("5 --shared", "true").output().expect("it runs").status.success());
+    }
+    let output = text(&finish(top).stdout);
+    let last: Value = serde_json::from_str(output.lines().last().expect("three lines")).expect("one object");
+    let lock = &last["busiest"][0];
+    assert!(lock["lock"] == 5 && lock["decisions_per_s"].as_f64() > Some(0.0), "{output}");
+    assert!(last["grants_per_s"].as_f64() > Some(0.0) && last["decisions_per_s"].as_f64() > Some(0.0), "{output}");
+    let shown = text(&run(&lines).stdout);
+    assert!(shown.contains("decisions/s, ") && shown.contains("  decisions/s  "), "{shown}");
+    signal("-TERM", &holder);
+    finish(holder);
+}
+
 #[test]
 fn the_lock_of_a_killed_holder_goes_to_who_waits_and_its_command_ends() {
     let daemon = Daemon::start("--locks 50 --lease 500ms");
@@ -283,13 +395,22 @@ fn mistakes_are_named() {
         ("lockd --locks 0", "0 is not in"),
         ("lockd --xdp no-such-interface --udp 127.0.0.1:7499", "no-such-interface"),
         ("lockd --xdp lo --tc lo", "cannot be used with"),
+        ("lockd --xdp lo --udp 0.0.0.0:7499", "the one address that clients ask"),
+        ("lockd --tc lo --udp [::1]:7499", "only IPv4"),
+        ("lockd --tc lo --udp 127.0.0.1:0", "the port must be given"),
         ("lock -- true", "<ID>"),
         ("lock 1", "<COMMAND>"),
         ("lock 1 --try --timeout 1s -- true", "cannot be used with"),
-        ("lock one -- true", "invalid digit"),
+        ("lock one -- true", "numbered from 0"),
+        ("lock -1 -- true", "numbered from 0"),
+        ("lock 1 --kill-after -1 -- true", "such as 500ms"),
+        ("locks show one", "numbered from 0"),
+        ("locks top --interval 0", "at least 10ms"),
+        ("locks top --count 0", "0 is not in"),
+        ("lockd --udp 192.0.2.1:7499", "an interface of this machine"),
     ] {
         let output = run(line);
         let error = text(&output.stderr);
-        assert!(matches!(output.status.code(), Some(2 | 6)) && error.contains(message), "{line}: {error}");
+        assert!(matches!(output.status.code(), Some(2 | 3 | 6)) && error.contains(message), "{line}: {error}");
     }
 }

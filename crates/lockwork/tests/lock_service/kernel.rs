@@ -6,25 +6,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::command::run;
-use lockwork_locknet::namespace::{Machine, Namespace, Network, NetworkError};
+use lockwork_locknet::namespace::{Machine, Namespace, Network};
+use lockwork_locknet::privileged::{network, skip};
 use serde_json::Value;
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_lockwork");
 const SERVICE: &str = "10.76.0.1:7400";
-
-fn skip<T>(why: &str) -> Option<T> {
-    let test = std::thread::current().name().unwrap_or("a test").to_string();
-    writeln!(std::io::stderr(), "skipped: {test}: {why}").expect("standard error can be written");
-    None
-}
-
-/// Two machines around a decider, or `None` where nobody may have that.
-fn network() -> Option<Network> {
-    match Network::new(2) {
-        Err(error @ (NetworkError::NotPermitted | NetworkError::NoIp)) => skip(&error.to_string()),
-        made => Some(made.expect("as root")),
-    }
-}
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -45,8 +32,11 @@ struct Daemon {
 
 impl Daemon {
     fn start(network: &Network, options: &str) -> Option<Self> {
-        let line = format!("lockd --fresh --udp {SERVICE} --locks 50 {options}");
-        let mut command = within(&network.switch, &line);
+        Self::start_at(network, &format!("--udp {SERVICE} {options}"))
+    }
+
+    fn start_at(network: &Network, options: &str) -> Option<Self> {
+        let mut command = within(&network.switch, &format!("lockd --fresh --locks 50 {options}"));
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("ip is installed");
         let mut ready = String::new();
         BufReader::new(process.stdout.take().expect("it is piped")).read_line(&mut ready).expect("a line");
@@ -94,7 +84,7 @@ fn show(machine: &Machine, lock: u64) -> Value {
 }
 
 fn serves(hook: &str, name: &str) {
-    let Some(network) = network() else { return };
+    let Some(network) = network(2) else { return };
     let ports = [1, 2].map(Network::port).join(" ");
     let Some(daemon) = Daemon::start(&network, &format!("--writers-first --{hook} {ports}")) else { return };
     let decides = format!("lockd: ready on {SERVICE} ({name} on port1, {name} on port2): 50 locks, writers first");
@@ -124,6 +114,15 @@ fn serves(hook: &str, name: &str) {
     let output = waits.expect("ip is installed").wait_with_output().expect("it ends");
     assert!(output.status.success() && text(&output.stdout) == "mine\n");
     assert!(holder.wait().expect("it ends").success());
+    // What the kernel decides on is part of the rates.
+    let top = within(&there.namespace, &format!("locks top --server {SERVICE} --interval 500ms --output json"));
+    let mut top = { top }.stdout(Stdio::piped()).spawn().expect("ip is installed");
+    while top.try_wait().expect("it is our child").is_none() {
+        assert!(at(here, &format!("lock 6 --server {SERVICE} -- true")).status.success());
+    }
+    let top = text(&top.wait_with_output().expect("it has ended").stdout);
+    let rates: Value = serde_json::from_str(&top).expect("one object");
+    assert!(rates["decisions_per_s"].as_f64() > Some(0.0) && rates["grants_per_s"].is_null(), "{rates}");
     let shown = text(&at(there, &format!("locks show 7 --server {SERVICE}")).stdout);
     assert!(shown.starts_with("lock 7: free, no agent, incarnation 0, token "), "{shown}");
     let noted = daemon.stop();
@@ -140,9 +139,76 @@ fn privileged_commands_in_namespaces_are_served_by_tc() {
     serves("tc", "TC ingress");
 }
 
+/// Runs `ip` in a namespace.
+fn ip(namespace: &Namespace, line: &str) {
+    let output = Command::new("ip").args(["-n", namespace.name()]).args(line.split(' ')).output();
+    let output = output.expect("ip is installed");
+    assert!(output.status.success(), "ip {line}: {}", text(&output.stderr));
+}
+
+#[test]
+fn privileged_a_machine_whose_hardware_address_changes_is_reached_again() {
+    let Some(network) = network(2) else { return };
+    let Some(_daemon) = Daemon::start(&network, "--xdp port1 port2 --lease 600ms") else { return };
+    let [here, there] = &network.machines[..] else { panic!("two machines") };
+    let mut holder = within(&here.namespace, &format!("lock 6 --server {SERVICE} -- cat"));
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("ip is installed");
+    let mut input = holder.stdin.take().expect("it is piped");
+    input.write_all(b"held\n").expect("it reads");
+    BufReader::new(holder.stdout.take().expect("it is piped")).read_line(&mut String::new()).expect("it writes");
+    let (other, own) = ("02:4c:4b:09:09:09", here.near.address);
+    ip(&here.namespace, &format!("link set dev {} address {other}", here.interface()));
+    let far = here.far.mac.map(|byte| format!("{byte:02x}")).join(":");
+    let (decider, uplink) = (here.far.address, here.interface());
+    ip(&here.namespace, &format!("neighbour replace {decider} lladdr {far} nud permanent dev {uplink}"));
+    ip(&network.switch, &format!("neighbour replace {own} lladdr {other} nud permanent dev port1"));
+    // It renews its session in this time.
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    // The kernel sends the request on to the holder's machine.
+    let busy = at(there, &format!("lock 6 --server {SERVICE} --timeout 1s -- true"));
+    assert_eq!(busy.status.code(), Some(1), "{}", text(&busy.stderr));
+    let waits = within(&there.namespace, &format!("lock 6 --server {SERVICE} --timeout 10s -- echo mine"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("ip is installed");
+    let start = std::time::Instant::now();
+    while show(there, 6)["waiters"].as_array().map(Vec::len) != Some(1) {
+        assert!(start.elapsed().as_secs() < 10, "the request does not arrive: {}", show(there, 6));
+    }
+    drop(input);
+    assert_eq!(text(&waits.wait_with_output().expect("it ends").stdout), "mine\n");
+    assert!(holder.wait().expect("it ends").success());
+}
+
+#[test]
+fn privileged_the_address_that_the_kernel_looks_for_is_one_that_packets_can_have() {
+    let Some(network) = network(2) else { return };
+    let Some(daemon) = Daemon::start_at(&network, "--xdp port1 port2") else { return };
+    assert!(daemon.ready.starts_with("lockd: ready on 10.76.0.1:7400 (native XDP on port1, "), "{}", daemon.ready);
+    let output = at(&network.machines[0], "lock 1 --server 10.76.0.1:7400 -- true");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    ip(&network.switch, "link add bare type veth peer name bare2");
+    for (options, error) in [
+        ("--udp 127.0.0.1:7401 --xdp port1", "such as 10.76.0.1:7401"),
+        ("--udp 0.0.0.0:7401 --tc port1", "the one address that clients ask"),
+        ("--tc bare", "interface 'bare' has no IPv4 address"),
+        ("--udp 127.0.0.1:7401 --tc bare", "such as HOST:7401"),
+        ("--tc port1 lo", "'port1' has address 10.76.0.1, and 'lo' has 127.0.0.1"),
+    ] {
+        let output = within(&network.switch, &format!("lockd --locks 50 {options}")).output().expect("it runs");
+        let told = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && told.contains(error), "{options}: {told}");
+    }
+    // A second daemon by mistake decides on nothing.
+    let second = within(&network.switch, "lockd --locks 50 --tc port1").output().expect("it runs");
+    let told = text(&second.stderr);
+    assert!(second.status.code() == Some(3) && told.contains("cannot bind UDP address 10.76.0.1:7400"), "{told}");
+    assert!(!told.contains("TC ingress"), "{told}");
+}
+
 #[test]
 fn privileged_interfaces_that_are_not_there_or_without_native_xdp_are_told() {
-    let Some(network) = network() else { return };
+    let Some(network) = network(2) else { return };
     // Loopback has no XDP of its own.
     let Some(daemon) = Daemon::start(&network, "--xdp lo") else { return };
     assert!(daemon.ready.contains("(generic XDP on lo)"), "{}", daemon.ready);

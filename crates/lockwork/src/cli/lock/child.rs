@@ -1,7 +1,11 @@
 //! The command that runs under a lock.
 //!
-//! Signals that this process gets are passed on, except those that the terminal has sent to the command as well. If
-//! this process dies without a word, the kernel kills the command: nobody would renew its lock.
+//! Signals that this process gets are passed on, except those that the terminal has sent to the command as well, and
+//! those that it was started to ignore, as by `nohup`: the command ignores them too. If this process dies without a
+//! word, the kernel kills the command: nobody would renew its lock. Only the process that was started is ended, not
+//! what it has started in turn: a process group of its own would take the terminal from it.
+//!
+//! *Invariant*: a signal either ends this process before the command begins, or reaches the command.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,7 +26,8 @@ const PASSED: [libc::c_int; 7] =
 static NOTED: AtomicU32 = AtomicU32::new(0);
 static SENT: AtomicU32 = AtomicU32::new(0);
 
-/// From now on signals are noted instead of ending this process.
+/// From now on signals are noted instead of ending this process, if they would; and the command's end can be waited
+/// for, which the kernel denies to who ignores SIGCHLD.
 pub(super) fn note_signals() {
     extern "C" fn note(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
         let bit = 1 << signal;
@@ -38,9 +43,17 @@ pub(super) fn note_signals() {
         action.sa_sigaction = note as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) as usize;
         // Not SA_RESTART: waiting ends when a signal has come.
         action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: the handler only changes atomics.
-        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+        // SAFETY: the handler only changes atomics; what was there before is written to a structure of ours.
+        unsafe {
+            let mut before: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &raw mut before);
+            if before.sa_sigaction != libc::SIG_IGN {
+                libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+            }
+        }
     }
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
 /// A signal that should end this process, if one has come.
@@ -64,17 +77,19 @@ pub(super) fn run(command: &[OsString], guard: &Guard, kill_after: Duration) -> 
             return Ok(ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }));
         }
     };
+    // What has come since the last look came too early for the terminal to have sent it to the command as well.
+    pass_signals(&child, true);
     let mut lost: Option<Instant> = None;
     let mut killed = false;
     loop {
         if let Some(status) = child.try_wait().map_err(Failure::usage)? {
             return Ok(if lost.is_some() { ExitCode::from(4) } else { code(status) });
         }
-        pass_signals(&child);
+        pass_signals(&child, false);
         match lost {
             None if guard.is_lost() => {
                 eprintln!(
-                    "lockwork: lock {} is lost: the service was not reached for as long as its lease; ending the command",
+                    "lockwork: lock {} is lost: its session has ended, as lockd stopped or was not reached in time; ending the command",
                     guard.lock()
                 );
                 signal(&child, libc::SIGTERM);
@@ -124,12 +139,13 @@ fn wait(child: &Child, time: Duration) {
     }
 }
 
-fn pass_signals(child: &Child) {
+/// Passes on what was noted, `all` or only what the terminal has not sent to the command as well.
+fn pass_signals(child: &Child, all: bool) {
     let noted = NOTED.swap(0, Ordering::Relaxed);
     let sent = SENT.swap(0, Ordering::Relaxed);
     for number in PASSED.into_iter().filter(|number| noted >> number & 1 == 1) {
         let from_terminal = matches!(number, libc::SIGINT | libc::SIGQUIT | libc::SIGHUP) && sent >> number & 1 == 0;
-        if !from_terminal {
+        if all || !from_terminal {
             signal(child, number);
         }
     }

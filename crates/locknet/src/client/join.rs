@@ -1,0 +1,244 @@
+//! How a session begins: JOIN again and again, until WELCOME.
+//!
+//! The first session begins in the call that connects. Later ones begin when a lock is asked for and the last session
+//! has ended: then requests are parked, whoever drives the session asks to join beside what else is due, and nobody who
+//! has a limit of his own waits longer than that.
+//!
+//! *Invariant*: a parked request is answered: it moves into the new session, or its time is over, or the service has
+//! refused; and somebody asks to join as long as one is parked.
+
+use super::ConnectError;
+use super::wait::Wait;
+use crate::clock::{Clock, nanos};
+use crate::udp::Endpoint;
+use lockwork_locking::LockMode;
+use lockwork_lockservice::client::Ask;
+use lockwork_lockservice::config::{Config, Identity};
+use lockwork_lockservice::control::Service;
+use lockwork_lockservice::node::Node;
+use lockwork_lockservice::packet::{Key, Kind, Packet, Problem, body, parse};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A process asks again to join after this.
+const AGAIN_NS: u64 = 20_000_000;
+/// And with another nonce after this, so that its lease begins anew.
+const NEW_NONCE_NS: u64 = 400_000_000;
+/// Longest that a request which is not to wait does wait for a session: a round trip, wherever the service is.
+const TRY_NS: u64 = 100_000_000;
+
+/// Why there is no session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JoinError {
+    /// Nobody has answered; perhaps the system knows that nobody listens.
+    NoAnswer { refused: bool },
+    /// All machine numbers are taken.
+    Full,
+}
+
+/// One who asks to join.
+#[derive(Debug)]
+struct Joining {
+    nonce: u64,
+    /// When it was first asked for with this nonce: the lease runs from then.
+    since: u64,
+    again: u64,
+}
+
+impl Joining {
+    fn new(now: u64) -> Self {
+        Self { nonce: 0, since: now, again: now }
+    }
+
+    fn ask(&mut self, now: u64, endpoint: &mut Endpoint, server: SocketAddr, key: Option<&Key>) {
+        if now < self.again {
+            return;
+        }
+        if self.nonce == 0 || now - self.since > NEW_NONCE_NS {
+            self.nonce = RandomState::new().build_hasher().finish() | 1;
+            self.since = now;
+        }
+        let join = Packet { request: self.nonce, ..Packet::new(Kind::Join, 0) };
+        endpoint.push(server, [&join.header(0, key), &[]]);
+        endpoint.flush();
+        self.again = now.saturating_add(AGAIN_NS);
+    }
+
+    /// What a packet says, if it is an answer.
+    fn answer(&self, packet: &Packet, body: &[u8]) -> Option<Result<(Node, Service), JoinError>> {
+        match packet.kind {
+            _ if packet.request != self.nonce => None,
+            Kind::Welcome => {
+                let service = Service::of_body(body).ok()?;
+                let me = Identity { machine: packet.requester, session: packet.requester_session };
+                Some(Ok((Node::new(config(service), me, self.since), service)))
+            }
+            Kind::Error if packet.token == Problem::Full as u64 => Some(Err(JoinError::Full)),
+            _ => None,
+        }
+    }
+}
+
+fn config(service: Service) -> Config {
+    Config {
+        profile: service.profile,
+        writers_first: service.writers_first,
+        lease: u64::from(service.lease_ms) * 1_000_000,
+        ..Config::new(service.locks)
+    }
+}
+
+/// A request that waits for a session.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) wait: Arc<Wait>,
+    pub(super) lock: u64,
+    pub(super) mode: LockMode,
+    pub(super) ask: Ask,
+    /// When it was made.
+    pub(super) made: u64,
+    until: u64,
+}
+
+/// A session that is about to begin after the last one has ended.
+#[derive(Debug)]
+pub(super) struct Rejoin {
+    joining: Joining,
+    pub(super) parked: Vec<Parked>,
+    pub(super) refused: bool,
+    until: u64,
+    /// When something has to be done.
+    pub(super) due: u64,
+}
+
+impl Rejoin {
+    pub(super) fn new(now: u64) -> Self {
+        Self { joining: Joining::new(now), parked: Vec::new(), refused: false, until: now, due: now }
+    }
+
+    /// Parks a request, and asks for a session for `time` at least.
+    pub(super) fn park(&mut self, now: u64, time: u64, lock: u64, mode: LockMode, ask: Ask) -> Arc<Wait> {
+        let wait = Arc::new(Wait::default());
+        let patience = if ask.try_only { TRY_NS } else { u64::MAX };
+        let until = now.saturating_add(time.min(ask.timeout.unwrap_or(u64::MAX)).min(patience));
+        self.parked.push(Parked { wait: Arc::clone(&wait), lock, mode, ask, made: now, until });
+        self.until = self.until.max(now.saturating_add(time));
+        self.due = self.due.min(until);
+        wait
+    }
+
+    /// Asks if that is due: requests whose time is over, and whether to go on.
+    pub(super) fn tick(
+        &mut self,
+        now: u64,
+        endpoint: &mut Endpoint,
+        server: SocketAddr,
+        key: Option<&Key>,
+    ) -> (Vec<Parked>, bool) {
+        if now < self.due {
+            return (Vec::new(), true);
+        }
+        let late = self.parked.extract_if(.., |parked| parked.until <= now).collect();
+        if now >= self.until {
+            return (late, false);
+        }
+        self.joining.ask(now, endpoint, server, key);
+        let ends = self.parked.iter().map(|parked| parked.until);
+        self.due = ends.chain([self.joining.again, self.until]).min().unwrap_or(now);
+        (late, true)
+    }
+
+    pub(super) fn answer(&self, packet: &Packet, body: &[u8]) -> Option<Result<(Node, Service), JoinError>> {
+        self.joining.answer(packet, body)
+    }
+}
+
+/// What a session is made of.
+pub(super) struct Joined {
+    pub(super) endpoint: Endpoint,
+    pub(super) server: SocketAddr,
+    pub(super) node: Node,
+    pub(super) service: Service,
+}
+
+/// Joins one of the addresses, the first that answers in their order. Each gets its share of the time, or less if it
+/// refuses at once; then all are tried again.
+pub(super) fn connect(
+    addresses: &[SocketAddr],
+    key: Option<&Key>,
+    clock: Clock,
+    time: Duration,
+) -> Result<Joined, ConnectError> {
+    let (began, time) = (clock.now(), nanos(time));
+    let end = began.saturating_add(time);
+    let turn = time / (addresses.len() as u64).max(1);
+    loop {
+        let (mut closed, mut silent, mut found) = (0, 0, None);
+        for &address in addresses {
+            let until = clock.now().saturating_add(turn).min(end);
+            match attempt(address, key, clock, until) {
+                Ok(Ok(joined)) => return Ok(joined),
+                Ok(Err(JoinError::NoAnswer { refused: true })) => closed += 1,
+                Ok(Err(JoinError::NoAnswer { refused: false })) => silent += 1,
+                Ok(Err(JoinError::Full)) => found = Some(ConnectError::Full { address }),
+                Err(error) => found = found.or(Some(ConnectError::System { address, error })),
+            }
+        }
+        let now = clock.now();
+        match found {
+            Some(error) if closed + silent == 0 => return Err(error),
+            Some(full @ ConnectError::Full { .. }) if now.saturating_add(AGAIN_NS) >= end => return Err(full),
+            _ if now.saturating_add(AGAIN_NS) >= end => {
+                let error = JoinError::NoAnswer { refused: closed > 0 && silent == 0 };
+                return Err(error.after((now - began) / 1_000_000, addresses));
+            }
+            _ => std::thread::sleep(Duration::from_nanos(AGAIN_NS)),
+        }
+    }
+}
+
+impl JoinError {
+    /// As people see it.
+    pub(super) fn after(self, waited_ms: u64, addresses: &[SocketAddr]) -> ConnectError {
+        match self {
+            Self::NoAnswer { refused } => {
+                let hint = if refused { " (the port is closed)" } else { "" };
+                ConnectError::NoAnswer { addresses: addresses.to_vec(), waited_ms, hint }
+            }
+            Self::Full => ConnectError::Full { address: addresses[0] },
+        }
+    }
+}
+
+/// Asks at one address until there is an answer.
+fn attempt(server: SocketAddr, key: Option<&Key>, clock: Clock, until: u64) -> io::Result<Result<Joined, JoinError>> {
+    let mut endpoint = Endpoint::connect(server)?;
+    let mut joining = Joining::new(clock.now());
+    loop {
+        let now = clock.now();
+        if now >= until {
+            return Ok(Err(JoinError::NoAnswer { refused: false }));
+        }
+        joining.ask(now, &mut endpoint, server, key);
+        endpoint.wait(Duration::from_nanos(joining.again.min(until).saturating_sub(now)));
+        let count = match endpoint.receive() {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Ok(Err(JoinError::NoAnswer { refused: true }));
+            }
+            count => count?,
+        };
+        for at in 0..count {
+            let Some((bytes, _)) = endpoint.datagram(at) else { continue };
+            let parsed = parse(bytes, key).and_then(|(packet, _)| Ok((packet, body(bytes, key)?)));
+            let answer = parsed.ok().and_then(|(packet, body)| joining.answer(&packet, body));
+            match answer {
+                Some(Ok((node, service))) => return Ok(Ok(Joined { endpoint, server, node, service })),
+                Some(Err(error)) => return Ok(Err(error)),
+                None => {}
+            }
+        }
+    }
+}
