@@ -323,7 +323,7 @@ impl KernelDecider {
         self.load_program(name)?;
         let program: &mut SchedClassifier = self.program_mut(name)?;
         let attached = program.attach(interface, TcAttachType::Ingress);
-        attached.map_err(|error| KernelError::attach(interface, error::reason(&error)))?;
+        attached.map_err(|error| KernelError::attach(interface, error))?;
         Ok(Mode::Tc)
     }
 

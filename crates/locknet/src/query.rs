@@ -96,7 +96,7 @@ impl Asker {
             let mut answers = match self.answers(AGAIN) {
                 Ok(answers) => answers,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    hint = " (the port is closed)";
+                    hint = " (the port is closed, or a firewall on the way refuses)";
                     std::thread::sleep(AGAIN);
                     continue;
                 }

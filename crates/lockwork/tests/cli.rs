@@ -330,9 +330,25 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_named() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_lockwork"));
+    let output = command.args(["locks", "capacity"]).stdout(full).output().expect("the command starts");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{error}");
+    assert!(error.contains("standard output: No space left"), "{error}");
+}
+
+#[test]
 fn doctor_tells_about_the_machine() {
     let output = run("doctor");
     let text = String::from_utf8_lossy(&output.stdout).to_string();
     assert!(output.status.success() && text.contains("huge pages") && text.contains("cores"), "{text}");
+    assert!(text.contains("  lock service, UDP      ok: "), "{text}");
+    // Without rights it says which are needed.
+    for what in ["lock service, XDP", "lock service, TC", "network namespaces"] {
+        let line = text.lines().find(|line| line.trim_start().starts_with(what)).unwrap_or_else(|| panic!("{text}"));
+        assert!(["ok: ", "CAP_NET_ADMIN", "iproute2"].iter().any(|known| line.contains(known)), "{line}");
+    }
     std::io::stdout().flush().expect("a place for the test's own output");
 }

@@ -8,7 +8,7 @@ use lockwork_lockservice::client::{Ask, Event};
 use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{Kind, Packet, body, parse};
+use lockwork_lockservice::packet::{Kind, Packet, Problem, body, parse};
 use lockwork_lockservice::word::Machine;
 
 use super::link::Link;
@@ -246,6 +246,10 @@ impl ClientMachine for NodeClient {
         match self.0.poll_event() {
             None => Ok(None),
             Some(Event::Granted { request, token, .. }) => Ok(Some(Granted { request, token })),
+            // Renewals are lost where more packets are under way than fit into the sockets' buffers.
+            Some(Event::Failed { problem: Problem::NoSuchSession, .. } | Event::Lost { .. }) => {
+                Err("its session has ended, as its renewals were not answered in time: take fewer clients".into())
+            }
             Some(other) => Err(format!("instead of a grant: {other:?}")),
         }
     }

@@ -21,6 +21,7 @@ use std::time::Duration;
 use lockwork_workload::WorkloadError;
 use lockwork_workload::zipf::{Chooser, Distribution};
 
+use crate::kernel::MOST_INTERFACES;
 use crate::namespace::{Network, NetworkError};
 
 pub use load::Measured;
@@ -80,17 +81,30 @@ pub struct Settings {
     pub measured: Duration,
 }
 
-/// Most tasks of a machine.
-pub const MOST_CLIENTS: u32 = 1 << 16;
+/// Most tasks of all machines together. Each has a packet under way, and the decider's socket has room for some five
+/// thousand (4 MiB): where more are sent, requests are lost and repeated faster than they are answered, and renewals
+/// of sessions with them.
+pub const MOST_CLIENTS: u32 = 1 << 12;
 
 impl Settings {
+    /// Whether these systems can have such clients.
+    ///
     /// # Errors
     /// [`BenchError::Usage`] where something is impossible.
-    pub fn check(&self) -> Result<(), BenchError> {
-        if self.clients == 0 || self.clients > MOST_CLIENTS {
+    pub fn check(&self, systems: &[System]) -> Result<(), BenchError> {
+        let in_kernel = systems.iter().find(|system| matches!(system, System::Xdp | System::Tc));
+        if let Some(system) = in_kernel.filter(|_| usize::from(self.machines) > MOST_INTERFACES) {
             return Err(BenchError::Usage(format!(
-                "{} clients a machine; 1 to {MOST_CLIENTS} are possible",
-                self.clients
+                "{} machines; {} serves at most {MOST_INTERFACES}, one on each interface that its programs have room for",
+                self.machines,
+                system.name()
+            )));
+        }
+        if self.clients == 0 || u32::from(self.machines).saturating_mul(self.clients) > MOST_CLIENTS {
+            return Err(BenchError::Usage(format!(
+                "{} clients on each of {} machines; 1 to {MOST_CLIENTS} are possible together, as the decider's socket has \
+                 room for a packet of each",
+                self.clients, self.machines
             )));
         }
         self.chooser().map(|_| ())
@@ -115,7 +129,7 @@ impl Bench {
     /// # Errors
     /// [`BenchError`].
     pub fn new(settings: Settings) -> Result<Self, BenchError> {
-        settings.check()?;
+        settings.check(&[])?;
         let chooser = settings.chooser()?;
         Ok(Self { network: Network::new(settings.machines)?, settings, chooser })
     }
@@ -138,6 +152,7 @@ impl Bench {
 
     fn drive(&self, system: System, machines: u16, tasks: u32, one_by_one: bool) -> Result<Measured, BenchError> {
         let settings = &self.settings;
+        settings.check(&[system])?;
         let load = load::Load {
             chooser: self.chooser.clone(),
             locks: settings.locks,

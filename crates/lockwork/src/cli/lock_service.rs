@@ -64,7 +64,7 @@ pub(super) struct Arguments {
     /// For lock-service: client machines, each a thread in a namespace of its own [default: the cores, 2 to 16]
     #[arg(long)]
     machines: Option<u16>,
-    /// For lock-service: clients of each machine, each with one request at a time
+    /// For lock-service: clients of each machine, each with one request at a time; at most 4096 on all machines
     #[arg(long, default_value_t = 64)]
     clients: u32,
     /// For lock-service: what all clients send and receive with, those of srvlock too
@@ -132,7 +132,7 @@ fn systems(names: &[String]) -> Result<Vec<System>, Failure> {
     if names.is_empty() { Ok(System::ALL.to_vec()) } else { names.iter().map(parse).collect() }
 }
 
-fn settings(bench: &Bench_) -> Result<Settings, Failure> {
+fn settings(bench: &Bench_, systems: &[System]) -> Result<Settings, Failure> {
     let arguments = &bench.service;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if !(arguments.seconds > 0.0 && arguments.seconds <= 86_400.0) {
@@ -167,7 +167,7 @@ fn settings(bench: &Bench_) -> Result<Settings, Failure> {
         },
         measured: Duration::from_secs_f64(arguments.seconds),
     };
-    settings.check().map_err(failure)?;
+    settings.check(systems).map_err(failure)?;
     // A line of the lock server, and what watches critical sections.
     let bytes = u128::from(settings.locks) * (64 + 16);
     check_memory(&format!("{} locks", settings.locks), bytes, "--locks")?;
@@ -177,7 +177,7 @@ fn settings(bench: &Bench_) -> Result<Settings, Failure> {
 /// Measures, prints, and says whether everything was as promised.
 pub(super) fn bench_lock_service(arguments: &Bench_) -> Outcome {
     let systems = systems(&arguments.service.system)?;
-    let settings = settings(arguments)?;
+    let settings = settings(arguments, &systems)?;
     if arguments.passes == 0 {
         return Err(Failure::usage("--passes is 0; 1 or more is possible"));
     }

@@ -40,6 +40,9 @@ pub(crate) enum Failure {
     /// Nobody answers, or an address is taken: exit code 3.
     #[error("{0}")]
     Connect(String),
+    /// Standard output takes no more: exit code 5.
+    #[error("standard output: {0}")]
+    Output(std::io::Error),
     /// A back end is not on this machine, or failed: exit code 6.
     #[error("{0}")]
     BackEnd(String),
@@ -71,6 +74,7 @@ impl Failure {
             Self::Check(_) => 1,
             Self::Usage(_) => 2,
             Self::Connect(_) => 3,
+            Self::Output(_) => 5,
             Self::BackEnd(_) => 6,
             Self::Interrupted => 130,
         }
@@ -159,8 +163,9 @@ pub(crate) fn main() -> ExitCode {
 /// Writes to standard output; that a reader has gone away is no error.
 pub(crate) fn print(text: &str) -> Outcome {
     use std::io::Write;
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::usage(error)),
+    let mut output = std::io::stdout();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::Output(error)),
         _ => Ok(()),
     }
 }

@@ -31,9 +31,13 @@ fn variable(name: &str) -> Option<String> {
 }
 
 impl Service {
-    pub(super) fn name(&self) -> String {
-        let given = self.server.clone().or_else(|| variable("LOCKWORK_LOCKD"));
-        given.unwrap_or_else(|| DEFAULT_ADDRESS.to_string())
+    /// The address as it was given, and what gave it, for messages.
+    fn name(&self) -> (String, &'static str) {
+        match (&self.server, variable("LOCKWORK_LOCKD")) {
+            (Some(given), _) => (given.clone(), "--server"),
+            (None, Some(given)) => (given, "LOCKWORK_LOCKD"),
+            (None, None) => (DEFAULT_ADDRESS.to_string(), "the default"),
+        }
     }
 
     pub(super) fn key(&self) -> Result<Option<Key>, Failure> {
@@ -42,7 +46,8 @@ impl Service {
 
     /// The address, looked up.
     pub(super) fn address(&self) -> Result<SocketAddr, Failure> {
-        address(&self.name())
+        let (name, source) = self.name();
+        address(&name).map_err(|error| Failure::usage(format!("{source}: {error}")))
     }
 
     /// A session, for which it waits no longer than `most`.
@@ -50,8 +55,9 @@ impl Service {
         let usual = Options::default();
         let connect_timeout = most.map_or(usual.connect_timeout, |most| most.min(usual.connect_timeout));
         let options = Options { key: self.key()?, connect_timeout, ..usual };
-        Locks::connect_with(&self.name(), options).map_err(|error| match error {
-            ConnectError::Address { .. } => Failure::usage(error),
+        let (name, source) = self.name();
+        Locks::connect_with(&name, options).map_err(|error| match error {
+            ConnectError::Address { .. } => Failure::usage(format!("{source}: {error}")),
             _ => Failure::Connect(error.to_string()),
         })
     }
@@ -68,10 +74,12 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, Failure> {
 
 /// The key of a file, or of the file that the environment names.
 pub(super) fn key(file: Option<&Path>) -> Result<Option<Key>, Failure> {
-    let Some(file) = file.map(PathBuf::from).or_else(|| variable("LOCKWORK_KEY").map(PathBuf::from)) else {
-        return Ok(None);
+    let (file, source) = match (file, variable("LOCKWORK_KEY")) {
+        (Some(file), _) => (file.to_path_buf(), "--key"),
+        (None, Some(file)) => (PathBuf::from(file), "LOCKWORK_KEY"),
+        (None, None) => return Ok(None),
     };
-    let read = lockwork_locknet::key::read(&file).map_err(Failure::usage)?;
+    let read = lockwork_locknet::key::read(&file).map_err(|error| Failure::usage(format!("{source}: {error}")))?;
     if let Some(warning) = read.warning {
         eprintln!("lockwork: warning: {warning}");
     }
@@ -82,6 +90,9 @@ pub(super) fn key(file: Option<&Path>) -> Result<Option<Key>, Failure> {
 pub(super) fn lock_number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "locks are numbered from 0: write a whole number".to_string())
 }
+
+/// The longest time: six weeks, which are 32 bits of milliseconds.
+const LONGEST_HOURS: f64 = 1000.0;
 
 /// A time as people write it: `500ms`, `2s`, `1.5m`, `1h`; a number alone is seconds.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -96,6 +107,9 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         "h" => number * 3600.0,
         _ => return Err(wrong()),
     };
+    if seconds > LONGEST_HOURS * 3600.0 {
+        return Err(format!("'{text}' is too long: at most {LONGEST_HOURS}h"));
+    }
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
@@ -120,6 +134,10 @@ mod tests {
         assert_eq!(duration("0"), Ok(Duration::ZERO));
         for wrong in ["", "s", "-1s", "5 parsecs", "1d", "nan", "inf", "1e300h"] {
             assert!(duration(wrong).is_err_and(|message| message.contains("500ms")), "{wrong}");
+        }
+        assert_eq!(duration("1000h"), Ok(Duration::from_secs(3_600_000)));
+        for long in ["1001h", "99999999999s"] {
+            assert_eq!(duration(long), Err(format!("'{long}' is too long: at most 1000h")));
         }
     }
 }

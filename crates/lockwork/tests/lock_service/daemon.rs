@@ -386,6 +386,11 @@ fn mistakes_are_named() {
     for (line, message) in [
         ("lockd --lease 1ms --udp 127.0.0.1:0", "10 ms to 1 hour"),
         ("lockd --lease soon", "such as 500ms"),
+        ("lockd --lease 99999999999s", "'99999999999s' is too long"),
+        ("LOCKWORK_LOCKD=foo locks top", "LOCKWORK_LOCKD: 'foo' is no address"),
+        ("LOCKWORK_LOCKD=foo lock 1 -- true", "LOCKWORK_LOCKD: 'foo' is no address"),
+        ("lock 1 --server foo -- true", "--server: 'foo' is no address"),
+        ("LOCKWORK_KEY=/no/key locks top", "LOCKWORK_KEY: key file /no/key"),
         ("lockd --udp 7400", "HOST:PORT"),
         ("lockd --locks 0", "0 is not in"),
         ("lockd --xdp no-such-interface --udp 127.0.0.1:7499", "no-such-interface"),

@@ -144,7 +144,7 @@ fn of(engine: &str, workload: &str, failure: Failure) -> Failure {
         Failure::Usage(text) => Failure::Usage(words(text)),
         Failure::BackEnd(text) => Failure::BackEnd(words(text)),
         Failure::Connect(text) => Failure::Connect(words(text)),
-        Failure::Interrupted => Failure::Interrupted,
+        other @ (Failure::Output(_) | Failure::Interrupted) => other,
     }
 }
 
