@@ -393,6 +393,16 @@ impl Node {
         if self.has_ended(now) {
             return;
         }
+        // First, so that it is not what is lost when much has to be repeated.
+        if self.renewals.due(now).is_some() {
+            self.renewals.set(now, self.config.lease / 8, ());
+            let mut packet = Packet::new(Kind::Renew, 0);
+            // The answer says when the renewal that it answers was sent: the lease runs from then.
+            packet.request = now;
+            packet.requester = self.me.machine;
+            packet.requester_session = self.me.session;
+            self.send(packet, Vec::new());
+        }
         while let Some(request) = self.client.expired(now) {
             if let Some(over) = self.client.get(request).filter(|known| known.waits()).map(|known| known.over(request))
             {
@@ -404,15 +414,6 @@ impl Node {
         self.pool.tick(now);
         while let Some(seek) = self.circles.due(now, &self.client) {
             self.send(seek, Vec::new());
-        }
-        if self.renewals.due(now).is_some() {
-            self.renewals.set(now, self.config.lease / 8, ());
-            let mut packet = Packet::new(Kind::Renew, 0);
-            // The answer says when the renewal that it answers was sent: the lease runs from then.
-            packet.request = now;
-            packet.requester = self.me.machine;
-            packet.requester_session = self.me.session;
-            self.send(packet, Vec::new());
         }
         self.settle(now);
     }

@@ -205,7 +205,7 @@ impl JoinError {
     pub(super) fn after(self, waited_ms: u64, addresses: &[SocketAddr]) -> ConnectError {
         match self {
             Self::NoAnswer { refused } => {
-                let hint = if refused { " (the port is closed)" } else { "" };
+                let hint = if refused { " (the port is closed, or a firewall on the way refuses)" } else { "" };
                 ConnectError::NoAnswer { addresses: addresses.to_vec(), waited_ms, hint }
             }
             Self::Full => ConnectError::Full { address: addresses[0] },

@@ -32,10 +32,10 @@ pub(super) struct Arguments {
     udp: Option<String>,
     /// Decide in the kernel with XDP on these interfaces, which lead to the clients; needs root, or CAP_BPF and
     /// CAP_NET_ADMIN
-    #[arg(long, value_name = "INTERFACE", num_args = 1.., conflicts_with = "tc")]
+    #[arg(long, value_name = "INTERFACE", value_delimiter = ',', num_args = 1.., conflicts_with = "tc")]
     xdp: Vec<String>,
     /// The same at TC ingress, on interfaces without XDP
-    #[arg(long, value_name = "INTERFACE", num_args = 1..)]
+    #[arg(long, value_name = "INTERFACE", value_delimiter = ',', num_args = 1..)]
     tc: Vec<String>,
     /// How many locks there are, numbered from 0; 16 bytes each
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 36))]
@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
 
 fn refused(error: KernelError) -> Failure {
     match error {
-        KernelError::NoInterface { .. } | KernelError::Locks => Failure::usage(error),
+        KernelError::NoInterface { .. } | KernelError::Twice { .. } | KernelError::Locks => Failure::usage(error),
         _ => Failure::BackEnd(error.to_string()),
     }
 }

@@ -199,7 +199,8 @@ fn top_text(address: &str, before: &Sample, now: &Sample, lines: usize) -> Strin
         per_second(was.dropped, is.dropped),
     );
     if now.status.silent > 0 {
-        _ = writeln!(text, "{} machines have not answered", now.status.silent);
+        let machines = if now.status.silent == 1 { "machine has" } else { "machines have" };
+        _ = writeln!(text, "{} {machines} not answered", now.status.silent);
     }
     _ = writeln!(
         text,
