@@ -75,13 +75,13 @@ impl Options {
     }
 }
 
-/// No token is larger in a service that started earlier: the seconds since 2025 in the upper half, so that they stay
-/// positive numbers of 64 bits until 2093. A lock would have to be granted 65,536 times a second, all the time, to run
-/// ahead of them.
+/// No token is larger in a service that started earlier: the milliseconds since 2025 in the upper 41 bits, so that they
+/// are positive numbers of 64 bits until 2059. A lock would have to be granted exclusively 128,000 times a second, from
+/// the start on, to run ahead of them.
 fn first_token(now: SystemTime) -> u64 {
     const IN_2025: Duration = Duration::from_secs(1_735_689_600);
-    let seconds = now.duration_since(SystemTime::UNIX_EPOCH + IN_2025).map_or(0, |since| since.as_secs());
-    seconds.min(u64::from(u32::MAX)) << 32
+    let since = now.duration_since(SystemTime::UNIX_EPOCH + IN_2025).unwrap_or_default();
+    u64::try_from(since.as_millis()).map_or(0, |ms| (ms & ((1 << 41) - 1)) << 23)
 }
 
 /// A daemon does not start.
@@ -98,8 +98,8 @@ pub enum StartError {
         /// What the system says.
         error: io::Error,
     },
-    /// A lease of no time, or of more than an hour.
-    #[error("a lease of {0} ms is of no use: give 10 ms to 1 hour")]
+    /// A lease of less than 100 ms, or of more than an hour.
+    #[error("a lease of {0} ms is of no use: give 100 ms to 1 hour")]
     Lease(u32),
 }
 
@@ -138,7 +138,7 @@ impl<P: DataPlane> Lockd<P> {
     /// # Errors
     /// [`StartError`] if an address is taken, not of this machine or not permitted, or the lease makes no sense.
     pub fn bind(options: &Options, plane: P) -> Result<Self, StartError> {
-        if !(10..=3_600_000).contains(&options.lease_ms) {
+        if !(100..=3_600_000).contains(&options.lease_ms) {
             return Err(StartError::Lease(options.lease_ms));
         }
         let failed = |what, address| move |error| StartError::Bind { what, address, error };

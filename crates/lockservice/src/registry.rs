@@ -261,6 +261,10 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             self.counters.expired += 1;
             self.end(now, machine);
         }
+        if self.machines.first_to_expire().is_some_and(|(expires, _)| expires <= now) {
+            // Who is told of deaths now may be the next to go.
+            return true;
+        }
         self.curious.retain(|_, curious| curious.until > now);
         self.scan(now, store, most_locks);
         self.tell(now);

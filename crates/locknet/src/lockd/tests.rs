@@ -121,7 +121,7 @@ fn a_free_lock_is_granted_and_the_next_request_goes_to_its_agent() {
     one.acquire(7, 3);
     let (grant, _) = one.receive();
     assert!(
-        grant.kind == Kind::Grant && grant.has(AGENT) && grant.token as u32 == 1 << 16 && grant.request == 9,
+        grant.kind == Kind::Grant && grant.has(AGENT) && grant.token % (1 << 23) == 1 << 16 && grant.request == 9,
         "{grant:?}"
     );
     two.acquire(7, 1);
@@ -199,7 +199,7 @@ fn a_machine_that_falls_silent_loses_its_locks() {
     assert_eq!((error.kind, error.token), (Kind::Error, Problem::NoSuchSession as u64));
     two.acquire(7, 3);
     let grant = two.next(Kind::Grant);
-    assert_eq!(grant.token as u32, 2 << 16, "{grant:?}");
+    assert_eq!(grant.token % (1 << 23), 2 << 16, "{grant:?}");
     daemon.counts("sessions_expired_total", 1);
     daemon.counts("locks_freed_total", 1);
     daemon.stop();
@@ -246,7 +246,7 @@ fn a_daemon_that_starts_again_lets_nobody_in_before_old_leases_have_ended() {
         scope.spawn(|| lockd.run(&stop).unwrap());
         let locks = crate::client::Locks::connect(&address.to_string()).unwrap();
         assert!(start.elapsed() >= Duration::from_millis(290), "{:?}", start.elapsed());
-        assert_eq!(locks.exclusive(1).acquire().unwrap().token() as u32, 1 << 16);
+        assert_eq!(locks.exclusive(1).acquire().unwrap().token() % (1 << 23), 1 << 16);
         drop(locks);
         stop.store(true, Ordering::Relaxed);
     });
@@ -256,7 +256,9 @@ fn a_daemon_that_starts_again_lets_nobody_in_before_old_leases_have_ended() {
 fn tokens_of_a_later_daemon_are_larger() {
     let at = |seconds| super::first_token(std::time::UNIX_EPOCH + Duration::from_secs(seconds));
     assert_eq!((at(0), at(1_735_689_600)), (0, 0));
-    // A day later, after a grant every 16 us.
-    assert!(at(1_800_086_400) > at(1_800_000_000) + ((86_400 * 62_500) << 16));
-    assert!(at(3_800_000_000) < i64::MAX as u64 && at(u64::from(u32::MAX) * 4) % (1 << 16) == 0);
+    // A day later, after a grant every 8 us; and a millisecond later.
+    assert!(at(1_800_086_400) > at(1_800_000_000) + ((86_400 * 125_000) << 16));
+    let later = super::first_token(std::time::UNIX_EPOCH + Duration::from_millis(1_800_000_000_001));
+    assert!(later > at(1_800_000_000) && later.is_multiple_of(1 << 16));
+    assert!(at(2_800_000_000) < i64::MAX as u64);
 }

@@ -44,7 +44,7 @@ pub(super) struct Arguments {
     /// Wait no longer than this: 500ms, 5s, 2m [default: wait]
     #[arg(long, value_name = "TIME", value_parser = duration, allow_negative_numbers = true, conflicts_with = "try_only")]
     timeout: Option<Duration>,
-    /// Do not wait at all: exit code 1 if somebody else holds it
+    /// Do not wait for somebody else who holds it: exit code 1 then
     #[arg(long = "try")]
     try_only: bool,
     /// When the lock is lost, the command gets SIGTERM, and after this time SIGKILL [default: a 16th of the lease,
@@ -57,6 +57,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if arguments.timeout == Some(Duration::ZERO) {
+        return Err(Failure::usage("--timeout 0s: give more than 0, or --try, which does not wait"));
+    }
     let start = Instant::now();
     let locks = arguments.service.connect(arguments.timeout)?;
     child::note_signals();
@@ -64,7 +67,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let guard = match acquire(&locks, arguments, left) {
         Ok(guard) => guard,
         Err(Ended::Signal(signal)) => return Ok(ExitCode::from(128 + signal)),
-        Err(Ended::Failure(failure)) => return Err(failure),
+        Err(Ended::Failure(failure)) => {
+            return child::noted_signal().map_or(Err(failure), |signal| Ok(ExitCode::from(128 + signal)));
+        }
     };
     if let Some(signal) = child::noted_signal() {
         return Ok(ExitCode::from(128 + signal));

@@ -129,6 +129,9 @@ fn systems(names: &[String]) -> Result<Vec<System>, Failure> {
         None if name.is_empty() => Err(empty_entry("--system", "--system lockwork-xdp,srvlock")),
         None => Err(Failure::usage(format!("no system is called '{name}'; there are {}", known()))),
     };
+    if let Some(twice) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
+        return Err(Failure::usage(format!("--system has '{}' twice", names[twice])));
+    }
     if names.is_empty() { Ok(System::ALL.to_vec()) } else { names.iter().map(parse).collect() }
 }
 
