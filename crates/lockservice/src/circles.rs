@@ -50,7 +50,7 @@ struct Passed {
 pub(crate) struct Circles {
     every: u64,
     me: Identity,
-    /// Requests that search when they have waited, and how often they have.
+    /// Requests that search when they have waited, and how often their time was doubled.
     timers: Timers<(u64, u8)>,
     passed: VecDeque<Passed>,
 }
@@ -69,11 +69,8 @@ impl Circles {
     pub(crate) fn due(&mut self, now: u64, client: &Client) -> Option<Packet> {
         while let Some((request, searches)) = self.timers.due(now) {
             if let Some(lock) = client.searching(request) {
-                self.timers.set(
-                    now,
-                    self.every << (searches + 1).min(MOST_DOUBLINGS),
-                    (request, searches.saturating_add(1)),
-                );
+                let searches = MOST_DOUBLINGS.min(searches + 1);
+                self.timers.set(now, self.every << searches, (request, searches));
                 let origin = Origin { session: self.me.session, request };
                 return Some(search(Kind::Seek, lock, (self.me, request), origin, 0));
             }

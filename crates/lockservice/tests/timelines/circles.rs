@@ -108,6 +108,18 @@ fn a_chain_is_no_circle_and_who_takes_no_part_is_not_seen() {
 }
 
 #[test]
+fn who_waits_for_long_searches_seldom() {
+    let mut network = Network::new(2, false);
+    ask(&mut network, 1, 'A', 0, Exclusive);
+    ask(&mut network, 2, 'A', 0, Exclusive);
+    network.lines();
+    network.pass(600_000 * MS);
+    let searches = network.lines().iter().filter(|line| line.starts_with("2 -> D: seek")).count();
+    // Once in 1.28 s at last.
+    assert!((465..=475).contains(&searches), "{searches}");
+}
+
+#[test]
 fn a_search_that_is_lost_is_made_again() {
     for kind in [Kind::Seek, Kind::Probe] {
         let (mut network, waits) = ring(3, [Exclusive; 2]);
