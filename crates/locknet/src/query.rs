@@ -2,7 +2,7 @@
 
 use crate::udp::Endpoint;
 use lockwork_lockservice::control::{ALL_LOCKS, Busiest, Participant, Summary};
-use lockwork_lockservice::packet::{GRANTED, Key, Kind, Packet, Problem, body, parse};
+use lockwork_lockservice::packet::{GRANTED, Key, Kind, Packet, Problem, parse_whole};
 use lockwork_lockservice::word::{Machine, State};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -120,9 +120,7 @@ impl Asker {
         let mut answers = Vec::new();
         for at in 0..self.endpoint.receive()? {
             let Some((bytes, _)) = self.endpoint.datagram(at) else { continue };
-            let key = self.key.as_ref();
-            let Ok((packet, _)) = parse(bytes, key) else { continue };
-            let Ok(body) = body(bytes, key) else { continue };
+            let Ok((packet, body)) = parse_whole(bytes, self.key.as_ref()) else { continue };
             let told = packet.kind == Kind::Error || (packet.kind == Kind::Status && packet.has(GRANTED));
             if told && packet.request == self.request {
                 answers.push((packet, body.to_vec()));

@@ -477,6 +477,16 @@ pub fn body<'a>(datagram: &'a [u8], key: Option<&Key>) -> Result<&'a [u8], Malfo
     Ok(body)
 }
 
+/// Reads a packet that has arrived where it was to: header and body. Deciders, which never look at payloads, only
+/// [`parse`].
+///
+/// # Errors
+/// As for [`parse`], and then for [`body`].
+pub fn parse_whole<'a>(bytes: &'a [u8], key: Option<&Key>) -> Result<(Packet, &'a [u8]), Malformed> {
+    let (packet, _) = parse(bytes, key)?;
+    Ok((packet, body(bytes, key)?))
+}
+
 /// Waiters as a body.
 #[must_use]
 pub fn waiters_to_body(waiters: &[Waiter]) -> Vec<u8> {

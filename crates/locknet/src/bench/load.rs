@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockwork_locking::LockMode;
-use lockwork_lockservice::packet::{body, datagram, parse};
+use lockwork_lockservice::packet::{datagram, parse_whole};
 use lockwork_workload::random::Random;
 use lockwork_workload::zipf::Chooser;
 
@@ -147,7 +147,7 @@ impl Worker<'_> {
         let failed = |error: std::io::Error| format!("the socket of a client machine: {error}");
         let mut take = |bytes: &[u8]| {
             // What is no packet of ours is not ours.
-            if let (Ok((packet, _)), Ok(body)) = (parse(bytes, None), body(bytes, None)) {
+            if let Ok((packet, body)) = parse_whole(bytes, None) {
                 machine.receive(before, &packet, body);
             }
         };

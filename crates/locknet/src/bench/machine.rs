@@ -8,7 +8,7 @@ use lockwork_lockservice::client::{Ask, Event};
 use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{Kind, Packet, Problem, body, parse};
+use lockwork_lockservice::packet::{Kind, Packet, Problem, parse_whole};
 use lockwork_lockservice::word::Machine;
 
 use super::link::Link;
@@ -195,9 +195,8 @@ impl NodeClient {
             let mut node = None;
             while node.is_none() && Instant::now() < again {
                 let mut take = |bytes: &[u8]| {
-                    let Ok((welcome, _)) = parse(bytes, None) else { return };
-                    let service = body(bytes, None).and_then(Service::of_body);
-                    if let (Kind::Welcome, Ok(service)) = (welcome.kind, service) {
+                    let Ok((welcome, body)) = parse_whole(bytes, None) else { return };
+                    if let (Kind::Welcome, Ok(service)) = (welcome.kind, Service::of_body(body)) {
                         let me = Identity { machine: welcome.requester, session: welcome.requester_session };
                         let mut config = Config::new(service.locks);
                         config.profile = service.profile;

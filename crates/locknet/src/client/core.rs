@@ -12,7 +12,7 @@ use lockwork_lockservice::client::{Ask, Event};
 use lockwork_lockservice::config::Identity;
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::node::{AcquireError, Node};
-use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, body, datagram, parse};
+use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, datagram, parse_whole};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -188,9 +188,7 @@ impl Core {
 
     fn datagram(&mut self, now: u64, at: usize) {
         let Some((bytes, _)) = self.endpoint.datagram(at) else { return };
-        let key = self.key.as_ref();
-        let parsed = parse(bytes, key).and_then(|(packet, _)| Ok((packet, body(bytes, key)?)));
-        let Ok((packet, body)) = parsed else {
+        let Ok((packet, body)) = parse_whole(bytes, self.key.as_ref()) else {
             self.malformed += 1;
             return;
         };

@@ -16,7 +16,7 @@ use lockwork_lockservice::client::Ask;
 use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{Key, Kind, Packet, Problem, body, parse};
+use lockwork_lockservice::packet::{Key, Kind, Packet, Problem, parse_whole};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
@@ -232,8 +232,7 @@ fn attempt(server: SocketAddr, key: Option<&Key>, clock: Clock, until: u64) -> i
         };
         for at in 0..count {
             let Some((bytes, _)) = endpoint.datagram(at) else { continue };
-            let parsed = parse(bytes, key).and_then(|(packet, _)| Ok((packet, body(bytes, key)?)));
-            let answer = parsed.ok().and_then(|(packet, body)| joining.answer(&packet, body));
+            let answer = parse_whole(bytes, key).ok().and_then(|(packet, body)| joining.answer(&packet, body));
             match answer {
                 Some(Ok((node, service))) => return Ok(Ok(Joined { endpoint, server, node, service })),
                 Some(Err(error)) => return Ok(Err(error)),

@@ -15,7 +15,7 @@ use crate::decider::{self, Store, To, Wide, decide};
 use crate::lean::Lean;
 use crate::node::Node;
 use crate::pace::Pace;
-use crate::packet::{HEADER, Key, Kind, Packet, body, datagram, parse};
+use crate::packet::{HEADER, Key, Kind, Packet, body, datagram, parse, parse_whole};
 use crate::registry::{self, Change, Registry};
 use crate::word::{Machine, Profile};
 use std::cmp::Reverse;
@@ -403,8 +403,7 @@ impl<S: Store> World<S> {
         if self.now < here.cut_until {
             return;
         }
-        let Ok((packet, _)) = parse(bytes, self.key.as_ref()) else { return };
-        let Ok(body) = body(bytes, self.key.as_ref()) else { return };
+        let Ok((packet, body)) = parse_whole(bytes, self.key.as_ref()) else { return };
         self.trace.add(self.now, lock_of(&packet), Who::Place(place), What::Received(packet));
         let clock = here.clock(self.now);
         match &mut here.process {
