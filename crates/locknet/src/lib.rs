@@ -27,6 +27,7 @@ pub mod namespace;
 pub mod plane;
 pub mod privileged;
 pub mod query;
+mod socket;
 mod status;
 pub mod udp;
 pub mod xsk;

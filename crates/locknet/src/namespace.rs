@@ -13,10 +13,11 @@
 //! Addresses are static and neighbours permanent: no ARP, no IPv6, nothing else travels while measuring. GRO is on:
 //! native XDP gives a packet to a veth only if its other end polls, which it does with GRO.
 
+use crate::kernel::interface::ask;
 use std::ffi::CString;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -267,25 +268,10 @@ struct EthtoolValue {
 /// `ethtool -K NAME gro on`.
 fn set_gro(name: &str) -> io::Result<()> {
     const ETHTOOL_SGRO: u32 = 0x2c;
-    // SAFETY: it has no preconditions.
-    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new, and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     let mut value = EthtoolValue { command: ETHTOOL_SGRO, data: 1 };
-    // SAFETY: all zero is a request without a name.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero.
-    let bytes = name.bytes().take(libc::IFNAMSIZ - 1);
-    request.ifr_name.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as libc::c_char);
-    request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: the request has a name, and points to what the command wants, which outlives the call.
-    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    // SAFETY: the request points to what the command wants, which outlives the call.
+    unsafe { ask(name, libc::SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = (&raw mut value).cast())? };
+    Ok(())
 }
 
 /// Removes namespaces of processes that are gone. `number_too`: and of one that had our number.

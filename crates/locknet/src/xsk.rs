@@ -13,9 +13,10 @@
 mod program;
 mod ring;
 
+use crate::socket;
 use std::io;
 use std::net::SocketAddrV4;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use program::Program;
@@ -70,13 +71,7 @@ impl Xsk {
     /// The kernel's: no permission (CAP_NET_RAW, CAP_BPF, CAP_NET_ADMIN), no AF_XDP, or another program on the
     /// interface.
     pub fn open(route: Route) -> io::Result<Self> {
-        // SAFETY: it has no preconditions.
-        let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if socket < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new, and nobody else's.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
         let memory = Mapping::new(2 * FRAMES as usize * FRAME, None)?;
         // SAFETY: all zero is a registration without anything.
         let mut registration: libc::xdp_umem_reg = unsafe { std::mem::zeroed() };

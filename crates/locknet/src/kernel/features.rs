@@ -5,8 +5,9 @@
 //! nobody can look; but the kernel keeps among the features of an interface whether it is a target of redirection, for
 //! a veth according to its other end. It tells since Linux 6.3, by the generic netlink family `netdev`.
 
+use crate::socket;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// The family that knows the other families, and its question for one.
 const CONTROL: u16 = 0x10;
@@ -25,22 +26,12 @@ const HEADERS: usize = 16 + 4;
 
 /// Whether frames can be redirected to an interface; `None` if the kernel does not tell.
 pub(super) fn transmits(ifindex: u32) -> Option<bool> {
-    let socket = open().ok()?;
+    let socket = socket::open(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_GENERIC).ok()?;
     let family = ask(&socket, CONTROL, GET_FAMILY, FAMILY_NAME, b"netdev\0").ok()?;
     let family = attribute(&family, FAMILY_ID)?.try_into().map(u16::from_ne_bytes).ok()?;
     let device = ask(&socket, family, GET_DEVICE, INTERFACE, &ifindex.to_ne_bytes()).ok()?;
     let features = attribute(&device, XDP_FEATURES)?.try_into().map(u64::from_ne_bytes).ok()?;
     Some(features & TRANSMITS != 0)
-}
-
-fn open() -> io::Result<OwnedFd> {
-    // SAFETY: it has no preconditions.
-    let socket = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_GENERIC) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new, and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
 /// A question with one attribute, and the attributes of its answer.

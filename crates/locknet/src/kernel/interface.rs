@@ -1,9 +1,11 @@
 //! Network interfaces: which there are, and which driver and address one has.
 
 use crate::kernel::error::KernelError;
+use crate::socket;
 use std::ffi::{CStr, CString};
+use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 /// The index of an interface.
 pub(super) fn index(name: &str) -> Result<u32, KernelError> {
@@ -36,7 +38,6 @@ fn names() -> Vec<String> {
 
 /// The driver of an interface, if it tells.
 pub(super) fn driver(interface: &str) -> Option<String> {
-    const SIOCETHTOOL: libc::c_ulong = 0x8946;
     const GET_DRIVER: u32 = 3;
     /// `struct ethtool_drvinfo`: the command, the driver's name in 32 bytes, and more.
     #[repr(C)]
@@ -47,7 +48,7 @@ pub(super) fn driver(interface: &str) -> Option<String> {
     }
     let mut info = Info { command: GET_DRIVER, driver: [0; 32], more: [0; 160] };
     // SAFETY: the request points to a structure of the size that the command fills (196 bytes), which outlives it.
-    unsafe { ask(interface, SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = (&raw mut info).cast())? };
+    unsafe { ask(interface, libc::SIOCETHTOOL, |request| request.ifr_ifru.ifru_data = (&raw mut info).cast()).ok()? };
     let name = CStr::from_bytes_until_nul(&info.driver).ok()?;
     Some(name.to_string_lossy().into_owned())
 }
@@ -59,35 +60,38 @@ pub(super) fn driver(interface: &str) -> Option<String> {
 pub fn address(interface: &str) -> Result<Option<Ipv4Addr>, KernelError> {
     index(interface)?;
     // SAFETY: this request has no pointer.
-    let Some(answer) = (unsafe { ask(interface, libc::SIOCGIFADDR, |_| {}) }) else { return Ok(None) };
+    let Ok(answer) = (unsafe { ask(interface, libc::SIOCGIFADDR, |_| {}) }) else { return Ok(None) };
     // SAFETY: the kernel has filled in an address, and all bytes of one are initialised.
     let address = unsafe { answer.ifr_ifru.ifru_addr };
     let [_, _, a, b, c, d, ..] = address.sa_data.map(|byte| byte as u8);
     Ok((libc::c_int::from(address.sa_family) == libc::AF_INET).then(|| Ipv4Addr::new(a, b, c, d)))
 }
 
-/// What the kernel makes of a request about an interface; `None` if it refuses.
+/// What the kernel makes of a request about an interface.
+///
+/// # Errors
+/// What the kernel says, and that the name is too long for one.
 ///
 /// # Safety
 /// What `fill` puts into the request must be what the command wants.
-unsafe fn ask(interface: &str, command: libc::c_ulong, fill: impl FnOnce(&mut libc::ifreq)) -> Option<libc::ifreq> {
-    // SAFETY: all bytes zero is a request without a name. The name is shorter than its room and so ends in zero; the
-    // caller answers for the rest.
-    unsafe {
-        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        if socket < 0 {
-            return None;
-        }
-        let socket = OwnedFd::from_raw_fd(socket);
-        let mut request: libc::ifreq = std::mem::zeroed();
-        if interface.len() >= request.ifr_name.len() {
-            return None;
-        }
-        for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
-            *to = from as libc::c_char;
-        }
-        fill(&mut request);
-        (libc::ioctl(socket.as_raw_fd(), command as _, &raw mut request) == 0).then_some(request)
+pub(crate) unsafe fn ask(
+    interface: &str,
+    command: libc::c_ulong,
+    fill: impl FnOnce(&mut libc::ifreq),
+) -> io::Result<libc::ifreq> {
+    let socket = socket::open(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    // SAFETY: all bytes zero is a request without a name.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    request.ifr_name.iter_mut().zip(interface.bytes()).for_each(|(to, byte)| *to = byte as libc::c_char);
+    fill(&mut request);
+    // SAFETY: the request has a name; the caller answers for the rest.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), command as _, &raw mut request) } {
+        0 => Ok(request),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
