@@ -1,6 +1,6 @@
 //! Questions about locks, for people's tools: without a session, so that looking changes nothing.
 
-use crate::udp::Endpoint;
+use crate::udp::{Endpoint, REFUSED};
 use lockwork_lockservice::control::{ALL_LOCKS, Busiest, Participant, Summary};
 use lockwork_lockservice::packet::{GRANTED, Key, Kind, Packet, Problem, parse_whole};
 use lockwork_lockservice::word::{Machine, State};
@@ -96,7 +96,7 @@ impl Asker {
             let mut answers = match self.answers(AGAIN) {
                 Ok(answers) => answers,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    hint = " (the port is closed, or a firewall on the way refuses)";
+                    hint = REFUSED;
                     std::thread::sleep(AGAIN);
                     continue;
                 }

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Most datagrams of one system call.
 pub const BATCH: usize = 64;
+/// What people are told when an address refuses datagrams.
+pub(crate) const REFUSED: &str = " (the port is closed, or a firewall on the way refuses)";
 /// Bytes of a buffer: a little more than the longest packet, so that one that is too long is seen to be.
 const SLOT: usize = 1536;
 /// Bytes that the kernel is asked to keep for us in either direction.

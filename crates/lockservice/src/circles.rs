@@ -15,7 +15,7 @@
 //! may be found all the same; then a request gives up that need not have. Requests take part that ask to, because the
 //! number of a task must be right: it does one thing after the other.
 
-use crate::client::Client;
+use crate::client::{Client, task_of};
 use crate::config::{Config, Identity};
 use crate::packet::{Kind, Packet};
 use crate::pool::AgentPool;
@@ -87,7 +87,7 @@ impl Circles {
         }
         self.passed.retain(|passed| now < passed.until);
         for task in client.holding(packet.lock) {
-            let (largest, this) = ((origin.session, (origin.request >> 32) as u32), (self.me.session, task));
+            let (largest, this) = ((origin.session, task_of(origin.request)), (self.me.session, task));
             if this == largest && client.searching(origin.request).is_some() {
                 return (Vec::new(), Some(origin.request));
             }

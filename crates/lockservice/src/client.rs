@@ -33,7 +33,7 @@ use crate::word::Machine;
 use lockwork_locking::LockMode;
 use std::collections::{BTreeSet, VecDeque};
 use sweep::Dead;
-pub use vocabulary::{Ask, Event, NotHeld};
+pub use vocabulary::{Ask, Event, NotHeld, task_of};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockwork_locking::LockMode;
+use lockwork_lockservice::client::task_of;
 use lockwork_lockservice::packet::{datagram, parse_whole};
 use lockwork_workload::random::Random;
 use lockwork_workload::zipf::Chooser;
@@ -155,7 +156,7 @@ impl Worker<'_> {
         let now = now();
         machine.tick(now);
         while let Some(granted) = machine.poll_event()? {
-            let number = (granted.request >> 32) as u32;
+            let number = task_of(granted.request);
             let task = self.tasks.get_mut(number as usize).filter(|task| task.request == granted.request && task.waits);
             let task =
                 task.ok_or_else(|| format!("nobody waits for request {:x}, which was granted", granted.request))?;

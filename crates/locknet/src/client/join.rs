@@ -10,7 +10,7 @@
 use super::ConnectError;
 use super::wait::Wait;
 use crate::clock::{Clock, nanos};
-use crate::udp::Endpoint;
+use crate::udp::{Endpoint, REFUSED};
 use lockwork_locking::LockMode;
 use lockwork_lockservice::client::Ask;
 use lockwork_lockservice::config::{Config, Identity};
@@ -205,7 +205,7 @@ impl JoinError {
     pub(super) fn after(self, waited_ms: u64, addresses: &[SocketAddr]) -> ConnectError {
         match self {
             Self::NoAnswer { refused } => {
-                let hint = if refused { " (the port is closed, or a firewall on the way refuses)" } else { "" };
+                let hint = if refused { REFUSED } else { "" };
                 ConnectError::NoAnswer { addresses: addresses.to_vec(), waited_ms, hint }
             }
             Self::Full => ConnectError::Full { address: addresses[0] },

@@ -1,9 +1,10 @@
 //! The client as a model checker sees it: all that its future depends on, and nothing that grows without end.
 //!
-//! Delays no longer grow after 16 tries. Serial numbers only tell timers that count from those that do not. Once the
-//! latter are dropped, they tell nothing.
+//! Delays no longer grow after [`MOST_DOUBLINGS`] tries. Serial numbers only tell timers that count from those that do
+//! not. Once the latter are dropped, they tell nothing.
 
 use super::Client;
+use crate::pace::MOST_DOUBLINGS;
 use std::hash::{Hash, Hasher};
 
 impl Client {
@@ -18,7 +19,8 @@ impl Client {
         requests.sort_unstable_by_key(|(number, _)| **number);
         requests.len().hash(into);
         for (number, r) in requests {
-            (number, r.lock, r.mode, r.phase, (r.try_only, r.detect_deadlock), r.tries.min(16), r.floor).hash(into);
+            (number, r.lock, r.mode, r.phase, r.try_only, r.detect_deadlock).hash(into);
+            (r.tries.min(MOST_DOUBLINGS), r.floor).hash(into);
             (r.incarnation, r.agent, r.enrolled, r.sweep, r.token).hash(into);
             (r.tries == 1).then(|| now.saturating_sub(r.asked)).hash(into);
             r.deadline.map(|deadline| deadline.saturating_sub(now)).hash(into);

@@ -18,6 +18,12 @@ pub struct Ask {
     pub detect_deadlock: bool,
 }
 
+/// The task that a request is of.
+#[must_use]
+pub const fn task_of(request: u64) -> u32 {
+    (request >> 32) as u32
+}
+
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

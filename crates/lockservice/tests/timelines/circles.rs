@@ -2,7 +2,7 @@
 
 use crate::network::{LOCKS, MS, Network};
 use lockwork_locking::LockMode::{self, Exclusive, Shared};
-use lockwork_lockservice::client::{Ask, Event};
+use lockwork_lockservice::client::{Ask, Event, task_of};
 use lockwork_lockservice::packet::Kind;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -174,7 +174,7 @@ impl Tasks {
             let (Event::Granted { request, .. } | Event::Deadlock { request }) = event else {
                 return Err(TestCaseError::fail(format!("{event:?}")));
             };
-            let task = (machine, (request >> 32) as u32);
+            let task = (machine, task_of(request));
             prop_assert!(matches!(event, Event::Granted { .. }) || self.is_in_a_circle(task), "{task:?} {event:?}");
             let (_, lock) = self.waits.remove(&task).expect("it waits");
             match event {

@@ -1,7 +1,7 @@
 //! The network: one queue of packets, which are decided on and delivered one after the other; a line for each.
 
 use lockwork_locking::LockMode;
-use lockwork_lockservice::client::{Ask, Event};
+use lockwork_lockservice::client::{Ask, Event, task_of};
 use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::decider::{Settings, Store, To, Wide, WideLock, decide};
@@ -265,7 +265,7 @@ impl Network {
 
 /// The task of a request.
 pub(crate) fn letter(request: u64) -> char {
-    char::from_u32((request >> 32) as u32).filter(char::is_ascii_graphic).unwrap_or('-')
+    char::from_u32(task_of(request)).filter(char::is_ascii_graphic).unwrap_or('-')
 }
 
 fn short(mode: Option<LockMode>) -> &'static str {

@@ -2,7 +2,7 @@
 
 use crate::network::{MS, Network, letter};
 use lockwork_locking::LockMode;
-use lockwork_lockservice::client::{Ask, Event};
+use lockwork_lockservice::client::{Ask, Event, task_of};
 use lockwork_lockservice::packet::{Kind, Packet};
 
 const WAITERS: u32 = 260;
@@ -26,7 +26,7 @@ fn drain(net: &mut Network) -> Vec<u32> {
         silent += 1;
         for (machine, event) in events {
             let Event::Granted { request, .. } = event else { panic!("{event:?}") };
-            order.push((request >> 32) as u32);
+            order.push(task_of(request));
             net.release(machine, request);
             silent = 0;
         }

@@ -1,7 +1,7 @@
 //! What tasks ask for, and what becomes of it.
 
 use super::{MS, Then, US, World};
-use crate::client::{Ask, Event};
+use crate::client::{Ask, Event, task_of};
 use crate::config::Identity;
 use crate::decider::Store;
 use crate::node::Node;
@@ -145,7 +145,7 @@ impl<S: Store> World<S> {
         | Event::Failed { request, .. }
         | Event::Deadlock { request }
         | Event::Lost { request, .. }) = event;
-        let task = (request >> 32) as u32;
+        let task = task_of(request);
         let (waits, holds, lock) = match self.task(place, task).doing {
             Doing::Waiting { lock, request: of, since, .. } if of == request => (Some(since), false, lock),
             Doing::Holding { lock, request: of, .. } if of == request => (None, true, lock),
