@@ -44,6 +44,17 @@ fn readers_pass_a_waiting_writer_unless_writers_are_first() {
 fn a_writer_waits_no_longer_than_readers_may_pass_it_and_hold() {
     const STEP: u64 = MS / 10;
     const HOLDING: u64 = 3 * STEP;
+    /// Who was granted holds until a time; and when the writer was.
+    fn note(net: &mut Network, held: &mut Vec<(u64, u16, u64)>, granted_at: &mut Option<u64>) {
+        for (machine, event) in net.events() {
+            let Event::Granted { request, mode, .. } = event else { panic!("{event:?}") };
+            if mode == LockMode::Exclusive {
+                assert!(held.is_empty(), "alone");
+                *granted_at = Some(net.now);
+            }
+            held.push((net.now + HOLDING, machine, request));
+        }
+    }
     for writer_at in [1, 4] {
         let mut net = Network::new(4, false);
         let mut held: Vec<(u64, u16, u64)> = Vec::new();
@@ -56,26 +67,12 @@ fn a_writer_waits_no_longer_than_readers_may_pass_it_and_hold() {
             if reader > 0 {
                 net.read(reader, 'r');
             }
-            for (machine, event) in net.events() {
-                let Event::Granted { request, mode, .. } = event else { panic!("{event:?}") };
-                if mode == LockMode::Exclusive {
-                    assert!(held.is_empty(), "alone");
-                    granted_at = Some(net.now);
-                }
-                held.push((net.now + HOLDING, machine, request));
-            }
+            note(&mut net, &mut held, &mut granted_at);
             while let Some(at) = held.iter().position(|(until, ..)| *until <= net.now) {
                 let (_, machine, request) = held.swap_remove(at);
                 net.release(machine, request);
             }
-            for (machine, event) in net.events() {
-                let Event::Granted { request, mode, .. } = event else { panic!("{event:?}") };
-                if mode == LockMode::Exclusive {
-                    assert!(held.is_empty(), "alone");
-                    granted_at = Some(net.now);
-                }
-                held.push((net.now + HOLDING, machine, request));
-            }
+            note(&mut net, &mut held, &mut granted_at);
             net.pass(STEP);
         }
         let waited = granted_at.expect("it was granted") - asked.expect("it has asked").0;
