@@ -1,0 +1,8 @@
+//! The near-data engine: host transactions and bulk updates inside smart storage change the same tables at the same
+//! time (neoDBMS).
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`record`] | names that host and storage share: tuples, versions, places |
+
+pub mod record;

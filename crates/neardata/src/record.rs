@@ -1,0 +1,119 @@
+//! What host and storage both name: tuples, versions, records, and the entry of the VID map.
+//!
+//! ```text
+//! VID map entry   bits 0..40   record id of the newest version, or HOST
+//!                 bits 40..64  its version number, modulo 2^24
+//! ```
+//!
+//! A tuple keeps its VID for life; its versions are numbered from 1. A record id is a *logical* place (page and slot),
+//! which the storage resolves through its logical-to-physical map, so pages move without anybody being told (neoDBMS,
+//! section 2.3). The version number stands beside the record id so that a version that merely moves from the host to the
+//! storage is not taken for a new one.
+
+/// Commit time, issued by the host, from 1. A snapshot is the newest timestamp that it sees.
+pub type Timestamp = u64;
+
+/// A tuple of a table: dense from zero, never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Vid(pub u32);
+
+/// Where a version is: logical page and slot, 40 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecordId(u64);
+
+impl RecordId {
+    /// No record: the end of a version chain.
+    pub const NONE: Self = Self(0);
+    /// The version has not been stored yet; the host has it.
+    pub const HOST: Self = Self((1 << 40) - 1);
+    /// The most slots of a page.
+    pub const SLOTS: usize = 1 << 8;
+
+    /// The record at `slot` of logical page `page`, which is not zero.
+    ///
+    /// # Panics
+    /// If the page is zero, or the place is that of [`Self::HOST`].
+    #[must_use]
+    pub fn new(page: u32, slot: u8) -> Self {
+        let id = Self(u64::from(page) << 8 | u64::from(slot));
+        assert!(page != 0 && id != Self::HOST, "page {page}, slot {slot} is no place for a record");
+        id
+    }
+
+    /// The record id in these bits, if it is one: [`Self::NONE`], [`Self::HOST`], or a place.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Option<Self> {
+        (bits == 0 || (1 << 8..1 << 40).contains(&bits)).then_some(Self(bits))
+    }
+
+    /// As it is stored.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The logical page.
+    #[must_use]
+    pub const fn page(self) -> u32 {
+        (self.0 >> 8) as u32
+    }
+
+    /// The slot in the page.
+    #[must_use]
+    pub const fn slot(self) -> u8 {
+        self.0 as u8
+    }
+}
+
+/// One entry of a VID map. Zero: there is no tuple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct VidEntry(pub u64);
+
+impl VidEntry {
+    /// Bits of the version number that an entry keeps.
+    pub const VERSION_BITS: u32 = 24;
+
+    /// The entry of a tuple whose newest version has this number and place.
+    #[must_use]
+    pub const fn new(version: u32, record: RecordId) -> Self {
+        Self((version as u64) << 40 | record.bits())
+    }
+
+    /// Whether the tuple's newest version is number `version`, as far as [`Self::VERSION_BITS`] tell.
+    #[must_use]
+    pub const fn is_version(self, version: u32) -> bool {
+        self.0 >> 40 == (version as u64) & ((1 << Self::VERSION_BITS) - 1) && self.0 != 0
+    }
+
+    /// Where the newest version is.
+    #[must_use]
+    pub const fn record(self) -> RecordId {
+        RecordId(self.0 & ((1 << 40) - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_give_back_what_was_put_in() {
+        for (version, page, slot) in [(1, 1, 0), (0xFF_FFFF, u32::MAX, 254), (0x0100_0001, 7, 255)] {
+            let entry = VidEntry::new(version, RecordId::new(page, slot));
+            assert!(entry.is_version(version) && !entry.is_version(version + 1));
+            assert_eq!((entry.record().page(), entry.record().slot()), (page, slot));
+        }
+        assert_eq!(VidEntry::new(3, RecordId::HOST).record(), RecordId::HOST);
+        assert!(!VidEntry::default().is_version(0));
+    }
+
+    #[test]
+    fn bits_that_are_no_record_are_refused() {
+        for bits in [1, 255, 1 << 40, u64::MAX] {
+            assert_eq!(RecordId::from_bits(bits), None);
+        }
+        for id in [RecordId::NONE, RecordId::HOST, RecordId::new(1, 0)] {
+            assert_eq!(RecordId::from_bits(id.bits()), Some(id));
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The shared lock table of `lockwork-locking` in memory that processes share.
