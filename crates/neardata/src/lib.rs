@@ -3,6 +3,8 @@
 //!
 //! | module | idea |
 //! |---|---|
+//! | [`device`] | what the host may ask of the storage |
 //! | [`record`] | names that host and storage share: tuples, versions, places |
 
+pub mod device;
 pub mod record;
