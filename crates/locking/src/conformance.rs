@@ -33,6 +33,7 @@
 pub mod managers;
 pub mod reference;
 mod script;
+pub mod shared;
 
 use crate::{LockId, Outcome, Request};
 use std::fmt;
@@ -59,6 +60,10 @@ pub enum Capability {
     NoWait,
     /// An older session waits for a younger one, and the younger is refused.
     WaitDie,
+    /// With wait-die: nobody overtakes who waits; who would wait for a waiter too is judged by its age.
+    Queues,
+    /// With wait-die: who waits has no place; whoever is compatible with the holders goes past it.
+    Overtakes,
     /// A request waits only if its lock lies behind all locks that the session holds.
     Ordered,
     /// A shared holder can ask for more.
@@ -77,13 +82,15 @@ pub enum Capability {
 
 impl Capability {
     /// All of them, with the names that scripts use.
-    pub const ALL: [(Self, &'static str); 13] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::Waits, "waits"),
         (Self::Fifo, "fifo"),
         (Self::Groups, "groups"),
         (Self::Withdraw, "withdraw"),
         (Self::NoWait, "no-wait"),
         (Self::WaitDie, "wait-die"),
+        (Self::Queues, "queues"),
+        (Self::Overtakes, "overtakes"),
         (Self::Ordered, "ordered"),
         (Self::Upgrade, "upgrade"),
         (Self::Reentrant, "reentrant"),
@@ -258,7 +265,7 @@ macro_rules! golden {
 golden! {
     "crash" "fifo" "group_between_writers" "independent" "intent" "intent_no_wait" "intent_waits" "no_wait" "ordered" "permutations" "reacquire"
     "release_not_held" "set_merges" "sets" "shared_readers" "timeout" "upgrade_sole" "upgrade_with_others"
-    "wait_die" "wait_die_readers" "withdraw" "writer_excludes"
+    "wait_die" "wait_die_queues" "wait_die_readers" "withdraw" "writer_excludes"
 }
 
 /// The scripts of the suite.

@@ -3,7 +3,9 @@
 
 use lockwork_locking::conformance::managers::{Batch, GroupWords, Policy, Queue, Words};
 use lockwork_locking::conformance::reference::Reference;
+use lockwork_locking::conformance::shared::SharedTable;
 use lockwork_locking::conformance::{FILES, Manager, Verdict, golden, parse, run, run_all};
+use lockwork_locking::shared::Patience;
 
 /// At least `passed` scripts run through and none fails; the report is printed, with what was skipped and why.
 fn check<M: Manager>(passed: usize, fresh: impl FnMut() -> M) {
@@ -42,6 +44,14 @@ fn group_words_conform() {
 }
 
 #[test]
+fn shared_tables_conform_under_every_patience() {
+    check(9, || SharedTable::new(Patience::Try));
+    check(9, || SharedTable::new(Patience::WaitDie));
+    check(, || SharedTable::new(Patience::Queue));
+    check(, || SharedTable::new(Patience::Safe));
+}
+
+#[test]
 fn every_script_of_the_folder_is_in_the_suite_and_runs_on_some_manager() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
     let mut names: Vec<_> = std::fs::read_dir(folder)
@@ -57,6 +67,7 @@ fn every_script_of_the_folder_is_in_the_suite_and_runs_on_some_manager() {
             run(&script, &mut || Words::new(Policy::WaitDie)),
             run(&script, &mut || Words::new(Policy::Ordered)),
             run(&script, &mut GroupWords::new),
+            run(&script, &mut || SharedTable::new(Patience::WaitDie)),
         ];
         assert!(verdicts.contains(&Verdict::Passed), "{} runs nowhere", script.name);
     }

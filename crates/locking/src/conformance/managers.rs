@@ -271,10 +271,10 @@ impl Manager for Words {
     }
 
     fn capabilities(&self) -> Vec<Capability> {
-        use Capability::{Groups, NoWait, Ordered, Reentrant, Upgrade, WaitDie, Waits, Withdraw};
+        use Capability::{Groups, NoWait, Ordered, Overtakes, Reentrant, Upgrade, WaitDie, Waits, Withdraw};
         match self.policy {
             Policy::NoWait => vec![Upgrade, Reentrant, NoWait],
-            Policy::WaitDie => vec![Upgrade, Reentrant, WaitDie],
+            Policy::WaitDie => vec![Upgrade, Reentrant, WaitDie, Overtakes],
             Policy::Ordered => vec![Upgrade, Reentrant, Waits, Groups, Withdraw, Ordered],
         }
     }

@@ -1,0 +1,748 @@
+//! A table in one segment of memory: header, sessions, lines.
+//!
+//! ```text
+//! word 0       header: magic, format, lines, sessions, held lines of a session, placement, words in all, check word
+//! word 64      a record of 16 words for each session: epoch, age, event, number of lines touched, process, ...
+//! then         for each session the list of the lines that it touches: line + 1, mode, count
+//! then         the lines, 8 words each, from a multiple of 4096 bytes on
+//! ```
+//!
+//! Invariant: a line that a session is in, or is about to enter, or has not quite left, stands in its list. So the list of
+//! a dead session is all that there is to clean up. Only the session itself writes its record and list, or, when it
+//! is dead or at rest, whoever has taken over its liveness lock.
+//!
+//! Nothing here blocks: [`Table::request`] answers [`Step::Waiting`], and the caller polls. Who wants to sleep does so on the
+//! session's event word and is told by the `wake` that every step takes.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::line::{Entered, Line, Place};
+use super::memory::Memory;
+use super::word::LINE_WORDS;
+use super::{Damage, SessionNumber, Wake};
+use crate::LockMode;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"LWLOCKS1");
+const FORMAT: u64 = 1;
+const HEADER_WORDS: usize = 64;
+const SESSION_WORDS: usize = 16;
+/// Lines begin at a multiple of this, a page.
+const LINES_ALIGN_WORDS: usize = 512;
+/// Keys that follow each other and this many at a time have neighbouring lines.
+const NEIGHBOURS: u32 = 6;
+
+const EPOCH: usize = 0;
+const AGE: usize = 1;
+const EVENT: usize = 2;
+const TOUCHED: usize = 3;
+const PROCESS: usize = 4;
+
+/// How keys find their lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u64)]
+pub enum Placement {
+    /// Any keys: hashed, but so that 64 keys that follow each other lie side by side and sequential locking runs through
+    /// memory.
+    #[default]
+    Spread = 1,
+    /// Keys that are small numbers: the key modulo the number of lines. No two of fewer keys than lines share one.
+    Direct = 2,
+}
+
+/// The dimensions of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Lines, a power of two. Each takes 64 bytes.
+    pub lines: u32,
+    /// The most sessions at a time, from 1 to [`SessionNumber::MAX`].
+    pub sessions: u16,
+    /// The most lines that one session can hold or wait for. Each takes 8 bytes a session, where used.
+    pub held: u32,
+    /// How keys find their lines.
+    pub placement: Placement,
+}
+
+/// A segment that is no table, or dimensions that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Dimensions that cannot be.
+    #[error("{lines} lines are not possible; a power of two from 1 to {MAX_LINES} is")]
+    Lines {
+        /// Those asked for.
+        lines: u32,
+    },
+    /// Dimensions that cannot be.
+    #[error("{sessions} sessions are not possible; 1 to {max} are", max = SessionNumber::MAX)]
+    Sessions {
+        /// Those asked for.
+        sessions: u16,
+    },
+    /// Dimensions that cannot be.
+    #[error("a session cannot hold {held} of {lines} lines; 1 to {lines} are possible")]
+    Held {
+        /// Those asked for.
+        held: u32,
+        /// All lines.
+        lines: u32,
+    },
+    /// Too little memory, or too much.
+    #[error("the segment has {found} bytes; a table of these dimensions has {expected}")]
+    Size {
+        /// What there is.
+        found: u64,
+        /// What there should be.
+        expected: u64,
+    },
+    /// Not a table.
+    #[error("the segment is no lock table: it begins with {found:#018x}, a table with {MAGIC:#018x}")]
+    Foreign {
+        /// The first word.
+        found: u64,
+    },
+    /// Another format.
+    #[error(
+        "the lock table has format {found}; this program knows format {FORMAT} only; use programs of one version, or create it anew"
+    )]
+    Format {
+        /// Its format.
+        found: u64,
+    },
+    /// The header is not what its check word says.
+    #[error("the header of the lock table is damaged, or it was never finished; create it anew")]
+    Header,
+}
+
+/// The most lines of a table: 128 GiB.
+pub const MAX_LINES: u32 = 1 << 31;
+
+impl Layout {
+    /// A table with this many lines for any keys, of which one session may hold all.
+    #[must_use]
+    pub fn new(lines: u32, sessions: u16) -> Self {
+        Self { lines, sessions, held: lines, placement: Placement::Spread }
+    }
+
+    /// Whether these dimensions can be.
+    ///
+    /// # Errors
+    /// The first that cannot.
+    pub fn check(&self) -> Result<(), LayoutError> {
+        if !self.lines.is_power_of_two() || self.lines > MAX_LINES {
+            return Err(LayoutError::Lines { lines: self.lines });
+        }
+        if SessionNumber::new(self.sessions).is_none() {
+            return Err(LayoutError::Sessions { sessions: self.sessions });
+        }
+        if self.held == 0 || self.held > self.lines {
+            return Err(LayoutError::Held { held: self.held, lines: self.lines });
+        }
+        Ok(())
+    }
+
+    fn list(&self, session: SessionNumber) -> usize {
+        let lists = HEADER_WORDS + usize::from(self.sessions) * SESSION_WORDS;
+        lists + session.index() * self.held as usize
+    }
+
+    fn first_line(&self) -> usize {
+        let lists = HEADER_WORDS + usize::from(self.sessions) * SESSION_WORDS;
+        (lists + usize::from(self.sessions) * self.held as usize).next_multiple_of(LINES_ALIGN_WORDS)
+    }
+
+    /// Words of the segment.
+    #[must_use]
+    pub fn words(&self) -> usize {
+        self.first_line() + self.lines as usize * LINE_WORDS
+    }
+
+    fn header(&self) -> [u64; 8] {
+        let words = self.words() as u64;
+        let held = u64::from(self.held);
+        let placement = self.placement as u64;
+        let mut header = [MAGIC, FORMAT, self.lines.into(), self.sessions.into(), held, placement, words, 0];
+        header[7] = header[..7].iter().fold(0, |sum: u64, word| mix(sum ^ word));
+        header
+    }
+
+    /// The dimensions that a header states, which need not be all of the segment yet.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_header(header: [u64; 8]) -> Result<Self, LayoutError> {
+        if header[0] != MAGIC {
+            return Err(LayoutError::Foreign { found: header[0] });
+        }
+        if header[1] != FORMAT {
+            return Err(LayoutError::Format { found: header[1] });
+        }
+        let number = |word: usize| u32::try_from(header[word]).map_err(|_| LayoutError::Header);
+        let layout = Self {
+            lines: number(2)?,
+            sessions: u16::try_from(header[3]).map_err(|_| LayoutError::Header)?,
+            held: number(4)?,
+            placement: if header[5] == Placement::Direct as u64 { Placement::Direct } else { Placement::Spread },
+        };
+        layout.check()?;
+        if layout.header() == header { Ok(layout) } else { Err(LayoutError::Header) }
+    }
+
+    /// The line of a key.
+    #[inline(always)]
+    #[must_use]
+    pub fn place(&self, key: u64) -> u32 {
+        let mask = self.lines - 1;
+        if self.placement == Placement::Direct {
+            return key as u32 & mask;
+        }
+        let groups_bits = self.lines.trailing_zeros().saturating_sub(NEIGHBOURS);
+        let group = if groups_bits == 0 { 0 } else { (mix(key >> NEIGHBOURS) >> (64 - groups_bits)) as u32 };
+        (group << NEIGHBOURS | key as u32 & ((1 << NEIGHBOURS) - 1)) & mask
+    }
+}
+
+/// Spreads a word over all bits (the finalizer of splitmix64).
+#[inline(always)]
+fn mix(word: u64) -> u64 {
+    let word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ word >> 31
+}
+
+/// How long a request may wait, as far as the table has a say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Not at all.
+    Try,
+    /// Only for younger sessions (wait-die).
+    WaitDie,
+    /// For anybody. Safe for who holds nothing; who holds something may wait in a circle.
+    Queue,
+    /// For anybody while the session holds nothing, else for younger ones: no circle can close.
+    Safe,
+}
+
+/// What a request came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The session holds the lock.
+    Granted,
+    /// It waits in the line; [`Table::poll`] tells when it is granted, [`Table::withdraw`] takes the request back.
+    Waiting,
+    /// It may wait, but the line has no place. The request does not stand; ask again, when [`Table::crowd`] tells that
+    /// there may be one.
+    Full,
+    /// It may not wait. The request does not stand.
+    Refused,
+}
+
+/// Why a step could not be done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// A line contains what nobody wrote.
+    #[error(transparent)]
+    Damage(#[from] Damage),
+    /// The session's list is full.
+    #[error(
+        "the session holds {0} lines already, the most that the table was created for; release some, or create it with more"
+    )]
+    TooMany(u32),
+    /// There is nothing to release or withdraw.
+    #[error("the session does not hold line {0}")]
+    NotHeld(u32),
+    /// A session has one request at a time.
+    #[error("the session waits for line {0}; poll or withdraw that request first")]
+    WaitsAlready(u32),
+}
+
+/// What stands in a session's list about a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Touched {
+    line: u32,
+    mode: LockMode,
+    /// How many times it was acquired; zero while it is waited for.
+    count: u32,
+}
+
+impl Touched {
+    fn bits(self) -> u64 {
+        u64::from(self.line) << 32 | (self.mode as u64) << 30 | u64::from(self.count)
+    }
+
+    fn of(bits: u64) -> Self {
+        let mode = match bits >> 30 & 3 {
+            1 => LockMode::Shared,
+            2 => LockMode::IntentExclusive,
+            _ => LockMode::Exclusive,
+        };
+        Self { line: (bits >> 32) as u32, mode, count: bits as u32 & ((1 << 30) - 1) }
+    }
+}
+
+#[derive(Default)]
+struct LineHasher(u64);
+
+impl Hasher for LineHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are line numbers");
+    }
+
+    fn write_u32(&mut self, line: u32) {
+        self.0 = mix(line.into());
+    }
+}
+
+/// Lists up to this long are searched from the end.
+const SEARCHED: usize = 12;
+
+/// A session, for the one thread that speaks for it at a time.
+#[derive(Debug)]
+pub struct Session {
+    number: SessionNumber,
+    waits: Option<u32>,
+    /// Where in the list a line stands, while the list is longer than [`SEARCHED`]. May be out of date.
+    positions: HashMap<u32, u32, BuildHasherDefault<LineHasher>>,
+}
+
+impl Session {
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> SessionNumber {
+        self.number
+    }
+}
+
+/// A lock table.
+#[derive(Debug)]
+pub struct Table<M> {
+    memory: M,
+    layout: Layout,
+}
+
+impl<M: Memory> Table<M> {
+    /// Makes a table of zeroed memory. The check word is written last: a table that was not finished is refused.
+    ///
+    /// # Errors
+    /// Dimensions that cannot be, or memory of another size.
+    pub fn create(memory: M, layout: Layout) -> Result<Self, LayoutError> {
+        layout.check()?;
+        let table = Self { memory, layout };
+        table.check_size()?;
+        for session in 0..layout.sessions {
+            table.memory.store(HEADER_WORDS + usize::from(session) * SESSION_WORDS + AGE, u64::MAX);
+        }
+        layout.header().into_iter().enumerate().for_each(|(word, value)| table.memory.store(word, value));
+        Ok(table)
+    }
+
+    /// The table that is in this memory.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn attach(memory: M) -> Result<Self, LayoutError> {
+        if memory.words() < HEADER_WORDS {
+            let (found, expected) = (memory.words() as u64 * 8, HEADER_WORDS as u64 * 8);
+            return Err(LayoutError::Size { found, expected });
+        }
+        let mut header = [0; 8];
+        header.iter_mut().enumerate().for_each(|(word, value)| *value = memory.load(word));
+        let table = Self { layout: Layout::of_header(header)?, memory };
+        table.check_size()?;
+        Ok(table)
+    }
+
+    fn check_size(&self) -> Result<(), LayoutError> {
+        let (found, expected) = (self.memory.words() as u64 * 8, self.layout.words() as u64 * 8);
+        if found == expected { Ok(()) } else { Err(LayoutError::Size { found, expected }) }
+    }
+
+    /// Its dimensions.
+    #[must_use]
+    #[inline(always)]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The memory that it lies in.
+    #[must_use]
+    #[inline(always)]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    fn record(&self, session: SessionNumber) -> usize {
+        HEADER_WORDS + session.index() * SESSION_WORDS
+    }
+
+    /// The word that a session's waiter may sleep on. The table never touches it.
+    #[must_use]
+    pub fn event_word(&self, session: SessionNumber) -> usize {
+        self.record(session) + EVENT
+    }
+
+    /// How often this session was opened or cleaned up after. With the number it names one life of a session.
+    #[must_use]
+    pub fn epoch(&self, session: SessionNumber) -> u64 {
+        self.memory.load(self.record(session) + EPOCH)
+    }
+
+    /// The process that opened it last, as it said.
+    #[must_use]
+    pub fn process(&self, session: SessionNumber) -> u32 {
+        self.memory.load(self.record(session) + PROCESS) as u32
+    }
+
+    /// Its age: smaller is older. [`u64::MAX`] unless it was told.
+    #[must_use]
+    pub fn age(&self, session: SessionNumber) -> u64 {
+        self.memory.load(self.record(session) + AGE)
+    }
+
+    /// How many lines it holds, waits for, or is about to.
+    #[must_use]
+    pub fn touched(&self, session: SessionNumber) -> u32 {
+        (self.memory.load(self.record(session) + TOUCHED) as u32).min(self.layout.held)
+    }
+
+    /// Begins a life of a session, for a process that has its liveness lock. What an earlier life left is cleaned up.
+    ///
+    /// # Errors
+    /// Damage to a line that the earlier life touched.
+    pub fn open(&self, number: SessionNumber, process: u32, wake: &mut impl FnMut(Wake)) -> Result<Session, Damage> {
+        self.clean_up(number, wake)?;
+        self.memory.store(self.record(number) + PROCESS, process.into());
+        Ok(Session { number, waits: None, positions: HashMap::default() })
+    }
+
+    /// Tells a session's age for wait-die. While it holds or waits for anything its age must not change.
+    pub fn set_age(&self, session: &Session, age: u64) {
+        self.memory.store(self.record(session.number) + AGE, age);
+    }
+
+    #[inline(always)]
+    fn line(&self, number: u32) -> Line<'_, M> {
+        assert!(number < self.layout.lines, "line {number} of {}", self.layout.lines);
+        let base = self.layout.first_line() + number as usize * LINE_WORDS;
+        Line { memory: &self.memory, base, number }
+    }
+
+    #[inline(always)]
+    fn entry(&self, session: SessionNumber, at: usize) -> Touched {
+        Touched::of(self.memory.load(self.layout.list(session) + at))
+    }
+
+    #[inline(always)]
+    fn write_entry(&self, session: SessionNumber, at: usize, entry: Touched) {
+        self.memory.store(self.layout.list(session) + at, entry.bits());
+    }
+
+    /// Where a line stands in the session's list.
+    #[inline(always)]
+    fn find(&self, session: &Session, line: u32) -> Option<usize> {
+        let length = self.touched(session.number) as usize;
+        if length <= SEARCHED {
+            return (0..length).rev().find(|at| self.entry(session.number, *at).line == line);
+        }
+        let at = *session.positions.get(&line)? as usize;
+        (at < length && self.entry(session.number, at).line == line).then_some(at)
+    }
+
+    #[inline(always)]
+    fn push(&self, session: &mut Session, entry: Touched) -> Result<(), TableError> {
+        let length = self.touched(session.number) as usize;
+        if length == self.layout.held as usize {
+            return Err(TableError::TooMany(self.layout.held));
+        }
+        self.write_entry(session.number, length, entry);
+        self.memory.store(self.record(session.number) + TOUCHED, length as u64 + 1);
+        if length >= SEARCHED {
+            self.note_position(session, length, entry.line);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn note_position(&self, session: &mut Session, at: usize, line: u32) {
+        if at == SEARCHED {
+            session.positions.clear();
+            let before = (0..at).map(|at| (self.entry(session.number, at).line, at as u32));
+            session.positions.extend(before);
+        }
+        session.positions.insert(line, at as u32);
+    }
+
+    /// Takes an entry off the list. The last one takes its place, and stands there before the list gets shorter.
+    #[inline(always)]
+    fn drop_entry(&self, session: &mut Session, at: usize) {
+        let last = self.touched(session.number) as usize - 1;
+        if at != last {
+            let moved = self.entry(session.number, last);
+            self.write_entry(session.number, at, moved);
+            if last >= SEARCHED {
+                session.positions.insert(moved.line, at as u32);
+            }
+        }
+        self.memory.store(self.record(session.number) + TOUCHED, last as u64);
+    }
+
+    /// Asks for a line.
+    ///
+    /// A session that holds the line already, for whichever of its keys, is granted it once more; each grant is
+    /// released by itself. A holder that asks for a stronger mode becomes the writer if it is alone, and is refused
+    /// otherwise, under every patience.
+    ///
+    /// # Errors
+    /// [`TableError`]; nothing was changed.
+    #[inline]
+    pub fn request(
+        &self,
+        session: &mut Session,
+        line: u32,
+        mode: LockMode,
+        patience: Patience,
+        wake: &mut impl FnMut(Wake),
+    ) -> Result<Step, TableError> {
+        if let Some(waited) = session.waits {
+            return Err(TableError::WaitsAlready(waited));
+        }
+        if let Some(at) = self.find(session, line) {
+            return self.again(session, at, mode);
+        }
+        self.push(session, Touched { line, mode, count: 1 })?;
+        if self.line(line).take_free(session.number, mode) {
+            return Ok(Step::Granted);
+        }
+        self.request_taken(session, line, mode, patience, wake)
+    }
+
+    /// As [`Self::request`] of a line that the session holds.
+    fn again(&self, session: &Session, at: usize, mode: LockMode) -> Result<Step, TableError> {
+        let mut entry = self.entry(session.number, at);
+        let wanted = entry.mode.join(mode);
+        if wanted != entry.mode && !self.line(entry.line).upgrade(session.number)? {
+            return Ok(Step::Refused);
+        }
+        entry.mode = if wanted == entry.mode { wanted } else { LockMode::Exclusive };
+        entry.count += 1;
+        self.write_entry(session.number, at, entry);
+        Ok(Step::Granted)
+    }
+
+    #[cold]
+    fn request_taken(
+        &self,
+        session: &mut Session,
+        line: u32,
+        mode: LockMode,
+        patience: Patience,
+        wake: &mut impl FnMut(Wake),
+    ) -> Result<Step, TableError> {
+        let at = self.touched(session.number) as usize - 1;
+        let by_age = patience == Patience::WaitDie || (patience == Patience::Safe && at > 0);
+        let step = self.enter(session.number, line, mode, (patience != Patience::Try, by_age), wake);
+        match step {
+            Ok(Step::Granted) => {}
+            Ok(Step::Waiting) => {
+                self.write_entry(session.number, at, Touched { line, mode, count: 0 });
+                session.waits = Some(line);
+            }
+            // After damage the session may or may not be in the line, and has to keep it in its list.
+            Err(_) => {}
+            Ok(Step::Full | Step::Refused) => self.drop_entry(session, at),
+        }
+        step
+    }
+
+    fn enter(
+        &self,
+        session: SessionNumber,
+        line: u32,
+        mode: LockMode,
+        (queue, by_age): (bool, bool),
+        wake: &mut impl FnMut(Wake),
+    ) -> Result<Step, TableError> {
+        let line = self.line(line);
+        let age = self.age(session);
+        let younger = |other: SessionNumber| age < self.age(other);
+        match line.enter(session, mode, queue)? {
+            Entered::Granted => return Ok(Step::Granted),
+            Entered::NotAtOnce => return Ok(Step::Refused),
+            Entered::Full if !by_age => return Ok(Step::Full),
+            Entered::Full => {
+                let mut all_younger = true;
+                line.everybody(|other| all_younger &= younger(other))?;
+                return Ok(if all_younger { Step::Full } else { Step::Refused });
+            }
+            Entered::Queued => {}
+        }
+        if !queue || (by_age && !line.waits_for(session, younger)?) {
+            line.leave(session, wake)?;
+            return Ok(Step::Refused);
+        }
+        Ok(Step::Waiting)
+    }
+
+    /// Whether the session has been granted what it waits for; also if it waits for nothing.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn poll(&self, session: &mut Session) -> Result<bool, TableError> {
+        let Some(line) = session.waits else { return Ok(true) };
+        let granted = matches!(self.line(line).place(session.number)?, Place::Holds(_));
+        if granted {
+            session.waits = None;
+            let at = self.find(session, line).ok_or(TableError::NotHeld(line))?;
+            let entry = Touched { count: 1, ..self.entry(session.number, at) };
+            self.write_entry(session.number, at, entry);
+        }
+        Ok(granted)
+    }
+
+    /// Takes the request back that the session waits with, granted meanwhile or not.
+    ///
+    /// # Errors
+    /// Damage. The session then still stands in the line.
+    pub fn withdraw(&self, session: &mut Session, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
+        let Some(line) = session.waits else { return Ok(()) };
+        self.line(line).leave(session.number, wake)?;
+        session.waits = None;
+        if let Some(at) = self.find(session, line) {
+            self.drop_entry(session, at);
+        }
+        Ok(())
+    }
+
+    /// The line that a session waits for.
+    #[must_use]
+    pub fn waits(&self, session: &Session) -> Option<u32> {
+        session.waits
+    }
+
+    /// How often the session holds a line: once for each grant that was not released.
+    #[must_use]
+    pub fn holds(&self, session: &Session, line: u32) -> u32 {
+        self.find(session, line).map_or(0, |at| self.entry(session.number, at).count)
+    }
+
+    /// Gives back one grant of a line.
+    ///
+    /// # Errors
+    /// [`TableError::NotHeld`], or damage.
+    #[inline]
+    pub fn release(&self, session: &mut Session, line: u32, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
+        let at = self.find(session, line).ok_or(TableError::NotHeld(line))?;
+        let mut entry = self.entry(session.number, at);
+        match entry.count {
+            0 => return Err(TableError::NotHeld(line)),
+            1 => {}
+            _ => {
+                entry.count -= 1;
+                self.write_entry(session.number, at, entry);
+                return Ok(());
+            }
+        }
+        let of_line = self.line(line);
+        if !of_line.give_back_alone(session.number) && !of_line.leave(session.number, wake)? {
+            return Err(TableError::NotHeld(line));
+        }
+        self.drop_entry(session, at);
+        Ok(())
+    }
+
+    /// Gives back everything that the session holds or waits for.
+    ///
+    /// # Errors
+    /// The first damage; all other lines were left nevertheless.
+    pub fn release_all(&self, session: &mut Session, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
+        session.waits = None;
+        Ok(self.release_list(session.number, wake)?)
+    }
+
+    /// Gives back everything that a session holds, for somebody who has been told by it, by way of memory that both see,
+    /// that it is at rest.
+    ///
+    /// # Errors
+    /// The first damage; all other lines were left nevertheless.
+    pub fn release_all_of(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
+        Ok(self.release_list(session, wake)?)
+    }
+
+    fn release_list(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
+        let mut first = Ok(());
+        for at in (0..self.touched(session) as usize).rev() {
+            let line = self.line(self.entry(session, at).line);
+            if !line.give_back_alone(session)
+                && let Err(damage) = line.leave(session, wake)
+            {
+                first = first.and(Err(damage));
+            }
+            self.memory.store(self.record(session) + TOUCHED, at as u64);
+        }
+        first
+    }
+
+    /// Cleans up after a session that has died anywhere in the protocol, for somebody who has taken over its liveness
+    /// lock: takes it out of every line that it touched, and lets those behind it go on.
+    ///
+    /// # Errors
+    /// The first damage; all other lines were cleaned nevertheless, and the session must not be used again.
+    pub fn clean_up(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
+        let mut first = Ok(());
+        for at in 0..self.touched(session) as usize {
+            let line = self.entry(session, at).line;
+            if line >= self.layout.lines {
+                let what = "a session's list names a line that there is not";
+                first = first.and(Err(Damage { line, what, words: [0; LINE_WORDS] }));
+            } else if let Err(damage) = self.line(line).remove(session, wake) {
+                first = first.and(Err(damage));
+            }
+        }
+        first?;
+        let record = self.record(session);
+        self.memory.store(record + TOUCHED, 0);
+        self.memory.store(record + AGE, u64::MAX);
+        self.memory.store(record + EPOCH, self.epoch(session) + 1);
+        Ok(())
+    }
+
+    /// Calls `each` with everybody in a line: who holds it, and who waits.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn everybody(&self, line: u32, each: impl FnMut(SessionNumber)) -> Result<(), TableError> {
+        Ok(self.line(line).everybody(each)?)
+    }
+
+    /// Where a session stands in a line: the mode that it holds, or `None` if it waits, or nothing if it is not there.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn standing(&self, session: SessionNumber, line: u32) -> Result<Option<Option<LockMode>>, TableError> {
+        Ok(match self.line(line).place(session)? {
+            Place::Absent => None,
+            Place::Holds(mode) => Some(Some(mode)),
+            Place::Waits => Some(None),
+        })
+    }
+
+    /// Says that somebody waits for a place in a full line, and gives back the value of the line's first word while it
+    /// stays full; `None` if there is a place now.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn crowd(&self, line: u32) -> Result<Option<u64>, TableError> {
+        Ok(self.line(line).crowd()?)
+    }
+
+    /// The index of a line's first word, which changes with every change that counts.
+    #[must_use]
+    pub fn line_word(&self, line: u32) -> usize {
+        self.line(line).base
+    }
+}
