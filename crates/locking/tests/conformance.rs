@@ -47,8 +47,8 @@ fn group_words_conform() {
 fn shared_tables_conform_under_every_patience() {
     check(9, || SharedTable::new(Patience::Try));
     check(9, || SharedTable::new(Patience::WaitDie));
-    check(, || SharedTable::new(Patience::Queue));
-    check(, || SharedTable::new(Patience::Safe));
+    check(15, || SharedTable::new(Patience::Queue));
+    check(15, || SharedTable::new(Patience::Safe));
 }
 
 #[test]

@@ -8,11 +8,11 @@ use crate::shared::memory::{Memory, Private};
 use crate::shared::{self, Layout, Patience, SessionNumber, Step, Table, Wake};
 use crate::{LockId, Outcome, Request};
 
-/// A session of a script, with the lock that it waits for and until when.
+/// A session of a script, with the locks that it waits for and until when.
 struct Member {
     session: Session,
     of_table: shared::Session,
-    waits: Option<(LockId, Option<u64>)>,
+    waits: Vec<(LockId, Option<u64>)>,
 }
 
 /// The shared lock table under one [`Patience`].
@@ -61,7 +61,7 @@ impl<M: Memory> SharedTable<M> {
         let of_table = self.table(session).open(number, 0, &mut nobody).expect("a fresh table is sound");
         let given = self.ages.iter().find(|(named, _)| *named == session);
         self.table(session).set_age(&of_table, given.map_or(u64::from(session.0), |(_, age)| *age));
-        self.members.push(Member { session, of_table, waits: None });
+        self.members.push(Member { session, of_table, waits: Vec::new() });
         self.members.len() - 1
     }
 
@@ -70,13 +70,16 @@ impl<M: Memory> SharedTable<M> {
         let mut events = Vec::new();
         for member in &mut self.members {
             let table = &self.tables[member.session.0 as usize % self.tables.len()];
-            if let Some((lock, _)) = member.waits
-                && table.poll(&mut member.of_table).expect("sound")
-            {
-                member.waits = None;
-                events.push(Event { session: member.session, lock, granted: true });
-            }
+            let of_table = &mut member.of_table;
+            member.waits.retain(|(lock, _)| {
+                let granted = table.poll(of_table, lock.0 as u32).expect("it waits");
+                if granted {
+                    events.push(Event { session: member.session, lock: *lock, granted });
+                }
+                !granted
+            });
         }
+        events.sort();
         events
     }
 }
@@ -118,7 +121,7 @@ impl<M: Memory> Manager for SharedTable<M> {
                 Outcome::Granted
             }
             Step::Waiting => {
-                member.waits = Some((request.id, timeout_ms.map(|timeout| self.now_ms + timeout)));
+                member.waits.push((request.id, timeout_ms.map(|timeout| self.now_ms + timeout)));
                 Outcome::Waiting
             }
             Step::Full => panic!("a script has fewer sessions than a line has places"),
@@ -131,9 +134,9 @@ impl<M: Memory> Manager for SharedTable<M> {
         let at = self.member(session);
         let member = &mut self.members[at];
         let table = &self.tables[session.0 as usize % self.tables.len()];
-        if member.waits.is_some_and(|(waited, _)| waited == *lock) {
-            member.waits = None;
-            table.withdraw(&mut member.of_table, &mut nobody).expect("sound");
+        if let Some(waited) = member.waits.iter().position(|(waited, _)| waited == lock) {
+            member.waits.remove(waited);
+            table.withdraw(&mut member.of_table, lock.0 as u32, &mut nobody).expect("it waits");
         } else {
             table.release(&mut member.of_table, lock.0 as u32, &mut nobody).map_err(|_| NotHeld)?;
         }
@@ -151,14 +154,16 @@ impl<M: Memory> Manager for SharedTable<M> {
         self.now_ms += time_ms;
         let mut events = Vec::new();
         for member in &mut self.members {
-            if let Some((lock, Some(until))) = member.waits
-                && until <= self.now_ms
-            {
-                let table = &self.tables[member.session.0 as usize % self.tables.len()];
-                table.withdraw(&mut member.of_table, &mut nobody).expect("sound");
-                member.waits = None;
-                events.push(Event { session: member.session, lock, granted: false });
-            }
+            let table = &self.tables[member.session.0 as usize % self.tables.len()];
+            let of_table = &mut member.of_table;
+            member.waits.retain(|(lock, until)| {
+                let over = until.is_some_and(|until| until <= self.now_ms);
+                if over {
+                    table.withdraw(of_table, lock.0 as u32, &mut nobody).expect("it waits");
+                    events.push(Event { session: member.session, lock: *lock, granted: false });
+                }
+                !over
+            });
         }
         events.extend(self.granted());
         events.sort();

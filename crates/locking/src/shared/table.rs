@@ -252,8 +252,8 @@ pub enum TableError {
     /// There is nothing to release or withdraw.
     #[error("the session does not hold line {0}")]
     NotHeld(u32),
-    /// A session has one request at a time.
-    #[error("the session waits for line {0}; poll or withdraw that request first")]
+    /// The line is waited for already.
+    #[error("the session waits for line {0} already; poll or withdraw that request first")]
     WaitsAlready(u32),
 }
 
@@ -305,7 +305,6 @@ const SEARCHED: usize = 12;
 #[derive(Debug)]
 pub struct Session {
     number: SessionNumber,
-    waits: Option<u32>,
     /// Where in the list a line stands, while the list is longer than [`SEARCHED`]. May be out of date.
     positions: HashMap<u32, u32, BuildHasherDefault<LineHasher>>,
 }
@@ -417,7 +416,7 @@ impl<M: Memory> Table<M> {
     pub fn open(&self, number: SessionNumber, process: u32, wake: &mut impl FnMut(Wake)) -> Result<Session, Damage> {
         self.clean_up(number, wake)?;
         self.memory.store(self.record(number) + PROCESS, process.into());
-        Ok(Session { number, waits: None, positions: HashMap::default() })
+        Ok(Session { number, positions: HashMap::default() })
     }
 
     /// Tells a session's age for wait-die. While it holds or waits for anything its age must not change.
@@ -508,9 +507,6 @@ impl<M: Memory> Table<M> {
         patience: Patience,
         wake: &mut impl FnMut(Wake),
     ) -> Result<Step, TableError> {
-        if let Some(waited) = session.waits {
-            return Err(TableError::WaitsAlready(waited));
-        }
         if let Some(at) = self.find(session, line) {
             return self.again(session, at, mode);
         }
@@ -524,6 +520,9 @@ impl<M: Memory> Table<M> {
     /// As [`Self::request`] of a line that the session holds.
     fn again(&self, session: &Session, at: usize, mode: LockMode) -> Result<Step, TableError> {
         let mut entry = self.entry(session.number, at);
+        if entry.count == 0 {
+            return Err(TableError::WaitsAlready(entry.line));
+        }
         let wanted = entry.mode.join(mode);
         if wanted != entry.mode && !self.line(entry.line).upgrade(session.number)? {
             return Ok(Step::Refused);
@@ -548,10 +547,7 @@ impl<M: Memory> Table<M> {
         let step = self.enter(session.number, line, mode, (patience != Patience::Try, by_age), wake);
         match step {
             Ok(Step::Granted) => {}
-            Ok(Step::Waiting) => {
-                self.write_entry(session.number, at, Touched { line, mode, count: 0 });
-                session.waits = Some(line);
-            }
+            Ok(Step::Waiting) => self.write_entry(session.number, at, Touched { line, mode, count: 0 }),
             // After damage the session may or may not be in the line, and has to keep it in its list.
             Err(_) => {}
             Ok(Step::Full | Step::Refused) => self.drop_entry(session, at),
@@ -588,40 +584,32 @@ impl<M: Memory> Table<M> {
         Ok(Step::Waiting)
     }
 
-    /// Whether the session has been granted what it waits for; also if it waits for nothing.
+    /// Whether the session has been granted a line that it has asked for.
     ///
     /// # Errors
-    /// Damage.
-    pub fn poll(&self, session: &mut Session) -> Result<bool, TableError> {
-        let Some(line) = session.waits else { return Ok(true) };
-        let granted = matches!(self.line(line).place(session.number)?, Place::Holds(_));
-        if granted {
-            session.waits = None;
-            let at = self.find(session, line).ok_or(TableError::NotHeld(line))?;
-            let entry = Touched { count: 1, ..self.entry(session.number, at) };
-            self.write_entry(session.number, at, entry);
+    /// [`TableError::NotHeld`] if it has not asked for it, or damage.
+    pub fn poll(&self, session: &mut Session, line: u32) -> Result<bool, TableError> {
+        let at = self.find(session, line).ok_or(TableError::NotHeld(line))?;
+        let entry = self.entry(session.number, at);
+        if entry.count == 0 && matches!(self.line(line).place(session.number)?, Place::Holds(_)) {
+            self.write_entry(session.number, at, Touched { count: 1, ..entry });
+            return Ok(true);
         }
-        Ok(granted)
+        Ok(entry.count > 0)
     }
 
-    /// Takes the request back that the session waits with, granted meanwhile or not.
+    /// Takes back a request that waits, granted meanwhile or not.
     ///
     /// # Errors
-    /// Damage. The session then still stands in the line.
-    pub fn withdraw(&self, session: &mut Session, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
-        let Some(line) = session.waits else { return Ok(()) };
+    /// [`TableError::NotHeld`] if the session does not wait for the line; damage, after which it still stands there.
+    pub fn withdraw(&self, session: &mut Session, line: u32, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
+        let at = self.find(session, line).ok_or(TableError::NotHeld(line))?;
+        if self.entry(session.number, at).count != 0 {
+            return Err(TableError::NotHeld(line));
+        }
         self.line(line).leave(session.number, wake)?;
-        session.waits = None;
-        if let Some(at) = self.find(session, line) {
-            self.drop_entry(session, at);
-        }
+        self.drop_entry(session, at);
         Ok(())
-    }
-
-    /// The line that a session waits for.
-    #[must_use]
-    pub fn waits(&self, session: &Session) -> Option<u32> {
-        session.waits
     }
 
     /// How often the session holds a line: once for each grant that was not released.
@@ -660,7 +648,6 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// The first damage; all other lines were left nevertheless.
     pub fn release_all(&self, session: &mut Session, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
-        session.waits = None;
         Ok(self.release_list(session.number, wake)?)
     }
 
