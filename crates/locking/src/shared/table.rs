@@ -1,7 +1,7 @@
 //! A table in one segment of memory: header, sessions, lines.
 //!
 //! ```text
-//! word 0       header: magic, format, lines, sessions, held lines of a session, placement, words in all, check word
+//! word 0       header: magic, format, lines, sessions, held lines of a session, placement, words in all, check word; crowd
 //! word 64      a record of 16 words for each session: epoch, age, event, number of lines touched, process, ...
 //! then         for each session the list of the lines that it touches: line + 1, mode, count
 //! then         the lines, 8 words each, from a multiple of 4096 bytes on
@@ -27,6 +27,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"LWLOCKS1");
 const FORMAT: u64 = 1;
 const HEADER_WORDS: usize = 64;
 const SESSION_WORDS: usize = 16;
+const CROWD: usize = 8;
 /// Lines begin at a multiple of this, a page.
 const LINES_ALIGN_WORDS: usize = 512;
 /// Keys that follow each other and this many at a time have neighbouring lines.
@@ -377,6 +378,18 @@ impl<M: Memory> Table<M> {
 
     fn record(&self, session: SessionNumber) -> usize {
         HEADER_WORDS + session.index() * SESSION_WORDS
+    }
+
+    /// The memory that it lies in, without the table.
+    #[must_use]
+    pub fn into_memory(self) -> M {
+        self.memory
+    }
+
+    /// The word that those who wait for a place in any line may sleep on. The table never touches it.
+    #[must_use]
+    pub fn crowd_word(&self) -> usize {
+        CROWD
     }
 
     /// The word that a session's waiter may sleep on. The table never touches it.

@@ -1,0 +1,238 @@
+//! The segment: memory that processes share, by name or by descriptor.
+//!
+//! A name without a slash is a file `lockwork-NAME` in `/dev/shm`; one with a slash is a path, which may be on any
+//! file system that can be mapped, such as a tmpfs on the NUMA node of a CXL memory expander, or an fsdax mount. A segment
+//! without a name is a memfd, whose descriptor is handed on.
+//!
+//! A segment is made under a temporary name and linked to its own when it is complete, so nobody attaches to half of one. Its
+//! memory is reserved when it is made, unless the caller wants otherwise: a full file system is an error then, and no
+//! bus error later.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use lockwork_locking::shared::memory::Memory;
+use lockwork_locking::shared::{Layout, LayoutError, Table};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+
+use crate::Error;
+
+/// Memory that other processes can see, with words to sleep on.
+pub trait SharedMemory: Memory + Send + Sync {
+    /// The lower half of a word, for a futex.
+    fn half(&self, word: usize) -> &AtomicU32;
+}
+
+/// A mapped segment.
+#[derive(Debug)]
+pub struct Mapped {
+    map: MmapRaw,
+    words: usize,
+}
+
+impl Mapped {
+    fn new(file: &File, layout: &Layout, place: &Path) -> Result<Self, Error> {
+        let fail = |source| Error::io("map", place, source);
+        let words = layout.words();
+        let map = MmapOptions::new().len(words * 8).map_raw(file).map_err(fail)?;
+        // A child that only forks must not speak for its parent's sessions.
+        map.advise(Advice::DontFork).map_err(fail)?;
+        Ok(Self { map, words })
+    }
+
+    #[inline(always)]
+    fn word(&self, word: usize) -> &AtomicU64 {
+        assert!(word < self.words, "word {word} of a segment of {}", self.words);
+        // SAFETY: inside the mapping, which lives as long as `self` and begins at a page; all access is atomic.
+        unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().cast::<u64>().add(word)) }
+    }
+}
+
+impl Memory for Mapped {
+    #[inline(always)]
+    fn words(&self) -> usize {
+        self.words
+    }
+
+    #[inline(always)]
+    fn load(&self, word: usize) -> u64 {
+        self.word(word).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn store(&self, word: usize, value: u64) {
+        self.word(word).store(value, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn swap(&self, word: usize, old: u64, new: u64) -> Result<(), u64> {
+        self.word(word).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).map(drop)
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl SharedMemory for Mapped {
+    fn half(&self, word: usize) -> &AtomicU32 {
+        let halves: *mut u32 = self.word(word).as_ptr().cast();
+        // SAFETY: half of a word of the mapping, of which the table uses no other part.
+        unsafe { AtomicU32::from_ptr(halves.add(usize::from(cfg!(target_endian = "big")))) }
+    }
+}
+
+/// Where a segment is.
+#[must_use]
+pub fn path_of(name: &str) -> PathBuf {
+    if name.contains('/') { PathBuf::from(name) } else { Path::new("/dev/shm").join(format!("lockwork-{name}")) }
+}
+
+/// An open segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) table: Table<Mapped>,
+    /// Holds the liveness locks of this process.
+    pub(crate) alive: File,
+    /// Asks for those of others.
+    pub(crate) others: File,
+    pub(crate) place: PathBuf,
+}
+
+impl Segment {
+    /// Makes a segment of this name, which must not be there yet.
+    pub(crate) fn create(name: &str, layout: Layout, reserve: bool) -> Result<Self, Error> {
+        layout.check()?;
+        let place = path_of(name);
+        if name.is_empty() || place.file_name().is_none() {
+            return Err(Error::Name(name.to_string()));
+        }
+        if place.exists() {
+            return Err(Error::Exists(place));
+        }
+        let mut draft = place.clone().into_os_string();
+        draft.push(format!(".{}.new", std::process::id()));
+        let draft = PathBuf::from(draft);
+        let fail = |source| Error::io("create", &draft, source);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&draft).map_err(fail)?;
+        let made = fill(&file, layout, &draft, reserve).and_then(|()| {
+            std::fs::hard_link(&draft, &place).map_err(|source| match source.kind() {
+                io::ErrorKind::AlreadyExists => Error::Exists(place.clone()),
+                _ => Error::io("create", &place, source),
+            })
+        });
+        // The draft has done its duty, or is worth nothing.
+        let removed = std::fs::remove_file(&draft).map_err(|source| Error::io("remove", &draft, source));
+        made.and(removed)?;
+        Self::attach(name)
+    }
+
+    /// Opens the segment of this name.
+    pub(crate) fn attach(name: &str) -> Result<Self, Error> {
+        let place = path_of(name);
+        if !place.exists() {
+            return Err(Error::Missing(place));
+        }
+        Self::open(place)
+    }
+
+    /// Makes a segment without a name, and gives its descriptor, which does not survive an `exec`.
+    pub(crate) fn anonymous(layout: Layout, reserve: bool) -> Result<(Self, File), Error> {
+        layout.check()?;
+        let place = PathBuf::from("memfd:lockwork-locks");
+        let name = CString::new("lockwork-locks").expect("no zero in it");
+        // SAFETY: a system call with a string that lives through it.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(Error::io("create", &place, io::Error::last_os_error()));
+        }
+        // SAFETY: the kernel has just given it to us.
+        let file = unsafe { File::from_raw_fd(fd) };
+        fill(&file, layout, &place, reserve)?;
+        // SAFETY: the file is open.
+        let segment = Self::of_descriptor(unsafe { BorrowedFd::borrow_raw(fd) })?;
+        Ok((segment, file))
+    }
+
+    /// Opens the segment of a descriptor. Opened anew, so that liveness locks are this process's own.
+    pub(crate) fn of_descriptor(descriptor: BorrowedFd<'_>) -> Result<Self, Error> {
+        Self::open(PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd())))
+    }
+
+    fn open(place: PathBuf) -> Result<Self, Error> {
+        let open = || OpenOptions::new().read(true).write(true).open(&place).map_err(|e| Error::io("open", &place, e));
+        let (alive, others) = (open()?, open()?);
+        let mut bytes = [0; 64];
+        let length = alive.metadata().map_err(|source| Error::io("examine", &place, source))?.len();
+        if length < bytes.len() as u64 {
+            let expected = bytes.len() as u64;
+            return Err(Error::segment(&place, LayoutError::Size { found: length, expected }));
+        }
+        alive.read_exact_at(&mut bytes, 0).map_err(|source| Error::io("read", &place, source))?;
+        let mut header = [0; 8];
+        for (word, bytes) in header.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        }
+        let layout = Layout::of_header(header).map_err(|error| Error::segment(&place, error))?;
+        let expected = layout.words() as u64 * 8;
+        if length != expected {
+            return Err(Error::segment(&place, LayoutError::Size { found: length, expected }));
+        }
+        let mapped = Mapped::new(&alive, &layout, &place)?;
+        let table = Table::attach(mapped).map_err(|error| Error::segment(&place, error))?;
+        Ok(Self { table, alive, others, place })
+    }
+}
+
+/// Gives a new file its size and its table.
+fn fill(file: &File, layout: Layout, place: &Path, reserve: bool) -> Result<(), Error> {
+    let bytes = layout.words() as u64 * 8;
+    file.set_len(bytes).map_err(|source| Error::io("size", place, source))?;
+    if reserve {
+        // SAFETY: a system call on an open file.
+        let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) };
+        if code != 0 {
+            let source = io::Error::from_raw_os_error(code);
+            return Err(Error::io(&format!("reserve {bytes} bytes for"), place, source));
+        }
+    }
+    let mapped = Mapped::new(file, &layout, place)?;
+    Table::create(mapped, layout).map_err(|error| Error::segment(place, error))?;
+    Ok(())
+}
+
+/// Removes a segment's name. Who is attached stays so, and the memory goes with the last of them.
+///
+/// # Errors
+/// There is none, or it cannot be removed.
+pub fn remove(name: &str) -> Result<(), Error> {
+    let place = path_of(name);
+    match std::fs::remove_file(&place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Missing(place)),
+        other => other.map_err(|source| Error::io("remove", &place, source)),
+    }
+}
+
+/// The names of the segments in `/dev/shm`, sorted.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn names() -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir("/dev/shm")? {
+        let name = entry?.file_name();
+        if let Some(name) = name.as_bytes().strip_prefix(b"lockwork-").and_then(|name| std::str::from_utf8(name).ok())
+            && !name.ends_with(".new")
+        {
+            names.push(name.to_string());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
