@@ -63,6 +63,12 @@ impl Histogram {
         });
         found.map_or(0, |bucket| last_of(bucket).min(self.most))
     }
+
+    /// For each bucket that is not empty its largest value, in nanoseconds, and how many were counted in it.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        let buckets = self.counts.iter().enumerate().map(|(bucket, &count)| (last_of(bucket), count));
+        buckets.filter(|&(_, count)| count > 0)
+    }
 }
 
 #[cfg(test)]
@@ -90,8 +96,10 @@ mod tests {
         (1..=1000).for_each(|n| histogram.record(n * 100));
         let mut both = Histogram::default();
         both.record(5);
+        both.record(5);
+        assert_eq!(both.buckets().collect::<Vec<_>>(), [(5, 2)]);
         both.add(&histogram);
-        assert_eq!((both.count(), both.quantile(0.0), both.quantile(1.0)), (1001, 5, 100_000));
+        assert_eq!((both.count(), both.quantile(0.0), both.quantile(1.0)), (1002, 5, 100_000));
         for (share, exact) in [(0.5, 50_000), (0.99, 99_000)] {
             let found = histogram.quantile(share);
             assert!((exact..exact + exact / 30).contains(&found), "{share}: {found}");

@@ -12,6 +12,10 @@ mod lock_service;
 mod lockd;
 mod locks;
 mod memory;
+#[cfg_attr(not(test), expect(dead_code, reason = "`lockwork bench near-data` is what prints it"))]
+mod near_data {
+    pub(crate) mod postgres;
+}
 mod opencl;
 mod options;
 mod procedure;
