@@ -3,8 +3,12 @@
 //!
 //! | module | idea |
 //! |---|---|
+//! | [`command`] | calls of the storage and their answers as bytes |
 //! | [`device`] | what the host may ask of the storage |
+//! | [`link`] | what the way between host and storage costs |
 //! | [`record`] | names that host and storage share: tuples, versions, places |
 
+pub mod command;
 pub mod device;
+pub mod link;
 pub mod record;
