@@ -32,6 +32,12 @@ impl PidFd {
     }
 }
 
+impl From<PidFd> for OwnedFd {
+    fn from(process: PidFd) -> Self {
+        process.0
+    }
+}
+
 impl AsFd for PidFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
