@@ -3,14 +3,22 @@
 //!
 //! | module | idea |
 //! |---|---|
+//! | [`channel`] | calls between two processes over shared memory |
 //! | [`command`] | calls of the storage and their answers as bytes |
 //! | [`device`] | what the host may ask of the storage |
 //! | [`linked`] | the lock table across the link |
 //! | [`link`] | what the way between host and storage costs |
+//! | [`process`] | the storage process, as the host sees it |
+//! | [`program`] | the storage process, as it sees itself |
 //! | [`record`] | names that host and storage share: tuples, versions, places |
+//! | [`serve`] | the storage's main loop |
 
+pub mod channel;
 pub mod command;
 pub mod device;
 pub mod link;
 pub mod linked;
+pub mod process;
+pub mod program;
 pub mod record;
+pub mod serve;
