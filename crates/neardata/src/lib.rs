@@ -5,6 +5,8 @@
 //! |---|---|
 //! | [`device`] | what the host may ask of the storage |
 //! | [`record`] | names that host and storage share: tuples, versions, places |
+//! | [`storage`] | smart storage: the file, and the processing elements that work on it |
 
 pub mod device;
 pub mod record;
+pub mod storage;
