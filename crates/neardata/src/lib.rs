@@ -12,6 +12,7 @@
 //! | [`program`] | the storage process, as it sees itself |
 //! | [`record`] | names that host and storage share: tuples, versions, places |
 //! | [`serve`] | the storage's main loop |
+//! | [`storage`] | smart storage: the file, and the processing elements that work on it |
 
 pub mod channel;
 pub mod command;
@@ -22,3 +23,4 @@ pub mod process;
 pub mod program;
 pub mod record;
 pub mod serve;
+pub mod storage;
