@@ -74,8 +74,8 @@ impl Clock {
         while self.visible.0.load(Ordering::SeqCst) != before {
             looks += 1;
             match looks {
-                ..SPINS => std::hint::spin_loop(),
-                ..YIELDS => std::thread::yield_now(),
+                0..SPINS => std::hint::spin_loop(),
+                SPINS..YIELDS => std::thread::yield_now(),
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
         }

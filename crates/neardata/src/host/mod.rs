@@ -8,7 +8,7 @@
 //! | [`locks`], [`in_process`] | the lock table as the host sees it, and a plain one |
 //! | `session` | one transaction: isolation, private copies, commit |
 //! | `procedure`, `worker`, [`interactive`] | transactions as verified procedures, and step by step |
-//! | `flush` | versions go to the storage |
+//! | `flush`, `reattach` | versions go to the storage; another storage after the first one died |
 //! | [`row_program`], [`bulk`], `on_host` | bulk operations: in the storage, and the same update on the host |
 //! | [`memory_device`] | a storage in memory: the oracle of tests, which can fail at any step |
 //!
@@ -21,6 +21,7 @@
 //! table, all or none. A bulk update is durable when its commit returns. Order and durability of calls are the
 //! sequencer's business.
 
+pub mod bulk;
 mod cache;
 mod clock;
 mod copies;
@@ -30,8 +31,12 @@ pub mod in_process;
 mod index;
 pub mod interactive;
 pub mod locks;
+pub mod memory_device;
+mod on_host;
 mod procedure;
+mod reattach;
 mod recent;
+pub mod row_program;
 mod session;
 mod sessions;
 mod table;
@@ -39,7 +44,7 @@ pub mod vid_map;
 mod worker;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -54,6 +59,7 @@ use clock::Clock;
 pub use error::{Conflict, HostError};
 use locks::LockTable;
 use procedure::Registered;
+use reattach::Doubt;
 pub use sessions::Counters;
 use sessions::Sessions;
 use table::HostTable;
@@ -123,6 +129,10 @@ pub struct Host {
     /// Bytes from which on the next flush is due.
     flush_at: AtomicUsize,
     flushing_all: Mutex<()>,
+    /// A bulk update whose end is not known; held by whoever commits one, because only one timestamp can be reserved.
+    doubt: Mutex<Option<Doubt>>,
+    /// Whether there is one.
+    in_doubt: AtomicBool,
     /// Not above the oldest snapshot in use, and not far below.
     watermark: AtomicU64,
     ages: AtomicU64,
@@ -167,6 +177,8 @@ impl Host {
             shared_bytes,
             flush_at: AtomicUsize::new(config.flush_bytes),
             flushing_all: Mutex::default(),
+            doubt: Mutex::default(),
+            in_doubt: AtomicBool::new(false),
             watermark: AtomicU64::new(newest),
             // Bulk updates are named by their age; so no name comes again after a commit of one, which moves the clock.
             ages: AtomicU64::new(newest),

@@ -149,10 +149,11 @@ impl Recent {
         stored();
         let versions = shard.get_mut(&vid)?;
         let gone = versions.partition_point(|row| row.number <= number);
-        let last = versions.drain(..gone).inspect(|row| {
+        let mut last = None;
+        for row in versions.drain(..gone) {
             self.bytes.fetch_sub(row.bytes(), Ordering::Relaxed);
-        });
-        let last = last.last();
+            last = Some(row);
+        }
         if versions.is_empty() {
             shard.remove(&vid);
         }

@@ -363,7 +363,7 @@ impl<'h> Session<'h> {
     /// Commits, ends the transaction and answers its serial stamp.
     ///
     /// # Errors
-    /// [`HostError::Full`]; then the transaction still has to be ended.
+    /// [`HostError::Full`] and [`HostError::InDoubt`]; then the transaction still has to be ended.
     pub(super) fn commit(&mut self) -> Result<u64, HostError> {
         let changes = |access: &&Access<'_>| match (access.inserted, access.removed) {
             (true, true) => false,
@@ -371,6 +371,9 @@ impl<'h> Session<'h> {
         };
         if !self.accesses.iter().any(|access| changes(&access)) {
             return Ok(self.forgo());
+        }
+        if self.host.in_doubt.load(Ordering::SeqCst) {
+            return Err(self.host.refuse_in_doubt());
         }
         self.host.make_room(&self.line)?;
         self.installs.clear();
