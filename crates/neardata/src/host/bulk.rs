@@ -197,6 +197,12 @@ impl BulkUpdate<'_, '_> {
         self.ran
     }
 
+    /// What it saw: the rows as of this timestamp.
+    #[must_use]
+    pub fn snapshot(&self) -> Timestamp {
+        self.session.snapshot()
+    }
+
     /// Makes it durable, then visible to every snapshot that begins after this returns, and answers its timestamp. The
     /// timestamp lies far above those before it.
     ///
