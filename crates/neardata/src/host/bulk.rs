@@ -9,8 +9,8 @@
 //! | 5 | host | the storage's locks and the gate are released |
 //!
 //! Between 2 and 3 the update is a [`BulkUpdate`] in the caller's hands, to commit or to abort. Invariant: until 3
-//! has happened, whatever goes wrong leaves the data as before, and the locks go. If the storage dies in the middle of 3,
-//! nobody knows: the locks stay and the host commits nothing until it has a storage again (`reattach.rs`).
+//! has happened, whatever goes wrong leaves the data as before, and the locks go. If the storage dies in the middle of
+//! 3, nobody knows: the locks stay and the host commits nothing until it has a storage again (`reattach.rs`).
 //!
 //! Source: neoDBMS, section 3.
 
@@ -46,8 +46,8 @@ impl<'h> Worker<'h> {
     /// serializable, of the moment: no writer is in the table meanwhile.
     ///
     /// # Errors
-    /// [`HostError::NoRowProgram`] before anything is done; else what the storage says, and then what was given to `row`
-    /// means nothing.
+    /// [`HostError::NoRowProgram`] before anything is done; else what the storage says, and then what was given to
+    /// `row` means nothing.
     pub fn filter(
         &mut self,
         table: TableId,
@@ -89,8 +89,8 @@ impl<'h> Worker<'h> {
     /// visible with [`BulkUpdate::commit`].
     ///
     /// # Errors
-    /// As [`Self::filter`]; [`DeviceError::Conflict`] and [`DeviceError::Busy`], which are worth another try. Then the data
-    /// is as before and nothing is locked.
+    /// As [`Self::filter`]; [`DeviceError::Conflict`] and [`DeviceError::Busy`], which are worth another try. Then the
+    /// data is as before and nothing is locked.
     pub fn bulk_update(
         &mut self,
         table: TableId,

@@ -4,9 +4,9 @@
 //! first.
 //!
 //! Invariant: a copy counts only while the VID map says that its version is the newest, so a new version invalidates
-//! it by one store to the map and nobody has to find it. It is dropped all the same ([`Cache::forget`]), because the map
-//! keeps 24 bits of the number. Trade-off: an older snapshot whose version is not the newest any more reads it from the
-//! storage.
+//! it by one store to the map and nobody has to find it. It is dropped all the same ([`Cache::forget`]), because the
+//! map keeps 24 bits of the number. Trade-off: an older snapshot whose version is not the newest any more reads it from
+//! the storage.
 //!
 //! Source: neoDBMS, section 2.3 (one-point invalidation); the clock is Corbató's.
 

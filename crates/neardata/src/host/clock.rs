@@ -5,8 +5,8 @@
 //!
 //! Publishing in order means waiting for whoever was issued an earlier timestamp. That is nanoseconds for a host
 //! transaction, but a bulk update commits by a durable write of the storage. So it *reserves* a timestamp far ahead,
-//! commits with it, and then lets the clock jump there: host transactions go on meanwhile, with earlier timestamps, which
-//! is right because they have not seen the bulk update and touch none of its tuples, which are locked.
+//! commits with it, and then lets the clock jump there: host transactions go on meanwhile, with earlier timestamps,
+//! which is right because they have not seen the bulk update and touch none of its tuples, which are locked.
 //!
 //! Invariant: published timestamps rise; whoever has published one has all its versions in place. Trade-off: a jump
 //! spends 2^36 timestamps; 64 bits last for 2^28 jumps.

@@ -82,8 +82,8 @@ impl<'w, 'h> Transaction<'w, 'h> {
         })
     }
 
-    /// Commits, and answers the serial stamp: twice the commit timestamp, or, if nothing was written, one more than twice
-    /// the last timestamp that it saw.
+    /// Commits, and answers the serial stamp: twice the commit timestamp, or, if nothing was written, one more than
+    /// twice the last timestamp that it saw.
     ///
     /// # Errors
     /// What doomed it, or [`HostError::Full`]; then nothing has changed.

@@ -1,8 +1,8 @@
 //! Locks, as the host asks for them.
 //!
 //! The lock table itself is behind two traits: one session for each worker ([`HostLocks`]), and what all of them share
-//! ([`LockTable`]). The real one lies in memory shared with the storage; [`crate::host::in_process`] is one for a single
-//! process.
+//! ([`LockTable`]). The real one lies in memory shared with the storage; [`crate::host::in_process`] is one for a
+//! single process.
 //!
 //! | lock | who takes it |
 //! |---|---|
@@ -61,8 +61,8 @@ pub enum Refusal {
 
 /// The locks of one worker, which has one transaction at a time.
 pub trait HostLocks: Send {
-    /// Begins a transaction, which holds nothing. A smaller `age` is older; no two transactions that run at the same time
-    /// have the same one, bulk updates ([`TransactionId`] is their age) included.
+    /// Begins a transaction, which holds nothing. A smaller `age` is older; no two transactions that run at the same
+    /// time have the same one, bulk updates ([`TransactionId`] is their age) included.
     fn begin(&mut self, age: u64);
 
     /// Locks, waiting for at most `patience` if only younger transactions are in the way.

@@ -1,9 +1,9 @@
 //! A storage in memory, as plain as can be: the oracle of tests, and a storage that fails when it is told to.
 //!
 //! Every call is one step or more; [`MemoryDevice::fail_at`] lets the nth from now fail. A failure of
-//! [`DeviceError::Gone`] is the death of the storage: everything fails from there on until [`MemoryDevice::revive`], which
-//! finds what was committed and forgets the rest. A commit and a flush have one step before they take effect and one
-//! after, so that a death can lose the answer alone.
+//! [`DeviceError::Gone`] is the death of the storage: everything fails from there on until [`MemoryDevice::revive`],
+//! which finds what was committed and forgets the rest. A commit and a flush have one step before they take effect and
+//! one after, so that a death can lose the answer alone.
 //!
 //! Invariant: versions of a tuple lie in the order of their numbers and of their timestamps.
 

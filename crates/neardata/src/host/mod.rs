@@ -3,7 +3,7 @@
 //! | module | idea |
 //! |---|---|
 //! | [`vid_map`] | number and place of each tuple's newest version, in memory shared with the storage |
-//! | `recent`, `cache`, `index`, `table` | committed versions that the storage does not have, cold rows, keys; a look-up |
+//! | `recent`, `cache`, `index`, `table` | versions that the storage does not have, cold rows, keys; a look-up |
 //! | `clock`, `sessions` | commit timestamps, snapshots, the watermark; counters |
 //! | [`locks`], [`in_process`] | the lock table as the host sees it, and a plain one |
 //! | `session` | one transaction: isolation, private copies, commit |
@@ -17,8 +17,8 @@
 //! possible. *Serializable*: strict two-phase locking of what is read and written, with whole-table gates against
 //! phantoms; equivalent to the order of serial stamps.
 //!
-//! **Durability.** A commit on the host is durable when its tables have been flushed; a flush stores the versions of one
-//! table, all or none. A bulk update is durable when its commit returns. Order and durability of calls are the
+//! **Durability.** A commit on the host is durable when its tables have been flushed; a flush stores the versions of
+//! one table, all or none. A bulk update is durable when its commit returns. Order and durability of calls are the
 //! sequencer's business.
 
 pub mod bulk;

@@ -43,8 +43,9 @@ impl Host {
         doubt.as_ref().map_or(HostError::Conflict(Conflict::Busy), Doubt::refusal)
     }
 
-    /// Goes on with another storage over the same file: one that was started anew. Nothing that was committed is lost, and
-    /// an update that was in doubt is known to be committed or to be gone: answers its timestamp if it was committed.
+    /// Goes on with another storage over the same file: one that was started anew. Nothing that was committed is lost,
+    /// and an update that was in doubt is known to be committed or to be gone: answers its timestamp if it was
+    /// committed.
     ///
     /// Call it while no other call is under way; what was under way when the storage died has failed.
     ///

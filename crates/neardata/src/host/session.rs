@@ -2,10 +2,13 @@
 //!
 //! Whatever it looks up it gets as a private copy; commit makes new versions of the copies that were written.
 //!
-//! | isolation | a read sees | a read locks | a write |
-//! |---|---|---|---|
-//! | snapshot | the version that the snapshot sees | nothing | locks the tuple; then the version seen must still be the newest: the first updater wins |
-//! | serializable | the newest version | the tuple or the absent key shared, or the table's gate for a scan | locks the tuple exclusively and the gate with intent |
+//! | isolation | a read sees | a read locks |
+//! |---|---|---|
+//! | snapshot | the version that the snapshot sees | nothing |
+//! | serializable | the newest version | the tuple or the absent key, shared; the table's gate for a scan |
+//!
+//! A write locks the tuple exclusively, and if serializable the gate with intent; then the version seen must still
+//! be the newest, so the first updater wins.
 //!
 //! A serializable transaction is equivalent to its place in the order of commit timestamps, because all its locks are
 //! held when the timestamp is issued, and until its versions are visible. One that wrote nothing comes right after

@@ -4,8 +4,8 @@
 //! that they lock is still the newest. So the memory is the caller's; this module only says how it is used.
 //!
 //! Invariant: only the host writes it, and the version number of an entry changes only under an exclusive lock on the
-//! tuple. A flush changes places but no numbers, by compare-and-swap, and needs no lock. Trade-off: the array is as long
-//! as the table may ever have tuples, because it is shared and cannot move.
+//! tuple. A flush changes places but no numbers, by compare-and-swap, and needs no lock. Trade-off: the array is as
+//! long as the table may ever have tuples, because it is shared and cannot move.
 //!
 //! Source: neoDBMS, section 2.3.
 

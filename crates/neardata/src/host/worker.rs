@@ -1,7 +1,7 @@
 //! A worker: runs transactions on the host, one after the other, for one thread.
 //!
-//! A call runs a registered procedure until it commits, aborts, or has met more conflicts than it may. A retry keeps its
-//! age, so that it is refused ever less often, and waits longer each time, so that whoever was first gets done.
+//! A call runs a registered procedure until it commits, aborts, or has met more conflicts than it may. A retry keeps
+//! its age, so that it is refused ever less often, and waits longer each time, so that whoever was first gets done.
 
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ impl<'h> Worker<'h> {
     }
 
     /// Runs the call in a block, as the engines do ([`lockwork_procedure::block`]): afterwards the block has status,
-    /// abort code, serial stamp and results. Results are zero, but for what an abort handler writes, unless it committed.
+    /// abort code, serial stamp and results. Results are zero, but for what an abort handler writes, unless it
+    /// committed.
     ///
     /// A commit is visible to every snapshot that begins after this returns. It is durable with the next flush of its
     /// tables.
@@ -104,8 +105,8 @@ impl<'h> Worker<'h> {
     fn attempt(&mut self, registered: &Registered, block: &mut [u8]) -> Result<Result<u64, u16>, HostError> {
         let mut host = Run { session: &mut self.session, registered, failure: None };
         let (registers, cps, mut context) = (&mut self.registers, &mut self.cps, Context::default());
-        // SAFETY: the windows are wide enough, the block is as long as its procedure's, and the host answers with private
-        // copies, which stay until the transaction ends.
+        // SAFETY: the windows are wide enough, the block is as long as its procedure's, and the host answers with
+        // private copies, which stay until the transaction ends.
         let stop = unsafe { run(&registered.program, &mut context, registers, cps, block.as_mut_ptr(), &mut host) };
         match (host.failure, stop) {
             (Some(failure), _) => Err(failure),
