@@ -209,7 +209,8 @@ pub trait Device: Send + Sync {
     /// No such table, or a failing disk.
     fn tuples(&self, table: TableId, each: &mut dyn FnMut(Tuple<'_>)) -> Result<(), DeviceError>;
 
-    /// Stores committed versions of one table: of each tuple, oldest first, following on what is stored. All of
+    /// Stores committed versions of one table: of each tuple, oldest first, with higher numbers than what is stored.
+    /// Numbers may be left out: of versions that no snapshot saw and that were superseded before they were stored. All of
     /// them or none; durable when it returns. Answers where they are, in the order given. No snapshot below `watermark`
     /// is in use.
     ///

@@ -10,6 +10,7 @@
 //! | [`link`] | what the way between host and storage costs |
 //! | [`process`] | the storage process, as the host sees it |
 //! | [`program`] | the storage process, as it sees itself |
+//! | [`host`] | transactions over the newest versions, beside bulk operations that the storage runs |
 //! | [`record`] | names that host and storage share: tuples, versions, places |
 //! | [`serve`] | the storage's main loop |
 //! | [`storage`] | smart storage: the file, and the processing elements that work on it |
@@ -21,6 +22,7 @@ pub mod link;
 pub mod linked;
 pub mod process;
 pub mod program;
+pub mod host;
 pub mod record;
 pub mod serve;
 pub mod storage;

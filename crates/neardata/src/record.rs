@@ -85,6 +85,12 @@ impl VidEntry {
         self.0 >> 40 == (version as u64) & ((1 << Self::VERSION_BITS) - 1) && self.0 != 0
     }
 
+    /// Whether both name the same version of the tuple, wherever it is, as far as [`Self::VERSION_BITS`] tell.
+    #[must_use]
+    pub const fn is_same_version(self, other: Self) -> bool {
+        self.0 >> 40 == other.0 >> 40 && (self.0 == 0) == (other.0 == 0)
+    }
+
     /// Where the newest version is.
     #[must_use]
     pub const fn record(self) -> RecordId {
