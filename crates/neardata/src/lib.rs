@@ -4,6 +4,7 @@
 //! | module | idea |
 //! |---|---|
 //! | [`channel`] | calls between two processes over shared memory |
+//! | [`coherent`] | the memory that both see: lock table, VID maps; and the engine over it |
 //! | [`command`] | calls of the storage and their answers as bytes |
 //! | [`device`] | what the host may ask of the storage |
 //! | [`linked`] | the lock table across the link |
@@ -16,13 +17,14 @@
 //! | [`storage`] | smart storage: the file, and the processing elements that work on it |
 
 pub mod channel;
+pub mod coherent;
 pub mod command;
 pub mod device;
+pub mod host;
 pub mod link;
 pub mod linked;
 pub mod process;
 pub mod program;
-pub mod host;
 pub mod record;
 pub mod serve;
 pub mod storage;

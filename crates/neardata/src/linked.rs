@@ -1,9 +1,9 @@
 //! The lock table as the storage sees it: across a link.
 //!
-//! The table lies in the host's memory, so every swap of the storage is a remote atomic operation, and a load costs a line
-//! if the word has changed since the storage looked at it last; else its own copy answers, which coherence keeps good
-//! (neoDBMS, section 3: device waiters poll their copy without disturbing anybody). Stores are posted and not waited
-//! for.
+//! The table lies in the host's memory, so every swap of the storage is a remote atomic operation, and so is a load, if
+//! the word has changed since the storage looked at it last; else its own copy answers, which coherence keeps good
+//! (neoDBMS, section 3: device waiters poll their copy without disturbing anybody; section 4: the device uses non-local
+//! atomic reads and writes). Stores are posted and not waited for.
 //!
 //! The copies are known by their words: a load that gives the value of the last one is taken for a hit. That errs
 //! only where a word has changed and changed back, in favour of the link.
@@ -17,8 +17,8 @@ use crate::link::Link;
 
 /// Bytes of a remote compare-and-swap: what is expected, what is to be, what was.
 pub const ATOMIC_BYTES: u64 = 24;
-/// Bytes of a line.
-pub const LINE_BYTES: u64 = 64;
+/// Bytes of a remote read of a word: its address, the word.
+pub const READ_BYTES: u64 = 16;
 /// Words whose last value is known, a power of two.
 const COPIES: usize = 1 << 16;
 
@@ -29,20 +29,20 @@ pub struct Linked<M> {
     link: Link,
     copies: Box<[AtomicU64]>,
     swaps: AtomicU64,
-    lines: AtomicU64,
+    reads: AtomicU64,
 }
 
 impl<M> Linked<M> {
     /// The memory behind this link.
     pub fn new(memory: M, link: Link) -> Self {
         let copies = (0..COPIES).map(|_| AtomicU64::new(0)).collect();
-        Self { memory, link, copies, swaps: AtomicU64::new(0), lines: AtomicU64::new(0) }
+        Self { memory, link, copies, swaps: AtomicU64::new(0), reads: AtomicU64::new(0) }
     }
 
-    /// Bytes that have crossed the link: swaps, and lines that had changed.
+    /// Bytes that have crossed the link: swaps, and reads of what had changed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.swaps.load(Ordering::Relaxed) * ATOMIC_BYTES + self.lines.load(Ordering::Relaxed) * LINE_BYTES
+        self.swaps.load(Ordering::Relaxed) * ATOMIC_BYTES + self.reads.load(Ordering::Relaxed) * READ_BYTES
     }
 
     /// What a copy of this word is kept as: with the word, so that another one of the same place is no hit.
@@ -62,8 +62,8 @@ impl<M: Memory> Memory for Linked<M> {
         let (copy, mark) = (&self.copies[word % COPIES], Self::mark(word, value));
         if copy.load(Ordering::Relaxed) != mark {
             copy.store(mark, Ordering::Relaxed);
-            self.lines.fetch_add(1, Ordering::Relaxed);
-            self.link.line();
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            self.link.atomic();
         }
         value
     }
@@ -104,14 +104,14 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(linked.load(5), 0);
         }
-        assert_eq!(linked.bytes(), LINE_BYTES);
+        assert_eq!(linked.bytes(), READ_BYTES);
         assert_eq!(linked.load(5 + COPIES), 0, "another word of the same place");
-        assert_eq!(linked.bytes(), 2 * LINE_BYTES);
+        assert_eq!(linked.bytes(), 2 * READ_BYTES);
         assert_eq!(linked.swap(7, 1, 2), Err(0));
         assert_eq!(linked.swap(7, 0, 2), Ok(()));
         assert_eq!(linked.load(7), 2, "its own change is in its copy");
         linked.store(8, 3);
         assert_eq!(linked.load(8), 3);
-        assert_eq!(linked.bytes(), 2 * (LINE_BYTES + ATOMIC_BYTES));
+        assert_eq!(linked.bytes(), 2 * (READ_BYTES + ATOMIC_BYTES));
     }
 }
