@@ -148,6 +148,18 @@ impl Store {
         format!("{}, {} processing elements", self.core.disk.describe(), self.elements)
     }
 
+    /// Takes an update that waits off the list.
+    fn take_ready(&self, transaction: TransactionId) -> Option<(TableId, Timestamp, Changes)> {
+        let mut pending = lock(&self.pending);
+        match pending.remove(&transaction)? {
+            Pending::Ready { table, snapshot, changes } => Some((table, snapshot, changes)),
+            Pending::Running => {
+                pending.insert(transaction, Pending::Running);
+                None
+            }
+        }
+    }
+
     /// Runs an update and keeps its changes until they are decided on.
     fn update(
         &self,
@@ -230,13 +242,9 @@ impl Device for Store {
 
     fn commit(&self, transaction: TransactionId, timestamp: Timestamp) -> Result<(), DeviceError> {
         let mut seals = lock(&self.seals);
-        let (table, snapshot, changes) = match lock(&self.pending).remove(&transaction) {
-            Some(Pending::Ready { table, snapshot, changes }) => (table, snapshot, changes),
-            other => {
-                other.map(|running| lock(&self.pending).insert(transaction, running));
-                let text = format!("transaction {} is not waiting to be committed; run an update first", transaction.0);
-                return Err(DeviceError::Refused(text));
-            }
+        let Some((table, snapshot, changes)) = self.take_ready(transaction) else {
+            let text = format!("transaction {} is not waiting to be committed; run an update first", transaction.0);
+            return Err(DeviceError::Refused(text));
         };
         let result = if timestamp > snapshot {
             write::commit(&self.core, &mut seals, table, &changes, timestamp)
@@ -250,11 +258,7 @@ impl Device for Store {
     }
 
     fn abort(&self, transaction: TransactionId) -> Result<(), DeviceError> {
-        let mut pending = lock(&self.pending);
-        if let Some(Pending::Ready { .. }) = pending.get(&transaction)
-            && let Some(Pending::Ready { changes, .. }) = pending.remove(&transaction)
-        {
-            drop(pending);
+        if let Some((_, _, changes)) = self.take_ready(transaction) {
             forget(&self.core, changes.targets);
         }
         Ok(())
