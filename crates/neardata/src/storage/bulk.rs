@@ -4,8 +4,8 @@
 //! window of the VID map, so a slow one does less, and nothing is shared between elements but that counter and
 //! the lock table. What they find goes through a channel to the caller's thread, in pieces.
 //!
-//! Updating, per row that the program takes: the newest stored version must be the visible one, the lock is taken, which
-//! also checks that the host has no newer one, and only then is the new version made (neoDBMS, section 3).
+//! Updating, per row that the program takes: the newest stored version must be the visible one, the lock is taken,
+//! which also checks that the host has no newer one, and only then is the new version made (neoDBMS, section 3).
 //!
 //! Invariant: an error of any element ends all of them, and the pages of all are forgotten.
 

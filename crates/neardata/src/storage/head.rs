@@ -64,7 +64,7 @@ impl Head {
         let pages = u32::try_from(bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
         if pages < head.pages {
             return Err(DeviceError::Corrupt(format!(
-                "the file was truncated: it has {bytes} bytes, its head says {}; restore it from a copy",
+                "the file was truncated: it has {bytes} bytes instead of {} bytes; restore it from a copy",
                 u64::from(head.pages) * PAGE_BYTES as u64
             )));
         }

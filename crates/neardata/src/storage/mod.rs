@@ -6,19 +6,20 @@
 //!                       +-- previous --> record id of the version before --> ...    (new to old)
 //! ```
 //!
-//! The file is written like a log: a page is written to a free place, and what it replaces becomes free when a *seal* has
-//! made the new one count. Example, a file with tuples 0 and 1 in logical page 1, and a bulk update of tuple 1:
+//! The file is written like a log: a page is written to a free place, and what it replaces becomes free when a *seal*
+//! has made the new one count. Example, a file with tuples 0 and 1 in logical page 2, and a bulk update of tuple 1:
 //!
 //! ```text
-//! place        2            3            4                 5             6
-//!           schema    seal 1: 0->2    L1: 0v1 1v1     seal 2: L1->4
-//! update    schema    seal 1          L1              seal 2          L2: 1v2 (created 0)       not sealed: forgotten
-//! commit 9  schema    (free)          L1              (free)          L2      seal 3: schema->2, L1->4, L2->6 at 9
+//! place    2       3            4        5                6
+//! flushed  schema  seal 1: 1>2  0v1 1v1  seal 2: 1>2 2>4
+//! updated  schema               0v1 1v1  seal 2           1v2, created at 0
+//! at 9     schema               0v1 1v1                   1v2, created at 0   seal 3: 1>2 2>4, and 3>6 as of 9
 //! ```
 //!
-//! (Seals are written twice.) After a crash in line two, no seal names place 6, so it is free. In line three seal 3 says
-//! where L2 is and that versions in it without a time were created at 9; it has taken over the entries of seals 1 and 2.
-//! A snapshot at 8 still finds 1v1 through the `previous` of 1v2; once the watermark is 9, its slot is free.
+//! (Seals are written twice.) Seal 2 has taken over what seal 1 listed, whose place is free then. After a crash in the
+//! third line no seal names place 6, so it is free as well. In the last line seal 3 puts logical page 3 there, and says
+//! that versions in it without a time were created at 9. A snapshot at 8 still finds 1v1 through the `previous` of 1v2;
+//! once the watermark is 9, the slot of 1v1 is free.
 //!
 //! | module | idea |
 //! |---|---|
@@ -30,9 +31,10 @@
 //! | `sweep`, `walk` | many pages in one go; the version that a snapshot sees |
 //! | `program`, `bulk` | row programs, and the processing elements that run them |
 //!
-//! Invariant: what a call has done is durable when it returns; what it has not done has left no trace. Trade-offs: opening
-//! reads the file twice, since there is no checkpoint, and a removed tuple keeps one record, because its VID is never
-//! used again and a host that opens the table must know.
+//! Invariant: what a call has done is durable when it returns; what it has not done has left no trace. Trade-offs:
+//! opening reads the file twice, since there is no checkpoint; a removed tuple keeps one record, because its VID is
+//! never used again and a host that opens the table must know; a snapshot that needs old versions reads their pages once more
+//! in each window, because which they are is known only when the new ones have been seen.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -148,6 +150,18 @@ impl Store {
         format!("{}, {} processing elements", self.core.disk.describe(), self.elements)
     }
 
+    /// Takes an update that waits off the list.
+    fn take_ready(&self, transaction: TransactionId) -> Option<(TableId, Timestamp, Changes)> {
+        let mut pending = lock(&self.pending);
+        match pending.remove(&transaction)? {
+            Pending::Ready { table, snapshot, changes } => Some((table, snapshot, changes)),
+            Pending::Running => {
+                pending.insert(transaction, Pending::Running);
+                None
+            }
+        }
+    }
+
     /// Runs an update and keeps its changes until they are decided on.
     fn update(
         &self,
@@ -230,13 +244,9 @@ impl Device for Store {
 
     fn commit(&self, transaction: TransactionId, timestamp: Timestamp) -> Result<(), DeviceError> {
         let mut seals = lock(&self.seals);
-        let (table, snapshot, changes) = match lock(&self.pending).remove(&transaction) {
-            Some(Pending::Ready { table, snapshot, changes }) => (table, snapshot, changes),
-            other => {
-                other.map(|running| lock(&self.pending).insert(transaction, running));
-                let text = format!("transaction {} is not waiting to be committed; run an update first", transaction.0);
-                return Err(DeviceError::Refused(text));
-            }
+        let Some((table, snapshot, changes)) = self.take_ready(transaction) else {
+            let text = format!("transaction {} is not waiting to be committed; run an update first", transaction.0);
+            return Err(DeviceError::Refused(text));
         };
         let result = if timestamp > snapshot {
             write::commit(&self.core, &mut seals, table, &changes, timestamp)
@@ -250,11 +260,7 @@ impl Device for Store {
     }
 
     fn abort(&self, transaction: TransactionId) -> Result<(), DeviceError> {
-        let mut pending = lock(&self.pending);
-        if let Some(Pending::Ready { .. }) = pending.get(&transaction)
-            && let Some(Pending::Ready { changes, .. }) = pending.remove(&transaction)
-        {
-            drop(pending);
+        if let Some((_, _, changes)) = self.take_ready(transaction) {
             forget(&self.core, changes.targets);
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! Opening: from the pages of the file to the maps in memory.
 //!
-//! The first pass reads the whole file and looks at seals only; the second reads the pages that count, in ascending order,
-//! and checks each against its seal. Whatever no whole seal lists was never sealed, or has been replaced, and is free.
+//! The first pass reads the whole file and looks at seals only; the second reads the pages that count, in ascending
+//! order, and checks each against its seal. Whatever no whole seal lists was never sealed, or has been replaced, and is
+//! free.
 //!
 //! Trade-off: no checkpoint is kept, so opening takes two sequential reads of the file, and writing takes nothing more
 //! than the seals.

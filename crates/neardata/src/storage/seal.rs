@@ -9,8 +9,8 @@
 //! entry: 0 logical page, 4 physical page (0: the logical page has no content), 8 checksum, 16 created
 //! ```
 //!
-//! Invariant: a seal stays as long as a page that it lists is where it says. Each part is written twice, so one bad page
-//! cannot undo a unit unseen: a data page that is bad is missed by the seal that lists it, a bad part has a twin.
+//! Invariant: a seal stays as long as a page that it lists is where it says. Each part is written twice, so one bad
+//! page cannot undo a unit unseen: a data page that is bad is missed by the seal that lists it, a bad part has a twin.
 //!
 //! Seals of small flushes would fill the file, so a new seal takes over the entries of old ones as far as its last
 //! page has room, and the old ones are given up.
@@ -196,8 +196,8 @@ impl Seals {
         }
     }
 
-    /// Adds entries of old seals that fit into the last page, and answers whose. Pages that are being sealed anew do not
-    /// count as theirs.
+    /// Adds entries of old seals that fit into the last page, and answers whose. Pages that are being sealed anew do
+    /// not count as theirs.
     fn take_over(&mut self, core: &Core, entries: &mut Vec<Entry>) -> Vec<u64> {
         let state = core.state();
         let mut taken = Vec::new();

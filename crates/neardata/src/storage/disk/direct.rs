@@ -1,8 +1,8 @@
 //! A file, past the page cache.
 //!
 //! The store knows better than the kernel what it will read next, and the host keeps what it uses often, so pages
-//! are read with `O_DIRECT`. Where the file system refuses that (tmpfs did for long), ordinary reads and writes
-//! serve; [`Disk::describe`] tells which. Queues use io_uring when the kernel grants one, else pread.
+//! are read with `O_DIRECT`. Where the file system refuses that, when opening or when reading, ordinary reads and
+//! writes serve; [`Disk::describe`] tells which. Queues use io_uring when the kernel grants one, else pread.
 //!
 //! Invariant: one opener at a time. The file is locked (flock), and the kernel releases it when the process ends.
 
@@ -32,9 +32,11 @@ impl DirectDisk {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let direct = options.clone().custom_flags(libc::O_DIRECT).open(path);
-        let (file, direct) = match direct {
+        let refused = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP));
+        let try_out = |file: File| file.read_at(Page::bytes_mut(&mut [Page::ZERO]), 0).map(|_| file);
+        let (file, direct) = match direct.and_then(try_out) {
             Ok(file) => (file, true),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (options.open(path)?, false),
+            Err(error) if refused(&error) => (options.open(path)?, false),
             Err(error) => return Err(error),
         };
         match file.try_lock() {

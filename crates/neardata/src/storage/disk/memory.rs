@@ -24,6 +24,8 @@ pub enum Fault {
     Torn,
     /// It and all after it fail.
     Crash,
+    /// It fails if it is no read, and so do all after it.
+    NoMoreWrites,
 }
 
 #[derive(Default)]
@@ -37,6 +39,7 @@ struct State {
     calls: u64,
     plan: Option<(u64, Fault)>,
     crashed: bool,
+    read_only: bool,
     capacity: Option<u32>,
 }
 
@@ -70,9 +73,11 @@ impl MemoryDisk {
         state.plan = Some((state.calls + n, fault));
     }
 
-    /// Takes the plan back and says whether it had not come to pass.
+    /// Takes the plan back, heals the disk unless it has crashed, and says whether the plan had not come to pass.
     pub fn forget_fault(&self) -> bool {
-        self.lock().plan.take().is_some()
+        let mut state = self.lock();
+        state.read_only = false;
+        state.plan.take().is_some()
     }
 
     /// Limits its length; `None` takes the limit away.
@@ -116,13 +121,21 @@ impl MemoryDisk {
 
 impl State {
     /// Counts a call and says what shall go wrong with it.
-    fn call(&mut self) -> io::Result<Option<Fault>> {
+    fn call(&mut self, reads: bool) -> io::Result<Option<Fault>> {
         let number = self.calls;
         self.calls += 1;
         let due = self.plan.is_some_and(|(at, _)| at <= number);
         let fault = if due { self.plan.take().map(|(_, fault)| fault) } else { None };
         self.crashed |= fault == Some(Fault::Crash);
+        self.read_only |= fault == Some(Fault::NoMoreWrites);
         match fault {
+            _ if self.read_only && !self.crashed => {
+                if reads {
+                    Ok(None)
+                } else {
+                    Err(io::Error::other("no more writes (test)"))
+                }
+            }
             _ if self.crashed => Err(io::Error::other("the process has crashed (test)")),
             Some(Fault::Fail) => Err(io::Error::other("failed by a test")),
             other => Ok(other),
@@ -138,11 +151,12 @@ impl State {
 impl Disk for MemoryDisk {
     fn read(&self, first: u32, pages: &mut [Page]) -> io::Result<()> {
         let mut state = self.lock();
-        let fault = state.call()?;
+        let fault = state.call(true)?;
         let target = Page::bytes_mut(pages);
         let start = first as usize * PAGE_BYTES;
         match state.bytes.get(start..start + target.len()) {
-            Some(source) if fault.is_none() => target.copy_from_slice(source),
+            // Nobody needs room to read.
+            Some(source) if matches!(fault, None | Some(Fault::NoSpace)) => target.copy_from_slice(source),
             _ => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
         Ok(())
@@ -150,7 +164,7 @@ impl Disk for MemoryDisk {
 
     fn write(&self, first: u32, pages: &[Page]) -> io::Result<()> {
         let mut state = self.lock();
-        let fault = state.call()?;
+        let fault = state.call(false)?;
         let source = Page::bytes(pages);
         let start = first as usize * PAGE_BYTES;
         if start + source.len() > state.bytes.len() {
@@ -174,7 +188,7 @@ impl Disk for MemoryDisk {
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.lock();
-        match state.call()? {
+        match state.call(false)? {
             None => {}
             Some(Fault::NoSpace) => return Err(io::ErrorKind::StorageFull.into()),
             Some(_) => return Err(io::Error::other("failed by a test")),
@@ -194,7 +208,7 @@ impl Disk for MemoryDisk {
 
     fn grow(&self, pages: u32) -> io::Result<()> {
         let mut state = self.lock();
-        let fault = state.call()?;
+        let fault = state.call(false)?;
         if fault.is_some() || state.capacity.is_some_and(|capacity| pages > capacity) {
             return Err(io::ErrorKind::StorageFull.into());
         }

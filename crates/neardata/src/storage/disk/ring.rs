@@ -1,7 +1,7 @@
 //! Reads through io_uring: many under way at once, one system call for several.
 //!
-//! Invariant: a buffer that the kernel may still write to is neither moved, nor lent, nor freed: slots in use are known,
-//! and the queue waits for the kernel before it goes away.
+//! Invariant: a buffer that the kernel may still write to is neither moved, nor lent, nor freed: slots in use are
+//! known, and the queue waits for the kernel before it goes away.
 
 use std::fs::File;
 use std::io;
