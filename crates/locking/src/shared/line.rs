@@ -3,13 +3,15 @@
 //! **The rule that everything rests on: a slot says who is where, the control word says what counts.** An entry counts
 //! when the control word has been changed *after* the entry was written, and its ticket was in the ring then. Whoever
 //! decides something from slots has read the control word before them and replaces exactly that word, so it decides from
-//! slots that still count, or its swap fails.
+//! slots that still count, or its swap fails. One thing is decided by reading alone: a reader holds the lock when only
+//! readers are in front of it. An entry that is vacated in front of it can bring that about while the control word stays
+//! the same, so a reader behind such an entry replaces the control word too, before it relies on it.
 //!
 //! | step | words changed, in order |
 //! |---|---|
 //! | take a free lock, give an uncontended one back | control |
 //! | queue up | slot at the tail (vacant to entry), control (tail moves over it; anybody may do this step) |
-//! | join the group at the end of the ring | slot (a bit), control (version) |
+//! | join the group at the end of the ring | slot (a bit), control (version); if it is not the end any more, the bit again |
 //! | leave a group | slot (a bit); if it was the last one, control (the ring is cut, the next writer is made owner) |
 //! | withdraw | slot (vacated), control (version): a grant from an old look at the slot is now impossible |
 //! | hand over | control: the first writer in the ring becomes owner, its entry falls off the ring |
@@ -19,7 +21,8 @@
 //! hand-over: they hold the lock as soon as nothing is in front of them.
 //!
 //! A process can die between any two steps. What it leaves is an entry, a claim on the tail, or an owner with its number,
-//! and [`remove`] takes away all three.
+//! and [`remove`] takes away all three. Or an entry that is vacated, and nobody who lets those behind it go on: so
+//! whoever waits does that step as well.
 
 use super::memory::Memory;
 use super::word::{Control, LINE_WORDS, SLOTS, Slot, Ticket};
@@ -68,6 +71,21 @@ impl Ring {
             (mode, granted) = (own, at + 1);
         }
         granted
+    }
+
+    /// Where a session stands beside this owner.
+    fn place(&self, owner: Option<(SessionNumber, LockMode)>, session: SessionNumber) -> Place {
+        match (owner, self.find(session)) {
+            (Some((owner, mode)), _) if owner == session => Place::Holds(mode),
+            (_, Some((at, mode))) if at < self.granted(owner) => Place::Holds(mode),
+            (_, Some(_)) => Place::Waits,
+            (_, None) => Place::Absent,
+        }
+    }
+
+    /// Whether the session has an entry, and there is a vacated one in front of it.
+    fn is_behind_vacated(&self, session: SessionNumber) -> bool {
+        self.find(session).is_some_and(|(at, _)| self.entries()[..at].iter().any(|slot| !slot.is_live()))
     }
 }
 
@@ -168,21 +186,6 @@ impl<M: Memory> Line<'_, M> {
         next.shrunk(fallen as u32)
     }
 
-    /// Brings the line into its settled form, and wakes whoever holds the lock then.
-    fn settle(&self, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
-        loop {
-            let (control, ring) = self.view()?;
-            let next = Self::settled(control, &ring);
-            if next == control {
-                return Ok(());
-            }
-            if self.replace(control, next) {
-                self.wake_holders(control, next, &ring, wake);
-                return Ok(());
-            }
-        }
-    }
-
     /// Wakes whoever holds the lock after a change, and, if it made room, who waits for a place.
     fn wake_holders(&self, before: Control, after: Control, ring: &Ring, wake: &mut impl FnMut(Wake)) {
         if let Some((owner, LockMode::Exclusive)) = after.owner() {
@@ -207,13 +210,20 @@ impl<M: Memory> Line<'_, M> {
     #[inline(always)]
     pub(super) fn give_back_alone(&self, session: SessionNumber) -> bool {
         let control = self.control();
-        let alone = control.length() == 0 && control.owner().is_some_and(|(owner, _)| owner == session);
+        let alone = control.length() == 0 && !control.is_crowded();
+        let alone = alone && control.owner().is_some_and(|(owner, _)| owner == session);
         alone && self.replace(control, control.with_owner(None))
     }
 
     /// Enters a session that is nowhere in the line. Unless it may `queue`, only what looks as if it were granted at once is
     /// tried; it can still come to wait.
-    pub(super) fn enter(&self, session: SessionNumber, mode: LockMode, queue: bool) -> Result<Entered, Damage> {
+    pub(super) fn enter(
+        &self,
+        session: SessionNumber,
+        mode: LockMode,
+        queue: bool,
+        wake: &mut impl FnMut(Wake),
+    ) -> Result<Entered, Damage> {
         loop {
             let (control, ring) = self.view()?;
             let settled = Self::settled(control, &ring);
@@ -230,8 +240,15 @@ impl<M: Memory> Line<'_, M> {
                 && let Some(joined) = slot.joined(session, mode)
             {
                 let ticket = slot.ticket();
-                if self.replace_slot(ticket, *slot, joined) && self.confirm(ticket)? {
-                    return self.entered(session);
+                if self.replace_slot(ticket, *slot, joined)
+                    && let Some(confirmed) = self.confirm(ticket)?
+                {
+                    if confirmed.tail() == ticket.plus(1) {
+                        return self.entered(session);
+                    }
+                    // Somebody has queued up behind the group meanwhile, and decided by age whether to wait for those whom
+                    // it saw. This session was not among them.
+                    self.leave(session, wake)?;
                 }
                 continue;
             }
@@ -245,13 +262,15 @@ impl<M: Memory> Line<'_, M> {
             }
             let tail = control.tail();
             let slot = self.slot(tail);
-            if slot.ticket() == tail && slot.is_live() {
-                // Somebody has claimed the place and not moved the tail yet.
-                self.replace(control, control.grown());
-            } else if slot.is_vacant_for(tail) {
-                if self.replace_slot(tail, slot, Slot::new(tail, session, mode)) && self.confirm(tail)? {
+            if slot.is_vacant_for(tail) {
+                let entry = Slot::new(tail, session, mode);
+                if self.replace_slot(tail, slot, entry) && self.confirm(tail)?.is_some() {
                     return self.entered(session);
                 }
+            } else if slot.ticket() == tail {
+                // Somebody has claimed the place and not moved the tail yet, or has died since. Even then the place is used
+                // up: whoever has seen the claim may be about to move the tail over it.
+                self.replace(control, control.grown());
             } else if self.control() == control {
                 return Err(self.damage("a slot behind the ring with a ticket that it cannot have"));
             }
@@ -260,11 +279,12 @@ impl<M: Memory> Line<'_, M> {
 
     /// How a session stands that has an entry which counts.
     fn entered(&self, session: SessionNumber) -> Result<Entered, Damage> {
-        Ok(if matches!(self.place(session)?, Place::Holds(_)) { Entered::Granted } else { Entered::Queued })
+        Ok(if matches!(self.stand(session)?, Place::Holds(_)) { Entered::Granted } else { Entered::Queued })
     }
 
-    /// Makes the entry that was just written at `ticket` count. `false`: the ring has gone past it; it never counted.
-    fn confirm(&self, ticket: Ticket) -> Result<bool, Damage> {
+    /// Makes the entry that was just written at `ticket` count, and answers the control word with which it does. `None`: the
+    /// ring has gone past it; it never counted.
+    fn confirm(&self, ticket: Ticket) -> Result<Option<Control>, Damage> {
         loop {
             let control = self.control();
             if !control.is_sound() {
@@ -275,27 +295,35 @@ impl<M: Memory> Line<'_, M> {
             } else if control.tail() == ticket {
                 control.grown()
             } else {
-                return Ok(false);
+                return Ok(None);
             };
             if self.replace(control, next) {
-                return Ok(true);
+                return Ok(Some(next));
             }
         }
     }
 
-    /// Where a session stands.
+    /// Where a session seems to stand, for those who only look.
     pub(super) fn place(&self, session: SessionNumber) -> Result<Place, Damage> {
         let (control, ring) = self.view()?;
-        if let Some((owner, mode)) = control.owner()
-            && owner == session
-        {
-            return Ok(Place::Holds(mode));
+        Ok(ring.place(control.owner(), session))
+    }
+
+    /// Where a session stands, for itself: what it holds it can rely on. Brings the line into its settled form if somebody
+    /// has vacated an entry and not done so yet, or died before it could.
+    pub(super) fn stand(&self, session: SessionNumber) -> Result<Place, Damage> {
+        loop {
+            let (control, ring) = self.view()?;
+            let next = Self::settled(control, &ring);
+            let place = ring.place(control.owner(), session);
+            let relies_on_vacated = matches!(place, Place::Holds(_)) && ring.is_behind_vacated(session);
+            if next == control && !relies_on_vacated {
+                return Ok(place);
+            }
+            if self.replace(control, next) && relies_on_vacated {
+                return Ok(place);
+            }
         }
-        Ok(match ring.find(session) {
-            Some((at, mode)) if at < ring.granted(control.owner()) => Place::Holds(mode),
-            Some(_) => Place::Waits,
-            None => Place::Absent,
-        })
     }
 
     /// Whether `all` is true of everybody whom a waiting session waits for. A session that does not wait waits for
@@ -367,16 +395,14 @@ impl<M: Memory> Line<'_, M> {
                 }
                 continue;
             }
-            let Some((at, mode)) = ring.find(session) else { return Ok(false) };
+            let Some((at, _)) = ring.find(session) else { return Ok(false) };
             let slot = ring.entries()[at];
             let vacated = slot.without(session);
             if !self.replace_slot(slot.ticket(), slot, vacated) {
                 continue;
             }
-            if mode == LockMode::Exclusive {
+            if !vacated.is_live() {
                 self.depart(session, wake)?;
-            } else if !vacated.is_live() {
-                self.settle(wake)?;
             }
             return Ok(true);
         }
@@ -404,7 +430,7 @@ impl<M: Memory> Line<'_, M> {
         loop {
             let (control, ring) = self.view()?;
             if control.owner().is_none_or(|(owner, _)| owner != session) {
-                let next = Self::settled(control, &ring);
+                let next = Self::settled(control, &ring).roomy();
                 if self.replace(control, next) {
                     self.wake_holders(control, next, &ring, wake);
                     return Ok(());
@@ -417,7 +443,7 @@ impl<M: Memory> Line<'_, M> {
 
     /// The owner goes. `false`: the control word has changed.
     fn hand_over(&self, control: Control, ring: &Ring, wake: &mut impl FnMut(Wake)) -> bool {
-        let next = Self::settled(control.with_owner(None), ring);
+        let next = Self::settled(control.with_owner(None), ring).roomy();
         let done = self.replace(control, next);
         // Those who held it beside the owner are awake.
         if done && (ring.granted(control.owner()) == 0 || control.is_crowded()) {

@@ -454,6 +454,13 @@ impl<M: Memory> Table<M> {
         self.memory.store(self.layout.list(session) + at, entry.bits());
     }
 
+    /// The line at a place of a session's list.
+    fn listed(&self, session: SessionNumber, at: usize) -> Result<Line<'_, M>, Damage> {
+        let line = self.entry(session, at).line;
+        let what = "a session's list names a line that there is not";
+        if line < self.layout.lines { Ok(self.line(line)) } else { Err(Damage { line, what, words: [0; LINE_WORDS] }) }
+    }
+
     /// Where a line stands in the session's list.
     #[inline(always)]
     fn find(&self, session: &Session, line: u32) -> Option<usize> {
@@ -579,7 +586,7 @@ impl<M: Memory> Table<M> {
         let line = self.line(line);
         let age = self.age(session);
         let younger = |other: SessionNumber| age < self.age(other);
-        match line.enter(session, mode, queue)? {
+        match line.enter(session, mode, queue, wake)? {
             Entered::Granted => return Ok(Step::Granted),
             Entered::NotAtOnce => return Ok(Step::Refused),
             Entered::Full if !by_age => return Ok(Step::Full),
@@ -604,7 +611,7 @@ impl<M: Memory> Table<M> {
     pub fn poll(&self, session: &mut Session, line: u32) -> Result<bool, TableError> {
         let at = self.find(session, line).ok_or(TableError::NotHeld(line))?;
         let entry = self.entry(session.number, at);
-        if entry.count == 0 && matches!(self.line(line).place(session.number)?, Place::Holds(_)) {
+        if entry.count == 0 && matches!(self.line(line).stand(session.number)?, Place::Holds(_)) {
             self.write_entry(session.number, at, Touched { count: 1, ..entry });
             return Ok(true);
         }
@@ -676,10 +683,8 @@ impl<M: Memory> Table<M> {
     fn release_list(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
         let mut first = Ok(());
         for at in (0..self.touched(session) as usize).rev() {
-            let line = self.line(self.entry(session, at).line);
-            if !line.give_back_alone(session)
-                && let Err(damage) = line.leave(session, wake)
-            {
+            let line = self.listed(session, at);
+            if let Err(damage) = line.and_then(|line| Ok(line.give_back_alone(session) || line.leave(session, wake)?)) {
                 first = first.and(Err(damage));
             }
             self.memory.store(self.record(session) + TOUCHED, at as u64);
@@ -695,11 +700,7 @@ impl<M: Memory> Table<M> {
     pub fn clean_up(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
         let mut first = Ok(());
         for at in 0..self.touched(session) as usize {
-            let line = self.entry(session, at).line;
-            if line >= self.layout.lines {
-                let what = "a session's list names a line that there is not";
-                first = first.and(Err(Damage { line, what, words: [0; LINE_WORDS] }));
-            } else if let Err(damage) = self.line(line).remove(session, wake) {
+            if let Err(damage) = self.listed(session, at).and_then(|line| line.remove(session, wake)) {
                 first = first.and(Err(damage));
             }
         }

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! The entry with ticket *t* lies in slot 1 + *t* mod 7. The ring is the *length* entries before the tail. A slot
-//! outside the ring means nothing, except that one with the tail's ticket and a mode is about to become the next entry.
+//! outside the ring means nothing, except that one with the tail's ticket is about to become the next entry. A slot that
+//! is zero was never used. An entry that is vacated once stays so: its slot is written again only by the next round.
 //!
 //! A swap could be deceived by a word that has come back to an old value: the control word after exactly a multiple of
 //! 2^23 changes that leave the ring where it was, a slot after exactly a multiple of 7 * 2^20 entries and the same
@@ -156,10 +157,14 @@ impl Control {
         self.with_ring(self.length() + 1, self.tail().plus(1))
     }
 
-    /// The first `entries` less. Then there is room.
+    /// The first `entries` less.
     pub(super) fn shrunk(self, entries: u32) -> Self {
-        let shorter = self.with_ring(self.length() - entries, self.tail());
-        if entries > 0 { shorter.with_crowded(false) } else { shorter }
+        self.with_ring(self.length() - entries, self.tail())
+    }
+
+    /// Not crowded if there is room. Whoever writes this wakes those who wait for a place.
+    pub(super) fn roomy(self) -> Self {
+        self.with_crowded(self.is_crowded() && self.length() == SLOTS)
     }
 }
 
@@ -196,11 +201,9 @@ impl Slot {
         }
     }
 
-    /// Whether an entry with this ticket can be written over it: it is what the round before left, or a claim that was
-    /// given up, or has never been used.
+    /// Whether an entry with this ticket can be written over it: it is what the round before left, or has never been used.
     pub(super) fn is_vacant_for(self, ticket: Ticket) -> bool {
-        let unused = self.0 == 0 && !ticket.0.is_multiple_of(SLOTS);
-        unused || self.ticket() == ticket.minus(SLOTS) || (self.ticket() == ticket && !self.is_live())
+        self.0 == 0 || self.ticket() == ticket.minus(SLOTS)
     }
 
     /// The bit of a session, if it can be a member of this group.
@@ -223,17 +226,18 @@ impl Slot {
         self.has(session) && !self.without(session).is_live()
     }
 
-    /// With the session in it too, if it is a group of that mode which has a place for it.
+    /// With the session in it too, if it is a group of that mode which has a place for it, and not vacated: those behind
+    /// a vacated one may hold the lock already.
     pub(super) fn joined(self, session: SessionNumber, mode: LockMode) -> Option<Self> {
         let bit = self.bit(session)?;
-        (self.mode() == Some(mode)).then_some(Self(self.0 | bit))
+        (self.mode() == Some(mode) && self.is_live()).then_some(Self(self.0 | bit))
     }
 
     /// Without the session, which is in it.
     pub(super) fn without(self, session: SessionNumber) -> Self {
         match self.bit(session) {
             Some(bit) => Self(self.0 & !bit),
-            None => Self(self.0 & (TICKET_MASK << TICKET_SHIFT)),
+            None => Self(self.0 & !MODE_MASK),
         }
     }
 
