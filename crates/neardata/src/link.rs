@@ -91,7 +91,7 @@ impl Link {
         let (line, page) = (line_ns as u64, page_ns as u64);
         match bytes {
             0 => 0,
-            ..=LINE_BYTES => line,
+            1..=LINE_BYTES => line,
             ..PAGE_BYTES => line + (page - line) * (bytes - LINE_BYTES) as u64 / (PAGE_BYTES - LINE_BYTES) as u64,
             _ => page * bytes as u64 / PAGE_BYTES as u64,
         }
