@@ -71,6 +71,9 @@ pub fn serve(channel: StorageEnd, host: OwnedFd, device: Arc<dyn Device>) -> Res
     let (idle, threads) = Default::default();
     let shared = Arc::new(Shared { port: channel.port, device, idle, threads, over });
     start(&shared)?;
+    let mine = shared.clone();
+    let stand_in = thread::Builder::new().name("lockwork-doorbell".into()).spawn(move || mine.port.stand_in())?;
+    shared.threads.lock().unwrap_or_else(PoisonError::into_inner).push(stand_in);
     // If that fails, the threads see it too.
     let _ = shared.port.ready();
     let [host_gone, _] = loop {

@@ -136,7 +136,7 @@ impl Port {
     pub(crate) fn finish(&self, end: End) {
         if self.end.set(end).is_ok() {
             // The leader may sleep, or be about to; followers hear of it from the leader, and without one there are none.
-            ring::ring(&self.segment, self.receives());
+            ring::ring_all(&self.segment, self.receives());
         }
     }
 
@@ -261,18 +261,28 @@ impl Port {
         }
     }
 
-    /// Wakes one that waits, if nobody leads.
+    /// Wakes one that waits, if nobody leads and it cannot wait until the doorbell rings.
     fn pass_on(&self, desk: &Desk) {
-        if !desk.leading
-            && let Some(index) = desk.waiting.iter().rposition(|waiting| *waiting > 0)
-        {
+        let Some(index) = desk.waiting.iter().position(|waiting| *waiting > 0) else { return };
+        // Who waits for a new call has nothing to do until there is one. The stand-in hears of a ring that is broken as
+        // of one that has entries: whoever it wakes finds out.
+        let patient = self.side == Side::Storage && index == usize::from(self.common());
+        if !desk.leading && !(patient && lock(&self.reader).leave().unwrap_or(false)) {
             self.wakes[index].notify_one();
+        }
+    }
+
+    /// Sees to it that somebody reads what comes while all are at work, until it is over. The storage has a thread for this.
+    pub(crate) fn stand_in(&self) {
+        while self.ended().is_none() {
+            ring::stand_in(&self.segment, self.receives(), || self.pass_on(&lock(&self.desk)));
         }
     }
 
     /// Takes the entries that have come, at least one; none: it is over.
     fn take(&self) -> Result<Vec<Entry>, String> {
         let mut reader = lock(&self.reader);
+        reader.awake();
         let mut batch = Vec::new();
         loop {
             let over = self.end.get().is_some();

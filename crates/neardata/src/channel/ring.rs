@@ -3,16 +3,17 @@
 //! The writer stores the entry and then the tail (Release); the reader loads the tail (Acquire), copies the entry, and
 //! then stores the head. Each keeps its own counter in private memory and takes the other's for a claim that is checked.
 //!
-//! The doorbell is a count and a flag. A reader that finds nothing looks again for a short time, sets the flag, looks
-//! once more, and sleeps on the count; a writer looks at the flag after it has stored the tail. Full fences on both
-//! sides make one of them see the other, so no entry is slept through, and no system call is made while the reader is
-//! awake.
+//! A doorbell is a count to sleep on, and a word says whether to ring. A reader that finds nothing looks again for a short
+//! time, says that it sleeps, looks once more, and sleeps; a writer looks at that word after it has stored the tail. Full
+//! fences on both sides make one of them see the other, so no entry is slept through, and no system call is made while
+//! the reader is awake. A reader that turns to other work leaves the second doorbell to a stand-in ([`Reader::leave`]), who
+//! need not be woken as long as nothing comes.
 //!
 //! Invariant: positions only grow, and every entry carries its own, so an entry that was not written for this place in
 //! this round is noticed.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use super::futex;
@@ -54,19 +55,41 @@ impl Writer {
         self.tail += 1;
         segment.tail(direction).store(self.tail, Ordering::Release);
         fence(Ordering::SeqCst);
-        let asleep = segment.bell(direction)[1].load(Ordering::Relaxed) != 0;
-        if asleep {
-            ring(segment, direction);
+        let [who, reader, stand_in] = segment.bell(direction);
+        match who.load(Ordering::Relaxed) {
+            NOBODY => return Ok(false),
+            READER => ring(reader),
+            _ => ring(stand_in),
         }
-        Ok(asleep)
+        Ok(true)
     }
 }
 
-/// Wakes the reader of a ring, whether there is an entry or not.
-pub(crate) fn ring(segment: &Segment, direction: Direction) {
-    let [count, _] = segment.bell(direction);
+/// Whom to ring for: the reader is awake.
+const NOBODY: u32 = 0;
+/// Whom to ring for: the reader sleeps.
+const READER: u32 = 1;
+/// Whom to ring for: the reader is at other work.
+const STAND_IN: u32 = 2;
+
+fn ring(count: &AtomicU32) {
     count.fetch_add(1, Ordering::SeqCst);
     futex::wake(count);
+}
+
+/// Wakes reader and stand-in of a ring, whether there is an entry or not.
+pub(crate) fn ring_all(segment: &Segment, direction: Direction) {
+    let [_, reader, stand_in] = segment.bell(direction);
+    ring(reader);
+    ring(stand_in);
+}
+
+/// Sleeps until the stand-in is rung for: from when `look` has been called, which it is first.
+pub(crate) fn stand_in(segment: &Segment, direction: Direction, look: impl FnOnce()) {
+    let [_, _, count] = segment.bell(direction);
+    let before = count.load(Ordering::SeqCst);
+    look();
+    futex::wait(count, before, None);
 }
 
 /// The end that reads.
@@ -126,15 +149,32 @@ impl Reader {
             if start.elapsed() >= spin {
                 break;
             }
+            // The other process may be waiting for this very processor.
+            std::thread::yield_now();
         }
-        let [count, asleep] = self.segment.bell(self.direction);
+        let [_, count, _] = self.segment.bell(self.direction);
         let before = count.load(Ordering::SeqCst);
-        asleep.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if self.there()? == 0 && !stop() {
+        if self.announce(READER)? && !stop() {
             futex::wait(count, before, None);
         }
-        asleep.store(0, Ordering::SeqCst);
+        self.awake();
         Ok(())
+    }
+
+    /// Says for whom to ring, and then whether there is still nothing to read.
+    fn announce(&self, who: u32) -> Result<bool, String> {
+        self.segment.bell(self.direction)[0].store(who, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Ok(self.there()? == 0)
+    }
+
+    /// Nobody needs to ring: the reader looks.
+    pub(crate) fn awake(&self) {
+        self.segment.bell(self.direction)[0].store(NOBODY, Ordering::SeqCst);
+    }
+
+    /// The reader turns to other work, and the stand-in is to be rung for. False: there is something to read already.
+    pub(crate) fn leave(&self) -> Result<bool, String> {
+        self.announce(STAND_IN)
     }
 }

@@ -222,11 +222,13 @@ impl Segment {
         self.word(Self::line(direction, 1))
     }
 
-    /// The doorbell: how often it has been rung, and whether the reader sleeps.
-    pub(crate) fn bell(&self, direction: Direction) -> [&AtomicU32; 2] {
-        let word: *mut u32 = self.word(Self::line(direction, 2)).as_ptr().cast();
-        // SAFETY: the two halves of a word as in `word`, which nobody uses as a whole.
-        unsafe { [AtomicU32::from_ptr(word), AtomicU32::from_ptr(word.add(1))] }
+    /// The doorbells: whether to ring, and which; how often the reader's and the stand-in's have been rung.
+    pub(crate) fn bell(&self, direction: Direction) -> [&AtomicU32; 3] {
+        let first = Self::line(direction, 2);
+        [first, first + 1, first + 2].map(|word| {
+            // SAFETY: half of a word as in `word`, which nobody uses as a whole.
+            unsafe { AtomicU32::from_ptr(self.word(word).as_ptr().cast()) }
+        })
     }
 
     /// The words of the entry at `position`.

@@ -175,7 +175,7 @@ fn storage_answers_what_is_a_call_and_ends_at_what_is_no_entry() {
     let counter = |act: fn(&Segment)| {
         refused(|host| {
             act(&host.segment);
-            super::ring::ring(&host.segment, Direction::Submission);
+            super::ring::ring_all(&host.segment, Direction::Submission);
         })
     };
     let text =
