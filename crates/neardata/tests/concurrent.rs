@@ -130,11 +130,7 @@ fn transaction(host: &Host, random: &mut Random) -> Option<Done> {
                     done.writes.insert(id, Some(value));
                 }
             }
-            5 => {
-                if !own && transaction.remove(0, &key).ok()? {
-                    done.writes.insert(id, None);
-                }
-            }
+            5 if !own && transaction.remove(0, &key).ok()? => _ = done.writes.insert(id, None),
             _ => {}
         }
     }

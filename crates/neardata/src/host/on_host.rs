@@ -40,8 +40,7 @@ impl Worker<'_> {
     ) -> Result<(Ran, Timestamp), HostError> {
         let host = self.session.host;
         let age = host.next_age();
-        let update = operation(host, table, Purpose::Update(TransactionId(age)), program, block)?;
-        let program = RowProgram::new(&update, &host.tables())?;
+        let (_, program) = operation(host, table, Purpose::Update(TransactionId(age)), program, block)?;
         let table = host.table(table)?;
         self.session.begin(age);
         let done = self.session.update_here(table, &program);
@@ -95,7 +94,7 @@ fn evaluate(
     snapshot: Timestamp,
 ) -> Result<(Ran, Changed), HostError> {
     let (everything, block) = RowProgram::everything(&table.schema);
-    let filter = operation(session.host, table.id, Purpose::Filter, &everything, &block)?;
+    let (filter, _) = operation(session.host, table.id, Purpose::Filter, &everything, &block)?;
     let mut evaluator = Evaluator::new(program, &table.schema);
     let (mut changed, mut failure) = (Vec::new(), None);
     let ran = session.host.device().run(&Operation { snapshot, ..filter }, &mut |piece| {
