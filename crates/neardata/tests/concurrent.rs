@@ -11,8 +11,8 @@ use common::{Setup, all, at_least, insert, number, numbers, raise};
 use lockwork_engine::conformance::{MIXES, PROCEDURES, ROWS, Random, accounts, fill, prepared};
 use lockwork_engine::replay::replay;
 use lockwork_engine::{EngineKind, Options, SerialOrder, create};
-use lockwork_neardata::device::Fold;
-use lockwork_neardata::host::{Config, Host, Isolation};
+use lockwork_neardata::device::{DeviceError, Fold};
+use lockwork_neardata::host::{Config, Host, HostError, Isolation};
 use lockwork_neardata::record::Timestamp;
 use lockwork_procedure::assembly::assemble;
 
@@ -130,11 +130,7 @@ fn transaction(host: &Host, random: &mut Random) -> Option<Done> {
                     done.writes.insert(id, Some(value));
                 }
             }
-            5 => {
-                if !own && transaction.remove(0, &key).ok()? {
-                    done.writes.insert(id, None);
-                }
-            }
+            5 if !own && transaction.remove(0, &key).ok()? => _ = done.writes.insert(id, None),
             _ => {}
         }
     }
@@ -267,7 +263,12 @@ fn transfers_and_bulk_updates_keep_every_sum_right() {
                             update.commit().map(|_| taken)
                         }),
                     };
-                    let more = 3 * updated.unwrap_or(0);
+                    let more = 3 * match updated {
+                        Ok(taken) => taken,
+                        Err(HostError::Conflict(_)) => 0,
+                        Err(HostError::Device(DeviceError::Conflict { .. } | DeviceError::Busy { .. })) => 0,
+                        Err(other) => panic!("{other}"),
+                    };
                     let raised = raised.fetch_add(more, Ordering::Relaxed) + more;
                     // A serializable one waits for the writers in the table, but not for ever.
                     if let Ok(sum) = worker.aggregate(0, &everything, &at_most, &folds) {

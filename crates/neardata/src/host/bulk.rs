@@ -2,11 +2,11 @@
 //!
 //! | step of an update | where | what |
 //! |---|---|---|
-//! | 1 | host | gate (if serializable), snapshot, flush: the storage has all that the snapshot sees |
+//! | 1 | host | guard, gate (if serializable), snapshot, flush: the storage has all that the snapshot sees |
 //! | 2 | storage | for each row that the program takes: lock the tuple, check its version, make a new one |
 //! | 3 | host | reserve a timestamp; the storage seals the new versions with it, durably |
 //! | 4 | host | VID map, cached copies; then the timestamp becomes visible |
-//! | 5 | host | the storage's locks and the gate are released |
+//! | 5 | host | the storage's locks, the gate and the guard go |
 //!
 //! Between 2 and 3 the update is a [`BulkUpdate`] in the caller's hands, to commit or to abort. Invariant: until 3
 //! has happened, whatever goes wrong leaves the data as before, and the locks go. If the storage dies in the middle of
@@ -14,14 +14,15 @@
 //!
 //! Source: neoDBMS, section 3.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use lockwork_locking::LockMode;
 use lockwork_procedure::assembly::encode;
 use lockwork_procedure::program::Procedure;
 
 use super::error::HostError;
+use super::guard::Guard;
 use super::reattach::Doubt;
 use super::row_program::RowProgram;
 use super::session::Session;
@@ -99,13 +100,16 @@ impl<'h> Worker<'h> {
     ) -> Result<BulkUpdate<'_, 'h>, HostError> {
         let host = self.session.host;
         let transaction = host.next_transaction();
-        let operation = operation(host, table, Purpose::Update(transaction), program, block)?;
+        let (operation, program) = operation(host, table, Purpose::Update(transaction), program, block)?;
         let table = host.table(table)?;
         let session = &mut self.session;
-        let (modified, ran) = Default::default();
-        let mut update = BulkUpdate { session, table, transaction, modified, ran, open: true };
+        let (guard, (modified, ran)) = (table.guards.add(program), Default::default());
+        let mut update = BulkUpdate { session, table, transaction, guard, modified, ran, open: true };
         // From here on, whatever fails drops the update, which takes it back.
+        host.sessions.wait_for_others(&update.session.line, host.config.patience);
+        update.session.begin(transaction.0);
         let operation = prepare(update.session, table, operation, LockMode::Exclusive)?;
+        update.guard.set_snapshot(operation.snapshot);
         let (mut modified, mut sound) = (Vec::new(), true);
         let ran = host.device().run(&operation, &mut |piece| match piece {
             Piece::Modified(more) => modified.extend_from_slice(more),
@@ -132,7 +136,7 @@ impl<'h> Worker<'h> {
         mut take: impl FnMut(&HostTable, Piece<'_>) -> bool,
     ) -> Result<Ran, HostError> {
         let host = self.session.host;
-        let operation = operation(host, table, purpose, program, block)?;
+        let (operation, _) = operation(host, table, purpose, program, block)?;
         let table = host.table(table)?;
         self.session.begin(host.next_age());
         let mut sound = true;
@@ -152,11 +156,11 @@ pub(super) fn operation(
     purpose: Purpose,
     program: &Procedure,
     block: &[u8],
-) -> Result<Operation, HostError> {
+) -> Result<(Operation, RowProgram), HostError> {
     host.table(table)?;
     let operation = Operation { table, purpose, program: encode(program), block: block.to_vec(), snapshot: 0 };
-    RowProgram::new(&operation, &host.tables())?;
-    Ok(operation)
+    let program = RowProgram::new(&operation, &host.tables())?;
+    Ok((operation, program))
 }
 
 /// Closes the gate, takes the snapshot, and lets the storage have what it sees.
@@ -166,9 +170,6 @@ fn prepare(
     operation: Operation,
     gate: LockMode,
 ) -> Result<Operation, HostError> {
-    if let Purpose::Update(transaction) = operation.purpose {
-        session.begin(transaction.0);
-    }
     session.gate(table.id, gate)?;
     let snapshot = session.renew();
     session.host.flush_table(table, snapshot, &session.line)?;
@@ -184,6 +185,7 @@ pub struct BulkUpdate<'w, 'h> {
     session: &'w mut Session<'h>,
     table: &'h HostTable,
     transaction: TransactionId,
+    guard: Arc<Guard>,
     modified: Vec<Modified>,
     ran: Ran,
     /// It is still to be taken back when it is dropped.
@@ -250,6 +252,7 @@ impl Drop for BulkUpdate<'_, '_> {
             host.locks.release_transaction(self.transaction);
             self.session.line.count(Event::BulkAborted, 1);
         }
+        self.table.guards.remove(&self.guard);
         self.session.end();
     }
 }

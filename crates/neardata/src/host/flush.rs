@@ -40,24 +40,12 @@ impl Host {
 
     /// Stores what was committed in a table up to `until`, which is visible.
     pub(super) fn flush_table(&self, table: &HostTable, until: Timestamp, line: &Line) -> Result<(), HostError> {
-        self.flush_table_then(table, until, line, || {})
-    }
-
-    /// As [`Self::flush_table`]; calls `then` before another flush of the table can begin.
-    pub(super) fn flush_table_then(
-        &self,
-        table: &HostTable,
-        until: Timestamp,
-        line: &Line,
-        then: impl FnOnce(),
-    ) -> Result<(), HostError> {
         let _alone = table.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.store_up_to(table, until, line)?;
-        then();
-        Ok(())
+        self.store_up_to(table, until, line)
     }
 
-    fn store_up_to(&self, table: &HostTable, until: Timestamp, line: &Line) -> Result<(), HostError> {
+    /// As [`Self::flush_table`], for who holds the table's flush lock.
+    pub(super) fn store_up_to(&self, table: &HostTable, until: Timestamp, line: &Line) -> Result<(), HostError> {
         let watermark = self.sessions.watermark(&self.clock).min(until);
         let versions = table.recent.collect(until, watermark);
         if versions.is_empty() {

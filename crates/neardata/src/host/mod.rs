@@ -10,6 +10,7 @@
 //! | `procedure`, `worker`, [`interactive`] | transactions as verified procedures, and step by step |
 //! | `flush`, `reattach` | versions go to the storage; another storage after the first one died |
 //! | [`row_program`], [`bulk`], `on_host` | bulk operations: in the storage, and the same update on the host |
+//! | `guard` | host transactions keep off rows that a bulk update is going to change |
 //! | [`memory_device`] | a storage in memory: the oracle of tests, which can fail at any step |
 //!
 //! **Isolation** is chosen for a host as a whole ([`Isolation`]). *Snapshot*: a transaction reads the state as of its
@@ -27,6 +28,7 @@ mod clock;
 mod copies;
 mod error;
 mod flush;
+mod guard;
 pub mod in_process;
 mod index;
 pub mod interactive;

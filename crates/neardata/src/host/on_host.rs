@@ -4,8 +4,8 @@
 //! changes, installs the new versions as one host transaction, and flushes them back. It keeps the same rules as a bulk
 //! update in the storage: first updater wins, and all or nothing.
 //!
-//! Which version of a tuple the snapshot saw is told by a copy of the VID map that is taken under the flush: whatever
-//! is newer than the snapshot is not in the storage then. Trade-off: the new versions are all in the host's memory
+//! Which version of a tuple the snapshot saw is told by a copy of the VID map, taken together with the snapshot while
+//! nothing newer can get into the storage: what has a place there is what the snapshot sees. Trade-off: the new versions are all in the host's memory
 //! until they are flushed, whatever the limits of the shared state.
 
 use std::sync::{Arc, PoisonError};
@@ -23,7 +23,7 @@ use super::session::Session;
 use super::sessions::Event;
 use super::table::{HostTable, is_place};
 use crate::device::{DeviceError, Operation, Piece, Purpose, Ran, TableId, TransactionId};
-use crate::record::{Timestamp, Vid};
+use crate::record::{Timestamp, Vid, VidEntry};
 
 impl Worker<'_> {
     /// As [`Self::bulk_update`] and its commit, but the rows are evaluated on the host. Answers rows looked at and
@@ -40,8 +40,7 @@ impl Worker<'_> {
     ) -> Result<(Ran, Timestamp), HostError> {
         let host = self.session.host;
         let age = host.next_age();
-        let update = operation(host, table, Purpose::Update(TransactionId(age)), program, block)?;
-        let program = RowProgram::new(&update, &host.tables())?;
+        let (_, program) = operation(host, table, Purpose::Update(TransactionId(age)), program, block)?;
         let table = host.table(table)?;
         self.session.begin(age);
         let done = self.session.update_here(table, &program);
@@ -58,11 +57,7 @@ impl<'h> Session<'h> {
     fn update_here(&mut self, table: &'h HostTable, program: &RowProgram) -> Result<(Ran, Timestamp), HostError> {
         let host = self.host;
         self.gate(table.id, LockMode::Exclusive)?;
-        let snapshot = self.renew();
-        let mut entries = Vec::new();
-        host.flush_table_then(table, snapshot, &self.line, || {
-            entries.extend((0..table.vids_taken()).map(|vid| table.vids.get(Vid(vid))));
-        })?;
+        let (snapshot, entries) = self.see(table)?;
         let (ran, changed) = evaluate(self, table, program, snapshot)?;
         for &(vid, _) in &changed {
             let seen = entries.get(vid.0 as usize).copied().unwrap_or_default();
@@ -85,6 +80,19 @@ impl<'h> Session<'h> {
     }
 }
 
+impl<'h> Session<'h> {
+    /// Takes the snapshot, stores what it sees, and copies the VID map: what has a place there is what it sees.
+    fn see(&mut self, table: &'h HostTable) -> Result<(Timestamp, Vec<VidEntry>), HostError> {
+        let host = self.host;
+        // Neither a bulk update nor a flush may place what is newer.
+        let _no_commit = host.doubt.lock().unwrap_or_else(PoisonError::into_inner);
+        let _no_flush = table.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = self.renew();
+        host.store_up_to(table, snapshot, &self.line)?;
+        Ok((snapshot, (0..table.vids_taken()).map(|vid| table.vids.get(Vid(vid))).collect()))
+    }
+}
+
 type Changed = Vec<(Vid, Arc<[u8]>)>;
 
 /// Streams the table and evaluates the program on every row.
@@ -95,7 +103,7 @@ fn evaluate(
     snapshot: Timestamp,
 ) -> Result<(Ran, Changed), HostError> {
     let (everything, block) = RowProgram::everything(&table.schema);
-    let filter = operation(session.host, table.id, Purpose::Filter, &everything, &block)?;
+    let (filter, _) = operation(session.host, table.id, Purpose::Filter, &everything, &block)?;
     let mut evaluator = Evaluator::new(program, &table.schema);
     let (mut changed, mut failure) = (Vec::new(), None);
     let ran = session.host.device().run(&Operation { snapshot, ..filter }, &mut |piece| {

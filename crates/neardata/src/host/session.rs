@@ -44,6 +44,8 @@ struct Access<'h> {
     vid: Vid,
     /// Number of the version it saw; zero: there was none.
     number: u32,
+    /// When that was committed.
+    created: Timestamp,
     /// Its copy, header included; null while there is none.
     row: *mut u8,
     /// Whether the row exists for the transaction: it did, or was inserted since.
@@ -197,6 +199,7 @@ impl<'h> Session<'h> {
             table,
             vid,
             number: 0,
+            created: 0,
             row: std::ptr::null_mut(),
             exists: false,
             claimed: false,
@@ -205,7 +208,7 @@ impl<'h> Session<'h> {
             removed: false,
         };
         if let Some(row) = seen {
-            access.number = row.number;
+            (access.number, access.created) = (row.number, row.created);
             if let Some(image) = row.image {
                 access.row = self.copy(table, &image)?;
                 access.exists = true;
@@ -245,6 +248,11 @@ impl<'h> Session<'h> {
                 return Err(HostError::Conflict(Conflict::Superseded));
             }
             self.accesses[at].number = table.number_of(entry);
+        }
+        let access = &self.accesses[at];
+        // SAFETY: a row that exists has a copy, and nobody writes it now; it was not written before it was claimed.
+        if access.exists && table.guards.forbid(&table.schema, access.created, unsafe { image(access) }) {
+            return Err(HostError::Conflict(Conflict::Busy));
         }
         self.accesses[at].claimed = true;
         Ok(())

@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::clock::Clock;
 use crate::record::Timestamp;
@@ -68,6 +69,8 @@ pub struct Counters {
 #[repr(align(128))]
 pub(super) struct Line {
     snapshot: AtomicU64,
+    /// Transactions that have ended.
+    ended: AtomicU64,
     events: [AtomicU64; EVENTS],
 }
 
@@ -82,6 +85,7 @@ impl Line {
     /// Reads no snapshot any more.
     #[inline]
     pub(super) fn end(&self) {
+        self.ended.store(self.ended.load(Ordering::Relaxed) + 1, Ordering::Release);
         self.snapshot.store(IDLE, Ordering::Release);
     }
 
@@ -107,7 +111,8 @@ pub(super) struct Sessions(Mutex<All>);
 impl Sessions {
     /// A line for a new worker.
     pub(super) fn join(&self) -> Arc<Line> {
-        let line = Arc::new(Line { snapshot: AtomicU64::new(IDLE), events: Default::default() });
+        let line =
+            Arc::new(Line { snapshot: AtomicU64::new(IDLE), ended: AtomicU64::new(0), events: Default::default() });
         self.0.lock().unwrap_or_else(PoisonError::into_inner).lines.push(line.clone());
         line
     }
@@ -126,6 +131,25 @@ impl Sessions {
         let visible = clock.visible();
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.lines.iter().map(|line| line.snapshot.load(Ordering::SeqCst)).fold(visible, Timestamp::min)
+    }
+
+    /// Waits until every transaction has ended that runs now, but for that of `own`; no longer than `patience`.
+    pub(super) fn wait_for_others(&self, own: &Arc<Line>, patience: Duration) {
+        let until = Instant::now() + patience;
+        let mut running: Vec<(Arc<Line>, u64)> = {
+            let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let others = all.lines.iter().filter(|line| !Arc::ptr_eq(line, own));
+            others.map(|line| (line.clone(), line.ended.load(Ordering::Acquire))).collect()
+        };
+        loop {
+            running.retain(|(line, ended)| {
+                line.snapshot.load(Ordering::SeqCst) != IDLE && line.ended.load(Ordering::Acquire) == *ended
+            });
+            if running.is_empty() || Instant::now() >= until {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// What was counted so far.

@@ -18,6 +18,7 @@ use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
 use super::Host;
 use super::cache::Cache;
 use super::error::HostError;
+use super::guard::Guards;
 use super::index::KeyIndex;
 use super::recent::{Recent, Row, Seen};
 use super::sessions::{Event, Line};
@@ -33,6 +34,8 @@ pub(super) struct HostTable {
     pub(super) index: KeyIndex,
     pub(super) vids: VidMap,
     pub(super) recent: Recent,
+    /// What bulk updates that are under way are going to change.
+    pub(super) guards: Guards,
     /// One flush at a time.
     pub(super) flushing: Mutex<()>,
     /// VIDs from here on were never used.
@@ -65,6 +68,7 @@ impl HostTable {
             index,
             vids,
             recent: Recent::new(bytes),
+            guards: Guards::default(),
             flushing: Mutex::default(),
             next: AtomicU32::new(0),
             spare: Mutex::default(),
