@@ -210,8 +210,8 @@ pub trait Device: Send + Sync {
     fn tuples(&self, table: TableId, each: &mut dyn FnMut(Tuple<'_>)) -> Result<(), DeviceError>;
 
     /// Stores committed versions of one table: of each tuple, oldest first, with higher numbers than what is stored.
-    /// Numbers may be left out: of versions that no snapshot saw and that were superseded before they were stored. All of
-    /// them or none; durable when it returns. Answers where they are, in the order given. No snapshot below `watermark`
+    /// Numbers may be left out: of versions that no snapshot saw and that were superseded before they were stored. All
+    /// of them or none; durable when it returns. Answers where they are, in the order given. No snapshot below `watermark`
     /// is in use.
     ///
     /// # Errors

@@ -4,9 +4,9 @@
 //! changes, installs the new versions as one host transaction, and flushes them back. It keeps the same rules as a bulk
 //! update in the storage: first updater wins, and all or nothing.
 //!
-//! Which version of a tuple the snapshot saw is told by a copy of the VID map, taken together with the snapshot while
-//! nothing newer can get into the storage: what has a place there is what the snapshot sees. Trade-off: the new versions are all in the host's memory
-//! until they are flushed, whatever the limits of the shared state.
+//! Which version of a tuple the snapshot saw is told by a copy of the VID map, taken together with the snapshot
+//! while nothing newer can get into the storage: what has a place there is what the snapshot sees. Trade-off: the
+//! new versions are all in the host's memory until they are flushed, whatever the limits of the shared state.
 
 use std::sync::{Arc, PoisonError};
 
