@@ -1,12 +1,12 @@
 //! The storage process, as the host sees it: started, watched, ended.
 //!
 //! Its files (the channel, this process by pidfd, and what the caller adds) are inherited by number; only between fork
-//! and exec are they marked so, so no other child gets them. One thread watches: it passes on what the storage writes to
-//! its standard error and keeps the end of that, and when the process has ended, every call in flight and every later
-//! one fails with how it ended and with those last words.
+//! and exec are they marked so, so no other child gets them. One thread watches: it passes on what the storage writes
+//! to its standard error and keeps the end of that, and when the process has ended, every call in flight and every
+//! later one fails with how it ended and with those last words.
 //!
-//! Invariant: nobody waits for a process that is gone. Trade-off: a process that is alive and does nothing is waited for;
-//! only its start and its end have time limits.
+//! Invariant: nobody waits for a process that is gone. Trade-off: a process that is alive and does nothing is waited
+//! for; only its start and its end have time limits.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -105,8 +105,8 @@ pub struct StorageProcess {
 }
 
 impl StorageProcess {
-    /// Starts `command`, which is to call [`storage_main`](crate::program::storage_main), and waits until it takes calls.
-    /// The arguments for that are added to the command, after `--`.
+    /// Starts `command`, which is to call [`storage_main`](crate::program::storage_main), and waits until it takes
+    /// calls. The arguments for that are added to the command, after `--`.
     ///
     /// # Errors
     /// [`SpawnError`]; then no process is left.
@@ -241,8 +241,8 @@ impl Watch {
         self.device.finish(End::Gone(text));
     }
 
-    /// Takes what the storage wrote, and says whether there may be more. While it starts, its words are for the error; once
-    /// it runs, nobody else would show them.
+    /// Takes what the storage wrote, and says whether there may be more. While it starts, its words are for the error;
+    /// once it runs, nobody else would show them.
     fn listen(&mut self, words: &mut Vec<u8>) -> bool {
         let mut buffer = [0; LAST_WORDS];
         match self.errors.read(&mut buffer) {

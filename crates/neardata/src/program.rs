@@ -1,10 +1,11 @@
 //! The storage process, as it sees itself: its arguments, its data, its host.
 //!
-//! The host puts the arguments after `--` ([`StorageProcess::spawn`](crate::process::StorageProcess::spawn)); what stands
-//! before belongs to the program, which may be one that has other uses as well. Files come by number, as they were
-//! inherited, and are closed to further children at once.
+//! The host puts the arguments after `--` ([`StorageProcess::spawn`](crate::process::StorageProcess::spawn)); what
+//! stands before belongs to the program, which may be one that has other uses as well. Files come by number, as they
+//! were inherited, and are closed to further children at once.
 //!
-//! Invariant: whatever is wrong is said in one line on standard error, which the host shows, and the exit code is not zero.
+//! Invariant: whatever is wrong is said in one line on standard error, which the host shows, and the exit code is not
+//! zero.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -106,8 +107,8 @@ fn inherited(number: &str, taken: &mut BTreeSet<RawFd>) -> Result<OwnedFd, Strin
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
-/// The whole storage process: takes the arguments after the first `--`, opens the data, and serves the host until one of
-/// them ends.
+/// The whole storage process: takes the arguments after the first `--`, opens the data, and serves the host until one
+/// of them ends.
 pub fn storage_main(open: impl FnOnce(&StorageArguments) -> Result<Arc<dyn Device>, String>) -> ExitCode {
     match run(open) {
         Ok(Served::ShutDown | Served::HostGone) => ExitCode::SUCCESS,

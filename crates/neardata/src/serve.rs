@@ -1,8 +1,8 @@
 //! The storage's main loop: as many threads as calls are in flight carry them out, and this one watches the host.
 //!
-//! A thread that takes a call first sees to it that another one waits for the next, so short calls never wait for a bulk
-//! operation. Threads are started when they are missed and kept until the end; there are at most one more than calls
-//! in flight.
+//! A thread that takes a call first sees to it that another one waits for the next, so short calls never wait for a
+//! bulk operation. Threads are started when they are missed and kept until the end; there are at most one more than
+//! calls in flight.
 //!
 //! Invariant: the loop ends when the host says so, when the host's process is gone however it went, when the host sends
 //! what makes no sense, or when the device panics; and it commits nothing by itself. What a bulk update has written

@@ -61,7 +61,7 @@ fn all_calls(size: ChannelSize, link: Link, versions: u32, rows: u64) -> Traffic
     }
     same("tables", &|device| format!("{:?}", device.tables()));
     for (table, count) in [(0, 0), (0, 1), (1, versions)] {
-        let image = |vid: u32| (vid % 5 > 0).then(|| vec![vid as u8; (vid % 300) as usize].into());
+        let image = |vid: u32| (!vid.is_multiple_of(5)).then(|| vec![vid as u8; (vid % 300) as usize].into());
         let versions = (0..count).map(|vid| version(vid, 1, image(vid))).collect::<Vec<_>>();
         same("flush", &|device| format!("{:?}", device.flush(table, &versions, 1)));
     }

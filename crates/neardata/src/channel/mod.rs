@@ -23,12 +23,12 @@
 //!                                            <---  call 7: done
 //! ```
 //!
-//! A short call is two entries, and a slot if request or answer have more than 32 bytes. Whatever its length, a call never
-//! has more of the payload area than its slots. All entries of a channel for one end are read by one thread at a time;
-//! requests are carried out by as many threads as are in flight.
+//! A short call is two entries, and a slot if request or answer have more than 32 bytes. Whatever its length, a call
+//! never has more of the payload area than its slots. All entries of a channel for one end are read by one thread at a
+//! time; requests are carried out by as many threads as are in flight.
 //!
-//! Invariant: neither side believes the other. Positions, calls, slots, lengths and the bytes of messages are checked, in
-//! private memory; what breaks a promise ends the channel with a text that says which.
+//! Invariant: neither side believes the other. Positions, calls, slots, lengths and the bytes of messages are checked,
+//! in private memory; what breaks a promise ends the channel with a text that says which.
 
 mod entry;
 mod futex;

@@ -1,7 +1,7 @@
 //! One side's end of a channel, used by many threads at once.
 //!
-//! Whoever waits for an entry may have to read the ring for others. At most one thread does at any time, the *leader*: it
-//! takes what has come, puts each entry into the box of its call, and wakes whoever waits there. A thread that finds
+//! Whoever waits for an entry may have to read the ring for others. At most one thread does at any time, the *leader*:
+//! it takes what has come, puts each entry into the box of its call, and wakes whoever waits there. A thread that finds
 //! something in its own box goes, and if nobody leads then, it wakes one that waits, to lead. So a lone caller reads
 //! its own answer from the ring without a change of threads, and a crowd has one reader.
 //!
@@ -135,7 +135,8 @@ impl Port {
     /// Nothing more will come, for this reason; the first one given counts.
     pub(crate) fn finish(&self, end: End) {
         if self.end.set(end).is_ok() {
-            // The leader may sleep, or be about to; followers hear of it from the leader, and without one there are none.
+            // The leader may sleep, or be about to; followers hear of it from the leader, and without one there are
+            // none.
             ring::ring_all(&self.segment, self.receives());
         }
     }
@@ -267,12 +268,14 @@ impl Port {
         // Who waits for a new call has nothing to do until there is one. The stand-in hears of a ring that is broken as
         // of one that has entries: whoever it wakes finds out.
         let patient = self.side == Side::Storage && index == usize::from(self.common());
-        if !desk.leading && !(patient && lock(&self.reader).leave().unwrap_or(false)) {
-            self.wakes[index].notify_one();
+        if desk.leading || patient && lock(&self.reader).leave().unwrap_or(false) {
+            return;
         }
+        self.wakes[index].notify_one();
     }
 
-    /// Sees to it that somebody reads what comes while all are at work, until it is over. The storage has a thread for this.
+    /// Sees to it that somebody reads what comes while all are at work, until it is over. The storage has a thread for
+    /// this.
     pub(crate) fn stand_in(&self) {
         while self.ended().is_none() {
             ring::stand_in(&self.segment, self.receives(), || self.pass_on(&lock(&self.desk)));

@@ -24,8 +24,8 @@ use crate::device::{Device, DeviceError, DeviceStatus, Operation, Piece, Ran, Ta
 use crate::link::Link;
 use crate::record::{RecordId, Timestamp, Vid};
 
-/// What has been moved between the processes: entries of the rings and what lies in slots. Doorbells and the counters of
-/// the rings are not counted.
+/// What has been moved between the processes: entries of the rings and what lies in slots. Doorbells and the counters
+/// of the rings are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Bytes from host to storage.

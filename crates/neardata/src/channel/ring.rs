@@ -1,13 +1,14 @@
 //! A ring of entries with one writing and one reading process.
 //!
 //! The writer stores the entry and then the tail (Release); the reader loads the tail (Acquire), copies the entry, and
-//! then stores the head. Each keeps its own counter in private memory and takes the other's for a claim that is checked.
+//! then stores the head. Each keeps its own counter in private memory and takes the other's for a claim that is
+//! checked.
 //!
-//! A doorbell is a count to sleep on, and a word says whether to ring. A reader that finds nothing looks again for a short
-//! time, says that it sleeps, looks once more, and sleeps; a writer looks at that word after it has stored the tail. Full
-//! fences on both sides make one of them see the other, so no entry is slept through, and no system call is made while
-//! the reader is awake. A reader that turns to other work leaves the second doorbell to a stand-in ([`Reader::leave`]), who
-//! need not be woken as long as nothing comes.
+//! A doorbell is a count to sleep on, and a word says whether to ring. A reader that finds nothing looks again for a
+//! short time, says that it sleeps, looks once more, and sleeps; a writer looks at that word after it has stored the
+//! tail. Full fences on both sides make one of them see the other, so no entry is slept through, and no system call is
+//! made while the reader is awake. A reader that turns to other work leaves the second doorbell to a stand-in
+//! ([`Reader::leave`]), who need not be woken as long as nothing comes.
 //!
 //! Invariant: positions only grow, and every entry carries its own, so an entry that was not written for this place in
 //! this round is noticed.

@@ -1,12 +1,14 @@
 //! The memory that host and storage share: a header, two rings of entries, and slots for what does not fit an entry.
 //!
 //! ```text
-//! 0            64           128        192    ...       4096               + 64 n       + 64 n      (next 4 KiB)
-//! +------------+------------+----------+-------+---------+------------------+------------+-----------+----------------+
-//! | magic,     | submission | sub-     | sub-  | the same| submission ring, | completion | padding   | slots of       |
-//! | layout     | tail       | mission  | mission| for com-| n entries of 64  | ring, n    |           | 128 KiB        |
-//! |            |            | head     | bell  | pletion | bytes            | entries    |           |                |
-//! +------------+------------+----------+-------+---------+------------------+------------+-----------+----------------+
+//! byte 0      magic, layout version, calls, slots, entries of a ring, bytes of a slot, bytes of the segment
+//!      64     tail of the submission ring
+//!      128    its head
+//!      192    its doorbells
+//!      256    tail, head and doorbells of the completion ring, a line each
+//!      4096   submission ring: n entries of 64 bytes
+//!      ...    completion ring: n entries of 64 bytes
+//!      ...    slots of 128 KiB, from the next multiple of 4096 on
 //! ```
 //!
 //! The sizes follow from two numbers ([`ChannelSize`]): calls in flight, and slots. The rings have room for every entry

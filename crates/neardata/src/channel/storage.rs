@@ -1,7 +1,7 @@
 //! The storage's end: takes calls off the channel and sends back what the device answers.
 //!
-//! Invariant: before the outcome of a call is sent, its whole request has been taken and the host has taken every piece,
-//! so that nothing about the call is under way in either direction when its number is free again.
+//! Invariant: before the outcome of a call is sent, its whole request has been taken and the host has taken every
+//! piece, so that nothing about the call is under way in either direction when its number is free again.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
