@@ -39,6 +39,15 @@ impl Drop for Folder {
     }
 }
 
+/// Ends what goes on beside, however the test ends.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn accounts() -> TableSchema {
     let columns = [("id", ColumnType::I64), ("region", ColumnType::I64), ("balance", ColumnType::I64)];
     TableSchema::new("accounts", &columns, 1, false).unwrap()
@@ -123,13 +132,13 @@ fn host_transactions_go_on_beside_a_bulk_update_in_storage() {
                 added.fetch_add(1, Ordering::Relaxed);
             }
         });
+        let _stop = Stop(&stop);
         let mut worker = engine.host().worker().unwrap();
         for round in 1..=5 {
             let update = worker.bulk_update(table, &interest, &block).unwrap();
             assert_eq!(update.ran().taken, ROWS as u64 / 10, "round {round}");
             update.commit().unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     let mut worker = engine.host().worker().unwrap();
     let sum: i64 = (0..ROWS).map(|id| balance(&mut worker, table, id)).sum();
