@@ -113,6 +113,13 @@ enum Command {
     /// The other side of `bench near-data`
     #[command(hide = true)]
     NearDataPeer(near_data::peer::Arguments),
+    /// The smart storage of the near-data engine, which its host starts
+    #[command(hide = true)]
+    SmartStorage {
+        /// What the host says
+        #[arg(last = true)]
+        rest: Vec<std::ffi::OsString>,
+    },
     /// Run a protocol under every fault, in simulated time
     #[command(subcommand)]
     Sim(Sim),
@@ -150,6 +157,8 @@ pub(crate) fn main() -> ExitCode {
             Ok(code) => return code,
             Err(failure) => Err(failure),
         },
+        // It reads them itself.
+        Command::SmartStorage { rest: _ } => return lockwork_neardata::coherent::storage_process(),
         Command::NearDataPeer(arguments) => near_data::peer::run(&arguments),
         Command::Sim(Sim::Locks(arguments)) => sim::run(&arguments),
         Command::Locks(Locks::Top(arguments)) => show::top(&arguments),

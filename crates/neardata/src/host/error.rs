@@ -78,6 +78,14 @@ pub enum HostError {
     },
 }
 
+impl HostError {
+    /// Whether the same request can go well when it is made again.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Conflict(_) | Self::Device(DeviceError::Conflict { .. } | DeviceError::Busy { .. }))
+    }
+}
+
 /// Who was first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Conflict {

@@ -10,6 +10,7 @@
 //! The two sides are processes. What a link adds is simulated by waiting ([`lockwork_neardata::link`]); everything else is
 //! the memory of this machine.
 
+mod bulk;
 mod clock;
 mod contend;
 pub(crate) mod peer;
@@ -41,6 +42,8 @@ enum Experiment {
     B,
     /// a million lock requests, beside PostgreSQL
     C,
+    /// short host updates beside a bulk update, in storage and on the host
+    D,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -58,6 +61,16 @@ pub(super) struct Arguments {
     /// For near-data: lock requests of experiment c
     #[arg(long, default_value_t = 1_000_000)]
     requests: u64,
+    /// For near-data: processing elements of the storage in experiment d [default: half of the cores]
+    #[arg(long)]
+    elements: Option<usize>,
+    /// For near-data: percent of the host's transactions in experiment d that want a row of the bulk update
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+    overlap: u32,
+    /// For near-data: the folder for the storage's file in experiment d, about 250 bytes a row [default: the folder for
+    /// temporary files]
+    #[arg(long)]
+    data: Option<PathBuf>,
 }
 
 /// What came of an experiment.
@@ -158,6 +171,7 @@ pub(super) fn bench_near_data(bench: &Bench) -> Outcome {
             Experiment::A => sides::run(bench, &mut show)?,
             Experiment::B => transfers::run(bench, &mut show)?,
             Experiment::C => tuple_locks::run(bench, &mut show)?,
+            Experiment::D => bulk::run(bench, &mut show)?,
         });
         live.show(row, "done");
     }
@@ -190,6 +204,7 @@ fn letter(experiment: Experiment) -> char {
         Experiment::A => 'a',
         Experiment::B => 'b',
         Experiment::C => 'c',
+        Experiment::D => 'd',
     }
 }
 

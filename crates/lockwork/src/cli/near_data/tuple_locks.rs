@@ -109,7 +109,9 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
                     ));
                 }
             }
-            text.push_str(&format!("{}; {}\n", baseline.version, baseline.method));
+            let clock =
+                baseline.clock_ns.map_or_else(String::new, |ns| format!("; its clock's {ns} ns are subtracted"));
+            text.push_str(&format!("{}; {}{clock}\n", baseline.version, baseline.method));
         }
     }
     text.push_str(&format!(
