@@ -207,8 +207,7 @@ impl<M: SharedMemory> SharedLocks<M> {
     /// # Errors
     /// The system refuses.
     pub fn is_alive(&self, number: SessionNumber) -> Result<bool, Error> {
-        let dead = self.0.liveness.if_dead(number, || ());
-        Ok(dead.map_err(|source| Error::io("examine", &self.0.place, source))?.is_none())
+        self.0.liveness.is_alive(number).map_err(self.0.io("examine"))
     }
 
     /// Cleans up after all sessions whose processes have died, and answers how many there were that left something. Waiters

@@ -226,6 +226,10 @@ impl<M: Memory> Line<'_, M> {
     ) -> Result<Entered, Damage> {
         loop {
             let (control, ring) = self.view()?;
+            if control.owner().is_some_and(|(owner, _)| owner == session) {
+                // Others have moved the tail over its entry, and made it the owner, before it could.
+                return Ok(Entered::Granted);
+            }
             let settled = Self::settled(control, &ring);
             if settled.is_free() {
                 if self.replace(control, settled.with_owner(Some((session, mode)))) {
@@ -283,7 +287,7 @@ impl<M: Memory> Line<'_, M> {
     }
 
     /// Makes the entry that was just written at `ticket` count, and answers the control word with which it does. `None`: the
-    /// ring has gone past it; it never counted.
+    /// ring has gone past it: it never counted, or it did and the session is the owner by now.
     fn confirm(&self, ticket: Ticket) -> Result<Option<Control>, Damage> {
         loop {
             let control = self.control();
