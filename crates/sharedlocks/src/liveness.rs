@@ -1,8 +1,8 @@
 //! Which sessions live: an open-file-description lock on byte *n* of the segment's file for session *n*.
 //!
-//! The kernel takes the lock away when the process ends, however it ends, and at no other time: a process that is merely
-//! stopped, or slow, keeps its locks and its sessions. Whoever gets the lock of a session is the only one who may
-//! write its record: a process that opens it, or one that cleans up after its death.
+//! The kernel takes the lock away when the process ends, however it ends, and at no other time: a process that is
+//! merely stopped, or slow, keeps its locks and its sessions. Whoever gets the lock of a session is the only one who
+//! may write its record: a process that opens it, or one that cleans up after its death.
 //!
 //! A child that forks without `exec` shares the description, and keeps its parent's sessions alive until it ends.
 

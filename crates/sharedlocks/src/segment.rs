@@ -1,12 +1,12 @@
 //! The segment: memory that processes share, by name or by descriptor.
 //!
 //! A name without a slash is a file `lockwork-NAME` in `/dev/shm`; one with a slash is a path, which may be on any
-//! file system that can be mapped, such as a tmpfs on the NUMA node of a CXL memory expander, or an fsdax mount. A segment
-//! without a name is a memfd, whose descriptor is handed on.
+//! file system that can be mapped, such as a tmpfs on the NUMA node of a CXL memory expander, or an fsdax mount. A
+//! segment without a name is a memfd, whose descriptor is handed on.
 //!
-//! A segment is made without a name and given its own when it is complete, so nobody attaches to half of one, and nothing
-//! is left behind by a process that dies over it. Its memory is reserved when it is made, unless the caller wants
-//! otherwise: a full file system is an error then, and no bus error later.
+//! A segment is made without a name and given its own when it is complete, so nobody attaches to half of one, and
+//! nothing is left behind by a process that dies over it. Its memory is reserved when it is made, unless the caller
+//! wants otherwise: a full file system is an error then, and no bus error later.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};

@@ -23,6 +23,7 @@ mod progress;
 mod report;
 mod run;
 mod service;
+mod shared_locks;
 mod show;
 mod sim;
 mod workloads;
@@ -113,6 +114,9 @@ enum Command {
     /// About the locks of the lock service
     #[command(subcommand)]
     Locks(Locks),
+    /// Lock tables that the processes of this host share: create, status, bench, remove
+    #[command(subcommand)]
+    SharedLocks(shared_locks::Command),
     /// Run a protocol under every fault, in simulated time
     #[command(subcommand)]
     Sim(Sim),
@@ -150,6 +154,7 @@ pub(crate) fn main() -> ExitCode {
             Ok(code) => return code,
             Err(failure) => Err(failure),
         },
+        Command::SharedLocks(command) => shared_locks::run(&command),
         Command::Sim(Sim::Locks(arguments)) => sim::run(&arguments),
         Command::Locks(Locks::Top(arguments)) => show::top(&arguments),
         Command::Locks(Locks::Show(arguments)) => show::show(&arguments),

@@ -1,4 +1,5 @@
-//! Data in memory that processes share, changed only under locks, without atomic additions: two at a time are found out.
+//! Data in memory that processes share, changed only under locks, without atomic additions: two at a time are found
+//! out.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -54,8 +55,8 @@ impl Book {
         [0, 1, 2, 3].map(|word| self.word(key * KEY_WORDS + word))
     }
 
-    /// What is done with the lock of a key, by somebody who is not zero. An exclusive holder that was killed in here is told
-    /// of to `died`, which fails unless it was.
+    /// What is done with the lock of a key, by somebody who is not zero. An exclusive holder that was killed in here
+    /// is told of to `died`, which fails unless it was.
     pub(crate) fn visit(&self, key: u64, mode: LockMode, who: u64, died: impl FnOnce(u64)) {
         let [owner, begun, ended, counted] = self.key(key);
         let before = owner.load(Relaxed);

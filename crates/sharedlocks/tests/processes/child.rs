@@ -8,8 +8,8 @@ use lockwork_sharedlocks::{LockMode, Mapped, SharedLocks, SharedMemory};
 
 use crate::{golden, random, scenarios, support};
 
-/// Memory that kills its process before a write. What other processes can see changes by writes only, so to die before a
-/// read is to die before the write that follows it.
+/// Memory that kills its process before a write. What other processes can see changes by writes only, so to die before
+/// a read is to die before the write that follows it.
 pub(crate) struct Deadly {
     mapped: Mapped,
     writes_left: AtomicU64,

@@ -62,7 +62,7 @@ fn a_damaged_line_is_told_of_and_the_others_stay_good() {
     let damages: [&[(u64, u64)]; 5] = [
         &[(0, 5 << 2)],
         &[(0, 3)],
-        &[(0, (1 << 23) - 1 << 18 | 5 << 2 | 3)],
+        &[(0, ((1 << 23) - 1) << 18 | 5 << 2 | 3)],
         &[(0, 1 << 18 | 1 << 14), (1, 99 << 2 | 3)],
         &[(0, 2 << 18 | 1 << 14 | 3), (2, u64::MAX)],
     ];
@@ -151,7 +151,7 @@ fn a_segment_of_somebody_else_is_refused() {
     drop(locks);
     let place = segment::path_of(&name.0);
     assert_eq!(place.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o000)).unwrap();
     let error = std::thread::scope(|scope| {
         scope
             .spawn(|| {
@@ -166,7 +166,8 @@ fn a_segment_of_somebody_else_is_refused() {
     assert!(error.1.contains("Permission denied") && error.1.contains("/root-only"), "{error:?}");
 }
 
-/// Runs something with a file system of this many bytes at a folder, that nobody else sees; `None` where that may not be.
+/// Runs something with a file system of this many bytes at a folder, that nobody else sees; `None` where that may not
+/// be.
 fn with_small_file_system<T: Send>(bytes: u32, step: impl FnOnce(&Path) -> T + Send) -> Option<T> {
     let folder = std::env::temp_dir().join(Name::new().0.clone());
     std::fs::create_dir(&folder).unwrap();
@@ -176,7 +177,8 @@ fn with_small_file_system<T: Send>(bytes: u32, step: impl FnOnce(&Path) -> T + S
             let (none, tmpfs, root) = (text("none"), text("tmpfs"), text("/"));
             let (place, size) = (text(folder.to_str().unwrap()), text(&format!("size={bytes}")));
             let flags = libc::MS_REC | libc::MS_PRIVATE;
-            // SAFETY: system calls with strings that live through them. They change what this thread sees, and no other.
+            // SAFETY: system calls with strings that live through them. They change what this thread sees, and no
+            // other.
             let done = unsafe {
                 libc::unshare(libc::CLONE_NEWNS) == 0
                     && libc::mount(none.as_ptr(), root.as_ptr(), std::ptr::null(), flags, std::ptr::null()) == 0

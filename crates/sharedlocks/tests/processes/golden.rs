@@ -1,5 +1,5 @@
-//! The golden scripts: two attachments whose sessions take turns, and a process for every session, of which a crash is its
-//! death.
+//! The golden scripts: two attachments whose sessions take turns, and a process for every session, of which a crash is
+//! its death.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;

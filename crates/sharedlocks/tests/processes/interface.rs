@@ -125,7 +125,7 @@ fn the_functions_answer_as_the_header_says() {
         c::lockwork_session_close(two);
 
         assert!(c::lockwork_locks_create(null(), 64, 4).is_null() && error().contains("null"));
-        assert!(c::lockwork_locks_attach(b"\xff\0".as_ptr().cast()).is_null() && error().contains("UTF-8"));
+        assert!(c::lockwork_locks_attach(c"\xff".as_ptr()).is_null() && error().contains("UTF-8"));
         assert!(c::lockwork_session_open(null()).is_null() && error().contains("null"));
         assert_eq!(c::lockwork_lock(std::ptr::null_mut(), 7, 3, 0), c::FAILED);
         assert_eq!(c::lockwork_unlock_all(std::ptr::null_mut()), c::FAILED);

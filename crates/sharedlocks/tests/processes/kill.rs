@@ -1,5 +1,5 @@
-//! A process is killed before each of its writes to the segment, in every scenario, alone and beside others who contend.
-//! Whoever is left goes on.
+//! A process is killed before each of its writes to the segment, in every scenario, alone and beside others who
+//! contend. Whoever is left goes on.
 
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Mutex;
