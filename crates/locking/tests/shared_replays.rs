@@ -218,6 +218,26 @@ fn a_death_after_the_entry_is_vacated_holds_nobody_up() {
 }
 
 #[test]
+fn who_is_made_owner_before_it_has_seen_its_entry_count_enters_once() {
+    let memory = memory();
+    let table = Table::attach(&memory).unwrap();
+    let mut owner = asked(&table, 1, Exclusive, Step::Granted);
+    let claimer = session(&table, 2);
+    std::thread::scope(|scope| {
+        let claiming = stop_before(scope, &memory, 2, claimer, |table, session| ask(table, session, Exclusive));
+        let mut behind = asked(&table, 3, Exclusive, Step::Waiting);
+        table.release(&mut owner, LINE, &mut nobody).unwrap();
+        let (claimed, mut claimer) = claiming.go_on();
+        assert_eq!(claimed, Step::Granted);
+        for session in [&mut claimer, &mut behind] {
+            assert!(table.poll(session, LINE).unwrap());
+            table.release(session, LINE, &mut nobody).unwrap();
+        }
+        table.everybody(LINE, |who| panic!("{who:?} is in the line")).unwrap();
+    });
+}
+
+#[test]
 fn a_withdrawal_between_readers_wakes_those_whom_it_lets_in() {
     let memory = memory();
     let table = Table::attach(&memory).unwrap();

@@ -1,4 +1,5 @@
-//! The latency of an uncontended lock and its release, in one session: sequential and random keys, each timed in batches.
+//! The latency of an uncontended lock and its release, in one session: sequential and random keys, each timed in
+//! batches.
 
 use std::time::Instant;
 

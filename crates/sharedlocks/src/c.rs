@@ -164,8 +164,8 @@ pub unsafe extern "C" fn lockwork_session_set_age(session: *mut Session, age: u6
     }
 }
 
-/// Takes the lock of a key in a mode (1 shared, 2 intent, 3 exclusive); `timeout_ns` 0: only if at once, negative: as long
-/// as it takes, but never in a circle.
+/// Takes the lock of a key in a mode (1 shared, 2 intent, 3 exclusive); `timeout_ns` 0: only if at once, negative: as
+/// long as it takes, but never in a circle.
 ///
 /// # Safety
 /// `session` is null, or open and not in use.

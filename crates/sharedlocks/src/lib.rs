@@ -1,10 +1,10 @@
-//! Reader-writer locks for any programs of one host: the shared lock table of `lockwork-locking` in memory that processes
-//! share.
+//! Reader-writer locks for any programs of one host: the shared lock table of `lockwork-locking` in memory that
+//! processes share.
 //!
 //! A lock is a 64-bit key. Taking a free one, and giving it back, is a compare-and-swap of one word in a 64-byte line,
 //! without a system call. Who has to wait stands in the line, spins for some microseconds, and then sleeps until the
-//! one in front wakes it. **A process that dies keeps no lock**: whoever waits for it finds out, cleans up after it, and
-//! goes on.
+//! one in front wakes it. **A process that dies keeps no lock**: whoever waits for it finds out, cleans up after it,
+//! and goes on.
 //!
 //! ```no_run
 //! use lockwork_sharedlocks::{LockMode, Options, SharedLocks};
@@ -27,8 +27,9 @@
 //! | `futex` | sleeping on a shared word |
 //! | [`c`] | the same for C |
 //!
-//! **Not guaranteed**: locks are advisory; keys are hashed to lines, so two keys can exclude each other (never themselves: one
-//! session takes both); whoever can write the segment can destroy it, which is found and said, but not mended.
+//! **Not guaranteed**: locks are advisory; keys are hashed to lines, so two keys can exclude each other (never
+//! themselves: one session takes both); whoever can write the segment can destroy it, which is found and said, but not
+//! mended.
 
 pub mod c;
 mod error;
@@ -58,8 +59,8 @@ use segment::Segment;
 pub struct Options {
     /// Its dimensions.
     pub layout: Layout,
-    /// Whether all of its memory is taken at once. Otherwise it comes with use, and a machine without memory ends the process
-    /// that touches it.
+    /// Whether all of its memory is taken at once. Otherwise it comes with use, and a machine without memory ends the
+    /// process that touches it.
     pub reserve: bool,
 }
 
@@ -207,12 +208,11 @@ impl<M: SharedMemory> SharedLocks<M> {
     /// # Errors
     /// The system refuses.
     pub fn is_alive(&self, number: SessionNumber) -> Result<bool, Error> {
-        let dead = self.0.liveness.if_dead(number, || ());
-        Ok(dead.map_err(|source| Error::io("examine", &self.0.place, source))?.is_none())
+        self.0.liveness.is_alive(number).map_err(self.0.io("examine"))
     }
 
-    /// Cleans up after all sessions whose processes have died, and answers how many there were that left something. Waiters
-    /// do it by themselves where they wait.
+    /// Cleans up after all sessions whose processes have died, and answers how many there were that left something.
+    /// Waiters do it by themselves where they wait.
     ///
     /// # Errors
     /// Damage; all other sessions were cleaned up nevertheless.

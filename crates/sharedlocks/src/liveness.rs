@@ -1,8 +1,8 @@
 //! Which sessions live: an open-file-description lock on byte *n* of the segment's file for session *n*.
 //!
-//! The kernel takes the lock away when the process ends, however it ends, and at no other time: a process that is merely
-//! stopped, or slow, keeps its locks and its sessions. Whoever gets the lock of a session is the only one who may
-//! write its record: a process that opens it, or one that cleans up after its death.
+//! The kernel takes the lock away when the process ends, however it ends, and at no other time: a process that is
+//! merely stopped, or slow, keeps its locks and its sessions. Whoever gets the lock of a session is the only one who
+//! may write its record: a process that opens it, or one that cleans up after its death.
 //!
 //! A child that forks without `exec` shares the description, and keeps its parent's sessions alive until it ends.
 
@@ -47,6 +47,14 @@ impl Liveness {
         lock(&self.alive, number.get(), false).map(drop)
     }
 
+    /// Whether somebody has the lock of a session, without touching it.
+    pub(crate) fn is_alive(&self, number: SessionNumber) -> io::Result<bool> {
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut range = range(number.get(), libc::F_WRLCK);
+        control(&others, libc::F_OFD_GETLK, &mut range)?;
+        Ok(range.l_type != libc::F_UNLCK as libc::c_short)
+    }
+
     /// Runs `clean_up` if the session's process is dead, or never was, while nobody else can open it.
     pub(crate) fn if_dead<T>(&self, number: SessionNumber, clean_up: impl FnOnce() -> T) -> io::Result<Option<T>> {
         let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,22 +69,32 @@ impl Liveness {
 
 /// Locks or unlocks a byte. `false`: another description has it.
 fn lock(file: &File, byte: u16, exclusive: bool) -> io::Result<bool> {
+    let mut range = range(byte, if exclusive { libc::F_WRLCK } else { libc::F_UNLCK });
+    match control(file, libc::F_OFD_SETLK, &mut range) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        done => done.map(|()| true),
+    }
+}
+
+fn range(byte: u16, kind: libc::c_int) -> libc::flock {
     // SAFETY: zero is a good value of every field.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    range.l_type = if exclusive { libc::F_WRLCK } else { libc::F_UNLCK } as libc::c_short;
+    range.l_type = kind as libc::c_short;
     range.l_whence = libc::SEEK_SET as libc::c_short;
     range.l_start = byte.into();
     range.l_len = 1;
+    range
+}
+
+fn control(file: &File, command: libc::c_int, range: &mut libc::flock) -> io::Result<()> {
     loop {
         // SAFETY: a system call with a structure that lives through it.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &range) } == 0 {
-            return Ok(true);
+        if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut *range) } == 0 {
+            return Ok(());
         }
         let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EACCES) => return Ok(false),
-            Some(libc::EINTR) => {}
-            _ => return Err(error),
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
 }

@@ -1,17 +1,17 @@
 //! The segment: memory that processes share, by name or by descriptor.
 //!
 //! A name without a slash is a file `lockwork-NAME` in `/dev/shm`; one with a slash is a path, which may be on any
-//! file system that can be mapped, such as a tmpfs on the NUMA node of a CXL memory expander, or an fsdax mount. A segment
-//! without a name is a memfd, whose descriptor is handed on.
+//! file system that can be mapped, such as a tmpfs on the NUMA node of a CXL memory expander, or an fsdax mount. A
+//! segment without a name is a memfd, whose descriptor is handed on.
 //!
-//! A segment is made under a temporary name and linked to its own when it is complete, so nobody attaches to half of one. Its
-//! memory is reserved when it is made, unless the caller wants otherwise: a full file system is an error then, and no
-//! bus error later.
+//! A segment is made without a name and given its own when it is complete, so nobody attaches to half of one, and
+//! nothing is left behind by a process that dies over it. Its memory is reserved when it is made, unless the caller
+//! wants otherwise: a full file system is an error then, and no bus error later.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -113,33 +113,32 @@ impl Segment {
         if name.is_empty() || place.file_name().is_none() {
             return Err(Error::Name(name.to_string()));
         }
-        if place.exists() {
+        if place.symlink_metadata().is_ok() {
             return Err(Error::Exists(place));
         }
-        let mut draft = place.clone().into_os_string();
-        draft.push(format!(".{}.new", std::process::id()));
-        let draft = PathBuf::from(draft);
-        let fail = |source| Error::io("create", &draft, source);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&draft).map_err(fail)?;
-        let made = fill(&file, layout, &draft, reserve).and_then(|()| {
-            std::fs::hard_link(&draft, &place).map_err(|source| match source.kind() {
-                io::ErrorKind::AlreadyExists => Error::Exists(place.clone()),
-                _ => Error::io("create", &place, source),
-            })
-        });
-        // The draft has done its duty, or is worth nothing.
-        let removed = std::fs::remove_file(&draft).map_err(|source| Error::io("remove", &draft, source));
-        made.and(removed)?;
+        let fail = |source| Error::io("create", &place, source);
+        let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut options = OpenOptions::new();
+        let file =
+            options.read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder).map_err(fail)?;
+        fill(&file, layout, &place, reserve)?;
+        link(&file, &place).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => Error::Exists(place.clone()),
+            _ => fail(source),
+        })?;
         Self::attach(name)
     }
 
     /// Opens the segment of this name.
     pub(crate) fn attach(name: &str) -> Result<Self, Error> {
         let place = path_of(name);
-        if !place.exists() {
-            return Err(Error::Missing(place));
+        match Self::open(place.clone()) {
+            // A link to nowhere is no table, but it is there.
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && !place.is_symlink() => {
+                Err(Error::Missing(place))
+            }
+            opened => opened,
         }
-        Self::open(place)
     }
 
     /// Makes a segment without a name, and gives its descriptor, which does not survive an `exec`.
@@ -155,19 +154,22 @@ impl Segment {
         // SAFETY: the kernel has just given it to us.
         let file = unsafe { File::from_raw_fd(fd) };
         fill(&file, layout, &place, reserve)?;
-        // SAFETY: the file is open.
-        let segment = Self::of_descriptor(unsafe { BorrowedFd::borrow_raw(fd) })?;
+        let segment = Self::of_descriptor(file.as_fd())?;
         Ok((segment, file))
     }
 
     /// Opens the segment of a descriptor. Opened anew, so that liveness locks are this process's own.
     pub(crate) fn of_descriptor(descriptor: BorrowedFd<'_>) -> Result<Self, Error> {
-        Self::open(PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd())))
+        Self::open(descriptor_path(descriptor))
     }
 
     fn open(place: PathBuf) -> Result<Self, Error> {
-        let open = || OpenOptions::new().read(true).write(true).open(&place).map_err(|e| Error::io("open", &place, e));
-        let (alive, others) = (open()?, open()?);
+        let open = |path: &Path| {
+            OpenOptions::new().read(true).write(true).open(path).map_err(|source| Error::io("open", &place, source))
+        };
+        let alive = open(&place)?;
+        // Not by its name, which another segment may have by now.
+        let others = open(&descriptor_path(alive.as_fd()))?;
         let mut bytes = [0; 64];
         let length = alive.metadata().map_err(|source| Error::io("examine", &place, source))?.len();
         if length < bytes.len() as u64 {
@@ -188,6 +190,21 @@ impl Segment {
         let table = Table::attach(mapped).map_err(|error| Error::segment(&place, error))?;
         Ok(Self { table, alive, others, place })
     }
+}
+
+/// By which path this process can open what a descriptor stands for once more.
+fn descriptor_path(descriptor: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
+}
+
+/// Gives a file without a name its name, if nobody has that.
+fn link(file: &File, place: &Path) -> io::Result<()> {
+    let from = CString::new(descriptor_path(file.as_fd()).as_os_str().as_bytes())?;
+    let to = CString::new(place.as_os_str().as_bytes())?;
+    let here = libc::AT_FDCWD;
+    // SAFETY: a system call with strings that live through it.
+    let code = unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Gives a new file its size and its table.
@@ -227,9 +244,7 @@ pub fn names() -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir("/dev/shm")? {
         let name = entry?.file_name();
-        if let Some(name) = name.as_bytes().strip_prefix(b"lockwork-").and_then(|name| std::str::from_utf8(name).ok())
-            && !name.ends_with(".new")
-        {
+        if let Some(name) = name.as_bytes().strip_prefix(b"lockwork-").and_then(|name| std::str::from_utf8(name).ok()) {
             names.push(name.to_string());
         }
     }

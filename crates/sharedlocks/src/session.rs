@@ -1,9 +1,9 @@
 //! A session: one thread's way to locks.
 //!
-//! Whoever has to wait looks at its line for some microseconds, as the lock is mostly given back within them, then sleeps
-//! on its session's event word. Whoever changes the line so that it is its turn wakes it. Sleep is never longer than
-//! [`NAP`]: then the waiter looks whether those in front of it still live, and cleans up after those who do not. So a death
-//! delays those behind it by one nap and by nothing else.
+//! Whoever has to wait looks at its line for some microseconds, as the lock is mostly given back within them, then
+//! sleeps on its session's event word. Whoever changes the line so that it is its turn wakes it. Sleep is never longer
+//! than [`NAP`]: then the waiter looks whether those in front of it still live, and cleans up after those who do not.
+//! So a death delays those behind it by one nap and by nothing else.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -79,9 +79,9 @@ impl<M: SharedMemory> Session<M> {
 
     /// Takes the lock of a key, waiting as long as it takes.
     ///
-    /// A session that holds nothing waits for anybody; one that does, only for younger ones, so no circle can close. Keys
-    /// that are taken twice are given back twice. A reader that asks for [`LockMode::Exclusive`] becomes the writer
-    /// if it is the only reader.
+    /// A session that holds nothing waits for anybody; one that does, only for younger ones, so no circle can close.
+    /// Keys that are taken twice are given back twice. A reader that asks for [`LockMode::Exclusive`] becomes the
+    /// writer if it is the only reader.
     ///
     /// # Errors
     /// [`Error::WouldDeadlock`]: release all, and begin again. [`Error::Table`].
@@ -286,8 +286,8 @@ impl<M: SharedMemory> Session<M> {
 
 impl<M: SharedMemory> Drop for Session<M> {
     fn drop(&mut self) {
-        // A damaged line cannot be given back; whoever uses it next is told. The liveness lock goes in any case, and with
-        // it whatever is left becomes a matter of cleaning up.
+        // A damaged line cannot be given back; whoever uses it next is told. The liveness lock goes in any case, and
+        // with it whatever is left becomes a matter of cleaning up.
         drop(self.unlock_all());
         drop(self.attachment.liveness.give_back(self.number()));
     }

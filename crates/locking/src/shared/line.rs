@@ -2,10 +2,10 @@
 //!
 //! **The rule that everything rests on: a slot says who is where, the control word says what counts.** An entry counts
 //! when the control word has been changed *after* the entry was written, and its ticket was in the ring then. Whoever
-//! decides something from slots has read the control word before them and replaces exactly that word, so it decides from
-//! slots that still count, or its swap fails. One thing is decided by reading alone: a reader holds the lock when only
-//! readers are in front of it. An entry that is vacated in front of it can bring that about while the control word stays
-//! the same, so a reader behind such an entry replaces the control word too, before it relies on it.
+//! decides something from slots has read the control word before them and replaces exactly that word, so it decides
+//! from slots that still count, or its swap fails. One thing is decided by reading alone: a reader holds the lock when
+//! only readers are in front of it. An entry that is vacated in front of it can bring that about while the control
+//! word stays the same, so a reader behind such an entry replaces the control word too, before it relies on it.
 //!
 //! | step | words changed, in order |
 //! |---|---|
@@ -16,13 +16,13 @@
 //! | withdraw | slot (vacated), control (version): a grant from an old look at the slot is now impossible |
 //! | hand over | control: the first writer in the ring becomes owner, its entry falls off the ring |
 //!
-//! **Who holds the lock** is read off: the owner; and, unless the owner is a writer, the groups at the front of the ring
-//! that have the owner's mode, or, if there is no owner, that of the first of them. So readers behind a writer need no
-//! hand-over: they hold the lock as soon as nothing is in front of them.
+//! **Who holds the lock** is read off: the owner; and, unless the owner is a writer, the groups at the front of the
+//! ring that have the owner's mode, or, if there is no owner, that of the first of them. So readers behind a writer
+//! need no hand-over: they hold the lock as soon as nothing is in front of them.
 //!
-//! A process can die between any two steps. What it leaves is an entry, a claim on the tail, or an owner with its number,
-//! and [`remove`] takes away all three. Or an entry that is vacated, and nobody who lets those behind it go on: so
-//! whoever waits does that step as well.
+//! A process can die between any two steps. What it leaves is an entry, a claim on the tail, or an owner with its
+//! number, and [`remove`] takes away all three. Or an entry that is vacated, and nobody who lets those behind it go
+//! on: so whoever waits does that step as well.
 
 use super::memory::Memory;
 use super::word::{Control, LINE_WORDS, SLOTS, Slot, Ticket};
@@ -173,7 +173,8 @@ impl<M: Memory> Line<'_, M> {
         }
     }
 
-    /// The control word that follows when what is dead in front falls off and a writer whose turn it is becomes the owner.
+    /// The control word that follows when what is dead in front falls off and a writer whose turn it is becomes the
+    /// owner.
     fn settled(control: Control, ring: &Ring) -> Control {
         let mut fallen = ring.dead_in_front();
         let mut next = control;
@@ -215,8 +216,8 @@ impl<M: Memory> Line<'_, M> {
         alone && self.replace(control, control.with_owner(None))
     }
 
-    /// Enters a session that is nowhere in the line. Unless it may `queue`, only what looks as if it were granted at once is
-    /// tried; it can still come to wait.
+    /// Enters a session that is nowhere in the line. Unless it may `queue`, only what looks as if it were granted at
+    /// once is tried; it can still come to wait.
     pub(super) fn enter(
         &self,
         session: SessionNumber,
@@ -226,6 +227,10 @@ impl<M: Memory> Line<'_, M> {
     ) -> Result<Entered, Damage> {
         loop {
             let (control, ring) = self.view()?;
+            if control.owner().is_some_and(|(owner, _)| owner == session) {
+                // Others have moved the tail over its entry, and made it the owner, before it could.
+                return Ok(Entered::Granted);
+            }
             let settled = Self::settled(control, &ring);
             if settled.is_free() {
                 if self.replace(control, settled.with_owner(Some((session, mode)))) {
@@ -246,8 +251,8 @@ impl<M: Memory> Line<'_, M> {
                     if confirmed.tail() == ticket.plus(1) {
                         return self.entered(session);
                     }
-                    // Somebody has queued up behind the group meanwhile, and decided by age whether to wait for those whom
-                    // it saw. This session was not among them.
+                    // Somebody has queued up behind the group meanwhile, and decided by age whether to wait for those
+                    // whom it saw. This session was not among them.
                     self.leave(session, wake)?;
                 }
                 continue;
@@ -268,8 +273,8 @@ impl<M: Memory> Line<'_, M> {
                     return self.entered(session);
                 }
             } else if slot.ticket() == tail {
-                // Somebody has claimed the place and not moved the tail yet, or has died since. Even then the place is used
-                // up: whoever has seen the claim may be about to move the tail over it.
+                // Somebody has claimed the place and not moved the tail yet, or has died since. Even then the place is
+                // used up: whoever has seen the claim may be about to move the tail over it.
                 self.replace(control, control.grown());
             } else if self.control() == control {
                 return Err(self.damage("a slot behind the ring with a ticket that it cannot have"));
@@ -282,8 +287,8 @@ impl<M: Memory> Line<'_, M> {
         Ok(if matches!(self.stand(session)?, Place::Holds(_)) { Entered::Granted } else { Entered::Queued })
     }
 
-    /// Makes the entry that was just written at `ticket` count, and answers the control word with which it does. `None`: the
-    /// ring has gone past it; it never counted.
+    /// Makes the entry that was just written at `ticket` count, and answers the control word with which it does.
+    /// `None`: the ring has gone past it: it never counted, or it did and the session is the owner by now.
     fn confirm(&self, ticket: Ticket) -> Result<Option<Control>, Damage> {
         loop {
             let control = self.control();
@@ -309,8 +314,8 @@ impl<M: Memory> Line<'_, M> {
         Ok(ring.place(control.owner(), session))
     }
 
-    /// Where a session stands, for itself: what it holds it can rely on. Brings the line into its settled form if somebody
-    /// has vacated an entry and not done so yet, or died before it could.
+    /// Where a session stands, for itself: what it holds it can rely on. Brings the line into its settled form if
+    /// somebody has vacated an entry and not done so yet, or died before it could.
     pub(super) fn stand(&self, session: SessionNumber) -> Result<Place, Damage> {
         loop {
             let (control, ring) = self.view()?;
@@ -348,8 +353,8 @@ impl<M: Memory> Line<'_, M> {
         Ok(())
     }
 
-    /// Says that somebody waits for a place, and gives back the control word that tells, by being another one, that there
-    /// may be one; `None` if there is one now.
+    /// Says that somebody waits for a place, and gives back the control word that tells, by being another one, that
+    /// there may be one; `None` if there is one now.
     pub(super) fn crowd(&self) -> Result<Option<u64>, Damage> {
         loop {
             let (control, ring) = self.view()?;
@@ -384,8 +389,8 @@ impl<M: Memory> Line<'_, M> {
 
     /// Takes a session out of the line, whether it holds the lock or waits for it. `false`: it was not there.
     ///
-    /// A writer that withdraws may have been made owner by somebody who looked at its entry before it was vacated. Its second
-    /// step rules that out, or finds it done and gives the lock back.
+    /// A writer that withdraws may have been made owner by somebody who looked at its entry before it was vacated. Its
+    /// second step rules that out, or finds it done and gives the lock back.
     pub(super) fn leave(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<bool, Damage> {
         loop {
             let (control, ring) = self.view()?;
@@ -424,8 +429,8 @@ impl<M: Memory> Line<'_, M> {
         self.depart(session, wake)
     }
 
-    /// The second step of who has vacated its entry: changes the control word, so that nobody can make it owner any more,
-    /// and gives the lock back if that has been done.
+    /// The second step of who has vacated its entry: changes the control word, so that nobody can make it owner any
+    /// more, and gives the lock back if that has been done.
     fn depart(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
         loop {
             let (control, ring) = self.view()?;

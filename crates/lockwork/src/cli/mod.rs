@@ -20,6 +20,7 @@ mod progress;
 mod report;
 mod run;
 mod service;
+mod shared_locks;
 mod show;
 mod sim;
 mod workloads;
@@ -120,6 +121,9 @@ enum Command {
         #[arg(last = true)]
         rest: Vec<std::ffi::OsString>,
     },
+    /// Lock tables that the processes of this host share: create, status, bench, remove
+    #[command(subcommand)]
+    SharedLocks(shared_locks::Command),
     /// Run a protocol under every fault, in simulated time
     #[command(subcommand)]
     Sim(Sim),
@@ -160,6 +164,7 @@ pub(crate) fn main() -> ExitCode {
         // It reads them itself.
         Command::SmartStorage { rest: _ } => return lockwork_neardata::coherent::storage_process(),
         Command::NearDataPeer(arguments) => near_data::peer::run(&arguments),
+        Command::SharedLocks(command) => shared_locks::run(&command),
         Command::Sim(Sim::Locks(arguments)) => sim::run(&arguments),
         Command::Locks(Locks::Top(arguments)) => show::top(&arguments),
         Command::Locks(Locks::Show(arguments)) => show::show(&arguments),

@@ -1,0 +1,355 @@
+//! `lockwork shared-locks bench`: what a lock and its release cost, alone in a process, and among processes that want
+//! the same.
+//!
+//! Every pair is timed by itself. What it costs to read the clock is measured first and taken off, so short times are
+//! exact to a few nanoseconds only. Counters that only the locks protect are added to without atomic operations, and
+//! compared with what the processes say they have done.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use clap::{Args, value_parser};
+use lockwork_locknet::bench::histogram::Histogram;
+use lockwork_sharedlocks::{Layout, LockMode, Options, Session, SharedLocks, segment};
+use lockwork_workload::random::Random;
+use memmap2::{MmapOptions, MmapRaw};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{Form, failure};
+use crate::cli::service::duration;
+use crate::cli::{Failure, Outcome, print};
+
+/// Pairs of the uncontended part, for each order of keys.
+const PAIRS: u64 = 1_000_000;
+/// Words between counters, so that they lie in lines of their own.
+const APART: usize = 8;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The first part is one session alone: sequential keys, then random ones. The second is --processes times --threads sessions
+on --keys keys, for --seconds.
+Exit codes: 0 done; 1 the data is not what the locks should have made of it; 2 usage."
+)]
+pub(in crate::cli) struct Arguments {
+    #[command(flatten)]
+    load: Load,
+    /// Processes that contend
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u32).range(1..=256))]
+    processes: u32,
+    /// Lines of the table, a power of two
+    #[arg(long, default_value_t = 1 << 20)]
+    lines: u32,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = Form::Text)]
+    output: Form,
+}
+
+/// What every process does.
+#[derive(Clone, Debug, Args)]
+struct Load {
+    /// Threads of each process, a session each
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// Keys that they choose from, each as likely as the other
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=1 << 24))]
+    keys: u64,
+    /// How many locks in a hundred are shared
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = value_parser!(u32).range(0..=100))]
+    shared: u32,
+    /// For how long they contend
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    seconds: Duration,
+    /// Keep each thread on one core
+    #[arg(long)]
+    pin: bool,
+}
+
+/// A process of it.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Process {
+    /// The table
+    table: String,
+    /// The file of the counters
+    data: String,
+    /// Its number
+    number: u32,
+    #[command(flatten)]
+    load: Load,
+}
+
+/// What a process has done.
+#[derive(Serialize, Deserialize)]
+struct Done {
+    locks: u64,
+    exclusive: u64,
+    longest_ns: u64,
+    /// Of each bucket its largest value and how many were in it: the time that a lock took.
+    waits: Vec<(u64, u64)>,
+}
+
+/// What it costs to read the clock: the median.
+fn clock_ns() -> u64 {
+    let mut costs = Histogram::default();
+    for _ in 0..100_000 {
+        let begin = Instant::now();
+        costs.record(begin.elapsed().as_nanos() as u64);
+    }
+    costs.quantile(0.5)
+}
+
+/// Lock and release, each pair timed.
+fn alone(session: &mut Session, key_of: impl Fn(u64) -> u64, clock: u64) -> Result<Histogram, Failure> {
+    let mut pairs = Histogram::default();
+    for number in 0..PAIRS {
+        let key = key_of(number);
+        let begin = Instant::now();
+        session.lock(key, LockMode::Exclusive).map_err(failure)?;
+        session.unlock(key).map_err(failure)?;
+        pairs.record((begin.elapsed().as_nanos() as u64).saturating_sub(clock));
+    }
+    Ok(pairs)
+}
+
+/// A table and a file of counters that go with the benchmark.
+struct Ground {
+    table: String,
+    data: String,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let name = format!("bench-{}", std::process::id());
+        Self { data: format!("/dev/shm/lockwork-{name}.data"), table: format!("/dev/shm/lockwork-{name}.table") }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        drop(segment::remove(&self.table));
+        drop(std::fs::remove_file(&self.data));
+    }
+}
+
+/// Counters in memory that processes share: two of each key, which are equal whenever nobody changes them.
+struct Counters(MmapRaw);
+
+impl Counters {
+    fn open(place: &str, keys: u64, create: bool) -> Result<Self, Failure> {
+        let fail = |error| Failure::usage(format!("'{place}': {error}"));
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.read(true).write(true).create_new(create).open(place).map_err(fail)?;
+        if create {
+            file.set_len(keys * (APART * 8) as u64).map_err(fail)?;
+        }
+        MmapOptions::new().map_raw(&file).map(Self).map_err(fail)
+    }
+
+    fn of(&self, key: u64) -> [&AtomicU64; 2] {
+        let at = key as usize * APART;
+        assert!((at + 2) * 8 <= self.0.len());
+        // SAFETY: inside the mapping, which lives as long as `self` and begins at a page; all access is atomic.
+        [0, 1].map(|word| unsafe { AtomicU64::from_ptr(self.0.as_mut_ptr().cast::<u64>().add(at + word)) })
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Outcome {
+    let &Arguments { ref load, processes, lines, output } = arguments;
+    let sessions = u16::try_from(u64::from(processes) * u64::from(load.threads) + 1).ok().filter(|all| *all <= 4095);
+    let sessions = sessions.ok_or_else(|| {
+        Failure::usage(format!(
+            "{processes} processes of {} threads are more than the 4094 sessions that a table has room for beside one",
+            load.threads
+        ))
+    })?;
+    let ground = Ground::new();
+    let layout = Layout { held: 16.min(lines.max(1)), ..Layout::new(lines, sessions) };
+    let locks = SharedLocks::create(&ground.table, &Options { layout, reserve: true }).map_err(failure)?;
+    let counters = Counters::open(&ground.data, load.keys, true)?;
+    let clock = clock_ns();
+    let mut session = locks.session().map_err(failure)?;
+    let sequential = alone(&mut session, |number| number, clock)?;
+    let random = alone(&mut session, |number| number.wrapping_mul(0x9E37_79B9_7F4A_7C15), clock)?;
+    let done = contend(&ground, load, processes)?;
+
+    let counted: u64 = (0..load.keys).map(|key| counters.of(key)[0].load(Relaxed)).sum();
+    let told: u64 = done.iter().map(|one| one.exclusive).sum();
+    if counted != told {
+        return Err(Failure::Check(format!("{told} changes were made under locks, and {counted} of them are there")));
+    }
+    let mut waits = Histogram::default();
+    for (ns, count) in done.iter().flat_map(|one| &one.waits) {
+        (0..*count).for_each(|_| waits.record(*ns));
+    }
+    let longest = done.iter().map(|one| one.longest_ns).max().unwrap_or(0);
+    let locks_of: Vec<u64> = done.iter().map(|one| one.locks).collect();
+    let all: u64 = locks_of.iter().sum();
+    let rate = all as f64 / load.seconds.as_secs_f64();
+    let points = |histogram: &Histogram| [0.5, 0.99, 0.999].map(|share| histogram.quantile(share));
+    let parts = [("sequential", points(&sequential)), ("random", points(&random)), ("contended", points(&waits))];
+    print(&match output {
+        Form::Text => {
+            let mut text =
+                format!("clock: {clock} ns, taken off\n\n{:<38} {:>8} {:>8} {:>8}\n", "ns", "p50", "p99", "p99.9");
+            let what = ["lock and release, sequential keys", "lock and release, random keys", "lock, contended"];
+            for (what, (_, [p50, p99, p999])) in what.iter().zip(&parts) {
+                text += &format!("{what:<38} {p50:>8} {p99:>8} {p999:>8}\n");
+            }
+            let (least, most) = (locks_of.iter().min().unwrap_or(&0), locks_of.iter().max().unwrap_or(&0));
+            text + &format!(
+                "\ncontended: {processes} processes of {} threads, {} keys, {} % shared\n\
+                 {rate:.0} locks/s; the longest wait was {longest} ns; a process had {least} to {most} locks\n\
+                 verified: {told} changes under exclusive locks, none lost\n",
+                load.threads, load.keys, load.shared
+            )
+        }
+        Form::Json => {
+            let latency = |[p50, p99, p999]: [u64; 3]| json!({ "p50": p50, "p99": p99, "p999": p999 });
+            let latencies: serde_json::Map<_, _> =
+                parts.map(|(name, at)| (name.into(), latency(at))).into_iter().collect();
+            let report = json!({
+                "schema": 1, "clock_ns": clock, "latency_ns": latencies, "longest_wait_ns": longest,
+                "processes": processes, "threads": load.threads, "keys": load.keys, "shared_percent": load.shared,
+                "seconds": load.seconds.as_secs_f64(), "locks_per_s": rate, "locks_of_processes": locks_of,
+                "changes": told, "verified": true,
+            });
+            format!("{report:#}\n")
+        }
+    })
+}
+
+/// A process that has been started.
+struct Started {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Runs the processes, all at the same time.
+fn contend(ground: &Ground, load: &Load, processes: u32) -> Result<Vec<Done>, Failure> {
+    let fail = |error: std::io::Error| Failure::usage(format!("a process of the benchmark: {error}"));
+    let own = std::env::current_exe().map_err(fail)?;
+    let mut all = Vec::new();
+    for number in 0..processes {
+        let mut command = Command::new(&own);
+        command.args(["shared-locks", "bench-process", &ground.table, &ground.data, &number.to_string()]);
+        for (option, value) in [
+            ("--threads", load.threads.to_string()),
+            ("--keys", load.keys.to_string()),
+            ("--shared", load.shared.to_string()),
+            ("--seconds", load.seconds.as_secs_f64().to_string()),
+        ] {
+            command.args([option, &value]);
+        }
+        command.args(load.pin.then_some("--pin"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(fail)?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        all.push(Started { child, input, output });
+    }
+    for one in &mut all {
+        let mut line = String::new();
+        one.output.read_line(&mut line).map_err(fail)?;
+        if line.trim_end() != "ready" {
+            return Err(Failure::Check("a process of the benchmark could not begin; it has said why".into()));
+        }
+    }
+    all.iter_mut().for_each(|one| drop(one.input.take()));
+    let of = |mut one: Started| {
+        let mut text = String::new();
+        one.output.read_to_string(&mut text).map_err(fail)?;
+        serde_json::from_str(&text)
+            .map_err(|_| Failure::Check("a process of the benchmark failed; it has said why".into()))
+    };
+    all.into_iter().map(of).collect()
+}
+
+/// One process: says that it is ready, begins when its input ends, and says what it has done.
+pub(super) fn process(arguments: &Process) -> Outcome {
+    let Process { table, data, number, load } = arguments;
+    let locks = SharedLocks::attach(table).map_err(failure)?;
+    let counters = Counters::open(data, load.keys, false)?;
+    let sessions = (0..load.threads).map(|_| locks.session().map_err(failure)).collect::<Result<Vec<_>, _>>()?;
+    let clock = clock_ns();
+    print("ready\n")?;
+    std::io::stdin().read_to_end(&mut Vec::new()).map_err(Failure::usage)?;
+    let threads: Vec<_> = std::thread::scope(|scope| {
+        let one = |(thread, session)| {
+            let (worker, counters) = (number * load.threads + thread, &counters);
+            scope.spawn(move || work(session, counters, load, worker, clock))
+        };
+        let threads: Vec<_> = (0..load.threads).zip(sessions).map(one).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect()
+    });
+    let mut waits = Histogram::default();
+    let mut done = Done { locks: 0, exclusive: 0, longest_ns: 0, waits: Vec::new() };
+    for thread in threads {
+        let (of_thread, exclusive) = thread?;
+        done.exclusive += exclusive;
+        waits.add(&of_thread);
+    }
+    done.locks = waits.count();
+    done.longest_ns = waits.quantile(1.0);
+    done.waits = waits.buckets().collect();
+    let mut out = std::io::stdout();
+    serde_json::to_writer(&mut out, &done).map_err(Failure::usage)?;
+    out.flush().map_err(Failure::Output)
+}
+
+fn pin(worker: u32) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // SAFETY: zero is a good value of the set, which lives through the calls. Where it is not allowed nothing happens.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(worker as usize % cores, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}
+
+/// One thread: how long each lock took, and how many were exclusive.
+fn work(
+    mut session: Session,
+    counters: &Counters,
+    load: &Load,
+    worker: u32,
+    clock: u64,
+) -> Result<(Histogram, u64), Failure> {
+    if load.pin {
+        pin(worker);
+    }
+    let mut random = Random::new(u64::from(worker) + 1);
+    let (mut waits, mut exclusive, begin) = (Histogram::default(), 0, Instant::now());
+    loop {
+        let key = random.below(load.keys);
+        let shared = random.below(100) < u64::from(load.shared);
+        let before = Instant::now();
+        if before - begin >= load.seconds {
+            return Ok((waits, exclusive));
+        }
+        session.lock(key, if shared { LockMode::Shared } else { LockMode::Exclusive }).map_err(failure)?;
+        waits.record((before.elapsed().as_nanos() as u64).saturating_sub(clock));
+        let [first, second] = counters.of(key);
+        let count = first.load(Relaxed);
+        if !shared {
+            first.store(count + 1, Relaxed);
+        }
+        let other = second.load(Relaxed);
+        if count != other {
+            return Err(Failure::Check(format!("key {key}: counters {count} and {other} differ under the lock")));
+        }
+        if !shared {
+            second.store(count + 1, Relaxed);
+            exclusive += 1;
+        }
+        session.unlock(key).map_err(failure)?;
+    }
+}

@@ -1,0 +1,151 @@
+//! `lockwork shared-locks`, in processes of its own.
+
+use std::process::Output;
+
+use lockwork_sharedlocks::{LockMode, SharedLocks, segment};
+use serde_json::Value;
+
+#[path = "common/command.rs"]
+mod command;
+
+use command::run;
+
+/// A name that goes with the test, and its table with it.
+struct Name(String);
+
+impl Name {
+    fn new(test: &str) -> Self {
+        Self(format!("cli-{test}-{}", std::process::id()))
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        drop(segment::remove(&self.0));
+    }
+}
+
+#[track_caller]
+fn good(output: &Output) -> String {
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[track_caller]
+fn refused(line: &str, code: i32, parts: &[&str]) {
+    let output = run(line);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{line}: {text}");
+    for part in parts {
+        assert!(text.contains(part), "{line}: no '{part}' in: {text}");
+    }
+}
+
+#[track_caller]
+fn json(line: &str) -> Value {
+    serde_json::from_str(&good(&run(line))).unwrap()
+}
+
+#[test]
+fn a_table_is_made_shown_and_removed() {
+    let Name(name) = &Name::new("life");
+    let made = good(&run(&format!("shared-locks create {name} --lines 64 --sessions 8 --placement direct")));
+    assert!(made.contains("64 lines (direct), 8 sessions of up to 64 lines"), "{made}");
+    refused(&format!("shared-locks create {name}"), 2, &["there is a lock table", name]);
+
+    let locks = SharedLocks::attach(name).unwrap();
+    let (mut holder, mut waiter) = (locks.session().unwrap(), locks.session().unwrap());
+    holder.lock(7, LockMode::Exclusive).unwrap();
+    holder.lock(9, LockMode::Shared).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| waiter.lock(7, LockMode::Shared).unwrap());
+        let mut there = 0;
+        while there < 2 {
+            there = 0;
+            locks.table().everybody(7, |_| there += 1).unwrap();
+        }
+        let status = json(&format!("shared-locks status {name} --output json"));
+        assert_eq!(status["taken"], 2, "{status}");
+        assert_eq!(status["lines"][0]["line"], 7, "the line with most waiters comes first: {status}");
+        assert_eq!(status["lines"][0]["holders"][0]["mode"], "exclusive", "{status}");
+        assert_eq!(status["lines"][0]["waiters"][0], 2, "{status}");
+        assert_eq!(status["sessions"][0]["process"], std::process::id(), "{status}");
+        assert_eq!(status["sessions"][0]["alive"], true, "{status}");
+        assert_eq!(status["sessions"][0]["lines"], 2, "{status}");
+        let text = good(&run(&format!("shared-locks status {name} --lines 1")));
+        assert!(text.contains("2 lines taken; 1 of them:") && text.contains("line 7, 1 waiting"), "{text}");
+        assert!(text.contains(&format!("holds  exclusive  session 1 of process {}", std::process::id())), "{text}");
+        assert!(!text.contains("line 9"), "{text}");
+        holder.unlock_all().unwrap();
+    });
+    let all = good(&run("shared-locks status"));
+    assert!(all.lines().any(|line| line.starts_with(name.as_str()) && line.contains("64")), "{all}");
+    assert_eq!(good(&run(&format!("shared-locks remove {name}"))), "");
+    refused(&format!("shared-locks remove {name}"), 2, &["there is no lock table"]);
+    refused(&format!("shared-locks status {name}"), 2, &["create it first"]);
+}
+
+#[test]
+fn clean_takes_what_the_dead_have_left() {
+    let Name(name) = &Name::new("dead");
+    good(&run(&format!("shared-locks create {name} --lines 64 --sessions 8 --placement direct")));
+    // A session without its liveness lock is as one whose process has died.
+    let locks = SharedLocks::attach(name).unwrap();
+    let number = locks.session().unwrap().number();
+    let mut dead = locks.table().open(number, 4_000_000, &mut |_| ()).unwrap();
+    let patience = lockwork_sharedlocks::Patience::Queue;
+    locks.table().request(&mut dead, 3, LockMode::Exclusive, patience, &mut |_| ()).unwrap();
+    let status = json(&format!("shared-locks status {name} --output json"));
+    assert_eq!(status["sessions"][0]["alive"], false, "{status}");
+    assert_eq!((&status["taken"], &status["cleaned"]), (&1.into(), &Value::Null), "{status}");
+    let status = json(&format!("shared-locks status {name} --clean --output json"));
+    assert_eq!((&status["taken"], &status["cleaned"]), (&0.into(), &1.into()), "{status}");
+    assert_eq!(status["sessions"].as_array().map(Vec::len), Some(0), "{status}");
+}
+
+#[test]
+fn a_damaged_line_is_told_of_and_is_a_failure() {
+    use std::os::unix::fs::FileExt;
+    let Name(name) = &Name::new("damage");
+    let made = json(&format!("shared-locks create {name} --lines 64 --sessions 8 --output json"));
+    let file = std::fs::OpenOptions::new().write(true).open(segment::path_of(name)).unwrap();
+    let last = made["bytes"].as_u64().unwrap() - 64;
+    file.write_all_at(&[0xff; 8], last).unwrap();
+    refused(&format!("shared-locks status {name}"), 1, &["line 63 of the lock table is damaged"]);
+}
+
+#[test]
+fn the_benchmark_measures_what_it_verifies() {
+    let report = json(
+        "shared-locks bench --processes 2 --threads 2 --keys 4 --shared 30 --seconds 200ms --lines 4096 --pin --output json",
+    );
+    assert_eq!(report["verified"], true, "{report}");
+    assert!(report["changes"].as_u64().unwrap() > 100, "{report}");
+    assert_eq!(report["locks_of_processes"].as_array().unwrap().len(), 2, "{report}");
+    for part in ["sequential", "random", "contended"] {
+        let at = |name: &str| report["latency_ns"][part][name].as_u64().unwrap();
+        assert!(at("p50") <= at("p99") && at("p99") <= at("p999"), "{report}");
+    }
+    let most = report["longest_wait_ns"].as_u64().unwrap();
+    assert!(most >= report["latency_ns"]["contended"]["p999"].as_u64().unwrap(), "{report}");
+    let text = good(&run("shared-locks bench --seconds 100ms --lines 1024"));
+    assert!(text.contains("verified: ") && text.contains("none lost"), "{text}");
+    let own = format!("bench-{}", std::process::id());
+    assert!(!segment::names().unwrap().iter().any(|name| name.starts_with(&own)), "it leaves nothing");
+}
+
+#[test]
+fn nonsense_is_refused_with_what_would_be_right() {
+    let Name(name) = &Name::new("nonsense");
+    refused(&format!("shared-locks create {name} --lines 63"), 2, &["63 lines", "a power of two"]);
+    refused(&format!("shared-locks create {name} --lines 64 --held 65"), 2, &["65 of 64", "1 to 64"]);
+    refused(&format!("shared-locks create {name} --sessions 4096"), 2, &["4095"]);
+    refused("shared-locks create /nowhere/at/all", 2, &["/nowhere/at/all"]);
+    refused("shared-locks status --clean", 2, &["NAME"]);
+    refused("shared-locks status /dev/null", 2, &["/dev/null"]);
+    refused("shared-locks bench --seconds 1parsec", 2, &["500ms"]);
+    refused("shared-locks bench --shared 101", 2, &["100"]);
+    refused("shared-locks bench --processes 256 --threads 256", 2, &["4094 sessions"]);
+    assert!(!segment::path_of(name).exists());
+}
