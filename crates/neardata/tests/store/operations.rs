@@ -138,10 +138,10 @@ fn versions_that_do_not_follow_are_refused_whole() {
         other => panic!("'{text}' expected, and it was {other:?}"),
     };
     let good = version(3, 2, 2, 50);
-    refused(&[good.clone(), version(4, 3, 2, 0)], "version 3 of tuple 4 does not follow on the newest stored one, 1");
+    refused(&[good.clone(), version(4, 1, 2, 0)], "version 1 of tuple 4 does not follow on the newest stored one, 1");
     refused(&[good.clone(), version(3, 2, 3, 0)], "version 2 of tuple 3 does not follow");
     refused(&[good.clone(), version(3, 3, 2, 0)], "was created at 2, not after the one before");
-    refused(&[good.clone(), version(40, 2, 2, 0)], "version 2 of tuple 40 does not follow on the newest stored one, 0");
+    refused(&[good.clone(), version(40, 0, 2, 0)], "version 0 of tuple 40 does not follow on the newest stored one, 0");
     refused(&[good.clone(), version(40, 1, 0, 0)], "was created at 0");
     refused(&[good.clone(), version(u32::MAX, 1, 2, 0)], "far from the 40 known ones");
     let mut short = version(5, 2, 2, 0);
