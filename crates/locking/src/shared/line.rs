@@ -8,15 +8,16 @@
 //! | step | words changed, in order |
 //! |---|---|
 //! | take a free lock, give an uncontended one back | control |
-//! | queue up | slot at the tail (vacant to entry), control (tail moves over it; anybody may do this step) |
-//! | join the group at the end of the ring | slot (a bit), control (version) |
-//! | leave a group | slot (a bit); if it was the last one, control (the ring is cut, the next writer is made owner) |
-//! | withdraw | slot (vacated), control (version): a grant from an old look at the slot is now impossible |
+//! | queue up | slot at the tail (vacant to entry), control (tail moves over it; anybody may do this step), control (if the lock was given back before the tail moved: the entry's writer is made owner) |
+//! | join the group at the end of the ring | slot (a bit), control (version); taken back if another entry was queued behind the group in between |
+//! | leave a group as one of several | slot (a bit) |
+//! | leave a group as the last one, withdraw | slot (vacated), control (version, and whatever follows): a decision from an old look at the slot is now impossible |
 //! | hand over | control: the first writer in the ring becomes owner, its entry falls off the ring |
 //!
 //! **Who holds the lock** is read off: the owner; and, unless the owner is a writer, the groups at the front of the ring
 //! that have the owner's mode, or, if there is no owner, that of the first of them. So readers behind a writer need no
-//! hand-over: they hold the lock as soon as nothing is in front of them.
+//! hand-over: they hold the lock as soon as nothing is in front of them. If what was in front has only died, they change the
+//! control word before they believe it: a holder that saw it live may be about to become the writer.
 //!
 //! A process can die between any two steps. What it leaves is an entry, a claim on the tail, or an owner with its number,
 //! and [`remove`] takes away all three.
@@ -42,6 +43,22 @@ impl Ring {
     fn find(&self, session: SessionNumber) -> Option<(usize, LockMode)> {
         let at = self.entries().iter().position(|slot| slot.has(session))?;
         self.entries()[at].mode().map(|mode| (at, mode))
+    }
+
+    fn place(&self, owner: Option<(SessionNumber, LockMode)>, session: SessionNumber) -> Place {
+        match owner {
+            Some((owner, mode)) if owner == session => Place::Holds(mode),
+            _ => match self.find(session) {
+                Some((at, mode)) if at < self.granted(owner) => Place::Holds(mode),
+                Some(_) => Place::Waits,
+                None => Place::Absent,
+            },
+        }
+    }
+
+    /// Whether a dead entry is in front of that of the session.
+    fn is_behind_dead(&self, session: SessionNumber) -> bool {
+        self.find(session).is_some_and(|(at, _)| self.entries()[..at].iter().any(|slot| !slot.is_live()))
     }
 
     /// How many dead entries are in front.
@@ -95,6 +112,9 @@ pub(super) enum Entered {
     Full,
 }
 
+const UNSOUND: &str =
+    "an owner without mode, a mode without owner, a session that there is not, or a tail that is no ticket";
+
 /// A line of a table.
 pub(super) struct Line<'m, M> {
     pub(super) memory: &'m M,
@@ -102,6 +122,8 @@ pub(super) struct Line<'m, M> {
     pub(super) base: usize,
     /// Its number, for errors.
     pub(super) number: u32,
+    /// The sessions of its table.
+    pub(super) sessions: u16,
 }
 
 impl<M: Memory> Line<'_, M> {
@@ -133,20 +155,21 @@ impl<M: Memory> Line<'_, M> {
     fn view(&self) -> Result<(Control, Ring), Damage> {
         let mut control = self.control();
         loop {
-            if !control.is_sound() {
-                return Err(self.damage("an owner without mode, a mode without owner, or a tail that is no ticket"));
+            if !control.is_sound(self.sessions) {
+                return Err(self.damage(UNSOUND));
             }
             let mut ring = Ring { slots: [Slot(0); SLOTS as usize], length: control.length() as usize };
             let mut torn = false;
             for at in 0..control.length() {
                 let ticket = control.head().plus(at);
-                ring.slots[at as usize] = self.slot(ticket);
-                torn |= ring.slots[at as usize].ticket() != ticket;
+                let slot = self.slot(ticket);
+                torn |= !slot.is_entry(ticket) || !slot.is_sound(self.sessions);
+                ring.slots[at as usize] = slot;
             }
             let now = if control.length() == 0 { control } else { self.control() };
             if now == control {
                 return if torn {
-                    Err(self.damage("an entry with another ticket than its place"))
+                    Err(self.damage("an entry with another ticket than its place, or of a session that there is not"))
                 } else {
                     Ok((control, ring))
                 };
@@ -168,29 +191,18 @@ impl<M: Memory> Line<'_, M> {
         next.shrunk(fallen as u32)
     }
 
-    /// Brings the line into its settled form, and wakes whoever holds the lock then.
-    fn settle(&self, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
-        loop {
-            let (control, ring) = self.view()?;
-            let next = Self::settled(control, &ring);
-            if next == control {
-                return Ok(());
-            }
-            if self.replace(control, next) {
-                self.wake_holders(control, next, &ring, wake);
-                return Ok(());
-            }
-        }
-    }
-
     /// Wakes whoever holds the lock after a change, and, if it made room, who waits for a place.
-    fn wake_holders(&self, before: Control, after: Control, ring: &Ring, wake: &mut impl FnMut(Wake)) {
+    fn wake_holders(before: Control, after: Control, ring: &Ring, wake: &mut impl FnMut(Wake)) {
         if let Some((owner, LockMode::Exclusive)) = after.owner() {
             wake(Wake::Session(owner));
         } else {
             let entries = ring.entries()[..ring.granted(after.owner())].iter();
             entries.flat_map(|slot| slot.sessions()).for_each(|session| wake(Wake::Session(session)));
         }
+        Self::wake_crowd(before, after, wake);
+    }
+
+    fn wake_crowd(before: Control, after: Control, wake: &mut impl FnMut(Wake)) {
         if before.is_crowded() && !after.is_crowded() {
             wake(Wake::Crowd);
         }
@@ -213,12 +225,20 @@ impl<M: Memory> Line<'_, M> {
 
     /// Enters a session that is nowhere in the line. Unless it may `queue`, only what looks as if it were granted at once is
     /// tried; it can still come to wait.
-    pub(super) fn enter(&self, session: SessionNumber, mode: LockMode, queue: bool) -> Result<Entered, Damage> {
+    pub(super) fn enter(
+        &self,
+        session: SessionNumber,
+        mode: LockMode,
+        queue: bool,
+        wake: &mut impl FnMut(Wake),
+    ) -> Result<Entered, Damage> {
         loop {
             let (control, ring) = self.view()?;
             let settled = Self::settled(control, &ring);
             if settled.is_free() {
-                if self.replace(control, settled.with_owner(Some((session, mode)))) {
+                let taken = settled.with_owner(Some((session, mode)));
+                if self.replace(control, taken) {
+                    Self::wake_crowd(control, taken, wake);
                     return Ok(Entered::Granted);
                 }
                 continue;
@@ -230,8 +250,14 @@ impl<M: Memory> Line<'_, M> {
                 && let Some(joined) = slot.joined(session, mode)
             {
                 let ticket = slot.ticket();
-                if self.replace_slot(ticket, *slot, joined) && self.confirm(ticket)? {
-                    return self.entered(session);
+                if !self.replace_slot(ticket, *slot, joined) {
+                    continue;
+                }
+                match self.confirm(ticket, session)? {
+                    None => {}
+                    Some(control) if control.tail() == ticket.plus(1) => return self.entered(session, wake),
+                    // Who is behind the group now did not see this session when it decided to wait.
+                    Some(_) => drop(self.leave(session, wake)?),
                 }
                 continue;
             }
@@ -240,17 +266,21 @@ impl<M: Memory> Line<'_, M> {
                     return Ok(Entered::Full);
                 }
                 // What is dead in front falls off when somebody needs the place.
-                self.replace(control, settled);
+                if self.replace(control, settled) {
+                    Self::wake_holders(control, settled, &ring, wake);
+                }
                 continue;
             }
             let tail = control.tail();
             let slot = self.slot(tail);
-            if slot.ticket() == tail && slot.is_live() {
-                // Somebody has claimed the place and not moved the tail yet.
+            if slot.is_entry(tail) {
+                // Somebody has claimed the place and not moved the tail yet, or has died over it.
                 self.replace(control, control.grown());
             } else if slot.is_vacant_for(tail) {
-                if self.replace_slot(tail, slot, Slot::new(tail, session, mode)) && self.confirm(tail)? {
-                    return self.entered(session);
+                if self.replace_slot(tail, slot, Slot::new(tail, session, mode))
+                    && self.confirm(tail, session)?.is_some()
+                {
+                    return self.entered(session, wake);
                 }
             } else if self.control() == control {
                 return Err(self.damage("a slot behind the ring with a ticket that it cannot have"));
@@ -258,44 +288,62 @@ impl<M: Memory> Line<'_, M> {
         }
     }
 
-    /// How a session stands that has an entry which counts.
-    fn entered(&self, session: SessionNumber) -> Result<Entered, Damage> {
-        Ok(if matches!(self.place(session)?, Place::Holds(_)) { Entered::Granted } else { Entered::Queued })
+    /// How a session stands that has an entry which counts. If the lock was given back before it counted, nobody but the
+    /// session knows that it is somebody's turn.
+    fn entered(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<Entered, Damage> {
+        loop {
+            let (control, ring) = self.view()?;
+            let next = Self::settled(control, &ring);
+            if next == control {
+                let holds = matches!(self.place(session)?, Place::Holds(_));
+                return Ok(if holds { Entered::Granted } else { Entered::Queued });
+            }
+            if self.replace(control, next) {
+                Self::wake_holders(control, next, &ring, wake);
+            }
+        }
     }
 
-    /// Makes the entry that was just written at `ticket` count. `false`: the ring has gone past it; it never counted.
-    fn confirm(&self, ticket: Ticket) -> Result<bool, Damage> {
+    /// Makes the entry count that the session has just written at `ticket`, and gives back the control word since which it
+    /// does. `None`: the ring has gone past it; it never counted.
+    fn confirm(&self, ticket: Ticket, session: SessionNumber) -> Result<Option<Control>, Damage> {
         loop {
             let control = self.control();
-            if !control.is_sound() {
-                return Err(self.damage("a control word that nobody wrote"));
+            if !control.is_sound(self.sessions) {
+                return Err(self.damage(UNSOUND));
             }
             let next = if control.contains(ticket) {
                 control
-            } else if control.tail() == ticket {
+            } else if control.tail() == ticket && control.length() < SLOTS {
                 control.grown()
             } else {
-                return Ok(false);
+                // Somebody has moved the tail over it, and somebody has handed over to it.
+                let owns = control.owner().is_some_and(|(owner, _)| owner == session);
+                return Ok(owns.then_some(control));
             };
             if self.replace(control, next) {
-                return Ok(true);
+                return Ok(Some(next));
             }
         }
     }
 
-    /// Where a session stands.
-    pub(super) fn place(&self, session: SessionNumber) -> Result<Place, Damage> {
+    /// Where a session stands, as it looks now.
+    pub(super) fn standing(&self, session: SessionNumber) -> Result<Place, Damage> {
         let (control, ring) = self.view()?;
-        if let Some((owner, mode)) = control.owner()
-            && owner == session
-        {
-            return Ok(Place::Holds(mode));
+        Ok(ring.place(control.owner(), session))
+    }
+
+    /// Where a session stands, for the session itself: what it holds now it goes on holding.
+    pub(super) fn place(&self, session: SessionNumber) -> Result<Place, Damage> {
+        loop {
+            let (control, ring) = self.view()?;
+            let place = ring.place(control.owner(), session);
+            // Somebody may have seen what is dead in front of it while that was live, and be about to decide from that.
+            let holds_past_dead = matches!(place, Place::Holds(_)) && ring.is_behind_dead(session);
+            if !holds_past_dead || self.replace(control, control) {
+                return Ok(place);
+            }
         }
-        Ok(match ring.find(session) {
-            Some((at, mode)) if at < ring.granted(control.owner()) => Place::Holds(mode),
-            Some(_) => Place::Waits,
-            None => Place::Absent,
-        })
     }
 
     /// Whether `all` is true of everybody whom a waiting session waits for. A session that does not wait waits for
@@ -336,7 +384,7 @@ impl<M: Memory> Line<'_, M> {
     }
 
     /// Makes a holder the writer. `false`: others hold the lock too; nothing was changed.
-    pub(super) fn upgrade(&self, session: SessionNumber) -> Result<bool, Damage> {
+    pub(super) fn upgrade(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<bool, Damage> {
         loop {
             let (control, ring) = self.view()?;
             let granted = ring.granted(control.owner());
@@ -349,6 +397,7 @@ impl<M: Memory> Line<'_, M> {
             }
             let next = control.with_owner(Some((session, LockMode::Exclusive))).shrunk(granted as u32);
             if self.replace(control, next) {
+                Self::wake_crowd(control, next, wake);
                 return Ok(true);
             }
         }
@@ -356,8 +405,8 @@ impl<M: Memory> Line<'_, M> {
 
     /// Takes a session out of the line, whether it holds the lock or waits for it. `false`: it was not there.
     ///
-    /// A writer that withdraws may have been made owner by somebody who looked at its entry before it was vacated. Its second
-    /// step rules that out, or finds it done and gives the lock back.
+    /// Somebody who looked at its entry before it was vacated may have made it owner, or may wait for it to leave. The second
+    /// step rules that out, or finds it done and mends it.
     pub(super) fn leave(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<bool, Damage> {
         loop {
             let (control, ring) = self.view()?;
@@ -367,16 +416,14 @@ impl<M: Memory> Line<'_, M> {
                 }
                 continue;
             }
-            let Some((at, mode)) = ring.find(session) else { return Ok(false) };
+            let Some((at, _)) = ring.find(session) else { return Ok(false) };
             let slot = ring.entries()[at];
             let vacated = slot.without(session);
             if !self.replace_slot(slot.ticket(), slot, vacated) {
                 continue;
             }
-            if mode == LockMode::Exclusive {
+            if !vacated.is_live() {
                 self.depart(session, wake)?;
-            } else if !vacated.is_live() {
-                self.settle(wake)?;
             }
             return Ok(true);
         }
@@ -395,18 +442,22 @@ impl<M: Memory> Line<'_, M> {
                 }
             }
         }
-        self.depart(session, wake)
+        self.depart(session, wake)?;
+        // It may have made room and died before it told.
+        wake(Wake::Crowd);
+        Ok(())
     }
 
-    /// The second step of who has vacated its entry: changes the control word, so that nobody can make it owner any more,
-    /// and gives the lock back if that has been done.
+    /// The second step of who has vacated its entry: changes the control word in any case, so that nobody can decide any
+    /// more from a look at the entry as it was, gives the lock back if the session has been made owner, and lets go on
+    /// whoever waited for it.
     fn depart(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
         loop {
             let (control, ring) = self.view()?;
             if control.owner().is_none_or(|(owner, _)| owner != session) {
                 let next = Self::settled(control, &ring);
                 if self.replace(control, next) {
-                    self.wake_holders(control, next, &ring, wake);
+                    Self::wake_holders(control, next, &ring, wake);
                     return Ok(());
                 }
             } else if self.hand_over(control, &ring, wake) {
@@ -421,7 +472,7 @@ impl<M: Memory> Line<'_, M> {
         let done = self.replace(control, next);
         // Those who held it beside the owner are awake.
         if done && (ring.granted(control.owner()) == 0 || control.is_crowded()) {
-            self.wake_holders(control, next, ring, wake);
+            Self::wake_holders(control, next, ring, wake);
         }
         done
     }

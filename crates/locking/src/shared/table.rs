@@ -220,7 +220,8 @@ pub enum Patience {
     WaitDie,
     /// For anybody. Safe for who holds nothing; who holds something may wait in a circle.
     Queue,
-    /// For anybody while the session holds nothing, else for younger ones: no circle can close.
+    /// For anybody while the session holds nothing, else for younger ones: no circle can close. A session that waits for an
+    /// older one is refused whatever else it asks for.
     Safe,
 }
 
@@ -306,6 +307,8 @@ const SEARCHED: usize = 12;
 #[derive(Debug)]
 pub struct Session {
     number: SessionNumber,
+    /// At least as many as it waits for.
+    waits: u32,
     /// Where in the list a line stands, while the list is longer than [`SEARCHED`]. May be out of date.
     positions: HashMap<u32, u32, BuildHasherDefault<LineHasher>>,
 }
@@ -429,7 +432,7 @@ impl<M: Memory> Table<M> {
     pub fn open(&self, number: SessionNumber, process: u32, wake: &mut impl FnMut(Wake)) -> Result<Session, Damage> {
         self.clean_up(number, wake)?;
         self.memory.store(self.record(number) + PROCESS, process.into());
-        Ok(Session { number, positions: HashMap::default() })
+        Ok(Session { number, waits: 0, positions: HashMap::default() })
     }
 
     /// Tells a session's age for wait-die. While it holds or waits for anything its age must not change.
@@ -438,10 +441,17 @@ impl<M: Memory> Table<M> {
     }
 
     #[inline(always)]
-    fn line(&self, number: u32) -> Line<'_, M> {
+    pub(super) fn line(&self, number: u32) -> Line<'_, M> {
         assert!(number < self.layout.lines, "line {number} of {}", self.layout.lines);
         let base = self.layout.first_line() + number as usize * LINE_WORDS;
-        Line { memory: &self.memory, base, number }
+        Line { memory: &self.memory, base, number, sessions: self.layout.sessions }
+    }
+
+    /// A line that stands in a session's list.
+    fn listed(&self, line: u32) -> Result<Line<'_, M>, Damage> {
+        let what = "a session's list names a line that there is not";
+        let damage = Damage { line, what, words: [0; LINE_WORDS] };
+        if line < self.layout.lines { Ok(self.line(line)) } else { Err(damage) }
     }
 
     #[inline(always)]
@@ -521,7 +531,10 @@ impl<M: Memory> Table<M> {
         wake: &mut impl FnMut(Wake),
     ) -> Result<Step, TableError> {
         if let Some(at) = self.find(session, line) {
-            return self.again(session, at, mode);
+            return self.again(session, at, mode, wake);
+        }
+        if session.waits > 0 && patience != Patience::Queue && !self.waits_for_younger(session)? {
+            return Ok(Step::Refused);
         }
         self.push(session, Touched { line, mode, count: 1 })?;
         if self.line(line).take_free(session.number, mode) {
@@ -530,14 +543,37 @@ impl<M: Memory> Table<M> {
         self.request_taken(session, line, mode, patience, wake)
     }
 
+    /// Whether a session waits for nobody older anywhere. Else whoever comes to wait for it could close a circle.
+    #[cold]
+    fn waits_for_younger(&self, session: &mut Session) -> Result<bool, TableError> {
+        let age = self.age(session.number);
+        let mut waits = 0;
+        for at in 0..self.touched(session.number) as usize {
+            let entry = self.entry(session.number, at);
+            let younger = |other| age < self.age(other);
+            waits += u32::from(entry.count == 0);
+            if entry.count == 0 && !self.listed(entry.line)?.waits_for(session.number, younger)? {
+                return Ok(false);
+            }
+        }
+        session.waits = waits;
+        Ok(true)
+    }
+
     /// As [`Self::request`] of a line that the session holds.
-    fn again(&self, session: &Session, at: usize, mode: LockMode) -> Result<Step, TableError> {
+    fn again(
+        &self,
+        session: &Session,
+        at: usize,
+        mode: LockMode,
+        wake: &mut impl FnMut(Wake),
+    ) -> Result<Step, TableError> {
         let mut entry = self.entry(session.number, at);
         if entry.count == 0 {
             return Err(TableError::WaitsAlready(entry.line));
         }
         let wanted = entry.mode.join(mode);
-        if wanted != entry.mode && !self.line(entry.line).upgrade(session.number)? {
+        if wanted != entry.mode && !self.line(entry.line).upgrade(session.number, wake)? {
             return Ok(Step::Refused);
         }
         entry.mode = if wanted == entry.mode { wanted } else { LockMode::Exclusive };
@@ -560,7 +596,10 @@ impl<M: Memory> Table<M> {
         let step = self.enter(session.number, line, mode, (patience != Patience::Try, by_age), wake);
         match step {
             Ok(Step::Granted) => {}
-            Ok(Step::Waiting) => self.write_entry(session.number, at, Touched { line, mode, count: 0 }),
+            Ok(Step::Waiting) => {
+                session.waits += 1;
+                self.write_entry(session.number, at, Touched { line, mode, count: 0 });
+            }
             // After damage the session may or may not be in the line, and has to keep it in its list.
             Err(_) => {}
             Ok(Step::Full | Step::Refused) => self.drop_entry(session, at),
@@ -579,9 +618,10 @@ impl<M: Memory> Table<M> {
         let line = self.line(line);
         let age = self.age(session);
         let younger = |other: SessionNumber| age < self.age(other);
-        match line.enter(session, mode, queue)? {
+        match line.enter(session, mode, queue, wake)? {
             Entered::Granted => return Ok(Step::Granted),
             Entered::NotAtOnce => return Ok(Step::Refused),
+            Entered::Full if !queue => return Ok(Step::Refused),
             Entered::Full if !by_age => return Ok(Step::Full),
             Entered::Full => {
                 let mut all_younger = true;
@@ -606,6 +646,7 @@ impl<M: Memory> Table<M> {
         let entry = self.entry(session.number, at);
         if entry.count == 0 && matches!(self.line(line).place(session.number)?, Place::Holds(_)) {
             self.write_entry(session.number, at, Touched { count: 1, ..entry });
+            session.waits -= 1;
             return Ok(true);
         }
         Ok(entry.count > 0)
@@ -621,6 +662,7 @@ impl<M: Memory> Table<M> {
             return Err(TableError::NotHeld(line));
         }
         self.line(line).leave(session.number, wake)?;
+        session.waits -= 1;
         self.drop_entry(session, at);
         Ok(())
     }
@@ -661,6 +703,7 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// The first damage; all other lines were left nevertheless.
     pub fn release_all(&self, session: &mut Session, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
+        session.waits = 0;
         Ok(self.release_list(session.number, wake)?)
     }
 
@@ -676,12 +719,11 @@ impl<M: Memory> Table<M> {
     fn release_list(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
         let mut first = Ok(());
         for at in (0..self.touched(session) as usize).rev() {
-            let line = self.line(self.entry(session, at).line);
-            if !line.give_back_alone(session)
-                && let Err(damage) = line.leave(session, wake)
-            {
-                first = first.and(Err(damage));
-            }
+            let left = self.listed(self.entry(session, at).line).and_then(|line| {
+                let _ = line.give_back_alone(session) || line.leave(session, wake)?;
+                Ok(())
+            });
+            first = first.and(left);
             self.memory.store(self.record(session) + TOUCHED, at as u64);
         }
         first
@@ -695,13 +737,8 @@ impl<M: Memory> Table<M> {
     pub fn clean_up(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
         let mut first = Ok(());
         for at in 0..self.touched(session) as usize {
-            let line = self.entry(session, at).line;
-            if line >= self.layout.lines {
-                let what = "a session's list names a line that there is not";
-                first = first.and(Err(Damage { line, what, words: [0; LINE_WORDS] }));
-            } else if let Err(damage) = self.line(line).remove(session, wake) {
-                first = first.and(Err(damage));
-            }
+            let line = self.listed(self.entry(session, at).line);
+            first = first.and(line.and_then(|line| line.remove(session, wake)));
         }
         first?;
         let record = self.record(session);
@@ -724,7 +761,7 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// Damage.
     pub fn standing(&self, session: SessionNumber, line: u32) -> Result<Option<Option<LockMode>>, TableError> {
-        Ok(match self.line(line).place(session)? {
+        Ok(match self.line(line).standing(session)? {
             Place::Absent => None,
             Place::Holds(mode) => Some(Some(mode)),
             Place::Waits => Some(None),

@@ -8,7 +8,7 @@
 //!                      bits 18..41   tail: the ticket of the next entry, modulo 7 * 2^20
 //!                      bits 41..64   version: grows with every change of this word
 //!
-//! words 1 to 7, slots  bits  0..2    mode, 0 vacated
+//! words 1 to 7, slots  bits  0..2    mode, 0 vacated by a writer; then bit 63 is set and the rest is 0
 //!                      bits  2..25   ticket
 //!   one writer         bits 25..37   session
 //!   a group            bits 25..32   block
@@ -16,7 +16,10 @@
 //! ```
 //!
 //! The entry with ticket *t* lies in slot 1 + *t* mod 7. The ring is the *length* entries before the tail. A slot
-//! outside the ring means nothing, except that one with the tail's ticket and a mode is about to become the next entry.
+//! outside the ring means nothing, except that one with the tail's ticket is about to become the next entry.
+//!
+//! Each ticket is written once. After that its entry only gets emptier, except that a group which has never been empty may
+//! get members. So an entry that is dead is dead for ever, and a slot that looks as it did a while ago is as it was.
 //!
 //! A swap could be deceived by a word that has come back to an old value: the control word after exactly a multiple of
 //! 2^23 changes that leave the ring where it was, a slot after exactly a multiple of 7 * 2^20 entries and the same
@@ -48,6 +51,8 @@ const TICKET_SHIFT: u32 = 2;
 const WHO_SHIFT: u32 = 25;
 const BLOCK_MASK: u64 = (1 << 7) - 1;
 const MEMBERS_SHIFT: u32 = 32;
+/// What a writer leaves beside its ticket, so that no entry looks like an unused slot.
+const VACATED: u64 = 1 << 63;
 
 fn mode_of(bits: u64) -> Option<LockMode> {
     match bits & MODE_MASK {
@@ -90,10 +95,12 @@ impl Control {
         mode_of(self.0).map(|mode| (session, mode))
     }
 
-    /// Whether owner and mode are both there or both not.
-    pub(super) fn is_sound(self) -> bool {
-        let (nobody, no_mode) = (self.0 >> OWNER_SHIFT & SESSION_MASK == 0, self.0 & MODE_MASK == 0);
-        nobody == no_mode && self.0 >> TAIL_SHIFT & TICKET_MASK < u64::from(TICKETS)
+    /// Whether owner and mode are both there or both not, and the owner is one of that many sessions.
+    pub(super) fn is_sound(self, sessions: u16) -> bool {
+        let owner = self.0 >> OWNER_SHIFT & SESSION_MASK;
+        (owner == 0) == (self.0 & MODE_MASK == 0)
+            && owner <= u64::from(sessions)
+            && self.0 >> TAIL_SHIFT & TICKET_MASK < u64::from(TICKETS)
     }
 
     /// Whether nobody holds the lock and nobody waits.
@@ -196,11 +203,31 @@ impl Slot {
         }
     }
 
-    /// Whether an entry with this ticket can be written over it: it is what the round before left, or a claim that was
-    /// given up, or has never been used.
+    /// Whether all who are in it are of that many sessions.
+    pub(super) fn is_sound(self, sessions: u16) -> bool {
+        let (first, last) = match self.mode() {
+            None => return true,
+            Some(LockMode::Exclusive) => (self.0 >> WHO_SHIFT & SESSION_MASK, self.0 >> WHO_SHIFT & SESSION_MASK),
+            Some(_) => {
+                let block = (self.0 >> WHO_SHIFT & BLOCK_MASK) * BLOCK;
+                let members = (self.0 >> MEMBERS_SHIFT) as u32;
+                if members == 0 {
+                    return true;
+                }
+                (block + u64::from(members.trailing_zeros()), block + 31 - u64::from(members.leading_zeros()))
+            }
+        };
+        first > 0 && last <= u64::from(sessions)
+    }
+
+    /// Whether an entry with this ticket has been written here, live or not.
+    pub(super) fn is_entry(self, ticket: Ticket) -> bool {
+        self.0 != 0 && self.ticket() == ticket
+    }
+
+    /// Whether an entry with this ticket can be written over it: it is what the round before left, or nothing yet.
     pub(super) fn is_vacant_for(self, ticket: Ticket) -> bool {
-        let unused = self.0 == 0 && !ticket.0.is_multiple_of(SLOTS);
-        unused || self.ticket() == ticket.minus(SLOTS) || (self.ticket() == ticket && !self.is_live())
+        if self.0 == 0 { ticket.0 < SLOTS } else { self.ticket() == ticket.minus(SLOTS) }
     }
 
     /// The bit of a session, if it can be a member of this group.
@@ -223,17 +250,17 @@ impl Slot {
         self.has(session) && !self.without(session).is_live()
     }
 
-    /// With the session in it too, if it is a group of that mode which has a place for it.
+    /// With the session in it too, if it is a live group of that mode which has a place for it.
     pub(super) fn joined(self, session: SessionNumber, mode: LockMode) -> Option<Self> {
         let bit = self.bit(session)?;
-        (self.mode() == Some(mode)).then_some(Self(self.0 | bit))
+        (self.mode() == Some(mode) && self.is_live()).then_some(Self(self.0 | bit))
     }
 
     /// Without the session, which is in it.
     pub(super) fn without(self, session: SessionNumber) -> Self {
         match self.bit(session) {
             Some(bit) => Self(self.0 & !bit),
-            None => Self(self.0 & (TICKET_MASK << TICKET_SHIFT)),
+            None => Self(self.0 & (TICKET_MASK << TICKET_SHIFT) | VACATED),
         }
     }
 
