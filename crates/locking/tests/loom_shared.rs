@@ -101,12 +101,6 @@ impl World {
         Arc::new(Self { words, data: UnsafeCell::new(0), bells })
     }
 
-    fn actor(self: &Arc<Self>, number: u16) -> Actor {
-        let table = Table::attach(View { words: self.words.clone(), left: Cell::new(None) }).unwrap();
-        let session = table.open(SessionNumber::new(number).unwrap(), 0, &mut |_| {}).unwrap();
-        Actor { world: self.clone(), table, session }
-    }
-
     fn wake(&self, wake: Wake) {
         match wake {
             Wake::Session(number) => self.bells[usize::from(number.get()) - 1].notify(),
@@ -121,6 +115,12 @@ impl World {
 }
 
 impl Actor {
+    fn new(world: &Arc<World>, number: u16) -> Self {
+        let table = Table::attach(View { words: world.words.clone(), left: Cell::new(None) }).unwrap();
+        let session = table.open(SessionNumber::new(number).unwrap(), 0, &mut |_| {}).unwrap();
+        Self { world: world.clone(), table, session }
+    }
+
     fn ask(&mut self, mode: LockMode) -> Step {
         let world = self.world.clone();
         self.table.request(&mut self.session, 0, mode, Patience::Queue, &mut |wake| world.wake(wake)).unwrap()
@@ -192,7 +192,7 @@ fn visit(mut actor: Actor, mode: LockMode) -> Box<dyn FnOnce() + Send> {
 fn writers_exclude_each_other_and_no_wake_up_is_lost() {
     explore(3, || {
         let world = World::new(2);
-        together(&world, [visit(world.actor(1), X), visit(world.actor(2), X)]);
+        together(&world, [visit(Actor::new(&world, 1), X), visit(Actor::new(&world, 2), X)]);
     });
 }
 
@@ -200,7 +200,10 @@ fn writers_exclude_each_other_and_no_wake_up_is_lost() {
 fn three_claim_the_tail() {
     explore(2, || {
         let world = World::new(3);
-        together(&world, [visit(world.actor(1), X), visit(world.actor(2), X), visit(world.actor(3), S)]);
+        together(
+            &world,
+            [visit(Actor::new(&world, 1), X), visit(Actor::new(&world, 2), X), visit(Actor::new(&world, 3), S)],
+        );
     });
 }
 
@@ -208,16 +211,16 @@ fn three_claim_the_tail() {
 fn two_claim_the_tail_behind_a_holder_that_leaves() {
     explore(2, || {
         let world = World::new(3);
-        let mut holder = world.actor(1);
+        let mut holder = Actor::new(&world, 1);
         holder.take(X);
         let leave = Box::new(move || holder.release());
-        together(&world, [leave, visit(world.actor(2), X), visit(world.actor(3), X)]);
+        together(&world, [leave, visit(Actor::new(&world, 2), X), visit(Actor::new(&world, 3), X)]);
     });
 }
 
 /// A group of one that holds the lock by itself, without an owner.
 fn group(world: &Arc<World>) -> Actor {
-    let (mut first, mut reader) = (world.actor(1), world.actor(2));
+    let (mut first, mut reader) = (Actor::new(world, 1), Actor::new(world, 2));
     first.take(X);
     assert_eq!(reader.ask(S), Step::Waiting);
     first.release();
@@ -230,7 +233,7 @@ fn a_reader_joins_while_the_last_one_leaves() {
     explore(3, || {
         let world = World::new(3);
         let mut reader = group(&world);
-        together(&world, [Box::new(move || reader.release()), visit(world.actor(3), S)]);
+        together(&world, [Box::new(move || reader.release()), visit(Actor::new(&world, 3), S)]);
     });
 }
 
@@ -240,7 +243,7 @@ fn the_last_reader_leaves_beside_a_writer_and_a_reader() {
         let world = World::new(4);
         let mut reader = group(&world);
         let leave = Box::new(move || reader.release());
-        together(&world, [leave, visit(world.actor(3), S), visit(world.actor(4), X)]);
+        together(&world, [leave, visit(Actor::new(&world, 3), S), visit(Actor::new(&world, 4), X)]);
     });
 }
 
@@ -248,7 +251,7 @@ fn the_last_reader_leaves_beside_a_writer_and_a_reader() {
 fn a_request_is_taken_back_while_the_lock_is_handed_over() {
     explore(3, || {
         let world = World::new(3);
-        let (mut holder, mut second, mut third) = (world.actor(1), world.actor(2), world.actor(3));
+        let (mut holder, mut second, mut third) = (Actor::new(&world, 1), Actor::new(&world, 2), Actor::new(&world, 3));
         holder.take(X);
         assert_eq!((second.ask(X), third.ask(X)), (Step::Waiting, Step::Waiting));
         let last = Box::new(move || {
@@ -265,8 +268,8 @@ fn a_request_is_taken_back_while_the_lock_is_handed_over() {
 fn a_group_dies_out_while_its_turn_comes() {
     explore(3, || {
         let world = World::new(4);
-        let (mut first, mut second) = (world.actor(1), world.actor(2));
-        let (mut reader, mut last) = (world.actor(3), world.actor(4));
+        let (mut first, mut second) = (Actor::new(&world, 1), Actor::new(&world, 2));
+        let (mut reader, mut last) = (Actor::new(&world, 3), Actor::new(&world, 4));
         first.take(X);
         assert_eq!((second.ask(X), reader.ask(S), last.ask(X)), (Step::Waiting, Step::Waiting, Step::Waiting));
         let hand_on = Box::new(move || {
@@ -289,7 +292,7 @@ fn a_holder_becomes_the_writer_while_a_reader_comes() {
     for grouped in [false, true] {
         explore(3, move || {
             let world = World::new(3);
-            let mut holder = if grouped { group(&world) } else { world.actor(1) };
+            let mut holder = if grouped { group(&world) } else { Actor::new(&world, 1) };
             if !grouped {
                 holder.take(S);
             }
@@ -300,7 +303,7 @@ fn a_holder_becomes_the_writer_while_a_reader_comes() {
                 }
                 holder.release();
             });
-            together(&world, [upgrade, visit(world.actor(3), S)]);
+            together(&world, [upgrade, visit(Actor::new(&world, 3), S)]);
         });
     }
 }
@@ -313,7 +316,7 @@ fn dies_beside(script: fn(&mut Actor), before: fn(&Arc<World>) -> Vec<Actor>, ot
         let died = died.clone();
         explore(2, move || {
             let world = World::new(4);
-            let (there, mut mortal, living) = (before(&world), world.actor(1), world.actor(4));
+            let (there, mut mortal, living) = (before(&world), Actor::new(&world, 1), Actor::new(&world, 4));
             let died = died.clone();
             let dies = move || {
                 mortal.table.memory().left.set(Some(at));
