@@ -190,7 +190,7 @@ fn visit(mut actor: Actor, mode: LockMode) -> Box<dyn FnOnce() + Send> {
 
 #[test]
 fn writers_exclude_each_other_and_no_wake_up_is_lost() {
-    explore(3, || {
+    explore(6, || {
         let world = World::new(2);
         together(&world, [visit(Actor::new(&world, 1), X), visit(Actor::new(&world, 2), X)]);
     });
@@ -230,7 +230,7 @@ fn group(world: &Arc<World>) -> Actor {
 
 #[test]
 fn a_reader_joins_while_the_last_one_leaves() {
-    explore(3, || {
+    explore(6, || {
         let world = World::new(3);
         let mut reader = group(&world);
         together(&world, [Box::new(move || reader.release()), visit(Actor::new(&world, 3), S)]);
@@ -239,7 +239,7 @@ fn a_reader_joins_while_the_last_one_leaves() {
 
 #[test]
 fn the_last_reader_leaves_beside_a_writer_and_a_reader() {
-    explore(2, || {
+    explore(1, || {
         let world = World::new(4);
         let mut reader = group(&world);
         let leave = Box::new(move || reader.release());
@@ -249,7 +249,7 @@ fn the_last_reader_leaves_beside_a_writer_and_a_reader() {
 
 #[test]
 fn a_request_is_taken_back_while_the_lock_is_handed_over() {
-    explore(3, || {
+    explore(2, || {
         let world = World::new(3);
         let (mut holder, mut second, mut third) = (Actor::new(&world, 1), Actor::new(&world, 2), Actor::new(&world, 3));
         holder.take(X);
@@ -266,31 +266,30 @@ fn a_request_is_taken_back_while_the_lock_is_handed_over() {
 /// The one who takes his request back is a reader between a writer and a writer; its group is dead before its turn comes.
 #[test]
 fn a_group_dies_out_while_its_turn_comes() {
-    explore(3, || {
+    explore(6, || {
         let world = World::new(4);
         let (mut first, mut second) = (Actor::new(&world, 1), Actor::new(&world, 2));
         let (mut reader, mut last) = (Actor::new(&world, 3), Actor::new(&world, 4));
         first.take(X);
         assert_eq!((second.ask(X), reader.ask(S), last.ask(X)), (Step::Waiting, Step::Waiting, Step::Waiting));
-        let hand_on = Box::new(move || {
+        let hand_on = thread::spawn(move || {
             first.release();
             second.wait();
             second.release();
         });
-        let leave = Box::new(move || reader.withdraw());
-        let end = Box::new(move || {
-            last.wait();
-            last.touch(X);
-            last.release();
-        });
-        together(&world, [hand_on, leave, end]);
+        reader.withdraw();
+        hand_on.join().unwrap();
+        last.wait();
+        last.touch(X);
+        last.release();
+        assert!(world.is_free());
     });
 }
 
 #[test]
 fn a_holder_becomes_the_writer_while_a_reader_comes() {
     for grouped in [false, true] {
-        explore(3, move || {
+        explore(5, move || {
             let world = World::new(3);
             let mut holder = if grouped { group(&world) } else { Actor::new(&world, 1) };
             if !grouped {
@@ -309,12 +308,17 @@ fn a_holder_becomes_the_writer_while_a_reader_comes() {
 }
 
 /// Who is dead from its Nth access on, for each N, is cleaned up after while another one goes on.
-fn dies_beside(script: fn(&mut Actor), before: fn(&Arc<World>) -> Vec<Actor>, other: fn(Vec<Actor>, Actor)) {
+fn dies_beside(
+    preemptions: usize,
+    script: fn(&mut Actor),
+    before: fn(&Arc<World>) -> Vec<Actor>,
+    other: fn(Vec<Actor>, Actor),
+) {
     let mut at = 0;
     let died = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     while died.swap(false, PlainOrdering::Relaxed) {
         let died = died.clone();
-        explore(2, move || {
+        explore(preemptions, move || {
             let world = World::new(4);
             let (there, mut mortal, living) = (before(&world), Actor::new(&world, 1), Actor::new(&world, 4));
             let died = died.clone();
@@ -347,6 +351,7 @@ fn a_writer_dies_beside_another() {
         }
     };
     dies_beside(
+        4,
         script,
         |_| Vec::new(),
         |_, mut other| {
@@ -367,6 +372,7 @@ fn a_reader_dies_beside_a_writer_that_waits() {
         }
     };
     dies_beside(
+        1,
         script,
         |world| vec![group(world)],
         |mut there, mut other| {
