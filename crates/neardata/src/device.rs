@@ -59,7 +59,8 @@ pub enum Fold {
 pub enum Purpose {
     /// Gives them back, by [`Piece::Rows`].
     Filter,
-    /// Folds integer results of the program, named by result field and in this order; [`Piece::Folded`] gives them back.
+    /// Folds integer results of the program, named by result field and in this order; [`Piece::Folded`] gives them
+    /// back.
     Aggregate(Vec<(String, Fold)>),
     /// Makes a new version of each; [`Piece::Modified`] tells which.
     Update(TransactionId),
@@ -209,9 +210,10 @@ pub trait Device: Send + Sync {
     /// No such table, or a failing disk.
     fn tuples(&self, table: TableId, each: &mut dyn FnMut(Tuple<'_>)) -> Result<(), DeviceError>;
 
-    /// Stores committed versions of one table: of each tuple, oldest first, following on what is stored. All of
-    /// them or none; durable when it returns. Answers where they are, in the order given. No snapshot below `watermark`
-    /// is in use.
+    /// Stores committed versions of one table: of each tuple, oldest first, with higher numbers than what is stored.
+    /// Numbers may be left out: of versions that no snapshot saw and that were superseded before they were stored. All
+    /// of them or none; durable when it returns. Answers where they are, in the order given. No snapshot below
+    /// `watermark` is in use.
     ///
     /// # Errors
     /// No room, a failing disk, or versions that do not follow on those stored.

@@ -11,9 +11,9 @@
 //! - *CXL* "is not supported yet in commodity hardware" there. The nearest coherent link that it has a number for is
 //!   OpenCAPI, 378 ns; a CXL device that keeps the host's line coherent makes the same round trip, for a line as for an
 //!   atomic. Prefetching into the device's cache is not assumed, as nothing is reported of it.
-//! - *8 KiB* are in figure 5, but not in its text. They are taken as one access that misses (800, 378 or 737 ns) and the
-//!   8192 bytes at the link's own rate: 15.75 GB/s for CCIX at 16 GT/s on eight lanes and for PCIe Gen3 on sixteen, 63 GB/s
-//!   for CXL on PCIe Gen5.
+//! - *8 KiB* are in figure 5, but not in its text. They are taken as one access that misses (800, 378 or 737 ns) and
+//!   the 8192 bytes at the link's own rate: 15.75 GB/s for CCIX at 16 GT/s on eight lanes and for PCIe Gen3 on sixteen,
+//!   63 GB/s for CXL on PCIe Gen5.
 //! - *Atomics over PCIe* are not coherent with the host's caches: a read and a write, two crossings.
 //!
 //! Not added: that the host's own atomics slow down under contention from the device (about 400 ns, section 4); the
@@ -89,13 +89,14 @@ impl Link {
     pub const fn transfer_ns(self, bytes: usize) -> u64 {
         let Latency { line_ns, page_ns, .. } = self.latency();
         let (line, page) = (line_ns as u64, page_ns as u64);
-        match bytes {
-            0 => 0,
-            1..=LINE_BYTES => line,
-            LINE_BYTES..PAGE_BYTES => {
-                line + (page - line) * (bytes - LINE_BYTES) as u64 / (PAGE_BYTES - LINE_BYTES) as u64
-            }
-            _ => page * bytes as u64 / PAGE_BYTES as u64,
+        if bytes == 0 {
+            0
+        } else if bytes <= LINE_BYTES {
+            line
+        } else if bytes < PAGE_BYTES {
+            line + (page - line) * (bytes - LINE_BYTES) as u64 / (PAGE_BYTES - LINE_BYTES) as u64
+        } else {
+            page * bytes as u64 / PAGE_BYTES as u64
         }
     }
 

@@ -7,8 +7,8 @@
 //!
 //! A tuple keeps its VID for life; its versions are numbered from 1. A record id is a *logical* place (page and slot),
 //! which the storage resolves through its logical-to-physical map, so pages move without anybody being told (neoDBMS,
-//! section 2.3). The version number stands beside the record id so that a version that merely moves from the host to the
-//! storage is not taken for a new one.
+//! section 2.3). The version number stands beside the record id so that a version that merely moves from the host to
+//! the storage is not taken for a new one.
 
 /// Commit time, issued by the host, from 1. A snapshot is the newest timestamp that it sees.
 pub type Timestamp = u64;
@@ -85,6 +85,21 @@ impl VidEntry {
         self.0 >> 40 == (version as u64) & ((1 << Self::VERSION_BITS) - 1) && self.0 != 0
     }
 
+    /// Whether both name the same version of the tuple, wherever it is, as far as [`Self::VERSION_BITS`] tell.
+    #[must_use]
+    pub const fn is_same_version(self, other: Self) -> bool {
+        self.0 >> 40 == other.0 >> 40 && (self.0 == 0) == (other.0 == 0)
+    }
+
+    /// Whether version `number` is a later one than the tuple's newest: at most half of all numbers that an entry can
+    /// tell apart ahead.
+    #[must_use]
+    pub const fn is_older_than(self, number: u32) -> bool {
+        let mask = (1 << Self::VERSION_BITS) - 1;
+        let ahead = (number as u64).wrapping_sub(self.0 >> 40) & mask;
+        ahead != 0 && ahead <= mask / 2
+    }
+
     /// Where the newest version is.
     #[must_use]
     pub const fn record(self) -> RecordId {
@@ -105,6 +120,9 @@ mod tests {
         }
         assert_eq!(VidEntry::new(3, RecordId::HOST).record(), RecordId::HOST);
         assert!(!VidEntry::default().is_version(0));
+        let entry = VidEntry::new(0xFF_FFFE, RecordId::HOST);
+        assert!(entry.is_older_than(0xFF_FFFF) && entry.is_older_than(0x0100_0005));
+        assert!(!entry.is_older_than(0xFF_FFFE) && !entry.is_older_than(0xFF_FFF0));
     }
 
     #[test]

@@ -20,7 +20,8 @@
 //! control word before they believe it: a holder that saw it live may be about to become the writer.
 //!
 //! A process can die between any two steps. What it leaves is an entry, a claim on the tail, or an owner with its number,
-//! and [`remove`] takes away all three.
+//! and [`remove`] takes away all three. Or an entry that is vacated, and nobody who lets those behind it go on: so
+//! whoever waits does that step as well.
 
 use super::memory::Memory;
 use super::word::{Control, LINE_WORDS, SLOTS, Slot, Ticket};
@@ -57,7 +58,7 @@ impl Ring {
     }
 
     /// Whether a dead entry is in front of that of the session.
-    fn is_behind_dead(&self, session: SessionNumber) -> bool {
+    fn is_behind_vacated(&self, session: SessionNumber) -> bool {
         self.find(session).is_some_and(|(at, _)| self.entries()[..at].iter().any(|slot| !slot.is_live()))
     }
 
@@ -219,7 +220,8 @@ impl<M: Memory> Line<'_, M> {
     #[inline(always)]
     pub(super) fn give_back_alone(&self, session: SessionNumber) -> bool {
         let control = self.control();
-        let alone = control.length() == 0 && control.owner().is_some_and(|(owner, _)| owner == session);
+        let alone = control.length() == 0 && !control.is_crowded();
+        let alone = alone && control.owner().is_some_and(|(owner, _)| owner == session);
         alone && self.replace(control, control.with_owner(None))
     }
 
@@ -236,7 +238,7 @@ impl<M: Memory> Line<'_, M> {
             let (control, ring) = self.view()?;
             let settled = Self::settled(control, &ring);
             if settled.is_free() {
-                let taken = settled.with_owner(Some((session, mode)));
+                let taken = settled.with_owner(Some((session, mode))).roomy();
                 if self.replace(control, taken) {
                     Self::wake_crowd(control, taken, wake);
                     return Ok(Entered::Granted);
@@ -255,7 +257,7 @@ impl<M: Memory> Line<'_, M> {
                 }
                 match self.confirm(ticket, session)? {
                     None => {}
-                    Some(control) if control.tail() == ticket.plus(1) => return self.entered(session, wake),
+                    Some(control) if control.tail() == ticket.plus(1) => return self.entered(session),
                     // Who is behind the group now did not see this session when it decided to wait.
                     Some(_) => drop(self.leave(session, wake)?),
                 }
@@ -266,8 +268,9 @@ impl<M: Memory> Line<'_, M> {
                     return Ok(Entered::Full);
                 }
                 // What is dead in front falls off when somebody needs the place.
-                if self.replace(control, settled) {
-                    Self::wake_holders(control, settled, &ring, wake);
+                let next = settled.roomy();
+                if self.replace(control, next) {
+                    Self::wake_holders(control, next, &ring, wake);
                 }
                 continue;
             }
@@ -280,7 +283,7 @@ impl<M: Memory> Line<'_, M> {
                 if self.replace_slot(tail, slot, Slot::new(tail, session, mode))
                     && self.confirm(tail, session)?.is_some()
                 {
-                    return self.entered(session, wake);
+                    return self.entered(session);
                 }
             } else if self.control() == control {
                 return Err(self.damage("a slot behind the ring with a ticket that it cannot have"));
@@ -288,20 +291,9 @@ impl<M: Memory> Line<'_, M> {
         }
     }
 
-    /// How a session stands that has an entry which counts. If the lock was given back before it counted, nobody but the
-    /// session knows that it is somebody's turn.
-    fn entered(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<Entered, Damage> {
-        loop {
-            let (control, ring) = self.view()?;
-            let next = Self::settled(control, &ring);
-            if next == control {
-                let holds = matches!(self.place(session)?, Place::Holds(_));
-                return Ok(if holds { Entered::Granted } else { Entered::Queued });
-            }
-            if self.replace(control, next) {
-                Self::wake_holders(control, next, &ring, wake);
-            }
-        }
+    /// How a session stands that has an entry which counts.
+    fn entered(&self, session: SessionNumber) -> Result<Entered, Damage> {
+        Ok(if matches!(self.stand(session)?, Place::Holds(_)) { Entered::Granted } else { Entered::Queued })
     }
 
     /// Makes the entry count that the session has just written at `ticket`, and gives back the control word since which it
@@ -327,20 +319,25 @@ impl<M: Memory> Line<'_, M> {
         }
     }
 
-    /// Where a session stands, as it looks now.
-    pub(super) fn standing(&self, session: SessionNumber) -> Result<Place, Damage> {
+    /// Where a session seems to stand, for those who only look.
+    pub(super) fn place(&self, session: SessionNumber) -> Result<Place, Damage> {
         let (control, ring) = self.view()?;
         Ok(ring.place(control.owner(), session))
     }
 
-    /// Where a session stands, for the session itself: what it holds now it goes on holding.
-    pub(super) fn place(&self, session: SessionNumber) -> Result<Place, Damage> {
+    /// Where a session stands, for itself: what it holds it can rely on. Brings the line into its settled form if somebody
+    /// has vacated an entry and not done so yet, or died before it could; or if the lock was given back before the
+    /// session's own entry counted, when nobody else knows whose turn it is.
+    pub(super) fn stand(&self, session: SessionNumber) -> Result<Place, Damage> {
         loop {
             let (control, ring) = self.view()?;
+            let next = Self::settled(control, &ring);
             let place = ring.place(control.owner(), session);
-            // Somebody may have seen what is dead in front of it while that was live, and be about to decide from that.
-            let holds_past_dead = matches!(place, Place::Holds(_)) && ring.is_behind_dead(session);
-            if !holds_past_dead || self.replace(control, control) {
+            let relies_on_vacated = matches!(place, Place::Holds(_)) && ring.is_behind_vacated(session);
+            if next == control && !relies_on_vacated {
+                return Ok(place);
+            }
+            if self.replace(control, next) && relies_on_vacated {
                 return Ok(place);
             }
         }
@@ -395,7 +392,7 @@ impl<M: Memory> Line<'_, M> {
             if !alone || (control.owner().is_none() && granted == 0) {
                 return Ok(false);
             }
-            let next = control.with_owner(Some((session, LockMode::Exclusive))).shrunk(granted as u32);
+            let next = control.with_owner(Some((session, LockMode::Exclusive))).shrunk(granted as u32).roomy();
             if self.replace(control, next) {
                 Self::wake_crowd(control, next, wake);
                 return Ok(true);
@@ -455,7 +452,7 @@ impl<M: Memory> Line<'_, M> {
         loop {
             let (control, ring) = self.view()?;
             if control.owner().is_none_or(|(owner, _)| owner != session) {
-                let next = Self::settled(control, &ring);
+                let next = Self::settled(control, &ring).roomy();
                 if self.replace(control, next) {
                     Self::wake_holders(control, next, &ring, wake);
                     return Ok(());
@@ -468,7 +465,7 @@ impl<M: Memory> Line<'_, M> {
 
     /// The owner goes. `false`: the control word has changed.
     fn hand_over(&self, control: Control, ring: &Ring, wake: &mut impl FnMut(Wake)) -> bool {
-        let next = Self::settled(control.with_owner(None), ring);
+        let next = Self::settled(control.with_owner(None), ring).roomy();
         let done = self.replace(control, next);
         // Those who held it beside the owner are awake.
         if done && (ring.granted(control.owner()) == 0 || control.is_crowded()) {

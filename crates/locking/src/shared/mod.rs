@@ -10,7 +10,9 @@
 //! | [`memory`] | words, by index: mapped, explored by loom or shuttle, delayed, or deadly |
 //! | `word` | how the words of a line are laid out |
 //! | `line` | the protocol of one line |
-//! | [`table`] | header, sessions, lines in one segment; requests, waiting, the clean-up after a death |
+//! | `layout` | header, sessions, lines in one segment |
+//! | `request` | what is asked, and what is answered |
+//! | [`table`] | requests, waiting, the clean-up after a death |
 //!
 //! **A worked timeline**, one line, sessions 1 (host) and 2 (storage):
 //!
@@ -36,15 +38,19 @@
 //! **Limits.** 4095 sessions. Two keys of one line exclude each other although they need not; more lines make that rare.
 //! Who finds the ring full waits for a place, and places are not given out in order.
 
+mod layout;
 mod line;
 pub mod memory;
+mod request;
 pub mod table;
 mod word;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use table::{Layout, LayoutError, Patience, Placement, Session, Step, Table, TableError};
+pub use layout::{Layout, LayoutError, MAX_LINES, Placement};
+pub use request::{Patience, Step, TableError};
+pub use table::{Session, Table};
 pub use word::LINE_WORDS;
 
 /// A session of a table, from 1.

@@ -8,7 +8,7 @@
 //!                      bits 18..41   tail: the ticket of the next entry, modulo 7 * 2^20
 //!                      bits 41..64   version: grows with every change of this word
 //!
-//! words 1 to 7, slots  bits  0..2    mode, 0 vacated by a writer; then bit 63 is set and the rest is 0
+//! words 1 to 7, slots  bits  0..2    mode, 0 vacated
 //!                      bits  2..25   ticket
 //!   one writer         bits 25..37   session
 //!   a group            bits 25..32   block
@@ -16,10 +16,9 @@
 //! ```
 //!
 //! The entry with ticket *t* lies in slot 1 + *t* mod 7. The ring is the *length* entries before the tail. A slot
-//! outside the ring means nothing, except that one with the tail's ticket is about to become the next entry.
-//!
-//! Each ticket is written once. After that its entry only gets emptier, except that a group which has never been empty may
-//! get members. So an entry that is dead is dead for ever, and a slot that looks as it did a while ago is as it was.
+//! outside the ring means nothing, except that one with the tail's ticket is about to become the next entry. A slot that
+//! is zero was never used. Each ticket is written once; after that a writer's entry can only be vacated, and a group gets
+//! members only while it has some. So what is vacated stays so, and a slot that looks as before has been so all the time.
 //!
 //! A swap could be deceived by a word that has come back to an old value: the control word after exactly a multiple of
 //! 2^23 changes that leave the ring where it was, a slot after exactly a multiple of 7 * 2^20 entries and the same
@@ -51,8 +50,6 @@ const TICKET_SHIFT: u32 = 2;
 const WHO_SHIFT: u32 = 25;
 const BLOCK_MASK: u64 = (1 << 7) - 1;
 const MEMBERS_SHIFT: u32 = 32;
-/// What a writer leaves beside its ticket, so that no entry looks like an unused slot.
-const VACATED: u64 = 1 << 63;
 
 fn mode_of(bits: u64) -> Option<LockMode> {
     match bits & MODE_MASK {
@@ -163,10 +160,14 @@ impl Control {
         self.with_ring(self.length() + 1, self.tail().plus(1))
     }
 
-    /// The first `entries` less. Then there is room.
+    /// The first `entries` less.
     pub(super) fn shrunk(self, entries: u32) -> Self {
-        let shorter = self.with_ring(self.length() - entries, self.tail());
-        if entries > 0 { shorter.with_crowded(false) } else { shorter }
+        self.with_ring(self.length() - entries, self.tail())
+    }
+
+    /// Not crowded if there is room. Whoever writes this wakes those who wait for a place.
+    pub(super) fn roomy(self) -> Self {
+        self.with_crowded(self.is_crowded() && self.length() == SLOTS)
     }
 }
 
@@ -220,7 +221,7 @@ impl Slot {
         first > 0 && last <= u64::from(sessions)
     }
 
-    /// Whether an entry with this ticket has been written here, live or not.
+    /// Whether an entry with this ticket has been written here, vacated or not.
     pub(super) fn is_entry(self, ticket: Ticket) -> bool {
         self.0 != 0 && self.ticket() == ticket
     }
@@ -250,7 +251,8 @@ impl Slot {
         self.has(session) && !self.without(session).is_live()
     }
 
-    /// With the session in it too, if it is a live group of that mode which has a place for it.
+    /// With the session in it too, if it is a group of that mode which has a place for it, and not vacated: those behind
+    /// a vacated one may hold the lock already.
     pub(super) fn joined(self, session: SessionNumber, mode: LockMode) -> Option<Self> {
         let bit = self.bit(session)?;
         (self.mode() == Some(mode) && self.is_live()).then_some(Self(self.0 | bit))
@@ -260,7 +262,7 @@ impl Slot {
     pub(super) fn without(self, session: SessionNumber) -> Self {
         match self.bit(session) {
             Some(bit) => Self(self.0 & !bit),
-            None => Self(self.0 & (TICKET_MASK << TICKET_SHIFT) | VACATED),
+            None => Self(self.0 & !MODE_MASK),
         }
     }
 

@@ -15,7 +15,7 @@ use super::progress::Live;
 use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
 use super::workloads::{Make, NAMES, boxed, named};
-use super::{Failure, Outcome, alone, figures, lock_service, opencl, print};
+use super::{Failure, Outcome, alone, figures, lock_service, near_data, opencl, print};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
 const PASS_BYTES: usize = 512 << 20;
@@ -69,7 +69,7 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone),
-    /// locks, lock-service, memory, copy; opencl, bionicdb (figures of papers), engines (all of them beside each other)
+    /// locks, lock-service, memory, copy; opencl, bionicdb, near-data (figures of papers), engines (all of them beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
     /// opencl-deterministic, opencl-two-phase [default: two-phase,deterministic-queue,deterministic; for engines all
@@ -142,7 +142,7 @@ pub(super) struct Arguments {
     /// are their medians
     #[arg(long, default_value_t = 3)]
     pub(super) passes: usize,
-    /// For bionicdb and engines: a tenth of the rows, and one short round
+    /// For bionicdb, engines and near-data: a tenth of the work, and one short round
     #[arg(long)]
     pub(super) quick: bool,
     /// Everything random follows from it [default: 1]
@@ -176,6 +176,8 @@ pub(super) struct Arguments {
     pub(super) out: Option<PathBuf>,
     #[command(flatten)]
     pub(super) service: lock_service::Arguments,
+    #[command(flatten)]
+    pub(super) near_data: near_data::Arguments,
 }
 
 /// What a list with nothing between two commas is told.
@@ -193,6 +195,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
     match arguments.workload.as_str() {
         "locks" => return alone::bench_locks(arguments),
         "lock-service" => return lock_service::bench_lock_service(arguments),
+        "near-data" => return near_data::bench_near_data(arguments),
         "memory" => return alone::bench_memory(arguments),
         "copy" => return opencl::bench_copy(arguments),
         "opencl" => return opencl::bench_opencl(arguments),
@@ -372,7 +375,7 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         let (Some(letter @ 'a'..='f'), None) = (letter.clone().next(), letter.clone().nth(1)) else {
             return Err(Failure::usage(format!(
                 "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, \
-                 tpcc, tpcc-np, locks, lock-service, memory, copy, opencl, bionicdb, engines"
+                 tpcc, tpcc-np, locks, lock-service, near-data, memory, copy, opencl, bionicdb, engines"
             )));
         };
         let config = match arguments.preset {

@@ -65,6 +65,31 @@ pub(super) fn lines(title: &str, unit: &str, labels: &[String], series: &[(Strin
     svg + "</svg>\n"
 }
 
+/// How often something took how long, on a logarithmic axis of nanoseconds, one line for each (name, buckets); a bucket
+/// is its largest value and how many are in it.
+pub(super) fn distribution(title: &str, series: &[(String, Vec<(u64, u64)>)]) -> String {
+    /// Steps of a decade: buckets are put together to these, so that lines of different buckets compare.
+    const STEPS: f64 = 12.0;
+    const DECADES: usize = 8;
+    let share = |buckets: &[(u64, u64)]| {
+        let mut shares = vec![0.0; DECADES * STEPS as usize + 1];
+        let all: u64 = buckets.iter().map(|(_, count)| count).sum();
+        for &(ns, count) in buckets {
+            let step = ((ns.max(1) as f64).log10() * STEPS).round() as usize;
+            shares[step.min(DECADES * STEPS as usize)] += 100.0 * count as f64 / all.max(1) as f64;
+        }
+        shares
+    };
+    let labels: Vec<String> = (0..=DECADES * STEPS as usize)
+        .map(|step| match step % STEPS as usize {
+            0 => ["1 ns", "10", "100", "1 us", "10", "100", "1 ms", "10", "100"][step / STEPS as usize].to_string(),
+            _ => String::new(),
+        })
+        .collect();
+    let series: Vec<_> = series.iter().map(|(name, buckets)| (name.clone(), share(buckets))).collect();
+    lines(title, "share of the requests, percent, against nanoseconds", &labels, &series)
+}
+
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -12,10 +12,7 @@ mod lock_service;
 mod lockd;
 mod locks;
 mod memory;
-#[cfg_attr(not(test), expect(dead_code, reason = "`lockwork bench near-data` is what prints it"))]
-mod near_data {
-    pub(crate) mod postgres;
-}
+mod near_data;
 mod opencl;
 mod options;
 mod procedure;
@@ -102,7 +99,7 @@ enum Command {
     /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
     /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, lock-service,
-    /// memory, copy, opencl, bionicdb, engines
+    /// near-data, memory, copy, opencl, bionicdb, engines
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
@@ -113,6 +110,9 @@ enum Command {
     /// About the locks of the lock service
     #[command(subcommand)]
     Locks(Locks),
+    /// The other side of `bench near-data`
+    #[command(hide = true)]
+    NearDataPeer(near_data::peer::Arguments),
     /// Run a protocol under every fault, in simulated time
     #[command(subcommand)]
     Sim(Sim),
@@ -150,6 +150,7 @@ pub(crate) fn main() -> ExitCode {
             Ok(code) => return code,
             Err(failure) => Err(failure),
         },
+        Command::NearDataPeer(arguments) => near_data::peer::run(&arguments),
         Command::Sim(Sim::Locks(arguments)) => sim::run(&arguments),
         Command::Locks(Locks::Top(arguments)) => show::top(&arguments),
         Command::Locks(Locks::Show(arguments)) => show::show(&arguments),

@@ -6,7 +6,7 @@
 //! outcome   0 | kind of answer | its fields        or        number of the error | its fields
 //! ```
 //!
-//! Trade-off: a device hands over pieces of any length, and [`rows`] and [`elements`] cut them to length; images are
+//! Trade-off: a device hands over pieces of any length, and `rows` and `elements` cut them to length; images are
 //! not touched for that, but go straight from the device's memory into the slot.
 
 use lockwork_procedure::schema::{MAX_KEY_BYTES, MAX_ROW_BYTES, TableSchema};

@@ -38,15 +38,15 @@ fn what_is_no_table_is_refused() {
     let created = Table::create(memory.clone(), layout).unwrap();
     assert_eq!(Table::attach(memory.clone()).unwrap().layout(), &layout);
     let header: [u64; 8] = std::array::from_fn(|word| memory.load(word));
-    for word in 0..8 {
+    for (word, value) in header.into_iter().enumerate() {
         for bit in 0..64 {
-            memory.store(word, header[word] ^ 1 << bit);
+            memory.store(word, value ^ 1 << bit);
             match (word, refused()) {
                 (0, LayoutError::Foreign { .. }) | (1, LayoutError::Format { .. }) | (2.., _) => {}
                 (_, other) => panic!("word {word}, bit {bit}: {other}"),
             }
         }
-        memory.store(word, header[word]);
+        memory.store(word, value);
     }
     // A table that was not finished has no check word.
     memory.store(7, 0);

@@ -91,12 +91,15 @@ enum Note {
     Holds,
 }
 
+/// What happened, to which session, at its request of this number, for which line and mode.
+type Noted = (Note, u16, u64, u32, LockMode);
+
 /// What all sessions of a run share.
 struct Shared {
     memory: Arc<Scheduled>,
     bells: Vec<Bell>,
     holders: Plain<Vec<(u32, u16, LockMode)>>,
-    notes: Plain<Vec<(Note, u16, u64, u32, LockMode)>>,
+    notes: Plain<Vec<Noted>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -288,7 +291,7 @@ fn run(plan: Plan) {
 }
 
 /// Who was told to wait before somebody else asked in a mode that excludes his, held the line before him.
-fn in_order(notes: &[(Note, u16, u64, u32, LockMode)]) {
+fn in_order(notes: &[Noted]) {
     let when = |wanted: Note, session: u16, request: u64| {
         notes.iter().position(|(note, of, number, ..)| (*note, *of, *number) == (wanted, session, request))
     };

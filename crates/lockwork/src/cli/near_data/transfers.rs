@@ -1,0 +1,56 @@
+//! Experiment (b): how long it takes until 64 bytes and 8 KiB that the host has written are on the storage side (neoDBMS,
+//! figure 5), by link.
+//!
+//! Without a link it is the memory of this machine: lines come from the cache of the core that wrote them. The links add
+//! what the paper, or what stands for it, says.
+
+use lockwork_neardata::link::Link;
+use lockwork_sharedlocks::Placement;
+use serde_json::json;
+
+use super::super::Failure;
+use super::super::bench::Arguments as Bench;
+use super::super::chart::bars;
+use super::peer::{Job, Peer, serve_fetches};
+use super::shared::PAGE;
+use super::{Files, Quantiles, Section};
+
+pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, Failure> {
+    let times = if bench.quick { 2_000 } else { 20_000 };
+    let mut text = format!(
+        "(b) fetching what the host has written, nanoseconds\n{:>6} {:>8} {:>8} {:>8} {:>8} {:>10}   {}\n",
+        "link", "bytes", "p50", "p99", "p99.9", "longest", "of it simulated"
+    );
+    let (mut rows, mut values, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
+    for link in Link::ALL {
+        for bytes in [64, PAGE] {
+            show(&format!("link {link}, {bytes} bytes"));
+            let files = Files::new();
+            let (_locks, shared) = files.make(64, Placement::Spread, 1)?;
+            let mut peer = Peer::start(&files.table, &files.memory, 1, link)?;
+            peer.tell(Job::Fetch { bytes, times })?;
+            if !serve_fetches(&shared, bytes, times, &mut || peer.is_alive()) {
+                return Err(Failure::BackEnd("the peer process has ended".into()));
+            }
+            let report = peer.report()?;
+            let q = Quantiles::of(&report.histogram());
+            if report.wrong > 0 || q.count != times {
+                wrong.push(format!("experiment b: {} of {times} fetches of {bytes} bytes were wrong", report.wrong));
+            }
+            let simulated = link.transfer_ns(bytes);
+            text.push_str(&format!(
+                "{:>6} {bytes:>8} {:>8} {:>8} {:>8} {:>10}   {simulated} ns\n",
+                link.name(),
+                q.p50,
+                q.p99,
+                q.p999,
+                q.longest
+            ));
+            rows.push(json!({ "link": link.name(), "bytes": bytes, "ns": q, "simulated_ns": simulated }));
+            values.push((format!("{link}, {bytes} bytes"), q.p50 as f64));
+        }
+    }
+    text.push_str("verified: every fetch had the bytes of its turn\n");
+    let charts = vec![("b-transfers.svg".to_string(), bars("Transfers to the storage", "p50, nanoseconds", &values))];
+    Ok(Section { text, json: json!({ "rows": rows }), charts, wrong })
+}

@@ -1,0 +1,222 @@
+//! The shared lock table, as the host and as processing elements use it.
+//!
+//! ```text
+//! lines 0 .. 15/16      tuples: (VID + an offset for each table) modulo their number
+//! the last sixteenth    gates of tables, and keys that no tuple has: by hash
+//! ```
+//!
+//! The paper's key is (VID, version). Here a line stands for the VID, and the version is checked under the lock, in the
+//! VID map that both sides see: whoever comes with an older version than the newest is refused there, at once and for good,
+//! instead of holding a lock that nobody else wants. Neighbouring tuples have neighbouring lines, and no two of a table
+//! share one that has fewer tuples than there are lines.
+//!
+//! **Who owns what.** A worker of the host is a session, and so is each processing element that works for a bulk update; its
+//! age is the number of the transaction, by which the host finds the sessions of an update and releases what they hold,
+//! after the storage has said that they are at rest. If the storage has died, they are cleaned up after.
+//!
+//! Invariant: a processing element's session is not used for another transaction before it is empty.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lockwork_locking::LockMode;
+use lockwork_sharedlocks::{Error, Mapped, Patience, Session, SharedLocks, Waiting};
+
+use super::maps::Maps;
+use crate::device::{LockRefusal, LockSource, RowLocks, TableId, TransactionId};
+use crate::host::locks::{HostLocks, LockKey, LockTable, Refusal};
+use crate::host::vid_map::VidMap;
+use crate::link::Link;
+use crate::linked::{Linked, READ_BYTES};
+use crate::record::Vid;
+
+/// How long a processing element waits for a lock.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where locks are.
+#[derive(Clone, Copy, Debug)]
+struct Lines {
+    tuples: u64,
+    others: u64,
+}
+
+impl Lines {
+    fn of(lines: u32) -> Self {
+        let others = (lines / 16).max(1);
+        Self { tuples: u64::from((lines - others).max(1)), others: others.into() }
+    }
+
+    fn tuple(self, table: TableId, vid: Vid) -> u32 {
+        // Tables begin far from each other, so that their first tuples do not share lines.
+        let offset = u64::from(table).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        ((u64::from(vid.0) + offset) % self.tuples) as u32
+    }
+
+    fn other(self, hash: u64) -> u32 {
+        (self.tuples + (hash.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % self.others) as u32
+    }
+
+    fn of_key(self, key: LockKey) -> u32 {
+        match key {
+            LockKey::Tuple { table, vid } => self.tuple(table, vid),
+            LockKey::Gate { table } => self.other(u64::from(table) << 1 | 1),
+            LockKey::Absent { table, hash } => self.other((hash ^ u64::from(table)) << 1),
+        }
+    }
+}
+
+/// The lock table of a host.
+#[derive(Clone, Debug)]
+pub struct SharedLockTable {
+    locks: SharedLocks,
+    lines: Lines,
+}
+
+impl SharedLockTable {
+    /// Over this table, of at least two lines.
+    #[must_use]
+    pub fn new(locks: SharedLocks) -> Self {
+        let lines = Lines::of(locks.table().layout().lines);
+        Self { locks, lines }
+    }
+}
+
+impl LockTable for SharedLockTable {
+    fn session(&self) -> Result<Box<dyn HostLocks>, Refusal> {
+        let session = self.locks.session().map_err(|error| Refusal::Failed(error.to_string()))?;
+        Ok(Box::new(HostSession { session, lines: self.lines }))
+    }
+
+    fn release_transaction(&self, transaction: TransactionId) {
+        let own = std::process::id();
+        for status in self.locks.sessions().filter(|status| status.process != own) {
+            if self.locks.table().age(status.number) != transaction.0 {
+                continue;
+            }
+            // Dead ones have been anywhere in the protocol, live ones are at rest. A line that is damaged tells whoever
+            // comes to it next.
+            match self.locks.is_alive(status.number) {
+                Ok(true) => drop(self.locks.release_all_of(status.number)),
+                Ok(false) | Err(_) => drop(self.locks.clean_up()),
+            }
+        }
+    }
+}
+
+struct HostSession {
+    session: Session<Mapped>,
+    lines: Lines,
+}
+
+impl HostLocks for HostSession {
+    fn begin(&mut self, age: u64) {
+        self.session.set_age(age);
+    }
+
+    fn lock(&mut self, key: LockKey, mode: LockMode, patience: Duration) -> Result<(), Refusal> {
+        let line = self.lines.of_key(key);
+        self.session.lock_line(line, mode, Patience::WaitDie, Some(patience)).map_err(|error| match error {
+            Error::Busy | Error::WouldDeadlock => Refusal::Busy,
+            Error::TimedOut => Refusal::TimedOut,
+            error => Refusal::Failed(error.to_string()),
+        })
+    }
+
+    fn release_all(&mut self) {
+        // A line that is damaged tells whoever comes to it next.
+        drop(self.session.unlock_all());
+    }
+}
+
+/// The lock table of a storage process.
+#[derive(Clone, Debug)]
+pub struct StorageLocks(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    locks: SharedLocks<Linked<Mapped>>,
+    lines: Lines,
+    maps: Maps,
+    link: Link,
+    /// Sessions of processing elements that are at rest. Some still hold what the host has not released yet.
+    resting: Mutex<Vec<Session<Linked<Mapped>>>>,
+    /// Bytes of VID maps that were read across the link.
+    map_bytes: AtomicU64,
+}
+
+impl StorageLocks {
+    /// Over the table and the maps that the host has handed over.
+    #[must_use]
+    pub fn new(locks: SharedLocks, maps: Maps, link: Link) -> Self {
+        let lines = Lines::of(locks.table().layout().lines);
+        let locks = locks.through(|mapped| Linked::new(mapped, link));
+        let (resting, map_bytes) = (Mutex::default(), AtomicU64::new(0));
+        Self(Arc::new(Shared { locks, lines, maps, link, resting, map_bytes }))
+    }
+
+    /// Bytes of lock table and VID maps that have crossed the link on behalf of the storage.
+    fn bytes(&self) -> u64 {
+        self.0.locks.table().memory().bytes() + self.0.map_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl LockSource for StorageLocks {
+    fn open(&self, transaction: TransactionId, _: usize) -> Result<Box<dyn RowLocks>, LockRefusal> {
+        let mut resting = self.0.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = self.0.locks.table();
+        let empty = resting.iter().position(|session| table.touched(session.number()) == 0);
+        let mut session = match empty {
+            Some(at) => resting.swap_remove(at),
+            None => self.0.locks.session().map_err(|error| LockRefusal::Failed(error.to_string()))?,
+        };
+        drop(resting);
+        session.set_waiting(Waiting::Poll);
+        session.set_age(transaction.0);
+        Ok(Box::new(Element { locks: self.clone(), session: Some(session), map: None }))
+    }
+}
+
+/// The locks of one processing element, for one transaction.
+struct Element {
+    locks: StorageLocks,
+    /// There until the element is dropped.
+    session: Option<Session<Linked<Mapped>>>,
+    /// The map of the table that was locked in last.
+    map: Option<(TableId, VidMap)>,
+}
+
+impl Element {
+    fn map(&mut self, table: TableId) -> Result<&VidMap, LockRefusal> {
+        if self.map.as_ref().is_none_or(|(mapped, _)| *mapped != table) {
+            let map = self.locks.0.maps.table(table);
+            let map = map.ok_or_else(|| LockRefusal::Failed(format!("there is no VID map of table {table}")))?;
+            self.map = Some((table, map));
+        }
+        Ok(&self.map.as_ref().expect("it was just put there").1)
+    }
+}
+
+impl RowLocks for Element {
+    fn lock(&mut self, table: TableId, vid: Vid, number: u32) -> Result<(), LockRefusal> {
+        let line = self.locks.0.lines.tuple(table, vid);
+        let session = self.session.as_mut().expect("it is there until the element is dropped");
+        let limit = Some(PATIENCE);
+        session.lock_line(line, LockMode::Exclusive, Patience::WaitDie, limit).map_err(|error| match error {
+            Error::Busy | Error::TimedOut | Error::WouldDeadlock => LockRefusal::Busy,
+            error => LockRefusal::Failed(error.to_string()),
+        })?;
+        self.locks.0.link.atomic();
+        self.locks.0.map_bytes.fetch_add(READ_BYTES, Ordering::Relaxed);
+        if self.map(table)?.get(vid).is_version(number) { Ok(()) } else { Err(LockRefusal::Superseded) }
+    }
+}
+
+impl Drop for Element {
+    fn drop(&mut self) {
+        // Not closed: what it holds is the transaction's until the host releases it.
+        let mut resting = self.locks.0.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        resting.extend(self.session.take());
+        self.locks.0.maps.tell_storage_bytes(self.locks.bytes());
+    }
+}

@@ -1,0 +1,218 @@
+//! The shared state of a table: versions that are committed and that the storage does not have yet.
+//!
+//! By tuple, oldest first, in shards of one lock each. A version enters when its transaction commits and leaves when a
+//! flush has stored it; those that were superseded and that no snapshot sees leave without ever being stored.
+//!
+//! Invariant: of a tuple that is here, all newer versions are here too. So the newest one here is the newest there is,
+//! and a snapshot that is older than everything here finds what it sees in the storage. A tuple that is not here has
+//! its newest version in the storage.
+//!
+//! Source: neoDBMS, section 2.3 (shared state; the delta buffer of an invocation).
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lockwork_procedure::key::mix;
+
+use crate::device::Version;
+use crate::record::{Timestamp, Vid};
+
+/// Shards of a table, a power of two.
+const SHARDS: usize = 64;
+/// Versions of one tuple from which on those that nobody sees are looked for.
+const LONG: usize = 8;
+/// What a version takes beside its image, about, in bytes.
+const OVERHEAD: usize = 64;
+
+/// A version in the host's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// Its number among the tuple's versions.
+    pub(super) number: u32,
+    /// When it was committed.
+    pub(super) created: Timestamp,
+    /// `None`: the tuple was removed.
+    pub(super) image: Option<Arc<[u8]>>,
+}
+
+impl Row {
+    /// Bytes that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        OVERHEAD + self.image.as_ref().map_or(0, |image| image.len())
+    }
+}
+
+/// What the shared state knows of a tuple.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// This is what the snapshot sees.
+    Row(Row),
+    /// The snapshot sees an older version than those here, if any: `false` when the first version is here.
+    Older(bool),
+    /// Nothing.
+    Unknown,
+}
+
+/// Spreads VIDs over hash tables.
+#[derive(Default)]
+pub(super) struct VidHasher(u64);
+
+impl Hasher for VidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.0 = mix(self.0 ^ u64::from(byte)));
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.0 = mix(self.0 ^ u64::from(word));
+    }
+
+    fn write_u16(&mut self, word: u16) {
+        self.write_u32(u32::from(word));
+    }
+}
+
+/// A hash table by tuple.
+pub(super) type ByVid<K, V> = HashMap<K, V, BuildHasherDefault<VidHasher>>;
+
+type Shard = ByVid<Vid, Vec<Row>>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Recent {
+    shards: Box<[Mutex<Shard>]>,
+    /// Bytes of all tables of the host.
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Recent {
+    /// An empty one, whose bytes are counted in `bytes`.
+    pub(super) fn new(bytes: Arc<AtomicUsize>) -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), bytes }
+    }
+
+    fn shard(&self, vid: Vid) -> MutexGuard<'_, Shard> {
+        self.shards[vid.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a snapshot sees of a tuple.
+    #[inline]
+    pub(super) fn read(&self, vid: Vid, snapshot: Timestamp) -> Seen {
+        let shard = self.shard(vid);
+        let Some(versions) = shard.get(&vid) else { return Seen::Unknown };
+        match versions.iter().rev().find(|row| row.created <= snapshot) {
+            Some(row) => Seen::Row(row.clone()),
+            None => Seen::Older(versions[0].number > 1),
+        }
+    }
+
+    /// Adds the newest version of a tuple. No snapshot below `watermark` is in use.
+    pub(super) fn install(&self, vid: Vid, row: Row, watermark: Timestamp) {
+        self.bytes.fetch_add(row.bytes(), Ordering::Relaxed);
+        let mut shard = self.shard(vid);
+        let versions = shard.entry(vid).or_default();
+        versions.push(row);
+        if versions.len() >= LONG {
+            self.bytes.fetch_sub(prune(versions, watermark), Ordering::Relaxed);
+        }
+    }
+
+    /// Copies what is to be stored: of each tuple, oldest first, the versions up to `until` that some snapshot from
+    /// `watermark` on sees.
+    pub(super) fn collect(&self, until: Timestamp, watermark: Timestamp) -> Vec<Version> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for (&vid, versions) in shard.iter_mut() {
+                let less = prune(versions, watermark);
+                self.bytes.fetch_sub(less, Ordering::Relaxed);
+                found.extend(versions.iter().take_while(|row| row.created <= until).map(|row| Version {
+                    vid,
+                    number: row.number,
+                    created: row.created,
+                    image: row.image.as_deref().map(Into::into),
+                }));
+            }
+        }
+        found
+    }
+
+    /// Lets go of the versions of a tuple up to number `number`, which the storage has now, and gives back the last of
+    /// them. `stored` is called first, while nobody reads the tuple here.
+    pub(super) fn stored(&self, vid: Vid, number: u32, stored: impl FnOnce()) -> Option<Row> {
+        let mut shard = self.shard(vid);
+        stored();
+        let versions = shard.get_mut(&vid)?;
+        let gone = versions.partition_point(|row| row.number <= number);
+        let mut last = None;
+        for row in versions.drain(..gone) {
+            self.bytes.fetch_sub(row.bytes(), Ordering::Relaxed);
+            last = Some(row);
+        }
+        if versions.is_empty() {
+            shard.remove(&vid);
+        }
+        last
+    }
+}
+
+/// Drops versions that were superseded at or before the watermark, and says how many bytes they took.
+fn prune(versions: &mut Vec<Row>, watermark: Timestamp) -> usize {
+    let seen = versions.partition_point(|row| row.created <= watermark).saturating_sub(1);
+    versions.drain(..seen).map(|row| row.bytes()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recent(created: &[Timestamp]) -> (Recent, Arc<AtomicUsize>) {
+        let bytes = Arc::new(AtomicUsize::new(0));
+        let recent = Recent::new(bytes.clone());
+        for (number, &created) in (2..).zip(created) {
+            recent.install(Vid(5), Row { number, created, image: Some(vec![0; 10].into()) }, 0);
+        }
+        (recent, bytes)
+    }
+
+    fn number(seen: Seen) -> Option<u32> {
+        if let Seen::Row(row) = seen { Some(row.number) } else { None }
+    }
+
+    #[test]
+    fn a_snapshot_sees_the_newest_version_that_is_not_newer_than_itself() {
+        let (recent, _) = recent(&[10, 20, 30]);
+        assert_eq!(recent.read(Vid(5), 9), Seen::Older(true));
+        assert_eq!([10, 19, 20, 99].map(|snapshot| number(recent.read(Vid(5), snapshot)).unwrap()), [2, 2, 3, 4]);
+        assert_eq!(recent.read(Vid(6), 99), Seen::Unknown);
+    }
+
+    #[test]
+    fn what_is_stored_leaves_and_what_came_later_stays() {
+        let (recent, bytes) = recent(&[10, 20, 30]);
+        let numbers = |versions: Vec<Version>| versions.iter().map(|version| version.number).collect::<Vec<_>>();
+        assert_eq!(numbers(recent.collect(20, 10)), [2, 3]);
+        assert_eq!(numbers(recent.collect(20, 20)), [3]);
+        assert_eq!(recent.stored(Vid(5), 3, || {}).unwrap().number, 3);
+        assert_eq!((recent.read(Vid(5), 20), number(recent.read(Vid(5), 30))), (Seen::Older(true), Some(4)));
+        assert_eq!(bytes.load(Ordering::Relaxed), 74);
+        recent.stored(Vid(5), 4, || {});
+        assert_eq!((recent.read(Vid(5), 30), bytes.load(Ordering::Relaxed)), (Seen::Unknown, 0));
+    }
+
+    #[test]
+    fn a_hot_tuple_keeps_only_what_somebody_sees() {
+        let (recent, bytes) = recent(&[]);
+        for number in 1..1_000 {
+            let row = Row { number, created: u64::from(number), image: None };
+            recent.install(Vid(1), row, u64::from(number) - 1);
+        }
+        assert!(bytes.load(Ordering::Relaxed) <= LONG * OVERHEAD);
+        assert_eq!(number(recent.read(Vid(1), 998)), Some(998));
+    }
+}

@@ -1,0 +1,206 @@
+//! Who works on the host: the snapshots in use, and what became of the work.
+//!
+//! Every worker has a line of its own, where it says which snapshot it reads, so that beginning a transaction writes
+//! nothing shared. The *watermark* is the oldest snapshot in use; versions that none from there on sees may go.
+//!
+//! Invariant: a snapshot is never below a watermark that was computed before it began. A worker writes the
+//! visible timestamp to its line and then reads its snapshot anew; a computation of the watermark reads the visible
+//! timestamp and then the lines. Whichever came first in the one order of these four, the snapshot is not below.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::clock::Clock;
+use crate::record::Timestamp;
+
+const IDLE: u64 = u64::MAX;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Committed,
+    Aborted,
+    Failed,
+    Superseded,
+    Busy,
+    TimedOut,
+    CacheHit,
+    DeviceRead,
+    BulkCommitted,
+    BulkAborted,
+    Flush,
+    FlushedVersion,
+}
+
+const EVENTS: usize = Event::FlushedVersion as usize + 1;
+
+/// What became of the work on a host, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Host transactions that committed.
+    pub committed: u64,
+    /// Those that their procedure aborted.
+    pub aborted: u64,
+    /// Those that were given up.
+    pub failed: u64,
+    /// Conflicts because another one had updated a tuple first.
+    pub superseded: u64,
+    /// Conflicts because waiting for a lock could have been waiting in a circle.
+    pub busy: u64,
+    /// Conflicts because a lock was waited for too long.
+    pub timed_out: u64,
+    /// Rows read from the cache of cold rows.
+    pub cache_hits: u64,
+    /// Rows read from the storage one by one.
+    pub device_reads: u64,
+    /// Bulk updates that committed.
+    pub bulk_committed: u64,
+    /// Bulk updates that did not.
+    pub bulk_aborted: u64,
+    /// Flushes of a table that had something to flush.
+    pub flushes: u64,
+    /// Versions that these stored.
+    pub flushed_versions: u64,
+}
+
+/// The line of one worker.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Line {
+    snapshot: AtomicU64,
+    /// Transactions that have ended.
+    ended: AtomicU64,
+    events: [AtomicU64; EVENTS],
+}
+
+impl Line {
+    /// Begins to read a snapshot.
+    #[inline]
+    pub(super) fn begin(&self, clock: &Clock) -> Timestamp {
+        self.snapshot.store(clock.visible(), Ordering::SeqCst);
+        clock.visible()
+    }
+
+    /// Reads no snapshot any more.
+    #[inline]
+    pub(super) fn end(&self) {
+        self.ended.store(self.ended.load(Ordering::Relaxed) + 1, Ordering::Release);
+        self.snapshot.store(IDLE, Ordering::Release);
+    }
+
+    /// Counts. Only this line's worker does, so there is nothing to lose between load and store.
+    #[inline]
+    pub(super) fn count(&self, event: Event, more: u64) {
+        let counter = &self.events[event as usize];
+        counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug, Default)]
+struct All {
+    lines: Vec<Arc<Line>>,
+    /// Counts of workers that are gone.
+    gone: [u64; EVENTS],
+}
+
+/// The lines of all workers.
+#[derive(Debug, Default)]
+pub(super) struct Sessions(Mutex<All>);
+
+impl Sessions {
+    /// A line for a new worker.
+    pub(super) fn join(&self) -> Arc<Line> {
+        let line =
+            Arc::new(Line { snapshot: AtomicU64::new(IDLE), ended: AtomicU64::new(0), events: Default::default() });
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).lines.push(line.clone());
+        line
+    }
+
+    /// Takes a worker's line back.
+    pub(super) fn leave(&self, line: &Arc<Line>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.lines.retain(|other| !Arc::ptr_eq(other, line));
+        for (total, count) in all.gone.iter_mut().zip(&line.events) {
+            *total += count.load(Ordering::Relaxed);
+        }
+    }
+
+    /// The oldest snapshot in use, or the newest possible one.
+    pub(super) fn watermark(&self, clock: &Clock) -> Timestamp {
+        let visible = clock.visible();
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.lines.iter().map(|line| line.snapshot.load(Ordering::SeqCst)).fold(visible, Timestamp::min)
+    }
+
+    /// Waits until every transaction has ended that runs now, but for that of `own`; no longer than `patience`.
+    pub(super) fn wait_for_others(&self, own: &Arc<Line>, patience: Duration) {
+        let until = Instant::now() + patience;
+        let mut running: Vec<(Arc<Line>, u64)> = {
+            let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let others = all.lines.iter().filter(|line| !Arc::ptr_eq(line, own));
+            others.map(|line| (line.clone(), line.ended.load(Ordering::Acquire))).collect()
+        };
+        loop {
+            running.retain(|(line, ended)| {
+                line.snapshot.load(Ordering::SeqCst) != IDLE && line.ended.load(Ordering::Acquire) == *ended
+            });
+            if running.is_empty() || Instant::now() >= until {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// What was counted so far.
+    pub(super) fn counters(&self) -> Counters {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = |event: Event| {
+            let of = |line: &Arc<Line>| line.events[event as usize].load(Ordering::Relaxed);
+            all.gone[event as usize] + all.lines.iter().map(of).sum::<u64>()
+        };
+        Counters {
+            committed: count(Event::Committed),
+            aborted: count(Event::Aborted),
+            failed: count(Event::Failed),
+            superseded: count(Event::Superseded),
+            busy: count(Event::Busy),
+            timed_out: count(Event::TimedOut),
+            cache_hits: count(Event::CacheHit),
+            device_reads: count(Event::DeviceRead),
+            bulk_committed: count(Event::BulkCommitted),
+            bulk_aborted: count(Event::BulkAborted),
+            flushes: count(Event::Flush),
+            flushed_versions: count(Event::FlushedVersion),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_watermark_is_the_oldest_snapshot_in_use() {
+        let (clock, sessions) = (Clock::new(3), Sessions::default());
+        let (old, young) = (sessions.join(), sessions.join());
+        assert_eq!(old.begin(&clock), 3);
+        clock.publish(clock.issue());
+        assert_eq!((young.begin(&clock), sessions.watermark(&clock)), (4, 3));
+        old.end();
+        clock.publish(clock.issue());
+        assert_eq!(sessions.watermark(&clock), 4);
+        sessions.leave(&young);
+        assert_eq!(sessions.watermark(&clock), 5);
+    }
+
+    #[test]
+    fn counts_outlive_their_worker() {
+        let sessions = Sessions::default();
+        let (one, other) = (sessions.join(), sessions.join());
+        one.count(Event::Busy, 2);
+        other.count(Event::Busy, 3);
+        sessions.leave(&one);
+        assert_eq!((sessions.counters().busy, sessions.counters().committed), (5, 0));
+    }
+}
