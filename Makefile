@@ -25,7 +25,7 @@ doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --release
 
 loom:
-	CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" $(CARGO) test --release -p lockwork-locking --test loom --test loom_tid
+	CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" $(CARGO) test --release -p lockwork-locking --test loom --test loom_tid --test loom_shared
 
 # Each target for FUZZ_SECONDS, 10 unless told otherwise.
 fuzz:

@@ -48,7 +48,7 @@ fn shared_tables_conform_under_every_patience() {
     check(9, || SharedTable::new(Patience::Try));
     check(9, || SharedTable::new(Patience::WaitDie));
     check(15, || SharedTable::new(Patience::Queue));
-    check(15, || SharedTable::new(Patience::Safe));
+    check(14, || SharedTable::new(Patience::Safe));
 }
 
 #[test]

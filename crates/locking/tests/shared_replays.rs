@@ -261,9 +261,11 @@ fn those_who_wait_for_a_place_are_woken_although_somebody_came_before_them() {
     for waiter in waiters.into_iter().take(2) {
         std::thread::scope(|scope| stop_before(scope, &memory, 2, waiter, withdraw).die());
     }
-    asked(&table, 10, Exclusive, Step::Waiting);
-    let mut woken = Vec::new();
-    table.release(&mut owner, LINE, &mut |wake| woken.push(wake)).unwrap();
+    let (mut woken, mut tenth) = (Vec::new(), session(&table, 10));
+    let mut wake = |wake| woken.push(wake);
+    let step = table.request(&mut tenth, LINE, Exclusive, Patience::Queue, &mut wake).unwrap();
+    assert_eq!(step, Step::Waiting);
+    table.release(&mut owner, LINE, &mut wake).unwrap();
     assert!(woken.contains(&Wake::Crowd), "{woken:?}");
 }
 

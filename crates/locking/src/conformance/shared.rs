@@ -94,11 +94,13 @@ impl<M: Memory> Manager for SharedTable<M> {
             Crash, Fifo, Groups, Intent, NoWait, Queues, Reentrant, Timeout, Upgrade, WaitDie, Waits, Withdraw,
         };
         let own = match self.patience {
-            Patience::Try => vec![NoWait],
-            Patience::WaitDie => vec![WaitDie, Queues],
-            Patience::Queue | Patience::Safe => vec![Waits, Fifo, Groups, Withdraw, Timeout],
+            Patience::Try => vec![NoWait, Crash],
+            Patience::WaitDie => vec![WaitDie, Queues, Crash],
+            Patience::Queue => vec![Waits, Fifo, Groups, Withdraw, Timeout, Crash],
+            // The scripts of crashes take a lock while they wait for an older session, which no circle may close over.
+            Patience::Safe => vec![Waits, Fifo, Groups, Withdraw, Timeout],
         };
-        let all = [Upgrade, Reentrant, Intent, Crash];
+        let all = [Upgrade, Reentrant, Intent];
         own.into_iter().chain(all).collect()
     }
 

@@ -3,26 +3,25 @@
 //! **The rule that everything rests on: a slot says who is where, the control word says what counts.** An entry counts
 //! when the control word has been changed *after* the entry was written, and its ticket was in the ring then. Whoever
 //! decides something from slots has read the control word before them and replaces exactly that word, so it decides
-//! from slots that still count, or its swap fails. One thing is decided by reading alone: a reader holds the lock when
-//! only readers are in front of it. An entry that is vacated in front of it can bring that about while the control
-//! word stays the same, so a reader behind such an entry replaces the control word too, before it relies on it.
+//! from slots that still count, or its swap fails.
 //!
 //! | step | words changed, in order |
 //! |---|---|
 //! | take a free lock, give an uncontended one back | control |
-//! | queue up | slot at the tail (vacant to entry), control (tail moves over it; anybody may do this step) |
-//! | join the group at the end of the ring | slot (a bit), control (version); if it is not the end any more, the bit again |
-//! | leave a group | slot (a bit); if it was the last one, control (the ring is cut, the next writer is made owner) |
-//! | withdraw | slot (vacated), control (version): a grant from an old look at the slot is now impossible |
+//! | queue up | slot at the tail (vacant to entry), control (tail moves over it; anybody may do this step), control (if the lock was given back before the tail moved: the entry's writer is made owner) |
+//! | join the group at the end of the ring | slot (a bit), control (version); taken back if another entry was queued behind the group in between |
+//! | leave a group as one of several | slot (a bit) |
+//! | leave a group as the last one, withdraw | slot (vacated), control (version, and whatever follows): a decision from an old look at the slot is now impossible |
 //! | hand over | control: the first writer in the ring becomes owner, its entry falls off the ring |
 //!
 //! **Who holds the lock** is read off: the owner; and, unless the owner is a writer, the groups at the front of the
 //! ring that have the owner's mode, or, if there is no owner, that of the first of them. So readers behind a writer
-//! need no hand-over: they hold the lock as soon as nothing is in front of them.
+//! need no hand-over: they hold the lock as soon as nothing is in front of them. If what was in front has only died,
+//! they change the control word before they believe it: a holder that saw it live may be about to become the writer.
 //!
 //! A process can die between any two steps. What it leaves is an entry, a claim on the tail, or an owner with its
-//! number, and [`remove`] takes away all three. Or an entry that is vacated, and nobody who lets those behind it go
-//! on: so whoever waits does that step as well.
+//! number, and [`remove`] takes away all three. Or an entry that is vacated, and nobody who lets those behind it go on:
+//! so whoever waits does that step as well.
 
 use super::memory::Memory;
 use super::word::{Control, LINE_WORDS, SLOTS, Slot, Ticket};
@@ -45,6 +44,22 @@ impl Ring {
     fn find(&self, session: SessionNumber) -> Option<(usize, LockMode)> {
         let at = self.entries().iter().position(|slot| slot.has(session))?;
         self.entries()[at].mode().map(|mode| (at, mode))
+    }
+
+    fn place(&self, owner: Option<(SessionNumber, LockMode)>, session: SessionNumber) -> Place {
+        match owner {
+            Some((owner, mode)) if owner == session => Place::Holds(mode),
+            _ => match self.find(session) {
+                Some((at, mode)) if at < self.granted(owner) => Place::Holds(mode),
+                Some(_) => Place::Waits,
+                None => Place::Absent,
+            },
+        }
+    }
+
+    /// Whether a dead entry is in front of that of the session.
+    fn is_behind_vacated(&self, session: SessionNumber) -> bool {
+        self.find(session).is_some_and(|(at, _)| self.entries()[..at].iter().any(|slot| !slot.is_live()))
     }
 
     /// How many dead entries are in front.
@@ -72,21 +87,6 @@ impl Ring {
         }
         granted
     }
-
-    /// Where a session stands beside this owner.
-    fn place(&self, owner: Option<(SessionNumber, LockMode)>, session: SessionNumber) -> Place {
-        match (owner, self.find(session)) {
-            (Some((owner, mode)), _) if owner == session => Place::Holds(mode),
-            (_, Some((at, mode))) if at < self.granted(owner) => Place::Holds(mode),
-            (_, Some(_)) => Place::Waits,
-            (_, None) => Place::Absent,
-        }
-    }
-
-    /// Whether the session has an entry, and there is a vacated one in front of it.
-    fn is_behind_vacated(&self, session: SessionNumber) -> bool {
-        self.find(session).is_some_and(|(at, _)| self.entries()[..at].iter().any(|slot| !slot.is_live()))
-    }
 }
 
 /// Where a session stands in a line.
@@ -113,6 +113,9 @@ pub(super) enum Entered {
     Full,
 }
 
+const UNSOUND: &str =
+    "an owner without mode, a mode without owner, a session that there is not, or a tail that is no ticket";
+
 /// A line of a table.
 pub(super) struct Line<'m, M> {
     pub(super) memory: &'m M,
@@ -120,6 +123,8 @@ pub(super) struct Line<'m, M> {
     pub(super) base: usize,
     /// Its number, for errors.
     pub(super) number: u32,
+    /// The sessions of its table.
+    pub(super) sessions: u16,
 }
 
 impl<M: Memory> Line<'_, M> {
@@ -151,20 +156,21 @@ impl<M: Memory> Line<'_, M> {
     fn view(&self) -> Result<(Control, Ring), Damage> {
         let mut control = self.control();
         loop {
-            if !control.is_sound() {
-                return Err(self.damage("an owner without mode, a mode without owner, or a tail that is no ticket"));
+            if !control.is_sound(self.sessions) {
+                return Err(self.damage(UNSOUND));
             }
             let mut ring = Ring { slots: [Slot(0); SLOTS as usize], length: control.length() as usize };
             let mut torn = false;
             for at in 0..control.length() {
                 let ticket = control.head().plus(at);
-                ring.slots[at as usize] = self.slot(ticket);
-                torn |= ring.slots[at as usize].ticket() != ticket;
+                let slot = self.slot(ticket);
+                torn |= !slot.is_entry(ticket) || !slot.is_sound(self.sessions);
+                ring.slots[at as usize] = slot;
             }
             let now = if control.length() == 0 { control } else { self.control() };
             if now == control {
                 return if torn {
-                    Err(self.damage("an entry with another ticket than its place"))
+                    Err(self.damage("an entry with another ticket than its place, or of a session that there is not"))
                 } else {
                     Ok((control, ring))
                 };
@@ -188,13 +194,17 @@ impl<M: Memory> Line<'_, M> {
     }
 
     /// Wakes whoever holds the lock after a change, and, if it made room, who waits for a place.
-    fn wake_holders(&self, before: Control, after: Control, ring: &Ring, wake: &mut impl FnMut(Wake)) {
+    fn wake_holders(before: Control, after: Control, ring: &Ring, wake: &mut impl FnMut(Wake)) {
         if let Some((owner, LockMode::Exclusive)) = after.owner() {
             wake(Wake::Session(owner));
         } else {
             let entries = ring.entries()[..ring.granted(after.owner())].iter();
             entries.flat_map(|slot| slot.sessions()).for_each(|session| wake(Wake::Session(session)));
         }
+        Self::wake_crowd(before, after, wake);
+    }
+
+    fn wake_crowd(before: Control, after: Control, wake: &mut impl FnMut(Wake)) {
         if before.is_crowded() && !after.is_crowded() {
             wake(Wake::Crowd);
         }
@@ -227,13 +237,11 @@ impl<M: Memory> Line<'_, M> {
     ) -> Result<Entered, Damage> {
         loop {
             let (control, ring) = self.view()?;
-            if control.owner().is_some_and(|(owner, _)| owner == session) {
-                // Others have moved the tail over its entry, and made it the owner, before it could.
-                return Ok(Entered::Granted);
-            }
             let settled = Self::settled(control, &ring);
             if settled.is_free() {
-                if self.replace(control, settled.with_owner(Some((session, mode)))) {
+                let taken = settled.with_owner(Some((session, mode))).roomy();
+                if self.replace(control, taken) {
+                    Self::wake_crowd(control, taken, wake);
                     return Ok(Entered::Granted);
                 }
                 continue;
@@ -245,15 +253,14 @@ impl<M: Memory> Line<'_, M> {
                 && let Some(joined) = slot.joined(session, mode)
             {
                 let ticket = slot.ticket();
-                if self.replace_slot(ticket, *slot, joined)
-                    && let Some(confirmed) = self.confirm(ticket)?
-                {
-                    if confirmed.tail() == ticket.plus(1) {
-                        return self.entered(session);
-                    }
-                    // Somebody has queued up behind the group meanwhile, and decided by age whether to wait for those
-                    // whom it saw. This session was not among them.
-                    self.leave(session, wake)?;
+                if !self.replace_slot(ticket, *slot, joined) {
+                    continue;
+                }
+                match self.confirm(ticket, session)? {
+                    None => {}
+                    Some(control) if control.tail() == ticket.plus(1) => return self.entered(session),
+                    // Who is behind the group now did not see this session when it decided to wait.
+                    Some(_) => drop(self.leave(session, wake)?),
                 }
                 continue;
             }
@@ -262,20 +269,23 @@ impl<M: Memory> Line<'_, M> {
                     return Ok(Entered::Full);
                 }
                 // What is dead in front falls off when somebody needs the place.
-                self.replace(control, settled);
+                let next = settled.roomy();
+                if self.replace(control, next) {
+                    Self::wake_holders(control, next, &ring, wake);
+                }
                 continue;
             }
             let tail = control.tail();
             let slot = self.slot(tail);
-            if slot.is_vacant_for(tail) {
-                let entry = Slot::new(tail, session, mode);
-                if self.replace_slot(tail, slot, entry) && self.confirm(tail)?.is_some() {
+            if slot.is_entry(tail) {
+                // Somebody has claimed the place and not moved the tail yet, or has died over it.
+                self.replace(control, control.grown());
+            } else if slot.is_vacant_for(tail) {
+                if self.replace_slot(tail, slot, Slot::new(tail, session, mode))
+                    && self.confirm(tail, session)?.is_some()
+                {
                     return self.entered(session);
                 }
-            } else if slot.ticket() == tail {
-                // Somebody has claimed the place and not moved the tail yet, or has died since. Even then the place is
-                // used up: whoever has seen the claim may be about to move the tail over it.
-                self.replace(control, control.grown());
             } else if self.control() == control {
                 return Err(self.damage("a slot behind the ring with a ticket that it cannot have"));
             }
@@ -287,20 +297,23 @@ impl<M: Memory> Line<'_, M> {
         Ok(if matches!(self.stand(session)?, Place::Holds(_)) { Entered::Granted } else { Entered::Queued })
     }
 
-    /// Makes the entry that was just written at `ticket` count, and answers the control word with which it does.
-    /// `None`: the ring has gone past it: it never counted, or it did and the session is the owner by now.
-    fn confirm(&self, ticket: Ticket) -> Result<Option<Control>, Damage> {
+    /// Makes the entry count that the session has just written at `ticket`, and gives back the control word since which
+    /// it does, or with which the session was made owner meanwhile. `None`: the ring has gone past it, and it never
+    /// counted.
+    fn confirm(&self, ticket: Ticket, session: SessionNumber) -> Result<Option<Control>, Damage> {
         loop {
             let control = self.control();
-            if !control.is_sound() {
-                return Err(self.damage("a control word that nobody wrote"));
+            if !control.is_sound(self.sessions) {
+                return Err(self.damage(UNSOUND));
             }
             let next = if control.contains(ticket) {
                 control
-            } else if control.tail() == ticket {
+            } else if control.tail() == ticket && control.length() < SLOTS {
                 control.grown()
             } else {
-                return Ok(None);
+                // Somebody has moved the tail over it, and somebody has handed over to it.
+                let owns = control.owner().is_some_and(|(owner, _)| owner == session);
+                return Ok(owns.then_some(control));
             };
             if self.replace(control, next) {
                 return Ok(Some(next));
@@ -315,7 +328,8 @@ impl<M: Memory> Line<'_, M> {
     }
 
     /// Where a session stands, for itself: what it holds it can rely on. Brings the line into its settled form if
-    /// somebody has vacated an entry and not done so yet, or died before it could.
+    /// somebody has vacated an entry and not done so yet, or died before it could; or if the lock was given back before
+    /// the session's own entry counted, when nobody else knows whose turn it is.
     pub(super) fn stand(&self, session: SessionNumber) -> Result<Place, Damage> {
         loop {
             let (control, ring) = self.view()?;
@@ -369,7 +383,7 @@ impl<M: Memory> Line<'_, M> {
     }
 
     /// Makes a holder the writer. `false`: others hold the lock too; nothing was changed.
-    pub(super) fn upgrade(&self, session: SessionNumber) -> Result<bool, Damage> {
+    pub(super) fn upgrade(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<bool, Damage> {
         loop {
             let (control, ring) = self.view()?;
             let granted = ring.granted(control.owner());
@@ -380,8 +394,9 @@ impl<M: Memory> Line<'_, M> {
             if !alone || (control.owner().is_none() && granted == 0) {
                 return Ok(false);
             }
-            let next = control.with_owner(Some((session, LockMode::Exclusive))).shrunk(granted as u32);
+            let next = control.with_owner(Some((session, LockMode::Exclusive))).shrunk(granted as u32).roomy();
             if self.replace(control, next) {
+                Self::wake_crowd(control, next, wake);
                 return Ok(true);
             }
         }
@@ -389,8 +404,8 @@ impl<M: Memory> Line<'_, M> {
 
     /// Takes a session out of the line, whether it holds the lock or waits for it. `false`: it was not there.
     ///
-    /// A writer that withdraws may have been made owner by somebody who looked at its entry before it was vacated. Its
-    /// second step rules that out, or finds it done and gives the lock back.
+    /// Somebody who looked at its entry before it was vacated may have made it owner, or may wait for it to leave. The
+    /// second step rules that out, or finds it done and mends it.
     pub(super) fn leave(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<bool, Damage> {
         loop {
             let (control, ring) = self.view()?;
@@ -426,18 +441,22 @@ impl<M: Memory> Line<'_, M> {
                 }
             }
         }
-        self.depart(session, wake)
+        self.depart(session, wake)?;
+        // It may have made room and died before it told.
+        wake(Wake::Crowd);
+        Ok(())
     }
 
-    /// The second step of who has vacated its entry: changes the control word, so that nobody can make it owner any
-    /// more, and gives the lock back if that has been done.
+    /// The second step of who has vacated its entry: changes the control word in any case, so that nobody can decide
+    /// any more from a look at the entry as it was, gives the lock back if the session has been made owner, and lets go
+    /// on whoever waited for it.
     fn depart(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
         loop {
             let (control, ring) = self.view()?;
             if control.owner().is_none_or(|(owner, _)| owner != session) {
                 let next = Self::settled(control, &ring).roomy();
                 if self.replace(control, next) {
-                    self.wake_holders(control, next, &ring, wake);
+                    Self::wake_holders(control, next, &ring, wake);
                     return Ok(());
                 }
             } else if self.hand_over(control, &ring, wake) {
@@ -452,7 +471,7 @@ impl<M: Memory> Line<'_, M> {
         let done = self.replace(control, next);
         // Those who held it beside the owner are awake.
         if done && (ring.granted(control.owner()) == 0 || control.is_crowded()) {
-            self.wake_holders(control, next, ring, wake);
+            Self::wake_holders(control, next, ring, wake);
         }
         done
     }

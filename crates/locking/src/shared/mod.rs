@@ -1,16 +1,18 @@
 //! The shared lock table: a hash table of 64-byte lines in memory that processes share, and that the locks of host and
 //! smart storage lie in (neoDBMS, section 3).
 //!
-//! A line is one lock, with its decision word in front and its participants behind it: whoever holds it, and up to seven
-//! entries that wait, in order. Every step is a compare-and-swap of one word of that line, so a lock that is free costs
-//! one, and a line that two sides fight for goes to and fro as a whole and nothing else does.
+//! A line is one lock, with its decision word in front and its participants behind it: whoever holds it, and up to
+//! seven entries that wait, in order. Every step is a compare-and-swap of one word of that line, so a lock that is free
+//! costs one, and a line that two sides fight for goes to and fro as a whole and nothing else does.
 //!
 //! | module | idea |
 //! |---|---|
 //! | [`memory`] | words, by index: mapped, explored by loom or shuttle, delayed, or deadly |
 //! | `word` | how the words of a line are laid out |
 //! | `line` | the protocol of one line |
-//! | [`table`] | header, sessions, lines in one segment; requests, waiting, the clean-up after a death |
+//! | `layout` | header, sessions, lines in one segment |
+//! | `request` | what is asked, and what is answered |
+//! | [`table`] | requests, waiting, the clean-up after a death |
 //!
 //! **A worked timeline**, one line, sessions 1 (host) and 2 (storage):
 //!
@@ -33,18 +35,22 @@
 //! - A session writes down which lines it touches before it touches them. When it has died, that list, and no search of
 //!   the table, says what to clean up.
 //!
-//! **Limits.** 4095 sessions. Two keys of one line exclude each other although they need not; more lines make that rare.
-//! Who finds the ring full waits for a place, and places are not given out in order.
+//! **Limits.** 4095 sessions. Two keys of one line exclude each other although they need not; more lines make that
+//! rare. Who finds the ring full waits for a place, and places are not given out in order.
 
+mod layout;
 mod line;
 pub mod memory;
+mod request;
 pub mod table;
 mod word;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use table::{Layout, LayoutError, Patience, Placement, Session, Step, Table, TableError};
+pub use layout::{Layout, LayoutError, MAX_LINES, Placement};
+pub use request::{Patience, Step, TableError};
+pub use table::{Session, Table};
 pub use word::LINE_WORDS;
 
 /// A session of a table, from 1.

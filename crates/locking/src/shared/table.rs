@@ -1,262 +1,29 @@
-//! A table in one segment of memory: header, sessions, lines.
+//! A table in one segment of memory: requests, waiting, and the clean-up after a death.
 //!
-//! ```text
-//! word 0       header: magic, format, lines, sessions, held lines of a session, placement, words in all, check word; crowd
-//! word 64      a record of 16 words for each session: epoch, age, event, number of lines touched, process, ...
-//! then         for each session the list of the lines that it touches: line + 1, mode, count
-//! then         the lines, 8 words each, from a multiple of 4096 bytes on
-//! ```
-//!
-//! Invariant: a line that a session is in, or is about to enter, or has not quite left, stands in its list. So the list of
-//! a dead session is all that there is to clean up. Only the session itself writes its record and list, or, when it
+//! Invariant: a line that a session is in, or is about to enter, or has not quite left, stands in its list. So the list
+//! of a dead session is all that there is to clean up. Only the session itself writes its record and list, or, when it
 //! is dead or at rest, whoever has taken over its liveness lock.
 //!
-//! Nothing here blocks: [`Table::request`] answers [`Step::Waiting`], and the caller polls. Who wants to sleep does so on the
-//! session's event word and is told by the `wake` that every step takes.
+//! Nothing here blocks: [`Table::request`] answers [`Step::Waiting`], and the caller polls. Who wants to sleep does so
+//! on the session's event word and is told by the `wake` that every step takes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use super::layout::{HEADER_WORDS, Layout, LayoutError, SESSION_WORDS, mix};
 use super::line::{Entered, Line, Place};
 use super::memory::Memory;
+use super::request::{Patience, Step, TableError};
 use super::word::LINE_WORDS;
 use super::{Damage, SessionNumber, Wake};
 use crate::LockMode;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"LWLOCKS1");
-const FORMAT: u64 = 1;
-const HEADER_WORDS: usize = 64;
-const SESSION_WORDS: usize = 16;
 const CROWD: usize = 8;
-/// Lines begin at a multiple of this, a page.
-const LINES_ALIGN_WORDS: usize = 512;
-/// Keys that follow each other and this many at a time have neighbouring lines.
-const NEIGHBOURS: u32 = 6;
-
 const EPOCH: usize = 0;
 const AGE: usize = 1;
 const EVENT: usize = 2;
 const TOUCHED: usize = 3;
 const PROCESS: usize = 4;
-
-/// How keys find their lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(u64)]
-pub enum Placement {
-    /// Any keys: hashed, but so that 64 keys that follow each other lie side by side and sequential locking runs through
-    /// memory.
-    #[default]
-    Spread = 1,
-    /// Keys that are small numbers: the key modulo the number of lines. No two of fewer keys than lines share one.
-    Direct = 2,
-}
-
-/// The dimensions of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Lines, a power of two. Each takes 64 bytes.
-    pub lines: u32,
-    /// The most sessions at a time, from 1 to [`SessionNumber::MAX`].
-    pub sessions: u16,
-    /// The most lines that one session can hold or wait for. Each takes 8 bytes a session, where used.
-    pub held: u32,
-    /// How keys find their lines.
-    pub placement: Placement,
-}
-
-/// A segment that is no table, or dimensions that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LayoutError {
-    /// Dimensions that cannot be.
-    #[error("{lines} lines are not possible; a power of two from 1 to {MAX_LINES} is")]
-    Lines {
-        /// Those asked for.
-        lines: u32,
-    },
-    /// Dimensions that cannot be.
-    #[error("{sessions} sessions are not possible; 1 to {max} are", max = SessionNumber::MAX)]
-    Sessions {
-        /// Those asked for.
-        sessions: u16,
-    },
-    /// Dimensions that cannot be.
-    #[error("a session cannot hold {held} of {lines} lines; 1 to {lines} are possible")]
-    Held {
-        /// Those asked for.
-        held: u32,
-        /// All lines.
-        lines: u32,
-    },
-    /// Too little memory, or too much.
-    #[error("the segment has {found} bytes; a table of these dimensions has {expected}")]
-    Size {
-        /// What there is.
-        found: u64,
-        /// What there should be.
-        expected: u64,
-    },
-    /// Not a table.
-    #[error("the segment is no lock table: it begins with {found:#018x}, a table with {MAGIC:#018x}")]
-    Foreign {
-        /// The first word.
-        found: u64,
-    },
-    /// Another format.
-    #[error(
-        "the lock table has format {found}; this program knows format {FORMAT} only; use programs of one version, or create it anew"
-    )]
-    Format {
-        /// Its format.
-        found: u64,
-    },
-    /// The header is not what its check word says.
-    #[error("the header of the lock table is damaged, or it was never finished; create it anew")]
-    Header,
-}
-
-/// The most lines of a table: 128 GiB.
-pub const MAX_LINES: u32 = 1 << 31;
-
-impl Layout {
-    /// A table with this many lines for any keys, of which one session may hold all.
-    #[must_use]
-    pub fn new(lines: u32, sessions: u16) -> Self {
-        Self { lines, sessions, held: lines, placement: Placement::Spread }
-    }
-
-    /// Whether these dimensions can be.
-    ///
-    /// # Errors
-    /// The first that cannot.
-    pub fn check(&self) -> Result<(), LayoutError> {
-        if !self.lines.is_power_of_two() || self.lines > MAX_LINES {
-            return Err(LayoutError::Lines { lines: self.lines });
-        }
-        if SessionNumber::new(self.sessions).is_none() {
-            return Err(LayoutError::Sessions { sessions: self.sessions });
-        }
-        if self.held == 0 || self.held > self.lines {
-            return Err(LayoutError::Held { held: self.held, lines: self.lines });
-        }
-        Ok(())
-    }
-
-    fn list(&self, session: SessionNumber) -> usize {
-        let lists = HEADER_WORDS + usize::from(self.sessions) * SESSION_WORDS;
-        lists + session.index() * self.held as usize
-    }
-
-    fn first_line(&self) -> usize {
-        let lists = HEADER_WORDS + usize::from(self.sessions) * SESSION_WORDS;
-        (lists + usize::from(self.sessions) * self.held as usize).next_multiple_of(LINES_ALIGN_WORDS)
-    }
-
-    /// Words of the segment.
-    #[must_use]
-    pub fn words(&self) -> usize {
-        self.first_line() + self.lines as usize * LINE_WORDS
-    }
-
-    fn header(&self) -> [u64; 8] {
-        let words = self.words() as u64;
-        let held = u64::from(self.held);
-        let placement = self.placement as u64;
-        let mut header = [MAGIC, FORMAT, self.lines.into(), self.sessions.into(), held, placement, words, 0];
-        header[7] = header[..7].iter().fold(0, |sum: u64, word| mix(sum ^ word));
-        header
-    }
-
-    /// The dimensions that a header states, which need not be all of the segment yet.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub fn of_header(header: [u64; 8]) -> Result<Self, LayoutError> {
-        if header[0] != MAGIC {
-            return Err(LayoutError::Foreign { found: header[0] });
-        }
-        if header[1] != FORMAT {
-            return Err(LayoutError::Format { found: header[1] });
-        }
-        let number = |word: usize| u32::try_from(header[word]).map_err(|_| LayoutError::Header);
-        let layout = Self {
-            lines: number(2)?,
-            sessions: u16::try_from(header[3]).map_err(|_| LayoutError::Header)?,
-            held: number(4)?,
-            placement: if header[5] == Placement::Direct as u64 { Placement::Direct } else { Placement::Spread },
-        };
-        layout.check()?;
-        if layout.header() == header { Ok(layout) } else { Err(LayoutError::Header) }
-    }
-
-    /// The line of a key.
-    #[inline(always)]
-    #[must_use]
-    pub fn place(&self, key: u64) -> u32 {
-        let mask = self.lines - 1;
-        if self.placement == Placement::Direct {
-            return key as u32 & mask;
-        }
-        let groups_bits = self.lines.trailing_zeros().saturating_sub(NEIGHBOURS);
-        let group = if groups_bits == 0 { 0 } else { (mix(key >> NEIGHBOURS) >> (64 - groups_bits)) as u32 };
-        (group << NEIGHBOURS | key as u32 & ((1 << NEIGHBOURS) - 1)) & mask
-    }
-}
-
-/// Spreads a word over all bits (the finalizer of splitmix64).
-#[inline(always)]
-fn mix(word: u64) -> u64 {
-    let word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ word >> 31
-}
-
-/// How long a request may wait, as far as the table has a say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// Not at all.
-    Try,
-    /// Only for younger sessions (wait-die).
-    WaitDie,
-    /// For anybody. Safe for who holds nothing; who holds something may wait in a circle.
-    Queue,
-    /// For anybody while the session holds nothing, else for younger ones: no circle can close.
-    Safe,
-}
-
-/// What a request came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The session holds the lock.
-    Granted,
-    /// It waits in the line; [`Table::poll`] tells when it is granted, [`Table::withdraw`] takes the request back.
-    Waiting,
-    /// It may wait, but the line has no place. The request does not stand; ask again, when [`Table::crowd`] tells that
-    /// there may be one.
-    Full,
-    /// It may not wait. The request does not stand.
-    Refused,
-}
-
-/// Why a step could not be done.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TableError {
-    /// A line contains what nobody wrote.
-    #[error(transparent)]
-    Damage(#[from] Damage),
-    /// The session's list is full.
-    #[error(
-        "the session holds {0} lines already, the most that the table was created for; release some, or create it with more"
-    )]
-    TooMany(u32),
-    /// There is nothing to release or withdraw.
-    #[error("the session does not hold line {0}")]
-    NotHeld(u32),
-    /// The line is waited for already.
-    #[error("the session waits for line {0} already; poll or withdraw that request first")]
-    WaitsAlready(u32),
-}
 
 /// What stands in a session's list about a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,6 +73,8 @@ const SEARCHED: usize = 12;
 #[derive(Debug)]
 pub struct Session {
     number: SessionNumber,
+    /// At least as many as it waits for.
+    waits: u32,
     /// Where in the list a line stands, while the list is longer than [`SEARCHED`]. May be out of date.
     positions: HashMap<u32, u32, BuildHasherDefault<LineHasher>>,
 }
@@ -429,7 +198,7 @@ impl<M: Memory> Table<M> {
     pub fn open(&self, number: SessionNumber, process: u32, wake: &mut impl FnMut(Wake)) -> Result<Session, Damage> {
         self.clean_up(number, wake)?;
         self.memory.store(self.record(number) + PROCESS, process.into());
-        Ok(Session { number, positions: HashMap::default() })
+        Ok(Session { number, waits: 0, positions: HashMap::default() })
     }
 
     /// Tells a session's age for wait-die. While it holds or waits for anything its age must not change.
@@ -438,10 +207,17 @@ impl<M: Memory> Table<M> {
     }
 
     #[inline(always)]
-    fn line(&self, number: u32) -> Line<'_, M> {
+    pub(super) fn line(&self, number: u32) -> Line<'_, M> {
         assert!(number < self.layout.lines, "line {number} of {}", self.layout.lines);
         let base = self.layout.first_line() + number as usize * LINE_WORDS;
-        Line { memory: &self.memory, base, number }
+        Line { memory: &self.memory, base, number, sessions: self.layout.sessions }
+    }
+
+    /// A line that stands in a session's list.
+    fn listed(&self, line: u32) -> Result<Line<'_, M>, Damage> {
+        let what = "a session's list names a line that there is not";
+        let damage = Damage { line, what, words: [0; LINE_WORDS] };
+        if line < self.layout.lines { Ok(self.line(line)) } else { Err(damage) }
     }
 
     #[inline(always)]
@@ -452,13 +228,6 @@ impl<M: Memory> Table<M> {
     #[inline(always)]
     fn write_entry(&self, session: SessionNumber, at: usize, entry: Touched) {
         self.memory.store(self.layout.list(session) + at, entry.bits());
-    }
-
-    /// The line at a place of a session's list.
-    fn listed(&self, session: SessionNumber, at: usize) -> Result<Line<'_, M>, Damage> {
-        let line = self.entry(session, at).line;
-        let what = "a session's list names a line that there is not";
-        if line < self.layout.lines { Ok(self.line(line)) } else { Err(Damage { line, what, words: [0; LINE_WORDS] }) }
     }
 
     /// Where a line stands in the session's list.
@@ -528,7 +297,10 @@ impl<M: Memory> Table<M> {
         wake: &mut impl FnMut(Wake),
     ) -> Result<Step, TableError> {
         if let Some(at) = self.find(session, line) {
-            return self.again(session, at, mode);
+            return self.again(session, at, mode, wake);
+        }
+        if session.waits > 0 && patience != Patience::Queue && !self.waits_for_younger(session)? {
+            return Ok(Step::Refused);
         }
         self.push(session, Touched { line, mode, count: 1 })?;
         if self.line(line).take_free(session.number, mode) {
@@ -537,14 +309,37 @@ impl<M: Memory> Table<M> {
         self.request_taken(session, line, mode, patience, wake)
     }
 
+    /// Whether a session waits for nobody older anywhere. Else whoever comes to wait for it could close a circle.
+    #[cold]
+    fn waits_for_younger(&self, session: &mut Session) -> Result<bool, TableError> {
+        let age = self.age(session.number);
+        let mut waits = 0;
+        for at in 0..self.touched(session.number) as usize {
+            let entry = self.entry(session.number, at);
+            let younger = |other| age < self.age(other);
+            waits += u32::from(entry.count == 0);
+            if entry.count == 0 && !self.listed(entry.line)?.waits_for(session.number, younger)? {
+                return Ok(false);
+            }
+        }
+        session.waits = waits;
+        Ok(true)
+    }
+
     /// As [`Self::request`] of a line that the session holds.
-    fn again(&self, session: &Session, at: usize, mode: LockMode) -> Result<Step, TableError> {
+    fn again(
+        &self,
+        session: &Session,
+        at: usize,
+        mode: LockMode,
+        wake: &mut impl FnMut(Wake),
+    ) -> Result<Step, TableError> {
         let mut entry = self.entry(session.number, at);
         if entry.count == 0 {
             return Err(TableError::WaitsAlready(entry.line));
         }
         let wanted = entry.mode.join(mode);
-        if wanted != entry.mode && !self.line(entry.line).upgrade(session.number)? {
+        if wanted != entry.mode && !self.line(entry.line).upgrade(session.number, wake)? {
             return Ok(Step::Refused);
         }
         entry.mode = if wanted == entry.mode { wanted } else { LockMode::Exclusive };
@@ -567,7 +362,10 @@ impl<M: Memory> Table<M> {
         let step = self.enter(session.number, line, mode, (patience != Patience::Try, by_age), wake);
         match step {
             Ok(Step::Granted) => {}
-            Ok(Step::Waiting) => self.write_entry(session.number, at, Touched { line, mode, count: 0 }),
+            Ok(Step::Waiting) => {
+                session.waits += 1;
+                self.write_entry(session.number, at, Touched { line, mode, count: 0 });
+            }
             // After damage the session may or may not be in the line, and has to keep it in its list.
             Err(_) => {}
             Ok(Step::Full | Step::Refused) => self.drop_entry(session, at),
@@ -589,6 +387,7 @@ impl<M: Memory> Table<M> {
         match line.enter(session, mode, queue, wake)? {
             Entered::Granted => return Ok(Step::Granted),
             Entered::NotAtOnce => return Ok(Step::Refused),
+            Entered::Full if !queue => return Ok(Step::Refused),
             Entered::Full if !by_age => return Ok(Step::Full),
             Entered::Full => {
                 let mut all_younger = true;
@@ -613,6 +412,7 @@ impl<M: Memory> Table<M> {
         let entry = self.entry(session.number, at);
         if entry.count == 0 && matches!(self.line(line).stand(session.number)?, Place::Holds(_)) {
             self.write_entry(session.number, at, Touched { count: 1, ..entry });
+            session.waits -= 1;
             return Ok(true);
         }
         Ok(entry.count > 0)
@@ -628,6 +428,7 @@ impl<M: Memory> Table<M> {
             return Err(TableError::NotHeld(line));
         }
         self.line(line).leave(session.number, wake)?;
+        session.waits -= 1;
         self.drop_entry(session, at);
         Ok(())
     }
@@ -668,11 +469,12 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// The first damage; all other lines were left nevertheless.
     pub fn release_all(&self, session: &mut Session, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
+        session.waits = 0;
         Ok(self.release_list(session.number, wake)?)
     }
 
-    /// Gives back everything that a session holds, for somebody who has been told by it, by way of memory that both see,
-    /// that it is at rest.
+    /// Gives back everything that a session holds, for somebody who has been told by it, by way of memory that both
+    /// see, that it is at rest.
     ///
     /// # Errors
     /// The first damage; all other lines were left nevertheless.
@@ -683,10 +485,11 @@ impl<M: Memory> Table<M> {
     fn release_list(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
         let mut first = Ok(());
         for at in (0..self.touched(session) as usize).rev() {
-            let line = self.listed(session, at);
-            if let Err(damage) = line.and_then(|line| Ok(line.give_back_alone(session) || line.leave(session, wake)?)) {
-                first = first.and(Err(damage));
-            }
+            let left = self.listed(self.entry(session, at).line).and_then(|line| {
+                let _ = line.give_back_alone(session) || line.leave(session, wake)?;
+                Ok(())
+            });
+            first = first.and(left);
             self.memory.store(self.record(session) + TOUCHED, at as u64);
         }
         first
@@ -700,9 +503,8 @@ impl<M: Memory> Table<M> {
     pub fn clean_up(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
         let mut first = Ok(());
         for at in 0..self.touched(session) as usize {
-            if let Err(damage) = self.listed(session, at).and_then(|line| line.remove(session, wake)) {
-                first = first.and(Err(damage));
-            }
+            let line = self.listed(self.entry(session, at).line);
+            first = first.and(line.and_then(|line| line.remove(session, wake)));
         }
         first?;
         let record = self.record(session);

@@ -17,8 +17,9 @@
 //!
 //! The entry with ticket *t* lies in slot 1 + *t* mod 7. The ring is the *length* entries before the tail. A slot
 //! outside the ring means nothing, except that one with the tail's ticket is about to become the next entry. A slot
-//! that is zero was never used. An entry that is vacated once stays so: its slot is written again only by the next
-//! round.
+//! that is zero was never used. Each ticket is written once; after that a writer's entry can only be vacated, and a
+//! group gets members only while it has some. So what is vacated stays so, and a slot that looks as before has been so
+//! all the time.
 //!
 //! A swap could be deceived by a word that has come back to an old value: the control word after exactly a multiple of
 //! 2^23 changes that leave the ring where it was, a slot after exactly a multiple of 7 * 2^20 entries and the same
@@ -92,10 +93,12 @@ impl Control {
         mode_of(self.0).map(|mode| (session, mode))
     }
 
-    /// Whether owner and mode are both there or both not.
-    pub(super) fn is_sound(self) -> bool {
-        let (nobody, no_mode) = (self.0 >> OWNER_SHIFT & SESSION_MASK == 0, self.0 & MODE_MASK == 0);
-        nobody == no_mode && self.0 >> TAIL_SHIFT & TICKET_MASK < u64::from(TICKETS)
+    /// Whether owner and mode are both there or both not, and the owner is one of that many sessions.
+    pub(super) fn is_sound(self, sessions: u16) -> bool {
+        let owner = self.0 >> OWNER_SHIFT & SESSION_MASK;
+        (owner == 0) == (self.0 & MODE_MASK == 0)
+            && owner <= u64::from(sessions)
+            && self.0 >> TAIL_SHIFT & TICKET_MASK < u64::from(TICKETS)
     }
 
     /// Whether nobody holds the lock and nobody waits.
@@ -202,10 +205,31 @@ impl Slot {
         }
     }
 
-    /// Whether an entry with this ticket can be written over it: it is what the round before left, or has never been
-    /// used.
+    /// Whether all who are in it are of that many sessions.
+    pub(super) fn is_sound(self, sessions: u16) -> bool {
+        let (first, last) = match self.mode() {
+            None => return true,
+            Some(LockMode::Exclusive) => (self.0 >> WHO_SHIFT & SESSION_MASK, self.0 >> WHO_SHIFT & SESSION_MASK),
+            Some(_) => {
+                let block = (self.0 >> WHO_SHIFT & BLOCK_MASK) * BLOCK;
+                let members = (self.0 >> MEMBERS_SHIFT) as u32;
+                if members == 0 {
+                    return true;
+                }
+                (block + u64::from(members.trailing_zeros()), block + 31 - u64::from(members.leading_zeros()))
+            }
+        };
+        first > 0 && last <= u64::from(sessions)
+    }
+
+    /// Whether an entry with this ticket has been written here, vacated or not.
+    pub(super) fn is_entry(self, ticket: Ticket) -> bool {
+        self.0 != 0 && self.ticket() == ticket
+    }
+
+    /// Whether an entry with this ticket can be written over it: it is what the round before left, or nothing yet.
     pub(super) fn is_vacant_for(self, ticket: Ticket) -> bool {
-        self.0 == 0 || self.ticket() == ticket.minus(SLOTS)
+        if self.0 == 0 { ticket.0 < SLOTS } else { self.ticket() == ticket.minus(SLOTS) }
     }
 
     /// The bit of a session, if it can be a member of this group.
