@@ -2,8 +2,8 @@
 //!
 //! **The rule that everything rests on: a slot says who is where, the control word says what counts.** An entry counts
 //! when the control word has been changed *after* the entry was written, and its ticket was in the ring then. Whoever
-//! decides something from slots has read the control word before them and replaces exactly that word, so it decides from
-//! slots that still count, or its swap fails.
+//! decides something from slots has read the control word before them and replaces exactly that word, so it decides
+//! from slots that still count, or its swap fails.
 //!
 //! | step | words changed, in order |
 //! |---|---|
@@ -14,14 +14,14 @@
 //! | leave a group as the last one, withdraw | slot (vacated), control (version, and whatever follows): a decision from an old look at the slot is now impossible |
 //! | hand over | control: the first writer in the ring becomes owner, its entry falls off the ring |
 //!
-//! **Who holds the lock** is read off: the owner; and, unless the owner is a writer, the groups at the front of the ring
-//! that have the owner's mode, or, if there is no owner, that of the first of them. So readers behind a writer need no
-//! hand-over: they hold the lock as soon as nothing is in front of them. If what was in front has only died, they change the
-//! control word before they believe it: a holder that saw it live may be about to become the writer.
+//! **Who holds the lock** is read off: the owner; and, unless the owner is a writer, the groups at the front of the
+//! ring that have the owner's mode, or, if there is no owner, that of the first of them. So readers behind a writer
+//! need no hand-over: they hold the lock as soon as nothing is in front of them. If what was in front has only died,
+//! they change the control word before they believe it: a holder that saw it live may be about to become the writer.
 //!
-//! A process can die between any two steps. What it leaves is an entry, a claim on the tail, or an owner with its number,
-//! and [`remove`] takes away all three. Or an entry that is vacated, and nobody who lets those behind it go on: so
-//! whoever waits does that step as well.
+//! A process can die between any two steps. What it leaves is an entry, a claim on the tail, or an owner with its
+//! number, and [`remove`] takes away all three. Or an entry that is vacated, and nobody who lets those behind it go on:
+//! so whoever waits does that step as well.
 
 use super::memory::Memory;
 use super::word::{Control, LINE_WORDS, SLOTS, Slot, Ticket};
@@ -179,7 +179,8 @@ impl<M: Memory> Line<'_, M> {
         }
     }
 
-    /// The control word that follows when what is dead in front falls off and a writer whose turn it is becomes the owner.
+    /// The control word that follows when what is dead in front falls off and a writer whose turn it is becomes the
+    /// owner.
     fn settled(control: Control, ring: &Ring) -> Control {
         let mut fallen = ring.dead_in_front();
         let mut next = control;
@@ -225,8 +226,8 @@ impl<M: Memory> Line<'_, M> {
         alone && self.replace(control, control.with_owner(None))
     }
 
-    /// Enters a session that is nowhere in the line. Unless it may `queue`, only what looks as if it were granted at once is
-    /// tried; it can still come to wait.
+    /// Enters a session that is nowhere in the line. Unless it may `queue`, only what looks as if it were granted at
+    /// once is tried; it can still come to wait.
     pub(super) fn enter(
         &self,
         session: SessionNumber,
@@ -296,8 +297,8 @@ impl<M: Memory> Line<'_, M> {
         Ok(if matches!(self.stand(session)?, Place::Holds(_)) { Entered::Granted } else { Entered::Queued })
     }
 
-    /// Makes the entry count that the session has just written at `ticket`, and gives back the control word since which it
-    /// does. `None`: the ring has gone past it; it never counted.
+    /// Makes the entry count that the session has just written at `ticket`, and gives back the control word since which
+    /// it does. `None`: the ring has gone past it; it never counted.
     fn confirm(&self, ticket: Ticket, session: SessionNumber) -> Result<Option<Control>, Damage> {
         loop {
             let control = self.control();
@@ -325,9 +326,9 @@ impl<M: Memory> Line<'_, M> {
         Ok(ring.place(control.owner(), session))
     }
 
-    /// Where a session stands, for itself: what it holds it can rely on. Brings the line into its settled form if somebody
-    /// has vacated an entry and not done so yet, or died before it could; or if the lock was given back before the
-    /// session's own entry counted, when nobody else knows whose turn it is.
+    /// Where a session stands, for itself: what it holds it can rely on. Brings the line into its settled form if
+    /// somebody has vacated an entry and not done so yet, or died before it could; or if the lock was given back before
+    /// the session's own entry counted, when nobody else knows whose turn it is.
     pub(super) fn stand(&self, session: SessionNumber) -> Result<Place, Damage> {
         loop {
             let (control, ring) = self.view()?;
@@ -365,8 +366,8 @@ impl<M: Memory> Line<'_, M> {
         Ok(())
     }
 
-    /// Says that somebody waits for a place, and gives back the control word that tells, by being another one, that there
-    /// may be one; `None` if there is one now.
+    /// Says that somebody waits for a place, and gives back the control word that tells, by being another one, that
+    /// there may be one; `None` if there is one now.
     pub(super) fn crowd(&self) -> Result<Option<u64>, Damage> {
         loop {
             let (control, ring) = self.view()?;
@@ -402,8 +403,8 @@ impl<M: Memory> Line<'_, M> {
 
     /// Takes a session out of the line, whether it holds the lock or waits for it. `false`: it was not there.
     ///
-    /// Somebody who looked at its entry before it was vacated may have made it owner, or may wait for it to leave. The second
-    /// step rules that out, or finds it done and mends it.
+    /// Somebody who looked at its entry before it was vacated may have made it owner, or may wait for it to leave. The
+    /// second step rules that out, or finds it done and mends it.
     pub(super) fn leave(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<bool, Damage> {
         loop {
             let (control, ring) = self.view()?;
@@ -445,9 +446,9 @@ impl<M: Memory> Line<'_, M> {
         Ok(())
     }
 
-    /// The second step of who has vacated its entry: changes the control word in any case, so that nobody can decide any
-    /// more from a look at the entry as it was, gives the lock back if the session has been made owner, and lets go on
-    /// whoever waited for it.
+    /// The second step of who has vacated its entry: changes the control word in any case, so that nobody can decide
+    /// any more from a look at the entry as it was, gives the lock back if the session has been made owner, and lets go
+    /// on whoever waited for it.
     fn depart(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
         loop {
             let (control, ring) = self.view()?;

@@ -1,9 +1,9 @@
 //! The shared lock table: a hash table of 64-byte lines in memory that processes share, and that the locks of host and
 //! smart storage lie in (neoDBMS, section 3).
 //!
-//! A line is one lock, with its decision word in front and its participants behind it: whoever holds it, and up to seven
-//! entries that wait, in order. Every step is a compare-and-swap of one word of that line, so a lock that is free costs
-//! one, and a line that two sides fight for goes to and fro as a whole and nothing else does.
+//! A line is one lock, with its decision word in front and its participants behind it: whoever holds it, and up to
+//! seven entries that wait, in order. Every step is a compare-and-swap of one word of that line, so a lock that is free
+//! costs one, and a line that two sides fight for goes to and fro as a whole and nothing else does.
 //!
 //! | module | idea |
 //! |---|---|
@@ -35,8 +35,8 @@
 //! - A session writes down which lines it touches before it touches them. When it has died, that list, and no search of
 //!   the table, says what to clean up.
 //!
-//! **Limits.** 4095 sessions. Two keys of one line exclude each other although they need not; more lines make that rare.
-//! Who finds the ring full waits for a place, and places are not given out in order.
+//! **Limits.** 4095 sessions. Two keys of one line exclude each other although they need not; more lines make that
+//! rare. Who finds the ring full waits for a place, and places are not given out in order.
 
 mod layout;
 mod line;

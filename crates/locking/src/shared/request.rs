@@ -14,8 +14,8 @@ pub enum Patience {
     WaitDie,
     /// For anybody. Safe for who holds nothing; who holds something may wait in a circle.
     Queue,
-    /// For anybody while the session holds nothing, else for younger ones: no circle can close. A session that waits for an
-    /// older one is refused whatever else it asks for.
+    /// For anybody while the session holds nothing, else for younger ones: no circle can close. A session that waits
+    /// for an older one is refused whatever else it asks for.
     Safe,
 }
 
@@ -24,10 +24,11 @@ pub enum Patience {
 pub enum Step {
     /// The session holds the lock.
     Granted,
-    /// It waits in the line; [`super::Table::poll`] tells when it is granted, [`super::Table::withdraw`] takes the request back.
+    /// It waits in the line; [`super::Table::poll`] tells when it is granted, [`super::Table::withdraw`] takes the
+    /// request back.
     Waiting,
-    /// It may wait, but the line has no place. The request does not stand; ask again, when [`super::Table::crowd`] tells that
-    /// there may be one.
+    /// It may wait, but the line has no place. The request does not stand; ask again, when [`super::Table::crowd`]
+    /// tells that there may be one.
     Full,
     /// It may not wait. The request does not stand.
     Refused,

@@ -1,11 +1,11 @@
 //! A table in one segment of memory: requests, waiting, and the clean-up after a death.
 //!
-//! Invariant: a line that a session is in, or is about to enter, or has not quite left, stands in its list. So the list of
-//! a dead session is all that there is to clean up. Only the session itself writes its record and list, or, when it
+//! Invariant: a line that a session is in, or is about to enter, or has not quite left, stands in its list. So the list
+//! of a dead session is all that there is to clean up. Only the session itself writes its record and list, or, when it
 //! is dead or at rest, whoever has taken over its liveness lock.
 //!
-//! Nothing here blocks: [`Table::request`] answers [`Step::Waiting`], and the caller polls. Who wants to sleep does so on the
-//! session's event word and is told by the `wake` that every step takes.
+//! Nothing here blocks: [`Table::request`] answers [`Step::Waiting`], and the caller polls. Who wants to sleep does so
+//! on the session's event word and is told by the `wake` that every step takes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -473,8 +473,8 @@ impl<M: Memory> Table<M> {
         Ok(self.release_list(session.number, wake)?)
     }
 
-    /// Gives back everything that a session holds, for somebody who has been told by it, by way of memory that both see,
-    /// that it is at rest.
+    /// Gives back everything that a session holds, for somebody who has been told by it, by way of memory that both
+    /// see, that it is at rest.
     ///
     /// # Errors
     /// The first damage; all other lines were left nevertheless.

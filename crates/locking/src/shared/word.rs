@@ -16,9 +16,10 @@
 //! ```
 //!
 //! The entry with ticket *t* lies in slot 1 + *t* mod 7. The ring is the *length* entries before the tail. A slot
-//! outside the ring means nothing, except that one with the tail's ticket is about to become the next entry. A slot that
-//! is zero was never used. Each ticket is written once; after that a writer's entry can only be vacated, and a group gets
-//! members only while it has some. So what is vacated stays so, and a slot that looks as before has been so all the time.
+//! outside the ring means nothing, except that one with the tail's ticket is about to become the next entry. A slot
+//! that is zero was never used. Each ticket is written once; after that a writer's entry can only be vacated, and a
+//! group gets members only while it has some. So what is vacated stays so, and a slot that looks as before has been so
+//! all the time.
 //!
 //! A swap could be deceived by a word that has come back to an old value: the control word after exactly a multiple of
 //! 2^23 changes that leave the ring where it was, a slot after exactly a multiple of 7 * 2^20 entries and the same
@@ -251,8 +252,8 @@ impl Slot {
         self.has(session) && !self.without(session).is_live()
     }
 
-    /// With the session in it too, if it is a group of that mode which has a place for it, and not vacated: those behind
-    /// a vacated one may hold the lock already.
+    /// With the session in it too, if it is a group of that mode which has a place for it, and not vacated: those
+    /// behind a vacated one may hold the lock already.
     pub(super) fn joined(self, session: SessionNumber, mode: LockMode) -> Option<Self> {
         let bit = self.bit(session)?;
         (self.mode() == Some(mode) && self.is_live()).then_some(Self(self.0 | bit))
