@@ -1,5 +1,5 @@
-//! The shared lock table under every schedule and every order of memory that loom can find, for one line and two or three
-//! sessions. Who waits sleeps until it is woken, so a lost wake-up is a deadlock that loom reports.
+//! The shared lock table under every schedule and every order of memory that loom can find, for one line and two or
+//! three sessions. Who waits sleeps until it is woken, so a lost wake-up is a deadlock that loom reports.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p lockwork-locking --test loom_shared`
 #![cfg(loom)]
@@ -263,7 +263,8 @@ fn a_request_is_taken_back_while_the_lock_is_handed_over() {
     });
 }
 
-/// The one who takes his request back is a reader between a writer and a writer; its group is dead before its turn comes.
+/// The one who takes his request back is a reader between a writer and a writer; its group is dead before its turn
+/// comes.
 #[test]
 fn a_group_dies_out_while_its_turn_comes() {
     explore(6, || {

@@ -1,7 +1,8 @@
 //! Where things lie in the segment of a table, and the header that says so.
 //!
 //! ```text
-//! word 0       header: magic, format, lines, sessions, held lines of a session, placement, words in all, check word; crowd
+//! word 0       header: magic, format, lines, sessions, held lines of a session, placement, words in all, check word;
+//!              crowd
 //! word 64      a record of 16 words for each session: epoch, age, event, number of lines touched, process, ...
 //! then         for each session the list of the lines that it touches: line + 1, mode, count
 //! then         the lines, 8 words each, from a multiple of 4096 bytes on

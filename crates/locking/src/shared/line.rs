@@ -298,8 +298,7 @@ impl<M: Memory> Line<'_, M> {
     }
 
     /// Makes the entry count that the session has just written at `ticket`, and gives back the control word since which
-    /// it does, or with which the session was made owner meanwhile. `None`: the ring has gone past it, and it never
-    /// counted.
+    /// it does. `None`: the ring has gone past it; it never counted.
     fn confirm(&self, ticket: Ticket, session: SessionNumber) -> Result<Option<Control>, Damage> {
         loop {
             let control = self.control();

@@ -87,8 +87,8 @@ fn steps_of_others_may_come_at_every_two_accesses() {
     }
 }
 
-/// A reader that came into a group behind which somebody has queued up would be waited for by one who has not seen it, so
-/// by a younger one too, and a circle could close.
+/// A reader that came into a group behind which somebody has queued up would be waited for by one who has not seen it,
+/// so by a younger one too, and a circle could close.
 #[test]
 fn a_reader_does_not_slip_in_before_somebody_who_has_decided_to_wait() {
     let mut decided = 0;

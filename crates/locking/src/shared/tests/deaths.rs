@@ -1,6 +1,6 @@
 //! Death at every access: for each situation and each N, the session dies before its Nth access, and another cleans up
-//! after it; and dies before its Mth access, for each M; and a third one cleans up. Then nobody dead is in any line, and all
-//! the others get their turn, who look only when they are woken. A few hundred deaths a situation.
+//! after it; and dies before its Mth access, for each M; and a third one cleans up. Then nobody dead is in any line,
+//! and all the others get their turn, who look only when they are woken. A few hundred deaths a situation.
 
 use super::between::{FULL, FULL_OF_GROUPS};
 use super::*;

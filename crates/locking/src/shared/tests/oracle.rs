@@ -1,5 +1,6 @@
 //! Long random scripts against a list: a line is its requests in the order in which they came, and a request holds the
-//! lock if it is compatible with every earlier one. After each step the same sessions must hold and wait as in the table.
+//! lock if it is compatible with every earlier one. After each step the same sessions must hold and wait as in the
+//! table.
 
 use proptest::prelude::*;
 
@@ -14,8 +15,8 @@ impl Requests {
         self.0[..at].iter().all(|(_, earlier)| compatible(*earlier, self.0[at].1))
     }
 
-    /// Whether all that this request waits for are younger. Its own group is none of them; who of those with the same mode
-    /// in front of it is of its group is known only if all of them are younger or none has to be looked at.
+    /// Whether all that this request waits for are younger. Its own group is none of them; who of those with the same
+    /// mode in front of it is of its group is known only if all of them are younger or none has to be looked at.
     fn waits_for_younger(&self, at: usize) -> Option<bool> {
         let (session, mode) = self.0[at];
         let younger = |ahead: &[(u16, LockMode)]| ahead.iter().all(|(other, _)| *other > session);

@@ -1,6 +1,6 @@
 //! The whole table under random schedules of threads (shuttle): three to five sessions with random scripts, that sleep
-//! until they are woken and die at random accesses. Shuttle tells of a lost wake-up as a deadlock. Memory is sequentially
-//! consistent here; weaker memory is loom's part (`tests/loom_shared.rs`).
+//! until they are woken and die at random accesses. Shuttle tells of a lost wake-up as a deadlock. Memory is
+//! sequentially consistent here; weaker memory is loom's part (`tests/loom_shared.rs`).
 
 use std::sync::{Arc, Mutex as Plain};
 

@@ -28,6 +28,17 @@ pub(super) fn ticks() -> u64 {
     }
 }
 
+/// The counter, when everything before it has been done: loads may otherwise still be under way.
+#[inline(always)]
+pub(super) fn ticks_after() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: as above.
+        unsafe { std::arch::x86_64::_mm_lfence() };
+    }
+    ticks()
+}
+
 impl Clock {
     /// Measures the clock for twenty milliseconds.
     pub(super) fn new() -> Self {

@@ -13,7 +13,7 @@ use lockwork_sharedlocks::{SharedLocks, Waiting};
 use serde::{Deserialize, Serialize};
 
 use super::super::{Failure, Outcome};
-use super::clock::{Clock, ticks};
+use super::clock::{Clock, ticks_after};
 use super::contend::{Load, contend};
 use super::shared::{PAGE, Shared};
 
@@ -97,13 +97,13 @@ fn fetch(shared: &Shared, clock: &Clock, link: Link, bytes: usize, times: u64) -
         while shared.turn().load(Ordering::Acquire) != turn {
             std::hint::spin_loop();
         }
-        let begin = ticks();
+        let begin = ticks_after();
         let words = bytes / 8;
         for (copy, word) in copy[..words].iter_mut().zip(shared.page()) {
             *copy = word.load(Ordering::Relaxed);
         }
         link.transfer(bytes);
-        histogram.record(clock.ns(begin, ticks()));
+        histogram.record(clock.ns(begin, ticks_after()));
         let written = |at: usize| time.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ at as u64;
         wrong += u64::from((0..words).any(|at| copy[at] != written(at)));
         shared.turn().store(turn + 1, Ordering::Release);
