@@ -95,8 +95,8 @@ fn hold(table: &str, sessions: usize) {
     let locks = SharedLocks::attach(table).unwrap();
     let mut all: Vec<_> = (0..sessions).map(|_| locks.session().unwrap()).collect();
     let last = all.last_mut().unwrap();
-    last.lock(1, LockMode::Exclusive).unwrap();
-    last.lock(2, LockMode::Shared).unwrap();
+    last.lock_within(1, LockMode::Exclusive, support::LONG).unwrap();
+    last.lock_within(2, LockMode::Shared, support::LONG).unwrap();
     say("holds");
     for _ in lines() {
         last.unlock_all().unwrap();

@@ -21,6 +21,9 @@ const KEYS: std::ops::Range<u64> = 1..17;
 /// Within this all locks of a dead process are to be had. It is a few naps; the rest is for a busy machine.
 const SOON: Duration = Duration::from_secs(2);
 
+/// For so long locks are held that a process is not to get.
+const HOLD: Duration = Duration::from_millis(30);
+
 /// A table with data, and who else is at it.
 struct Arena {
     name: Name,
@@ -65,8 +68,11 @@ impl Arena {
             dead.kill();
         }
         let mut victim = Player::silent(&format!("scenario {} {} {writes}", self.name.0, scenario.name));
+        let begin = Instant::now();
         until("the end of the process", || {
-            if scenario.until == Held::UntilItQueues && self.is_in_line(number) {
+            let is_queued = scenario.until == Held::UntilItQueues && self.is_in_line(number);
+            // It may wait behind others who wait for the holders.
+            if is_queued || begin.elapsed() > HOLD {
                 holders.clear();
             }
             victim.process.try_wait().unwrap().is_some()
@@ -79,6 +85,20 @@ impl Arena {
         killed
     }
 
+    /// Opens the session of a number that is free, except for moments when somebody cleans up after it.
+    fn open(&self, number: SessionNumber) -> Session {
+        let mut found = None;
+        until("a session of the dead one's number", || {
+            let mut sessions = Vec::new();
+            while sessions.last().is_none_or(|last: &Session| last.number() < number) {
+                sessions.push(self.locks.session().unwrap());
+            }
+            found = sessions.pop().filter(|session| session.number() == number);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
     fn is_in_line(&self, number: SessionNumber) -> bool {
         let mut is_there = false;
         self.locks.table().everybody(1, |other| is_there |= other == number).unwrap();
@@ -89,14 +109,7 @@ impl Arena {
     fn check(&self, scenario: &Scenario, writes: u32, number: SessionNumber, busy: bool) {
         let what = || format!("{}, killed before write {writes}", scenario.name);
         let begin = Instant::now();
-        // All up to its number, which is free now.
-        let mut sessions = Vec::new();
-        while sessions.last().is_none_or(|last: &Session| last.number() < number) {
-            sessions.push(self.locks.session().unwrap());
-        }
-        let mut session = sessions.pop().unwrap();
-        assert_eq!(session.number(), number, "{}: its session cannot be opened again", what());
-        drop(sessions);
+        let mut session = self.open(number);
         for key in KEYS {
             let got = session.lock_within(key, LockMode::Exclusive, SOON);
             assert!(

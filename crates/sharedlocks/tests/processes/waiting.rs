@@ -69,11 +69,11 @@ fn a_withdrawal_wakes_who_stood_behind_it() {
         let time = std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 let mut session = locks.session().unwrap();
-                let refused = session.lock_within(1, LockMode::Exclusive, Duration::from_millis(4));
+                let refused = session.lock_within(1, LockMode::Exclusive, Duration::from_millis(20));
                 assert!(matches!(refused, Err(Error::TimedOut)));
                 clock.elapsed()
             });
-            until("a writer in the line", || waiters(&locks, 1) == 1);
+            until("a writer in the line", || waiters(&locks, 1) == 1 || writer.is_finished());
             let behind = scope.spawn(|| {
                 locks.session().unwrap().lock(1, LockMode::Shared).unwrap();
                 clock.elapsed()
@@ -90,8 +90,8 @@ fn a_withdrawal_wakes_who_stood_behind_it() {
 #[test]
 fn a_crowd_on_one_line_gets_through() {
     const CROWD: u64 = 12;
-    const TIMES: u64 = 20;
-    for waiting in [Waiting::Sleep, Waiting::Poll] {
+    // Who polls takes a core from the others, and there may be two.
+    for (waiting, times) in [(Waiting::Sleep, 20), (Waiting::Poll, 2)] {
         let (name, locks) = table(64, 16);
         let (book, longest) = (Book::create(&name.0), AtomicU64::new(0));
         let mut first = locks.session().unwrap();
@@ -102,7 +102,7 @@ fn a_crowd_on_one_line_gets_through() {
                 scope.spawn(move || {
                     let mut session = locks.session().unwrap();
                     session.set_waiting(waiting);
-                    for _ in 0..TIMES {
+                    for _ in 0..times {
                         let begin = Instant::now();
                         session.lock(1, LockMode::Exclusive).unwrap();
                         longest.fetch_max(begin.elapsed().as_micros() as u64, Relaxed);
@@ -117,7 +117,7 @@ fn a_crowd_on_one_line_gets_through() {
             std::thread::sleep(Duration::from_millis(5));
             first.unlock(1).unwrap();
         });
-        println!("{waiting:?}: the longest of {} waits was {} us", CROWD * TIMES, longest.load(Relaxed));
+        println!("{waiting:?}: the longest of {} waits was {} us", CROWD * times, longest.load(Relaxed));
         assert_eq!(book.lost(), 0);
     }
 }

@@ -170,6 +170,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let counters = Counters::open(&ground.data, load.keys, true)?;
     let clock = clock_ns();
     let mut session = locks.session().map_err(failure)?;
+    // Once before, so that no page of the table is touched for the first time.
+    alone(&mut session, |number| number, clock)?;
     let sequential = alone(&mut session, |number| number, clock)?;
     let random = alone(&mut session, |number| number.wrapping_mul(0x9E37_79B9_7F4A_7C15), clock)?;
     let done = contend(&ground, load, processes)?;
