@@ -167,6 +167,8 @@ impl World {
     }
 
     fn wake(&self, wake: Wake) {
+        // One can die between a change and telling of it.
+        self.table.memory().step();
         match wake {
             Wake::Session(number) => _ = self.woken.borrow_mut().insert(number.get()),
             Wake::Crowd => {

@@ -229,6 +229,6 @@ proptest! {
         }
         let gone = slot.without(first);
         prop_assert!(gone.is_entry(ticket) && !gone.is_live() && !gone.has(first) && gone.0 != 0);
-        prop_assert!(gone.joined(second, mode).is_none(), "what is dead is dead for ever");
+        prop_assert!(gone.joined(first, mode).is_none(), "what is dead is dead for ever");
     }
 }
