@@ -69,7 +69,8 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone),
-    /// locks, lock-service, memory, copy; opencl, bionicdb, near-data (figures of papers), engines (all of them beside each other)
+    /// locks, lock-service, memory, copy; opencl, bionicdb, near-data (figures of papers), engines (all of them beside
+    /// each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
     /// opencl-deterministic, opencl-two-phase [default: two-phase,deterministic-queue,deterministic; for engines all

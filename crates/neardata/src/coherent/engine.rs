@@ -1,5 +1,5 @@
-//! The engine as a whole: a host in this process and a storage process beside it, over one lock table and one set of VID
-//! maps.
+//! The engine as a whole: a host in this process and a storage process beside it, over one lock table and one set of
+//! VID maps.
 //!
 //! ```text
 //!  this process                      shared memory                    storage process
@@ -8,8 +8,8 @@
 //!                                    channel     <-- commands, pieces -->
 //! ```
 //!
-//! [`NearData::restart_storage`] goes on after the storage process has died: nothing that was committed is lost, and what
-//! it was at is as if it had never begun, or, if its commit was under way, found out.
+//! [`NearData::restart_storage`] goes on after the storage process has died: nothing that was committed is lost, and
+//! what it was at is as if it had never begun, or, if its commit was under way, found out.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -42,7 +42,8 @@ pub struct NearDataConfig {
     pub elements: usize,
     /// What lies between the two.
     pub link: Link,
-    /// Lines of the lock table, a power of two from 64. A table with fewer tuples than 15/16 of them has no two in one line.
+    /// Lines of the lock table, a power of two from 64. A table with fewer tuples than 15/16 of them has no two in one
+    /// line.
     pub lock_lines: u32,
     /// The most tables.
     pub tables: u16,
@@ -53,7 +54,8 @@ pub struct NearDataConfig {
 }
 
 impl NearDataConfig {
-    /// Two processing elements, no link, a lock table of 64 MiB, 16 tables of 16 million tuples (memory comes with use).
+    /// Two processing elements, no link, a lock table of 64 MiB, 16 tables of 16 million tuples (memory comes with
+    /// use).
     #[must_use]
     pub fn new(data: impl Into<PathBuf>) -> Self {
         Self {
@@ -135,8 +137,8 @@ impl NearData {
         self.storage.as_ref().map_or_else(Traffic::default, |storage| storage.device().traffic())
     }
 
-    /// Bytes of lock table and VID maps that have crossed the link for bulk updates of the storage that have ended. Nothing
-    /// crosses it for the host: both lie in its memory.
+    /// Bytes of lock table and VID maps that have crossed the link for bulk updates of the storage that have ended.
+    /// Nothing crosses it for the host: both lie in its memory.
     #[must_use]
     pub fn coherent_bytes(&self) -> u64 {
         self.maps.storage_bytes()
@@ -153,8 +155,8 @@ impl NearData {
         }
     }
 
-    /// Ends the storage process, if it still runs, and starts another one on the same file; see [`Host::reattach`]. Workers
-    /// must not be at work.
+    /// Ends the storage process, if it still runs, and starts another one on the same file; see [`Host::reattach`].
+    /// Workers must not be at work.
     ///
     /// # Errors
     /// [`NearDataError`]. Then there is no storage, and this can be tried again.

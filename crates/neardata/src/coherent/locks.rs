@@ -6,13 +6,14 @@
 //! ```
 //!
 //! The paper's key is (VID, version). Here a line stands for the VID, and the version is checked under the lock, in the
-//! VID map that both sides see: whoever comes with an older version than the newest is refused there, at once and for good,
-//! instead of holding a lock that nobody else wants. Neighbouring tuples have neighbouring lines, and no two of a table
-//! share one that has fewer tuples than there are lines.
+//! VID map that both sides see: whoever comes with an older version than the newest is refused there, at once and for
+//! good, instead of holding a lock that nobody else wants. Neighbouring tuples have neighbouring lines, and no two of a
+//! table share one that has fewer tuples than there are lines.
 //!
-//! **Who owns what.** A worker of the host is a session, and so is each processing element that works for a bulk update; its
-//! age is the number of the transaction, by which the host finds the sessions of an update and releases what they hold,
-//! after the storage has said that they are at rest. If the storage has died, they are cleaned up after.
+//! **Who owns what.** A worker of the host is a session, and so is each processing element that works for a bulk
+//! update; its age is the number of the transaction, by which the host finds the sessions of an update and releases
+//! what they hold, after the storage has said that they are at rest. If the storage has died, they are cleaned up
+//! after.
 //!
 //! Invariant: a processing element's session is not used for another transaction before it is empty.
 

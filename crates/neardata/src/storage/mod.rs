@@ -33,8 +33,8 @@
 //!
 //! Invariant: what a call has done is durable when it returns; what it has not done has left no trace. Trade-offs:
 //! opening reads the file twice, since there is no checkpoint; a removed tuple keeps one record, because its VID is
-//! never used again and a host that opens the table must know; a snapshot that needs old versions reads their pages once more
-//! in each window, because which they are is known only when the new ones have been seen.
+//! never used again and a host that opens the table must know; a snapshot that needs old versions reads their pages
+//! once more in each window, because which they are is known only when the new ones have been seen.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

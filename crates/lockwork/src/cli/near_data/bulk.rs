@@ -1,5 +1,5 @@
-//! Experiment (d): short host updates beside a bulk update of a tenth of the table, run in storage and run on the host. It is
-//! what the shared lock table exists for.
+//! Experiment (d): short host updates beside a bulk update of a tenth of the table, run in storage and run on the host.
+//! It is what the shared lock table exists for.
 //!
 //! ```text
 //! host workers   +1 to one row, chosen at random in a hot hundredth of the table, not of the region
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Workers run alone, beside the update in storage, alone again, beside the same update on the host. Bytes are counted
-//! for each update without workers, whose own flushes would be among them: what crosses the channel, and what the storage reads
-//! and swaps of lock table and VID maps. In the end the storage adds up all balances, which tells whether any update of
-//! any side was lost or made twice.
+//! for each update without workers, whose own flushes would be among them: what crosses the channel, and what the
+//! storage reads and swaps of lock table and VID maps. In the end the storage adds up all balances, which tells whether
+//! any update of any side was lost or made twice.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

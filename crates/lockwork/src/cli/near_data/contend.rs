@@ -22,8 +22,8 @@ pub(super) struct Load {
     pub(super) seed: u64,
 }
 
-/// Requests keys, holds each for an increment of its counter, and gives it back, for as long as `load` says. Answers how long
-/// request and release took together, without the increment.
+/// Requests keys, holds each for an increment of its counter, and gives it back, for as long as `load` says. Answers
+/// how long request and release took together, without the increment.
 pub(super) fn contend<M: SharedMemory>(
     session: &mut Session<M>,
     shared: &Shared,

@@ -7,8 +7,8 @@
 //! | c (figure 6) | a million lock requests, beside PostgreSQL's tuple locks | `tuple_locks`, `postgres` |
 //! | d | short host updates beside a long bulk update, in storage and on the host | `bulk` |
 //!
-//! The two sides are processes. What a link adds is simulated by waiting ([`lockwork_neardata::link`]); everything else is
-//! the memory of this machine.
+//! The two sides are processes. What a link adds is simulated by waiting ([`lockwork_neardata::link`]); everything else
+//! is the memory of this machine.
 
 mod bulk;
 mod clock;

@@ -1,8 +1,8 @@
-//! Experiment (a): how long a lock and its release take on one side, while the other side requests none to all of the time
-//! (neoDBMS, figure 4).
+//! Experiment (a): how long a lock and its release take on one side, while the other side requests none to all of the
+//! time (neoDBMS, figure 4).
 //!
-//! Both sides choose among a few keys, so that they fight for lines all the time and for locks often. Each increments the
-//! counter of the key that it holds in two steps; the sum tells whether anybody was there who should not have been.
+//! Both sides choose among a few keys, so that they fight for lines all the time and for locks often. Each increments
+//! the counter of the key that it holds in two steps; the sum tells whether anybody was there who should not have been.
 
 use lockwork_sharedlocks::Placement;
 use serde_json::json;

@@ -1,8 +1,8 @@
-//! Experiment (b): how long it takes until 64 bytes and 8 KiB that the host has written are on the storage side (neoDBMS,
-//! figure 5), by link.
+//! Experiment (b): how long it takes until 64 bytes and 8 KiB that the host has written are on the storage side
+//! (neoDBMS, figure 5), by link.
 //!
-//! Without a link it is the memory of this machine: lines come from the cache of the core that wrote them. The links add
-//! what the paper, or what stands for it, says.
+//! Without a link it is the memory of this machine: lines come from the cache of the core that wrote them. The links
+//! add what the paper, or what stands for it, says.
 
 use lockwork_neardata::link::Link;
 use lockwork_sharedlocks::Placement;

@@ -1,8 +1,9 @@
 //! Experiment (c): a million lock requests, in the order of the keys and at random, beside PostgreSQL's own tuple
 //! locks in the same run (neoDBMS, figure 6).
 //!
-//! Ours are two figures: taking a lock, while earlier ones are still held for a while as in a transaction of 64 rows, and
-//! a lock with its release. PostgreSQL's row lock is compared with the first, its lock manager's pair with the second.
+//! Ours are two figures: taking a lock, while earlier ones are still held for a while as in a transaction of 64 rows,
+//! and a lock with its release. PostgreSQL's row lock is compared with the first, its lock manager's pair with the
+//! second.
 
 use lockwork_locknet::bench::histogram::Histogram;
 use lockwork_sharedlocks::{LockMode, Placement};
