@@ -358,6 +358,12 @@ impl<M: Memory> Line<'_, M> {
         Ok(at < ring.granted(control.owner()) || ahead.all(&mut all))
     }
 
+    /// Whether who comes now, in `mode`, would hold the lock at once.
+    pub(super) fn admits(&self, mode: LockMode) -> Result<bool, Damage> {
+        let (control, ring) = self.view()?;
+        Ok(Self::settled(control, &ring).is_free() || ring.would_admit(control.owner(), mode))
+    }
+
     /// Calls `each` with everybody who is in the line.
     pub(super) fn everybody(&self, mut each: impl FnMut(SessionNumber)) -> Result<(), Damage> {
         let (control, ring) = self.view()?;

@@ -384,6 +384,14 @@ impl<M: Memory> Table<M> {
         let line = self.line(line);
         let age = self.age(session);
         let younger = |other: SessionNumber| age < self.age(other);
+        // Who will be refused had better not queue up first: the place would be used up until those in front have gone.
+        if by_age && !line.admits(mode)? {
+            let mut all_younger = true;
+            line.everybody(|other| all_younger &= younger(other))?;
+            if !all_younger {
+                return Ok(Step::Refused);
+            }
+        }
         match line.enter(session, mode, queue, wake)? {
             Entered::Granted => return Ok(Step::Granted),
             Entered::NotAtOnce => return Ok(Step::Refused),

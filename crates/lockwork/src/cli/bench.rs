@@ -172,7 +172,7 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value = "text")]
     pub(super) output: Output,
     /// A folder for result.json, result.csv and throughput.svg, or the charts of all figures [default: none;
-    /// out/NAME for opencl, bionicdb and engines]
+    /// out/NAME for opencl, bionicdb, engines and near-data]
     #[arg(long)]
     pub(super) out: Option<PathBuf>,
     #[command(flatten)]

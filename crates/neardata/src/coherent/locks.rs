@@ -19,10 +19,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockwork_locking::LockMode;
-use lockwork_sharedlocks::{Error, Mapped, Patience, Session, SharedLocks, Waiting};
+use lockwork_locking::shared::TableError;
+use lockwork_sharedlocks::{Error, Mapped, Patience, Session, SessionNumber, SharedLocks, Waiting};
 
 use super::maps::Maps;
 use crate::device::{LockRefusal, LockSource, RowLocks, TableId, TransactionId};
@@ -92,7 +93,9 @@ impl LockTable for SharedLockTable {
     fn release_transaction(&self, transaction: TransactionId) {
         let own = std::process::id();
         for status in self.locks.sessions().filter(|status| status.process != own) {
-            if self.locks.table().age(status.number) != transaction.0 {
+            // Looked at in this order: whoever holds anything keeps its age until this releases it.
+            let table = self.locks.table();
+            if table.touched(status.number) == 0 || table.age(status.number) != transaction.0 {
                 continue;
             }
             // Dead ones have been anywhere in the protocol, live ones are at rest. A line that is damaged tells whoever
@@ -162,6 +165,38 @@ impl StorageLocks {
     }
 }
 
+/// How another element of the same transaction stands in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sibling {
+    Holds,
+    Waits,
+}
+
+impl Shared {
+    /// The sibling of a session that is in a line: sessions of one age are elements of one transaction.
+    fn sibling(&self, session: SessionNumber, line: u32) -> Result<Option<Sibling>, LockRefusal> {
+        let failed = |error: TableError| LockRefusal::Failed(error.to_string());
+        let table = self.locks.table();
+        let (age, mut siblings) = (table.age(session), Vec::new());
+        table
+            .everybody(line, |other| {
+                if other != session && table.age(other) == age {
+                    siblings.push(other);
+                }
+            })
+            .map_err(failed)?;
+        let mut found = None;
+        for sibling in siblings {
+            match table.standing(sibling, line).map_err(failed)? {
+                Some(Some(LockMode::Exclusive)) => return Ok(Some(Sibling::Holds)),
+                Some(_) => found = Some(Sibling::Waits),
+                None => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
 impl LockSource for StorageLocks {
     fn open(&self, transaction: TransactionId, _: usize) -> Result<Box<dyn RowLocks>, LockRefusal> {
         let mut resting = self.0.resting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,11 +237,21 @@ impl RowLocks for Element {
     fn lock(&mut self, table: TableId, vid: Vid, number: u32) -> Result<(), LockRefusal> {
         let line = self.locks.0.lines.tuple(table, vid);
         let session = self.session.as_mut().expect("it is there until the element is dropped");
-        let limit = Some(PATIENCE);
-        session.lock_line(line, LockMode::Exclusive, Patience::WaitDie, limit).map_err(|error| match error {
-            Error::Busy | Error::TimedOut | Error::WouldDeadlock => LockRefusal::Busy,
-            error => LockRefusal::Failed(error.to_string()),
-        })?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match session.lock_line(line, LockMode::Exclusive, Patience::WaitDie, Some(PATIENCE)) {
+                Ok(()) => break,
+                Err(Error::Busy | Error::TimedOut | Error::WouldDeadlock) => {}
+                Err(error) => return Err(LockRefusal::Failed(error.to_string())),
+            }
+            // Another element of the same transaction has the line, for another tuple: it stays locked as long as this
+            // one needs it. Or it is about to have it.
+            match self.locks.0.sibling(session.number(), line)? {
+                Some(Sibling::Holds) => break,
+                Some(Sibling::Waits) if Instant::now() < deadline => std::hint::spin_loop(),
+                _ => return Err(LockRefusal::Busy),
+            }
+        }
         self.locks.0.link.atomic();
         self.locks.0.map_bytes.fetch_add(READ_BYTES, Ordering::Relaxed);
         if self.map(table)?.get(vid).is_version(number) { Ok(()) } else { Err(LockRefusal::Superseded) }
@@ -219,5 +264,43 @@ impl Drop for Element {
         let mut resting = self.locks.0.resting.lock().unwrap_or_else(PoisonError::into_inner);
         resting.extend(self.session.take());
         self.locks.0.maps.tell_storage_bytes(self.locks.bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use lockwork_sharedlocks::{Layout, Options, Placement};
+
+    use super::*;
+    use crate::record::{RecordId, VidEntry};
+
+    /// A table of sixteen lines, fifteen of them for tuples, as both sides see it; all tuples have version 1.
+    fn both_sides() -> (SharedLockTable, StorageLocks) {
+        let layout = Layout { placement: Placement::Direct, ..Layout::new(16, 16) };
+        let (host, descriptor) = SharedLocks::anonymous(&Options { layout, reserve: true }).unwrap();
+        let (maps, maps_descriptor) = Maps::create(1, 100).unwrap();
+        let map = maps.table(0).unwrap();
+        (0..100).for_each(|vid| map.set(Vid(vid), VidEntry::new(1, RecordId::new(1, 0))));
+        let storage = SharedLocks::of_descriptor(descriptor.as_fd()).unwrap();
+        let maps = Maps::attach(maps_descriptor.as_fd()).unwrap();
+        (SharedLockTable::new(host), StorageLocks::new(storage, maps, Link::None))
+    }
+
+    #[test]
+    fn elements_of_one_update_share_a_line_and_others_do_not_get_it() {
+        let (host, storage) = both_sides();
+        let mut elements: Vec<_> = (0..2).map(|at| storage.open(TransactionId(7), at).unwrap()).collect();
+        // Tuples 1 and 16 have one line.
+        elements[0].lock(0, Vid(1), 1).unwrap();
+        elements[1].lock(0, Vid(16), 1).unwrap();
+        assert_eq!(elements[1].lock(0, Vid(31), 2), Err(LockRefusal::Superseded));
+        let mut other = storage.open(TransactionId(8), 0).unwrap();
+        assert_eq!(other.lock(0, Vid(16), 1), Err(LockRefusal::Busy), "it is younger");
+        let mut session = host.session().unwrap();
+        session.begin(9);
+        let tuple = LockKey::Tuple { table: 0, vid: Vid(1) };
+        assert_eq!(session.lock(tuple, LockMode::Exclusive, Duration::ZERO), Err(Refusal::Busy));
     }
 }

@@ -1,7 +1,7 @@
 //! The VID maps of all tables, in one segment of shared memory.
 //!
 //! ```text
-//! word 0     magic with format, tables, entries of a table, bytes that the storage has read and written across the link
+//! word 0     magic with format, tables, entries of a table, bytes that have crossed the link for the storage
 //! word 512   the map of table 0, then that of table 1, ...
 //! ```
 //!

@@ -10,7 +10,7 @@
 //!
 //! Between 2 and 3 the update is a [`BulkUpdate`] in the caller's hands, to commit or to abort. Invariant: until 3
 //! has happened, whatever goes wrong leaves the data as before, and the locks go. If the storage dies in the middle of
-//! 3, nobody knows: the locks stay and the host commits nothing until it has a storage again (`reattach.rs`).
+//! 3, nobody knows: the host commits nothing until it has a storage again (`reattach.rs`).
 //!
 //! Source: neoDBMS, section 3.
 

@@ -66,7 +66,7 @@ pub enum HostError {
     #[error("{0}")]
     BadRequest(String),
     /// The storage died while it committed. Whether the update took place is known when the host has a storage
-    /// again ([`super::Host::reattach`]); until then its tuples stay locked.
+    /// again ([`super::Host::reattach`]); until then nothing that writes commits.
     #[error(
         "the storage died while it committed the update of timestamp {timestamp}: {why}; reattach one to know more"
     )]

@@ -4,8 +4,9 @@
 //! store before it died: flushes and the commit of a bulk update whose answers were lost. The version numbers tell: a
 //! version that the storage has is stored, and an update whose new versions it has took place.
 //!
-//! Invariant: while an update is in doubt its tuples stay locked and nothing that writes commits, so its versions are
-//! still the next ones when the doubt ends. Its timestamp, reserved far ahead, is above all that was issued since.
+//! Invariant: while an update is in doubt nothing that writes commits, whoever has the locks of the dead, so its
+//! versions are still the next ones when the doubt ends. Its timestamp, reserved far ahead, is above all that was
+//! issued since.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
