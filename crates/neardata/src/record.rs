@@ -91,13 +91,14 @@ impl VidEntry {
         self.0 >> 40 == other.0 >> 40 && (self.0 == 0) == (other.0 == 0)
     }
 
-    /// Whether version `number` is a later one than the tuple's newest: at most half of all numbers that an entry can
-    /// tell apart ahead.
+    /// Whether version `number` can be a later one than the tuple's newest. A tuple can have had millions of versions
+    /// that nobody saw and nobody stored, so it is refused only if it is the same or less than 2^20 behind, as far as
+    /// [`Self::VERSION_BITS`] tell.
     #[must_use]
     pub const fn is_older_than(self, number: u32) -> bool {
         let mask = (1 << Self::VERSION_BITS) - 1;
         let ahead = (number as u64).wrapping_sub(self.0 >> 40) & mask;
-        ahead != 0 && ahead <= mask / 2
+        ahead != 0 && ahead <= mask - (1 << 20)
     }
 
     /// Where the newest version is.
@@ -123,6 +124,7 @@ mod tests {
         let entry = VidEntry::new(0xFF_FFFE, RecordId::HOST);
         assert!(entry.is_older_than(0xFF_FFFF) && entry.is_older_than(0x0100_0005));
         assert!(!entry.is_older_than(0xFF_FFFE) && !entry.is_older_than(0xFF_FFF0));
+        assert!(VidEntry::new(1, RecordId::HOST).is_older_than(8_388_609 + 5_000_000), "a hot tuple");
     }
 
     #[test]

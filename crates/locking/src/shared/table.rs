@@ -491,8 +491,12 @@ impl<M: Memory> Table<M> {
     }
 
     fn release_list(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
-        let mut first = Ok(());
+        let (mut first, epoch) = (Ok(()), self.epoch(session));
         for at in (0..self.touched(session) as usize).rev() {
+            if self.epoch(session) != epoch {
+                // It has died meanwhile, and somebody has cleaned up after it: what is in its list now is another life's.
+                break;
+            }
             let left = self.listed(self.entry(session, at).line).and_then(|line| {
                 let _ = line.give_back_alone(session) || line.leave(session, wake)?;
                 Ok(())

@@ -15,6 +15,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lockwork_sharedlocks::{Error, Layout, Options, Placement, SharedLocks};
@@ -86,6 +88,9 @@ pub enum NearDataError {
     /// The host refuses.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// No thread for flushing.
+    #[error("the thread that flushes cannot be started: {0}")]
+    Thread(std::io::Error),
     /// No descriptor for the storage.
     #[error("a file for the storage process: {0}")]
     Descriptor(std::io::Error),
@@ -94,7 +99,8 @@ pub enum NearDataError {
 /// The engine.
 #[derive(Debug)]
 pub struct NearData {
-    host: Host,
+    host: Arc<Host>,
+    flusher: Flusher,
     storage: Option<StorageProcess>,
     config: NearDataConfig,
     files: [(&'static str, OwnedFd); 2],
@@ -115,8 +121,9 @@ impl NearData {
         let files = [(LOCKS_FILE, locks_file.into()), (MAPS_FILE, maps_file)];
         let storage = spawn(program, &config, &files)?;
         let table = Arc::new(SharedLockTable::new(locks));
-        let host = Host::open(config.host.clone(), storage.device(), table, vid_maps(maps.clone()))?;
-        Ok(Self { host, storage: Some(storage), config, files, maps })
+        let host = Arc::new(Host::open(config.host.clone(), storage.device(), table, vid_maps(maps.clone()))?);
+        let flusher = Flusher::start(host.clone(), config.host.flush_bytes / 4).map_err(NearDataError::Thread)?;
+        Ok(Self { host, flusher, storage: Some(storage), config, files, maps })
     }
 
     /// The host, for workers of any threads.
@@ -161,11 +168,54 @@ impl NearData {
     /// # Errors
     /// [`NearDataError`]. Then there is no storage, and this can be tried again.
     pub fn restart_storage(&mut self, program: Command) -> Result<Option<Timestamp>, NearDataError> {
+        // Nothing may be under way.
+        self.flusher.end();
         self.storage = None;
         let storage = spawn(program, &self.config, &self.files)?;
         let found = self.host.reattach(storage.device())?;
         self.storage = Some(storage);
+        self.flusher =
+            Flusher::start(self.host.clone(), self.config.host.flush_bytes / 4).map_err(NearDataError::Thread)?;
         Ok(found)
+    }
+}
+
+/// The thread that lets the storage have committed versions, so that workers hardly ever have to wait for that.
+#[derive(Debug)]
+struct Flusher {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flusher {
+    /// Flushes whenever there are this many bytes.
+    fn start(host: Arc<Host>, bytes: usize) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let run = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                // What fails here is tried again, and told to whoever needs the room or the data.
+                let failed = host.shared_bytes() >= bytes.max(1) && host.flush_all().is_err();
+                std::thread::park_timeout(Duration::from_millis(if failed { 200 } else { 5 }));
+            }
+        };
+        let thread = std::thread::Builder::new().name("lockwork-flush".into()).spawn(run)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // If it panicked it has said so.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use super::Host;
 use super::error::{Conflict, HostError};
 use super::sessions::Event;
 use super::table::{HostTable, is_place};
+use super::{Host, open_table};
 use crate::device::{Device, DeviceError, Modified, TableId, TransactionId, Tuple};
 use crate::record::{RecordId, Timestamp, Vid, VidEntry};
 
@@ -54,13 +54,19 @@ impl Host {
     /// The storage fails too, or is not the same one; then the host goes on without.
     pub fn reattach(&self, device: Arc<dyn Device>) -> Result<Option<Timestamp>, HostError> {
         let mut doubt = self.doubt.lock().unwrap_or_else(PoisonError::into_inner);
-        if device.tables()? != self.tables() {
+        let tables = device.tables()?;
+        if !tables.starts_with(&self.tables()) {
             return Err(HostError::BadRequest("the storage has other tables than the host".into()));
         }
         let mut committed = false;
         for table in self.all_tables() {
             let open = doubt.as_ref().filter(|doubt| doubt.table == table.id);
             committed |= self.compare(table, &*device, open.map_or(&[], |doubt| &doubt.modified))?;
+        }
+        // It may have died between making a table and saying so.
+        for (id, schema) in tables.into_iter().enumerate().skip(self.all_tables().count()) {
+            let (table, _) = open_table(id, schema, &self.maps, &self.shared_bytes, &*device)?;
+            assert!(self.tables[id].set(table).is_ok(), "nobody else makes tables");
         }
         *self.device.write().unwrap_or_else(PoisonError::into_inner) = device;
         let Some(Doubt { table, transaction, timestamp, modified }) = doubt.take() else { return Ok(None) };

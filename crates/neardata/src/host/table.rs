@@ -198,12 +198,12 @@ impl HostTable {
         cache.forget(self.id, vid);
     }
 
-    /// A number that is not below that of a tuple's newest version: that one itself, unless numbers of this table have
-    /// outgrown what an entry of the VID map keeps.
+    /// A number that is not below that of a tuple's newest version, and equal to it in the bits that an entry of the VID
+    /// map keeps: that one itself, unless numbers of this table have outgrown those.
     pub(super) fn number_of(&self, entry: VidEntry) -> u32 {
         let highest = self.highest.load(Ordering::Relaxed);
         let kept = (entry.0 >> (64 - VidEntry::VERSION_BITS)) as u32;
-        if highest < 1 << VidEntry::VERSION_BITS { kept } else { highest }
+        highest - (highest.wrapping_sub(kept) & ((1 << VidEntry::VERSION_BITS) - 1))
     }
 }
 

@@ -106,6 +106,11 @@ impl Core {
         self.broken.get_or_init(|| DeviceError::Io(format!("{text} ({error})")));
     }
 
+    /// Whether nothing more is written.
+    pub(super) fn is_closed_for_writing(&self) -> bool {
+        self.broken.get().is_some()
+    }
+
     fn grow(&self, count: u32) -> Result<(), DeviceError> {
         let mut head = lock(&self.head);
         let free = lock(&self.space).free_pages();

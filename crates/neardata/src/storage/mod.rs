@@ -248,14 +248,20 @@ impl Device for Store {
             let text = format!("transaction {} is not waiting to be committed; run an update first", transaction.0);
             return Err(DeviceError::Refused(text));
         };
+        let closed_before = self.core.is_closed_for_writing();
         let result = if timestamp > snapshot {
             write::commit(&self.core, &mut seals, table, &changes, timestamp)
         } else {
             let text = format!("timestamp {timestamp} is not after the snapshot of the transaction, {snapshot}");
             Err(DeviceError::Refused(text))
         };
-        result.inspect_err(|_| {
+        result.map_err(|error| {
             lock(&self.pending).insert(transaction, Pending::Ready { table, snapshot, changes });
+            if closed_before || !self.core.is_closed_for_writing() {
+                return error;
+            }
+            // The seal may have become durable and could not be taken back: only who opens the file again will know.
+            DeviceError::Gone(format!("whether the update was committed is not known: {error}"))
         })
     }
 

@@ -376,7 +376,12 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
         lock_lines: u32::try_from(rows * 2).unwrap_or(u32::MAX / 2).next_power_of_two(),
         tables: 1,
         tuples: rows as u32,
-        host: Config { max_retries: 2, patience: Duration::from_millis(2), ..Config::default() },
+        host: Config {
+            max_retries: 2,
+            patience: Duration::from_millis(2),
+            flush_bytes: 256 << 20,
+            ..Config::default()
+        },
         ..NearDataConfig::new(&data.0)
     };
     let mut program = Command::new(std::env::current_exe().map_err(failed)?);
