@@ -384,24 +384,20 @@ impl<M: Memory> Table<M> {
         let line = self.line(line);
         let age = self.age(session);
         let younger = |other: SessionNumber| age < self.age(other);
+        let all_younger = || {
+            let mut all = true;
+            line.everybody(|other| all &= younger(other)).map(|()| all)
+        };
         // Who will be refused had better not queue up first: the place would be used up until those in front have gone.
-        if by_age && !line.admits(mode)? {
-            let mut all_younger = true;
-            line.everybody(|other| all_younger &= younger(other))?;
-            if !all_younger {
-                return Ok(Step::Refused);
-            }
+        if by_age && !line.admits(mode)? && !all_younger()? {
+            return Ok(Step::Refused);
         }
         match line.enter(session, mode, queue, wake)? {
             Entered::Granted => return Ok(Step::Granted),
             Entered::NotAtOnce => return Ok(Step::Refused),
             Entered::Full if !queue => return Ok(Step::Refused),
             Entered::Full if !by_age => return Ok(Step::Full),
-            Entered::Full => {
-                let mut all_younger = true;
-                line.everybody(|other| all_younger &= younger(other))?;
-                return Ok(if all_younger { Step::Full } else { Step::Refused });
-            }
+            Entered::Full => return Ok(if all_younger()? { Step::Full } else { Step::Refused }),
             Entered::Queued => {}
         }
         if !queue || (by_age && !line.waits_for(session, younger)?) {
