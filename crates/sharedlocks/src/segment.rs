@@ -224,12 +224,27 @@ fn fill(file: &File, layout: Layout, place: &Path, reserve: bool) -> Result<(), 
     Ok(())
 }
 
-/// Removes a segment's name. Who is attached stays so, and the memory goes with the last of them.
+/// Removes a segment's name. Who is attached stays so, and the memory goes with the last of them. A table that is damaged
+/// behind its first word, or of another format, can be removed; a file that is none cannot.
 ///
 /// # Errors
-/// There is none, or it cannot be removed.
+/// There is none, it is none, or it cannot be removed.
 pub fn remove(name: &str) -> Result<(), Error> {
     let place = path_of(name);
+    let mut first = [0; 8];
+    match std::fs::symlink_metadata(&place) {
+        Ok(what) if what.is_file() => {
+            let file = File::open(&place).map_err(|source| Error::io("open", &place, source))?;
+            // What is shorter than a word is no table either.
+            let read = file.read_exact_at(&mut first, 0).is_ok();
+            if !read || !Layout::is_magic(u64::from_ne_bytes(first)) {
+                return Err(Error::segment(&place, LayoutError::Foreign { found: u64::from_ne_bytes(first) }));
+            }
+        }
+        Ok(_) => return Err(Error::segment(&place, LayoutError::Foreign { found: 0 })),
+        // The removal tells.
+        Err(_) => {}
+    }
     match std::fs::remove_file(&place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Missing(place)),
         other => other.map_err(|source| Error::io("remove", &place, source)),

@@ -151,6 +151,12 @@ impl Layout {
         header
     }
 
+    /// Whether a segment that begins with this word is a table, of whichever format.
+    #[must_use]
+    pub fn is_magic(word: u64) -> bool {
+        word == MAGIC
+    }
+
     /// The dimensions that a header states, which need not be all of the segment yet.
     ///
     /// # Errors

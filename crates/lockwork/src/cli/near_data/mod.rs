@@ -155,6 +155,9 @@ pub(super) fn bench_near_data(bench: &Bench) -> Outcome {
         return Err(Failure::usage(format!("--requests is {requests}; 1000 to {} are possible", postgres::MOST_ROWS)));
     }
     Layout::new(arguments.lock_lines, 64).check().map_err(|error| Failure::usage(format!("--lock-lines: {error}")))?;
+    if experiments.contains(&Experiment::D) {
+        bulk::check(bench)?;
+    }
     let folder = bench.out.clone().unwrap_or_else(|| PathBuf::from("out/near-data"));
     prepare_folder(Some(&folder))?;
     let environment = Environment::read();

@@ -68,6 +68,9 @@ impl Report {
 /// The process.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let failed = |error: &dyn std::fmt::Display| Failure::BackEnd(format!("near-data peer: {error}"));
+    // It looks at memory without end while it waits for the host, which may be killed meanwhile.
+    // SAFETY: a plain system call.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let name = arguments.table.to_str().ok_or_else(|| failed(&"the table's path is not UTF-8"))?;
     let locks = SharedLocks::attach(name).map_err(|error| failed(&error))?;
     let locks = locks.through(|mapped| Linked::new(mapped, arguments.link));
