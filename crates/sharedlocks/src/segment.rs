@@ -224,8 +224,8 @@ fn fill(file: &File, layout: Layout, place: &Path, reserve: bool) -> Result<(), 
     Ok(())
 }
 
-/// Removes a segment's name. Who is attached stays so, and the memory goes with the last of them. A table that is damaged
-/// behind its first word, or of another format, can be removed; a file that is none cannot.
+/// Removes a segment's name. Who is attached stays so, and the memory goes with the last of them. A table that is
+/// damaged behind its first word, or of another format, can be removed; a file that is none cannot.
 ///
 /// # Errors
 /// There is none, it is none, or it cannot be removed.

@@ -490,7 +490,8 @@ impl<M: Memory> Table<M> {
         let (mut first, epoch) = (Ok(()), self.epoch(session));
         for at in (0..self.touched(session) as usize).rev() {
             if self.epoch(session) != epoch {
-                // It has died meanwhile, and somebody has cleaned up after it: what is in its list now is another life's.
+                // It has died meanwhile, and somebody has cleaned up after it: what is in its list now is another
+                // life's.
                 break;
             }
             let left = self.listed(self.entry(session, at).line).and_then(|line| {

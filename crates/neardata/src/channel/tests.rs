@@ -236,7 +236,8 @@ fn the_host_takes_what_is_an_answer_and_ends_at_anything_else() {
         storage.send(&piece);
         storage.send(&piece);
     });
-    // The first piece is nonsense in itself, the second one names a slot that is not the storage's: whichever is seen first.
+    // The first piece is nonsense in itself, the second one names a slot that is not the storage's: whichever is seen
+    // first.
     assert!(text.contains("more bytes should follow") || text.contains("which was not lent"), "{text}");
     let text = gone(&|storage, entry| {
         let Entry::Call { call, .. } = entry else { panic!("{entry:?}") };

@@ -198,8 +198,8 @@ impl HostTable {
         cache.forget(self.id, vid);
     }
 
-    /// A number that is not below that of a tuple's newest version, and equal to it in the bits that an entry of the VID
-    /// map keeps: that one itself, unless numbers of this table have outgrown those.
+    /// A number that is not below that of a tuple's newest version, and equal to it in the bits that an entry of the
+    /// VID map keeps: that one itself, unless numbers of this table have outgrown those.
     pub(super) fn number_of(&self, entry: VidEntry) -> u32 {
         let highest = self.highest.load(Ordering::Relaxed);
         let kept = (entry.0 >> (64 - VidEntry::VERSION_BITS)) as u32;

@@ -37,8 +37,8 @@ pub(super) struct Recovered {
 
 /// Reads the file.
 pub(super) fn recover(disk: &dyn Disk, head: &Head) -> Result<Recovered, DeviceError> {
-    // What is found counts from here on, so it has to be durable before anything that it replaced is written over: a seal
-    // that a process left behind may be in a cache only.
+    // What is found counts from here on, so it has to be durable before anything that it replaced is written over: a
+    // seal that a process left behind may be in a cache only.
     disk.sync().map_err(|error| DeviceError::Io(format!("making what was found durable: {error}")))?;
     let mut sweeper = Sweeper::new(disk);
     let Map { places, seals, live, newest } = Map::read(&mut sweeper, head.pages)?;
