@@ -7,6 +7,8 @@
 //! Invariant: the bytes of a [`Buffer`] never move and live exactly as long as the buffer.
 //! Trade-off: huge pages are *advised*, not reserved; what was really given is told by [`huge_bytes_resident`].
 
+pub mod shared;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 

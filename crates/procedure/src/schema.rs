@@ -18,6 +18,7 @@
 //! Invariant: a [`TableSchema`] that exists is sound: names are unique, offsets rise, the key is 1 to 32 bytes.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::partitioning::Partitioning;
 
@@ -346,6 +347,17 @@ impl TableSchema {
     #[must_use]
     pub fn row_bytes(&self) -> u32 {
         self.row_bytes
+    }
+
+    /// The bytes of a row image, which begins behind the row's header, that lie between columns.
+    pub fn gaps(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut end = 0;
+        self.columns().iter().filter_map(move |column| {
+            let start = (column.offset - ROW_HEADER_BYTES) as usize;
+            let gap = end..start;
+            end = start + column.column_type.width() as usize;
+            (!gap.is_empty()).then_some(gap)
+        })
     }
 
     /// Where the bytes that a procedure may write begin: the end of the key.

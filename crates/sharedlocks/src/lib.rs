@@ -24,7 +24,6 @@
 //! | [`segment`] | memory that processes share, by name or descriptor |
 //! | `liveness` | a kernel-released lock for each session |
 //! | [`session`] | lock, try, wait, time out, release |
-//! | `futex` | sleeping on a shared word |
 //! | [`c`] | the same for C |
 //!
 //! **Not guaranteed**: locks are advisory; keys are hashed to lines, so two keys can exclude each other (never
@@ -33,7 +32,6 @@
 
 pub mod c;
 mod error;
-mod futex;
 mod liveness;
 pub mod segment;
 pub mod session;
@@ -262,7 +260,7 @@ impl<M: SharedMemory> Attachment<M> {
                 memory.fence();
                 if memory.load(event) == session::ASLEEP && memory.swap(event, session::ASLEEP, session::AWAKE).is_ok()
                 {
-                    futex::wake(memory.half(event), 1);
+                    lockwork_memory::shared::wake(memory.half(event), 1);
                 }
             }
             Wake::Crowd => {
@@ -271,7 +269,7 @@ impl<M: SharedMemory> Attachment<M> {
                 while let count = memory.load(crowd)
                     && memory.swap(crowd, count, count.wrapping_add(1)).is_err()
                 {}
-                futex::wake(memory.half(crowd), i32::MAX as u32);
+                lockwork_memory::shared::wake(memory.half(crowd), u32::MAX);
             }
         }
     }

@@ -11,7 +11,7 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use lockwork_locking::shared::memory::Memory;
 use lockwork_locking::shared::{Layout, LayoutError, Table};
+use lockwork_memory::shared::anonymous_file;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::Error;
@@ -145,14 +146,7 @@ impl Segment {
     pub(crate) fn anonymous(layout: Layout, reserve: bool) -> Result<(Self, File), Error> {
         layout.check()?;
         let place = PathBuf::from("memfd:lockwork-locks");
-        let name = CString::new("lockwork-locks").expect("no zero in it");
-        // SAFETY: a system call with a string that lives through it.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(Error::io("create", &place, io::Error::last_os_error()));
-        }
-        // SAFETY: the kernel has just given it to us.
-        let file = unsafe { File::from_raw_fd(fd) };
+        let file = anonymous_file(c"lockwork-locks").map_err(|source| Error::io("create", &place, source))?;
         fill(&file, layout, &place, reserve)?;
         let segment = Self::of_descriptor(file.as_fd())?;
         Ok((segment, file))

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use lockwork_locking::LockMode;
 use lockwork_locking::shared::{self, Patience, SessionNumber, Step, TableError};
+use lockwork_memory::shared::sleep;
 
 use crate::segment::SharedMemory;
-use crate::{Attachment, Error, futex};
+use crate::{Attachment, Error};
 
 /// An event word: its session does not sleep.
 pub(crate) const AWAKE: u64 = 0;
@@ -224,7 +225,7 @@ impl<M: SharedMemory> Session<M> {
                             return Err(Error::TimedOut);
                         }
                         match self.waiting {
-                            Waiting::Sleep => futex::sleep(table.memory().half(crowd), before as u32, limit),
+                            Waiting::Sleep => sleep(table.memory().half(crowd), before as u32, Some(limit)),
                             Waiting::Poll => std::hint::spin_loop(),
                         }
                         if Instant::now() >= next_check {
@@ -266,7 +267,7 @@ impl<M: SharedMemory> Session<M> {
         let granted = table.poll(&mut self.of_table, line)?;
         if !granted {
             let limit = deadline.map_or(NAP, |end| end.saturating_duration_since(Instant::now()).min(NAP));
-            futex::sleep(memory.half(event), ASLEEP as u32, limit);
+            sleep(memory.half(event), ASLEEP as u32, Some(limit));
         }
         memory.store(event, AWAKE);
         Ok(granted)

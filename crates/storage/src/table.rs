@@ -71,7 +71,7 @@ impl Table {
         let refused = |error| no_row(NoRow::Memory(error), &schema);
         let hash = HashIndex::new(capacity_hint, exact, pages).map_err(refused)?;
         let ordered = schema.is_ordered().then(|| OrderedIndex::new(exact, pages)).transpose().map_err(refused)?;
-        let gaps = gaps(&schema);
+        let gaps = schema.gaps().collect();
         Ok(Self { schema, format, slab, hash, ordered, exact, gaps })
     }
 
@@ -410,20 +410,6 @@ fn no_row(error: NoRow, schema: &TableSchema) -> StorageError {
         NoRow::Full => StorageError::TooManyRows { table: schema.name().to_string() },
         NoRow::Memory(error) => StorageError::Memory(format!("table '{}': {error}", schema.name())),
     }
-}
-
-/// The bytes of a row image that lie between columns.
-fn gaps(schema: &TableSchema) -> Vec<Range<usize>> {
-    let mut end = 0;
-    let mut gaps = Vec::new();
-    for column in schema.columns() {
-        let start = (column.offset - ROW_HEADER_BYTES) as usize;
-        if start > end {
-            gaps.push(end..start);
-        }
-        end = start + column.column_type.width() as usize;
-    }
-    gaps
 }
 
 /// A key image in words: its columns, separated by commas.

@@ -9,7 +9,7 @@
 //! | `slots` | which calls and slots are free |
 //! | `remote` | the host's end: [`RemoteDevice`] |
 //! | `storage` | the storage's end: [`StorageEnd`] |
-//! | `futex`, `pidfd` | system calls |
+//! | `pidfd` | the process at the other end, and whether it lives |
 //!
 //! ```text
 //! host                                             storage
@@ -31,7 +31,6 @@
 //! in private memory; what breaks a promise ends the channel with a text that says which.
 
 mod entry;
-mod futex;
 pub(crate) mod pidfd;
 pub(crate) mod port;
 mod remote;

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use super::futex;
+use lockwork_memory::shared::{sleep, wake};
+
 use super::segment::{Direction, ENTRY_WORDS, Segment};
 
 /// An entry as it lies in the ring.
@@ -75,7 +76,7 @@ const STAND_IN: u32 = 2;
 
 fn ring(count: &AtomicU32) {
     count.fetch_add(1, Ordering::SeqCst);
-    futex::wake(count);
+    wake(count, u32::MAX);
 }
 
 /// Wakes reader and stand-in of a ring, whether there is an entry or not.
@@ -90,7 +91,7 @@ pub(crate) fn stand_in(segment: &Segment, direction: Direction, look: impl FnOnc
     let [_, _, count] = segment.bell(direction);
     let before = count.load(Ordering::SeqCst);
     look();
-    futex::wait(count, before, None);
+    sleep(count, before, None);
 }
 
 /// The end that reads.
@@ -156,7 +157,7 @@ impl Reader {
         let [_, count, _] = self.segment.bell(self.direction);
         let before = count.load(Ordering::SeqCst);
         if self.announce(READER)? && !stop() {
-            futex::wait(count, before, None);
+            sleep(count, before, None);
         }
         self.awake();
         Ok(())

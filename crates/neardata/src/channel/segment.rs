@@ -20,9 +20,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use lockwork_memory::shared::anonymous_file;
 use memmap2::{MmapOptions, MmapRaw};
 
 /// Bytes of a slot: a row of the widest kind fits, with its head.
@@ -124,15 +125,7 @@ impl Segment {
     /// A new one, and the file to hand over.
     pub(crate) fn create(size: ChannelSize) -> Result<(Self, OwnedFd), ChannelError> {
         let size = size.check()?;
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a text that ends in zero; the result is checked.
-        let file = unsafe { libc::memfd_create(c"lockwork-channel".as_ptr(), flags) };
-        if file < 0 {
-            return Err(system("memfd_create")(io::Error::last_os_error()));
-        }
-        // SAFETY: the call gave a file that nobody else knows of.
-        let file = unsafe { OwnedFd::from_raw_fd(file) };
-        let file = File::from(file);
+        let file = anonymous_file(c"lockwork-channel").map_err(system("memfd_create"))?;
         // All of it now: memory that is missing later would be a fault.
         // SAFETY: a plain system call on an open file.
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size.bytes() as libc::off_t) } < 0 {
@@ -326,10 +319,7 @@ mod tests {
     fn what_is_no_segment_is_refused() {
         let refused = |file: OwnedFd| Segment::attach(file).expect_err("it is none").to_string();
         let memfd = |bytes: u64, seals: libc::c_int| {
-            // SAFETY: the name ends in zero; a file that is none makes the next call fail.
-            let file = unsafe { libc::memfd_create(c"foreign".as_ptr(), libc::MFD_ALLOW_SEALING) };
-            // SAFETY: nobody else knows of the file.
-            let file = File::from(unsafe { OwnedFd::from_raw_fd(file) });
+            let file = anonymous_file(c"foreign").expect("there is memory");
             file.set_len(bytes).expect("there is memory");
             // SAFETY: a plain system call on an open file.
             assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }, 0);

@@ -10,10 +10,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lockwork_memory::shared::{anonymous_file, give_back};
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::device::TableId;
@@ -45,6 +46,7 @@ pub enum MapsError {
 
 #[derive(Debug)]
 struct Segment {
+    file: File,
     map: MmapRaw,
     tables: u16,
     tuples: u32,
@@ -64,21 +66,16 @@ impl Maps {
         if entries == 0 || entries > MAX_ENTRIES {
             return Err(MapsError::Dimensions { tables, tuples });
         }
-        // SAFETY: a system call with a string that lives for ever.
-        let descriptor = unsafe { libc::memfd_create(c"lockwork-vids".as_ptr(), libc::MFD_CLOEXEC) };
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error().into());
-        }
-        // SAFETY: the kernel has just given it to us.
-        let file = unsafe { File::from_raw_fd(descriptor) };
+        let file = anonymous_file(c"lockwork-vids")?;
         let words = HEADER_WORDS + entries as usize;
         file.set_len(words as u64 * 8)?;
         let map = MmapOptions::new().len(words * 8).map_raw(&file)?;
-        let segment = Segment { map, tables, tuples };
+        let descriptor = file.try_clone()?.into();
+        let segment = Segment { file, map, tables, tuples };
         for (word, value) in [(1, u64::from(tables)), (2, u64::from(tuples)), (0, MAGIC)] {
             segment.words(word, 1)[0].store(value, Ordering::Release);
         }
-        Ok((Self(Arc::new(segment)), file.into()))
+        Ok((Self(Arc::new(segment)), descriptor))
     }
 
     /// The VID maps of the segment that the host has handed over.
@@ -93,7 +90,7 @@ impl Maps {
             return Err(foreign(format!("has {bytes} bytes; its header alone has {}", HEADER_WORDS * 8)));
         }
         let map = MmapOptions::new().len(bytes as usize).map_raw(file.as_raw_fd())?;
-        let segment = Segment { map, tables: 0, tuples: 0 };
+        let segment = Segment { file, map, tables: 0, tuples: 0 };
         let header: Vec<u64> = segment.words(0, 3).iter().map(|word| word.load(Ordering::Acquire)).collect();
         if header[0] != MAGIC {
             return Err(foreign(format!(
@@ -161,6 +158,15 @@ impl VidMemory for Slice {
         let tuples = self.segment.tuples as usize;
         self.segment.words(HEADER_WORDS + usize::from(self.table) * tuples, tuples)
     }
+
+    fn clear(&self) {
+        let bytes = u64::from(self.segment.tuples) * 8;
+        let start = HEADER_WORDS as u64 * 8 + u64::from(self.table) * bytes;
+        // Memory that tuples have not reached is not taken to be cleared.
+        if give_back(&self.segment.file, start, bytes).is_err() {
+            self.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -180,6 +186,10 @@ mod tests {
         assert_eq!(storage.table(1).unwrap().get(Vid(9)), VidEntry(0));
         assert_eq!((storage.table(2).unwrap().capacity(), storage.tables(), storage.tuples()), (10, 3, 10));
         assert!(storage.table(3).is_none());
+        host.table(1).unwrap().set(Vid(0), entry);
+        host.table(1).unwrap().clear();
+        let seen = |table, vid| storage.table(table).unwrap().get(Vid(vid));
+        assert_eq!((seen(1, 0), seen(2, 9)), (VidEntry(0), entry), "one map is cleared, in the middle of a page");
     }
 
     #[test]

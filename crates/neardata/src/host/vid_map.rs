@@ -19,6 +19,11 @@ use crate::record::{Vid, VidEntry};
 pub trait VidMemory: Send + Sync {
     /// The words: always the same ones.
     fn words(&self) -> &[AtomicU64];
+
+    /// Makes all words zero.
+    fn clear(&self) {
+        self.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
 }
 
 impl VidMemory for Box<[AtomicU64]> {
@@ -82,7 +87,7 @@ impl VidMap {
 
     /// Makes all entries those of no tuple.
     pub fn clear(&self) {
-        self.0.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.0.clear();
     }
 }
 
