@@ -5,12 +5,17 @@
 //!
 //! Invariant: no slot becomes free that a call under way may still want: the watermark of the host is lowered to the
 //! oldest snapshot that is being worked on ([`Core::watermark`]).
+//!
+//! After a sync that failed nobody knows what of the pages written before it will ever be durable, and the next one may
+//! succeed without them. So syncs are counted that failed ([`Core::failed_syncs`]), and no seal names a page that was
+//! written before the last of them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::disk::{Disk, Page};
-use super::error::{corrupt, disk_error};
+use super::error::{corrupt, disk_error, sync_error};
 use super::head::Head;
 use super::page::{Header, checksum};
 use super::space::{Pin, Space, lock};
@@ -25,6 +30,9 @@ pub(super) struct Core {
     state: RwLock<State>,
     head: Mutex<Head>,
     snapshots: Mutex<BTreeMap<Timestamp, u32>>,
+    /// Held during a sync, so that one that fails is counted before the next one succeeds.
+    syncing: Mutex<()>,
+    failed_syncs: AtomicU64,
     /// Why nothing can be written any more.
     broken: OnceLock<DeviceError>,
     growth: u32,
@@ -57,6 +65,8 @@ impl Core {
             state,
             head,
             snapshots: Mutex::default(),
+            syncing: Mutex::default(),
+            failed_syncs: AtomicU64::new(0),
             broken: OnceLock::new(),
             growth: growth.max(1),
             most,
@@ -100,6 +110,20 @@ impl Core {
         }
     }
 
+    /// How many syncs have failed: to be asked before a page is written.
+    pub(super) fn failed_syncs(&self) -> u64 {
+        self.failed_syncs.load(Ordering::SeqCst)
+    }
+
+    /// Makes durable what was written since the last sync that failed.
+    pub(super) fn sync(&self) -> Result<(), DeviceError> {
+        let _alone = lock(&self.syncing);
+        self.disk.sync().map_err(|error| {
+            self.failed_syncs.fetch_add(1, Ordering::SeqCst);
+            sync_error(&error)
+        })
+    }
+
     /// A write failed and taking it back failed too: pages that look free may count after all.
     pub(super) fn close_for_writing(&self, error: &DeviceError) {
         let text = "a write failed and could not be taken back; open the storage again to go on writing";
@@ -131,7 +155,9 @@ impl Core {
             other => other.map(|()| pages),
         };
         let pages = grown.map_err(|error| disk_error("allocating", head.pages, &error))?;
-        head.write(&*self.disk, pages)?;
+        let alone = lock(&self.syncing);
+        head.write(&*self.disk, pages).inspect_err(|_| _ = self.failed_syncs.fetch_add(1, Ordering::SeqCst))?;
+        drop(alone);
         lock(&self.space).lengthen(pages);
         Ok(())
     }

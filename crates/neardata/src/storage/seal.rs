@@ -19,7 +19,6 @@ use std::collections::{HashMap, VecDeque};
 
 use super::core::Core;
 use super::disk::Page;
-use super::error::sync_error;
 use super::page::{HEADER_BYTES, Header, Kind, PAGE_BYTES, put, u32_at, u64_at};
 use super::space::lock;
 use super::state::{CheckedOut, Place};
@@ -130,7 +129,11 @@ impl Seals {
     /// Makes pages count, durably, and changes the page map. Afterwards the caller changes the VID maps.
     /// After an error nothing has changed.
     pub(super) fn seal(&mut self, core: &Core, contents: &Contents<'_>) -> Result<(), DeviceError> {
-        core.disk.sync().map_err(|error| sync_error(&error))?;
+        core.sync()?;
+        if contents.targets.iter().any(|target| target.failed_syncs != core.failed_syncs()) {
+            let text = "the disk may have lost pages of it when a sync failed; nothing of it counts, make it again";
+            return Err(DeviceError::Io(text.into()));
+        }
         let entry = |target: &Target| Entry {
             logical: target.logical,
             physical: target.physical,
@@ -152,7 +155,7 @@ impl Seals {
             let content = Part { number, newest, part: part as u32, parts, entries };
             (0..COPIES).for_each(|copy| content.write(&mut pages[copy * parts as usize + part]));
         }
-        let written = write_pages(core, &physical, &pages).and_then(|()| core.disk.sync().map_err(|e| sync_error(&e)));
+        let written = write_pages(core, &physical, &pages).and_then(|()| core.sync());
         if let Err(error) = written {
             wipe(core, physical);
             return Err(error);
@@ -230,7 +233,7 @@ impl Seals {
 /// say, and nothing more is written to it.
 fn wipe(core: &Core, physical: Vec<u32>) {
     let zeros = Page::zeros(physical.len());
-    match write_pages(core, &physical, &zeros).and_then(|()| core.disk.sync().map_err(|error| sync_error(&error))) {
+    match write_pages(core, &physical, &zeros).and_then(|()| core.sync()) {
         Ok(()) => physical.into_iter().for_each(|page| lock(&core.space).give(page)),
         Err(error) => core.close_for_writing(&error),
     }

@@ -24,6 +24,8 @@ pub(super) struct Target {
     /// Where it was written; zero: nowhere yet.
     pub(super) physical: u32,
     pub(super) checksum: u64,
+    /// [`Core::failed_syncs`] before it was written.
+    pub(super) failed_syncs: u64,
     /// Slots that are still free.
     pub(super) left: Slots,
     /// What it was before; `None`: a logical page without content.
@@ -89,14 +91,14 @@ impl<'c> UnitWriter<'c> {
                     return Err(error);
                 }
                 let (logical, left) = (before.logical, before.free);
-                Target { logical, physical: 0, checksum: 0, left, before: Some(before) }
+                Target { logical, physical: 0, checksum: 0, failed_syncs: 0, left, before: Some(before) }
             }
             None => {
                 self.pages[self.filled].fill(0);
                 let logical = lock(&self.core.space).take_logical();
                 let logical = logical.ok_or_else(|| DeviceError::Full("all logical pages are in use".into()))?;
                 let left = Slots::first(self.shape.slots);
-                Target { logical, physical: 0, checksum: 0, left, before: None }
+                Target { logical, physical: 0, checksum: 0, failed_syncs: 0, left, before: None }
             }
         };
         self.targets.push(target);
@@ -123,11 +125,12 @@ impl<'c> UnitWriter<'c> {
         let first = self.targets.len() - count;
         let targets = &mut self.targets[first..];
         let places = self.core.allocate(count)?;
-        let Shape { stride, slots, .. } = self.shape;
+        let (Shape { stride, slots, .. }, failed_syncs) = (self.shape, self.core.failed_syncs());
         for ((target, page), &physical) in targets.iter_mut().zip(&mut self.pages).zip(&places) {
             let header = Header { kind: Kind::Rows, table: self.table, logical: target.logical, stride, slots };
             target.checksum = header.write(page);
             target.physical = physical;
+            target.failed_syncs = failed_syncs;
         }
         write_pages(self.core, &places, &self.pages[..count])
     }
@@ -163,7 +166,8 @@ pub(super) fn write_plain(core: &Core, mut header: Header, mut page: Page) -> Re
     header.logical = logical.ok_or_else(|| DeviceError::Full("all logical pages are in use".into()))?;
     let checksum = header.write(&mut page);
     let place = core.allocate(1).inspect_err(|_| lock(&core.space).give_logical(header.logical))?;
-    let target = Target { logical: header.logical, physical: place[0], checksum, left: Slots::default(), before: None };
+    let (logical, physical, failed_syncs) = (header.logical, place[0], core.failed_syncs());
+    let target = Target { logical, physical, checksum, failed_syncs, left: Slots::default(), before: None };
     match write_pages(core, &place, &[page]) {
         Ok(()) => Ok(target),
         Err(error) => {

@@ -168,6 +168,46 @@ fn a_seal_that_cannot_be_taken_back_closes_the_store_for_writing() {
 }
 
 #[test]
+fn what_was_written_before_a_sync_that_failed_never_counts() {
+    let content = prepared();
+    let mut doomed = 0;
+    for n in 0.. {
+        let disk = MemoryDisk::with(content.clone());
+        let store = store_over(&disk);
+        let raised = raise(&store, 7, 0, 1000, 4).unwrap();
+        assert!(raised > 0);
+        // Its pages are written and not durable; now the disk forgets them, if the call that fails is a sync.
+        disk.fail_at(n, Fault::Fail);
+        let flushed = flush_one(&store);
+        if disk.forget_fault() {
+            assert!(flushed.is_ok() && n > 2);
+            break;
+        }
+        let before = state(&store, 4);
+        match store.commit(TransactionId(7), 7) {
+            Ok(()) => {
+                let after = state(&store, 4);
+                (0..4).for_each(|seed| assert!(state(&store_over(&disk.after_crash(seed)), 4) == after, "call {n}"));
+            }
+            Err(error) => {
+                assert!(error.to_string().contains("when a sync failed; nothing of it counts"), "{error}");
+                store.abort(TransactionId(7)).unwrap();
+                assert!(state(&store, 4) == before, "call {n}");
+                assert_eq!(raise(&store, 8, 0, 1000, 4), Ok(raised));
+                store.commit(TransactionId(8), 7).unwrap();
+                doomed += 1;
+            }
+        }
+    }
+    assert!(doomed >= 2, "a flush syncs its pages and its seal: {doomed}");
+}
+
+/// Stores a new tuple.
+fn flush_one(store: &Store) -> Result<(), DeviceError> {
+    store.flush(0, &[version(25, 1, 5, 25)], 3).map(drop)
+}
+
+#[test]
 fn a_full_disk_fails_writes_and_nothing_else() {
     let disk = MemoryDisk::with(prepared());
     let store = store_over(&disk);

@@ -3,6 +3,7 @@
 //! Calls that can fail (reads, writes, syncs, growth) are counted. At the chosen one the [`Fault`] happens, once, or
 //! from then on for a crash. [`MemoryDisk::after_crash`] is what the next process finds: all that was synced, and of
 //! what was not, any sectors that a seed picks. That is what a real disk may leave, so it is what recovery must bear.
+//! A sync that fails forgets what it was to make durable, as Linux does: the next one succeeds without it.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -188,14 +189,17 @@ impl Disk for MemoryDisk {
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.lock();
-        match state.call(false)? {
+        let fault = state.call(false);
+        let State { bytes, durable, dirty, crashed, .. } = &mut *state;
+        // A crash leaves any part of what was not synced.
+        let forgotten = if *crashed { std::collections::BTreeSet::new() } else { std::mem::take(dirty) };
+        match fault? {
             None => {}
             Some(Fault::NoSpace) => return Err(io::ErrorKind::StorageFull.into()),
             Some(_) => return Err(io::Error::other("failed by a test")),
         }
-        let State { bytes, durable, dirty, .. } = &mut *state;
         durable.resize(bytes.len(), 0);
-        for sector in std::mem::take(dirty) {
+        for sector in forgotten {
             let range = sector * SECTOR..(sector + 1) * SECTOR;
             durable[range.clone()].copy_from_slice(&bytes[range]);
         }
