@@ -13,6 +13,7 @@
 //! | [`program`] | the storage process, as it sees itself |
 //! | [`host`] | transactions over the newest versions, beside bulk operations that the storage runs |
 //! | [`record`] | names that host and storage share: tuples, versions, places |
+//! | [`row_program`] | which rows a bulk operation takes, and what becomes of them; host and storage evaluate it |
 //! | [`serve`] | the storage's main loop |
 //! | [`storage`] | smart storage: the file, and the processing elements that work on it |
 
@@ -26,5 +27,6 @@ pub mod linked;
 pub mod process;
 pub mod program;
 pub mod record;
+pub mod row_program;
 pub mod serve;
 pub mod storage;

@@ -17,6 +17,14 @@ pub type Timestamp = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Vid(pub u32);
 
+impl Vid {
+    /// Which of so many shards, a power of two, has it. Regular patterns of tuples are spread evenly.
+    pub(crate) fn shard(self, shards: usize) -> usize {
+        let mixed = u64::from(self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed >> (u64::BITS - shards.trailing_zeros())) as usize
+    }
+}
+
 /// Where a version is: logical page and slot, 40 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordId(u64);

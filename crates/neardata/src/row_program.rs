@@ -1,72 +1,97 @@
-//! Row programs: verified procedures that are asked about one row at a time.
+//! Row programs: which rows a bulk operation takes, and what becomes of them.
 //!
-//! The one DB instruction of a row program is answered with the current row, whatever key it names. A row is not copied
-//! to be read: its image is looked at in the buffer that the disk has filled. A row to be changed is a copy of the
-//! processing element's own, which becomes the new version or is dropped; so nothing needs to be taken back.
+//! A row program is a verified procedure with one table and one DB instruction, which is answered with the row at hand,
+//! whatever key it names ([`Operation`]). Host and storage check it by the same rules, and both evaluate it: the storage
+//! on its processing elements; the host where a bulk update runs on the host, and to keep its own transactions off the
+//! rows that one in the storage is going to change.
 //!
-//! Invariant: the 16 bytes before a row image are readable, because a record's header is longer than a row's
-//! and no procedure can reach them.
+//! A row is not copied to be read. A row to be changed is a copy of the evaluator's own, which becomes the new version
+//! or is dropped; so nothing needs to be taken back.
+//!
+//! Invariant: every row is evaluated with results and scratch zero, so no row sees another.
 
-use lockwork_procedure::assembly::decode;
-use lockwork_procedure::block::{BlockMut, abort};
+use lockwork_procedure::assembly::{FormatError, decode};
+use lockwork_procedure::block::{BlockMut, Status, abort};
 use lockwork_procedure::interpreter::{Answer, Context, Host, Program, Request, Stop, run};
-use lockwork_procedure::isa::Opcode;
+use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode};
+use lockwork_procedure::program::{Field, Procedure};
 use lockwork_procedure::schema::{ColumnType, ROW_HEADER_BYTES, TableSchema};
-use lockwork_procedure::verify::verify;
+use lockwork_procedure::verify::{VerifyError, verify};
 
-use super::page::RECORD_BYTES;
 use crate::device::{DeviceError, Fold, Operation, Purpose};
 
-const _: () = assert!(RECORD_BYTES >= ROW_HEADER_BYTES as usize);
+const HEADER: usize = ROW_HEADER_BYTES as usize;
+
+/// Why an operation has no row program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RowProgramError {
+    /// Its bytes are no procedure.
+    #[error("the row program: {0}")]
+    NoProcedure(#[from] FormatError),
+    /// Its procedure is not sound.
+    #[error("the row program: {0}")]
+    Unsound(#[from] VerifyError),
+    /// Its procedure is sound, and of another kind.
+    #[error("row program '{procedure}': {problem}")]
+    Unfit {
+        /// The procedure.
+        procedure: String,
+        /// What is wrong with it, and what would be right.
+        problem: String,
+    },
+}
+
+impl From<RowProgramError> for DeviceError {
+    fn from(error: RowProgramError) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
 
 /// A result field and what is done with it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FoldField {
-    pub(super) fold: Fold,
+struct FoldField {
+    fold: Fold,
     column_type: ColumnType,
     offset: usize,
 }
 
-/// A row program, checked.
+/// A row program that was checked, with its arguments.
 #[derive(Debug)]
-pub(super) struct RowProgram {
+pub struct RowProgram {
     program: Program,
     /// Header and arguments as given, the rest zero.
     block: Vec<u8>,
     results_start: usize,
-    /// Bytes of a row in memory.
+    /// Bytes of a row in memory, header included.
     row_bytes: usize,
-    pub(super) folds: Vec<FoldField>,
-}
-
-fn refuse<T>(text: String) -> Result<T, DeviceError> {
-    Err(DeviceError::Refused(text))
+    folds: Vec<FoldField>,
 }
 
 impl RowProgram {
-    /// Checks the program of an operation on one of these tables.
-    pub(super) fn new(operation: &Operation, schemas: &[TableSchema]) -> Result<Self, DeviceError> {
+    /// Checks the program of an operation against these tables, by number.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what would be right.
+    ///
+    /// # Panics
+    /// When there is no table of the operation's number.
+    pub fn new(operation: &Operation, schemas: &[TableSchema]) -> Result<Self, RowProgramError> {
         let schema = &schemas[usize::from(operation.table)];
-        let procedure = decode(&operation.program).or_else(|error| refuse(format!("the row program: {error}")))?;
-        let verified = verify(procedure, schemas).or_else(|error| refuse(format!("the row program: {error}")))?;
+        let verified = verify(decode(&operation.program)?, schemas)?;
         let procedure = verified.procedure();
-        let (wanted, verb) = match operation.purpose {
-            Purpose::Update(_) => (Opcode::Update, "UPDATE"),
-            _ => (Opcode::Search, "SEARCH"),
-        };
-        let name = &procedure.name;
-        match verified.tables() {
-            [table] if table.id == operation.table => {}
-            _ => {
-                let table = schema.name();
-                return refuse(format!("row program '{name}': it must use table '{table}' and no other"));
-            }
+        let unfit = |problem| Err(RowProgramError::Unfit { procedure: procedure.name.clone(), problem });
+        if !matches!(verified.tables(), [table] if table.id == operation.table) {
+            return unfit(format!("it must use table '{}' and no other", schema.name()));
         }
+        let wanted = match operation.purpose {
+            Purpose::Update(_) => Opcode::Update,
+            Purpose::Filter | Purpose::Aggregate(_) => Opcode::Search,
+        };
         let mut found = procedure.code.iter().map(|instruction| instruction.opcode).filter(|opcode| opcode.is_db());
         if (found.next(), found.next()) != (Some(wanted), None) {
-            return refuse(format!("row program '{name}': its one DB instruction must be {verb}, once"));
+            return unfit(format!("its one DB instruction must be {}, once", wanted.mnemonic()));
         }
-        let layout = procedure.layout();
         let mut folds = Vec::new();
         if let Purpose::Aggregate(wanted) = &operation.purpose {
             for (field, fold) in wanted {
@@ -75,24 +100,51 @@ impl RowProgram {
                         let (column_type, offset) = (found.column_type, found.offset as usize);
                         folds.push(FoldField { fold: *fold, column_type, offset });
                     }
-                    _ => return refuse(format!("row program '{name}': '{field}' is not a result of one integer")),
+                    _ => return unfit(format!("'{field}' is not a result of one integer")),
                 }
             }
         }
+        let layout = procedure.layout();
         let (given, needed) = (operation.block.len(), layout.block_bytes as usize);
         if given < needed {
-            return refuse(format!("row program '{name}': its block has {given} bytes, {needed} are needed"));
+            return unfit(format!("its block has {given} bytes, {needed} are needed"));
         }
         let mut block = operation.block[..needed].to_vec();
         block[layout.arguments_end as usize..].fill(0);
-        BlockMut::new(&mut block).set_outcome(lockwork_procedure::block::Status::Pending, 0);
+        BlockMut::new(&mut block).set_outcome(Status::Pending, 0);
         let (results_start, row_bytes) = (layout.results_start as usize, schema.row_bytes() as usize);
         Ok(Self { program: Program::new(&verified), block, results_start, row_bytes, folds })
     }
+
+    /// A row program that takes every row of a table, and a block for it.
+    #[must_use]
+    pub fn everything(schema: &TableSchema) -> (Procedure, Vec<u8>) {
+        let key = ColumnType::Bytes(schema.key_bytes());
+        let ([.., end], offsets) = Procedure::lay_out([&[(key, 1)], &[], &[]]);
+        let offset = offsets[0] as u32;
+        let code = vec![
+            Instruction { x: offset, ..Instruction::new(Opcode::Search) },
+            Instruction { x: NO_LABEL, ..Instruction::new(Opcode::Ret) },
+            Instruction::new(Opcode::Commit),
+            Instruction::new(Opcode::Commit),
+            Instruction::new(Opcode::Commit),
+        ];
+        let procedure = Procedure {
+            name: "everything".into(),
+            tables: vec![schema.name().into()],
+            parameters: vec![Field { name: "row".into(), column_type: key, count: 1, offset }],
+            code,
+            commit_handler: 3,
+            abort_handler: 4,
+            ..Procedure::default()
+        };
+        (procedure, vec![0; end as usize])
+    }
 }
 
-/// One processing element's registers, block and row for a program.
-pub(super) struct Evaluator<'p> {
+/// Registers, block and row of one thread that evaluates a program.
+#[derive(Debug)]
+pub struct Evaluator<'p> {
     program: &'p RowProgram,
     block: Vec<u8>,
     registers: Vec<i64>,
@@ -119,7 +171,9 @@ impl Host for OneRow {
 }
 
 impl<'p> Evaluator<'p> {
-    pub(super) fn new(program: &'p RowProgram) -> Self {
+    /// Evaluates `program` on rows of its table.
+    #[must_use]
+    pub fn new(program: &'p RowProgram) -> Self {
         Self {
             block: program.block.clone(),
             registers: vec![0; program.program.gp_registers().max(1)],
@@ -152,28 +206,41 @@ impl<'p> Evaluator<'p> {
         }
     }
 
-    /// Whether a program that only reads takes the row of this record, or the code with which it failed.
+    /// Whether a program that only reads takes a row, without a copy of it. `row` begins with the row's header, the
+    /// image follows; what the header holds does not matter, because no procedure can reach it.
+    ///
+    /// # Errors
+    /// The code of an abort that the program did not ask for.
+    ///
+    /// # Panics
+    /// When the row is shorter than those of the table.
     #[inline(always)]
-    pub(super) fn takes(&mut self, record: &[u8]) -> Result<bool, u16> {
-        let row = &record[RECORD_BYTES - ROW_HEADER_BYTES as usize..];
-        assert!(row.len() >= self.program.row_bytes, "a record holds a whole row");
+    pub fn takes(&mut self, row: &[u8]) -> Result<bool, u16> {
+        assert!(row.len() >= self.program.row_bytes, "a whole row");
         // SAFETY: a row as long as its schema says; SEARCH gives a handle that the verifier lets nobody write through.
         unsafe { self.run(row.as_ptr().cast_mut()) }
     }
 
-    /// The changed image of a row, if the program takes it, or the code with which it failed.
+    /// The image of a row after the program took it, or `None` if it did not.
+    ///
+    /// # Errors
+    /// The code of an abort that the program did not ask for.
+    ///
+    /// # Panics
+    /// When the image is not as long as those of the table.
     #[inline(always)]
-    pub(super) fn change(&mut self, image: &[u8]) -> Result<Option<&[u8]>, u16> {
-        self.row[ROW_HEADER_BYTES as usize..][..image.len()].copy_from_slice(image);
+    pub fn change(&mut self, image: &[u8]) -> Result<Option<&[u8]>, u16> {
+        let end = self.program.row_bytes;
+        self.row[HEADER..end].copy_from_slice(image);
         let row = self.row.as_mut_ptr();
-        // SAFETY: the row is this element's own and at least as long as its schema says.
+        // SAFETY: the row is this evaluator's own and at least as long as its schema says.
         let taken = unsafe { self.run(row) }?;
-        Ok(taken.then(|| &self.row[ROW_HEADER_BYTES as usize..][..image.len()]))
+        Ok(taken.then(|| &self.row[HEADER..end]))
     }
 
     /// What the program has written into a result field.
     #[inline(always)]
-    pub(super) fn result(&self, field: &FoldField) -> i64 {
+    fn result(&self, field: &FoldField) -> i64 {
         let bytes = &self.block[field.offset..field.offset + field.column_type.width() as usize];
         let mut wide = [0; 8];
         wide[..bytes.len()].copy_from_slice(bytes);
@@ -181,5 +248,56 @@ impl<'p> Evaluator<'p> {
             wide[bytes.len()..].fill(0xFF);
         }
         i64::from_le_bytes(wide)
+    }
+}
+
+/// Results of an aggregate's program, folded over the rows that it took. 2^64 rows cannot overflow a sum.
+#[derive(Clone, Debug, Default)]
+pub struct Folded {
+    values: Option<Vec<i128>>,
+}
+
+impl Folded {
+    /// Adds the results of the row that was taken last.
+    #[inline(always)]
+    pub fn add(&mut self, evaluator: &Evaluator<'_>) {
+        let folds = &evaluator.program.folds;
+        let new = |field| i128::from(evaluator.result(field));
+        match &mut self.values {
+            Some(values) => folds.iter().zip(values).for_each(|(field, value)| combine(field.fold, value, new(field))),
+            none => *none = Some(folds.iter().map(new).collect()),
+        }
+    }
+
+    /// Adds what was folded elsewhere with the same program.
+    pub fn merge(&mut self, program: &RowProgram, other: Self) {
+        match (&mut self.values, other.values) {
+            (Some(values), Some(others)) => {
+                let fields = program.folds.iter().zip(values).zip(others);
+                fields.for_each(|((field, value), other)| combine(field.fold, value, other));
+            }
+            (none @ None, others) => *none = others,
+            (Some(_), None) => {}
+        }
+    }
+
+    /// One value for each of the program's folds, as the operation names them, in order; `None` if no row was taken.
+    ///
+    /// # Errors
+    /// [`DeviceError::Refused`]: a sum does not fit 64 bits with a sign.
+    pub fn values(&self, folds: &[(String, Fold)]) -> Result<Option<Vec<i64>>, DeviceError> {
+        let narrow = |(&value, (name, _)): (&i128, &(String, Fold))| {
+            let text = || format!("the sum of '{name}' is {value}, which does not fit 64 bits with a sign");
+            i64::try_from(value).map_err(|_| DeviceError::Refused(text()))
+        };
+        self.values.as_ref().map(|values| values.iter().zip(folds).map(narrow).collect()).transpose()
+    }
+}
+
+fn combine(fold: Fold, value: &mut i128, new: i128) {
+    match fold {
+        Fold::Sum => *value += new,
+        Fold::Min => *value = new.min(*value),
+        Fold::Max => *value = new.max(*value),
     }
 }

@@ -122,7 +122,7 @@ impl NearData {
         let storage = spawn(program, &config, &files)?;
         let table = Arc::new(SharedLockTable::new(locks));
         let host = Arc::new(Host::open(config.host.clone(), storage.device(), table, vid_maps(maps.clone()))?);
-        let flusher = Flusher::start(host.clone(), config.host.flush_bytes / 4).map_err(NearDataError::Thread)?;
+        let flusher = Flusher::start(host.clone(), config.host.flush_bytes / 2).map_err(NearDataError::Thread)?;
         Ok(Self { host, flusher, storage: Some(storage), config, files, maps })
     }
 
@@ -175,7 +175,7 @@ impl NearData {
         let found = self.host.reattach(storage.device())?;
         self.storage = Some(storage);
         self.flusher =
-            Flusher::start(self.host.clone(), self.config.host.flush_bytes / 4).map_err(NearDataError::Thread)?;
+            Flusher::start(self.host.clone(), self.config.host.flush_bytes / 2).map_err(NearDataError::Thread)?;
         Ok(found)
     }
 }

@@ -237,7 +237,7 @@ impl RowLocks for Element {
     fn lock(&mut self, table: TableId, vid: Vid, number: u32) -> Result<(), LockRefusal> {
         let line = self.locks.0.lines.tuple(table, vid);
         let session = self.session.as_mut().expect("it is there until the element is dropped");
-        let deadline = Instant::now() + PATIENCE;
+        let mut deadline = None;
         loop {
             match session.lock_line(line, LockMode::Exclusive, Patience::WaitDie, Some(PATIENCE)) {
                 Ok(()) => break,
@@ -246,6 +246,7 @@ impl RowLocks for Element {
             }
             // Another element of the same transaction has the line, for another tuple: it stays locked as long as this
             // one needs it. Or it is about to have it.
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
             match self.locks.0.sibling(session.number(), line)? {
                 Some(Sibling::Holds) => break,
                 Some(Sibling::Waits) if Instant::now() < deadline => std::hint::spin_loop(),

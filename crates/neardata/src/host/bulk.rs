@@ -24,13 +24,13 @@ use lockwork_procedure::program::Procedure;
 use super::error::HostError;
 use super::guard::Guard;
 use super::reattach::Doubt;
-use super::row_program::RowProgram;
 use super::session::Session;
 use super::sessions::Event;
 use super::table::{HostTable, is_place};
 use super::{Host, Worker};
 use crate::device::{DeviceError, Fold, Modified, Operation, Piece, Purpose, Ran, TableId, TransactionId};
 use crate::record::{Timestamp, Vid};
+use crate::row_program::RowProgram;
 
 /// The answer of an aggregate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl<'h> Worker<'h> {
     /// serializable, of the moment: no writer is in the table meanwhile.
     ///
     /// # Errors
-    /// [`HostError::NoRowProgram`] before anything is done; else what the storage says, and then what was given to
+    /// [`HostError::RowProgram`] before anything is done; else what the storage says, and then what was given to
     /// `row` means nothing.
     pub fn filter(
         &mut self,

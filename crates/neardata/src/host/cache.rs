@@ -75,7 +75,7 @@ impl Cache {
     }
 
     fn shard(&self, vid: Vid) -> MutexGuard<'_, Shard> {
-        self.shards[vid.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[vid.shard(SHARDS)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The newest version of a tuple, if it is here; `entry` is what the VID map says.
@@ -123,7 +123,7 @@ mod tests {
     use crate::record::RecordId;
 
     fn row(number: u32) -> Row {
-        Row { number, created: u64::from(number), image: Some(vec![0; 36].into()) }
+        Row { number, created: u64::from(number), image: Some(vec![0; 36].into()), bulk: false }
     }
 
     #[test]
@@ -143,7 +143,8 @@ mod tests {
     fn the_cache_is_bounded_and_keeps_what_is_used() {
         let cache = Cache::new(SHARDS * 1_000);
         let entry = VidEntry::new(1, RecordId::new(1, 1));
-        let vid = |number: u32| Vid(number * SHARDS as u32);
+        let vids: Vec<Vid> = (0..).map(Vid).filter(|vid| vid.shard(SHARDS) == 0).take(100).collect();
+        let vid = |number: usize| vids[number];
         for number in 0..100 {
             cache.keep(0, vid(number), row(1));
             assert!(cache.newest(0, vid(0), entry).is_some(), "it was used a moment ago");

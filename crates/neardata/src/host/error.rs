@@ -6,6 +6,7 @@ use lockwork_storage::StorageError;
 use super::locks::Refusal;
 use crate::device::DeviceError;
 use crate::record::Timestamp;
+use crate::row_program::RowProgramError;
 
 /// Why the host did not do it. Unless it says otherwise, nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,13 +25,8 @@ pub enum HostError {
     #[error(transparent)]
     Unsound(#[from] VerifyError),
     /// A procedure cannot be a row program.
-    #[error("procedure '{procedure}' is no row program: {problem}")]
-    NoRowProgram {
-        /// The procedure.
-        procedure: String,
-        /// What is wrong with it, and what would be right.
-        problem: String,
-    },
+    #[error(transparent)]
+    RowProgram(#[from] RowProgramError),
     /// A name is taken.
     #[error("there is a procedure '{0}' already; choose another name")]
     DuplicateProcedure(String),

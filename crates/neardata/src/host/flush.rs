@@ -1,9 +1,11 @@
 //! Versions go from the shared state to the storage.
 //!
 //! A flush of a table stores what was committed up to a timestamp that was visible: a consistent state, since
-//! everything up to there is in place. Of each tuple it sends the versions that some snapshot sees and the newest one;
+//! everything up to there is in place. Of each tuple it sends the versions that some snapshot sees, as of that timestamp
+//! too;
 //! the storage makes them durable together. Then the VID map gets their places, by compare-and-swap on the version, so
-//! that commits go on meanwhile, and the rows stay as cached copies.
+//! that commits go on meanwhile, and the rows stay as cached copies, but for those of bulk updates, which would drive out
+//! all others.
 //!
 //! Invariant: a version leaves the shared state only after it is durable. A flush that fails has changed nothing on the
 //! host; what it was to store is still here, and is stored by the next one.
@@ -13,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use super::Host;
 use super::error::HostError;
-use super::sessions::{Event, Line};
+use super::sessions::{Event, Line, Views};
 use super::table::{HostTable, is_place};
 use crate::device::{DeviceError, TableId, Version};
 use crate::record::{RecordId, Timestamp, VidEntry};
@@ -46,12 +48,15 @@ impl Host {
 
     /// As [`Self::flush_table`], for who holds the table's flush lock.
     pub(super) fn store_up_to(&self, table: &HostTable, until: Timestamp, line: &Line) -> Result<(), HostError> {
-        let watermark = self.sessions.watermark(&self.clock).min(until);
-        let versions = table.recent.collect(until, watermark);
+        let mut views = Views::default();
+        self.sessions.views(&self.clock, &mut views);
+        // Whoever opens what is stored finds it as of `until`.
+        let views = views.with(until);
+        let versions = table.recent.collect(until, &views);
         if versions.is_empty() {
             return Ok(());
         }
-        let records = self.device().flush(table.id, &versions, watermark)?;
+        let records = self.device().flush(table.id, &versions, views.oldest())?;
         if records.len() != versions.len() || !records.iter().copied().all(is_place) {
             let (name, wanted, found) = (table.schema.name(), versions.len(), records.len());
             let text = format!("table '{name}': {found} places for {wanted} versions, or places that are none");
@@ -74,7 +79,7 @@ impl Host {
         let (fresh, placed) = (VidEntry::new(number, RecordId::HOST), VidEntry::new(number, record));
         let mut newest = false;
         let row = table.recent.stored(vid, number, || newest = table.vids.replace(vid, fresh, placed));
-        if let Some(row) = row.filter(|_| newest) {
+        if let Some(row) = row.filter(|row| newest && !row.bulk) {
             self.cache.keep(table.id, vid, row);
         }
     }

@@ -15,10 +15,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use lockwork_procedure::schema::TableSchema;
-
-use super::row_program::{Evaluator, RowProgram};
 use crate::record::Timestamp;
+use crate::row_program::{Evaluator, RowProgram};
 
 /// The bulk update has no snapshot yet.
 const ALL: Timestamp = u64::MAX;
@@ -61,17 +59,17 @@ impl Guards {
 
     /// Whether a bulk update is going to change a row, whose newest version was `created` then.
     #[inline]
-    pub(super) fn forbid(&self, schema: &TableSchema, created: Timestamp, image: &[u8]) -> bool {
-        self.count.load(Ordering::SeqCst) != 0 && self.any_takes(schema, created, image)
+    pub(super) fn forbid(&self, created: Timestamp, image: &[u8]) -> bool {
+        self.count.load(Ordering::SeqCst) != 0 && self.any_takes(created, image)
     }
 
     #[cold]
-    fn any_takes(&self, schema: &TableSchema, created: Timestamp, image: &[u8]) -> bool {
+    fn any_takes(&self, created: Timestamp, image: &[u8]) -> bool {
         let guards = self.guards.read().unwrap_or_else(PoisonError::into_inner);
         guards.iter().any(|guard| {
             let seen = created <= guard.snapshot.load(Ordering::SeqCst);
             // A program that fails on the row fails the bulk update, unless the row is changed first.
-            seen && matches!(Evaluator::new(&guard.program, schema).take(image), Ok(Some(_)))
+            seen && matches!(Evaluator::new(&guard.program).change(image), Ok(Some(_)))
         })
     }
 }

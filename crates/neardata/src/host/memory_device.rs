@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
 
-use super::row_program::{Evaluator, RowProgram};
 use crate::device::{
     Device, DeviceError, DeviceStatus, LockRefusal, LockSource, Modified, Operation, Piece, Purpose, Ran, TableId,
     TransactionId, Tuple, Version,
 };
 use crate::record::{RecordId, Timestamp, Vid};
+use crate::row_program::{Evaluator, Folded, RowProgram};
 
 /// Rows in a piece of an answer.
 const PIECE: usize = 3;
@@ -156,7 +156,7 @@ impl MemoryDevice {
         let mut modified = Vec::new();
         for (stored, image) in rows {
             let Version { vid, number, .. } = stored.version;
-            let taken = evaluator.take(image).map_err(|code| DeviceError::RowFailed { table, vid, code })?;
+            let taken = evaluator.change(image).map_err(|code| DeviceError::RowFailed { table, vid, code })?;
             let Some(new) = taken.map(Box::from) else { continue };
             self.state().step()?;
             locks.lock(table, vid, number).map_err(|refusal| refused(vid, refusal))?;
@@ -248,8 +248,8 @@ impl Device for MemoryDevice {
             let rows: Vec<(Stored, Box<[u8]>)> = rows.collect();
             (state.tables.iter().map(|table| table.schema.clone()).collect::<Vec<_>>(), rows)
         };
-        let program = RowProgram::new(operation, &schemas).map_err(|error| DeviceError::Refused(error.to_string()))?;
-        let mut evaluator = Evaluator::new(&program, &schemas[usize::from(operation.table)]);
+        let program = RowProgram::new(operation, &schemas)?;
+        let mut evaluator = Evaluator::new(&program);
         let mut ran = Ran { rows: rows.len() as u64, taken: 0 };
         if let Purpose::Update(transaction) = operation.purpose {
             let modified = self.update(operation, transaction, &rows, &mut evaluator).inspect_err(|_| {
@@ -260,14 +260,14 @@ impl Device for MemoryDevice {
             return Ok(ran);
         }
         let (mut vids, mut images) = (Vec::new(), Vec::new());
-        let mut values = vec![0; program.folds().count()];
+        let mut folded = Folded::default();
         for (stored, image) in &rows {
             let vid = stored.version.vid;
             let failed = |code| DeviceError::RowFailed { table: operation.table, vid, code };
-            if evaluator.take(image).map_err(failed)?.is_none() {
+            if evaluator.change(image).map_err(failed)?.is_none() {
                 continue;
             }
-            evaluator.fold(&mut values, ran.taken == 0).map_err(failed)?;
+            folded.add(&evaluator);
             ran.taken += 1;
             if operation.purpose == Purpose::Filter {
                 vids.push(vid);
@@ -278,10 +278,9 @@ impl Device for MemoryDevice {
                 }
             }
         }
-        match operation.purpose {
-            Purpose::Aggregate(_) => {
-                let values = (ran.taken > 0).then_some(&values[..]);
-                piece(Piece::Folded { rows: ran.taken, values });
+        match &operation.purpose {
+            Purpose::Aggregate(folds) => {
+                piece(Piece::Folded { rows: ran.taken, values: folded.values(folds)?.as_deref() });
             }
             _ if vids.is_empty() => {}
             _ => piece(Piece::Rows { vids: &vids, images: &images }),

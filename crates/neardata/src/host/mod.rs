@@ -4,12 +4,12 @@
 //! |---|---|
 //! | [`vid_map`] | number and place of each tuple's newest version, in memory shared with the storage |
 //! | `recent`, `cache`, `index`, `table` | versions that the storage does not have, cold rows, keys; a look-up |
-//! | `clock`, `sessions` | commit timestamps, snapshots, the watermark; counters |
+//! | `clock`, `sessions` | commit timestamps, snapshots, what they see; counters |
 //! | [`locks`], [`in_process`] | the lock table as the host sees it, and a plain one |
 //! | `session` | one transaction: isolation, private copies, commit |
 //! | `procedure`, `worker`, [`interactive`] | transactions as verified procedures, and step by step |
 //! | `flush`, `reattach` | versions go to the storage; another storage after the first one died |
-//! | [`row_program`], [`bulk`], `on_host` | bulk operations: in the storage, and the same update on the host |
+//! | [`bulk`], `on_host` | bulk operations: in the storage, and the same update on the host |
 //! | `guard` | host transactions keep off rows that a bulk update is going to change |
 //! | [`memory_device`] | a storage in memory: the oracle of tests, which can fail at any step |
 //!
@@ -38,7 +38,6 @@ mod on_host;
 mod procedure;
 mod reattach;
 mod recent;
-pub mod row_program;
 mod session;
 mod sessions;
 mod table;
@@ -63,7 +62,7 @@ use locks::LockTable;
 use procedure::Registered;
 use reattach::Doubt;
 pub use sessions::Counters;
-use sessions::Sessions;
+use sessions::{Sessions, Views};
 use table::HostTable;
 use vid_map::VidMap;
 pub use worker::Worker;
@@ -135,8 +134,6 @@ pub struct Host {
     doubt: Mutex<Option<Doubt>>,
     /// Whether there is one.
     in_doubt: AtomicBool,
-    /// Not above the oldest snapshot in use, and not far below.
-    watermark: AtomicU64,
     ages: AtomicU64,
 }
 
@@ -181,7 +178,6 @@ impl Host {
             flushing_all: Mutex::default(),
             doubt: Mutex::default(),
             in_doubt: AtomicBool::new(false),
-            watermark: AtomicU64::new(newest),
             // Bulk updates are named by their age; so no name comes again after a commit of one, which moves the clock.
             ages: AtomicU64::new(newest),
             config,
@@ -267,8 +263,9 @@ impl Host {
     /// # Errors
     /// A failing storage.
     pub fn collect(&self) -> Result<u64, HostError> {
-        self.renew_watermark();
-        Ok(self.device().collect(self.sessions.watermark(&self.clock))?)
+        let mut views = Views::default();
+        self.sessions.views(&self.clock, &mut views);
+        Ok(self.device().collect(views.oldest())?)
     }
 
     fn device(&self) -> Arc<dyn Device> {
@@ -294,10 +291,6 @@ impl Host {
 
     fn next_transaction(&self) -> TransactionId {
         TransactionId(self.next_age())
-    }
-
-    fn renew_watermark(&self) {
-        self.watermark.store(self.sessions.watermark(&self.clock), Ordering::Relaxed);
     }
 }
 

@@ -18,12 +18,12 @@ use super::bulk::operation;
 use super::error::{Conflict, HostError};
 use super::locks::LockKey;
 use super::recent::Row;
-use super::row_program::{Evaluator, RowProgram};
 use super::session::Session;
-use super::sessions::Event;
+use super::sessions::{Event, Views};
 use super::table::{HostTable, is_place};
 use crate::device::{DeviceError, Operation, Piece, Purpose, Ran, TableId, TransactionId};
 use crate::record::{Timestamp, Vid, VidEntry};
+use crate::row_program::{Evaluator, RowProgram};
 
 impl Worker<'_> {
     /// As [`Self::bulk_update`] and its commit, but the rows are evaluated on the host. Answers rows looked at and
@@ -70,10 +70,10 @@ impl<'h> Session<'h> {
         if let Some(doubt) = &*doubt {
             return Err(doubt.refusal());
         }
-        let created = host.clock.reserve();
+        let (created, views) = (host.clock.reserve(), Views::default());
         for (vid, image) in changed {
             let number = table.number_of(table.vids.get(vid)) + 1;
-            table.install(vid, Row { number, created, image: Some(image) }, 0, &host.cache);
+            table.install(vid, Row { number, created, image: Some(image), bulk: true }, &views, &host.cache);
         }
         host.clock.jump(created);
         Ok((ran, created))
@@ -104,12 +104,12 @@ fn evaluate(
 ) -> Result<(Ran, Changed), HostError> {
     let (everything, block) = RowProgram::everything(&table.schema);
     let (filter, _) = operation(session.host, table.id, Purpose::Filter, &everything, &block)?;
-    let mut evaluator = Evaluator::new(program, &table.schema);
+    let mut evaluator = Evaluator::new(program);
     let (mut changed, mut failure) = (Vec::new(), None);
     let ran = session.host.device().run(&Operation { snapshot, ..filter }, &mut |piece| {
         let Piece::Rows { vids, images } = piece else { return };
         for (&vid, image) in vids.iter().zip(images.chunks_exact(table.image_bytes())) {
-            match evaluator.take(image) {
+            match evaluator.change(image) {
                 Ok(Some(image)) => changed.push((vid, image.into())),
                 Ok(None) => {}
                 Err(code) => failure = Some(DeviceError::RowFailed { table: table.id, vid, code }),

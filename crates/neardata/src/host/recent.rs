@@ -16,13 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockwork_procedure::key::mix;
 
+use super::sessions::Views;
 use crate::device::Version;
 use crate::record::{Timestamp, Vid};
 
 /// Shards of a table, a power of two.
 const SHARDS: usize = 64;
-/// Versions of one tuple from which on those that nobody sees are looked for.
-const LONG: usize = 8;
 /// What a version takes beside its image, about, in bytes.
 const OVERHEAD: usize = 64;
 
@@ -35,6 +34,8 @@ pub(super) struct Row {
     pub(super) created: Timestamp,
     /// `None`: the tuple was removed.
     pub(super) image: Option<Arc<[u8]>>,
+    /// A bulk update made it: that it was written does not say that it will be wanted soon.
+    pub(super) bulk: bool,
 }
 
 impl Row {
@@ -97,7 +98,7 @@ impl Recent {
     }
 
     fn shard(&self, vid: Vid) -> MutexGuard<'_, Shard> {
-        self.shards[vid.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[vid.shard(SHARDS)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a snapshot sees of a tuple.
@@ -111,25 +112,25 @@ impl Recent {
         }
     }
 
-    /// Adds the newest version of a tuple. No snapshot below `watermark` is in use.
-    pub(super) fn install(&self, vid: Vid, row: Row, watermark: Timestamp) {
+    /// Adds the newest version of a tuple, and drops older ones that nobody sees.
+    pub(super) fn install(&self, vid: Vid, row: Row, views: &Views) {
         self.bytes.fetch_add(row.bytes(), Ordering::Relaxed);
         let mut shard = self.shard(vid);
         let versions = shard.entry(vid).or_default();
         versions.push(row);
-        if versions.len() >= LONG {
-            self.bytes.fetch_sub(prune(versions, watermark), Ordering::Relaxed);
+        if versions.len() > 1 {
+            self.bytes.fetch_sub(prune(versions, views), Ordering::Relaxed);
         }
     }
 
-    /// Copies what is to be stored: of each tuple, oldest first, the versions up to `until` that some snapshot from
-    /// `watermark` on sees.
-    pub(super) fn collect(&self, until: Timestamp, watermark: Timestamp) -> Vec<Version> {
+    /// Copies what is to be stored: of each tuple, oldest first, the versions up to `until` that are seen. Tuples are in
+    /// order, and so they lie in the storage, where windows of neighbours are read together.
+    pub(super) fn collect(&self, until: Timestamp, views: &Views) -> Vec<Version> {
         let mut found = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             for (&vid, versions) in shard.iter_mut() {
-                let less = prune(versions, watermark);
+                let less = prune(versions, views);
                 self.bytes.fetch_sub(less, Ordering::Relaxed);
                 found.extend(versions.iter().take_while(|row| row.created <= until).map(|row| Version {
                     vid,
@@ -139,6 +140,7 @@ impl Recent {
                 }));
             }
         }
+        found.sort_unstable_by_key(|version| (version.vid, version.number));
         found
     }
 
@@ -161,23 +163,43 @@ impl Recent {
     }
 }
 
-/// Drops versions that were superseded at or before the watermark, and says how many bytes they took.
-fn prune(versions: &mut Vec<Row>, watermark: Timestamp) -> usize {
-    let seen = versions.partition_point(|row| row.created <= watermark).saturating_sub(1);
-    versions.drain(..seen).map(|row| row.bytes()).sum()
+/// Drops versions that nobody sees, never the newest, and says how many bytes they took.
+fn prune(versions: &mut Vec<Row>, views: &Views) -> usize {
+    let (mut kept, mut bytes) = (0, 0);
+    for at in 0..versions.len() {
+        let created = versions[at].created;
+        if versions.get(at + 1).is_none_or(|next| views.sees(created, next.created)) {
+            versions.swap(kept, at);
+            kept += 1;
+        } else {
+            bytes += versions[at].bytes();
+        }
+    }
+    versions.truncate(kept);
+    bytes
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::Clock;
+    use super::super::sessions::Sessions;
     use super::*;
 
     fn recent(created: &[Timestamp]) -> (Recent, Arc<AtomicUsize>) {
         let bytes = Arc::new(AtomicUsize::new(0));
         let recent = Recent::new(bytes.clone());
         for (number, &created) in (2..).zip(created) {
-            recent.install(Vid(5), Row { number, created, image: Some(vec![0; 10].into()) }, 0);
+            let row = Row { number, created, image: Some(vec![0; 10].into()), bulk: false };
+            recent.install(Vid(5), row, &Views::default());
         }
         (recent, bytes)
+    }
+
+    /// Seen from `bound` on.
+    fn views(bound: Timestamp) -> Views {
+        let mut views = Views::default();
+        Sessions::default().views(&Clock::new(bound), &mut views);
+        views
     }
 
     fn number(seen: Seen) -> Option<u32> {
@@ -196,8 +218,8 @@ mod tests {
     fn what_is_stored_leaves_and_what_came_later_stays() {
         let (recent, bytes) = recent(&[10, 20, 30]);
         let numbers = |versions: Vec<Version>| versions.iter().map(|version| version.number).collect::<Vec<_>>();
-        assert_eq!(numbers(recent.collect(20, 10)), [2, 3]);
-        assert_eq!(numbers(recent.collect(20, 20)), [3]);
+        assert_eq!(numbers(recent.collect(20, &views(10))), [2, 3]);
+        assert_eq!(numbers(recent.collect(20, &views(20))), [3]);
         assert_eq!(recent.stored(Vid(5), 3, || {}).unwrap().number, 3);
         assert_eq!((recent.read(Vid(5), 20), number(recent.read(Vid(5), 30))), (Seen::Older(true), Some(4)));
         assert_eq!(bytes.load(Ordering::Relaxed), 74);
@@ -206,13 +228,24 @@ mod tests {
     }
 
     #[test]
+    fn tuples_are_stored_in_order() {
+        let (recent, _) = recent(&[]);
+        for vid in (0..500).rev() {
+            recent.install(Vid(vid), Row { number: 1, created: 1, image: None, bulk: false }, &Views::default());
+        }
+        let vids: Vec<u32> = recent.collect(1, &views(1)).iter().map(|version| version.vid.0).collect();
+        assert!(vids.iter().copied().eq(0..500));
+    }
+
+    #[test]
     fn a_hot_tuple_keeps_only_what_somebody_sees() {
         let (recent, bytes) = recent(&[]);
         for number in 1..1_000 {
-            let row = Row { number, created: u64::from(number), image: None };
-            recent.install(Vid(1), row, u64::from(number) - 1);
+            let row = Row { number, created: u64::from(number), image: None, bulk: false };
+            recent.install(Vid(1), row, &views(u64::from(number) - 1).with(500));
         }
-        assert!(bytes.load(Ordering::Relaxed) <= LONG * OVERHEAD);
+        assert_eq!(bytes.load(Ordering::Relaxed), 3 * OVERHEAD);
+        assert_eq!((recent.read(Vid(1), 499), number(recent.read(Vid(1), 500))), (Seen::Older(true), Some(500)));
         assert_eq!(number(recent.read(Vid(1), 998)), Some(998));
     }
 }

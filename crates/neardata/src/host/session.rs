@@ -27,15 +27,15 @@ use super::copies::Copies;
 use super::error::{Conflict, HostError};
 use super::locks::{HostLocks, LockKey, Refusal};
 use super::recent::Row;
-use super::sessions::Line;
+use super::sessions::{Line, Views};
 use super::table::HostTable;
 use super::{Host, Isolation};
 use crate::device::TableId;
 use crate::record::{Timestamp, Vid, VidEntry};
 
 const HEADER: usize = ROW_HEADER_BYTES as usize;
-/// Commits of a session from one computation of the watermark to the next.
-const WATERMARK_EVERY: u32 = 32;
+/// Commits of a session from one computation of the views to the next.
+const VIEWS_EVERY: u32 = 32;
 
 /// A tuple that the transaction has looked up.
 #[derive(Debug)]
@@ -67,6 +67,8 @@ pub(super) struct Session<'h> {
     gates: Vec<(TableId, LockMode)>,
     installs: Vec<(&'h HostTable, Vid, Row)>,
     snapshot: Timestamp,
+    /// As they were some commits ago.
+    views: Views,
     commits: u32,
 }
 
@@ -91,21 +93,21 @@ impl<'h> Session<'h> {
     pub(super) fn new(host: &'h Host) -> Result<Self, HostError> {
         let locks = host.locks.session()?;
         let line = host.sessions.join();
-        let (accesses, gates, installs) = Default::default();
-        Ok(Self { host, line, locks, copies: Copies::default(), accesses, gates, installs, snapshot: 0, commits: 0 })
+        let (copies, accesses, gates, installs, views) = Default::default();
+        Ok(Self { host, line, locks, copies, accesses, gates, installs, snapshot: 0, views, commits: 0 })
     }
 
     /// Begins a transaction of this age; see [`HostLocks::begin`].
     #[inline]
     pub(super) fn begin(&mut self, age: u64) -> Timestamp {
         self.locks.begin(age);
-        self.snapshot = self.line.begin(&self.host.clock);
+        self.snapshot = self.line.begin(&self.host.clock, self.is_serializable());
         self.snapshot
     }
 
     /// Moves the snapshot on to what is visible now; nothing has been read yet.
     pub(super) fn renew(&mut self) -> Timestamp {
-        self.snapshot = self.line.begin(&self.host.clock);
+        self.snapshot = self.line.begin(&self.host.clock, self.is_serializable());
         self.snapshot
     }
 
@@ -251,7 +253,7 @@ impl<'h> Session<'h> {
         }
         let access = &self.accesses[at];
         // SAFETY: a row that exists has a copy, and nobody writes it now; it was not written before it was claimed.
-        if access.exists && table.guards.forbid(&table.schema, access.created, unsafe { image(access) }) {
+        if access.exists && table.guards.forbid(access.created, unsafe { image(access) }) {
             return Err(HostError::Conflict(Conflict::Busy));
         }
         self.accesses[at].claimed = true;
@@ -393,18 +395,17 @@ impl<'h> Session<'h> {
             let number = access.number.checked_add(1).ok_or_else(full)?;
             // SAFETY: what was changed exists, and has a copy.
             let image = (!access.removed).then(|| Arc::from(unsafe { image(access) }));
-            self.installs.push((access.table, access.vid, Row { number, created: 0, image }));
+            self.installs.push((access.table, access.vid, Row { number, created: 0, image, bulk: false }));
         }
-        let watermark = self.host.watermark.load(Ordering::Relaxed);
         let timestamp = self.host.clock.issue();
         for (table, vid, row) in self.installs.drain(..) {
-            table.install(vid, Row { created: timestamp, ..row }, watermark, &self.host.cache);
+            table.install(vid, Row { created: timestamp, ..row }, &self.views, &self.host.cache);
         }
         self.host.clock.publish(timestamp);
         self.end();
         self.commits = self.commits.wrapping_add(1);
-        if self.commits.is_multiple_of(WATERMARK_EVERY) {
-            self.host.renew_watermark();
+        if self.commits.is_multiple_of(VIEWS_EVERY) {
+            self.host.sessions.views(&self.host.clock, &mut self.views);
         }
         Ok(writer_stamp(timestamp))
     }

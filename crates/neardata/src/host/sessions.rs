@@ -1,11 +1,13 @@
 //! Who works on the host: the snapshots in use, and what became of the work.
 //!
 //! Every worker has a line of its own, where it says which snapshot it reads, so that beginning a transaction writes
-//! nothing shared. The *watermark* is the oldest snapshot in use; versions that none from there on sees may go.
+//! nothing shared. The [`Views`] are all snapshots in use; versions that none of them sees, nor a later one, may go,
+//! also those between an old snapshot and the others: a bulk operation that takes long does not make tuples grow.
 //!
-//! Invariant: a snapshot is never below a watermark that was computed before it began. A worker writes the
-//! visible timestamp to its line and then reads its snapshot anew; a computation of the watermark reads the visible
-//! timestamp and then the lines. Whichever came first in the one order of these four, the snapshot is not below.
+//! Invariant: a snapshot is one of the views that were computed before, or not below their bound. A worker writes the
+//! visible timestamp to its line as the least that its snapshot can be, reads its snapshot, and writes that; a
+//! computation of views reads the visible timestamp, which is the bound, and then the lines, and does not go above
+//! what may still become a snapshot. Whichever came first in the one order of these, the bound is not above.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +17,8 @@ use super::clock::Clock;
 use crate::record::Timestamp;
 
 const IDLE: u64 = u64::MAX;
+/// In a line: the snapshot may be any from this one on. No timestamp has this bit.
+const FROM: u64 = 1 << 63;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +79,15 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Begins to read a snapshot.
+    /// Begins to read a snapshot; `and_later`: and what becomes visible after it.
     #[inline]
-    pub(super) fn begin(&self, clock: &Clock) -> Timestamp {
-        self.snapshot.store(clock.visible(), Ordering::SeqCst);
-        clock.visible()
+    pub(super) fn begin(&self, clock: &Clock, and_later: bool) -> Timestamp {
+        self.snapshot.store(clock.visible() | FROM, Ordering::SeqCst);
+        let snapshot = clock.visible();
+        if !and_later {
+            self.snapshot.store(snapshot, Ordering::Release);
+        }
+        snapshot
     }
 
     /// Reads no snapshot any more.
@@ -94,6 +102,37 @@ impl Line {
     pub(super) fn count(&self, event: Event, more: u64) {
         let counter = &self.events[event as usize];
         counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+}
+
+/// What is seen: by the snapshots in use, and by all that may begin. Once computed it stays right, and gets too wide.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Views {
+    /// Sorted; those below the bound.
+    snapshots: Vec<Timestamp>,
+    /// Anything from here on may be seen.
+    bound: Timestamp,
+}
+
+impl Views {
+    /// With a snapshot that nobody uses.
+    pub(super) fn with(mut self, snapshot: Timestamp) -> Self {
+        if let Err(at) = self.snapshots.binary_search(&snapshot) {
+            self.snapshots.insert(at, snapshot);
+        }
+        self
+    }
+
+    /// The oldest of them: the watermark below which nothing is seen but what is seen there.
+    pub(super) fn oldest(&self) -> Timestamp {
+        self.snapshots.first().copied().unwrap_or(self.bound).min(self.bound)
+    }
+
+    /// Whether anybody may see a version that was `created` then and superseded at `next`.
+    #[inline]
+    pub(super) fn sees(&self, created: Timestamp, next: Timestamp) -> bool {
+        let first = || self.snapshots.iter().find(|&&snapshot| snapshot >= created);
+        next > self.bound || first().is_some_and(|&snapshot| snapshot < next)
     }
 }
 
@@ -126,11 +165,20 @@ impl Sessions {
         }
     }
 
-    /// The oldest snapshot in use, or the newest possible one.
-    pub(super) fn watermark(&self, clock: &Clock) -> Timestamp {
-        let visible = clock.visible();
+    /// Computes anew what is seen.
+    pub(super) fn views(&self, clock: &Clock, views: &mut Views) {
+        views.bound = clock.visible();
+        views.snapshots.clear();
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.lines.iter().map(|line| line.snapshot.load(Ordering::SeqCst)).fold(visible, Timestamp::min)
+        for line in &all.lines {
+            match line.snapshot.load(Ordering::SeqCst) {
+                IDLE => {}
+                from if from & FROM != 0 => views.bound = views.bound.min(from & !FROM),
+                snapshot => views.snapshots.push(snapshot),
+            }
+        }
+        drop(all);
+        views.snapshots.sort_unstable();
     }
 
     /// Waits until every transaction has ended that runs now, but for that of `own`; no longer than `patience`.
@@ -184,14 +232,42 @@ mod tests {
     fn the_watermark_is_the_oldest_snapshot_in_use() {
         let (clock, sessions) = (Clock::new(3), Sessions::default());
         let (old, young) = (sessions.join(), sessions.join());
-        assert_eq!(old.begin(&clock), 3);
+        let oldest = || {
+            let mut views = Views::default();
+            sessions.views(&clock, &mut views);
+            views.oldest()
+        };
+        assert_eq!(old.begin(&clock, false), 3);
         clock.publish(clock.issue());
-        assert_eq!((young.begin(&clock), sessions.watermark(&clock)), (4, 3));
+        assert_eq!((young.begin(&clock, true), oldest()), (4, 3));
         old.end();
         clock.publish(clock.issue());
-        assert_eq!(sessions.watermark(&clock), 4);
+        assert_eq!(oldest(), 4);
         sessions.leave(&young);
-        assert_eq!(sessions.watermark(&clock), 5);
+        assert_eq!(oldest(), 5);
+    }
+
+    #[test]
+    fn what_lies_between_the_snapshots_in_use_is_not_seen() {
+        let (clock, sessions) = (Clock::new(10), Sessions::default());
+        let (old, open) = (sessions.join(), sessions.join());
+        let publish = |to| (clock.visible()..to).for_each(|_| clock.publish(clock.issue()));
+        old.begin(&clock, false);
+        publish(20);
+        let mut views = Views::default();
+        sessions.views(&clock, &mut views);
+        let seen =
+            |views: &Views| [(5, 10), (5, 11), (10, 20), (11, 20), (11, 21), (30, 31)].map(|(a, b)| views.sees(a, b));
+        assert_eq!(seen(&views), [false, true, true, false, true, true]);
+        assert!(views.clone().with(15).sees(11, 20));
+        publish(30);
+        open.begin(&clock, true);
+        publish(40);
+        sessions.views(&clock, &mut views);
+        assert_eq!((views.sees(11, 30), views.sees(11, 31), views.oldest()), (false, true, 10));
+        open.end();
+        sessions.views(&clock, &mut views);
+        assert_eq!((views.sees(11, 31), views.sees(5, 11)), (false, true));
     }
 
     #[test]

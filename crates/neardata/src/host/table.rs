@@ -21,7 +21,7 @@ use super::error::HostError;
 use super::guard::Guards;
 use super::index::KeyIndex;
 use super::recent::{Recent, Row, Seen};
-use super::sessions::{Event, Line};
+use super::sessions::{Event, Line, Views};
 use super::vid_map::VidMap;
 use crate::device::{Device, DeviceError, TableId, Tuple};
 use crate::record::{RecordId, Timestamp, Vid, VidEntry};
@@ -73,7 +73,7 @@ impl HostTable {
             next: AtomicU32::new(0),
             spare: Mutex::default(),
             highest: AtomicU32::new(0),
-            gaps: gaps(&schema),
+            gaps: schema.gaps().collect(),
             schema,
         };
         let (mut newest, mut wrong) = (0, None);
@@ -175,7 +175,7 @@ impl HostTable {
             return Err(DeviceError::Corrupt(text));
         }
         let image = version.image.map(Arc::from);
-        let row = Row { number: version.number, created: version.created, image };
+        let row = Row { number: version.number, created: version.created, image, bulk: false };
         if self.vids.get(vid).is_version(row.number) {
             host.cache.keep(self.id, vid, row.clone());
         }
@@ -183,10 +183,10 @@ impl HostTable {
     }
 
     /// Makes `row` the newest version of a tuple that the caller has locked.
-    pub(super) fn install(&self, vid: Vid, row: Row, watermark: Timestamp, cache: &Cache) {
+    pub(super) fn install(&self, vid: Vid, row: Row, views: &Views, cache: &Cache) {
         let number = row.number;
         self.highest.fetch_max(number, Ordering::Relaxed);
-        self.recent.install(vid, row, watermark);
+        self.recent.install(vid, row, views);
         self.vids.set(vid, VidEntry::new(number, RecordId::HOST));
         cache.forget(self.id, vid);
     }
@@ -210,17 +210,4 @@ impl HostTable {
 /// Whether a record id names a place in the storage.
 pub(super) fn is_place(record: RecordId) -> bool {
     record != RecordId::NONE && record != RecordId::HOST
-}
-
-fn gaps(schema: &TableSchema) -> Vec<Range<usize>> {
-    let mut end = 0;
-    let mut gaps = Vec::new();
-    for column in schema.columns() {
-        let start = (column.offset - ROW_HEADER_BYTES) as usize;
-        if start > end {
-            gaps.push(end..start);
-        }
-        end = start + column.column_type.width() as usize;
-    }
-    gaps
 }

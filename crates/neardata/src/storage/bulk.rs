@@ -14,16 +14,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use lockwork_procedure::block::abort;
+use lockwork_procedure::schema::ROW_HEADER_BYTES;
 
 use super::core::Core;
-use super::page::{RecordHeader, Shape};
-use super::program::{Evaluator, RowProgram};
+use super::page::{RECORD_BYTES, RecordHeader, Shape};
 use super::space::lock;
 use super::unit::{Target, UnitWriter, forget};
 use super::walk::{Found, WINDOW, Walker};
-use crate::device::{DeviceError, Fold, LockRefusal, LockSource, Modified, Operation, Piece, Purpose, Ran, RowLocks};
+use crate::device::{DeviceError, LockRefusal, LockSource, Modified, Operation, Piece, Purpose, Ran, RowLocks};
 use crate::device::{TableId, TransactionId};
 use crate::record::{RecordId, Vid};
+use crate::row_program::{Evaluator, Folded, RowProgram};
+
+/// A record's header is longer than a row's, so a row can be looked at in the buffer that the disk has filled.
+const ROW_AT: usize = RECORD_BYTES - ROW_HEADER_BYTES as usize;
 
 /// Bytes of images in a piece, about.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -55,7 +59,7 @@ enum Parcel {
 #[derive(Default)]
 struct Done {
     ran: Ran,
-    folded: Vec<i128>,
+    folded: Folded,
     changes: Changes,
 }
 
@@ -129,7 +133,9 @@ pub(super) fn run(
     });
     let mut all = Done::default();
     for mut done in outcomes {
-        fold(&shared.program, &mut all, &done);
+        all.ran.rows += done.ran.rows;
+        all.ran.taken += done.ran.taken;
+        all.folded.merge(&shared.program, done.folded);
         all.changes.targets.append(&mut done.changes.targets);
         all.changes.tuples.append(&mut done.changes.tuples);
     }
@@ -143,37 +149,11 @@ pub(super) fn run(
 
 /// Gives the folded results to the caller.
 fn hand_over(shared: &Shared<'_>, all: &Done, piece: &mut dyn FnMut(Piece<'_>)) -> Result<(), DeviceError> {
-    let Purpose::Aggregate(names) = &shared.operation.purpose else { return Ok(()) };
-    let narrow = |(value, (name, _)): (&i128, &(String, Fold))| {
-        i64::try_from(*value).map_err(|_| {
-            DeviceError::Refused(format!("the sum of '{name}' is {value}, which does not fit 64 bits with a sign"))
-        })
-    };
-    let values: Vec<i64> = all.folded.iter().zip(names).map(narrow).collect::<Result<_, _>>()?;
-    let rows = all.ran.taken;
-    piece(Piece::Folded { rows, values: (rows > 0).then_some(&values) });
+    if let Purpose::Aggregate(folds) = &shared.operation.purpose {
+        let values = all.folded.values(folds)?;
+        piece(Piece::Folded { rows: all.ran.taken, values: values.as_deref() });
+    }
     Ok(())
-}
-
-fn fold_one(fold: Fold, sum: &mut i128, value: i128) {
-    match fold {
-        Fold::Sum => *sum += value,
-        Fold::Min => *sum = (*sum).min(value),
-        Fold::Max => *sum = (*sum).max(value),
-    }
-}
-
-/// Adds what one element has counted.
-fn fold(program: &RowProgram, all: &mut Done, done: &Done) {
-    if all.ran.taken == 0 {
-        all.folded.clone_from(&done.folded);
-    } else if done.ran.taken > 0 {
-        for ((field, sum), &value) in program.folds.iter().zip(&mut all.folded).zip(&done.folded) {
-            fold_one(field.fold, sum, value);
-        }
-    }
-    all.ran.rows += done.ran.rows;
-    all.ran.taken += done.ran.taken;
 }
 
 /// What an update needs.
@@ -188,7 +168,7 @@ struct Element<'s> {
     shared: &'s Shared<'s>,
     evaluator: Evaluator<'s>,
     ran: Ran,
-    folded: Vec<i128>,
+    folded: Folded,
     sender: SyncSender<Parcel>,
     vids: Vec<Vid>,
     images: Vec<u8>,
@@ -264,7 +244,7 @@ impl<'s> Element<'s> {
         if self.updating.is_some() {
             return self.update(found, shape);
         }
-        match self.evaluator.takes(found.bytes) {
+        match self.evaluator.takes(&found.bytes[ROW_AT..]) {
             Ok(false) => return Ok(()),
             Ok(true) => self.ran.taken += 1,
             Err(code) => return Err(self.failed(found, code)),
@@ -277,14 +257,7 @@ impl<'s> Element<'s> {
             }
             return Ok(());
         }
-        let folds = &self.shared.program.folds;
-        if self.ran.taken == 1 {
-            self.folded = folds.iter().map(|field| i128::from(self.evaluator.result(field))).collect();
-        } else {
-            for (field, sum) in folds.iter().zip(&mut self.folded) {
-                fold_one(field.fold, sum, i128::from(self.evaluator.result(field)));
-            }
-        }
+        self.folded.add(&self.evaluator);
         Ok(())
     }
 

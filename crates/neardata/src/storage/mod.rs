@@ -29,7 +29,7 @@
 //! | `recovery` | what counts after opening |
 //! | `space`, `state`, `core` | what is free, where things are, and who may wait for whom |
 //! | `sweep`, `walk` | many pages in one go; the version that a snapshot sees |
-//! | `program`, `bulk` | row programs, and the processing elements that run them |
+//! | `bulk` | the processing elements that run row programs |
 //!
 //! Invariant: what a call has done is durable when it returns; what it has not done has left no trace. Trade-offs:
 //! opening reads the file twice, since there is no checkpoint; a removed tuple keeps one record, because its VID is
@@ -53,7 +53,6 @@ pub mod disk;
 mod error;
 mod head;
 mod page;
-mod program;
 mod recovery;
 mod seal;
 mod space;

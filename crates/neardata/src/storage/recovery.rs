@@ -271,7 +271,7 @@ impl Tuples {
                 return Err(corrupt(self.somewhere, format_args!("version {number} of tuple {vid} is there twice")));
             }
             let created = next.map_or(self.newest[*vid as usize].created, |next| next.created);
-            table.supersede(created, *record);
+            table.supersede(created, [*record]);
         }
         Ok(())
     }

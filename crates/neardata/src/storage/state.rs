@@ -8,7 +8,7 @@
 //!
 //! Which versions are superseded is noted when their successors are sealed, with the successors' timestamps. Once that
 //! timestamp is at or below the watermark, every snapshot in use sees the successor or something newer, so the
-//! slot is free. Trade-off: a page is rewritten only if a quarter of its slots are free, so up to a quarter of the
+//! slot is free. What one flush supersedes is noted together, with the last of its timestamps. Trade-off: a page is rewritten only if a quarter of its slots are free, so up to a quarter of the
 //! space can be lost, and a small flush costs at most four times the pages that it would fill.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -53,6 +53,7 @@ pub(super) struct Table {
     pub(super) vids: Vec<VidEntry>,
     free: HashMap<u32, Slots>,
     reusable: BTreeSet<u32>,
+    /// By a timestamp from which on none of them is seen.
     superseded: BTreeMap<Timestamp, Vec<RecordId>>,
 }
 
@@ -62,9 +63,12 @@ impl Table {
         Self { schema, shape, vids: Vec::new(), free, reusable, superseded }
     }
 
-    /// Notes that `record` has a successor created at `created`.
-    pub(super) fn supersede(&mut self, created: Timestamp, record: RecordId) {
-        self.superseded.entry(created).or_default().push(record);
+    /// Notes that these records have successors that were created at `last` or before.
+    pub(super) fn supersede(&mut self, last: Timestamp, records: impl IntoIterator<Item = RecordId>) {
+        let mut records = records.into_iter().peekable();
+        if records.peek().is_some() {
+            self.superseded.entry(last).or_default().extend(records);
+        }
     }
 }
 

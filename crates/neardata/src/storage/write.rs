@@ -86,7 +86,7 @@ pub(super) fn flush(
         let record = RecordHeader { vid, number, created, previous, removed };
         let record = writer.push(&record, version.image.as_deref())?;
         if previous != RecordId::NONE {
-            superseded.push((created, previous));
+            superseded.push(previous);
         }
         newest.insert(vid, VidEntry::new(number, record));
         records.push(record);
@@ -101,7 +101,7 @@ pub(super) fn flush(
     for (vid, entry) in newest {
         set(table, vid, entry);
     }
-    superseded.into_iter().for_each(|(created, record)| table.supersede(created, record));
+    table.supersede(last, superseded);
     Ok(records)
 }
 
@@ -187,8 +187,8 @@ pub(super) fn commit(
         for change in tuples {
             let new = change.modified;
             set(table, new.vid, VidEntry::new(new.number, new.record));
-            table.supersede(timestamp, change.base);
         }
+        table.supersede(timestamp, tuples.iter().map(|change| change.base));
     }
     Ok(())
 }

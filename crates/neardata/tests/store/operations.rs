@@ -114,8 +114,8 @@ fn programs_of_another_shape_are_refused() {
         other => panic!("'{text}' expected, and it was {other:?}"),
     };
     let good = operation(RICH, &[0], Purpose::Filter, 1);
-    refused(&Operation { purpose: Purpose::Update(TransactionId(1)), ..good.clone() }, "must be UPDATE, once");
-    refused(&operation(RAISE, &[0, 0], Purpose::Filter, 1), "must be SEARCH, once");
+    refused(&Operation { purpose: Purpose::Update(TransactionId(1)), ..good.clone() }, "must be update, once");
+    refused(&operation(RAISE, &[0, 0], Purpose::Filter, 1), "must be search, once");
     refused(&Operation { table: 1, ..good.clone() }, "must use table 'other' and no other");
     refused(&Operation { table: 2, ..good.clone() }, "there is no table 2");
     refused(&Operation { block: vec![0; 40], ..good.clone() }, "its block has 40 bytes, 48 are needed");
@@ -123,7 +123,7 @@ fn programs_of_another_shape_are_refused() {
     let unknown = Purpose::Aggregate(vec![("limit".into(), Fold::Sum)]);
     refused(&Operation { purpose: unknown, ..good.clone() }, "'limit' is not a result of one integer");
     let twice = RICH.replace("    cmp", "    search  c1, accounts, [limit]\n    ret     r4, c1\n    cmp");
-    refused(&operation(&twice, &[0], Purpose::Filter, 1), "must be SEARCH, once");
+    refused(&operation(&twice, &[0], Purpose::Filter, 1), "must be search, once");
     // A key column is the verifier's to protect.
     let keys = RAISE.replace("storer  r2, r1[accounts.balance]", "storer  r2, r1[accounts.id]");
     refused(&operation(&keys, &[0, 0], Purpose::Update(TransactionId(1)), 1), "key");
