@@ -136,6 +136,15 @@ mod tests {
     }
 
     #[test]
+    fn tuples_of_any_regular_pattern_are_spread_over_all_shards() {
+        for step in [1, 2, 10, 16, 64, 4096] {
+            let mut counts = [0; 16];
+            (0..16_000).for_each(|at| counts[Vid(3 + at * step).shard(16)] += 1);
+            assert!(counts.iter().all(|count| (800..1_200).contains(count)), "{step}: {counts:?}");
+        }
+    }
+
+    #[test]
     fn bits_that_are_no_record_are_refused() {
         for bits in [1, 255, 1 << 40, u64::MAX] {
             assert_eq!(RecordId::from_bits(bits), None);

@@ -24,6 +24,14 @@ impl PidFd {
         self.0.try_clone().map(Self)
     }
 
+    /// Waits until the process has ended and does nothing any more; by force if it takes longer than `grace`.
+    pub(crate) fn end(&self, grace: Duration) {
+        if poll([self.as_fd()], Some(grace)) == [false] {
+            self.signal(libc::SIGKILL);
+        }
+        while poll([self.as_fd()], None) == [false] {}
+    }
+
     /// Sends a signal, if the process is still there.
     pub(crate) fn signal(&self, number: libc::c_int) {
         let none = std::ptr::null::<libc::siginfo_t>();

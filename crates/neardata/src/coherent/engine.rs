@@ -254,7 +254,8 @@ fn open(arguments: &StorageArguments) -> Result<Arc<Store>, String> {
     };
     let locks = SharedLocks::of_descriptor(file(LOCKS_FILE)?).map_err(|error| format!("lock table: {error}"))?;
     let maps = Maps::attach(file(MAPS_FILE)?).map_err(|error| error.to_string())?;
+    let tuples = maps.tuples();
     let locks = StorageLocks::new(locks, maps, arguments.link);
-    let config = StoreConfig::new(arguments.elements, Arc::new(locks));
+    let config = StoreConfig { tuples, ..StoreConfig::new(arguments.elements, Arc::new(locks)) };
     Store::open(&arguments.data, &config).map(Arc::new).map_err(|error| error.to_string())
 }

@@ -90,8 +90,8 @@ impl<'h> Worker<'h> {
     /// visible with [`BulkUpdate::commit`].
     ///
     /// # Errors
-    /// As [`Self::filter`]; [`DeviceError::Conflict`] and [`DeviceError::Busy`], which are worth another try. Then the
-    /// data is as before and nothing is locked.
+    /// As [`Self::filter`]; [`DeviceError::Conflict`] and [`DeviceError::Busy`], which are worth another try: it keeps
+    /// the age of this one. Then the data is as before and nothing is locked.
     pub fn bulk_update(
         &mut self,
         table: TableId,
@@ -99,32 +99,11 @@ impl<'h> Worker<'h> {
         block: &[u8],
     ) -> Result<BulkUpdate<'_, 'h>, HostError> {
         let host = self.session.host;
-        let transaction = host.next_transaction();
+        let transaction = TransactionId(self.bulk_age.take().unwrap_or_else(|| host.next_age()));
         let (operation, program) = operation(host, table, Purpose::Update(transaction), program, block)?;
-        let table = host.table(table)?;
-        let session = &mut self.session;
-        let (guard, (modified, ran)) = (table.guards.add(program), Default::default());
-        let mut update = BulkUpdate { session, table, transaction, guard, modified, ran, open: true };
-        // From here on, whatever fails drops the update, which takes it back.
-        host.sessions.wait_for_others(&update.session.line, host.config.patience);
-        update.session.begin(transaction.0);
-        let operation = prepare(update.session, table, operation, LockMode::Exclusive)?;
-        update.guard.set_snapshot(operation.snapshot);
-        let (mut modified, mut sound) = (Vec::new(), true);
-        let ran = host.device().run(&operation, &mut |piece| match piece {
-            Piece::Modified(more) => modified.extend_from_slice(more),
-            _ => sound = false,
-        })?;
-        modified.sort_unstable_by_key(|modified: &Modified| modified.vid);
-        let twice = modified.windows(2).any(|pair| pair[0].vid == pair[1].vid);
-        let follows = |Modified { vid, number, record }: &Modified| {
-            *number > 1 && is_place(*record) && table.vids.get(*vid).is_version(*number - 1)
-        };
-        if !sound || twice || ran.taken != modified.len() as u64 || !modified.iter().all(follows) {
-            return Err(nonsense("new versions that do not follow on the newest ones"));
-        }
-        (update.ran, update.modified) = (ran, modified);
-        Ok(update)
+        let again = &mut self.bulk_age;
+        let done = BulkUpdate::run(&mut self.session, host.table(table)?, transaction, operation, program);
+        done.inspect_err(|error| *again = error.is_retryable().then_some(transaction.0))
     }
 
     fn read_in_bulk(
@@ -192,7 +171,40 @@ pub struct BulkUpdate<'w, 'h> {
     open: bool,
 }
 
-impl BulkUpdate<'_, '_> {
+impl<'w, 'h> BulkUpdate<'w, 'h> {
+    /// Runs it up to the decision.
+    fn run(
+        session: &'w mut Session<'h>,
+        table: &'h HostTable,
+        transaction: TransactionId,
+        operation: Operation,
+        program: RowProgram,
+    ) -> Result<Self, HostError> {
+        let host = session.host;
+        let (guard, (modified, ran)) = (table.guards.add(program), Default::default());
+        let mut update = Self { session, table, transaction, guard, modified, ran, open: true };
+        // From here on, whatever fails drops the update, which takes it back.
+        host.sessions.wait_for_others(&update.session.line, host.config.patience);
+        update.session.begin(transaction.0);
+        let operation = prepare(update.session, table, operation, LockMode::Exclusive)?;
+        update.guard.set_snapshot(operation.snapshot);
+        let (mut modified, mut sound) = (Vec::new(), true);
+        let ran = host.device().run(&operation, &mut |piece| match piece {
+            Piece::Modified(more) => modified.extend_from_slice(more),
+            _ => sound = false,
+        })?;
+        modified.sort_unstable_by_key(|modified: &Modified| modified.vid);
+        let twice = modified.windows(2).any(|pair| pair[0].vid == pair[1].vid);
+        let follows = |Modified { vid, number, record }: &Modified| {
+            *number > 1 && is_place(*record) && table.vids.get(*vid).is_version(*number - 1)
+        };
+        if !sound || twice || ran.taken != modified.len() as u64 || !modified.iter().all(follows) {
+            return Err(nonsense("new versions that do not follow on the newest ones"));
+        }
+        (update.ran, update.modified) = (ran, modified);
+        Ok(update)
+    }
+
     /// Rows looked at, and rows updated.
     #[must_use]
     pub fn ran(&self) -> Ran {

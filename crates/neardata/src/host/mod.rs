@@ -53,7 +53,7 @@ use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_procedure::verify::verify;
 
-use crate::device::{Device, TableId, TransactionId};
+use crate::device::{Device, TableId};
 use crate::record::Timestamp;
 use cache::Cache;
 use clock::Clock;
@@ -287,10 +287,6 @@ impl Host {
     /// The age of a new transaction, and the name of a bulk update.
     fn next_age(&self) -> u64 {
         self.ages.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn next_transaction(&self) -> TransactionId {
-        TransactionId(self.next_age())
     }
 }
 

@@ -39,7 +39,7 @@ impl Worker<'_> {
         block: &[u8],
     ) -> Result<(Ran, Timestamp), HostError> {
         let host = self.session.host;
-        let age = host.next_age();
+        let age = self.bulk_age.take().unwrap_or_else(|| host.next_age());
         let (_, program) = operation(host, table, Purpose::Update(TransactionId(age)), program, block)?;
         let table = host.table(table)?;
         self.session.begin(age);
@@ -47,7 +47,8 @@ impl Worker<'_> {
         self.session.end();
         let event = if done.is_ok() { Event::BulkCommitted } else { Event::BulkAborted };
         self.session.line.count(event, 1);
-        let (ran, timestamp) = done?;
+        let again = &mut self.bulk_age;
+        let (ran, timestamp) = done.inspect_err(|error| *again = error.is_retryable().then_some(age))?;
         host.flush_table(table, timestamp, &self.session.line)?;
         Ok((ran, timestamp))
     }

@@ -89,9 +89,15 @@ impl Host {
     fn compare(&self, table: &HostTable, device: &dyn Device, doubt: &[Modified]) -> Result<bool, HostError> {
         let _alone = table.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let doubt: HashMap<Vid, u32> = doubt.iter().map(|modified| (modified.vid, modified.number)).collect();
-        let (mut found, mut unknown) = (0, None);
+        let is_stored = |vid: &Vid| is_place(table.vids.get(*vid).record());
+        let mut missing = (0..table.vids_taken()).map(Vid).filter(is_stored).count();
+        let (mut found, mut unknown, mut older) = (0, None, None);
         device.tuples(table.id, &mut |Tuple { vid, number, record, .. }| {
             let entry = table.vids.get(vid);
+            missing -= usize::from(is_place(entry.record()));
+            if is_place(entry.record()) && table.number_of(entry) > number {
+                older = Some(vid);
+            }
             if doubt.get(&vid) == Some(&number) {
                 found += 1;
             } else if table.number_of(entry) < number || !is_place(record) {
@@ -112,6 +118,13 @@ impl Host {
         let name = table.schema.name();
         if let Some(vid) = unknown {
             let text = format!("table '{name}', tuple {}: the storage has a version that the host never made", vid.0);
+            return Err(HostError::Device(DeviceError::Corrupt(text)));
+        }
+        if older.is_some() || missing > 0 {
+            let (what, tuple) =
+                (older.map_or(missing, |_| 1), older.map_or(String::new(), |vid| format!(", of tuple {}", vid.0)));
+            let text =
+                format!("table '{name}': the storage lacks {what} versions that it had{tuple}; is it an older file?");
             return Err(HostError::Device(DeviceError::Corrupt(text)));
         }
         if found != 0 && found != doubt.len() {

@@ -27,12 +27,14 @@ pub struct Worker<'h> {
     registers: Vec<i64>,
     cps: Vec<Option<Answer>>,
     retries: u64,
+    /// The age of a bulk update that met a conflict: its next try has it too, and is refused less often.
+    pub(super) bulk_age: Option<u64>,
 }
 
 impl<'h> Worker<'h> {
     pub(super) fn new(host: &'h Host) -> Result<Self, HostError> {
         let (procedures, registers, cps) = Default::default();
-        Ok(Self { session: Session::new(host)?, procedures, registers, cps, retries: 0 })
+        Ok(Self { session: Session::new(host)?, procedures, registers, cps, retries: 0, bulk_age: None })
     }
 
     /// Runs the call in a block, as the engines do ([`lockwork_procedure::block`]): afterwards the block has status,

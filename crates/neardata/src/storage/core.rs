@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use super::StoreConfig;
 use super::disk::{Disk, Page};
 use super::error::{corrupt, disk_error, sync_error};
 use super::head::Head;
@@ -37,6 +38,8 @@ pub(super) struct Core {
     broken: OnceLock<DeviceError>,
     growth: u32,
     most: u32,
+    /// The most tuples of a table.
+    pub(super) tuples: u32,
 }
 
 /// A snapshot that is being worked on.
@@ -57,7 +60,7 @@ impl Drop for Watch<'_> {
 }
 
 impl Core {
-    pub(super) fn new(disk: Arc<dyn Disk>, head: Head, space: Space, state: State, growth: u32, most: u32) -> Self {
+    pub(super) fn new(disk: Arc<dyn Disk>, head: Head, space: Space, state: State, config: &StoreConfig) -> Self {
         let (space, state, head) = (Mutex::new(space), RwLock::new(state), Mutex::new(head));
         Self {
             disk,
@@ -68,8 +71,9 @@ impl Core {
             syncing: Mutex::default(),
             failed_syncs: AtomicU64::new(0),
             broken: OnceLock::new(),
-            growth: growth.max(1),
-            most,
+            growth: config.growth_pages.max(1),
+            most: config.most_pages,
+            tuples: config.tuples,
         }
     }
 

@@ -83,13 +83,15 @@ pub struct StoreConfig {
     pub growth_pages: u32,
     /// The most pages it may have.
     pub most_pages: u32,
+    /// The most tuples of a table.
+    pub tuples: u32,
 }
 
 impl StoreConfig {
-    /// The usual: growth by 64 MiB, no limit but the file system's.
+    /// The usual: growth by 64 MiB, no limits but the file system's and those of a VID.
     #[must_use]
     pub fn new(elements: usize, locks: Arc<dyn LockSource>) -> Self {
-        Self { elements, locks, growth_pages: 8192, most_pages: u32::MAX }
+        Self { elements, locks, growth_pages: 8192, most_pages: u32::MAX, tuples: u32::MAX }
     }
 }
 
@@ -138,7 +140,7 @@ impl Store {
         }
         let head = Head::open(&*disk)?;
         let Recovered { state, space, seals } = recover(&*disk, &head)?;
-        let core = Core::new(disk, head, space, state, config.growth_pages, config.most_pages);
+        let core = Core::new(disk, head, space, state, config);
         let (seals, pending, locks) = (Mutex::new(seals), Mutex::default(), config.locks.clone());
         Ok(Self { core, seals, pending, elements, locks })
     }

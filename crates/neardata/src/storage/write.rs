@@ -17,8 +17,6 @@ use super::unit::{Target, UnitWriter, forget, write_plain};
 use crate::device::{DeviceError, TableId, Version};
 use crate::record::{RecordId, Timestamp, Vid, VidEntry};
 
-/// How far beyond the known tuples a new one may lie. VIDs are dense, but tuples need not be flushed in order.
-const VIDS_AHEAD: usize = 1 << 20;
 /// Entries of a VID map that are changed in one go.
 const AT_ONCE: usize = 1 << 14;
 
@@ -117,13 +115,13 @@ fn set(table: &mut Table, vid: Vid, entry: VidEntry) {
 fn check(core: &Core, id: TableId, versions: &[Version]) -> Result<Shape, DeviceError> {
     let state = core.state();
     let table = state.table(id)?;
-    let (shape, known) = (table.shape, table.vids.len());
+    let shape = table.shape;
     let mut last: HashMap<Vid, (u32, Timestamp)> = HashMap::with_capacity(versions.len());
-    let end = known + versions.len() + VIDS_AHEAD;
     for Version { vid, number, created, image } in versions {
-        let vid_text = vid.0;
-        if vid.0 as usize >= end {
-            return refuse(format!("table {id}: tuple {vid_text} is far from the {known} known ones; VIDs are dense"));
+        let vid_text = &vid.0;
+        if *vid_text >= core.tuples {
+            let most = core.tuples;
+            return refuse(format!("table {id}: there is no tuple {vid_text}; a table has at most {most} here"));
         }
         let stored = table.vids.get(vid.0 as usize).copied().unwrap_or_default();
         // The host leaves out versions that no snapshot sees any more.

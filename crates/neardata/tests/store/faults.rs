@@ -168,6 +168,67 @@ fn a_seal_that_cannot_be_taken_back_closes_the_store_for_writing() {
 }
 
 #[test]
+fn what_a_killed_process_had_written_and_not_synced_is_there_for_good_or_not_at_all() {
+    // The kernel keeps what was written when a process dies, and power may be lost later.
+    let content = prepared();
+    let before = state(&store_over(&MemoryDisk::with(content.clone())), 3);
+    let mut unsynced = 0;
+    for n in 0.. {
+        let disk = MemoryDisk::with(content.clone());
+        let store = store_over(&disk);
+        disk.fail_at(n, Fault::Crash);
+        let result = flush(&store);
+        if disk.forget_fault() {
+            break;
+        }
+        let disk = disk.after_kill();
+        let next = store_over(&disk);
+        let found = state(&next, 3);
+        unsynced += u32::from(result.is_err() && found != before);
+        (0..8).for_each(|seed| assert!(state(&store_over(&disk.after_crash(seed)), 3) == found, "call {n}, {seed}"));
+        // It goes on from there, over what the seal in question has replaced or not.
+        next.collect(6).unwrap();
+        raise(&next, 9, 0, 1000, 6).unwrap();
+        next.commit(TransactionId(9), 7).unwrap();
+        let found = state(&next, 7);
+        (0..8).for_each(|seed| assert!(state(&store_over(&disk.after_crash(seed)), 7) == found, "call {n}, {seed}"));
+    }
+    assert!(unsynced > 0, "a seal that was written counts although its sync was never asked for");
+}
+
+#[test]
+fn a_commit_of_which_nobody_knows_is_not_called_aborted() {
+    let content = prepared();
+    let (mut open, mut refused) = (0, 0);
+    for n in 0.. {
+        let disk = MemoryDisk::with(content.clone());
+        let store = store_over(&disk);
+        raise(&store, 7, 0, 1000, 4).unwrap();
+        let before = state(&store, 4);
+        disk.fail_at(n, Fault::NoMoreWrites);
+        let result = store.commit(TransactionId(7), 5);
+        assert!(result.is_ok() || state(&store, 4) == before, "call {n}");
+        if disk.forget_fault() {
+            break;
+        }
+        drop(store);
+        let found = [0, 1, 2, 3, 6, 7].map(|seed| state(&store_over(&disk.after_crash(seed)), 4));
+        let killed = state(&store_over(&disk), 4);
+        match result.unwrap_err() {
+            DeviceError::Gone(text) => {
+                assert!(text.contains("whether the update was committed is not known"), "{text}");
+                open += u32::from(found.iter().chain([&killed]).any(|found| *found != before));
+            }
+            error => {
+                assert!(found.iter().chain([&killed]).all(|found| *found == before), "call {n}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(open > 0 && refused > 0, "{open} were open and took place, {refused} were refused");
+}
+
+#[test]
 fn what_was_written_before_a_sync_that_failed_never_counts() {
     let content = prepared();
     let mut doomed = 0;

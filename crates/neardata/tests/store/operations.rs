@@ -143,12 +143,24 @@ fn versions_that_do_not_follow_are_refused_whole() {
     refused(&[good.clone(), version(3, 3, 2, 0)], "was created at 2, not after the one before");
     refused(&[good.clone(), version(40, 0, 2, 0)], "version 0 of tuple 40 does not follow on the newest stored one, 0");
     refused(&[good.clone(), version(40, 1, 0, 0)], "was created at 0");
-    refused(&[good.clone(), version(u32::MAX, 1, 2, 0)], "far from the 40 known ones");
+    refused(&[good.clone(), version(u32::MAX, 1, 2, 0)], "there is no tuple 4294967295");
     let mut short = version(5, 2, 2, 0);
     short.image = Some(Box::new([0; 7]));
     refused(&[good, short], "has 7 bytes instead of");
     assert_eq!(everything(&store, 41, 0, 3), before);
     assert!(store.flush(7, &[], 0).unwrap_err().to_string().contains("there is no table 7"));
+}
+
+#[test]
+fn tuples_may_lie_far_from_those_that_are_stored_and_not_beyond_the_end_of_the_table() {
+    let disk = MemoryDisk::new();
+    let limited = StoreConfig { tuples: 3_000_000, ..config(None) };
+    let store = Store::over(Arc::new(disk), &limited).unwrap();
+    store.create_table(&schema()).unwrap();
+    store.flush(0, &[version(2_999_999, 1, 1, 5)], 0).unwrap();
+    assert_eq!(total(&store, 1), Ok((1, Some(5))));
+    let error = store.flush(0, &[version(3_000_000, 1, 2, 5)], 0).unwrap_err().to_string();
+    assert!(error.contains("there is no tuple 3000000; a table has at most 3000000 here"), "{error}");
 }
 
 #[test]

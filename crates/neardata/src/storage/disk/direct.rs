@@ -47,6 +47,11 @@ impl DirectDisk {
             }
             Err(TryLockError::Error(error)) => return Err(error),
         }
+        if file.metadata()?.len() == 0 {
+            // A new file has to be found again after a crash, not only what is in it.
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            File::open(folder)?.sync_all()?;
+        }
         Ok(Self { file, direct, ring: Ring::is_granted() })
     }
 

@@ -92,6 +92,15 @@ impl MemoryDisk {
         self.lock().bytes.clone()
     }
 
+    /// The disk that the next process finds when only this one has died: all that was written, but not durable for
+    /// that.
+    #[must_use]
+    pub fn after_kill(&self) -> Self {
+        let state = self.lock();
+        let (bytes, durable, dirty) = (state.bytes.clone(), state.durable.clone(), state.dirty.clone());
+        Self(Arc::new(Mutex::new(State { bytes, durable, dirty, capacity: state.capacity, ..State::default() })))
+    }
+
     /// The disk that the next process finds after a crash at this moment.
     #[must_use]
     pub fn after_crash(&self, seed: u64) -> Self {
