@@ -13,19 +13,19 @@ build:
 	$(CARGO) build --release -p lockwork
 
 test: lint doc
-	RUST_BACKTRACE=0 $(CARGO) test --release --workspace
+	RUST_BACKTRACE=0 $(CARGO) test --profile verify --workspace
 	$(MAKE) loom fuzz
 
 lint:
 	$(SETUP)
 	$(CARGO) fmt --check
-	$(CARGO) clippy --workspace --all-targets --release -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --profile verify -- -D warnings
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --release
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --profile verify
 
 loom:
-	CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" $(CARGO) test --release -p lockwork-locking --test loom --test loom_tid --test loom_shared
+	CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" $(CARGO) test --profile verify -p lockwork-locking --test loom --test loom_tid --test loom_shared
 
 # Each target for FUZZ_SECONDS, 10 unless told otherwise.
 fuzz:
