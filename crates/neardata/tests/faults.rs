@@ -230,7 +230,9 @@ fn version_numbers_go_on_beyond_what_the_vid_map_tells_apart() {
         // Opened anew and not: what is known of the numbers comes from the storage and from the host.
         let host = setup.open().unwrap();
         for value in 0..2 {
-            (0..3).for_each(|id| drop(set(&host, id, turn * 10 + value).unwrap()));
+            for id in 0..3 {
+                set(&host, id, turn * 10 + value).unwrap();
+            }
             host.flush_all().unwrap();
             let after = newest();
             assert!(before.iter().zip(&after).all(|(before, after)| after > before), "{before:?} {after:?}");
