@@ -11,7 +11,8 @@ use crate::record::{RecordId, Timestamp, Vid};
 /// The number of a table, from zero, in order of creation.
 pub type TableId = u16;
 
-/// A bulk update in progress, named by the host. Never used again.
+/// A bulk update in progress, named by the host: its age. Used again only for another try, after the one before was
+/// taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransactionId(pub u64);
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -286,5 +286,51 @@ fn transfers_and_bulk_updates_keep_every_sum_right() {
         assert!(counters.bulk_committed > 0 && raised.load(Ordering::Relaxed) > 0, "{counters:?}");
         assert_eq!(all(&host).values().sum::<i64>(), 20_000 + raised.load(Ordering::Relaxed) as i64);
         assert_eq!(setup.locks.held(), 0);
+    }
+}
+
+/// Ends what goes on beside, however the test ends.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_a_flush_stores_is_the_state_of_one_moment() {
+    const KEYS: i64 = 40;
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        let setup = Setup::new(isolation, PATIENCE);
+        let host = setup.open().unwrap();
+        host.create_table(&numbers()).unwrap();
+        insert(&host, (0..KEYS).map(|id| (id, 0)));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut worker = host.worker().unwrap();
+                for value in 1.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let mut transaction = worker.begin();
+                    for id in 0..KEYS {
+                        let values = transaction.update(0, &id.to_le_bytes()).unwrap().expect("the row exists");
+                        values[..8].copy_from_slice(&i64::to_le_bytes(value));
+                    }
+                    transaction.commit().unwrap();
+                }
+            });
+            let _stop = Stop(&stop);
+            let mut moments = BTreeSet::new();
+            while moments.len() < 200 {
+                host.flush_all().unwrap();
+                let stored = setup.stored(0);
+                let values: BTreeSet<i64> = stored.values().copied().collect();
+                assert_eq!((stored.len() as i64, values.len()), (KEYS, 1), "{values:?}");
+                moments.extend(values);
+            }
+        });
     }
 }

@@ -171,11 +171,19 @@ fn an_older_file_is_not_taken_for_the_storage() {
         Version { vid: Vid(vid), number, created: 1, image: Some(image.into()) }
     };
     let some: Vec<Version> = (0..7).map(|vid| version(vid, 1)).collect();
-    assert!(older(&some).contains("lacks 3 versions that it had; is it an older file?"));
+    assert!(older(&some).contains("tuple 7: the storage lacks a version that it had; is it an older file?"));
     set(&host, 2, 20).unwrap();
     host.flush_all().unwrap();
     let all_of_them: Vec<Version> = (0..10).map(|vid| version(vid, 1)).collect();
-    assert!(older(&all_of_them).contains("lacks 1 versions that it had, of tuple 2"));
+    assert!(older(&all_of_them).contains("tuple 2: the storage lacks a version that it had"));
+    // What the host alone has stays with it.
+    set(&host, 3, 31).unwrap();
+    let other: Vec<Version> = (0..10).map(|vid| version(vid, 2)).collect();
+    assert!(older(&other).contains("tuple 0: the storage has a version that the host never made"));
+    let other: Vec<Version> = (0..10).map(|vid| version(vid, if vid == 2 || vid == 3 { 2 } else { 1 })).collect();
+    assert!(older(&other).contains("tuple 3: the storage has another version than the host made"));
+    assert_eq!(all(&host)[&3], 31);
+    set(&host, 3, 30).unwrap();
     assert_eq!(host.reattach(setup.device.clone()), Ok(None));
     assert_eq!(all(&host), before, "the host goes on with its own storage");
 }
@@ -234,6 +242,7 @@ fn version_numbers_go_on_beyond_what_the_vid_map_tells_apart() {
                 set(&host, id, turn * 10 + value).unwrap();
             }
             host.flush_all().unwrap();
+            assert_eq!(host.reattach(setup.device.clone()), Ok(None), "it is the same storage");
             let after = newest();
             assert!(before.iter().zip(&after).all(|(before, after)| after > before), "{before:?} {after:?}");
             before = after;

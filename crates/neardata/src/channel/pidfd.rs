@@ -24,11 +24,9 @@ impl PidFd {
         self.0.try_clone().map(Self)
     }
 
-    /// Waits until the process has ended and does nothing any more; by force if it takes longer than `grace`.
-    pub(crate) fn end(&self, grace: Duration) {
-        if poll([self.as_fd()], Some(grace)) == [false] {
-            self.signal(libc::SIGKILL);
-        }
+    /// Ends the process by force, and waits until it has ended and does nothing any more.
+    pub(crate) fn kill(&self) {
+        self.signal(libc::SIGKILL);
         while poll([self.as_fd()], None) == [false] {}
     }
 

@@ -24,9 +24,6 @@ use crate::device::{Device, DeviceError, DeviceStatus, Operation, Piece, Ran, Ta
 use crate::link::Link;
 use crate::record::{RecordId, Timestamp, Vid};
 
-/// How long a storage that has panicked may take to end.
-const GRACE: Duration = Duration::from_secs(5);
-
 /// What has been moved between the processes: entries of the rings and what lies in slots. Doorbells and the counters
 /// of the rings are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -99,23 +96,14 @@ impl RemoteDevice {
         self.port.wait(self.port.common()).map(drop).map_err(|end| self.gone(end))
     }
 
-    /// Waits for the end of the process: whoever hears that it is gone releases its locks.
-    fn end(&self, grace: Duration) {
-        self.process.get().into_iter().for_each(|process| process.end(grace));
-    }
-
     fn gone(&self, end: End) -> DeviceError {
         self.pool.close();
         DeviceError::Gone(match end {
             End::Shutdown => "it was shut down".into(),
-            End::Gone(text) => text,
-            End::Panicked(text) => {
-                self.end(GRACE);
-                text
-            }
+            End::Gone(text) | End::Panicked(text) => text,
             End::Broken(problem) => {
-                // What sends nonsense may do it to the data as well.
-                self.end(Duration::ZERO);
+                // What sends nonsense may do it to the data as well. Whoever hears that it is gone releases its locks.
+                self.process.get().into_iter().for_each(PidFd::kill);
                 format!("it sent what makes no sense, and was ended: {problem}")
             }
         })

@@ -53,7 +53,8 @@ impl Pool {
         free.calls.push(call);
         free.slots.extend_from_slice(slots.all());
         drop(free);
-        self.returned.notify_one();
+        // A bulk call gives back more than one.
+        self.returned.notify_all();
     }
 
     /// Whoever waits, and whoever comes, gets nothing.

@@ -183,8 +183,7 @@ pub fn decode_piece<'a>(bytes: &'a [u8], memory: &'a mut Elements) -> Result<Con
     let content = match reader.u8()? {
         ROWS => {
             let (count, image_bytes) = (u64::from(reader.u32()?), u64::from(reader.u32()?));
-            // Below 2^64: the factors are below 2^32 and about 2^32.
-            if count * (4 + image_bytes) != reader.left() as u64 {
+            if count.checked_mul(4 + image_bytes) != Some(reader.left() as u64) {
                 let left = reader.left();
                 return reader.wrong(format_args!("{count} rows of {image_bytes} bytes each in {left} bytes"));
             }

@@ -82,6 +82,14 @@ fn requests_and_outcomes_come_back() {
 }
 
 #[test]
+fn rows_that_no_memory_holds_are_refused() {
+    let mut bytes = vec![0xFF; 40];
+    bytes[0] = 1;
+    fuzz::message(&bytes);
+    assert!(decode_piece(&bytes, &mut Elements::default()).is_err());
+}
+
+#[test]
 fn a_long_text_is_cut_between_characters() {
     let outcome = Err(DeviceError::Io("ä".repeat(5000)));
     let Ok(Err(DeviceError::Io(text))) = decode_outcome(&encode_outcome(&outcome)) else { panic!("it is an error") };

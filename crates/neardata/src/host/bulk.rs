@@ -118,13 +118,21 @@ impl<'h> Worker<'h> {
         let (operation, _) = operation(host, table, purpose, program, block)?;
         let table = host.table(table)?;
         self.session.begin(host.next_age());
+        // However the caller's code ends.
+        let reading = Ending(&mut self.session);
+        let operation = prepare(reading.0, table, operation, LockMode::Shared)?;
         let mut sound = true;
-        let ran = prepare(&mut self.session, table, operation, LockMode::Shared).and_then(|operation| {
-            let ran = host.device().run(&operation, &mut |piece| sound = sound && take(table, piece));
-            Ok(ran?)
-        });
-        self.session.end();
-        if sound { ran } else { Err(nonsense("pieces of an answer that do not fit the question")) }
+        let ran = host.device().run(&operation, &mut |piece| sound = sound && take(table, piece))?;
+        if sound { Ok(ran) } else { Err(nonsense("pieces of an answer that do not fit the question")) }
+    }
+}
+
+/// Ends the transaction of a session when it goes.
+struct Ending<'s, 'h>(&'s mut Session<'h>);
+
+impl Drop for Ending<'_, '_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -151,11 +159,12 @@ fn prepare(
 ) -> Result<Operation, HostError> {
     session.gate(table.id, gate)?;
     let snapshot = session.renew();
-    session.host.flush_table(table, snapshot, &session.line)?;
+    let _alone = table.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+    session.host.store_up_to(table, snapshot, &session.line)?;
     Ok(Operation { snapshot, ..operation })
 }
 
-fn nonsense(what: &str) -> HostError {
+pub(super) fn nonsense(what: &str) -> HostError {
     HostError::Device(DeviceError::Corrupt(format!("the storage answered {what}")))
 }
 

@@ -1,7 +1,7 @@
 //! Versions go from the shared state to the storage.
 //!
-//! A flush of a table stores what was committed up to a timestamp that was visible: a consistent state, since
-//! everything up to there is in place. Of each tuple it sends the versions that some snapshot sees, as of that timestamp
+//! A flush of a table stores what a snapshot sees that it takes for itself: a consistent state, since everything up to
+//! there is in place. Of each tuple it sends the versions that some snapshot sees, as of that timestamp
 //! too;
 //! the storage makes them durable together. Then the VID map gets their places, by compare-and-swap on the version, so
 //! that commits go on meanwhile, and the rows stay as cached copies, but for those of bulk updates, which would drive out
@@ -26,10 +26,7 @@ impl Host {
     /// # Errors
     /// No such table, or what the storage says; then nothing has changed.
     pub fn flush(&self, table: TableId) -> Result<(), HostError> {
-        let line = self.sessions.join();
-        let flushed = self.flush_table(self.table(table)?, self.clock.visible(), &line);
-        self.sessions.leave(&line);
-        flushed
+        self.flush_table(self.table(table)?)
     }
 
     /// Makes all that was committed before the call durable, table by table.
@@ -37,21 +34,24 @@ impl Host {
     /// # Errors
     /// What the storage says; tables before the one that failed are flushed.
     pub fn flush_all(&self) -> Result<(), HostError> {
-        (0..self.all_tables().count()).try_for_each(|table| self.flush(table as TableId))
+        self.all_tables().try_for_each(|table| self.flush_table(table))
     }
 
-    /// Stores what was committed in a table up to `until`, which is visible.
-    pub(super) fn flush_table(&self, table: &HostTable, until: Timestamp, line: &Line) -> Result<(), HostError> {
+    /// As [`Self::flush`].
+    pub(super) fn flush_table(&self, table: &HostTable) -> Result<(), HostError> {
         let _alone = table.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.store_up_to(table, until, line)
+        let line = self.sessions.join();
+        // A snapshot in use, so that nobody drops what it sees before it is stored.
+        let until = line.begin(&self.clock, false);
+        let stored = self.store_up_to(table, until, &line);
+        self.sessions.leave(&line);
+        stored
     }
 
-    /// As [`Self::flush_table`], for who holds the table's flush lock.
+    /// Stores what `until` sees of a table, a snapshot in use of whoever holds the table's flush lock.
     pub(super) fn store_up_to(&self, table: &HostTable, until: Timestamp, line: &Line) -> Result<(), HostError> {
         let mut views = Views::default();
         self.sessions.views(&self.clock, &mut views);
-        // Whoever opens what is stored finds it as of `until`.
-        let views = views.with(until);
         let versions = table.recent.collect(until, &views);
         if versions.is_empty() {
             return Ok(());
@@ -86,13 +86,12 @@ impl Host {
 
     /// Flushes if there is enough to flush and nobody else is at it. If it fails, the commits that wait for it are
     /// here, and it is tried again when there are some more.
-    pub(super) fn flush_if_due(&self, line: &Line) {
+    pub(super) fn flush_if_due(&self) {
         if self.shared_bytes() < self.flush_at.load(Ordering::Relaxed) {
             return;
         }
         if let Ok(_alone) = self.flushing_all.try_lock() {
-            let until = self.clock.visible();
-            let failed = self.all_tables().any(|table| self.flush_table(table, until, line).is_err());
+            let failed = self.flush_all().is_err();
             let more = if failed { self.shared_bytes() + self.config.flush_bytes / 8 } else { self.config.flush_bytes };
             self.flush_at.store(more, Ordering::Relaxed);
         }
@@ -102,18 +101,17 @@ impl Host {
     ///
     /// # Errors
     /// [`HostError::Full`]: the shared state is full, and flushing it failed.
-    pub(super) fn make_room(&self, line: &Line) -> Result<(), HostError> {
+    pub(super) fn make_room(&self) -> Result<(), HostError> {
         let limit = self.config.shared_bytes;
         if self.shared_bytes() < limit {
             return Ok(());
         }
         let _alone = self.flushing_all.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = self.clock.visible();
         for table in self.all_tables() {
             if self.shared_bytes() < limit {
                 break;
             }
-            self.flush_table(table, until, line).map_err(|error| {
+            self.flush_table(table).map_err(|error| {
                 let bytes = self.shared_bytes();
                 HostError::Full(format!("{bytes} bytes of versions are not stored, and storing them failed: {error}"))
             })?;

@@ -93,7 +93,7 @@ impl<'w, 'h> Transaction<'w, 'h> {
         }
         let stamp = self.session.commit()?;
         self.session.line.count(Event::Committed, 1);
-        self.session.host.flush_if_due(&self.session.line);
+        self.session.host.flush_if_due();
         Ok(stamp)
     }
 

@@ -14,7 +14,7 @@ use lockwork_locking::LockMode;
 use lockwork_procedure::program::Procedure;
 
 use super::Worker;
-use super::bulk::operation;
+use super::bulk::{nonsense, operation};
 use super::error::{Conflict, HostError};
 use super::locks::LockKey;
 use super::recent::Row;
@@ -49,7 +49,7 @@ impl Worker<'_> {
         self.session.line.count(event, 1);
         let again = &mut self.bulk_age;
         let (ran, timestamp) = done.inspect_err(|error| *again = error.is_retryable().then_some(age))?;
-        host.flush_table(table, timestamp, &self.session.line)?;
+        host.flush_table(table)?;
         Ok((ran, timestamp))
     }
 }
@@ -106,9 +106,11 @@ fn evaluate(
     let (everything, block) = RowProgram::everything(&table.schema);
     let (filter, _) = operation(session.host, table.id, Purpose::Filter, &everything, &block)?;
     let mut evaluator = Evaluator::new(program);
-    let (mut changed, mut failure) = (Vec::new(), None);
+    let (mut changed, mut failure, mut rows, mut sound) = (Vec::<(Vid, Arc<[u8]>)>::new(), None, 0, true);
     let ran = session.host.device().run(&Operation { snapshot, ..filter }, &mut |piece| {
-        let Piece::Rows { vids, images } = piece else { return };
+        let Piece::Rows { vids, images } = piece else { return sound = false };
+        sound &= images.len() == vids.len() * table.image_bytes();
+        rows += vids.len() as u64;
         for (&vid, image) in vids.iter().zip(images.chunks_exact(table.image_bytes())) {
             match evaluator.change(image) {
                 Ok(Some(image)) => changed.push((vid, image.into())),
@@ -117,6 +119,10 @@ fn evaluate(
             }
         }
     })?;
+    changed.sort_unstable_by_key(|(vid, _)| *vid);
+    if !sound || ran.taken != rows || changed.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        return Err(nonsense("rows that do not fit the question"));
+    }
     let taken = changed.len() as u64;
     failure.map_or(Ok((Ran { rows: ran.rows, taken }, changed)), |failure| Err(failure.into()))
 }

@@ -58,11 +58,16 @@ impl Host {
         if !tables.starts_with(&self.tables()) {
             return Err(HostError::BadRequest("the storage has other tables than the host".into()));
         }
-        let mut committed = false;
-        for table in self.all_tables() {
-            let open = doubt.as_ref().filter(|doubt| doubt.table == table.id);
-            committed |= self.compare(table, &*device, open.map_or(&[], |doubt| &doubt.modified))?;
-        }
+        // Everything is judged before anything is changed.
+        let found: Vec<Found<'_>> = self
+            .all_tables()
+            .map(|table| {
+                let open = doubt.as_ref().filter(|doubt| doubt.table == table.id);
+                judge(table, &*device, open)
+            })
+            .collect::<Result<_, _>>()?;
+        let committed = found.iter().any(|found| found.committed);
+        found.iter().for_each(Found::take_note);
         // It may have died between making a table and saying so.
         for (id, schema) in tables.into_iter().enumerate().skip(self.all_tables().count()) {
             let (table, _) = open_table(id, schema, &self.maps, &self.shared_bytes, &*device)?;
@@ -84,54 +89,74 @@ impl Host {
         self.sessions.leave(&line);
         Ok(committed.then_some(timestamp))
     }
+}
 
-    /// Takes note of what the storage has of a table, and answers whether it has the versions in doubt.
-    fn compare(&self, table: &HostTable, device: &dyn Device, doubt: &[Modified]) -> Result<bool, HostError> {
+/// What the storage has of a table.
+struct Found<'h> {
+    table: &'h HostTable,
+    /// Versions whose places the host does not know: stored by a call whose answer was lost, or elsewhere than before.
+    placed: Vec<(Vid, u32, RecordId)>,
+    /// Whether it has the versions in doubt.
+    committed: bool,
+}
+
+impl Found<'_> {
+    fn take_note(&self) {
+        let table = self.table;
         let _alone = table.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        let doubt: HashMap<Vid, u32> = doubt.iter().map(|modified| (modified.vid, modified.number)).collect();
-        let is_stored = |vid: &Vid| is_place(table.vids.get(*vid).record());
-        let mut missing = (0..table.vids_taken()).map(Vid).filter(is_stored).count();
-        let (mut found, mut unknown, mut older) = (0, None, None);
-        device.tuples(table.id, &mut |Tuple { vid, number, record, .. }| {
+        for &(vid, number, record) in &self.placed {
             let entry = table.vids.get(vid);
-            missing -= usize::from(is_place(entry.record()));
-            if is_place(entry.record()) && table.number_of(entry) > number {
-                older = Some(vid);
-            }
-            if doubt.get(&vid) == Some(&number) {
-                found += 1;
-            } else if table.number_of(entry) < number || !is_place(record) {
-                unknown = Some(vid);
-            } else {
-                let (fresh, placed) = (VidEntry::new(number, RecordId::HOST), VidEntry::new(number, record));
-                table.recent.stored(vid, number, || {
-                    if table.vids.replace(vid, fresh, placed) {
-                        return;
-                    }
-                    // Places may have changed when the storage was opened.
-                    if entry.is_version(number) {
-                        table.vids.replace(vid, entry, placed);
-                    }
-                });
-            }
-        })?;
-        let name = table.schema.name();
-        if let Some(vid) = unknown {
-            let text = format!("table '{name}', tuple {}: the storage has a version that the host never made", vid.0);
-            return Err(HostError::Device(DeviceError::Corrupt(text)));
+            let (fresh, placed) = (VidEntry::new(number, RecordId::HOST), VidEntry::new(number, record));
+            table.recent.stored(vid, number, || {
+                if !table.vids.replace(vid, fresh, placed) && entry.is_version(number) {
+                    table.vids.replace(vid, entry, placed);
+                }
+            });
         }
-        if older.is_some() || missing > 0 {
-            let (what, tuple) =
-                (older.map_or(missing, |_| 1), older.map_or(String::new(), |vid| format!(", of tuple {}", vid.0)));
-            let text =
-                format!("table '{name}': the storage lacks {what} versions that it had{tuple}; is it an older file?");
-            return Err(HostError::Device(DeviceError::Corrupt(text)));
+    }
+}
+
+/// Whether the storage can be the one that the host had, and what it has.
+fn judge<'h>(table: &'h HostTable, device: &dyn Device, doubt: Option<&Doubt>) -> Result<Found<'h>, HostError> {
+    let _alone = table.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+    let doubt: HashMap<Vid, u32> =
+        doubt.iter().flat_map(|doubt| &doubt.modified).map(|modified| (modified.vid, modified.number)).collect();
+    let mut told = vec![false; table.vids_taken() as usize];
+    let (mut placed, mut in_doubt, mut problem) = (Vec::new(), 0, None);
+    device.tuples(table.id, &mut |Tuple { vid, number, created, record, .. }| {
+        let entry = table.vids.get(vid);
+        let mut wrong = |what: &str| {
+            problem.get_or_insert_with(|| format!(", tuple {}: the storage {what}", vid.0));
+        };
+        match told.get_mut(vid.0 as usize) {
+            Some(told) if !*told => *told = true,
+            Some(_) => return wrong("tells of it twice"),
+            None => return wrong("has a version that the host never made"),
         }
-        if found != 0 && found != doubt.len() {
-            let wanted = doubt.len();
-            let text = format!("table '{name}': the storage has {found} of {wanted} versions of one update");
-            return Err(HostError::Device(DeviceError::Corrupt(text)));
+        if doubt.get(&vid) == Some(&number) {
+            in_doubt += 1;
+        } else if table.number_of(entry) < number || !is_place(record) {
+            wrong("has a version that the host never made");
+        } else if table.recent.created(vid, number).is_some_and(|own| own != created) {
+            wrong("has another version than the host made; is it another file?");
+        } else if is_place(entry.record()) && !entry.is_version(number) {
+            wrong("lacks a version that it had; is it an older file?");
+        } else if entry != VidEntry::new(number, record) {
+            placed.push((vid, number, record));
         }
-        Ok(found != 0)
+    })?;
+    let name = table.schema.name();
+    let is_stored = |vid: &u32| is_place(table.vids.get(Vid(*vid)).record());
+    let missing = (0..told.len() as u32).filter(|&vid| !told[vid as usize]).find(is_stored);
+    if let Some(vid) = missing {
+        problem.get_or_insert(format!(", tuple {vid}: the storage lacks a version that it had; is it an older file?"));
+    }
+    if in_doubt != 0 && in_doubt != doubt.len() {
+        let wanted = doubt.len();
+        problem.get_or_insert(format!(": the storage has {in_doubt} of {wanted} versions of one update"));
+    }
+    match problem {
+        Some(problem) => Err(HostError::Device(DeviceError::Corrupt(format!("table '{name}'{problem}")))),
+        None => Ok(Found { table, placed, committed: in_doubt != 0 }),
     }
 }

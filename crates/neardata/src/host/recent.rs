@@ -112,6 +112,12 @@ impl Recent {
         }
     }
 
+    /// When a version was created, if it is here.
+    pub(super) fn created(&self, vid: Vid, number: u32) -> Option<Timestamp> {
+        let shard = self.shard(vid);
+        shard.get(&vid)?.iter().find(|row| row.number == number).map(|row| row.created)
+    }
+
     /// Adds the newest version of a tuple, and drops older ones that nobody sees.
     pub(super) fn install(&self, vid: Vid, row: Row, views: &Views) {
         self.bytes.fetch_add(row.bytes(), Ordering::Relaxed);

@@ -105,9 +105,9 @@ impl<'h> Session<'h> {
         self.snapshot
     }
 
-    /// Moves the snapshot on to what is visible now; nothing has been read yet.
+    /// Moves the snapshot on to what is visible now, for a bulk operation, which reads nothing else.
     pub(super) fn renew(&mut self) -> Timestamp {
-        self.snapshot = self.line.begin(&self.host.clock, self.is_serializable());
+        self.snapshot = self.line.begin(&self.host.clock, false);
         self.snapshot
     }
 
@@ -388,7 +388,7 @@ impl<'h> Session<'h> {
         if self.host.in_doubt.load(Ordering::SeqCst) {
             return Err(self.host.refuse_in_doubt());
         }
-        self.host.make_room(&self.line)?;
+        self.host.make_room()?;
         self.installs.clear();
         for access in self.accesses.iter().filter(changes) {
             let full = || HostError::Full(format!("tuple {} has had 2^32 versions", access.vid.0));

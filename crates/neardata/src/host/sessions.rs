@@ -115,7 +115,8 @@ pub(super) struct Views {
 }
 
 impl Views {
-    /// With a snapshot that nobody uses.
+    /// With one more snapshot.
+    #[cfg(test)]
     pub(super) fn with(mut self, snapshot: Timestamp) -> Self {
         if let Err(at) = self.snapshots.binary_search(&snapshot) {
             self.snapshots.insert(at, snapshot);

@@ -72,7 +72,7 @@ impl<'h> Worker<'h> {
                     // SAFETY: the windows are wide enough, and the block is this worker's.
                     unsafe { registered.program.run_commit_handler(&mut self.registers, block.as_mut_ptr()) };
                     let status = self.close(block, (Status::Committed, 0), stamp);
-                    self.session.host.flush_if_due(&self.session.line);
+                    self.session.host.flush_if_due();
                     return Ok(status);
                 }
                 Ok(Err(code)) => {

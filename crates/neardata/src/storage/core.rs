@@ -159,9 +159,7 @@ impl Core {
             other => other.map(|()| pages),
         };
         let pages = grown.map_err(|error| disk_error("allocating", head.pages, &error))?;
-        let alone = lock(&self.syncing);
-        head.write(&*self.disk, pages).inspect_err(|_| _ = self.failed_syncs.fetch_add(1, Ordering::SeqCst))?;
-        drop(alone);
+        head.write(&*self.disk, pages, || self.sync())?;
         lock(&self.space).lengthen(pages);
         Ok(())
     }

@@ -77,13 +77,18 @@ impl Head {
         let mut head = Self { sequence: 0, pages: HEAD_PAGES };
         disk.grow(HEAD_PAGES).map_err(|error| disk_error("allocating", 0, &error))?;
         for _ in 0..HEAD_PAGES {
-            head.write(disk, HEAD_PAGES)?;
+            head.write(disk, HEAD_PAGES, || disk.sync().map_err(|error| sync_error(&error)))?;
         }
         Ok(head)
     }
 
-    /// Writes the copy that is due, durably.
-    pub(super) fn write(&mut self, disk: &dyn Disk, pages: u32) -> Result<(), DeviceError> {
+    /// Writes the copy that is due, and makes it durable by `sync`.
+    pub(super) fn write(
+        &mut self,
+        disk: &dyn Disk,
+        pages: u32,
+        sync: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
         let sequence = self.sequence + 1;
         let mut page = [Page::ZERO];
         put(&mut page[0][..], HEADER_BYTES, &FORMAT.to_le_bytes());
@@ -93,7 +98,7 @@ impl Head {
         Header::plain(Kind::Head).write(&mut page[0]);
         let copy = (sequence % u64::from(HEAD_PAGES)) as u32;
         disk.write(copy, &page).map_err(|error| disk_error("writing", copy, &error))?;
-        disk.sync().map_err(|error| sync_error(&error))?;
+        sync()?;
         *self = Self { sequence, pages };
         Ok(())
     }

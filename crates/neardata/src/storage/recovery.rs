@@ -14,7 +14,7 @@ use lockwork_procedure::schema::TableSchema;
 
 use super::core::check;
 use super::disk::{Disk, Page};
-use super::error::corrupt;
+use super::error::{corrupt, disk_error};
 use super::head::{HEAD_PAGES, Head};
 use super::page::{HEADER_BYTES, Header, Kind, PAGE_BYTES, RecordHeader, Shape, Slots, record_at, u32_at};
 use super::page::{checksum, put};
@@ -37,11 +37,12 @@ pub(super) struct Recovered {
 
 /// Reads the file.
 pub(super) fn recover(disk: &dyn Disk, head: &Head) -> Result<Recovered, DeviceError> {
-    // What is found counts from here on, so it has to be durable before anything that it replaced is written over: a
-    // seal that a process left behind may be in a cache only.
-    disk.sync().map_err(|error| DeviceError::Io(format!("making what was found durable: {error}")))?;
     let mut sweeper = Sweeper::new(disk);
     let Map { places, seals, live, newest } = Map::read(&mut sweeper, head.pages)?;
+    // What is found counts from here on, so it has to be durable before anything that it replaced is written over. The
+    // last seal may be in a cache only, which a sync that failed may have left in there as if it were on the disk.
+    let last = live.iter().max_by_key(|(number, _)| **number);
+    make_durable(disk, last.map_or(&[], |(_, seal)| &seal.physical))?;
     let mut used = vec![false; head.pages as usize];
     let mut content: Vec<(u32, u32)> = Vec::new();
     for (logical, place) in places.iter().enumerate().filter(|(_, place)| place.physical != 0) {
@@ -69,6 +70,16 @@ pub(super) fn recover(disk: &dyn Disk, head: &Head) -> Result<Recovered, DeviceE
     let seals = Seals::new(seals, live);
     let state = finds.into_state(places, newest)?;
     Ok(Recovered { state, space, seals })
+}
+
+/// Writes pages once more as they are, and syncs.
+fn make_durable(disk: &dyn Disk, physical: &[u32]) -> Result<(), DeviceError> {
+    for &number in physical {
+        let mut page = [Page::ZERO];
+        disk.read(number, &mut page).map_err(|error| disk_error("reading", number, &error))?;
+        disk.write(number, &page).map_err(|error| disk_error("writing", number, &error))?;
+    }
+    disk.sync().map_err(|error| DeviceError::Io(format!("making what was found durable: {error}")))
 }
 
 /// The page map, as the seals tell it.

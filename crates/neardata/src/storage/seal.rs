@@ -131,8 +131,7 @@ impl Seals {
     pub(super) fn seal(&mut self, core: &Core, contents: &Contents<'_>) -> Result<(), DeviceError> {
         core.sync()?;
         if contents.targets.iter().any(|target| target.failed_syncs != core.failed_syncs()) {
-            let text = "the disk may have lost pages of it when a sync failed; nothing of it counts, make it again";
-            return Err(DeviceError::Io(text.into()));
+            return Err(forgotten());
         }
         let entry = |target: &Target| Entry {
             logical: target.logical,
@@ -155,8 +154,7 @@ impl Seals {
             let content = Part { number, newest, part: part as u32, parts, entries };
             (0..COPIES).for_each(|copy| content.write(&mut pages[copy * parts as usize + part]));
         }
-        let written = write_pages(core, &physical, &pages).and_then(|()| core.sync());
-        if let Err(error) = written {
+        if let Err(error) = write_durably(core, &physical, &pages) {
             wipe(core, physical);
             return Err(error);
         }
@@ -229,11 +227,24 @@ impl Seals {
     }
 }
 
+/// Writes pages and syncs them, and makes sure that no sync in between has failed and forgotten them.
+fn write_durably(core: &Core, places: &[u32], pages: &[Page]) -> Result<(), DeviceError> {
+    let failed_syncs = core.failed_syncs();
+    write_pages(core, places, pages)?;
+    core.sync()?;
+    if core.failed_syncs() == failed_syncs { Ok(()) } else { Err(forgotten()) }
+}
+
+fn forgotten() -> DeviceError {
+    let text = "the disk may have lost pages of it when a sync failed; nothing of it counts, make it again";
+    DeviceError::Io(text.into())
+}
+
 /// Takes a seal back that may or may not have become durable. If that fails too, nobody can know what the file will
 /// say, and nothing more is written to it.
 fn wipe(core: &Core, physical: Vec<u32>) {
     let zeros = Page::zeros(physical.len());
-    match write_pages(core, &physical, &zeros).and_then(|()| core.sync()) {
+    match write_durably(core, &physical, &zeros) {
         Ok(()) => physical.into_iter().for_each(|page| lock(&core.space).give(page)),
         Err(error) => core.close_for_writing(&error),
     }

@@ -172,28 +172,35 @@ fn what_a_killed_process_had_written_and_not_synced_is_there_for_good_or_not_at_
     // The kernel keeps what was written when a process dies, and power may be lost later.
     let content = prepared();
     let before = state(&store_over(&MemoryDisk::with(content.clone())), 3);
-    let mut unsynced = 0;
-    for n in 0.. {
-        let disk = MemoryDisk::with(content.clone());
-        let store = store_over(&disk);
-        disk.fail_at(n, Fault::Crash);
-        let result = flush(&store);
-        if disk.forget_fault() {
-            break;
+    for fault in [Fault::Crash, Fault::NoMoreWrites] {
+        let mut unsynced = 0;
+        for n in 0.. {
+            let disk = MemoryDisk::with(content.clone());
+            let store = store_over(&disk);
+            disk.fail_at(n, fault);
+            let result = flush(&store);
+            if disk.forget_fault() {
+                break;
+            }
+            let disk = disk.after_kill();
+            let next = store_over(&disk);
+            let found = state(&next, 3);
+            unsynced += u32::from(result.is_err() && found != before);
+            let same = |from, found: &_, what: &str| {
+                for seed in 0..8 {
+                    let after = state(&store_over(&disk.after_crash(seed)), from);
+                    assert!(after == *found, "{fault:?} at call {n}, {what}, seed {seed}");
+                }
+            };
+            same(3, &found, "opened");
+            // It goes on from there, over what the seal in question has replaced or not.
+            next.collect(6).unwrap();
+            raise(&next, 9, 0, 1000, 6).unwrap();
+            next.commit(TransactionId(9), 7).unwrap();
+            same(7, &state(&next, 7), "and gone on");
         }
-        let disk = disk.after_kill();
-        let next = store_over(&disk);
-        let found = state(&next, 3);
-        unsynced += u32::from(result.is_err() && found != before);
-        (0..8).for_each(|seed| assert!(state(&store_over(&disk.after_crash(seed)), 3) == found, "call {n}, {seed}"));
-        // It goes on from there, over what the seal in question has replaced or not.
-        next.collect(6).unwrap();
-        raise(&next, 9, 0, 1000, 6).unwrap();
-        next.commit(TransactionId(9), 7).unwrap();
-        let found = state(&next, 7);
-        (0..8).for_each(|seed| assert!(state(&store_over(&disk.after_crash(seed)), 7) == found, "call {n}, {seed}"));
+        assert!(unsynced > 0, "a seal that was written counts although it was not synced");
     }
-    assert!(unsynced > 0, "a seal that was written counts although its sync was never asked for");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! what was not, any sectors that a seed picks. That is what a real disk may leave, so it is what recovery must bear.
 //! A sync that fails forgets what it was to make durable, as Linux does: the next one succeeds without it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -36,7 +37,9 @@ struct State {
     /// What a crash leaves for certain.
     durable: Vec<u8>,
     /// Sectors that differ perhaps.
-    dirty: std::collections::BTreeSet<usize>,
+    dirty: BTreeSet<usize>,
+    /// Sectors that differ perhaps for ever: a sync that was to make them durable has failed.
+    lost: BTreeSet<usize>,
     calls: u64,
     plan: Option<(u64, Fault)>,
     crashed: bool,
@@ -97,8 +100,9 @@ impl MemoryDisk {
     #[must_use]
     pub fn after_kill(&self) -> Self {
         let state = self.lock();
-        let (bytes, durable, dirty) = (state.bytes.clone(), state.durable.clone(), state.dirty.clone());
-        Self(Arc::new(Mutex::new(State { bytes, durable, dirty, capacity: state.capacity, ..State::default() })))
+        let (bytes, durable) = (state.bytes.clone(), state.durable.clone());
+        let (dirty, lost, capacity) = (state.dirty.clone(), state.lost.clone(), state.capacity);
+        Self(Arc::new(Mutex::new(State { bytes, durable, dirty, lost, capacity, ..State::default() })))
     }
 
     /// The disk that the next process finds after a crash at this moment.
@@ -107,7 +111,7 @@ impl MemoryDisk {
         let state = self.lock();
         let mut bytes = state.durable.clone();
         let mut random = seed;
-        for &sector in &state.dirty {
+        for &sector in state.dirty.union(&state.lost) {
             random = random.wrapping_add(0x9E37_79B9_7F4A_7C15);
             let mixed = (random ^ random >> 31).wrapping_mul(0xBF58_476D_1CE4_E5B9);
             // Some seeds lose everything, some nothing, most a part.
@@ -154,7 +158,10 @@ impl State {
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-        self.dirty.extend(at / SECTOR..(at + bytes.len()) / SECTOR);
+        for sector in at / SECTOR..(at + bytes.len()) / SECTOR {
+            self.dirty.insert(sector);
+            self.lost.remove(&sector);
+        }
     }
 }
 
@@ -199,16 +206,21 @@ impl Disk for MemoryDisk {
     fn sync(&self) -> io::Result<()> {
         let mut state = self.lock();
         let fault = state.call(false);
-        let State { bytes, durable, dirty, crashed, .. } = &mut *state;
-        // A crash leaves any part of what was not synced.
-        let forgotten = if *crashed { std::collections::BTreeSet::new() } else { std::mem::take(dirty) };
-        match fault? {
-            None => {}
-            Some(Fault::NoSpace) => return Err(io::ErrorKind::StorageFull.into()),
-            Some(_) => return Err(io::Error::other("failed by a test")),
+        let State { bytes, durable, dirty, lost, crashed, .. } = &mut *state;
+        let error = match fault {
+            Ok(None) => None,
+            Ok(Some(Fault::NoSpace)) => Some(io::ErrorKind::StorageFull.into()),
+            Ok(Some(_)) => Some(io::Error::other("failed by a test")),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = error {
+            if !*crashed {
+                lost.append(dirty);
+            }
+            return Err(error);
         }
         durable.resize(bytes.len(), 0);
-        for sector in forgotten {
+        for sector in std::mem::take(dirty) {
             let range = sector * SECTOR..(sector + 1) * SECTOR;
             durable[range.clone()].copy_from_slice(&bytes[range]);
         }
