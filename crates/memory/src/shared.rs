@@ -47,7 +47,8 @@ pub fn sleep(word: &AtomicU32, value: u32, limit: Option<Duration>) {
 
 /// Wakes up to `most` of those that [`sleep`] on a word.
 pub fn wake(word: &AtomicU32, most: u32) {
-    // SAFETY: the word lives through the call, which cannot fail for a good address; with nobody asleep it does nothing.
+    // SAFETY: the word lives through the call, which cannot fail for a good address; with nobody asleep it does
+    // nothing.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, most.min(i32::MAX as u32)) };
 }
 

@@ -1,9 +1,9 @@
 //! Row programs: which rows a bulk operation takes, and what becomes of them.
 //!
 //! A row program is a verified procedure with one table and one DB instruction, which is answered with the row at hand,
-//! whatever key it names ([`Operation`]). Host and storage check it by the same rules, and both evaluate it: the storage
-//! on its processing elements; the host where a bulk update runs on the host, and to keep its own transactions off the
-//! rows that one in the storage is going to change.
+//! whatever key it names ([`Operation`]). Host and storage check it by the same rules, and both evaluate it: the
+//! storage on its processing elements; the host where a bulk update runs on the host, and to keep its own transactions
+//! off the rows that one in the storage is going to change.
 //!
 //! A row is not copied to be read. A row to be changed is a copy of the evaluator's own, which becomes the new version
 //! or is dropped; so nothing needs to be taken back.

@@ -197,7 +197,10 @@ fn status_when(acts: impl FnOnce(&mut Other, Entry)) -> Result<DeviceStatus, Dev
         let entry = storage.receive();
         acts(&mut storage, entry);
         let status = status.join().expect("no panic");
-        if let Err(error) = &status {
+        // Other errors may be the answer itself.
+        if let Err(error @ DeviceError::Gone(text)) = &status
+            && text.starts_with("it sent what makes no sense")
+        {
             assert_eq!(remote.collect(1).as_ref(), Err(error), "what is broken stays so");
         }
         status

@@ -1,10 +1,9 @@
 //! Versions go from the shared state to the storage.
 //!
 //! A flush of a table stores what a snapshot sees that it takes for itself: a consistent state, since everything up to
-//! there is in place. Of each tuple it sends the versions that some snapshot sees, as of that timestamp
-//! too;
-//! the storage makes them durable together. Then the VID map gets their places, by compare-and-swap on the version, so
-//! that commits go on meanwhile, and the rows stay as cached copies, but for those of bulk updates, which would drive out
+//! there is in place. Of each tuple it sends the versions that some snapshot sees, as of that timestamp too; the
+//! storage makes them durable together. Then the VID map gets their places, by compare-and-swap on the version, so that
+//! commits go on meanwhile, and the rows stay as cached copies, but for those of bulk updates, which would drive out
 //! all others.
 //!
 //! Invariant: a version leaves the shared state only after it is durable. A flush that fails has changed nothing on the

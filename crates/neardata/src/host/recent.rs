@@ -129,8 +129,8 @@ impl Recent {
         }
     }
 
-    /// Copies what is to be stored: of each tuple, oldest first, the versions up to `until` that are seen. Tuples are in
-    /// order, and so they lie in the storage, where windows of neighbours are read together.
+    /// Copies what is to be stored: of each tuple, oldest first, the versions up to `until` that are seen. Tuples are
+    /// in order, and so they lie in the storage, where windows of neighbours are read together.
     pub(super) fn collect(&self, until: Timestamp, views: &Views) -> Vec<Version> {
         let mut found = Vec::new();
         for shard in &self.shards {

@@ -7,9 +7,10 @@
 //! was installed or given back. Slots may become free in the meantime; they add up.
 //!
 //! Which versions are superseded is noted when their successors are sealed, with the successors' timestamps. Once that
-//! timestamp is at or below the watermark, every snapshot in use sees the successor or something newer, so the
-//! slot is free. What one flush supersedes is noted together, with the last of its timestamps. Trade-off: a page is rewritten only if a quarter of its slots are free, so up to a quarter of the
-//! space can be lost, and a small flush costs at most four times the pages that it would fill.
+//! timestamp is at or below the watermark, every snapshot in use sees the successor or something newer, so the slot is
+//! free. What one flush supersedes is noted together, with the last of its timestamps. Trade-off: a page is rewritten
+//! only if a quarter of its slots are free, so up to a quarter of the space can be lost, and a small flush costs at
+//! most four times the pages that it would fill.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
