@@ -258,7 +258,6 @@ fn near_data_says_what_is_possible() {
         ("--lock-lines 0", "powers of two from 1 to 2147483648 are possible"),
         ("--lock-lines -1", "powers of two from 1 to"),
         ("--lock-lines 3000000000", "powers of two from 1 to"),
-        ("--lock-lines 2147483648 --experiment a", "MiB are free; use fewer --lock-lines"),
         ("--requests 0", "whole numbers from 1000 to 10000000 are possible"),
         ("--requests -5", "whole numbers from 1000 to 10000000 are possible"),
         ("--requests many", "whole numbers from 1000 to 10000000 are possible"),

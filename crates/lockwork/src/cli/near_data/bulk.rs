@@ -430,8 +430,8 @@ fn measure(bench: &Bench, show: &mut dyn FnMut(&str), watch: &mut Option<Watch>)
     };
     let kept = [median(&shares[0]), median(&shares[1])];
     let mut text = format!(
-        "(d) {} rows of {} bytes; a bulk update of every tenth row beside {threads} host worker(s) that update one hot row \
-         each call; {elements} processing element(s), {} lock lines, link {}, overlap {} %\n\
+        "(d) {} rows of {} bytes; a bulk update of every tenth row, {elements} processing element(s), {} lock lines, link {}\n\
+         {threads} host worker(s) beside it update one hot row each call, {} % of them one of the bulk update (overlap)\n\
          alone: before and after the update; beside: during it; p50 to refused: calls of the workers beside it\n\
          {:<12} {:>12} {:>12} {:>7} {:>9} {:>9} {:>10} {:>9} {:>10} {:>6}\n",
         grouped(rows as f64),
@@ -475,8 +475,8 @@ fn measure(bench: &Bench, show: &mut dyn FnMut(&str), watch: &mut Option<Watch>)
     );
     text.push_str(&format!(
         "host transactions keep {:.0} % beside the update in storage, {:.0} % beside the one on the host (medians)\n\
-         bytes between the processes for one update without workers: in storage {} (in {:.2} s), on the host {} (in {:.2} s); \
-         the former are {:.1} % of the latter\n\
+         bytes between the processes for one update without workers: in storage {} (in {:.2} s),\n\
+         on the host {} (in {:.2} s); the former are {:.1} % of the latter\n\
          {}",
         kept[0] * 100.0,
         kept[1] * 100.0,

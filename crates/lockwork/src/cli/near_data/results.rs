@@ -54,11 +54,11 @@ impl Results {
     /// Says how it ended; `failure` is that of the experiment after the last one that was added.
     pub(super) fn end(mut self, failure: Option<Failure>) -> Outcome {
         self.failed = failure.as_ref().map(ToString::to_string);
-        let folder = self.folder.display().to_string();
-        if !self.sections.is_empty() {
+        self.save();
+        if !self.sections.is_empty() && self.saved.is_ok() {
+            let folder = self.folder.display();
             self.say(&format!("\ncharts and result.json are in {folder}\n"))?;
         }
-        self.save();
         if self.output == Output::Json {
             print(&format!("{:#}\n", self.report()))?;
         }
@@ -106,8 +106,9 @@ impl Results {
         let report = format!("{:#}\n", self.report());
         let charts = self.sections.iter().flat_map(|section| &section.charts);
         let charts = charts.map(|(name, svg)| (name.as_str(), svg.as_str()));
-        let files = [("result.json", report.as_str()), ("result.txt", self.text.as_str())].into_iter().chain(charts);
-        self.saved = files.map(|(name, content)| replace(&self.folder, name, content)).collect();
+        let mut files =
+            [("result.json", report.as_str()), ("result.txt", self.text.as_str())].into_iter().chain(charts);
+        self.saved = files.try_for_each(|(name, content)| replace(&self.folder, name, content));
     }
 }
 
@@ -154,6 +155,19 @@ mod tests {
 
     fn saved(folder: &Path) -> Value {
         serde_json::from_slice(&std::fs::read(folder.join("result.json")).expect("a file")).expect("JSON")
+    }
+
+    #[test]
+    fn wrong_data_are_not_called_verified() {
+        assert_eq!(super::super::verdict(&[], "all is there"), "verified: all is there\n");
+        assert_eq!(super::super::verdict(&["a".into(), "b".into()], "all is there"), "WRONG: a; b\n");
+        let (mut results, folder) = results("wrong");
+        results
+            .add(Section { wrong: vec!["one row too many".into()], ..section("first") })
+            .expect("nothing is printed");
+        let failure = results.end(None).expect_err("a check failed");
+        assert_eq!((failure.to_string().as_str(), failure.exit_code()), ("one row too many", 1));
+        std::fs::remove_dir_all(folder).expect("it goes");
     }
 
     #[test]

@@ -68,7 +68,8 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
             storage_line.push(storage.p50 as f64);
         }
         let labels: Vec<_> = PERCENT.iter().map(|percent| format!("{percent} %")).collect();
-        let title = format!("Lock and release with requests from the other side, {keys} keys");
+        let noun = if keys == 1 { "key" } else { "keys" };
+        let title = format!("Lock and release with requests from the other side, {keys} {noun}");
         let series = [("host".to_string(), host_line), (format!("storage, link {}", arguments.link), storage_line)];
         let note = clock.chart_note(series.iter().flat_map(|(_, values)| values.clone()));
         let unit = format!("p50, nanoseconds, against the share of the time in which the other side requests{note}");

@@ -60,7 +60,7 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
     }
     text.push_str(&format!("{}\n{}", clock.words(), verdict(&wrong, "every fetch had the bytes of its turn")));
     let unit = format!("p50, nanoseconds{}", clock.chart_note(values.iter().map(|(_, value)| *value)));
-    let charts = vec![("b-transfers.svg".to_string(), bars("Transfers to the storage", &unit, &values))];
+    let charts = vec![("b-transfers.svg".to_string(), bars("Transfers to the storage, by link", &unit, &values))];
     let json = json!({ "rows": rows, "times": times, "clock": clock.json(), "verified": wrong.is_empty() });
     Ok(Section { text, json, charts, wrong })
 }

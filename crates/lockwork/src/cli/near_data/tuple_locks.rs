@@ -48,8 +48,9 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
         }
     };
     let mut text = format!(
-        "(c) {} lock requests, nanoseconds; {} lock lines, {HELD} locks held at a time where they are not given back \
-         at once\n{:<34} {:<11} {:>7} {:>7} {:>7} {:>8} {:>10}\n",
+        "(c) {} lock requests, nanoseconds; {} lock lines\n\
+         lock: up to {HELD} are held, then all are given back; lock + release: each is given back at once\n\
+         {:<34} {:<11} {:>7} {:>7} {:>7} {:>8} {:>10}\n",
         grouped(requests as f64),
         grouped(bench.near_data.lock_lines.into()),
         "",
@@ -121,14 +122,14 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
                 };
                 if let (Some(row), Some(manager)) = (p50(Lock::Row), p50(Lock::Manager)) {
                     text.push_str(&format!(
-                        "{order}, p50: PostgreSQL's row lock takes {} a lock of the shared table; a lock with its release \
-                         in its lock manager takes {} one there\n",
+                        "{order}, p50: PostgreSQL's row lock takes {} our lock,\n\
+                         a lock in its lock manager, with its release, {} our lock + release\n",
                         times(row, taken.quantile(0.5), &clock),
                         times(manager, pairs.quantile(0.5), &clock)
                     ));
                 }
             }
-            text.push_str(&format!("PostgreSQL {}: {}\n", baseline.version, baseline.method));
+            text.push_str(&format!("PostgreSQL {}:\n{}\n", baseline.version, baseline.method));
         }
     }
     text.push_str(&format!(
