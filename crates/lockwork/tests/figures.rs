@@ -224,6 +224,15 @@ fn nothing_of_near_data_is_left_when_it_is_killed() {
 }
 
 #[test]
+fn a_peer_that_has_lost_its_host_before_it_could_ask_to_be_told_ends() {
+    let line = ["near-data-peer", "--table", "0", "--memory", "0", "--host", "0", "--counters", "1", "--link", "none"];
+    let output = Command::new(env!("CARGO_BIN_EXE_lockwork")).args(line).output().expect("it starts");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{error}");
+    assert!(error.contains("near-data peer: process 0 is not its parent, or not any more"), "{error}");
+}
+
+#[test]
 fn near_data_goes_on_without_a_postgresql_that_does_not_start() {
     let programs = std::env::temp_dir().join(format!("lockwork-figures-postgres-{}", std::process::id()));
     std::fs::create_dir(&programs).expect("a folder");

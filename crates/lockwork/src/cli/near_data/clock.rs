@@ -75,7 +75,7 @@ impl Clock {
     pub(super) fn words(&self) -> String {
         let (reading, step) = (self.empty as f64 * self.ns_per_tick, self.step_ns());
         format!(
-            "clock: {reading:.1} ns for reading it are subtracted; it has steps of {step} ns, below which is <{step}"
+            "clock: reading it takes {reading:.1} ns, which are subtracted; it has steps of {step} ns, less is <{step}"
         )
     }
 
@@ -114,9 +114,8 @@ mod tests {
         let clock = Clock { ns_per_tick: 0.4, empty: 50, step: 25 };
         assert_eq!((clock.ns(100, 140), clock.ns(100, 175)), (0, 10));
         assert_eq!([0, 10].map(|ns| clock.cell(ns)), ["<10", "10"]);
-        assert!(
-            clock.words().ends_with("20.0 ns for reading it are subtracted; it has steps of 10 ns, below which is <10")
-        );
+        let words = "clock: reading it takes 20.0 ns, which are subtracted; it has steps of 10 ns, less is <10";
+        assert_eq!(clock.words(), words);
         assert_eq!(clock.chart_note([3.0, 0.0].into_iter()), "; 0 is below the clock, less than 10 ns");
         assert_eq!(clock.chart_note([3.0].into_iter()), "");
     }

@@ -5,7 +5,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, parent_id};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::Ordering;
 
@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
     /// Counters in it
     #[arg(long)]
     counters: usize,
+    /// The process that has started it
+    #[arg(long)]
+    host: u32,
     /// The way between the two sides
     #[arg(long)]
     link: Link,
@@ -78,6 +81,10 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     // It looks at memory without end while it waits for the host, which may be killed meanwhile.
     // SAFETY: a plain system call.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // Before that nobody would have told.
+    if parent_id() != arguments.host {
+        return Err(failed(&format!("process {} is not its parent, or not any more", arguments.host)));
+    }
     let table = inherited(arguments.table).map_err(|error| failed(&error))?;
     let locks = SharedLocks::of_descriptor(table.as_fd()).map_err(|error| failed(&error))?;
     let locks = locks.through(|mapped| Linked::new(mapped, arguments.link));
@@ -164,7 +171,7 @@ impl Peer {
         let mut command = Command::new(program);
         let descriptors = [files.table.as_raw_fd(), files.memory.as_raw_fd()];
         command.arg("near-data-peer").args(["--table", &descriptors[0].to_string()]);
-        command.args(["--memory", &descriptors[1].to_string()]);
+        command.args(["--memory", &descriptors[1].to_string(), "--host", &std::process::id().to_string()]);
         command.args(["--counters", &files.counters.to_string(), "--link", link.name()]);
         let inherit = move || {
             for descriptor in descriptors {
