@@ -68,7 +68,7 @@ fn watch(child: u32, limit: Duration, over: &AtomicBool, ended: &AtomicBool) {
         before = Some(state.time);
         if stuck >= limit {
             ended.store(true, Ordering::SeqCst);
-            // SAFETY: a plain system call. A child that is stopped does not end by itself, so the number is still its own.
+            // SAFETY: a plain system call. A stopped child does not end by itself, so the number is still its own.
             unsafe { libc::kill(child as libc::pid_t, libc::SIGKILL) };
             return;
         }

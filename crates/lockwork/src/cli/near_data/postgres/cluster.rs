@@ -56,7 +56,8 @@ statement_timeout = 10min
 ";
 
 /// `$0` is the folder, `$1` that of the programs, `$2` the settings. Says `started` or `failed`, and in the end takes
-/// everything away. Neither that nobody hears what it says nor a signal to all of us must end it before. Half a minute is what a start may take.
+/// everything away. Neither that nobody hears what it says nor a signal to all of us must end it before. Half a minute
+/// is what a start may take.
 const GUARD: &str = r#"
 trap '' PIPE INT TERM HUP
 cd "$0" || exit
