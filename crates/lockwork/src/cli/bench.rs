@@ -81,12 +81,12 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value = "hobbes")]
     preset: Preset,
     /// Worker threads [default: threadcount of -P, or the cores; for memory 1]
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) threads: Option<usize>,
     /// Rows; for transfer accounts, for smallbank customers, for tatp subscribers, for tpcc and tpcc-np warehouses
     /// [default: the preset's; bionicdb: 300,000 a thread; transfer, smallbank and locks: 1,000,000; tatp: 100,000;
     /// tpcc and tpcc-np: one a thread]
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
     pub(super) records: Option<u64>,
     /// Skew, 0 to below 1 [default: 0.5, or zipfianconstant of -P]
     #[arg(long)]
@@ -147,7 +147,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     pub(super) quick: bool,
     /// Everything random follows from it [default: 1]
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
     seed: Option<u64>,
     /// A YCSB property file, or KEY=VALUE; may stand several times. For ycsb the rest is as YCSB has it, for ycsb-a to
     /// ycsb-f as that workload and its preset have it; other options win over properties
@@ -179,6 +179,11 @@ pub(super) struct Arguments {
     pub(super) service: lock_service::Arguments,
     #[command(flatten)]
     pub(super) near_data: near_data::Arguments,
+}
+
+/// Reads a number; what else was given is told what is possible. Workloads have further limits.
+fn whole<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("whole numbers from 0 to {} are possible", u64::MAX))
 }
 
 /// What a list with nothing between two commas is told.

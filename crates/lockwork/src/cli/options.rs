@@ -39,7 +39,7 @@ const SERVICE: &[&str] =
     &["system", "lock_workload", "distribution", "locks", "machines", "clients", "client", "seconds"];
 
 /// Options of the near-data experiments alone.
-const NEAR_DATA: &[&str] = &["experiment", "link", "lock_lines", "requests", "elements", "overlap", "data"];
+const NEAR_DATA: &[&str] = &["experiment", "link", "lock_lines", "requests", "elements", "overlap", "data", "patience"];
 
 /// Options that mean something for a workload; `None` when there is no such workload.
 fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {

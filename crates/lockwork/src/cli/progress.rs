@@ -28,6 +28,11 @@ impl Live {
         bar.set_message(format!("{name:<20} {what}"));
         bar.tick();
     }
+
+    /// Prints something while the table is off the screen.
+    pub(super) fn aside<T>(&self, printing: impl FnOnce() -> T) -> T {
+        self.screen.suspend(printing)
+    }
 }
 
 impl Drop for Live {

@@ -180,13 +180,28 @@ impl Forms {
     }
 }
 
-/// Makes the folder for results: before minutes of work, not after.
+/// Makes the folder for results, and tries whether it takes some: before minutes of work, not after.
 pub(super) fn prepare_folder(folder: Option<&Path>) -> Outcome {
     let Some(folder) = folder else { return Ok(()) };
     std::fs::create_dir_all(folder).map_err(|error| {
-        let problem = if folder.is_file() { "is a file; --out wants a folder".into() } else { error.to_string() };
+        let problem = if folder.exists() && !folder.is_dir() {
+            "is a file; --out wants a folder".into()
+        } else {
+            error.to_string()
+        };
         Failure::usage(format!("{}: {problem}", folder.display()))
-    })
+    })?;
+    let refused = |error| format!("{}: {error}; --out wants a folder that takes files", folder.display());
+    probe(folder).map_err(|error| Failure::usage(refused(error)))
+}
+
+/// Writes a file into a folder, as large as results are, and removes it.
+pub(super) fn probe(folder: &Path) -> std::io::Result<()> {
+    let path = folder.join(format!(".lockwork-probe-{}", std::process::id()));
+    let written = std::fs::write(&path, vec![0x5a; 256 << 10]);
+    // Half of it may be there.
+    let removed = std::fs::remove_file(&path);
+    written.and(removed)
 }
 
 impl Report {

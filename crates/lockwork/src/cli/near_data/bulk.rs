@@ -11,18 +11,15 @@
 //! storage reads and swaps of lock table and VID maps. In the end the storage adds up all balances, which tells whether
 //! any update of any side was lost or made twice.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockwork_locknet::bench::histogram::Histogram;
 use lockwork_neardata::coherent::{NearData, NearDataConfig};
-use lockwork_neardata::device::{Device, Fold, LockRefusal, LockSource, RowLocks, TableId, TransactionId, Version};
+use lockwork_neardata::device::{Fold, TableId};
 use lockwork_neardata::host::{Config, HostError};
-use lockwork_neardata::record::Vid;
-use lockwork_neardata::storage::{Store, StoreConfig};
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::{BlockMut, Status};
 use lockwork_procedure::program::Procedure;
@@ -33,18 +30,22 @@ use serde_json::json;
 use super::super::Failure;
 use super::super::bench::Arguments as Bench;
 use super::super::chart::{bars, grouped};
-use super::Section;
+use super::data_file::{DataFile, fill};
+use super::watch::Watch;
+use super::{Section, patience, verdict};
 
 /// Every one in so many rows is of the region that is updated.
-const REGIONS: i64 = 10;
+pub(super) const REGIONS: i64 = 10;
 const REGION: i64 = 3;
 /// The hot part of the table: one in so many rows. The host keeps copies of all of them.
 const HOT: u64 = 100;
-const BEGINNING: i64 = 1000;
+pub(super) const BEGINNING: i64 = 1000;
 /// How often a bulk update that meets a conflict is tried.
 const TRIES: u32 = 20;
 /// Bytes of a row besides key, region and balance.
-const FILLER: u32 = 48;
+pub(super) const FILLER: u32 = 48;
+/// What the file takes for each row, with the versions of the updates.
+pub(super) const FILE_BYTES: u64 = 250;
 
 /// Where the bulk update runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,17 +75,24 @@ struct Update {
     tries: u32,
 }
 
-/// A file that goes when this does.
-struct DataFile(PathBuf);
-
-impl Drop for DataFile {
-    fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.0));
-    }
+pub(super) fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::BackEnd(error.to_string())
 }
 
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::BackEnd(format!("experiment d: {error}"))
+/// Rows, as they were asked for.
+pub(super) fn records(bench: &Bench) -> u64 {
+    bench.records.unwrap_or(10_000_000)
+}
+
+/// Rows, as they are.
+pub(super) fn rows(bench: &Bench) -> u64 {
+    let rows = records(bench) / if bench.quick { 10 } else { 1 };
+    rows / (REGIONS as u64) * REGIONS as u64
+}
+
+/// Where the storage's file is to be.
+pub(super) fn folder(bench: &Bench) -> PathBuf {
+    bench.near_data.data.clone().unwrap_or_else(std::env::temp_dir)
 }
 
 fn accounts() -> TableSchema {
@@ -171,37 +179,6 @@ impl Programs {
 fn put(block: &mut [u8], procedure: &Procedure, name: &str, value: i64) {
     let offset = procedure.parameter(name).expect("it has this parameter").offset as usize;
     block[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
-}
-
-/// Nobody locks while the file is filled.
-struct NoLocks;
-
-impl LockSource for NoLocks {
-    fn open(&self, _: TransactionId, _: usize) -> Result<Box<dyn RowLocks>, LockRefusal> {
-        Err(LockRefusal::Failed("no bulk updates while the table is filled".into()))
-    }
-}
-
-/// Fills a new file.
-fn fill(path: &Path, schema: &TableSchema, rows: u64, show: &mut dyn FnMut(&str)) -> Result<(), Failure> {
-    let store = Store::open(path, &StoreConfig::new(1, Arc::new(NoLocks))).map_err(failed)?;
-    let table = store.create_table(schema).map_err(failed)?;
-    const CHUNK: u64 = 100_000;
-    for first in (0..rows).step_by(CHUNK as usize) {
-        show(&format!("filling: {} of {} rows", grouped(first as f64), grouped(rows as f64)));
-        let versions: Vec<Version> = (first..(first + CHUNK).min(rows))
-            .map(|id| {
-                let id = id as i64;
-                let mut image = vec![0u8; 24 + FILLER as usize];
-                image[..8].copy_from_slice(&id.to_le_bytes());
-                image[8..16].copy_from_slice(&(id % REGIONS).to_le_bytes());
-                image[16..24].copy_from_slice(&BEGINNING.to_le_bytes());
-                Version { vid: Vid(id as u32), number: 1, created: 1, image: Some(image.into()) }
-            })
-            .collect();
-        store.flush(table, &versions, 0).map_err(failed)?;
-    }
-    Ok(())
 }
 
 /// The rows that a worker chooses from: hot ones outside the region, or, by `overlap` percent, any of the region.
@@ -360,37 +337,26 @@ impl Study<'_> {
     }
 }
 
-/// Refuses what experiment d cannot be run with.
-pub(super) fn check(bench: &Bench) -> Result<(), Failure> {
-    let arguments = &bench.near_data;
-    let records = bench.records.unwrap_or(10_000_000);
-    if !(10_000..=100_000_000).contains(&records) {
-        return Err(Failure::usage(format!("--records is {records}; 10000 to 100000000 are possible")));
-    }
-    if let Some(threads) = bench.threads.filter(|threads| !(1..=64).contains(threads)) {
-        return Err(Failure::usage(format!("--threads is {threads}; 1 to 64 are possible")));
-    }
-    if let Some(elements) = arguments.elements.filter(|elements| !(1..=64).contains(elements)) {
-        return Err(Failure::usage(format!("--elements is {elements}; 1 to 64 are possible")));
-    }
-    if let Some(data) = arguments.data.as_ref().filter(|data| !data.is_dir()) {
-        return Err(Failure::usage(format!("--data: {} is no folder", data.display())));
-    }
-    Ok(())
+pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, Failure> {
+    let mut watch = None;
+    measure(bench, show, &mut watch).map_err(|error| {
+        // Why it failed otherwise is what came of that.
+        watch.as_ref().and_then(|watch| watch.verdict("the storage process")).unwrap_or(error)
+    })
 }
 
-pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, Failure> {
+fn measure(bench: &Bench, show: &mut dyn FnMut(&str), watch: &mut Option<Watch>) -> Result<Section, Failure> {
     let arguments = &bench.near_data;
-    let rows = bench.records.unwrap_or(10_000_000) / if bench.quick { 10 } else { 1 };
-    let rows = rows / (REGIONS as u64) * REGIONS as u64;
+    let rows = rows(bench);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = bench.threads.unwrap_or((cores / 2).max(1));
     let elements = arguments.elements.unwrap_or((cores - cores / 2).max(1));
     let seconds = if bench.quick { 0.5 } else { 4.0 };
-    let folder = arguments.data.clone().unwrap_or_else(std::env::temp_dir);
-    let data = DataFile(folder.join(format!("lockwork-near-data-{}", std::process::id())));
+    let folder = folder(bench);
+    let in_folder = |error: &dyn std::fmt::Display| failed(format!("the file in {}: {error}", folder.display()));
+    let data = DataFile::new(&folder).map_err(|error| in_folder(&error))?;
     let schema = accounts();
-    fill(&data.0, &schema, rows, show)?;
+    fill(&data.path(), &schema, rows, show).map_err(|error| in_folder(&error))?;
     show("opening");
     let config = NearDataConfig {
         elements,
@@ -404,13 +370,12 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
             flush_bytes: 256 << 20,
             ..Config::default()
         },
-        ..NearDataConfig::new(&data.0)
+        ..NearDataConfig::new(data.path())
     };
     let mut program = Command::new(std::env::current_exe().map_err(failed)?);
     program.arg("smart-storage");
     let engine = NearData::start(program, config.clone()).map_err(failed)?;
-    // The storage has it open; nobody else needs its name, and so nothing is left behind however this ends.
-    drop(data);
+    *watch = Some(Watch::over(engine.storage_id(), patience(bench))?);
     let programs = Programs::new(&schema);
     let deposit = engine.host().register(programs.deposit.clone()).map_err(failed)?;
     let table = engine.host().table_id("accounts").ok_or_else(|| failed("the table is gone"))?;
@@ -465,8 +430,9 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
     };
     let kept = [median(&shares[0]), median(&shares[1])];
     let mut text = format!(
-        "(d) {} rows of {} bytes; a bulk update of every tenth row beside {threads} host worker(s) that update one hot row \
-         each call; {elements} processing element(s), {} lock lines, link {}, overlap {} %\n\
+        "(d) {} rows of {} bytes; a bulk update of every tenth row, {elements} processing element(s), {} lock lines, link {}\n\
+         {threads} host worker(s) beside it update one hot row each call, {} % of them one of the bulk update (overlap)\n\
+         alone: before and after the update; beside: during it; p50 to refused: calls of the workers beside it\n\
          {:<12} {:>12} {:>12} {:>7} {:>9} {:>9} {:>10} {:>9} {:>10} {:>6}\n",
         grouped(rows as f64),
         24 + FILLER,
@@ -500,10 +466,18 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
         ));
     }
     let ratio = storage_bytes as f64 / host_bytes as f64;
+    let sums = format!(
+        "{} rows, {} deposits and {} bulk updates of {} rows add up",
+        grouped(rows as f64),
+        grouped(study.deposits.load(Ordering::Relaxed) as f64),
+        study.updates.load(Ordering::Relaxed),
+        grouped(storage_alone.taken as f64)
+    );
     text.push_str(&format!(
         "host transactions keep {:.0} % beside the update in storage, {:.0} % beside the one on the host (medians)\n\
-         bytes between the processes, without workers: in storage {} ({:.2} s), on the host {} ({:.2} s): {:.1} %\n\
-         {}: {} rows, {} deposits and {} bulk updates of {} rows add up\n",
+         bytes between the processes for one update without workers: in storage {} (in {:.2} s),\n\
+         on the host {} (in {:.2} s); the former are {:.1} % of the latter\n\
+         {}",
         kept[0] * 100.0,
         kept[1] * 100.0,
         grouped(storage_bytes as f64),
@@ -511,11 +485,7 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
         grouped(host_bytes as f64),
         host_alone.seconds,
         ratio * 100.0,
-        if wrong.is_empty() { "verified" } else { "WRONG" },
-        grouped(rows as f64),
-        grouped(study.deposits.load(Ordering::Relaxed) as f64),
-        study.updates.load(Ordering::Relaxed),
-        grouped(storage_alone.taken as f64)
+        verdict(&wrong, &sums)
     ));
     let rounds: Vec<_> = lines
         .iter()
@@ -535,13 +505,11 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
         "bytes_on_host": host_bytes, "bytes_ratio": ratio, "verified": wrong.is_empty(),
     });
     let kept_bars = [("update in storage".into(), kept[0] * 100.0), ("update on the host".into(), kept[1] * 100.0)];
-    let byte_bars = [
-        ("update in storage".into(), storage_bytes as f64 / 1e6),
-        ("update on the host".into(), host_bytes as f64 / 1e6),
-    ];
+    let byte_bars =
+        [("update in storage".into(), storage_bytes as f64), ("update on the host".into(), host_bytes as f64)];
     let charts = vec![
         ("d-kept.svg".into(), bars("Host transactions beside a bulk update", "percent of the rate alone", &kept_bars)),
-        ("d-bytes.svg".into(), bars("Bytes between the processes", "MB for one bulk update", &byte_bars)),
+        ("d-bytes.svg".into(), bars("Bytes between the processes", "bytes for one bulk update", &byte_bars)),
     ];
     Ok(Section { text, json, charts, wrong })
 }

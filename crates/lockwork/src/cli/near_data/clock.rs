@@ -11,6 +11,8 @@ pub(super) struct Clock {
     ns_per_tick: f64,
     /// Ticks between two readings with nothing between them, the median of many.
     empty: u64,
+    /// Ticks of its smallest step.
+    step: u64,
 }
 
 /// The counter.
@@ -54,7 +56,7 @@ impl Clock {
             })
             .collect();
         gaps.sort_unstable();
-        Self { ns_per_tick, empty: gaps[gaps.len() / 2] }
+        Self { ns_per_tick, empty: gaps[gaps.len() / 2], step: step(&gaps) }
     }
 
     /// Nanoseconds between two readings, less what reading takes.
@@ -64,8 +66,63 @@ impl Clock {
         (ticks as f64 * self.ns_per_tick).round() as u64
     }
 
-    /// What reading it takes, which is subtracted.
-    pub(super) fn empty_ns(&self) -> f64 {
-        self.empty as f64 * self.ns_per_tick
+    /// What reading it takes, which is subtracted, and its steps, for JSON.
+    pub(super) fn json(&self) -> serde_json::Value {
+        serde_json::json!({ "reading_ns": self.empty as f64 * self.ns_per_tick, "step_ns": self.step_ns() })
+    }
+
+    /// The same in words.
+    pub(super) fn words(&self) -> String {
+        let (reading, step) = (self.empty as f64 * self.ns_per_tick, self.step_ns());
+        format!(
+            "clock: reading it takes {reading:.1} ns, which are subtracted; it has steps of {step} ns, less is <{step}"
+        )
+    }
+
+    /// Its smallest step in nanoseconds, rounded up.
+    pub(super) fn step_ns(&self) -> u64 {
+        ((self.step as f64 * self.ns_per_tick).ceil() as u64).max(1)
+    }
+
+    /// Nanoseconds for people: what takes less than the clock can tell is not nothing.
+    pub(super) fn cell(&self, ns: u64) -> String {
+        if ns == 0 { format!("<{}", self.step_ns()) } else { ns.to_string() }
+    }
+
+    /// What a chart of these values says of those that are 0.
+    pub(super) fn chart_note(&self, mut values: impl Iterator<Item = f64>) -> String {
+        if values.any(|value| value == 0.0) {
+            format!("; 0 is below the clock, less than {} ns", self.step_ns())
+        } else {
+            String::new()
+        }
+    }
+}
+
+/// The smallest step of a counter that readings in sorted distances show; 1 if they are all alike.
+fn step(sorted: &[u64]) -> u64 {
+    let between = sorted.windows(2).map(|pair| pair[1] - pair[0]);
+    sorted.iter().copied().chain(between).filter(|ticks| *ticks > 0).min().unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_below_the_clock_is_not_called_zero() {
+        let clock = Clock { ns_per_tick: 0.4, empty: 50, step: 25 };
+        assert_eq!((clock.ns(100, 140), clock.ns(100, 175)), (0, 10));
+        assert_eq!([0, 10].map(|ns| clock.cell(ns)), ["<10", "10"]);
+        let words = "clock: reading it takes 20.0 ns, which are subtracted; it has steps of 10 ns, less is <10";
+        assert_eq!(clock.words(), words);
+        assert_eq!(clock.chart_note([3.0, 0.0].into_iter()), "; 0 is below the clock, less than 10 ns");
+        assert_eq!(clock.chart_note([3.0].into_iter()), "");
+    }
+
+    #[test]
+    fn steps_are_seen_in_distances() {
+        assert_eq!([step(&[50, 50, 75, 125]), step(&[0, 25, 25]), step(&[36, 38, 38]), step(&[0, 0])], [25, 25, 2, 1]);
+        assert!(Clock::new().step_ns() >= 1);
     }
 }

@@ -13,25 +13,32 @@
 mod bulk;
 mod clock;
 mod contend;
+mod data_file;
 pub(crate) mod peer;
 mod postgres;
+mod results;
+mod settings;
 mod shared;
 mod sides;
 mod transfers;
 mod tuple_locks;
+mod watch;
 
+use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use lockwork_locknet::bench::histogram::Histogram;
 use lockwork_neardata::link::Link;
-use lockwork_sharedlocks::{Layout, Options, Placement, SharedLocks, segment};
+use lockwork_sharedlocks::{Layout, Options, Placement, SharedLocks};
 use serde_json::json;
 
 use super::bench::Arguments as Bench;
 use super::progress::Live;
-use super::report::{Environment, Output, prepare_folder};
-use super::{Failure, Outcome, print};
+use super::report::{Output, prepare_folder};
+use super::{Failure, Outcome};
+use results::Results;
 use shared::Shared;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -49,28 +56,31 @@ enum Experiment {
 #[derive(Clone, Debug, Args)]
 #[group(skip)]
 pub(super) struct Arguments {
-    /// For near-data: experiments, with commas [default: all]
+    /// For near-data: experiments, with commas, each once [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     experiment: Vec<Experiment>,
     /// For near-data: the link between host and storage: none, ccix, cxl, pcie
     #[arg(long, default_value = "none")]
     link: Link,
-    /// For near-data: lines of the lock table in experiments a and c, a power of two
-    #[arg(long, default_value_t = 1 << 16)]
+    /// For near-data: lines of the lock table in experiments a (at least 4096 there) and c, a power of two
+    #[arg(long, default_value_t = 1 << 16, value_parser = settings::lock_lines, allow_negative_numbers = true)]
     lock_lines: u32,
-    /// For near-data: lock requests of experiment c
-    #[arg(long, default_value_t = 1_000_000)]
+    /// For near-data: lock requests of experiment c, 1000 to 10,000,000
+    #[arg(long, default_value_t = 1_000_000, value_parser = settings::requests, allow_negative_numbers = true)]
     requests: u64,
-    /// For near-data: processing elements of the storage in experiment d [default: half of the cores]
-    #[arg(long)]
+    /// For near-data: processing elements of the storage in experiment d, 1 to 64 [default: half of the cores]
+    #[arg(long, value_parser = settings::elements, allow_negative_numbers = true)]
     elements: Option<usize>,
     /// For near-data: percent of the host's transactions in experiment d that want a row of the bulk update
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+    #[arg(long, default_value_t = 0, value_parser = settings::overlap, allow_negative_numbers = true)]
     overlap: u32,
     /// For near-data: the folder for the storage's file in experiment d, about 250 bytes a row [default: the folder for
     /// temporary files]
     #[arg(long)]
     data: Option<PathBuf>,
+    /// For near-data: seconds that the process of the other side may be stopped for before its experiment fails
+    #[arg(long, default_value_t = 60, value_parser = settings::patience, allow_negative_numbers = true)]
+    patience: u64,
 }
 
 /// What came of an experiment.
@@ -102,107 +112,80 @@ impl Quantiles {
     }
 }
 
-/// Names of files in memory that go when this does.
+/// What the other side is handed. Nothing of it has a name, so it goes with the last of both sides.
 struct Files {
-    table: PathBuf,
-    memory: PathBuf,
+    table: File,
+    memory: File,
+    counters: usize,
 }
 
 impl Files {
-    fn new() -> Self {
-        let name = |what: &str| PathBuf::from(format!("/dev/shm/lockwork-bench-{}-{what}", std::process::id()));
-        Self { table: name("locks"), memory: name("memory") }
-    }
-
     /// The table and the memory of an experiment; `counters` of the first keys are protected by locks.
-    fn make(&self, lines: u32, placement: Placement, counters: usize) -> Result<(SharedLocks, Shared), Failure> {
-        self.remove();
-        let layout = Layout { held: lines.min(4096), placement, ..Layout::new(lines, 64) };
-        let name = self.table.to_str().expect("it is of ASCII");
-        let locks = SharedLocks::create(name, &Options { layout, reserve: true }).map_err(Failure::usage)?;
-        let shared = Shared::create(&self.memory, counters)
-            .map_err(|error| Failure::usage(format!("{}: {error}", self.memory.display())))?;
-        Ok((locks, shared))
-    }
-
-    fn remove(&self) {
-        // Neither has to be there.
-        drop(segment::remove(self.table.to_str().unwrap_or_default()));
-        drop(std::fs::remove_file(&self.memory));
+    fn make(lines: u32, placement: Placement, counters: usize) -> Result<(SharedLocks, Shared, Self), Failure> {
+        let failed = |what: &str, error: String| Failure::BackEnd(format!("{what}: {error}"));
+        let layout = Layout { placement, ..layout(lines) };
+        let locks = SharedLocks::anonymous(&Options { layout, reserve: true });
+        let (locks, table) = locks.map_err(|error| failed("the lock table", error.to_string()))?;
+        let (shared, memory) =
+            Shared::create(counters).map_err(|error| failed("memory for both sides", error.to_string()))?;
+        Ok((locks, shared, Self { table, memory, counters }))
     }
 }
 
-impl Drop for Files {
-    fn drop(&mut self) {
-        self.remove();
-    }
+/// A table for 64 sessions.
+fn layout(lines: u32) -> Layout {
+    Layout { held: lines.min(4096), ..Layout::new(lines, 64) }
 }
 
 /// Measures, prints, and says whether the data are what they should be.
 pub(super) fn bench_near_data(bench: &Bench) -> Outcome {
     let arguments = &bench.near_data;
-    let mut experiments = arguments.experiment.clone();
-    if experiments.is_empty() {
-        experiments = Experiment::value_variants().to_vec();
-    }
-    experiments.sort();
-    experiments.dedup();
+    let experiments = settings::experiments(&arguments.experiment)?;
     if bench.output == Output::Csv {
         return Err(Failure::usage("near-data has no CSV form; use --output json"));
     }
-    if !(1_000..=postgres::MOST_ROWS).contains(&arguments.requests) {
-        let requests = arguments.requests;
-        return Err(Failure::usage(format!("--requests is {requests}; 1000 to {} are possible", postgres::MOST_ROWS)));
-    }
-    Layout::new(arguments.lock_lines, 64).check().map_err(|error| Failure::usage(format!("--lock-lines: {error}")))?;
-    if experiments.contains(&Experiment::D) {
-        bulk::check(bench)?;
-    }
+    settings::check(bench, &experiments)?;
     let folder = bench.out.clone().unwrap_or_else(|| PathBuf::from("out/near-data"));
     prepare_folder(Some(&folder))?;
-    let environment = Environment::read();
     let settings = json!({
         "workload": "near-data", "link": arguments.link.name(), "lock_lines": arguments.lock_lines,
-        "requests": requests(bench), "seed": bench.seed(), "quick": bench.quick,
+        "requests": requests(bench), "records": bulk::rows(bench), "seed": bench.seed(), "quick": bench.quick,
         "two_sides": "processes of this machine; what a link adds is simulated by waiting",
     });
-    let e = &environment;
-    let head = format!("{}, {} cores, kernel {}, commit {}\nsettings {settings}\n", e.cpu, e.cores, e.kernel, e.commit);
     let names: Vec<_> = experiments.iter().map(|experiment| format!("experiment {}", letter(*experiment))).collect();
+    let mut results = Results::new(bench.output, folder, settings, experiments.clone());
+    results.begin()?;
     let live = Live::new(names.iter().map(String::as_str));
-    let mut sections = Vec::new();
+    let mut failure = None;
     for (row, experiment) in experiments.iter().enumerate() {
         let mut show = |what: &str| live.show(row, what);
-        sections.push(match experiment {
-            Experiment::A => sides::run(bench, &mut show)?,
-            Experiment::B => transfers::run(bench, &mut show)?,
-            Experiment::C => tuple_locks::run(bench, &mut show)?,
-            Experiment::D => bulk::run(bench, &mut show)?,
-        });
+        let ran = match experiment {
+            Experiment::A => sides::run(bench, &mut show),
+            Experiment::B => transfers::run(bench, &mut show),
+            Experiment::C => tuple_locks::run(bench, &mut show),
+            Experiment::D => bulk::run(bench, &mut show),
+        };
+        match ran {
+            Ok(section) => live.aside(|| results.add(section))?,
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
+        }
         live.show(row, "done");
     }
     drop(live);
-    let text: String = sections.iter().map(|section| format!("\n{}", section.text)).collect();
-    let found: serde_json::Map<_, _> =
-        experiments.iter().zip(&sections).map(|(e, section)| (letter(*e).to_string(), section.json.clone())).collect();
-    let report = json!({ "schema": 1, "environment": environment, "settings": settings, "experiments": found });
-    let text = head + &text + &format!("\ncharts and result.json are in {}\n", folder.display());
-    match bench.output {
-        Output::Json => print(&format!("{report:#}\n"))?,
-        Output::Text => print(&text)?,
-        Output::Csv => unreachable!("it was refused before anything was measured"),
-    }
-    let save = |name: &str, content: &str| {
-        let path = folder.join(name);
-        std::fs::write(&path, content).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
-    };
-    save("result.json", &format!("{report:#}\n"))?;
-    save("result.txt", &text)?;
-    for (name, svg) in sections.iter().flat_map(|section| &section.charts) {
-        save(name, svg)?;
-    }
-    let wrong: Vec<_> = sections.into_iter().flat_map(|section| section.wrong).collect();
-    if wrong.is_empty() { Ok(()) } else { Err(Failure::Check(wrong.join("; "))) }
+    results.end(failure)
+}
+
+/// How long the other side may be stopped.
+fn patience(bench: &Bench) -> Duration {
+    Duration::from_secs(bench.near_data.patience)
+}
+
+/// The last line of an experiment: whether its data are what they should be.
+fn verdict(wrong: &[String], verified: &str) -> String {
+    if wrong.is_empty() { format!("verified: {verified}\n") } else { format!("WRONG: {}\n", wrong.join("; ")) }
 }
 
 fn letter(experiment: Experiment) -> char {

@@ -6,11 +6,11 @@
 //! then              a page of 8 KiB
 //! ```
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lockwork_memory::shared::anonymous_file;
 use memmap2::MmapRaw;
 
 /// Bytes of the larger transfer.
@@ -29,17 +29,20 @@ impl Shared {
         (COUNTERS_AT + counters * COUNTER_STRIDE) * 8 + 2 * PAGE
     }
 
-    /// Makes it, with zeros.
-    pub(super) fn create(path: &Path, counters: usize) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+    /// Makes it, with zeros, and gives the file by which the other process can open it.
+    pub(super) fn create(counters: usize) -> io::Result<(Self, File)> {
+        let file = anonymous_file(c"lockwork-bench")?;
         file.set_len(Self::bytes(counters) as u64)?;
-        Self::open(path, counters)
+        Ok((Self::open(&file, counters)?, file))
     }
 
     /// Opens what the other process has made.
-    pub(super) fn open(path: &Path, counters: usize) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let map = memmap2::MmapOptions::new().len(Self::bytes(counters)).map_raw(&file)?;
+    pub(super) fn open(file: &File, counters: usize) -> io::Result<Self> {
+        let (bytes, found) = (Self::bytes(counters), file.metadata()?.len());
+        if found != bytes as u64 {
+            return Err(io::Error::other(format!("{found} bytes of shared memory where {bytes} should be")));
+        }
+        let map = memmap2::MmapOptions::new().len(bytes).map_raw(file)?;
         Ok(Self { map, counters })
     }
 

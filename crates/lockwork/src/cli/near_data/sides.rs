@@ -9,11 +9,11 @@ use serde_json::json;
 
 use super::super::Failure;
 use super::super::bench::Arguments as Bench;
-use super::super::chart::lines;
+use super::super::chart::{grouped, lines};
 use super::clock::Clock;
 use super::contend::{Load, contend};
 use super::peer::{Job, Peer};
-use super::{Files, Quantiles, Section};
+use super::{Files, Quantiles, Section, verdict};
 
 /// Shares of the time in which the other side requests.
 const PERCENT: [u32; 5] = [0, 25, 50, 75, 100];
@@ -23,28 +23,25 @@ const KEYS: [u32; 3] = [4096, 8, 1];
 pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, Failure> {
     let arguments = &bench.near_data;
     let ms = if bench.quick { 40 } else { 400 };
-    let files = Files::new();
-    let counters = KEYS[0] as usize;
-    let (locks, shared) = files.make(arguments.lock_lines.max(KEYS[0]), Placement::Spread, counters)?;
+    let lock_lines = arguments.lock_lines.max(KEYS[0]);
+    let (locks, shared, files) = Files::make(lock_lines, Placement::Spread, KEYS[0] as usize)?;
     let mut session = locks.session().map_err(Failure::usage)?;
-    let mut peer = Peer::start(&files.table, &files.memory, counters, arguments.link)?;
+    let mut peer = Peer::start(bench, &files, arguments.link)?;
     let clock = Clock::new();
+    let group = |side: &str| format!("{:>8} {:>8} {:>8} {:>11} {:>9}", side, "", "", "", "");
+    let columns = format!("{:>8} {:>8} {:>8} {:>11} {:>9}", "p50", "p99", "p99.9", "longest", "locks/ms");
     let mut text = format!(
-        "(a) lock and release, nanoseconds, while the other side requests locks for a share of the time (link {})\n\
-         {:>6} {:>7}   {:>8} {:>8} {:>8} {:>11} {:>9}   {:>8} {:>8} {:>8} {:>11} {:>9}\n",
+        "(a) lock and release on one side, nanoseconds, while the other side requests locks for a share of the time\n\
+         link {}, {} lock lines, {ms} ms each\n\
+         {:>6} {:>7}   {}   {}\n{:>6} {:>7}   {columns}   {columns}\n",
         arguments.link,
-        "keys",
+        grouped(lock_lines.into()),
+        "",
         "other",
-        "host p50",
-        "p99",
-        "p99.9",
-        "longest",
-        "locks/ms",
-        "stor. p50",
-        "p99",
-        "p99.9",
-        "longest",
-        "locks/ms"
+        group("host"),
+        group("storage").trim_end(),
+        "keys",
+        "side"
     );
     let (mut rows, mut charts, mut locked) = (Vec::new(), Vec::new(), 0);
     for keys in KEYS {
@@ -53,7 +50,7 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
             show(&format!("{keys} keys, the other side {percent} %"));
             let mut measured = Vec::new();
             for (own, other) in [(100, percent), (percent, 100)] {
-                let load = |percent, seed| Load { percent, ms, keys, seed: bench.seed() + seed };
+                let load = |percent, seed| Load { percent, ms, keys, seed: bench.seed().wrapping_add(seed) };
                 peer.tell(Job::Contend(load(other, 1)))?;
                 let host = contend(&mut session, &shared, &clock, load(own, 2)).map_err(Failure::usage)?;
                 let storage = peer.report()?.histogram();
@@ -62,7 +59,8 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
             }
             let (host, storage) = (Quantiles::of(&measured[0].0), Quantiles::of(&measured[1].1));
             let cells = |q: &Quantiles| {
-                format!("{:>8} {:>8} {:>8} {:>11} {:>9}", q.p50, q.p99, q.p999, q.longest, q.count / ms)
+                let [p50, p99, p999, longest] = [q.p50, q.p99, q.p999, q.longest].map(|ns| clock.cell(ns));
+                format!("{p50:>8} {p99:>8} {p999:>8} {longest:>11} {:>9}", q.count / ms)
             };
             text.push_str(&format!("{keys:>6} {percent:>6}%   {}   {}\n", cells(&host), cells(&storage)));
             rows.push(json!({ "keys": keys, "other_percent": percent, "host_ns": host, "storage_ns": storage }));
@@ -70,9 +68,12 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
             storage_line.push(storage.p50 as f64);
         }
         let labels: Vec<_> = PERCENT.iter().map(|percent| format!("{percent} %")).collect();
-        let title = format!("Lock and release with requests from the other side, {keys} keys");
+        let noun = if keys == 1 { "key" } else { "keys" };
+        let title = format!("Lock and release with requests from the other side, {keys} {noun}");
         let series = [("host".to_string(), host_line), (format!("storage, link {}", arguments.link), storage_line)];
-        charts.push((format!("a-{keys}-keys.svg"), lines(&title, "p50, nanoseconds", &labels, &series)));
+        let note = clock.chart_note(series.iter().flat_map(|(_, values)| values.clone()));
+        let unit = format!("p50, nanoseconds, against the share of the time in which the other side requests{note}");
+        charts.push((format!("a-{keys}-keys.svg"), lines(&title, &unit, &labels, &series)));
     }
     let sum = shared.sum();
     let mut wrong = Vec::new();
@@ -80,9 +81,13 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
         wrong.push(format!("experiment a: {locked} increments under locks give {sum}"));
     }
     text.push_str(&format!(
-        "verified: {locked} locks, as many increments; the clock's {:.1} ns are subtracted\n\
-         neoDBMS, figure 4: host 80-100 ns alone, about 400 ns contended; storage 800 ns over CCIX\n",
-        clock.empty_ns()
+        "{}\npaper (neoDBMS, figure 4): host 80-100 ns alone, about 400 ns contended; storage 800 ns over CCIX\n{}",
+        clock.words(),
+        verdict(&wrong, &format!("{} locks, as many increments", grouped(locked as f64)))
     ));
-    Ok(Section { text, json: json!({ "rows": rows, "locks": locked, "verified": sum == locked }), charts, wrong })
+    let json = json!({
+        "rows": rows, "lock_lines": lock_lines, "ms_each": ms, "clock": clock.json(), "locks": locked,
+        "verified": sum == locked,
+    });
+    Ok(Section { text, json, charts, wrong })
 }

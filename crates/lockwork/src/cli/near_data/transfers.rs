@@ -10,27 +10,35 @@ use serde_json::json;
 
 use super::super::Failure;
 use super::super::bench::Arguments as Bench;
-use super::super::chart::bars;
+use super::super::chart::{bars, grouped};
+use super::clock::Clock;
 use super::peer::{Job, Peer, serve_fetches};
 use super::shared::PAGE;
-use super::{Files, Quantiles, Section};
+use super::{Files, Quantiles, Section, verdict};
 
 pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, Failure> {
     let times = if bench.quick { 2_000 } else { 20_000 };
+    let clock = Clock::new();
     let mut text = format!(
-        "(b) fetching what the host has written, nanoseconds\n{:>6} {:>8} {:>8} {:>8} {:>8} {:>10}   {}\n",
-        "link", "bytes", "p50", "p99", "p99.9", "longest", "of it simulated"
+        "(b) the storage fetches what the host has just written, nanoseconds; {} times each\n{:>6} {:>8} {:>8} {:>8} {:>8} {:>10}   {}\n",
+        grouped(times as f64),
+        "link",
+        "bytes",
+        "p50",
+        "p99",
+        "p99.9",
+        "longest",
+        "simulated part"
     );
     let (mut rows, mut values, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
     for link in Link::ALL {
         for bytes in [64, PAGE] {
             show(&format!("link {link}, {bytes} bytes"));
-            let files = Files::new();
-            let (_locks, shared) = files.make(64, Placement::Spread, 1)?;
-            let mut peer = Peer::start(&files.table, &files.memory, 1, link)?;
+            let (_locks, shared, files) = Files::make(64, Placement::Spread, 1)?;
+            let mut peer = Peer::start(bench, &files, link)?;
             peer.tell(Job::Fetch { bytes, times })?;
             if !serve_fetches(&shared, bytes, times, &mut || peer.is_alive()) {
-                return Err(Failure::BackEnd("the peer process has ended".into()));
+                return Err(peer.gone());
             }
             let report = peer.report()?;
             let q = Quantiles::of(&report.histogram());
@@ -41,16 +49,18 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
             text.push_str(&format!(
                 "{:>6} {bytes:>8} {:>8} {:>8} {:>8} {:>10}   {simulated} ns\n",
                 link.name(),
-                q.p50,
-                q.p99,
-                q.p999,
-                q.longest
+                clock.cell(q.p50),
+                clock.cell(q.p99),
+                clock.cell(q.p999),
+                clock.cell(q.longest)
             ));
             rows.push(json!({ "link": link.name(), "bytes": bytes, "ns": q, "simulated_ns": simulated }));
             values.push((format!("{link}, {bytes} bytes"), q.p50 as f64));
         }
     }
-    text.push_str("verified: every fetch had the bytes of its turn\n");
-    let charts = vec![("b-transfers.svg".to_string(), bars("Transfers to the storage", "p50, nanoseconds", &values))];
-    Ok(Section { text, json: json!({ "rows": rows }), charts, wrong })
+    text.push_str(&format!("{}\n{}", clock.words(), verdict(&wrong, "every fetch had the bytes of its turn")));
+    let unit = format!("p50, nanoseconds{}", clock.chart_note(values.iter().map(|(_, value)| *value)));
+    let charts = vec![("b-transfers.svg".to_string(), bars("Transfers to the storage, by link", &unit, &values))];
+    let json = json!({ "rows": rows, "times": times, "clock": clock.json(), "verified": wrong.is_empty() });
+    Ok(Section { text, json, charts, wrong })
 }

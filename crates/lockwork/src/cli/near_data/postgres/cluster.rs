@@ -11,7 +11,6 @@
 //! *Trade-off*: the server refuses to run as root. So for root all of it, the compiler too, runs as the user
 //! `postgres` or `nobody`; nothing is then written with root's rights into a folder that somebody else controls.
 
-use std::cmp::Reverse;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, chown};
@@ -57,9 +56,10 @@ statement_timeout = 10min
 ";
 
 /// `$0` is the folder, `$1` that of the programs, `$2` the settings. Says `started` or `failed`, and in the end takes
-/// everything away. That nobody hears what it says must not end it. Half a minute is what a start may take.
+/// everything away. Neither that nobody hears what it says nor a signal to all of us must end it before. Half a minute
+/// is what a start may take.
 const GUARD: &str = r#"
-trap '' PIPE
+trap '' PIPE INT TERM HUP
 cd "$0" || exit
 start() {
     "$1/initdb" -D data -U lockwork -A trust -N --no-locale -E UTF8 >initdb.log 2>&1 || return
@@ -102,18 +102,32 @@ impl Installation {
     /// The newest one of those whose programs are in one of `folders`; of several, the first.
     pub(super) fn newest(folders: &[PathBuf]) -> Result<Self, PostgresError> {
         let complete = folders.iter().filter(|folder| PROGRAMS.iter().all(|name| folder.join(name).is_file()));
-        let newest = complete.filter_map(|folder| Self::of(folder)).min_by_key(|found| Reverse(found.major));
-        newest.ok_or_else(|| {
-            let looked = FOLDERS.map(|(parent, prefix, inner)| format!("{parent}/{prefix}*/{inner}")).join(", ");
-            PostgresError::Absent { looked }
+        let (mut newest, mut broken) = (None::<Self>, None);
+        for found in complete.map(|folder| Self::of(folder)) {
+            match found {
+                Ok(found) if newest.as_ref().is_none_or(|newest| found.major > newest.major) => newest = Some(found),
+                Ok(_) => {}
+                Err(why) => broken = broken.or(Some(why)),
+            }
+        }
+        newest.ok_or_else(|| match broken {
+            Some(why) => PostgresError::Server(why),
+            None => {
+                let looked = FOLDERS.map(|(parent, prefix, inner)| format!("{parent}/{prefix}*/{inner}")).join(", ");
+                PostgresError::Absent { looked }
+            }
         })
     }
 
-    fn of(folder: &Path) -> Option<Self> {
-        let major = major(&output(Command::new(folder.join("postgres")).arg("--version"))?)?;
-        let headers = output(Command::new(folder.join("pg_config")).arg("--includedir-server"));
+    fn of(folder: &Path) -> Result<Self, String> {
+        let (program, headers) = (folder.join("postgres"), folder.join("pg_config"));
+        let version = output(Command::new(&program).arg("--version"));
+        let named = |why: String| format!("{} --version: {why}", program.display());
+        let version = version.map_err(named)?;
+        let major = major(&version).ok_or_else(|| named(format!("'{}' is no version", version.trim())))?;
+        let headers = output(Command::new(headers).arg("--includedir-server")).ok();
         let headers = headers.map(|path| PathBuf::from(path.trim())).filter(|path| path.join("postgres.h").is_file());
-        Some(Self { folder: folder.to_path_buf(), headers, major })
+        Ok(Self { folder: folder.to_path_buf(), headers, major })
     }
 
     /// Where the headers for modules of this server are, if they are installed.
@@ -128,10 +142,14 @@ pub(super) fn major(line: &str) -> Option<u32> {
     version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// What a program says, if it ends well.
-fn output(command: &mut Command) -> Option<String> {
-    let output = command.stdin(Stdio::null()).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+/// What a program says, or why it does not end well.
+fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{}, {}", output.status, said.lines().next().unwrap_or("and says nothing")))
 }
 
 /// A running server.
@@ -160,7 +178,8 @@ impl Cluster {
         guard.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let guard = guard.spawn().map_err(|error| {
             _ = fs::remove_dir(&folder);
-            PostgresError::Server(format!("cannot start sh: {error}"))
+            let who = user.map_or_else(String::new, |(user, _)| format!(" as user {user}"));
+            PostgresError::Server(format!("cannot start sh in {}{who}: {error}", folder.display()))
         })?;
         let mut cluster = Self { programs: installation.folder.clone(), folder, user, guard };
         let mut said = String::new();

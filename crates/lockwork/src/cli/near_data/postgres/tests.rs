@@ -117,7 +117,7 @@ fn a_server_goes_with_a_process_that_is_killed() {
         _ = cluster.psql("SELECT pg_sleep(600);");
         return;
     }
-    for signal in [libc::SIGINT, libc::SIGKILL] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
         let mut victim = Command::new(std::env::current_exe().expect("this program"));
         let name = std::thread::current().name().expect("tests have names").to_string();
         victim.args(["--exact", &name, "--nocapture"]).env(VICTIM, "1").process_group(0);
@@ -159,6 +159,9 @@ fn a_server_that_does_not_start_is_explained() {
     let first = measure_on(&installation, ROWS, SEED).expect_err("no space").to_string();
     fs::write(folder.join("initdb"), "#!/bin/sh\nmkdir data\n").expect("a program");
     let second = measure_on(&installation, ROWS, SEED).expect_err("no server").to_string();
+    fs::write(folder.join("postgres"), "#!/bin/sh\necho 'libpq is missing' >&2\nexit 127\n").expect("a program");
+    let third = Installation::newest(std::slice::from_ref(&folder)).expect_err("no version").to_string();
+    assert!(third.ends_with("/postgres --version: exit status: 127, libpq is missing"), "{third}");
     fs::remove_dir_all(&folder).expect("it goes");
     assert!(first.contains("did not start in") && first.ends_with(": initdb: error: no space here"), "{first}");
     assert!(second.ends_with(": postgres (PostgreSQL) 99.1"), "{second}");
