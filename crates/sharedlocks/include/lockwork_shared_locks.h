@@ -55,7 +55,7 @@ lockwork_locks *lockwork_locks_attach(const char *name);
 /* Detaches. Sessions stay good. NULL is allowed. */
 void lockwork_locks_close(lockwork_locks *locks);
 
-/* Opens a session. NULL if all are in use, or are damaged: what a dead process has left of them cannot be cleaned up. */
+/* Opens a session. NULL if all are in use, or damaged: what the dead left of those cannot be cleaned up. */
 lockwork_session *lockwork_session_open(const lockwork_locks *locks);
 
 /* Gives back all that the session holds, and closes it. NULL is allowed. */

@@ -2,8 +2,8 @@
 //!
 //! A name without a slash is a file `lockwork-NAME` in `/dev/shm`: letters a to z and A to Z, digits, `.`, `_` and `-`,
 //! up to 200, not `.` first, so that names in lists cannot be taken for each other or for something else. One with a
-//! slash is a path, which may be on any file system that can be mapped, such as a tmpfs on the NUMA node of a CXL memory
-//! expander, or an fsdax mount; it has no control characters. A segment without a name is a memfd, whose descriptor is
+//! slash is a path without control characters, which may be on any file system that can be mapped, such as a tmpfs on
+//! the NUMA node of a CXL memory expander, or an fsdax mount. A segment without a name is a memfd, whose descriptor is
 //! handed on.
 //!
 //! A segment is made without a name and given its own when it is complete, so nobody attaches to half of one, and
@@ -209,6 +209,10 @@ impl Segment {
         let mut bytes = [0; 64];
         let length = alive.metadata().map_err(|source| Error::io("examine", &place, source))?.len();
         if length < bytes.len() as u64 {
+            let found = first_word(&descriptor_path(alive.as_fd())).unwrap_or(0);
+            if length >= 8 && !Layout::is_magic(found) {
+                return Err(Error::segment(&place, LayoutError::Foreign { found }));
+            }
             let expected = bytes.len() as u64;
             return Err(Error::segment(&place, LayoutError::Size { found: length, expected }));
         }
