@@ -97,7 +97,7 @@ fn memory() -> Private {
 /// A session of this number, whose age is its number.
 fn session<M: Memory>(table: &Table<M>, number: u16) -> Session {
     let session = table.open(SessionNumber::new(number).unwrap(), 1, &mut nobody).unwrap();
-    table.set_age(&session, number.into());
+    table.set_age(&session, number.into()).unwrap();
     session
 }
 
@@ -257,7 +257,7 @@ fn those_who_wait_for_a_place_are_woken_although_somebody_came_before_them() {
     let mut owner = asked(&table, 1, Exclusive, Step::Granted);
     let waiters: Vec<_> = (2..9).map(|number| asked(&table, number, Exclusive, Step::Waiting)).collect();
     asked(&table, 9, Exclusive, Step::Full);
-    assert!(table.crowd(LINE).unwrap().is_some());
+    assert!(table.crowd(LINE).unwrap());
     for waiter in waiters.into_iter().take(2) {
         std::thread::scope(|scope| stop_before(scope, &memory, 2, waiter, withdraw).die());
     }
@@ -279,4 +279,59 @@ fn a_list_that_somebody_has_written_into_is_damage() {
     memory.store(at, 99 << 32 | 1);
     let error = table.release_all(&mut owner, &mut nobody).unwrap_err();
     assert!(matches!(&error, TableError::Damage(damage) if damage.line == 99), "{error}");
+}
+
+#[test]
+fn releasing_for_a_session_ends_with_its_life() {
+    let memory = memory();
+    let table = Table::attach(&memory).unwrap();
+    let take = |session: &mut Session, lines: &[u32]| {
+        for line in lines {
+            let step = table.request(session, *line, Exclusive, Patience::Try, &mut nobody).unwrap();
+            assert_eq!(step, Step::Granted, "line {line}");
+        }
+    };
+    // It stops in front of each line that it is to give back, of three.
+    for swap in 1..=3 {
+        let mut dying = session(&table, 1);
+        let (number, epoch) = (dying.number(), table.epoch(dying.number()));
+        take(&mut dying, &[5, 6, 7]);
+        let releaser = session(&table, 2);
+        std::thread::scope(|scope| {
+            let releasing = stop_before(scope, &memory, swap, releaser, move |table, _| {
+                table.release_all_of(number, epoch, &mut nobody)
+            });
+            table.clean_up(number, &mut nobody).unwrap();
+            let mut successor = session(&table, 1);
+            take(&mut successor, &[8, 9, 10, 11]);
+            releasing.go_on().0.unwrap();
+            assert_eq!(table.touched(number), 4, "stopped before swap {swap}");
+            for line in [8, 9, 10, 11] {
+                assert_eq!(table.standing(number, line).unwrap(), Some(Some(Exclusive)), "line {line}, swap {swap}");
+            }
+            // Nor does anything come of it if it begins when the life is over.
+            table.release_all_of(number, epoch, &mut nobody).unwrap();
+            table.release_all(&mut successor, &mut nobody).unwrap();
+        });
+        for line in 0..16 {
+            table.everybody(line, |who| panic!("{who:?} is in line {line}")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_session_in_use_keeps_its_age() {
+    let memory = memory();
+    let table = Table::attach(&memory).unwrap();
+    let mut holder = asked(&table, 1, Exclusive, Step::Granted);
+    let mut waiter = asked(&table, 2, Exclusive, Step::Waiting);
+    for session in [&holder, &waiter] {
+        let before = table.age(session.number());
+        assert_eq!(table.set_age(session, 9), Err(TableError::InUse(1)));
+        assert_eq!(table.age(session.number()), before);
+    }
+    table.release(&mut holder, LINE, &mut nobody).unwrap();
+    assert!(table.poll(&mut waiter, LINE).unwrap());
+    table.set_age(&holder, 9).unwrap();
+    assert_eq!(table.age(holder.number()), 9);
 }

@@ -1,7 +1,9 @@
 //! `lockwork shared-locks`, in processes of its own.
 
+use std::path::PathBuf;
 use std::process::Output;
 
+use lockwork_locking::shared::memory::Memory;
 use lockwork_sharedlocks::{LockMode, SharedLocks, segment};
 use serde_json::Value;
 
@@ -79,7 +81,10 @@ fn a_table_is_made_shown_and_removed() {
         assert!(!text.contains("line 9"), "{text}");
         holder.unlock_all().unwrap();
     });
-    let all = good(&run("shared-locks status"));
+    // Others may have files there that are no tables.
+    let all = run("shared-locks status");
+    assert!(all.status.success(), "{all:?}");
+    let all = String::from_utf8(all.stdout).unwrap();
     assert!(all.lines().any(|line| line.starts_with(name.as_str()) && line.contains("64")), "{all}");
     assert_eq!(good(&run(&format!("shared-locks remove {name}"))), "");
     refused(&format!("shared-locks remove {name}"), 2, &["there is no lock table"]);
@@ -115,6 +120,106 @@ fn a_damaged_line_is_told_of_and_is_a_failure() {
     refused(&format!("shared-locks status {name}"), 1, &["line 63 of the lock table is damaged"]);
 }
 
+/// A file of `/dev/shm`, which goes with the test.
+struct Stranger(PathBuf);
+
+impl Stranger {
+    fn new(name: String) -> Self {
+        let place = PathBuf::from(format!("/dev/shm/lockwork-{name}"));
+        std::fs::write(&place, "nothing of ours").unwrap();
+        Self(place)
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+#[test]
+fn what_is_no_table_is_told_of_beside_the_tables() {
+    let Name(name) = &Name::new("beside");
+    let strange = Name::new("stranger").0.clone();
+    let _strangers = [Stranger::new(strange.clone()), Stranger::new(format!("{strange} \u{1b}[2J\nx"))];
+    good(&run(&format!("shared-locks create {name} --lines 64 --sessions 8")));
+    for form in ["text", "json"] {
+        let output = run(&format!("shared-locks status --output {form}"));
+        let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(output.status.success(), "{err}");
+        assert!(out.contains(name) && !out.contains(&strange), "{out}");
+        let about = |what: &str| err.lines().any(|line| line.contains(&strange) && line.contains(what));
+        assert!(about("no lock table") && about("no name that a lock table can have"), "{err}");
+        assert!(!err.contains('\u{1b}'), "{err:?}");
+    }
+    refused(&format!("shared-locks create {strange}"), 2, &["is there already and is no lock table", &strange]);
+    refused(&format!("shared-locks remove {strange}"), 2, &["no lock table", &strange]);
+    refused(&format!("shared-locks status {strange}"), 2, &["no lock table", &strange]);
+}
+
+#[test]
+fn a_session_that_the_dead_left_damaged_is_shown_and_kept_shown() {
+    let Name(name) = &Name::new("lost");
+    good(&run(&format!("shared-locks create {name} --lines 64 --sessions 8 --placement direct")));
+    let locks = SharedLocks::attach(name).unwrap();
+    let number = locks.session().unwrap().number();
+    let mut dead = locks.table().open(number, 4_000_000, &mut |_| ()).unwrap();
+    for line in [3, 4] {
+        let patience = lockwork_sharedlocks::Patience::Try;
+        locks.table().request(&mut dead, line, LockMode::Exclusive, patience, &mut |_| ()).unwrap();
+    }
+    // The list has an entry for each line: its number is the upper half.
+    let memory = locks.table().memory();
+    let entry = 4 << 32 | (LockMode::Exclusive as u64) << 30 | 1;
+    let at = (0..memory.words()).find(|word| memory.load(*word) == entry).unwrap();
+    memory.store(at, 99 << 32 | 1);
+    for clean in ["", "--clean"] {
+        let line = format!("shared-locks status {name} {clean}");
+        refused(&line, 1, &["session 1 is damaged, and nobody can use it", "line 99"]);
+        let text = String::from_utf8(run(&line).stdout).unwrap();
+        assert!(text.contains("1   4000000  dead, damaged"), "{text}");
+    }
+    let session = locks.session().unwrap();
+    assert_eq!(session.number().get(), 2);
+    let report = run(&format!("shared-locks status {name} --output json")).stdout;
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    let damaged: Vec<_> = report["sessions"].as_array().unwrap().iter().map(|one| &one["damaged"]).collect();
+    assert_eq!(damaged, [true, false], "{report}");
+    assert!(report["damaged"][0].as_str().unwrap().contains("session 1"), "{report}");
+}
+
+#[test]
+fn nothing_is_left_of_a_benchmark_that_is_killed() {
+    let mut bench = std::process::Command::new(env!("CARGO_BIN_EXE_lockwork"))
+        .args(["shared-locks", "bench", "--lines", "1024", "--seconds", "1h"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", bench.id());
+    let begin = std::time::Instant::now();
+    let both = || std::fs::read_to_string(&children).unwrap_or_default().split_whitespace().count() == 2;
+    while !both() && begin.elapsed().as_secs() < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let processes = std::fs::read_to_string(&children).unwrap();
+    let there = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
+    let named: Vec<_> = there.filter(|name| name.to_string_lossy().contains(&bench.id().to_string())).collect();
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    assert_eq!(processes.split_whitespace().count(), 2, "{processes}");
+    assert!(named.is_empty(), "{named:?}");
+    // Nor do its processes go on for an hour without it.
+    for process in processes.split_whitespace() {
+        let place = PathBuf::from(format!("/proc/{process}/cmdline"));
+        let runs = || std::fs::read_to_string(&place).is_ok_and(|command| command.contains("bench-process"));
+        while runs() && begin.elapsed().as_secs() < 40 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(!runs(), "{process} is still there");
+    }
+}
+
 #[test]
 fn the_benchmark_measures_what_it_verifies() {
     let report = json(
@@ -131,8 +236,11 @@ fn the_benchmark_measures_what_it_verifies() {
     assert!(most >= report["latency_ns"]["contended"]["p999"].as_u64().unwrap(), "{report}");
     let text = good(&run("shared-locks bench --seconds 100ms --lines 1024"));
     assert!(text.contains("verified: ") && text.contains("none lost"), "{text}");
-    let own = format!("bench-{}", std::process::id());
-    assert!(!segment::names().unwrap().iter().any(|name| name.starts_with(&own)), "it leaves nothing");
+    // Nothing takes no time: what is below the clock is shown as that.
+    let measured: Vec<_> = text.lines().filter(|line| line.starts_with("lock")).collect();
+    assert_eq!(measured.len(), 3, "{text}");
+    assert!(!measured.iter().any(|line| line.split_whitespace().any(|cell| cell == "0")), "{text}");
+    assert!(report["resolution_ns"].as_u64().unwrap() > 0, "{report}");
 }
 
 #[test]
@@ -145,6 +253,20 @@ fn nonsense_is_refused_with_what_would_be_right() {
     refused("shared-locks status --clean", 2, &["NAME"]);
     refused("shared-locks status /dev/null", 2, &["/dev/null"]);
     refused("shared-locks bench --seconds 1parsec", 2, &["500ms"]);
+    for none in ["0", "0s", "0.9ms"] {
+        refused(&format!("shared-locks bench --seconds {none}"), 2, &["too short", "at least 1ms"]);
+    }
+    for odd in ["..", ".hidden", "a,b", "\u{430}", "/dev/shm/", &"x".repeat(201)] {
+        for verb in ["create", "status", "remove"] {
+            refused(&format!("shared-locks {verb} {odd}"), 2, &["cannot be the name", "1 to 200 of the letters"]);
+        }
+    }
+    for odd in ["", "a b", "a\nb"] {
+        let output = command::lockwork(&[], &["shared-locks", "create", odd]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(&format!("{odd:?} cannot be the name")), "{text}");
+    }
     refused("shared-locks bench --shared 101", 2, &["100"]);
     refused("shared-locks bench --processes 256 --threads 256", 2, &["4094 sessions"]);
     assert!(!segment::path_of(name).exists());

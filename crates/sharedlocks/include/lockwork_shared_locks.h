@@ -5,6 +5,13 @@
  * 64-bit key. What a process holds when it ends, however it ends, is given back by whoever waits for it.
  *
  * Link with -llockwork_sharedlocks. Tables are for all threads, a session is for one thread at a time.
+ *
+ * After fork, tables and sessions stay the parent's. The child has not their memory: it ends by SIGSEGV if it uses or
+ * closes a session of its parent, or opens one of its parent's table. It attaches and opens for itself. Until such a
+ * child ends or calls exec, its parent's sessions do not count as dead: if the parent dies, what they hold stays held.
+ *
+ * Who truncates the file of a table ends all that use it by SIGBUS. Remove a table (lockwork shared-locks remove, or
+ * unlink), which leaves its users what they have; never cut it.
  */
 #ifndef LOCKWORK_SHARED_LOCKS_H
 #define LOCKWORK_SHARED_LOCKS_H
@@ -28,6 +35,7 @@ enum {
     LOCKWORK_TIMED_OUT = 2,      /* not to be had in time */
     LOCKWORK_WOULD_DEADLOCK = 3, /* waiting could be waiting in a circle: unlock all, begin again with the same age */
     LOCKWORK_NOT_HELD = 4,       /* the session does not hold it */
+    LOCKWORK_IN_USE = 5,         /* the session holds or waits for something, so its age cannot change */
     LOCKWORK_FAILED = -1         /* anything else: lockwork_locks_error tells */
 };
 
@@ -36,7 +44,8 @@ const char *lockwork_locks_error(void);
 
 /*
  * Makes a table with lines (a power of two, 64 bytes each) and room for sessions (1 to 4095). A name without a slash
- * is one of this host's tables; one with a slash is the path of a file. NULL if there is one already, or it cannot be.
+ * is one of this host's tables: 1 to 200 of the letters a to z and A to Z, digits, '.', '_' and '-', not '.' first. One
+ * with a slash is the path of a file, without control characters. NULL if there is one already, or it cannot be.
  */
 lockwork_locks *lockwork_locks_create(const char *name, uint32_t lines, uint16_t sessions);
 
@@ -46,13 +55,16 @@ lockwork_locks *lockwork_locks_attach(const char *name);
 /* Detaches. Sessions stay good. NULL is allowed. */
 void lockwork_locks_close(lockwork_locks *locks);
 
-/* Opens a session. NULL if all are in use. */
+/* Opens a session. NULL if all are in use, or damaged: what the dead left of those cannot be cleaned up. */
 lockwork_session *lockwork_session_open(const lockwork_locks *locks);
 
 /* Gives back all that the session holds, and closes it. NULL is allowed. */
 void lockwork_session_close(lockwork_session *session);
 
-/* The session's age: smaller is older. Of two that wait for each other the younger is refused. Only while nothing is held. */
+/*
+ * The session's age: smaller is older. Of two that wait for each other the younger is refused. LOCKWORK_IN_USE, and the
+ * age stays, while the session holds or waits for anything: others have decided by it whether to wait.
+ */
 int lockwork_session_set_age(lockwork_session *session, uint64_t age);
 
 /*

@@ -21,6 +21,8 @@ pub const TIMED_OUT: c_int = 2;
 pub const WOULD_DEADLOCK: c_int = 3;
 /// The session does not hold the lock.
 pub const NOT_HELD: c_int = 4;
+/// The session holds or waits for something, so its age cannot change.
+pub const IN_USE: c_int = 5;
 /// Anything else; see [`lockwork_locks_error`].
 pub const FAILED: c_int = -1;
 
@@ -41,6 +43,7 @@ fn code(done: Result<(), Error>) -> c_int {
         Error::TimedOut => TIMED_OUT,
         Error::WouldDeadlock => WOULD_DEADLOCK,
         Error::Table(TableError::NotHeld(_)) => NOT_HELD,
+        Error::Table(TableError::InUse(_)) => IN_USE,
         _ => FAILED,
     }
 }
@@ -149,19 +152,14 @@ unsafe fn with(session: *mut Session, step: impl FnOnce(&mut Session) -> Result<
     }
 }
 
-/// Tells a session's age for wait-die: smaller is older.
+/// Tells a session's age for wait-die: smaller is older. [`IN_USE`] while the session holds or waits for anything.
 ///
 /// # Safety
 /// `session` is null, or open and not in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lockwork_session_set_age(session: *mut Session, age: u64) -> c_int {
     // SAFETY: as the caller's.
-    unsafe {
-        with(session, |session| {
-            session.set_age(age);
-            Ok(())
-        })
-    }
+    unsafe { with(session, |session| session.set_age(age)) }
 }
 
 /// Takes the lock of a key in a mode (1 shared, 2 intent, 3 exclusive); `timeout_ns` 0: only if at once, negative: as

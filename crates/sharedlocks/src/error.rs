@@ -3,18 +3,25 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lockwork_locking::shared::{LayoutError, TableError};
+use lockwork_locking::shared::{Damage, LayoutError, TableError};
 
 /// Why a lock table could not be made, opened or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No name for a table.
-    #[error("'{0}' cannot be the name of a lock table; use letters and digits, or the path of a file")]
+    #[error(
+        "{0:?} cannot be the name of a lock table; use 1 to {most} of the letters a to z and A to Z, digits, '.', '_' and \
+         '-', not '.' first; or the path of a file, with a slash in it and no control characters",
+        most = crate::segment::NAME_BYTES
+    )]
     Name(String),
     /// There is one already.
     #[error("there is a lock table '{0}' already; attach to it, or remove it first")]
     Exists(PathBuf),
+    /// There is something else already.
+    #[error("'{0}' is there already and is no lock table; choose another name, or remove that file")]
+    Taken(PathBuf),
     /// There is none.
     #[error("there is no lock table '{0}'; create it first (lockwork shared-locks create)")]
     Missing(PathBuf),
@@ -42,6 +49,19 @@ pub enum Error {
     /// All sessions are in use.
     #[error("all {0} sessions of the lock table are in use; close some, or create it with more")]
     Sessions(u16),
+    /// All sessions are in use, but for those that dead processes have left and that cannot be cleaned up after.
+    #[error(
+        "all {sessions} sessions of the lock table are in use, but for {damaged} that processes which have died in them \
+         left damaged; close some, or stop all that use the table and create it anew; the first damage: {first}"
+    )]
+    Damaged {
+        /// All.
+        sessions: u16,
+        /// Those that cannot be used.
+        damaged: u16,
+        /// What is wrong with the first of them.
+        first: Box<Damage>,
+    },
     /// Somebody else has it, and the request was not to wait.
     #[error("the lock is held by somebody else")]
     Busy,
@@ -68,6 +88,10 @@ impl Error {
     /// Whether the same request can go well later.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Busy | Self::TimedOut | Self::WouldDeadlock | Self::Sessions(_))
+        match self {
+            Self::Busy | Self::TimedOut | Self::WouldDeadlock | Self::Sessions(_) => true,
+            Self::Damaged { sessions, damaged, .. } => damaged < sessions,
+            _ => false,
+        }
     }
 }

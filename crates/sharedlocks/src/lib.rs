@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 pub use error::Error;
 pub use lockwork_locking::LockMode;
-pub use lockwork_locking::shared::{Layout, Patience, Placement, SessionNumber, Table};
+pub use lockwork_locking::shared::{Damage, Layout, Patience, Placement, SessionNumber, Table};
 pub use segment::{Mapped, SharedMemory};
 pub use session::{Guard, Session, Waiting};
 
@@ -103,7 +103,7 @@ impl SharedLocks {
     /// Makes a table of this name (see [`segment`]), which must not be there yet.
     ///
     /// # Errors
-    /// See [`Error`]; nothing is left behind.
+    /// [`Error::Name`], [`Error::Exists`], [`Error::Taken`], and others; nothing is left behind.
     pub fn create(name: &str, options: &Options) -> Result<Self, Error> {
         Ok(Self::of(Segment::create(name, options.layout, options.reserve)?))
     }
@@ -171,7 +171,7 @@ impl<M: SharedMemory> SharedLocks<M> {
     /// Opens a session, for one thread at a time.
     ///
     /// # Errors
-    /// [`Error::Sessions`], or a system that refuses.
+    /// [`Error::Sessions`], [`Error::Damaged`], or a system that refuses.
     pub fn session(&self) -> Result<Session<M>, Error> {
         Session::open(&self.0)
     }
@@ -218,7 +218,7 @@ impl<M: SharedMemory> SharedLocks<M> {
         let mut cleaned = 0;
         let mut first = Ok(());
         for status in self.sessions().filter(|status| status.touched > 0) {
-            match self.0.clean_up_if_dead(status.number) {
+            match self.clean_up_after(status.number) {
                 Ok(was_dead) => cleaned += usize::from(was_dead),
                 Err(error) => first = first.and(Err(error)),
             }
@@ -226,12 +226,21 @@ impl<M: SharedMemory> SharedLocks<M> {
         first.map(|()| cleaned)
     }
 
-    /// Gives back everything that a session holds, for somebody whom the session's thread has told that it is at rest.
+    /// Cleans up after one session if its process has died; whether it had, and left something.
+    ///
+    /// # Errors
+    /// Damage; what else the session held was given back nevertheless.
+    pub fn clean_up_after(&self, number: SessionNumber) -> Result<bool, Error> {
+        self.0.clean_up_if_dead(number)
+    }
+
+    /// Gives back everything that a session holds in the life of this epoch ([`SessionStatus::epoch`]), for somebody
+    /// whom the session's thread has told that it is at rest.
     ///
     /// # Errors
     /// Damage; all other lines were given back nevertheless.
-    pub fn release_all_of(&self, number: SessionNumber) -> Result<(), Error> {
-        Ok(self.0.table.release_all_of(number, &mut |wake| self.0.wake(wake))?)
+    pub fn release_all_of(&self, number: SessionNumber, epoch: u64) -> Result<(), Error> {
+        Ok(self.0.table.release_all_of(number, epoch, &mut |wake| self.0.wake(wake))?)
     }
 }
 

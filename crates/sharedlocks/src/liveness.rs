@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
@@ -28,10 +29,10 @@ impl Liveness {
         Self { alive, others: Mutex::new(others), own: Mutex::default() }
     }
 
-    /// Takes the lock of the first session, of `sessions`, that nobody has; `None` if all are taken.
-    pub(crate) fn take_free(&self, sessions: u16) -> io::Result<Option<SessionNumber>> {
+    /// Takes the lock of the first of these sessions that nobody has; `None` if all are taken.
+    pub(crate) fn take_free(&self, sessions: RangeInclusive<u16>) -> io::Result<Option<SessionNumber>> {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        for number in 1..=sessions {
+        for number in sessions {
             if !own.contains(&number) && lock(&self.alive, number, true)? {
                 own.insert(number);
                 return Ok(SessionNumber::new(number));

@@ -1,8 +1,10 @@
 //! The segment: memory that processes share, by name or by descriptor.
 //!
-//! A name without a slash is a file `lockwork-NAME` in `/dev/shm`; one with a slash is a path, which may be on any
-//! file system that can be mapped, such as a tmpfs on the NUMA node of a CXL memory expander, or an fsdax mount. A
-//! segment without a name is a memfd, whose descriptor is handed on.
+//! A name without a slash is a file `lockwork-NAME` in `/dev/shm`: letters a to z and A to Z, digits, `.`, `_` and `-`,
+//! up to 200, not `.` first, so that names in lists cannot be taken for each other or for something else. One with a
+//! slash is a path without control characters, which may be on any file system that can be mapped, such as a tmpfs on
+//! the NUMA node of a CXL memory expander, or an fsdax mount. A segment without a name is a memfd, whose descriptor is
+//! handed on.
 //!
 //! A segment is made without a name and given its own when it is complete, so nobody attaches to half of one, and
 //! nothing is left behind by a process that dies over it. Its memory is reserved when it is made, unless the caller
@@ -89,10 +91,42 @@ impl SharedMemory for Mapped {
     }
 }
 
-/// Where a segment is.
+/// The longest name without a slash.
+pub(crate) const NAME_BYTES: usize = 200;
+const FOLDER: &str = "/dev/shm";
+const PREFIX: &str = "lockwork-";
+
+/// Where a segment of this name is, whether or not it can have it.
 #[must_use]
 pub fn path_of(name: &str) -> PathBuf {
-    if name.contains('/') { PathBuf::from(name) } else { Path::new("/dev/shm").join(format!("lockwork-{name}")) }
+    if name.contains('/') { PathBuf::from(name) } else { Path::new(FOLDER).join(format!("{PREFIX}{name}")) }
+}
+
+/// Where a segment of this name is, if it can be a name.
+fn place_of(name: &str) -> Result<PathBuf, Error> {
+    let good = match name.rsplit_once('/') {
+        Some((_, last)) => !["", ".", ".."].contains(&last) && !name.contains(char::is_control),
+        None => is_plain(name),
+    };
+    if good { Ok(path_of(name)) } else { Err(Error::Name(name.to_string())) }
+}
+
+fn is_plain(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=NAME_BYTES).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_allowed)
+}
+
+/// The first word of what is there, by which a table is known, of whichever format and however damaged behind it. Zero
+/// if it is no file, or shorter.
+fn first_word(place: &Path) -> io::Result<u64> {
+    if !std::fs::metadata(place)?.is_file() {
+        return Ok(0);
+    }
+    let mut first = [0; 8];
+    match File::open(place)?.read_exact_at(&mut first, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+        read => read.map(|()| u64::from_ne_bytes(first)),
+    }
 }
 
 /// An open segment.
@@ -110,12 +144,9 @@ impl Segment {
     /// Makes a segment of this name, which must not be there yet.
     pub(crate) fn create(name: &str, layout: Layout, reserve: bool) -> Result<Self, Error> {
         layout.check()?;
-        let place = path_of(name);
-        if name.is_empty() || place.file_name().is_none() {
-            return Err(Error::Name(name.to_string()));
-        }
+        let place = place_of(name)?;
         if place.symlink_metadata().is_ok() {
-            return Err(Error::Exists(place));
+            return Err(Self::in_the_way(place));
         }
         let fail = |source| Error::io("create", &place, source);
         let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -124,15 +155,26 @@ impl Segment {
             options.read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder).map_err(fail)?;
         fill(&file, layout, &place, reserve)?;
         link(&file, &place).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => Error::Exists(place.clone()),
+            io::ErrorKind::AlreadyExists => Self::in_the_way(place.clone()),
             _ => fail(source),
         })?;
         Self::attach(name)
     }
 
+    /// Why no segment can be made at a place where something is.
+    fn in_the_way(place: PathBuf) -> Error {
+        match first_word(&place) {
+            Ok(first) if Layout::is_magic(first) => Error::Exists(place),
+            // It has just gone, as tables do; a link to nowhere has not.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !place.is_symlink() => Error::Exists(place),
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Error::io("open", &place, source),
+            _ => Error::Taken(place),
+        }
+    }
+
     /// Opens the segment of this name.
     pub(crate) fn attach(name: &str) -> Result<Self, Error> {
-        let place = path_of(name);
+        let place = place_of(name)?;
         match Self::open(place.clone()) {
             // A link to nowhere is no table, but it is there.
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && !place.is_symlink() => {
@@ -167,6 +209,10 @@ impl Segment {
         let mut bytes = [0; 64];
         let length = alive.metadata().map_err(|source| Error::io("examine", &place, source))?.len();
         if length < bytes.len() as u64 {
+            let found = first_word(&descriptor_path(alive.as_fd())).unwrap_or(0);
+            if length >= 8 && !Layout::is_magic(found) {
+                return Err(Error::segment(&place, LayoutError::Foreign { found }));
+            }
             let expected = bytes.len() as u64;
             return Err(Error::segment(&place, LayoutError::Size { found: length, expected }));
         }
@@ -224,20 +270,14 @@ fn fill(file: &File, layout: Layout, place: &Path, reserve: bool) -> Result<(), 
 /// # Errors
 /// There is none, it is none, or it cannot be removed.
 pub fn remove(name: &str) -> Result<(), Error> {
-    let place = path_of(name);
-    let mut first = [0; 8];
-    match std::fs::symlink_metadata(&place) {
-        Ok(what) if what.is_file() => {
-            let file = File::open(&place).map_err(|source| Error::io("open", &place, source))?;
-            // What is shorter than a word is no table either.
-            let read = file.read_exact_at(&mut first, 0).is_ok();
-            if !read || !Layout::is_magic(u64::from_ne_bytes(first)) {
-                return Err(Error::segment(&place, LayoutError::Foreign { found: u64::from_ne_bytes(first) }));
-            }
+    let place = place_of(name)?;
+    // What is not there at all the removal tells.
+    if let Ok(what) = std::fs::symlink_metadata(&place) {
+        let found = if what.is_file() { first_word(&place) } else { Ok(0) };
+        let found = found.map_err(|source| Error::io("open", &place, source))?;
+        if !Layout::is_magic(found) {
+            return Err(Error::segment(&place, LayoutError::Foreign { found }));
         }
-        Ok(_) => return Err(Error::segment(&place, LayoutError::Foreign { found: 0 })),
-        // The removal tells.
-        Err(_) => {}
     }
     match std::fs::remove_file(&place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Missing(place)),
@@ -245,18 +285,31 @@ pub fn remove(name: &str) -> Result<(), Error> {
     }
 }
 
-/// The names of the segments in `/dev/shm`, sorted.
+/// The names of the files in `/dev/shm` that are called as segments are, sorted. Not all need be segments.
 ///
 /// # Errors
 /// The folder cannot be read.
 pub fn names() -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir("/dev/shm")? {
-        let name = entry?.file_name();
-        if let Some(name) = name.as_bytes().strip_prefix(b"lockwork-").and_then(|name| std::str::from_utf8(name).ok()) {
-            names.push(name.to_string());
+    Ok(called()?.into_iter().filter_map(Result::ok).collect())
+}
+
+/// The files in `/dev/shm` that are called as a segment without a good name would be, sorted.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn misnamed() -> io::Result<Vec<PathBuf>> {
+    Ok(called()?.into_iter().filter_map(Result::err).collect())
+}
+
+fn called() -> io::Result<Vec<Result<String, PathBuf>>> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(FOLDER)? {
+        let entry = entry?;
+        if let Some(name) = entry.file_name().as_bytes().strip_prefix(PREFIX.as_bytes()) {
+            let plain = std::str::from_utf8(name).ok().filter(|name| is_plain(name));
+            all.push(plain.map(str::to_string).ok_or_else(|| entry.path()));
         }
     }
-    names.sort();
-    Ok(names)
+    all.sort();
+    Ok(all)
 }

@@ -49,15 +49,23 @@ pub struct Session<M: SharedMemory = crate::Mapped> {
 impl<M: SharedMemory> Session<M> {
     pub(crate) fn open(attachment: &Arc<Attachment<M>>) -> Result<Self, Error> {
         let sessions = attachment.table.layout().sessions;
-        let number = attachment.liveness.take_free(sessions).map_err(attachment.io("lock a session of"))?;
-        let number = number.ok_or(Error::Sessions(sessions))?;
-        match attachment.table.open(number, std::process::id(), &mut |wake| attachment.wake(wake)) {
-            Ok(of_table) => Ok(Self { attachment: attachment.clone(), of_table, waiting: Waiting::default() }),
-            Err(damage) => {
-                attachment.liveness.give_back(number).map_err(attachment.io("unlock a session of"))?;
-                Err(Error::Table(damage.into()))
+        let (mut next, mut damaged, mut first) = (1, 0, None);
+        loop {
+            let free = attachment.liveness.take_free(next..=sessions).map_err(attachment.io("lock a session of"))?;
+            let Some(number) = free else { break };
+            match attachment.table.open(number, std::process::id(), &mut |wake| attachment.wake(wake)) {
+                Ok(of_table) => {
+                    return Ok(Self { attachment: attachment.clone(), of_table, waiting: Waiting::default() });
+                }
+                // Whoever died in it has left what cannot be cleaned up. That is no reason to refuse the others.
+                Err(damage) => {
+                    attachment.liveness.give_back(number).map_err(attachment.io("unlock a session of"))?;
+                    first.get_or_insert_with(|| Box::new(damage));
+                    (next, damaged) = (number.get() + 1, damaged + 1);
+                }
             }
         }
+        Err(first.map_or(Error::Sessions(sessions), |first| Error::Damaged { sessions, damaged, first }))
     }
 
     /// Its number.
@@ -73,9 +81,11 @@ impl<M: SharedMemory> Session<M> {
 
     /// Its age for wait-die, such as the time when its transaction first began: smaller is older. A transaction that is
     /// begun again keeps its age, and so gets through in the end. A session that was told none counts as the youngest.
-    /// Only while it holds nothing.
-    pub fn set_age(&self, age: u64) {
-        self.attachment.table.set_age(&self.of_table, age);
+    ///
+    /// # Errors
+    /// [`TableError::InUse`] while it holds or waits for anything: others have decided by its age whether to wait.
+    pub fn set_age(&mut self, age: u64) -> Result<(), Error> {
+        Ok(self.attachment.table.set_age(&self.of_table, age)?)
     }
 
     /// Takes the lock of a key, waiting as long as it takes.
@@ -219,7 +229,7 @@ impl<M: SharedMemory> Session<M> {
                 Step::Full => {
                     let crowd = table.crowd_word();
                     let before = table.memory().load(crowd);
-                    if table.crowd(line)?.is_some() {
+                    if table.crowd(line)? {
                         let limit = deadline.map_or(NAP, |end| end.saturating_duration_since(Instant::now()).min(NAP));
                         if limit.is_zero() {
                             return Err(Error::TimedOut);
@@ -279,7 +289,11 @@ impl<M: SharedMemory> Session<M> {
         self.attachment.table.everybody(line, |number| there.push(number))?;
         let mut any = false;
         for number in there.into_iter().filter(|number| *number != self.number()) {
-            any |= self.attachment.clean_up_if_dead(number)?;
+            any |= match self.attachment.clean_up_if_dead(number) {
+                // What is damaged is elsewhere: this line has been left.
+                Err(Error::Table(_)) if self.attachment.table.standing(number, line)?.is_none() => true,
+                cleaned => cleaned?,
+            };
         }
         Ok(any)
     }

@@ -27,6 +27,11 @@ pub struct SharedTable<M = Private> {
 /// What nobody has to be woken for: the adapter polls.
 fn nobody(_: Wake) {}
 
+/// The view that a session uses, for who changes its member meanwhile.
+fn view<M>(tables: &[Table<M>], session: Session) -> &Table<M> {
+    &tables[session.0 as usize % tables.len()]
+}
+
 impl SharedTable {
     /// In memory of this process.
     ///
@@ -49,7 +54,7 @@ impl<M: Memory> SharedTable<M> {
 
     /// The view that a session uses.
     fn table(&self, session: Session) -> &Table<M> {
-        &self.tables[session.0 as usize % self.tables.len()]
+        view(&self.tables, session)
     }
 
     /// The place of a session among the members, which it becomes by its first step.
@@ -60,7 +65,8 @@ impl<M: Memory> SharedTable<M> {
         let number = SessionNumber::new(session.0 as u16 + 1).expect("scripts have few sessions");
         let of_table = self.table(session).open(number, 0, &mut nobody).expect("a fresh table is sound");
         let given = self.ages.iter().find(|(named, _)| *named == session);
-        self.table(session).set_age(&of_table, given.map_or(u64::from(session.0), |(_, age)| *age));
+        let age = given.map_or(u64::from(session.0), |(_, age)| *age);
+        self.table(session).set_age(&of_table, age).expect("it holds nothing yet");
         self.members.push(Member { session, of_table, waits: Vec::new() });
         self.members.len() - 1
     }
@@ -69,7 +75,7 @@ impl<M: Memory> SharedTable<M> {
     fn granted(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for member in &mut self.members {
-            let table = &self.tables[member.session.0 as usize % self.tables.len()];
+            let table = view(&self.tables, member.session);
             let of_table = &mut member.of_table;
             member.waits.retain(|(lock, _)| {
                 let granted = table.poll(of_table, lock.0 as u32).expect("it waits");
@@ -113,7 +119,7 @@ impl<M: Memory> Manager for SharedTable<M> {
         let at = self.member(session);
         let line = request.id.0 as u32;
         let member = &mut self.members[at];
-        let table = &self.tables[session.0 as usize % self.tables.len()];
+        let table = view(&self.tables, session);
         let held = table.holds(&member.of_table, line) > 0;
         match table.request(&mut member.of_table, line, request.mode, self.patience, &mut nobody).expect("sound") {
             Step::Granted => {
@@ -135,7 +141,7 @@ impl<M: Memory> Manager for SharedTable<M> {
         let [lock] = locks else { panic!("the table takes one lock at a time") };
         let at = self.member(session);
         let member = &mut self.members[at];
-        let table = &self.tables[session.0 as usize % self.tables.len()];
+        let table = view(&self.tables, session);
         if let Some(waited) = member.waits.iter().position(|(waited, _)| waited == lock) {
             member.waits.remove(waited);
             table.withdraw(&mut member.of_table, lock.0 as u32, &mut nobody).expect("it waits");
@@ -156,7 +162,7 @@ impl<M: Memory> Manager for SharedTable<M> {
         self.now_ms += time_ms;
         let mut events = Vec::new();
         for member in &mut self.members {
-            let table = &self.tables[member.session.0 as usize % self.tables.len()];
+            let table = view(&self.tables, member.session);
             let of_table = &mut member.of_table;
             member.waits.retain(|(lock, until)| {
                 let over = until.is_some_and(|until| until <= self.now_ms);

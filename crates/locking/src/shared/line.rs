@@ -372,16 +372,15 @@ impl<M: Memory> Line<'_, M> {
         Ok(())
     }
 
-    /// Says that somebody waits for a place, and gives back the control word that tells, by being another one, that
-    /// there may be one; `None` if there is one now.
-    pub(super) fn crowd(&self) -> Result<Option<u64>, Damage> {
+    /// Says that somebody waits for a place. `false`: there is one now, and nothing was said.
+    pub(super) fn crowd(&self) -> Result<bool, Damage> {
         loop {
             let (control, ring) = self.view()?;
             if Self::settled(control, &ring).length() < SLOTS {
-                return Ok(None);
+                return Ok(false);
             }
             if control.is_crowded() {
-                return Ok(Some(control.0));
+                return Ok(true);
             }
             self.replace(control, control.with_crowded(true));
         }

@@ -12,7 +12,8 @@
 //! | `line` | the protocol of one line |
 //! | `layout` | header, sessions, lines in one segment |
 //! | `request` | what is asked, and what is answered |
-//! | [`table`] | requests, waiting, the clean-up after a death |
+//! | [`table`] | requests and waiting |
+//! | `others` | what is done for a session: the clean-up after a death |
 //!
 //! **A worked timeline**, one line, sessions 1 (host) and 2 (storage):
 //!
@@ -41,6 +42,7 @@
 mod layout;
 mod line;
 pub mod memory;
+mod others;
 mod request;
 pub mod table;
 mod word;

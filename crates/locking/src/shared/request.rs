@@ -49,6 +49,11 @@ pub enum TableError {
     /// There is nothing to release or withdraw.
     #[error("the session does not hold line {0}")]
     NotHeld(u32),
+    /// The session's age is to change while others may have decided by it.
+    #[error(
+        "the session holds or waits for {0} lines; its age can be told only while it has none: release them all first"
+    )]
+    InUse(u32),
     /// The line is waited for already.
     #[error("the session waits for line {0} already; poll or withdraw that request first")]
     WaitsAlready(u32),

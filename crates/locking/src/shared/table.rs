@@ -1,4 +1,4 @@
-//! A table in one segment of memory: requests, waiting, and the clean-up after a death.
+//! A table in one segment of memory: requests and waiting.
 //!
 //! Invariant: a line that a session is in, or is about to enter, or has not quite left, stands in its list. So the list
 //! of a dead session is all that there is to clean up. Only the session itself writes its record and list, or, when it
@@ -19,16 +19,16 @@ use super::{Damage, SessionNumber, Wake};
 use crate::LockMode;
 
 const CROWD: usize = 8;
-const EPOCH: usize = 0;
-const AGE: usize = 1;
+pub(super) const EPOCH: usize = 0;
+pub(super) const AGE: usize = 1;
 const EVENT: usize = 2;
-const TOUCHED: usize = 3;
+pub(super) const TOUCHED: usize = 3;
 const PROCESS: usize = 4;
 
 /// What stands in a session's list about a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Touched {
-    line: u32,
+pub(super) struct Touched {
+    pub(super) line: u32,
     mode: LockMode,
     /// How many times it was acquired; zero while it is waited for.
     count: u32,
@@ -145,7 +145,7 @@ impl<M: Memory> Table<M> {
         &self.memory
     }
 
-    fn record(&self, session: SessionNumber) -> usize {
+    pub(super) fn record(&self, session: SessionNumber) -> usize {
         HEADER_WORDS + session.index() * SESSION_WORDS
     }
 
@@ -201,9 +201,17 @@ impl<M: Memory> Table<M> {
         Ok(Session { number, waits: 0, positions: HashMap::default() })
     }
 
-    /// Tells a session's age for wait-die. While it holds or waits for anything its age must not change.
-    pub fn set_age(&self, session: &Session, age: u64) {
-        self.memory.store(self.record(session.number) + AGE, age);
+    /// Tells a session's age for wait-die. Others have decided by it whether to wait, so while the session holds or
+    /// waits for anything it stays: a circle could close otherwise.
+    ///
+    /// # Errors
+    /// [`TableError::InUse`]; the age is as before.
+    pub fn set_age(&self, session: &Session, age: u64) -> Result<(), TableError> {
+        match self.touched(session.number) {
+            0 => self.memory.store(self.record(session.number) + AGE, age),
+            lines => return Err(TableError::InUse(lines)),
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -214,14 +222,14 @@ impl<M: Memory> Table<M> {
     }
 
     /// A line that stands in a session's list.
-    fn listed(&self, line: u32) -> Result<Line<'_, M>, Damage> {
+    pub(super) fn listed(&self, line: u32) -> Result<Line<'_, M>, Damage> {
         let what = "a session's list names a line that there is not";
         let damage = Damage { line, what, words: [0; LINE_WORDS] };
         if line < self.layout.lines { Ok(self.line(line)) } else { Err(damage) }
     }
 
     #[inline(always)]
-    fn entry(&self, session: SessionNumber, at: usize) -> Touched {
+    pub(super) fn entry(&self, session: SessionNumber, at: usize) -> Touched {
         Touched::of(self.memory.load(self.layout.list(session) + at))
     }
 
@@ -474,53 +482,7 @@ impl<M: Memory> Table<M> {
     /// The first damage; all other lines were left nevertheless.
     pub fn release_all(&self, session: &mut Session, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
         session.waits = 0;
-        Ok(self.release_list(session.number, wake)?)
-    }
-
-    /// Gives back everything that a session holds, for somebody who has been told by it, by way of memory that both
-    /// see, that it is at rest.
-    ///
-    /// # Errors
-    /// The first damage; all other lines were left nevertheless.
-    pub fn release_all_of(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), TableError> {
-        Ok(self.release_list(session, wake)?)
-    }
-
-    fn release_list(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
-        let (mut first, epoch) = (Ok(()), self.epoch(session));
-        for at in (0..self.touched(session) as usize).rev() {
-            if self.epoch(session) != epoch {
-                // It has died meanwhile, and somebody has cleaned up after it: what is in its list now is another
-                // life's.
-                break;
-            }
-            let left = self.listed(self.entry(session, at).line).and_then(|line| {
-                let _ = line.give_back_alone(session) || line.leave(session, wake)?;
-                Ok(())
-            });
-            first = first.and(left);
-            self.memory.store(self.record(session) + TOUCHED, at as u64);
-        }
-        first
-    }
-
-    /// Cleans up after a session that has died anywhere in the protocol, for somebody who has taken over its liveness
-    /// lock: takes it out of every line that it touched, and lets those behind it go on.
-    ///
-    /// # Errors
-    /// The first damage; all other lines were cleaned nevertheless, and the session must not be used again.
-    pub fn clean_up(&self, session: SessionNumber, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
-        let mut first = Ok(());
-        for at in 0..self.touched(session) as usize {
-            let line = self.listed(self.entry(session, at).line);
-            first = first.and(line.and_then(|line| line.remove(session, wake)));
-        }
-        first?;
-        let record = self.record(session);
-        self.memory.store(record + TOUCHED, 0);
-        self.memory.store(record + AGE, u64::MAX);
-        self.memory.store(record + EPOCH, self.epoch(session) + 1);
-        Ok(())
+        Ok(self.release_list(session.number, self.epoch(session.number), wake)?)
     }
 
     /// Calls `each` with everybody in a line: who holds it, and who waits.
@@ -543,12 +505,11 @@ impl<M: Memory> Table<M> {
         })
     }
 
-    /// Says that somebody waits for a place in a full line, and gives back the value of the line's first word while it
-    /// stays full; `None` if there is a place now.
+    /// Says that somebody waits for a place in a full line. `false`: there is one now, and nothing was said.
     ///
     /// # Errors
     /// Damage.
-    pub fn crowd(&self, line: u32) -> Result<Option<u64>, TableError> {
+    pub fn crowd(&self, line: u32) -> Result<bool, TableError> {
         Ok(self.line(line).crowd()?)
     }
 

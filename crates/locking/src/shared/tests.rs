@@ -149,7 +149,7 @@ impl World {
         let table = Table::create(Rc::new(Stepped::new(layout.words())), layout).unwrap();
         let open = |number| {
             let session = table.open(number, 7, &mut |_| {}).unwrap();
-            table.set_age(&session, number.get().into());
+            table.set_age(&session, number.get().into()).unwrap();
             RefCell::new(session)
         };
         let sessions = (1..=sessions).map(|number| open(number_of(number))).collect();
@@ -200,7 +200,7 @@ impl World {
         let stand = match step {
             Step::Granted => Some(Stand::Holds),
             Step::Waiting => Some(Stand::Waits),
-            Step::Full if self.table.crowd(line).unwrap().is_none() => {
+            Step::Full if !self.table.crowd(line).unwrap() => {
                 drop(session);
                 return self.ask(number, line, mode);
             }

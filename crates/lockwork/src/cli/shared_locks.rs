@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use clap::{Args, Subcommand, ValueEnum, value_parser};
-use lockwork_sharedlocks::{Error, Layout, LockMode, Options, Placement, SessionNumber, SharedLocks, segment};
+use lockwork_sharedlocks::{
+    Damage, Error, Layout, LockMode, Options, Placement, SessionNumber, SessionStatus, SharedLocks, segment,
+};
 use serde_json::{Value, json};
 
 use super::{Failure, Outcome, print};
@@ -49,8 +51,9 @@ enum Keys {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A name without a slash is a table of this host (/dev/shm/lockwork-NAME); one with a slash is the path of a file, which
-may be on a tmpfs of another memory node, or an fsdax mount.
+    after_help = "A name without a slash is a table of this host (/dev/shm/lockwork-NAME): letters a to z and A to Z, digits, '.', '_'
+and '-', up to 200, not '.' first. One with a slash is the path of a file, which may be on a tmpfs of another memory
+node, or an fsdax mount.
 Exit codes: 0 done; 2 there is one already, or it cannot be made."
 )]
 pub(super) struct Create {
@@ -76,8 +79,9 @@ pub(super) struct Create {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Sessions that are closed are not shown. A dead one is one whose process has died; who waits for its locks cleans up by
-itself, --clean does it now.
-Exit codes: 0 all is well; 1 a line is damaged; 2 there is no such table, or it is none of this version."
+itself, --clean does it now. A dead one that is damaged cannot be cleaned up after, and its number not be used.
+Without a name, files that are called as tables are and are none are told of on standard error.
+Exit codes: 0 all is well; 1 a line or a session is damaged; 2 there is no such table, or it is none of this version."
 )]
 pub(super) struct Status {
     /// Its name [default: all tables of this host, a line for each]
@@ -158,6 +162,8 @@ struct Open {
     process: u32,
     alive: bool,
     lines: u32,
+    /// What cannot be, of that what the session touches. If it is dead, nobody can use its number.
+    damage: Option<Damage>,
 }
 
 /// A line that somebody is in.
@@ -179,10 +185,16 @@ fn look(locks: &SharedLocks) -> Result<Seen, Failure> {
     for status in locks.sessions() {
         let alive = locks.is_alive(status.number).map_err(failure)?;
         if alive || status.touched > 0 {
-            sessions.push(Open { number: status.number, process: status.process, alive, lines: status.touched });
+            let damage = locks.table().check(status.number).err();
+            let SessionStatus { number, process, touched: lines, .. } = status;
+            sessions.push(Open { number, process, alive, lines, damage });
         }
     }
     let (mut taken, mut damaged) = (Vec::new(), Vec::new());
+    for (one, damage) in sessions.iter().filter_map(|one: &Open| Some((one, one.damage.as_ref()?))) {
+        let unusable = if one.alive { "" } else { ", and nobody can use it, since its process has died" };
+        damaged.push(format!("session {} is damaged{unusable}: {damage}", one.number.get()));
+    }
     for line in 0..locks.table().layout().lines {
         match look_at(locks, line) {
             Ok(one) => taken.extend(one),
@@ -219,7 +231,7 @@ fn mode(mode: LockMode) -> &'static str {
 fn status(arguments: &Status) -> Outcome {
     let Some(name) = &arguments.name else { return list(arguments.output) };
     let locks = SharedLocks::attach(name).map_err(failure)?;
-    let cleaned = if arguments.clean { Some(locks.clean_up().map_err(failure)?) } else { None };
+    let cleaned = if arguments.clean { Some(clean_up(&locks)?) } else { None };
     let seen = look(&locks)?;
     print(&match arguments.output {
         Form::Text => status_text(&locks, &seen, arguments.lines, cleaned),
@@ -228,8 +240,21 @@ fn status(arguments: &Status) -> Outcome {
     match &seen.damaged[..] {
         [] => Ok(()),
         [first] => Err(Failure::Check(first.clone())),
-        [first, ..] => Err(Failure::Check(format!("{} lines are damaged; the first: {first}", seen.damaged.len()))),
+        [first, ..] => Err(Failure::Check(format!("{} damages; the first: {first}", seen.damaged.len()))),
     }
+}
+
+/// Cleans up after all who have died, and answers how many there were. What damage keeps from it is shown afterwards.
+fn clean_up(locks: &SharedLocks) -> Result<usize, Failure> {
+    let mut cleaned = 0;
+    for status in locks.sessions().filter(|status| status.touched > 0) {
+        match locks.clean_up_after(status.number) {
+            Ok(was_dead) => cleaned += usize::from(was_dead),
+            Err(Error::Table(_)) => {}
+            Err(error) => return Err(failure(error)),
+        }
+    }
+    Ok(cleaned)
 }
 
 fn status_text(locks: &SharedLocks, seen: &Seen, most: usize, cleaned: Option<usize>) -> String {
@@ -237,10 +262,15 @@ fn status_text(locks: &SharedLocks, seen: &Seen, most: usize, cleaned: Option<us
     if let Some(cleaned) = cleaned {
         _ = writeln!(text, "cleaned up after {cleaned} sessions whose processes had died");
     }
-    _ = writeln!(text, "\n{:>8} {:>9}  {:<6} {:>7}", "session", "process", "is", "lines");
+    _ = writeln!(text, "\n{:>8} {:>9}  {:<13} {:>7}", "session", "process", "is", "lines");
     for one in &seen.sessions {
-        let is = if one.alive { "alive" } else { "dead" };
-        _ = writeln!(text, "{:>8} {:>9}  {is:<6} {:>7}", one.number.get(), one.process, one.lines);
+        let is = match (one.alive, &one.damage) {
+            (true, None) => "alive",
+            (false, None) => "dead",
+            (true, Some(_)) => "damaged",
+            (false, Some(_)) => "dead, damaged",
+        };
+        _ = writeln!(text, "{:>8} {:>9}  {is:<13} {:>7}", one.number.get(), one.process, one.lines);
     }
     let held = seen.taken.len();
     _ = writeln!(
@@ -266,9 +296,12 @@ fn status_text(locks: &SharedLocks, seen: &Seen, most: usize, cleaned: Option<us
 }
 
 fn status_json(locks: &SharedLocks, seen: &Seen, most: usize, cleaned: Option<usize>) -> Value {
-    let sessions = seen.sessions.iter().map(
-        |one| json!({ "session": one.number.get(), "process": one.process, "alive": one.alive, "lines": one.lines }),
-    );
+    let sessions = seen.sessions.iter().map(|one| {
+        json!({
+            "session": one.number.get(), "process": one.process, "alive": one.alive, "lines": one.lines,
+            "damaged": one.damage.is_some(),
+        })
+    });
     let taken = seen.taken.iter().take(most).map(|one| {
         let holders = one.holders.iter().map(|(number, how)| json!({ "session": number.get(), "mode": mode(*how) }));
         let waiters = one.waiters.iter().map(|number| number.get());
@@ -280,18 +313,22 @@ fn status_json(locks: &SharedLocks, seen: &Seen, most: usize, cleaned: Option<us
     })
 }
 
-/// All tables, a line for each.
+/// All tables, a line for each. What is no table, or none that can be attached to, is told of on standard error.
 fn list(output: Form) -> Outcome {
-    let names = segment::names().map_err(|error| Failure::usage(format!("/dev/shm: {error}")))?;
+    let fail = |error| Failure::usage(format!("/dev/shm: {error}"));
+    for place in segment::misnamed().map_err(fail)? {
+        eprintln!("{place:?} has no name that a lock table can have; not looked at");
+    }
+    let names = segment::names().map_err(fail)?;
     let (mut text, mut all) =
         (format!("{:<24} {:>10} {:>9} {:>6}\n", "table", "lines", "sessions", "dead"), Vec::new());
     for name in names {
         let locks = match SharedLocks::attach(&name) {
             Ok(locks) => locks,
-            // Something else has such a name, or it has just been removed.
+            // It has just been removed.
+            Err(Error::Missing(_)) => continue,
             Err(error) => {
-                _ = writeln!(text, "{name:<24} {error}");
-                all.push(json!({ "name": name, "error": error.to_string() }));
+                eprintln!("no lock table: {error}");
                 continue;
             }
         };

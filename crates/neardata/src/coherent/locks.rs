@@ -87,13 +87,14 @@ impl SharedLockTable {
 impl LockTable for SharedLockTable {
     fn session(&self) -> Result<Box<dyn HostLocks>, Refusal> {
         let session = self.locks.session().map_err(|error| Refusal::Failed(error.to_string()))?;
-        Ok(Box::new(HostSession { session, lines: self.lines }))
+        Ok(Box::new(HostSession { session, lines: self.lines, aged: Ok(()) }))
     }
 
     fn release_transaction(&self, transaction: TransactionId) {
         let own = std::process::id();
         for status in self.locks.sessions().filter(|status| status.process != own) {
-            // Looked at in this order: whoever holds anything keeps its age until this releases it.
+            // Looked at in this order: whoever holds anything keeps its age until this releases it, and the epoch was
+            // looked at before both.
             let table = self.locks.table();
             if table.touched(status.number) == 0 || table.age(status.number) != transaction.0 {
                 continue;
@@ -101,8 +102,8 @@ impl LockTable for SharedLockTable {
             // Dead ones have been anywhere in the protocol, live ones are at rest. A line that is damaged tells whoever
             // comes to it next.
             match self.locks.is_alive(status.number) {
-                Ok(true) => drop(self.locks.release_all_of(status.number)),
-                Ok(false) | Err(_) => drop(self.locks.clean_up()),
+                Ok(true) => drop(self.locks.release_all_of(status.number, status.epoch)),
+                Ok(false) | Err(_) => drop(self.locks.clean_up_after(status.number)),
             }
         }
     }
@@ -111,14 +112,17 @@ impl LockTable for SharedLockTable {
 struct HostSession {
     session: Session<Mapped>,
     lines: Lines,
+    /// Whether the session has the age of its transaction. Without it, waiting could be waiting in a circle.
+    aged: Result<(), Refusal>,
 }
 
 impl HostLocks for HostSession {
     fn begin(&mut self, age: u64) {
-        self.session.set_age(age);
+        self.aged = self.session.set_age(age).map_err(|error| Refusal::Failed(error.to_string()));
     }
 
     fn lock(&mut self, key: LockKey, mode: LockMode, patience: Duration) -> Result<(), Refusal> {
+        self.aged.clone()?;
         let line = self.lines.of_key(key);
         self.session.lock_line(line, mode, Patience::WaitDie, Some(patience)).map_err(|error| match error {
             Error::Busy | Error::WouldDeadlock => Refusal::Busy,
@@ -208,7 +212,7 @@ impl LockSource for StorageLocks {
         };
         drop(resting);
         session.set_waiting(Waiting::Poll);
-        session.set_age(transaction.0);
+        session.set_age(transaction.0).map_err(|error| LockRefusal::Failed(error.to_string()))?;
         Ok(Box::new(Element { locks: self.clone(), session: Some(session), map: None }))
     }
 }
@@ -303,5 +307,42 @@ mod tests {
         session.begin(9);
         let tuple = LockKey::Tuple { table: 0, vid: Vid(1) };
         assert_eq!(session.lock(tuple, LockMode::Exclusive, Duration::ZERO), Err(Refusal::Busy));
+    }
+    #[test]
+    fn a_session_that_holds_something_does_not_begin_anew() {
+        let (host, storage) = both_sides();
+        let [tuple, other] = [1, 2].map(|vid| LockKey::Tuple { table: 0, vid: Vid(vid) });
+        let mut session = host.session().unwrap();
+        session.begin(9);
+        session.lock(tuple, LockMode::Exclusive, Duration::ZERO).unwrap();
+        session.begin(3);
+        let refused = session.lock(other, LockMode::Exclusive, Duration::ZERO);
+        assert!(matches!(&refused, Err(Refusal::Failed(why)) if why.contains("release them all first")), "{refused:?}");
+        session.release_all();
+        session.begin(3);
+        session.lock(other, LockMode::Exclusive, Duration::ZERO).unwrap();
+        let mut element = storage.open(TransactionId(4), 0).unwrap();
+        assert_eq!(element.lock(0, Vid(2), 1), Err(LockRefusal::Busy), "it is younger than the age that counts");
+    }
+
+    /// A session of another process, which has died with a line.
+    fn dead(host: &SharedLockTable, age: u64, line: u32) -> SessionNumber {
+        let table = host.locks.table();
+        let held = [1, 2, 3, 4].into_iter().filter_map(SessionNumber::new).find(|number| table.process(*number) == 0);
+        let mut dead = table.open(held.unwrap(), 4_000_000, &mut |_| ()).unwrap();
+        table.set_age(&dead, age).unwrap();
+        table.request(&mut dead, line, LockMode::Exclusive, Patience::Try, &mut |_| ()).unwrap();
+        dead.number()
+    }
+
+    #[test]
+    fn releasing_a_dead_transaction_leaves_other_sessions_alone() {
+        let (host, _storage) = both_sides();
+        let [own, other] = [(7, 3), (8, 4)].map(|(age, line)| dead(&host, age, line));
+        host.release_transaction(TransactionId(7));
+        let touched = |number| host.locks.table().touched(number);
+        assert_eq!((touched(own), touched(other)), (0, 1));
+        host.release_transaction(TransactionId(8));
+        assert_eq!(touched(other), 0);
     }
 }

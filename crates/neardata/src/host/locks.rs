@@ -62,7 +62,8 @@ pub enum Refusal {
 /// The locks of one worker, which has one transaction at a time.
 pub trait HostLocks: Send {
     /// Begins a transaction, which holds nothing. A smaller `age` is older; no two transactions that run at the same
-    /// time have the same one, bulk updates ([`TransactionId`] is their age) included.
+    /// time have the same one, bulk updates ([`TransactionId`] is their age) included. If the age is not taken, all
+    /// locks of the transaction are refused ([`Refusal::Failed`]).
     fn begin(&mut self, age: u64);
 
     /// Locks, waiting for at most `patience` if only younger transactions are in the way.

@@ -8,8 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockwork_locking::shared::TableError;
+use lockwork_locking::shared::memory::Memory;
 use lockwork_locknet::privileged::skip;
-use lockwork_sharedlocks::{Error, Layout, LockMode, Options, SharedLocks, segment};
+use lockwork_sharedlocks::{Error, Layout, LockMode, Options, Patience, SessionNumber, SharedLocks, segment};
 
 use crate::support::{Chance, Name, Player, options, table};
 
@@ -97,10 +98,7 @@ fn a_damaged_line_is_told_of_and_the_others_stay_good() {
 #[test]
 fn names_that_cannot_be_are_told_of() {
     let options = options(64, 4);
-    assert!(refused(SharedLocks::create("", &options)).contains("'' cannot be the name"));
-    assert!(refused(SharedLocks::create("/", &options)).contains("'/' cannot be the name"));
     assert!(refused(SharedLocks::create("/nowhere/at/all", &options)).contains("/nowhere/at/all"));
-    assert!(refused(SharedLocks::create("nul\0", &options)).contains("cannot"));
     assert!(refused(SharedLocks::attach("no-such-table")).contains("create it first (lockwork shared-locks create)"));
     assert!(refused(segment::remove("no-such-table").map(drop)).contains("there is no lock table"));
     let (name, _locks) = table(64, 4);
@@ -119,6 +117,124 @@ fn names_that_cannot_be_are_told_of() {
     let name = Name::new();
     std::os::unix::fs::symlink("/nowhere/at/all", segment::path_of(&name.0)).unwrap();
     assert!(refused(SharedLocks::create_or_attach(&name.0, &options)).contains("cannot open"));
+}
+
+#[test]
+fn names_that_lists_could_not_tell_apart_are_refused() {
+    let long = "x".repeat(201);
+    let plain = ["", ".", "..", ".hidden", "a b", " ", "a\nb", "a\tb", "nul\0", "\u{1b}[2J", "\u{430}", "a,b", &long];
+    let paths = ["/", "/dev/shm/", "/dev/shm/.", "/dev/shm/..", "a/..", "/dev/shm/a\nb", "/dev/shm/a\u{7f}", "/a\0"];
+    for name in plain.into_iter().chain(paths) {
+        let attempts = [
+            SharedLocks::create(name, &options(64, 4)).map(drop),
+            SharedLocks::attach(name).map(drop),
+            SharedLocks::create_or_attach(name, &options(64, 4)).map(drop),
+            segment::remove(name),
+        ];
+        for attempt in attempts {
+            let error = refused(attempt);
+            assert!(error.starts_with(&format!("{name:?} cannot be the name of a lock table")), "{error}");
+            assert!(error.contains("1 to 200 of the letters") && !error.contains(char::is_control), "{error}");
+        }
+    }
+    // All that is allowed, as long as it may be; and paths, whose spaces are quoted wherever they are shown.
+    let Name(test) = &Name::new();
+    let longest = format!("{test}_.-AZaz09{}", "x".repeat(200 - test.len() - 10));
+    for name in [longest, format!("/dev/shm/{test} of mine"), format!("/dev/shm/.{test}")] {
+        SharedLocks::create(&name, &options(64, 4)).unwrap();
+        SharedLocks::attach(&name).unwrap();
+        segment::remove(&name).unwrap();
+    }
+}
+
+#[test]
+fn a_file_in_the_way_is_told_from_a_table() {
+    let Name(name) = &Name::new();
+    let place = segment::path_of(name);
+    let other = |what: &str| {
+        let error = refused(SharedLocks::create(name, &options(64, 4)));
+        assert!(error.contains("is there already and is no lock table"), "{what}: {error}");
+        assert!(error.contains(place.to_str().unwrap()), "{what}: {error}");
+    };
+    for content in [&b""[..], b"short", &[7; 4096]] {
+        std::fs::write(&place, content).unwrap();
+        other("a file");
+        let error = refused(SharedLocks::create_or_attach(name, &options(64, 4)));
+        assert!(error.contains("no lock table") || error.contains("bytes"), "{error}");
+        std::fs::remove_file(&place).unwrap();
+    }
+    std::fs::create_dir(&place).unwrap();
+    other("a folder");
+    std::fs::remove_dir(&place).unwrap();
+    std::os::unix::fs::symlink("/nowhere/at/all", &place).unwrap();
+    other("a link to nowhere");
+    std::fs::remove_file(&place).unwrap();
+    let fifo = CString::new(place.to_str().unwrap()).unwrap();
+    // SAFETY: a system call with a string that lives through it.
+    assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+    other("a pipe, which nobody opens to read: that would wait for a writer");
+    std::fs::remove_file(&place).unwrap();
+    // However damaged or old, a table is one.
+    drop(SharedLocks::create(name, &options(64, 4)).unwrap());
+    std::fs::OpenOptions::new().write(true).open(&place).unwrap().set_len(8).unwrap();
+    assert!(refused(SharedLocks::create(name, &options(64, 4))).contains("there is a lock table"));
+    segment::remove(name).unwrap();
+}
+
+/// A session whose process has died, with these lines, exclusively.
+fn dead(locks: &SharedLocks, lines: &[u32]) -> SessionNumber {
+    let number = locks.session().unwrap().number();
+    let mut dead = locks.table().open(number, 4_000_000, &mut |_| ()).unwrap();
+    for line in lines {
+        locks.table().request(&mut dead, *line, LockMode::Exclusive, Patience::Try, &mut |_| ()).unwrap();
+    }
+    number
+}
+
+/// Writes into a session's list that it holds another line than this one.
+fn damage_list(locks: &SharedLocks, line: u32, other: u64) {
+    let memory = locks.table().memory();
+    let entry = |line: u64| line << 32 | (LockMode::Exclusive as u64) << 30 | 1;
+    let at = (0..memory.words()).find(|word| memory.load(*word) == entry(line.into())).unwrap();
+    memory.store(at, entry(other));
+}
+
+#[test]
+fn a_session_that_the_dead_left_damaged_is_passed_over() {
+    let (name, locks) = table(64, 3);
+    let lost = dead(&locks, &[3, 4, 5]);
+    damage_list(&locks, 4, 99);
+    // Whoever waits for a line that the list still names gets it, and nothing is said of the others.
+    let mut session = locks.session().unwrap();
+    assert_ne!(session.number(), lost);
+    session.try_lock(5, LockMode::Exclusive).unwrap();
+    session.lock_within(3, LockMode::Exclusive, crate::support::LONG).unwrap();
+    // Of the line that it has lost the damage is told.
+    assert!(refused(session.try_lock(4, LockMode::Exclusive)).contains("a session's list names a line"));
+    assert!(refused(locks.clean_up()).contains("line 99 of the lock table is damaged"));
+    assert!(locks.table().check(lost).is_err() && locks.table().check(session.number()).is_ok());
+    let again = SharedLocks::attach(&name.0).unwrap();
+    let other = again.session().unwrap();
+    assert_ne!(other.number(), lost);
+    // None is left but that one.
+    let error = again.session().expect_err("none is left");
+    assert!(error.is_retryable(), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("all 3 sessions") && text.contains("but for 1 that") && text.contains("line 99"), "{text}");
+    drop(other);
+    again.session().unwrap();
+}
+
+#[test]
+fn a_table_of_damaged_sessions_alone_says_so() {
+    let (_name, locks) = table(64, 2);
+    for line in [1, 2] {
+        dead(&locks, &[line]);
+        let word = locks.table().line_word(line);
+        locks.table().memory().store(word, 3);
+    }
+    let error = locks.session().expect_err("both are damaged");
+    assert!(!error.is_retryable() && error.to_string().contains("but for 2 that"), "{error}");
 }
 
 #[test]

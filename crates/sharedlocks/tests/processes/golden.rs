@@ -25,7 +25,7 @@ pub(crate) fn serve(table: &str, age: u64) {
     let alive = locks.session().unwrap();
     let table: &Table<Mapped> = locks.table();
     let mut session = table.open(alive.number(), std::process::id(), &mut |_| ()).unwrap();
-    table.set_age(&session, age);
+    table.set_age(&session, age).unwrap();
     say("ready");
     for line in lines() {
         let (verb, rest) = line.split_once(' ').unwrap();

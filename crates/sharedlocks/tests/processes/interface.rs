@@ -107,7 +107,10 @@ fn the_functions_answer_as_the_header_says() {
         assert!(error().contains("all 2 sessions"), "{}", error());
         c::lockwork_locks_close(locks);
 
+        assert_eq!(c::lockwork_session_set_age(one, 5), c::OK);
         assert_eq!(c::lockwork_lock(one, 7, 3, -1), c::OK);
+        assert_eq!(c::lockwork_session_set_age(one, 6), c::IN_USE);
+        assert!(error().contains("holds or waits for 1 lines"), "{}", error());
         assert_eq!(c::lockwork_lock(two, 7, 3, 0), c::BUSY);
         assert_eq!(c::lockwork_lock(two, 7, 1, 1_000_000), c::TIMED_OUT);
         assert_eq!(c::lockwork_lock(two, 8, 1, -1), c::OK);
@@ -126,10 +129,48 @@ fn the_functions_answer_as_the_header_says() {
 
         assert!(c::lockwork_locks_create(null(), 64, 4).is_null() && error().contains("null"));
         assert!(c::lockwork_locks_attach(c"\xff".as_ptr()).is_null() && error().contains("UTF-8"));
+        for name in [c"", c"..", c"a b", c"a\nb", c"/"] {
+            assert!(c::lockwork_locks_create(name.as_ptr(), 64, 4).is_null(), "{name:?}");
+            assert!(error().contains("cannot be the name of a lock table"), "{}", error());
+            assert!(c::lockwork_locks_attach(name.as_ptr()).is_null(), "{name:?}");
+        }
         assert!(c::lockwork_session_open(null()).is_null() && error().contains("null"));
         assert_eq!(c::lockwork_lock(std::ptr::null_mut(), 7, 3, 0), c::FAILED);
         assert_eq!(c::lockwork_unlock_all(std::ptr::null_mut()), c::FAILED);
         c::lockwork_session_close(std::ptr::null_mut());
         c::lockwork_locks_close(std::ptr::null_mut());
+    }
+}
+
+#[test]
+fn a_child_that_uses_its_parents_session_ends_and_the_lock_stays() {
+    let name = Name::new();
+    let text = CString::new(name.0.clone()).unwrap();
+    // SAFETY: as above; the child of the fork does nothing but one of the calls, and ends.
+    unsafe {
+        let locks = c::lockwork_locks_create(text.as_ptr(), 64, 4);
+        let [session, other] = [c::lockwork_session_open(locks), c::lockwork_session_open(locks)];
+        assert_eq!(c::lockwork_lock(session, 7, 3, -1), c::OK);
+        let uses: [&dyn Fn(); 4] = [
+            &|| _ = c::lockwork_lock(session, 8, 3, 0),
+            &|| _ = c::lockwork_unlock(session, 7),
+            &|| c::lockwork_session_close(session),
+            &|| _ = c::lockwork_session_open(locks),
+        ];
+        for (at, step) in uses.into_iter().enumerate() {
+            let child = libc::fork();
+            if child == 0 {
+                step();
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "use {at}: {status:x}");
+            assert_eq!(c::lockwork_lock(other, 7, 3, 0), c::BUSY, "use {at}");
+        }
+        c::lockwork_session_close(session);
+        assert_eq!(c::lockwork_lock(other, 7, 3, 0), c::OK);
+        c::lockwork_session_close(other);
+        c::lockwork_locks_close(locks);
     }
 }

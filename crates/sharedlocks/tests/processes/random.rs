@@ -29,7 +29,7 @@ pub(crate) fn work(table: &str, number: u64, seed: u64) {
         if chance.below(50) == 0 {
             session = locks.session().unwrap();
         }
-        session.set_age(book.other(AGE).fetch_add(1, Relaxed));
+        session.set_age(book.other(AGE).fetch_add(1, Relaxed)).unwrap();
         let first = chance.below(KEYS);
         let second = (first + 1 + chance.below(KEYS - 1)) % KEYS;
         let mut mode = || if chance.below(3) == 0 { LockMode::Shared } else { LockMode::Exclusive };

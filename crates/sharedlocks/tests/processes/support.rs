@@ -28,6 +28,8 @@ impl Name {
 impl Drop for Name {
     fn drop(&mut self) {
         drop(segment::remove(&self.0));
+        // What a test has made of it need not be a table any more.
+        drop(std::fs::remove_file(segment::path_of(&self.0)));
     }
 }
 

@@ -162,7 +162,7 @@ fn a_transaction_that_keeps_its_age_gets_through() {
             scope.spawn(move || {
                 let mut session = locks.session().unwrap();
                 for _ in 0..1000 {
-                    session.set_age(age.fetch_add(1, Relaxed));
+                    session.set_age(age.fetch_add(1, Relaxed)).unwrap();
                     let (first, second) = if who % 2 == 0 { (1, 2) } else { (2, 1) };
                     while let Err(error) = session
                         .lock(first, LockMode::Exclusive)

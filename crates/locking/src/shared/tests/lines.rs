@@ -50,12 +50,11 @@ fn a_full_line_takes_nobody_and_tells_when_there_is_a_place() {
     let world = World::played(1, 10, FULL);
     assert_eq!(world.play(Take(9, S)), Some(Step::Full));
     assert!(!world.is_anywhere(9));
-    let word = world.table.crowd(0).unwrap();
-    assert_eq!(word, Some(world.words(0)[0]), "it is the word that changes");
+    assert!(world.table.crowd(0).unwrap());
     assert!(world.woken.borrow().is_empty());
     world.play(Leave(1));
     assert!(world.woken.borrow().contains(&9) && world.woken.borrow().contains(&2));
-    assert_eq!(world.table.crowd(0).unwrap(), None);
+    assert!(!world.table.crowd(0).unwrap());
     world.look();
     assert_eq!((world.stand(9), world.stand(2)), (Some(Stand::Waits), Some(Stand::Holds)));
     // Full again. Who only tries is refused, whatever stands in the way.

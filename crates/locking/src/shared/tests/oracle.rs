@@ -143,7 +143,7 @@ proptest! {
                     world.stands.borrow_mut().retain(|(of, _), _| *of != session);
                     world.table.clean_up(number_of(session), &mut |wake| world.wake(wake)).unwrap();
                     *world.session(session) = world.table.open(number_of(session), 1, &mut |_| {}).unwrap();
-                    world.table.set_age(&world.session(session), session.into());
+                    world.table.set_age(&world.session(session), session.into()).unwrap();
                     oracle.forget(session);
                 }
                 _ => {}

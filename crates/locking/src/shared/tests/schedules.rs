@@ -165,7 +165,7 @@ impl Actor {
             if self.plan.withdraws && thread_rng().gen_bool(0.3) {
                 return false;
             }
-            if self.table.crowd(line).unwrap().is_some() {
+            if self.table.crowd(line).unwrap() {
                 shared.bells[self.session.number().index()].wait();
             }
             step = self.table.request(&mut self.session, line, mode, self.plan.patience, &mut wake).unwrap();
@@ -240,7 +240,7 @@ fn actor(shared: &Arc<Shared>, plan: Plan, number: u16) -> Actor {
     let view = View { memory: shared.memory.clone(), left: Cell::new(None) };
     let table = Table::attach(view).unwrap();
     let session = table.open(number_of(number), 1, &mut |wake| shared.wake(wake)).unwrap();
-    table.set_age(&session, (u64::from(number) * 7) % 5);
+    table.set_age(&session, (u64::from(number) * 7) % 5).unwrap();
     Actor { shared: shared.clone(), plan, table, session, requests: 0, held: Vec::new() }
 }
 

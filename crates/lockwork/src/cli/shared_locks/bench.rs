@@ -2,17 +2,24 @@
 //! the same.
 //!
 //! Every pair is timed by itself. What it costs to read the clock is measured first and taken off, so short times are
-//! exact to a few nanoseconds only. Counters that only the locks protect are added to without atomic operations, and
-//! compared with what the processes say they have done.
+//! exact to a few nanoseconds only, and what is left of some is nothing: those are shown as below what the clock tells
+//! apart. Counters that only the locks protect are added to without atomic operations, and compared with what the
+//! processes say they have done.
+//!
+//! Table and counters have no names, so nothing is left of them however the benchmark ends. Its processes open them by
+//! the descriptors of the one that made them.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use lockwork_locknet::bench::histogram::Histogram;
-use lockwork_sharedlocks::{Layout, LockMode, Options, Session, SharedLocks, segment};
+use lockwork_memory::shared::anonymous_file;
+use lockwork_sharedlocks::{Layout, LockMode, Options, Session, SharedLocks};
 use lockwork_workload::random::Random;
 use memmap2::{MmapOptions, MmapRaw};
 use serde::{Deserialize, Serialize};
@@ -59,12 +66,19 @@ struct Load {
     /// How many locks in a hundred are shared
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = value_parser!(u32).range(0..=100))]
     shared: u32,
-    /// For how long they contend
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    /// For how long they contend, from 1ms on
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = some_time)]
     seconds: Duration,
     /// Keep each thread on one core
     #[arg(long)]
     pin: bool,
+}
+
+/// A time in which something can be done.
+fn some_time(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    let too_short = || format!("'{text}' is too short: at least 1ms is possible, such as 500ms or 2s");
+    if time < Duration::from_millis(1) { Err(too_short()) } else { Ok(time) }
 }
 
 /// A process of it.
@@ -90,61 +104,71 @@ struct Done {
     waits: Vec<(u64, u64)>,
 }
 
-/// What it costs to read the clock: the median.
-fn clock_ns() -> u64 {
-    let mut costs = Histogram::default();
-    for _ in 0..100_000 {
-        let begin = Instant::now();
-        costs.record(begin.elapsed().as_nanos() as u64);
+/// What is known of the clock, in nanoseconds.
+#[derive(Clone, Copy)]
+struct Clock {
+    /// What it costs to read it: the median.
+    cost: u64,
+    /// The least by which two times differ that it tells apart.
+    step: u64,
+}
+
+impl Clock {
+    fn measure() -> Self {
+        let read = |_| {
+            let begin = Instant::now();
+            begin.elapsed().as_nanos() as u64
+        };
+        let mut costs: Vec<u64> = (0..100_000).map(read).collect();
+        costs.sort_unstable();
+        let cost = costs[costs.len() / 2];
+        costs.dedup();
+        let mut before = 0;
+        let step = costs.into_iter().map(|time| time - std::mem::replace(&mut before, time)).filter(|step| *step > 0);
+        Self { cost, step: step.min().unwrap_or(1) }
     }
-    costs.quantile(0.5)
+
+    /// What something took, as far as the clock can tell.
+    fn since(self, begin: Instant) -> u64 {
+        (begin.elapsed().as_nanos() as u64).saturating_sub(self.cost)
+    }
+
+    /// A time for people: nothing takes no time.
+    fn show(self, ns: u64) -> String {
+        if ns == 0 { format!("<{}", self.step) } else { ns.to_string() }
+    }
 }
 
 /// Lock and release, each pair timed.
-fn alone(session: &mut Session, key_of: impl Fn(u64) -> u64, clock: u64) -> Result<Histogram, Failure> {
+fn alone(session: &mut Session, key_of: impl Fn(u64) -> u64, clock: Clock) -> Result<Histogram, Failure> {
     let mut pairs = Histogram::default();
     for number in 0..PAIRS {
         let key = key_of(number);
         let begin = Instant::now();
         session.lock(key, LockMode::Exclusive).map_err(failure)?;
         session.unlock(key).map_err(failure)?;
-        pairs.record((begin.elapsed().as_nanos() as u64).saturating_sub(clock));
+        pairs.record(clock.since(begin));
     }
     Ok(pairs)
 }
 
-/// A table and a file of counters that go with the benchmark.
-struct Ground {
-    table: String,
-    data: String,
-}
-
-impl Ground {
-    fn new() -> Self {
-        let name = format!("bench-{}", std::process::id());
-        Self { data: format!("/dev/shm/lockwork-{name}.data"), table: format!("/dev/shm/lockwork-{name}.table") }
-    }
-}
-
-impl Drop for Ground {
-    fn drop(&mut self) {
-        drop(segment::remove(&self.table));
-        drop(std::fs::remove_file(&self.data));
-    }
+/// Where other processes find an open file of this one, as long as it lives.
+fn place_of(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
 
 /// Counters in memory that processes share: two of each key, which are equal whenever nobody changes them.
 struct Counters(MmapRaw);
 
 impl Counters {
-    fn open(place: &str, keys: u64, create: bool) -> Result<Self, Failure> {
-        let fail = |error| Failure::usage(format!("'{place}': {error}"));
-        let mut options = std::fs::OpenOptions::new();
-        let file = options.read(true).write(true).create_new(create).open(place).map_err(fail)?;
-        if create {
-            file.set_len(keys * (APART * 8) as u64).map_err(fail)?;
-        }
-        MmapOptions::new().map_raw(&file).map(Self).map_err(fail)
+    fn create(keys: u64) -> std::io::Result<(Self, File)> {
+        let file = anonymous_file(c"lockwork-counters")?;
+        file.set_len(keys * (APART * 8) as u64)?;
+        Ok((Self::of_file(&file)?, file))
+    }
+
+    fn of_file(file: &File) -> std::io::Result<Self> {
+        MmapOptions::new().map_raw(file).map(Self)
     }
 
     fn of(&self, key: u64) -> [&AtomicU64; 2] {
@@ -164,17 +188,16 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
             load.threads
         ))
     })?;
-    let ground = Ground::new();
     let layout = Layout { held: 16.min(lines.max(1)), ..Layout::new(lines, sessions) };
-    let locks = SharedLocks::create(&ground.table, &Options { layout, reserve: true }).map_err(failure)?;
-    let counters = Counters::open(&ground.data, load.keys, true)?;
-    let clock = clock_ns();
+    let (locks, table) = SharedLocks::anonymous(&Options { layout, reserve: true }).map_err(failure)?;
+    let (counters, data) = Counters::create(load.keys).map_err(|error| Failure::usage(format!("counters: {error}")))?;
+    let clock = Clock::measure();
     let mut session = locks.session().map_err(failure)?;
     // Once before, so that no page of the table is touched for the first time.
     alone(&mut session, |number| number, clock)?;
     let sequential = alone(&mut session, |number| number, clock)?;
     let random = alone(&mut session, |number| number.wrapping_mul(0x9E37_79B9_7F4A_7C15), clock)?;
-    let done = contend(&ground, load, processes)?;
+    let done = contend([&table, &data].map(place_of), load, processes)?;
 
     let counted: u64 = (0..load.keys).map(|key| counters.of(key)[0].load(Relaxed)).sum();
     let told: u64 = done.iter().map(|one| one.exclusive).sum();
@@ -190,29 +213,37 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let all: u64 = locks_of.iter().sum();
     let rate = all as f64 / load.seconds.as_secs_f64();
     let points = |histogram: &Histogram| [0.5, 0.99, 0.999].map(|share| histogram.quantile(share));
-    let parts = [("sequential", points(&sequential)), ("random", points(&random)), ("contended", points(&waits))];
+    let parts = [("sequential", &sequential), ("random", &random), ("contended", &waits)];
     print(&match output {
         Form::Text => {
-            let mut text =
-                format!("clock: {clock} ns, taken off\n\n{:<38} {:>8} {:>8} {:>8}\n", "ns", "p50", "p99", "p99.9");
+            let mut text = format!(
+                "clock: {} ns, taken off\n\n{:<38} {:>8} {:>8} {:>8}\n",
+                clock.cost, "ns", "p50", "p99", "p99.9"
+            );
             let what = ["lock and release, sequential keys", "lock and release, random keys", "lock, contended"];
-            for (what, (_, [p50, p99, p999])) in what.iter().zip(&parts) {
+            for (what, (_, times)) in what.iter().zip(&parts) {
+                let show = |ns| if times.count() == 0 { "-".to_string() } else { clock.show(ns) };
+                let [p50, p99, p999] = points(times).map(show);
                 text += &format!("{what:<38} {p50:>8} {p99:>8} {p999:>8}\n");
             }
             let (least, most) = (locks_of.iter().min().unwrap_or(&0), locks_of.iter().max().unwrap_or(&0));
             text + &format!(
                 "\ncontended: {processes} processes of {} threads, {} keys, {} % shared\n\
-                 {rate:.0} locks/s; the longest wait was {longest} ns; a process had {least} to {most} locks\n\
+                 {rate:.0} locks/s; the longest wait was {} ns; a process had {least} to {most} locks\n\
                  verified: {told} changes under exclusive locks, none lost\n",
-                load.threads, load.keys, load.shared
+                load.threads,
+                load.keys,
+                load.shared,
+                clock.show(longest)
             )
         }
         Form::Json => {
             let latency = |[p50, p99, p999]: [u64; 3]| json!({ "p50": p50, "p99": p99, "p999": p999 });
             let latencies: serde_json::Map<_, _> =
-                parts.map(|(name, at)| (name.into(), latency(at))).into_iter().collect();
+                parts.map(|(name, times)| (name.into(), latency(points(times)))).into_iter().collect();
             let report = json!({
-                "schema": 1, "clock_ns": clock, "latency_ns": latencies, "longest_wait_ns": longest,
+                "schema": 1, "clock_ns": clock.cost, "resolution_ns": clock.step,
+                "latency_ns": latencies, "longest_wait_ns": longest,
                 "processes": processes, "threads": load.threads, "keys": load.keys, "shared_percent": load.shared,
                 "seconds": load.seconds.as_secs_f64(), "locks_per_s": rate, "locks_of_processes": locks_of,
                 "changes": told, "verified": true,
@@ -225,7 +256,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
 /// A process that has been started.
 struct Started {
     child: Child,
-    input: Option<ChildStdin>,
+    /// Its end is ours.
+    input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
@@ -237,13 +269,13 @@ impl Drop for Started {
 }
 
 /// Runs the processes, all at the same time.
-fn contend(ground: &Ground, load: &Load, processes: u32) -> Result<Vec<Done>, Failure> {
+fn contend([table, data]: [String; 2], load: &Load, processes: u32) -> Result<Vec<Done>, Failure> {
     let fail = |error: std::io::Error| Failure::usage(format!("a process of the benchmark: {error}"));
     let own = std::env::current_exe().map_err(fail)?;
     let mut all = Vec::new();
     for number in 0..processes {
         let mut command = Command::new(&own);
-        command.args(["shared-locks", "bench-process", &ground.table, &ground.data, &number.to_string()]);
+        command.args(["shared-locks", "bench-process", &table, &data, &number.to_string()]);
         for (option, value) in [
             ("--threads", load.threads.to_string()),
             ("--keys", load.keys.to_string()),
@@ -254,7 +286,7 @@ fn contend(ground: &Ground, load: &Load, processes: u32) -> Result<Vec<Done>, Fa
         }
         command.args(load.pin.then_some("--pin"));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(fail)?;
-        let input = child.stdin.take();
+        let input = child.stdin.take().expect("it is piped");
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
         all.push(Started { child, input, output });
     }
@@ -265,7 +297,9 @@ fn contend(ground: &Ground, load: &Load, processes: u32) -> Result<Vec<Done>, Fa
             return Err(Failure::Check("a process of the benchmark could not begin; it has said why".into()));
         }
     }
-    all.iter_mut().for_each(|one| drop(one.input.take()));
+    for one in &mut all {
+        one.input.write_all(b"\n").map_err(fail)?;
+    }
     let of = |mut one: Started| {
         let mut text = String::new();
         one.output.read_to_string(&mut text).map_err(fail)?;
@@ -275,15 +309,23 @@ fn contend(ground: &Ground, load: &Load, processes: u32) -> Result<Vec<Done>, Fa
     all.into_iter().map(of).collect()
 }
 
-/// One process: says that it is ready, begins when its input ends, and says what it has done.
+/// One process: says that it is ready, begins when it is sent a line, and says what it has done. It ends with whoever
+/// started it.
 pub(super) fn process(arguments: &Process) -> Outcome {
     let Process { table, data, number, load } = arguments;
     let locks = SharedLocks::attach(table).map_err(failure)?;
-    let counters = Counters::open(data, load.keys, false)?;
+    let open = || Counters::of_file(&File::options().read(true).write(true).open(data)?);
+    let counters = open().map_err(|error| Failure::usage(format!("'{data}': {error}")))?;
     let sessions = (0..load.threads).map(|_| locks.session().map_err(failure)).collect::<Result<Vec<_>, _>>()?;
-    let clock = clock_ns();
+    let clock = Clock::measure();
     print("ready\n")?;
-    std::io::stdin().read_to_end(&mut Vec::new()).map_err(Failure::usage)?;
+    if std::io::stdin().read_line(&mut String::new()).map_err(Failure::usage)? == 0 {
+        return Err(Failure::Check("the benchmark has ended before it began".into()));
+    }
+    std::thread::spawn(|| {
+        drop(std::io::stdin().read_to_end(&mut Vec::new()));
+        std::process::exit(1);
+    });
     let threads: Vec<_> = std::thread::scope(|scope| {
         let one = |(thread, session)| {
             let (worker, counters) = (number * load.threads + thread, &counters);
@@ -323,7 +365,7 @@ fn work(
     counters: &Counters,
     load: &Load,
     worker: u32,
-    clock: u64,
+    clock: Clock,
 ) -> Result<(Histogram, u64), Failure> {
     if load.pin {
         pin(worker);
@@ -338,7 +380,7 @@ fn work(
             return Ok((waits, exclusive));
         }
         session.lock(key, if shared { LockMode::Shared } else { LockMode::Exclusive }).map_err(failure)?;
-        waits.record((before.elapsed().as_nanos() as u64).saturating_sub(clock));
+        waits.record(clock.since(before));
         let [first, second] = counters.of(key);
         let count = first.load(Relaxed);
         if !shared {
@@ -353,5 +395,18 @@ fn work(
             exclusive += 1;
         }
         session.unlock(key).map_err(failure)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_below_the_clock_is_shown_as_that() {
+        let clock = Clock { cost: 30, step: 10 };
+        assert_eq!((clock.show(0), clock.show(10)), ("<10".to_string(), "10".to_string()));
+        let clock = Clock::measure();
+        assert!(clock.step > 0 && clock.show(0) != "0");
     }
 }
