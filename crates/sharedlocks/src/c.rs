@@ -32,7 +32,8 @@ thread_local! {
 
 fn note(message: &str) {
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    LAST.with(|last| *last.borrow_mut() = text);
+    // A destructor of a thread may come after those of Rust.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
 }
 
 fn code(done: Result<(), Error>) -> c_int {
@@ -73,7 +74,7 @@ fn give<T>(made: Result<T, Error>) -> *mut T {
 /// What went wrong last in this thread; empty if nothing did. Good until the thread's next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn lockwork_locks_error() -> *const c_char {
-    LAST.with(|last| last.borrow().as_ptr())
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"the thread is ending".as_ptr())
 }
 
 /// Makes a table with `lines` lines (a power of two) and room for `sessions` sessions; null if it cannot.

@@ -40,7 +40,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use error::Error;
 pub use lockwork_locking::LockMode;
@@ -83,6 +83,9 @@ impl<M> Clone for SharedLocks<M> {
 pub(crate) struct Attachment<M> {
     pub(crate) table: Table<M>,
     pub(crate) liveness: Liveness,
+    /// Held while locks of a session are given back by somebody else: so those of its next life are not, as long as
+    /// whoever opens it is of this process.
+    pub(crate) giving_back: Mutex<()>,
     place: PathBuf,
 }
 
@@ -152,7 +155,12 @@ impl SharedLocks {
 
     fn of(segment: Segment) -> Self {
         let Segment { table, alive, others, place } = segment;
-        Self(Arc::new(Attachment { table, liveness: Liveness::new(alive, others), place }))
+        Self(Arc::new(Attachment {
+            table,
+            liveness: Liveness::new(alive, others),
+            giving_back: Mutex::default(),
+            place,
+        }))
     }
 
     /// The same attachment by way of other memory, which `wrap` puts around the mapped one: slower, counted, deadly.
@@ -161,9 +169,9 @@ impl SharedLocks {
     /// If the attachment has clones or sessions, or the wrapped memory shows another table.
     #[must_use]
     pub fn through<M: SharedMemory>(self, wrap: impl FnOnce(Mapped) -> M) -> SharedLocks<M> {
-        let Attachment { table, liveness, place } = Arc::into_inner(self.0).expect("a fresh attachment");
+        let Attachment { table, liveness, giving_back, place } = Arc::into_inner(self.0).expect("a fresh attachment");
         let table = Table::attach(wrap(table.into_memory())).expect("the table that it was");
-        SharedLocks(Arc::new(Attachment { table, liveness, place }))
+        SharedLocks(Arc::new(Attachment { table, liveness, giving_back, place }))
     }
 }
 
@@ -231,7 +239,7 @@ impl<M: SharedMemory> SharedLocks<M> {
     /// # Errors
     /// Damage; what else the session held was given back nevertheless.
     pub fn clean_up_after(&self, number: SessionNumber) -> Result<bool, Error> {
-        self.0.clean_up_if_dead(number)
+        self.0.clean_up_if_dead(number, None)
     }
 
     /// Gives back everything that a session holds in the life of this epoch ([`SessionStatus::epoch`]), for somebody
@@ -240,6 +248,7 @@ impl<M: SharedMemory> SharedLocks<M> {
     /// # Errors
     /// Damage; all other lines were given back nevertheless.
     pub fn release_all_of(&self, number: SessionNumber, epoch: u64) -> Result<(), Error> {
+        let _alone = self.0.giving_back.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(self.0.table.release_all_of(number, epoch, &mut |wake| self.0.wake(wake))?)
     }
 }
@@ -249,12 +258,15 @@ impl<M: SharedMemory> Attachment<M> {
         move |source| Error::io(what, &self.place, source)
     }
 
-    /// Whether the session was dead; then it has been cleaned up after.
-    pub(crate) fn clean_up_if_dead(&self, number: SessionNumber) -> Result<bool, Error> {
+    /// Whether the session was dead; then it has been cleaned up after. Also in `line`, where it was seen.
+    pub(crate) fn clean_up_if_dead(&self, number: SessionNumber, line: Option<u32>) -> Result<bool, Error> {
         let clean_up = || {
-            let left = self.table.touched(number) > 0;
-            self.table.clean_up(number, &mut |wake| self.wake(wake)).map(|()| left)
+            let left = self.table.touched(number) > 0 || line.is_some();
+            let listed = self.table.clean_up(number, &mut |wake| self.wake(wake));
+            let seen = line.map_or(Ok(()), |line| self.table.remove(number, line, &mut |wake| self.wake(wake)));
+            listed.and(seen).map(|()| left)
         };
+        let _alone = self.giving_back.lock().unwrap_or_else(PoisonError::into_inner);
         let cleaned = self.liveness.if_dead(number, clean_up).map_err(self.io("examine"))?;
         Ok(cleaned.transpose().map_err(|damage| Error::Table(damage.into()))?.unwrap_or(false))
     }

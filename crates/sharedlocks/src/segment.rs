@@ -205,7 +205,13 @@ impl Segment {
         };
         let alive = open(&place)?;
         // Not by its name, which another segment may have by now.
-        let others = open(&descriptor_path(alive.as_fd()))?;
+        let others = open(&descriptor_path(alive.as_fd())).map_err(|error| match error {
+            // Not that there is no table.
+            Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Error::io("open", &descriptor_path(alive.as_fd()), io::Error::other("there is no /proc here"))
+            }
+            error => error,
+        })?;
         let mut bytes = [0; 64];
         let length = alive.metadata().map_err(|source| Error::io("examine", &place, source))?.len();
         if length < bytes.len() as u64 {

@@ -5,7 +5,7 @@
 //! than [`NAP`]: then the waiter looks whether those in front of it still live, and cleans up after those who do not.
 //! So a death delays those behind it by one nap and by nothing else.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockwork_locking::LockMode;
@@ -53,6 +53,7 @@ impl<M: SharedMemory> Session<M> {
         loop {
             let free = attachment.liveness.take_free(next..=sessions).map_err(attachment.io("lock a session of"))?;
             let Some(number) = free else { break };
+            let _alone = attachment.giving_back.lock().unwrap_or_else(PoisonError::into_inner);
             match attachment.table.open(number, std::process::id(), &mut |wake| attachment.wake(wake)) {
                 Ok(of_table) => {
                     return Ok(Self { attachment: attachment.clone(), of_table, waiting: Waiting::default() });
@@ -173,7 +174,11 @@ impl<M: SharedMemory> Session<M> {
         let attachment = &self.attachment;
         match attachment.table.request(&mut self.of_table, line, mode, patience, &mut |wake| attachment.wake(wake))? {
             Step::Granted => Ok(()),
-            step => self.wait(step, (line, mode, patience), limit),
+            step => self.wait(step, (line, mode, patience), limit).inspect_err(|_| {
+                // A request that nobody knows of any more must not become an owner. There is none after most errors.
+                let attachment = &self.attachment;
+                drop(attachment.table.withdraw(&mut self.of_table, line, &mut |wake| attachment.wake(wake)));
+            }),
         }
     }
 
@@ -215,7 +220,6 @@ impl<M: SharedMemory> Session<M> {
                     }
                     let now = Instant::now();
                     if deadline.is_some_and(|deadline| now >= deadline) {
-                        table.withdraw(&mut self.of_table, line, &mut |wake| attachment.wake(wake))?;
                         return Err(Error::TimedOut);
                     }
                     if self.waiting == Waiting::Sleep && self.sleep(line, deadline)? {
@@ -229,19 +233,19 @@ impl<M: SharedMemory> Session<M> {
                 Step::Full => {
                     let crowd = table.crowd_word();
                     let before = table.memory().load(crowd);
+                    let limit = deadline.map_or(NAP, |end| end.saturating_duration_since(Instant::now()).min(NAP));
+                    if limit.is_zero() {
+                        return Err(Error::TimedOut);
+                    }
                     if table.crowd(line)? {
-                        let limit = deadline.map_or(NAP, |end| end.saturating_duration_since(Instant::now()).min(NAP));
-                        if limit.is_zero() {
-                            return Err(Error::TimedOut);
-                        }
                         match self.waiting {
                             Waiting::Sleep => sleep(table.memory().half(crowd), before as u32, Some(limit)),
                             Waiting::Poll => std::hint::spin_loop(),
                         }
-                        if Instant::now() >= next_check {
-                            self.clean_up_line(line)?;
-                            next_check = Instant::now() + NAP;
-                        }
+                    }
+                    if Instant::now() >= next_check {
+                        self.clean_up_line(line)?;
+                        next_check = Instant::now() + NAP;
                     }
                     step = self.ask(line, mode, patience)?;
                 }
@@ -289,7 +293,7 @@ impl<M: SharedMemory> Session<M> {
         self.attachment.table.everybody(line, |number| there.push(number))?;
         let mut any = false;
         for number in there.into_iter().filter(|number| *number != self.number()) {
-            any |= match self.attachment.clean_up_if_dead(number) {
+            any |= match self.attachment.clean_up_if_dead(number, Some(line)) {
                 // What is damaged is elsewhere: this line has been left.
                 Err(Error::Table(_)) if self.attachment.table.standing(number, line)?.is_none() => true,
                 cleaned => cleaned?,

@@ -61,6 +61,15 @@ impl<M: Memory> Table<M> {
             .try_for_each(|at| self.listed(self.entry(session, at).line)?.everybody(|_| ()))
     }
 
+    /// Takes a dead session out of a line that it is in, whatever its list says; as [`Self::clean_up`], which goes by the
+    /// list, and does not find a line whose entry there somebody has written over.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn remove(&self, session: SessionNumber, line: u32, wake: &mut impl FnMut(Wake)) -> Result<(), Damage> {
+        self.line(line).remove(session, wake)
+    }
+
     /// Cleans up after a session that has died anywhere in the protocol, for somebody who has taken over its liveness
     /// lock: takes it out of every line that it touched, and lets those behind it go on.
     ///

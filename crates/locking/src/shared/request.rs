@@ -46,6 +46,9 @@ pub enum TableError {
         "the session holds {0} lines already, the most that the table was created for; release some, or create it with more"
     )]
     TooMany(u32),
+    /// A count that is full.
+    #[error("the session has acquired line {0} 2^30 times without releasing it, which is the most")]
+    TooOften(u32),
     /// There is nothing to release or withdraw.
     #[error("the session does not hold line {0}")]
     NotHeld(u32),

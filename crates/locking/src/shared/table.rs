@@ -35,6 +35,9 @@ pub(super) struct Touched {
 }
 
 impl Touched {
+    /// The most that a line can be held.
+    const MOST: u32 = (1 << 30) - 1;
+
     fn bits(self) -> u64 {
         u64::from(self.line) << 32 | (self.mode as u64) << 30 | u64::from(self.count)
     }
@@ -45,7 +48,7 @@ impl Touched {
             2 => LockMode::IntentExclusive,
             _ => LockMode::Exclusive,
         };
-        Self { line: (bits >> 32) as u32, mode, count: bits as u32 & ((1 << 30) - 1) }
+        Self { line: (bits >> 32) as u32, mode, count: bits as u32 & Self::MOST }
     }
 }
 
@@ -146,6 +149,7 @@ impl<M: Memory> Table<M> {
     }
 
     pub(super) fn record(&self, session: SessionNumber) -> usize {
+        assert!(session.get() <= self.layout.sessions, "session {} of {}", session.get(), self.layout.sessions);
         HEADER_WORDS + session.index() * SESSION_WORDS
     }
 
@@ -277,6 +281,9 @@ impl<M: Memory> Table<M> {
     #[inline(always)]
     fn drop_entry(&self, session: &mut Session, at: usize) {
         let last = self.touched(session.number) as usize - 1;
+        if last >= SEARCHED {
+            session.positions.remove(&self.entry(session.number, at).line);
+        }
         if at != last {
             let moved = self.entry(session.number, last);
             self.write_entry(session.number, at, moved);
@@ -307,11 +314,12 @@ impl<M: Memory> Table<M> {
         if let Some(at) = self.find(session, line) {
             return self.again(session, at, mode, wake);
         }
-        if session.waits > 0 && patience != Patience::Queue && !self.waits_for_younger(session)? {
+        if session.waits > 0 && patience != Patience::Queue && !self.waits_for_younger(session) {
             return Ok(Step::Refused);
         }
+        let of_line = self.line(line);
         self.push(session, Touched { line, mode, count: 1 })?;
-        if self.line(line).take_free(session.number, mode) {
+        if of_line.take_free(session.number, mode) {
             return Ok(Step::Granted);
         }
         self.request_taken(session, line, mode, patience, wake)
@@ -319,19 +327,21 @@ impl<M: Memory> Table<M> {
 
     /// Whether a session waits for nobody older anywhere. Else whoever comes to wait for it could close a circle.
     #[cold]
-    fn waits_for_younger(&self, session: &mut Session) -> Result<bool, TableError> {
+    fn waits_for_younger(&self, session: &mut Session) -> bool {
         let age = self.age(session.number);
         let mut waits = 0;
         for at in 0..self.touched(session.number) as usize {
             let entry = self.entry(session.number, at);
             let younger = |other| age < self.age(other);
             waits += u32::from(entry.count == 0);
-            if entry.count == 0 && !self.listed(entry.line)?.waits_for(session.number, younger)? {
-                return Ok(false);
+            let waits_for = |line: Line<'_, M>| line.waits_for(session.number, younger);
+            // In a damaged line nobody waits for long: whoever looks is told.
+            if entry.count == 0 && matches!(self.listed(entry.line).and_then(waits_for), Ok(false)) {
+                return false;
             }
         }
         session.waits = waits;
-        Ok(true)
+        true
     }
 
     /// As [`Self::request`] of a line that the session holds.
@@ -344,13 +354,18 @@ impl<M: Memory> Table<M> {
     ) -> Result<Step, TableError> {
         let mut entry = self.entry(session.number, at);
         if entry.count == 0 {
+            // Of a damaged line that is told each time.
+            self.line(entry.line).everybody(|_| ())?;
             return Err(TableError::WaitsAlready(entry.line));
+        }
+        if entry.count == Touched::MOST {
+            return Err(TableError::TooOften(entry.line));
         }
         let wanted = entry.mode.join(mode);
         if wanted != entry.mode && !self.line(entry.line).upgrade(session.number, wake)? {
             return Ok(Step::Refused);
         }
-        entry.mode = if wanted == entry.mode { wanted } else { LockMode::Exclusive };
+        entry.mode = wanted;
         entry.count += 1;
         self.write_entry(session.number, at, entry);
         Ok(Step::Granted)
@@ -370,12 +385,11 @@ impl<M: Memory> Table<M> {
         let step = self.enter(session.number, line, mode, (patience != Patience::Try, by_age), wake);
         match step {
             Ok(Step::Granted) => {}
-            Ok(Step::Waiting) => {
+            // After damage the session may or may not be in the line, and has to keep it in its list; it holds nothing.
+            Ok(Step::Waiting) | Err(_) => {
                 session.waits += 1;
                 self.write_entry(session.number, at, Touched { line, mode, count: 0 });
             }
-            // After damage the session may or may not be in the line, and has to keep it in its list.
-            Err(_) => {}
             Ok(Step::Full | Step::Refused) => self.drop_entry(session, at),
         }
         step

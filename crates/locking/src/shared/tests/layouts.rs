@@ -122,6 +122,25 @@ proptest! {
 }
 
 #[test]
+fn whoever_asks_again_after_damage_does_not_hold_the_line() {
+    let world = World::new(1, 2, Patience::Queue);
+    let (table, control) = (&world.table, world.table.line_word(0));
+    let sound = table.memory().load(control);
+    table.memory().store(control, u64::MAX);
+    for _ in 0..3 {
+        let session = &mut *world.session(1);
+        assert!(matches!(table.request(session, 0, X, Patience::Queue, &mut |_| ()), Err(TableError::Damage(_))));
+        assert_eq!(table.holds(session, 0), 0);
+    }
+    // Somebody has put it right.
+    table.memory().store(control, sound);
+    let session = &mut *world.session(1);
+    assert_eq!(table.request(session, 0, X, Patience::Queue, &mut |_| ()), Err(TableError::WaitsAlready(0)));
+    table.withdraw(session, 0, &mut |_| ()).unwrap();
+    assert_eq!(table.request(session, 0, X, Patience::Queue, &mut |_| ()), Ok(Step::Granted));
+}
+
+#[test]
 fn a_damaged_list_is_told_of_and_the_other_lines_are_left() {
     let world = World::played(2, 2, &[TakeLine(1, 0, X), TakeLine(1, 1, X), TakeLine(2, 1, X)]);
     let list = world.table.layout().words() - 2 * LINE_WORDS - 512 + 64 + 2 * 16;
