@@ -61,8 +61,8 @@ impl<M: Memory> Table<M> {
             .try_for_each(|at| self.listed(self.entry(session, at).line)?.everybody(|_| ()))
     }
 
-    /// Takes a dead session out of a line that it is in, whatever its list says; as [`Self::clean_up`], which goes by the
-    /// list, and does not find a line whose entry there somebody has written over.
+    /// Takes a dead session out of a line that it is in, whatever its list says; as [`Self::clean_up`], which goes by
+    /// the list, and does not find a line whose entry there somebody has written over.
     ///
     /// # Errors
     /// Damage.
