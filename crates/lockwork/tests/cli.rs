@@ -344,7 +344,10 @@ fn doctor_tells_about_the_machine() {
     let output = run("doctor");
     let text = String::from_utf8_lossy(&output.stdout).to_string();
     assert!(output.status.success() && text.contains("huge pages") && text.contains("cores"), "{text}");
-    assert!(text.contains("  lock service, UDP      ok: "), "{text}");
+    for what in ["lock service, UDP      ok: ", "shared locks           ok: ", "smart storage          ok: a file in "]
+    {
+        assert!(text.contains(&format!("  {what}")), "{text}");
+    }
     // Without rights it says which are needed.
     for what in ["lock service, XDP", "lock service, TC", "network namespaces"] {
         let line = text.lines().find(|line| line.trim_start().starts_with(what)).unwrap_or_else(|| panic!("{text}"));

@@ -69,6 +69,15 @@ fn an_older_file_is_not_taken_for_the_storage() {
     assert!(older(&other).contains("tuple 3: the storage has another version than the host made"));
     assert_eq!(all(&host)[&3], 31);
     set(&host, 3, 30).unwrap();
+    // What was stored once is missing, also where the host has something newer.
+    assert_eq!(host.reattach(setup.device.clone()), Ok(None));
+    set(&host, 2, 21).unwrap();
+    host.flush_all().unwrap();
+    set(&host, 2, 20).unwrap();
+    let copied: Vec<Version> =
+        (0..10).map(|vid| version(vid, [1, 1, 2, 3].get(vid as usize).map_or(1, |n| *n))).collect();
+    let text = older(&copied);
+    assert!(text.contains("the storage's last commit is 1, and it had"), "{text}");
     assert_eq!(host.reattach(setup.device.clone()), Ok(None));
     assert_eq!(all(&host), before, "the host goes on with its own storage");
 }

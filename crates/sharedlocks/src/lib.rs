@@ -266,6 +266,10 @@ impl<M: SharedMemory> Attachment<M> {
             let seen = line.map_or(Ok(()), |line| self.table.remove(number, line, &mut |wake| self.wake(wake)));
             listed.and(seen).map(|()| left)
         };
+        // Most live, and theirs is the common way.
+        if self.liveness.is_alive(number).map_err(self.io("examine"))? {
+            return Ok(false);
+        }
         let _alone = self.giving_back.lock().unwrap_or_else(PoisonError::into_inner);
         let cleaned = self.liveness.if_dead(number, clean_up).map_err(self.io("examine"))?;
         Ok(cleaned.transpose().map_err(|damage| Error::Table(damage.into()))?.unwrap_or(false))

@@ -171,15 +171,24 @@ impl<M: SharedMemory> Session<M> {
         patience: Patience,
         limit: Option<Duration>,
     ) -> Result<(), Error> {
-        let attachment = &self.attachment;
-        match attachment.table.request(&mut self.of_table, line, mode, patience, &mut |wake| attachment.wake(wake))? {
-            Step::Granted => Ok(()),
-            step => self.wait(step, (line, mode, patience), limit).inspect_err(|_| {
-                // A request that nobody knows of any more must not become an owner. There is none after most errors.
-                let attachment = &self.attachment;
-                drop(attachment.table.withdraw(&mut self.of_table, line, &mut |wake| attachment.wake(wake)));
-            }),
+        match self.ask(line, mode, patience) {
+            Ok(Step::Granted) => Ok(()),
+            Ok(step) => self.wait(step, (line, mode, patience), limit).inspect_err(|_| self.forget(line)),
+            Err(error) => {
+                if matches!(error, TableError::Damage(_)) {
+                    self.forget(line);
+                }
+                Err(error.into())
+            }
         }
+    }
+
+    /// Withdraws a request that failed, as far as that can be done: one that nobody knows of any more must not become
+    /// an owner. After most errors there is none.
+    #[cold]
+    fn forget(&mut self, line: u32) {
+        let attachment = &self.attachment;
+        drop(attachment.table.withdraw(&mut self.of_table, line, &mut |wake| attachment.wake(wake)));
     }
 
     /// Gives back one grant of a line.
@@ -253,6 +262,7 @@ impl<M: SharedMemory> Session<M> {
         }
     }
 
+    #[inline(always)]
     fn ask(&mut self, line: u32, mode: LockMode, patience: Patience) -> Result<Step, TableError> {
         let attachment = &self.attachment;
         attachment.table.request(&mut self.of_table, line, mode, patience, &mut |wake| attachment.wake(wake))

@@ -11,9 +11,10 @@ use super::table::{AGE, EPOCH, TOUCHED, Table};
 use super::{Damage, SessionNumber, Wake};
 
 impl<M: Memory> Table<M> {
-    /// Gives back everything that a session holds in the life of this [`Self::epoch`], for somebody who has been told
-    /// by it, by way of memory that both see, that it is at rest. What another life holds stays held, if the session
-    /// does not die and take the very line that is being given back between two neighbouring steps.
+    /// Gives back everything that a session holds in the life of this [`Self::epoch`], for somebody who was told by it,
+    /// by way of memory that both see, that it is at rest. What another life holds stays held, unless the session dies,
+    /// is cleaned up after and is opened anew between two neighbouring steps of this: whoever calls it keeps those of
+    /// its own process from doing so.
     ///
     /// # Errors
     /// The first damage; all other lines were left nevertheless.

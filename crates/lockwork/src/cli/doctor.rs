@@ -11,7 +11,9 @@ use lockwork_locknet::namespace::Network;
 use lockwork_locknet::xsk::{Route, Xsk};
 use lockwork_lockservice::decider;
 use lockwork_memory::{Buffer, HUGE_PAGE, Pages, huge_bytes_resident, huge_page_setting};
+use lockwork_neardata::storage::disk::{DirectDisk, Disk};
 use lockwork_opencl::DeviceKind;
+use lockwork_sharedlocks::{Layout, LockMode, Options, SharedLocks, segment};
 
 use super::report::Environment;
 use super::{Outcome, print};
@@ -34,6 +36,8 @@ pub(super) fn run() -> Outcome {
     for (what, found) in lock_service() {
         line(what, &found);
     }
+    line("shared locks", &shared_locks().map_or_else(|error| error.to_string(), ok));
+    line("smart storage", &smart_storage().map_or_else(|error| error.to_string(), ok));
     text.push_str("\nNext: lockwork demo\n");
     print(&text)
 }
@@ -63,6 +67,25 @@ fn opencl() -> Vec<String> {
         lines.push("the CPU is the fallback: a GPU's driver brings its own platform".into());
     }
     lines
+}
+
+/// Tries the memory and the locks of the kernel that tables of shared locks need.
+fn shared_locks() -> Result<&'static str, lockwork_sharedlocks::Error> {
+    let name = format!("doctor-{}", std::process::id());
+    let options = Options { layout: Layout::new(64, 4), ..Options::default() };
+    let locks = SharedLocks::create(&name, &options)?;
+    let tried = locks.session().and_then(|mut session| session.lock(17, LockMode::Exclusive));
+    segment::remove(&name)?;
+    tried.map(|()| "a table was made in /dev/shm, locked and removed")
+}
+
+/// Tries how the storage of the near-data engine would reach a file in the folder for temporary files.
+fn smart_storage() -> io::Result<String> {
+    let folder = std::env::temp_dir();
+    let file = folder.join(format!("lockwork-doctor-{}", std::process::id()));
+    let described = DirectDisk::open(&file).map(|disk| disk.describe());
+    std::fs::remove_file(&file)?;
+    described.map(|way| format!("a file in {} is reached by {way}", folder.display()))
 }
 
 /// Tries what the lock service and its benchmark can use: what it is, and what came of it.

@@ -252,6 +252,7 @@ impl<'w, 'h> BulkUpdate<'w, 'h> {
         for &Modified { vid, number, record } in &self.modified {
             table.install_stored(vid, number, record, &host.cache);
         }
+        host.stored.fetch_max(timestamp, Ordering::SeqCst);
         host.clock.jump(timestamp);
         drop(doubt);
         host.locks.release_transaction(self.transaction);

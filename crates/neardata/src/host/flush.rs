@@ -9,8 +9,8 @@
 //! Invariant: a version leaves the shared state only after it is durable. A flush that fails has changed nothing on the
 //! host; what it was to store is still here, and is stored by the next one.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use super::Host;
 use super::error::HostError;
@@ -39,12 +39,17 @@ impl Host {
     /// As [`Self::flush`].
     pub(super) fn flush_table(&self, table: &HostTable) -> Result<(), HostError> {
         let _alone = table.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = self.sessions.join();
+        /// Ends the snapshot of a flush, however that ends.
+        struct Joined<'h>(&'h Host, Arc<Line>);
+        impl Drop for Joined<'_> {
+            fn drop(&mut self) {
+                self.0.sessions.leave(&self.1);
+            }
+        }
+        let joined = Joined(self, self.sessions.join(true));
         // A snapshot in use, so that nobody drops what it sees before it is stored.
-        let until = line.begin(&self.clock, false);
-        let stored = self.store_up_to(table, until, &line);
-        self.sessions.leave(&line);
-        stored
+        let until = joined.1.begin(&self.clock, false);
+        self.store_up_to(table, until, &joined.1)
     }
 
     /// Stores what `until` sees of a table, a snapshot in use of whoever holds the table's flush lock.
@@ -61,6 +66,8 @@ impl Host {
             let text = format!("table '{name}': {found} places for {wanted} versions, or places that are none");
             return Err(HostError::Device(DeviceError::Corrupt(text)));
         }
+        let newest = versions.iter().map(|version| version.created).max().unwrap_or_default();
+        self.stored.fetch_max(newest, Ordering::SeqCst);
         for (at, (version, record)) in versions.iter().zip(records).enumerate() {
             // Versions of a tuple stand together, the newest last.
             if versions.get(at + 1).is_none_or(|next| next.vid != version.vid) {

@@ -134,6 +134,8 @@ pub struct Host {
     doubt: Mutex<Option<Doubt>>,
     /// Whether there is one.
     in_doubt: AtomicBool,
+    /// The last commit that the storage is known to have.
+    stored: AtomicU64,
     ages: AtomicU64,
 }
 
@@ -180,6 +182,7 @@ impl Host {
             in_doubt: AtomicBool::new(false),
             // Bulk updates are named by their age; so no name comes again after a commit of one, which moves the clock.
             ages: AtomicU64::new(newest),
+            stored: AtomicU64::new(newest),
             config,
         })
     }

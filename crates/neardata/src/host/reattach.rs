@@ -66,11 +66,18 @@ impl Host {
                 judge(table, &*device, open)
             })
             .collect::<Result<_, _>>()?;
+        let (newest, known) = (device.status()?.newest, self.stored.load(Ordering::SeqCst));
+        if newest < known {
+            let text = format!("the storage's last commit is {newest}, and it had {known}; is it an older file?");
+            return Err(HostError::Device(DeviceError::Corrupt(text)));
+        }
+        // It may have died between making a table and saying so.
+        let more: Vec<(usize, HostTable)> = (tables.into_iter().enumerate().skip(found.len()))
+            .map(|(id, schema)| Ok((id, open_table(id, schema, &self.maps, &self.shared_bytes, &*device)?.0)))
+            .collect::<Result<_, HostError>>()?;
         let committed = found.iter().any(|found| found.committed);
         found.iter().for_each(Found::take_note);
-        // It may have died between making a table and saying so.
-        for (id, schema) in tables.into_iter().enumerate().skip(self.all_tables().count()) {
-            let (table, _) = open_table(id, schema, &self.maps, &self.shared_bytes, &*device)?;
+        for (id, table) in more {
             assert!(self.tables[id].set(table).is_ok(), "nobody else makes tables");
         }
         *self.device.write().unwrap_or_else(PoisonError::into_inner) = device;
@@ -84,7 +91,7 @@ impl Host {
         }
         self.in_doubt.store(false, Ordering::SeqCst);
         self.locks.release_transaction(transaction);
-        let line = self.sessions.join();
+        let line = self.sessions.join(false);
         line.count(if committed { Event::BulkCommitted } else { Event::BulkAborted }, 1);
         self.sessions.leave(&line);
         Ok(committed.then_some(timestamp))

@@ -92,7 +92,7 @@ impl<'h> Session<'h> {
     /// The lock table gives none.
     pub(super) fn new(host: &'h Host) -> Result<Self, HostError> {
         let locks = host.locks.session()?;
-        let line = host.sessions.join();
+        let line = host.sessions.join(false);
         let (copies, accesses, gates, installs, views) = Default::default();
         Ok(Self { host, line, locks, copies, accesses, gates, installs, snapshot: 0, views, commits: 0 })
     }

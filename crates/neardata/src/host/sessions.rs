@@ -73,6 +73,8 @@ pub struct Counters {
 #[repr(align(128))]
 pub(super) struct Line {
     snapshot: AtomicU64,
+    /// Of a flush, which changes nothing.
+    flushes: bool,
     /// Transactions that have ended.
     ended: AtomicU64,
     events: [AtomicU64; EVENTS],
@@ -149,10 +151,10 @@ struct All {
 pub(super) struct Sessions(Mutex<All>);
 
 impl Sessions {
-    /// A line for a new worker.
-    pub(super) fn join(&self) -> Arc<Line> {
-        let line =
-            Arc::new(Line { snapshot: AtomicU64::new(IDLE), ended: AtomicU64::new(0), events: Default::default() });
+    /// A line for a new worker, or for a flush.
+    pub(super) fn join(&self, flushes: bool) -> Arc<Line> {
+        let (snapshot, ended, events) = (AtomicU64::new(IDLE), AtomicU64::new(0), Default::default());
+        let line = Arc::new(Line { snapshot, flushes, ended, events });
         self.0.lock().unwrap_or_else(PoisonError::into_inner).lines.push(line.clone());
         line
     }
@@ -182,12 +184,13 @@ impl Sessions {
         views.snapshots.sort_unstable();
     }
 
-    /// Waits until every transaction has ended that runs now, but for that of `own`; no longer than `patience`.
+    /// Waits until every transaction has ended that runs now, but for that of `own`; no longer than `patience`. Flushes
+    /// are none.
     pub(super) fn wait_for_others(&self, own: &Arc<Line>, patience: Duration) {
         let until = Instant::now() + patience;
         let mut running: Vec<(Arc<Line>, u64)> = {
             let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let others = all.lines.iter().filter(|line| !Arc::ptr_eq(line, own));
+            let others = all.lines.iter().filter(|line| !line.flushes && !Arc::ptr_eq(line, own));
             others.map(|line| (line.clone(), line.ended.load(Ordering::Acquire))).collect()
         };
         loop {
@@ -232,7 +235,7 @@ mod tests {
     #[test]
     fn the_watermark_is_the_oldest_snapshot_in_use() {
         let (clock, sessions) = (Clock::new(3), Sessions::default());
-        let (old, young) = (sessions.join(), sessions.join());
+        let (old, young) = (sessions.join(false), sessions.join(false));
         let oldest = || {
             let mut views = Views::default();
             sessions.views(&clock, &mut views);
@@ -251,7 +254,7 @@ mod tests {
     #[test]
     fn what_lies_between_the_snapshots_in_use_is_not_seen() {
         let (clock, sessions) = (Clock::new(10), Sessions::default());
-        let (old, open) = (sessions.join(), sessions.join());
+        let (old, open) = (sessions.join(false), sessions.join(false));
         let publish = |to| (clock.visible()..to).for_each(|_| clock.publish(clock.issue()));
         old.begin(&clock, false);
         publish(20);
@@ -274,7 +277,7 @@ mod tests {
     #[test]
     fn counts_outlive_their_worker() {
         let sessions = Sessions::default();
-        let (one, other) = (sessions.join(), sessions.join());
+        let (one, other) = (sessions.join(false), sessions.join(false));
         one.count(Event::Busy, 2);
         other.count(Event::Busy, 3);
         sessions.leave(&one);

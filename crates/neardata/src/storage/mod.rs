@@ -83,15 +83,15 @@ pub struct StoreConfig {
     pub growth_pages: u32,
     /// The most pages it may have.
     pub most_pages: u32,
-    /// The most tuples of a table.
+    /// The most tuples of a table: so many words of memory a map can take.
     pub tuples: u32,
 }
 
 impl StoreConfig {
-    /// The usual: growth by 64 MiB, no limits but the file system's and those of a VID.
+    /// The usual: growth by 64 MiB, tables of 2^28 tuples, no limit but the file system's.
     #[must_use]
     pub fn new(elements: usize, locks: Arc<dyn LockSource>) -> Self {
-        Self { elements, locks, growth_pages: 8192, most_pages: u32::MAX, tuples: u32::MAX }
+        Self { elements, locks, growth_pages: 8192, most_pages: u32::MAX, tuples: 1 << 28 }
     }
 }
 

@@ -48,9 +48,7 @@ impl DirectDisk {
             Err(TryLockError::Error(error)) => return Err(error),
         }
         if file.metadata()?.len() == 0 {
-            // A new file has to be found again after a crash, not only what is in it.
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            File::open(folder)?.sync_all()?;
+            sync_folder(path)?;
         }
         Ok(Self { file, direct, ring: Ring::is_granted() })
     }
@@ -59,6 +57,16 @@ impl DirectDisk {
     #[must_use]
     pub fn without_ring(self) -> Self {
         Self { ring: false, ..self }
+    }
+}
+
+/// Makes durable that a new file is there, not only what is in it.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        // A folder that knows no sync, or may not be read: a file without a name is opened by one in /proc.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EACCES)) => Ok(()),
+        done => done,
     }
 }
 
