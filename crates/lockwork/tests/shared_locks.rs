@@ -1,10 +1,10 @@
 //! `lockwork shared-locks`, in processes of its own.
 
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use lockwork_locking::shared::memory::Memory;
-use lockwork_sharedlocks::{LockMode, SharedLocks, segment};
+use lockwork_sharedlocks::{Error, LockMode, SharedLocks, segment};
 use serde_json::Value;
 
 #[path = "common/command.rs"]
@@ -241,6 +241,34 @@ fn the_benchmark_measures_what_it_verifies() {
     assert_eq!(measured.len(), 3, "{text}");
     assert!(!measured.iter().any(|line| line.split_whitespace().any(|cell| cell == "0")), "{text}");
     assert!(report["resolution_ns"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn a_table_that_cannot_be_opened_is_not_made() {
+    let Name(name) = &Name::new("no-room");
+    let mut refused = 0;
+    for descriptors in 3..40 {
+        let line = format!("ulimit -n {descriptors}; exec \"$0\" shared-locks create {name} --lines 64");
+        let output = Command::new("sh").args(["-c", &line, env!("CARGO_BIN_EXE_lockwork")]).output().unwrap();
+        if output.status.success() {
+            assert!(refused > 0, "three descriptors are not enough");
+            return;
+        }
+        assert!(matches!(SharedLocks::attach(name), Err(Error::Missing(_))), "{descriptors} descriptors");
+        refused += 1;
+    }
+    panic!("40 descriptors are enough");
+}
+
+#[test]
+fn the_benchmark_takes_no_more_memory_than_there_is() {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let kib: u64 = text.lines().next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+    // The next power of two of lines, in whole memories.
+    let lines = (kib * 1024 / 64).next_power_of_two();
+    if let Ok(lines) = u32::try_from(lines) {
+        refused(&format!("shared-locks bench --lines {lines}"), 2, &["MiB are free", "--lines"]);
+    }
 }
 
 #[test]

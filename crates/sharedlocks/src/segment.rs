@@ -154,11 +154,13 @@ impl Segment {
         let file =
             options.read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder).map_err(fail)?;
         fill(&file, layout, &place, reserve)?;
+        // Opened before it has a name: whatever fails leaves nothing behind.
+        let segment = Self::of_descriptor(file.as_fd())?;
         link(&file, &place).map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => Self::in_the_way(place.clone()),
             _ => fail(source),
         })?;
-        Self::attach(name)
+        Ok(Self { place, ..segment })
     }
 
     /// Why no segment can be made at a place where something is.

@@ -74,8 +74,8 @@ fn shared_locks() -> Result<&'static str, lockwork_sharedlocks::Error> {
     let name = format!("doctor-{}", std::process::id());
     let options = Options { layout: Layout::new(64, 4), ..Options::default() };
     let locks = SharedLocks::create(&name, &options)?;
-    let tried = locks.session().and_then(|mut session| session.lock(17, LockMode::Exclusive));
     segment::remove(&name)?;
+    let tried = locks.session().and_then(|mut session| session.lock(17, LockMode::Exclusive));
     tried.map(|()| "a table was made in /dev/shm, locked and removed")
 }
 
@@ -84,8 +84,15 @@ fn smart_storage() -> io::Result<String> {
     let folder = std::env::temp_dir();
     let file = folder.join(format!("lockwork-doctor-{}", std::process::id()));
     let described = DirectDisk::open(&file).map(|disk| disk.describe());
-    std::fs::remove_file(&file)?;
-    described.map(|way| format!("a file in {} is reached by {way}", folder.display()))
+    // There is none if it could not be made.
+    drop(std::fs::remove_file(&file));
+    match described {
+        Ok(way) => Ok(format!("a file in {} is reached by {way}", folder.display())),
+        Err(error) => Err(io::Error::new(
+            error.kind(),
+            format!("no file in {} ({error}); set TMPDIR to a folder that can be written", folder.display()),
+        )),
+    }
 }
 
 /// Tries what the lock service and its benchmark can use: what it is, and what came of it.

@@ -327,6 +327,11 @@ fn list(output: Form) -> Outcome {
             Ok(locks) => locks,
             // It has just been removed.
             Err(Error::Missing(_)) => continue,
+            // Of another user, or with no descriptor left: it may be one.
+            Err(error @ Error::Io { .. }) => {
+                eprintln!("not looked at: {error}");
+                continue;
+            }
             Err(error) => {
                 eprintln!("no lock table: {error}");
                 continue;

@@ -87,6 +87,7 @@ impl Host {
             for Modified { vid, number, record } in modified {
                 table.install_stored(vid, number, record, &self.cache);
             }
+            self.stored.fetch_max(timestamp, Ordering::SeqCst);
             self.clock.jump(timestamp);
         }
         self.in_doubt.store(false, Ordering::SeqCst);

@@ -25,6 +25,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::super::run::check_memory;
 use super::{Form, failure};
 use crate::cli::service::duration;
 use crate::cli::{Failure, Outcome, print};
@@ -189,6 +190,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         ))
     })?;
     let layout = Layout { held: 16.min(lines.max(1)), ..Layout::new(lines, sessions) };
+    layout.check().map_err(Failure::usage)?;
+    check_memory(&format!("{} lines of the lock table", layout.lines), layout.words() as u128 * 8, "--lines")?;
     let (locks, table) = SharedLocks::anonymous(&Options { layout, reserve: true }).map_err(failure)?;
     let (counters, data) = Counters::create(load.keys).map_err(|error| Failure::usage(format!("counters: {error}")))?;
     let clock = Clock::measure();
@@ -303,8 +306,10 @@ fn contend([table, data]: [String; 2], load: &Load, processes: u32) -> Result<Ve
     let of = |mut one: Started| {
         let mut text = String::new();
         one.output.read_to_string(&mut text).map_err(fail)?;
-        serde_json::from_str(&text)
-            .map_err(|_| Failure::Check("a process of the benchmark failed; it has said why".into()))
+        serde_json::from_str(&text).map_err(|_| {
+            let how = one.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+            Failure::BackEnd(format!("process {} of the benchmark ended before it had measured: {how}", one.child.id()))
+        })
     };
     all.into_iter().map(of).collect()
 }
