@@ -246,8 +246,7 @@ fn the_benchmark_measures_what_it_verifies() {
 #[test]
 fn a_table_that_cannot_be_opened_is_not_made() {
     let Name(name) = &Name::new("no-room");
-    let mut refused = 0;
-    for descriptors in 3..40 {
+    for (refused, descriptors) in (3..40).enumerate() {
         let line = format!("ulimit -n {descriptors}; exec \"$0\" shared-locks create {name} --lines 64");
         let output = Command::new("sh").args(["-c", &line, env!("CARGO_BIN_EXE_lockwork")]).output().unwrap();
         if output.status.success() {
@@ -255,7 +254,6 @@ fn a_table_that_cannot_be_opened_is_not_made() {
             return;
         }
         assert!(matches!(SharedLocks::attach(name), Err(Error::Missing(_))), "{descriptors} descriptors");
-        refused += 1;
     }
     panic!("40 descriptors are enough");
 }
