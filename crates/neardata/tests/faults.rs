@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Setup, all, at_least, block, insert, numbers, procedure, raise};
+use common::{Setup, all, at_least, block, filled, gone, insert, numbers, procedure, raise, set};
 use lockwork_neardata::device::{
     Device, DeviceError, DeviceStatus, Fold, Modified, Operation, Piece, Ran, TableId, TransactionId, Tuple, Version,
 };
@@ -17,28 +17,6 @@ use lockwork_neardata::host::{Config, Host, HostError, Isolation};
 use lockwork_neardata::record::{RecordId, Timestamp, Vid};
 use lockwork_procedure::block::{Block, Status, abort};
 use lockwork_procedure::schema::TableSchema;
-
-fn gone() -> DeviceError {
-    DeviceError::Gone("killed by the test".into())
-}
-
-/// Rows 0 to 9 with value 10 times the key, half of them in the storage.
-fn filled(setup: &Setup) -> Host {
-    let host = setup.open().unwrap();
-    host.create_table(&numbers()).unwrap();
-    insert(&host, (0..5).map(|id| (id, id * 10)));
-    host.flush_all().unwrap();
-    insert(&host, (5..10).map(|id| (id, id * 10)));
-    host
-}
-
-fn set(host: &Host, id: i64, value: i64) -> Result<u64, HostError> {
-    let mut worker = host.worker()?;
-    let mut transaction = worker.begin();
-    let values = transaction.update(0, &id.to_le_bytes())?.expect("the row exists");
-    values[..8].copy_from_slice(&value.to_le_bytes());
-    transaction.commit()
-}
 
 /// A bulk update that fails at step `step` with `error`. Answers false if it got done before.
 fn fails_at(isolation: Isolation, here: bool, step: u64, error: &DeviceError) -> bool {

@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{CAPACITY, all, insert, numbers, raise};
+use common::{CAPACITY, all, insert, numbers, raise, set};
 use lockwork_neardata::device::{LockRefusal, LockSource, RowLocks, TransactionId};
 use lockwork_neardata::host::in_process::InProcessLocks;
 use lockwork_neardata::host::memory_device::MemoryDevice;
@@ -28,14 +28,6 @@ impl LockSource for Meanwhile {
         }
         self.locks.open(transaction, element)
     }
-}
-
-fn set(host: &Host, id: i64, value: i64) -> Result<u64, HostError> {
-    let mut worker = host.worker()?;
-    let mut transaction = worker.begin();
-    let values = transaction.update(0, &id.to_le_bytes())?.expect("the row exists");
-    values[..8].copy_from_slice(&value.to_le_bytes());
-    transaction.commit()
 }
 
 #[test]

@@ -6,34 +6,12 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Setup, all, insert, numbers};
+use common::{Setup, all, filled, gone, numbers, set};
 use lockwork_neardata::device::{Device, DeviceError, Version};
 use lockwork_neardata::host::memory_device::MemoryDevice;
-use lockwork_neardata::host::{Host, HostError, Isolation};
+use lockwork_neardata::host::{HostError, Isolation};
 use lockwork_neardata::record::Vid;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
-
-fn gone() -> DeviceError {
-    DeviceError::Gone("killed by the test".into())
-}
-
-/// Rows 0 to 9 with value 10 times the key, half of them in the storage.
-fn filled(setup: &Setup) -> Host {
-    let host = setup.open().unwrap();
-    host.create_table(&numbers()).unwrap();
-    insert(&host, (0..5).map(|id| (id, id * 10)));
-    host.flush_all().unwrap();
-    insert(&host, (5..10).map(|id| (id, id * 10)));
-    host
-}
-
-fn set(host: &Host, id: i64, value: i64) -> Result<u64, HostError> {
-    let mut worker = host.worker()?;
-    let mut transaction = worker.begin();
-    let values = transaction.update(0, &id.to_le_bytes())?.expect("the row exists");
-    values[..8].copy_from_slice(&value.to_le_bytes());
-    transaction.commit()
-}
 
 #[test]
 fn an_older_file_is_not_taken_for_the_storage() {

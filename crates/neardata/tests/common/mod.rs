@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockwork_neardata::device::TableId;
+use lockwork_neardata::device::{DeviceError, TableId};
 use lockwork_neardata::host::in_process::InProcessLocks;
 use lockwork_neardata::host::memory_device::MemoryDevice;
 use lockwork_neardata::host::vid_map::VidMap;
@@ -82,6 +82,30 @@ pub(crate) fn insert(host: &Host, rows: impl IntoIterator<Item = (i64, i64)>) {
         values[..8].copy_from_slice(&value.to_le_bytes());
     }
     transaction.commit().unwrap();
+}
+
+/// Rows 0 to 9 with value 10 times the key, half of them in the storage.
+pub(crate) fn filled(setup: &Setup) -> Host {
+    let host = setup.open().unwrap();
+    host.create_table(&numbers()).unwrap();
+    insert(&host, (0..5).map(|id| (id, id * 10)));
+    host.flush_all().unwrap();
+    insert(&host, (5..10).map(|id| (id, id * 10)));
+    host
+}
+
+/// Sets one number in a transaction of its own.
+pub(crate) fn set(host: &Host, id: i64, value: i64) -> Result<u64, HostError> {
+    let mut worker = host.worker()?;
+    let mut transaction = worker.begin();
+    let values = transaction.update(0, &id.to_le_bytes())?.expect("the row exists");
+    values[..8].copy_from_slice(&value.to_le_bytes());
+    transaction.commit()
+}
+
+/// How a storage ends that a test kills.
+pub(crate) fn gone() -> DeviceError {
+    DeviceError::Gone("killed by the test".into())
 }
 
 /// A procedure on the numbers.
