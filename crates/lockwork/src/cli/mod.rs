@@ -83,6 +83,19 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// The same kind of failure in other words.
+    pub(crate) fn reworded(self, words: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Check(text) => Self::Check(words(text)),
+            Self::Usage(text) => Self::Usage(words(text)),
+            Self::Connect(text) => Self::Connect(words(text)),
+            Self::BackEnd(text) => Self::BackEnd(words(text)),
+            other @ (Self::Output(_) | Self::Interrupted) => other,
+        }
+    }
+}
+
 pub(crate) type Outcome = Result<(), Failure>;
 
 /// Serializable stored-procedure transactions at hardware speed.

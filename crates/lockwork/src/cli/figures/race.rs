@@ -138,14 +138,7 @@ impl Race<'_> {
 
 /// A failure, with what it befell.
 fn of(engine: &str, workload: &str, failure: Failure) -> Failure {
-    let words = |text| format!("{workload} on {engine}: {text}");
-    match failure {
-        Failure::Check(text) => Failure::Check(words(text)),
-        Failure::Usage(text) => Failure::Usage(words(text)),
-        Failure::BackEnd(text) => Failure::BackEnd(words(text)),
-        Failure::Connect(text) => Failure::Connect(words(text)),
-        other @ (Failure::Output(_) | Failure::Interrupted) => other,
-    }
+    failure.reworded(|text| format!("{workload} on {engine}: {text}"))
 }
 
 impl Entry {

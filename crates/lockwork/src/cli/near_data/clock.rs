@@ -86,7 +86,7 @@ impl Clock {
 
     /// Nanoseconds for people: what takes less than the clock can tell is not nothing.
     pub(super) fn cell(&self, ns: u64) -> String {
-        if ns == 0 { format!("<{}", self.step_ns()) } else { ns.to_string() }
+        cell(ns, self.step_ns())
     }
 
     /// What a chart of these values says of those that are 0.
@@ -99,8 +99,13 @@ impl Clock {
     }
 }
 
+/// Nanoseconds by a clock of this step, for people: what takes less than it can tell is not nothing.
+pub(in super::super) fn cell(ns: u64, step_ns: u64) -> String {
+    if ns == 0 { format!("<{step_ns}") } else { ns.to_string() }
+}
+
 /// The smallest step of a counter that readings in sorted distances show; 1 if they are all alike.
-fn step(sorted: &[u64]) -> u64 {
+pub(in super::super) fn step(sorted: &[u64]) -> u64 {
     let between = sorted.windows(2).map(|pair| pair[1] - pair[0]);
     sorted.iter().copied().chain(between).filter(|ticks| *ticks > 0).min().unwrap_or(1)
 }

@@ -11,7 +11,7 @@
 //! is the memory of this machine.
 
 mod bulk;
-mod clock;
+pub(super) mod clock;
 mod contend;
 mod data_file;
 pub(crate) mod peer;

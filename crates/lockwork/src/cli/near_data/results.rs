@@ -73,15 +73,15 @@ impl Results {
                 [] => String::new(),
                 before => format!("; finished, printed and saved before: {}", before.join(", ")),
             };
-            reworded(failure, |text| format!("experiment {name} failed: {text}{rest}{kept}"))
+            failure.reworded(|text| format!("experiment {name} failed: {text}{rest}{kept}"))
         });
         let saved = self.saved.err().map(|failure| {
-            reworded(failure, |text| format!("results are not saved: {text}; what is printed is all there is"))
+            failure.reworded(|text| format!("results are not saved: {text}; what is printed is all there is"))
         });
         let all: Vec<_> = [failed, wrong, saved].into_iter().flatten().collect();
         let text = all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         // The first decides how the command ends.
-        all.into_iter().next().map_or(Ok(()), |failure| Err(reworded(failure, |_| text)))
+        all.into_iter().next().map_or(Ok(()), |failure| Err(failure.reworded(|_| text)))
     }
 
     fn say(&mut self, text: &str) -> Outcome {
@@ -124,17 +124,6 @@ fn replace(folder: &Path, name: &str, content: &str) -> Outcome {
 
 fn names(experiments: &[Experiment]) -> Vec<String> {
     experiments.iter().map(|experiment| letter(*experiment).to_string()).collect()
-}
-
-/// The same kind of failure in other words.
-fn reworded(failure: Failure, words: impl FnOnce(String) -> String) -> Failure {
-    match failure {
-        Failure::Check(text) => Failure::Check(words(text)),
-        Failure::Usage(text) => Failure::Usage(words(text)),
-        Failure::Connect(text) => Failure::Connect(words(text)),
-        Failure::BackEnd(text) => Failure::BackEnd(words(text)),
-        other @ (Failure::Output(_) | Failure::Interrupted) => other,
-    }
 }
 
 #[cfg(test)]

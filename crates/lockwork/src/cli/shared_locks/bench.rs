@@ -25,6 +25,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::super::near_data::clock;
 use super::super::run::check_memory;
 use super::{Form, failure};
 use crate::cli::service::duration;
@@ -122,11 +123,7 @@ impl Clock {
         };
         let mut costs: Vec<u64> = (0..100_000).map(read).collect();
         costs.sort_unstable();
-        let cost = costs[costs.len() / 2];
-        costs.dedup();
-        let mut before = 0;
-        let step = costs.into_iter().map(|time| time - std::mem::replace(&mut before, time)).filter(|step| *step > 0);
-        Self { cost, step: step.min().unwrap_or(1) }
+        Self { cost: costs[costs.len() / 2], step: clock::step(&costs) }
     }
 
     /// What something took, as far as the clock can tell.
@@ -136,7 +133,7 @@ impl Clock {
 
     /// A time for people: nothing takes no time.
     fn show(self, ns: u64) -> String {
-        if ns == 0 { format!("<{}", self.step) } else { ns.to_string() }
+        clock::cell(ns, self.step)
     }
 }
 
