@@ -122,7 +122,7 @@ impl NearData {
         let storage = spawn(program, &config, &files)?;
         let table = Arc::new(SharedLockTable::new(locks));
         let host = Arc::new(Host::open(config.host.clone(), storage.device(), table, vid_maps(maps.clone()))?);
-        let flusher = Flusher::start(host.clone(), config.host.flush_bytes / 2).map_err(NearDataError::Thread)?;
+        let flusher = Flusher::start(host.clone(), &config.host)?;
         Ok(Self { host, flusher, storage: Some(storage), config, files, maps })
     }
 
@@ -174,8 +174,7 @@ impl NearData {
         let storage = spawn(program, &self.config, &self.files)?;
         let found = self.host.reattach(storage.device())?;
         self.storage = Some(storage);
-        self.flusher =
-            Flusher::start(self.host.clone(), self.config.host.flush_bytes / 2).map_err(NearDataError::Thread)?;
+        self.flusher = Flusher::start(self.host.clone(), &self.config.host)?;
         Ok(found)
     }
 }
@@ -188,18 +187,20 @@ struct Flusher {
 }
 
 impl Flusher {
-    /// Flushes whenever there are this many bytes.
-    fn start(host: Arc<Host>, bytes: usize) -> std::io::Result<Self> {
+    /// Flushes whenever there is half of what a worker would flush itself.
+    fn start(host: Arc<Host>, config: &Config) -> Result<Self, NearDataError> {
+        let bytes = (config.flush_bytes / 2).max(1);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let run = move || {
             while !stopped.load(Ordering::Relaxed) {
                 // What fails here is tried again, and told to whoever needs the room or the data.
-                let failed = host.shared_bytes() >= bytes.max(1) && host.flush_all().is_err();
+                let failed = host.shared_bytes() >= bytes && host.flush_all().is_err();
                 std::thread::park_timeout(Duration::from_millis(if failed { 200 } else { 5 }));
             }
         };
-        let thread = std::thread::Builder::new().name("lockwork-flush".into()).spawn(run)?;
+        let thread =
+            std::thread::Builder::new().name("lockwork-flush".into()).spawn(run).map_err(NearDataError::Thread)?;
         Ok(Self { stop, thread: Some(thread) })
     }
 

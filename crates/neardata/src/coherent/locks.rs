@@ -308,6 +308,7 @@ mod tests {
         let tuple = LockKey::Tuple { table: 0, vid: Vid(1) };
         assert_eq!(session.lock(tuple, LockMode::Exclusive, Duration::ZERO), Err(Refusal::Busy));
     }
+
     #[test]
     fn a_session_that_holds_something_does_not_begin_anew() {
         let (host, storage) = both_sides();

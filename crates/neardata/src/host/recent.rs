@@ -22,6 +22,8 @@ use crate::record::{Timestamp, Vid};
 
 /// Shards of a table, a power of two.
 const SHARDS: usize = 64;
+/// Versions of one tuple that are looked through at every commit of it, at most.
+const SHORT: usize = 8;
 /// What a version takes beside its image, about, in bytes.
 const OVERHEAD: usize = 64;
 
@@ -124,7 +126,8 @@ impl Recent {
         let mut shard = self.shard(vid);
         let versions = shard.entry(vid).or_default();
         versions.push(row);
-        if versions.len() > 1 {
+        // Views may be old, and a snapshot may be: a long list is looked through each time that it has doubled.
+        if (2..=SHORT).contains(&versions.len()) || versions.len() == versions.capacity() {
             self.bytes.fetch_sub(prune(versions, views), Ordering::Relaxed);
         }
     }
