@@ -111,18 +111,23 @@ package lw_regs_pkg;
     logic state;     // a write that the state of the machine does not allow
   } error_t;
 
-  /// What the registers tell a worker.
+  /// What the registers tell the rings of a worker.
   typedef struct packed {
     logic                 fetch;          // blocks may be read from the submission ring
-    logic [1:0]           mode;           // 0 serial, 1 batch, 2 dynamic
-    logic [6:0]           max_inflight;   // transactions at once, at least 1
-    logic [7:0]           max_retries;
     lw_pkg::word_addr_t   submit_base;    // a multiple of the ring's bytes
     size_t                submit_size;    // log2 of entries
     index_t               submit_head;    // entries the host has written
     lw_pkg::word_addr_t   complete_base;  // a multiple of the ring's bytes
-    size_t                complete_size;
+    size_t                complete_size;  // log2 of entries
     index_t               complete_tail;  // entries the host has read
+  } ring_control_t;
+
+  /// What the registers tell a worker.
+  typedef struct packed {
+    ring_control_t        rings;
+    logic [1:0]           mode;           // 0 serial, 1 batch, 2 dynamic
+    logic [6:0]           max_inflight;   // transactions at once, at least 1
+    logic [7:0]           max_retries;    // beginnings again after a conflict
     lw_pkg::word_addr_t   undo_base;      // of context 0
     logic [23:0]          undo_bytes;     // from one context to the next
   } worker_control_t;
