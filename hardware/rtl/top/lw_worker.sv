@@ -22,7 +22,7 @@ module lw_worker #(
   /// Requests whose keys are being read, a power of two.
   parameter int unsigned PrepareSlots = 16,
   /// Requests in the hash index.
-  parameter int unsigned HashSlots = 32,
+  parameter int unsigned HashSlots = 48,
   /// Words of 64 bits of the catalogue, two an instruction, a power of two.
   parameter int unsigned CodeWords = 2048,
   /// Procedures of the catalogue, a power of two.
