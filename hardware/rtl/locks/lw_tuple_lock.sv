@@ -629,9 +629,11 @@ module lw_tuple_lock #(
           start_fresh = 1'b1;
           ctx_d.touched = '0;
           ctx_d.waits = '0;
+          ctx_d.look = 1'b0;
           waiting_d[cur_q] = 1'b0;
           due_d[cur_q] = 1'b0;
-        end else if (looks[cur_q]) begin
+        end else if (looks[cur_q] && !(ctx_q.look && req_valid_i[cur_q])) begin
+          // In turn with requests, however often there is a reason to look.
           ctx_d.look = 1'b1;
           due_d[cur_q] = 1'b0;
           ctx_d.st = StFirst;
