@@ -10,6 +10,7 @@ mod flight;
 mod homes;
 pub mod key_words;
 pub mod layout;
+pub mod mapped;
 pub mod memory;
 pub mod memory_map;
 pub mod registers;
