@@ -23,7 +23,7 @@ const RING_BITS: u32 = 11;
 /// Entries of each ring.
 pub(crate) const RING: usize = 1 << RING_BITS;
 /// The longest undo log of a context, in bytes: a power of two.
-const MOST_UNDO_BYTES: u64 = 1 << 20;
+const MOST_UNDO_BYTES: u64 = 1 << 19;
 
 /// How the machine is to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
