@@ -53,6 +53,28 @@ package lw_pkg;
     tag_t        tag;
   } mem_rsp_t;
 
+  /// A request at the memory port of a worker: the tag says which unit asks, too.
+  typedef struct packed {
+    logic        write;
+    word_addr_t  addr;
+    logic [63:0] data;
+    logic [7:0]  strobe;
+    unit_t       unit;
+    tag_t        tag;
+  } port_req_t;
+
+  /// The answer at the memory port of a worker.
+  typedef struct packed {
+    logic        error;
+    logic [63:0] data;
+    unit_t       unit;
+    tag_t        tag;
+  } port_rsp_t;
+
+  // Topologies of the message fabric.
+  localparam int unsigned TopologyCrossbar = 0;
+  localparam int unsigned TopologyRing = 1;
+
   /// What is asked of an index, or of the decision words.
   typedef enum logic [2:0] {
     OpSearch  = 3'd0,

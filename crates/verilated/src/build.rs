@@ -1,0 +1,351 @@
+//! From sources to code.
+
+use std::fmt::Write as _;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use siphasher::sip::SipHasher13;
+
+use crate::model::{Interface, Model};
+use crate::tool::{VARIABLE, Verilator};
+
+/// Why a module could not be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// There is no Verilator.
+    #[error("no Verilator was found; run scripts/rtl-tools, or name one by {VARIABLE}")]
+    NoVerilator,
+    /// A tool did not do what it should; the text is its own.
+    #[error("{tool} refuses module '{module}':\n{message}")]
+    Tool {
+        /// Which tool.
+        tool: String,
+        /// Which module.
+        module: String,
+        /// What it says.
+        message: String,
+    },
+    /// A file could not be read or written.
+    #[error("{path}: {error}")]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The object could not be opened.
+    #[error("module '{module}' was built but does not load: {error}")]
+    Load {
+        /// Which module.
+        module: String,
+        /// Why.
+        error: libloading::Error,
+    },
+    /// No source has the module's name.
+    #[error("there is no {module}.sv in {root} or the folders in it")]
+    NoModule {
+        /// Which module.
+        module: String,
+        /// Where it was looked for.
+        root: PathBuf,
+    },
+    /// Verilator made a port that the shim cannot reach.
+    #[error("module '{module}': port '{port}' is an unpacked array; make it a packed one")]
+    Unpacked {
+        /// Which module.
+        module: String,
+        /// Which port.
+        port: String,
+    },
+}
+
+/// How a module is to be built.
+#[derive(Clone, Debug)]
+pub struct Build {
+    module: String,
+    root: PathBuf,
+    parameters: Vec<(String, String)>,
+    trace: bool,
+    fast: bool,
+    seed: u64,
+}
+
+struct Declared {
+    name: String,
+    bits: u32,
+    input: bool,
+}
+
+fn in_file<T>(path: &Path, result: std::io::Result<T>) -> Result<T, BuildError> {
+    result.map_err(|error| BuildError::File { path: path.to_path_buf(), error })
+}
+
+impl Build {
+    /// Builds this module of `hardware/rtl`, for a simulation in which assertions are checked.
+    #[must_use]
+    pub fn new(module: &str) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hardware/rtl");
+        Self { module: module.to_string(), root, parameters: Vec::new(), trace: false, fast: false, seed: 1 }
+    }
+
+    /// Takes sources from this folder and those in it instead.
+    #[must_use]
+    pub fn sources(mut self, root: &Path) -> Self {
+        self.root = root.to_path_buf();
+        self
+    }
+
+    /// Sets a parameter of the module.
+    #[must_use]
+    pub fn parameter(mut self, name: &str, value: impl std::fmt::Display) -> Self {
+        self.parameters.push((name.to_string(), value.to_string()));
+        self
+    }
+
+    /// Makes [`Model::trace`] possible, which makes the model slower.
+    #[must_use]
+    pub fn trace(mut self, trace: bool) -> Self {
+        self.trace = trace;
+        self
+    }
+
+    /// Leaves assertions out and compiles for speed.
+    #[must_use]
+    pub fn fast(mut self, fast: bool) -> Self {
+        self.fast = fast;
+        self
+    }
+
+    /// What registers begin with.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// All sources, packages first.
+    fn files(&self) -> Result<Vec<PathBuf>, BuildError> {
+        let mut folders = vec![self.root.clone()];
+        let mut files = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for entry in in_file(&folder, std::fs::read_dir(&folder))? {
+                let path = in_file(&folder, entry)?.path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "sv") {
+                    files.push(path);
+                }
+            }
+        }
+        if !files.iter().any(|file| self.is_top(file)) {
+            return Err(BuildError::NoModule { module: self.module.clone(), root: self.root.clone() });
+        }
+        files.sort_by_key(|file| (!is_package(file), file.clone()));
+        Ok(files)
+    }
+
+    fn is_top(&self, file: &Path) -> bool {
+        file.file_stem().is_some_and(|stem| stem == self.module.as_str())
+    }
+
+    fn digest(&self, files: &[PathBuf], verilator: &Verilator) -> Result<u64, BuildError> {
+        let mut hasher = SipHasher13::new();
+        (&self.module, &self.parameters, self.trace, self.fast, &verilator.version).hash(&mut hasher);
+        (&verilator.root, SHIM).hash(&mut hasher);
+        for file in files {
+            (file.file_name(), in_file(file, std::fs::read(file))?).hash(&mut hasher);
+        }
+        Ok(hasher.finish())
+    }
+
+    /// Builds the module, unless that was done before, and makes an instance.
+    ///
+    /// # Errors
+    /// Those of [`BuildError`].
+    pub fn load(&self) -> Result<Model, BuildError> {
+        let verilator = Verilator::find().ok_or(BuildError::NoVerilator)?;
+        let files = self.files()?;
+        let digest = self.digest(&files, &verilator)?;
+        let cache = target().join("verilated");
+        let object = cache.join(format!("{}-{digest:016x}.so", self.module));
+        if !object.exists() {
+            let folder = cache.join(format!("{}-{digest:016x}-{}", self.module, std::process::id()));
+            in_file(&folder, std::fs::create_dir_all(&folder))?;
+            let runtime = self.runtime(&verilator, &cache)?;
+            let source = self.translate(&verilator, &files, &folder)?;
+            let built = folder.join("model.so");
+            let mut command = self.compiler(&verilator);
+            command
+                .arg("-I")
+                .arg(&folder)
+                .args(["-shared", "-o"])
+                .arg(&built)
+                .arg(&source)
+                .args(&runtime)
+                .arg("-lpthread");
+            self.run("the C++ compiler", &mut command)?;
+            // Two that build the same at once make the same; the last one stays.
+            in_file(&object, std::fs::rename(&built, &object))?;
+            in_file(&folder, std::fs::remove_dir_all(&folder))?;
+        }
+        self.open(&object)
+    }
+
+    fn open(&self, object: &Path) -> Result<Model, BuildError> {
+        let failed = |error| BuildError::Load { module: self.module.clone(), error };
+        // SAFETY: the object is the one that was built from a model and the shim: it does nothing when it is loaded, and
+        // its functions have these types.
+        let (library, interface) = unsafe {
+            let library = libloading::Library::new(object).map_err(failed)?;
+            let interface = Interface {
+                new: *library.get(b"lw_new\0").map_err(failed)?,
+                delete: *library.get(b"lw_delete\0").map_err(failed)?,
+                eval: *library.get(b"lw_eval\0").map_err(failed)?,
+                ports: *library.get(b"lw_ports\0").map_err(failed)?,
+                port_name: *library.get(b"lw_port_name\0").map_err(failed)?,
+                port_bits: *library.get(b"lw_port_bits\0").map_err(failed)?,
+                port_is_input: *library.get(b"lw_port_is_input\0").map_err(failed)?,
+                port_data: *library.get(b"lw_port_data\0").map_err(failed)?,
+                trace: *library.get(b"lw_trace\0").map_err(failed)?,
+                dump: *library.get(b"lw_dump\0").map_err(failed)?,
+            };
+            (library, interface)
+        };
+        Ok(Model::new(&self.module, interface, Some(Arc::new(library)), self.seed))
+    }
+
+    /// Verilator's own objects, which all models share.
+    fn runtime(&self, verilator: &Verilator, cache: &Path) -> Result<Vec<PathBuf>, BuildError> {
+        let mut hasher = SipHasher13::new();
+        (&verilator.root, &verilator.version, self.trace, self.fast).hash(&mut hasher);
+        let digest = hasher.finish();
+        let sources: &[_] = if self.trace {
+            &["verilated", "verilated_threads", "verilated_vcd_c"]
+        } else {
+            &["verilated", "verilated_threads"]
+        };
+        let object = |name: &&str| {
+            let object = cache.join(format!("{name}-{digest:016x}.o"));
+            if !object.exists() {
+                let built = cache.join(format!("{name}-{digest:016x}-{}.o", std::process::id()));
+                let source = verilator.root.join("include").join(name).with_extension("cpp");
+                self.run("the C++ compiler", self.compiler(verilator).args(["-c", "-o"]).arg(&built).arg(source))?;
+                in_file(&object, std::fs::rename(&built, &object))?;
+            }
+            Ok(object)
+        };
+        sources.iter().map(object).collect()
+    }
+
+    /// Has Verilator translate the module into `folder` and writes the shim. Returns one source that includes all.
+    fn translate(&self, verilator: &Verilator, files: &[PathBuf], folder: &Path) -> Result<PathBuf, BuildError> {
+        let mut command = Command::new(&verilator.program);
+        command.env("VERILATOR_ROOT", &verilator.root);
+        command.args(["--cc", "--prefix", "Model", "--top-module", &self.module, "--Mdir"]).arg(folder);
+        // Lint is a check of its own.
+        command.args(["-Wno-fatal", "-Wno-lint", "-Wno-style", "-O3", "--x-assign", "fast", "--x-initial", "unique"]);
+        if self.trace {
+            command.args(["--trace-vcd", "--trace-structs"]);
+        }
+        if !self.fast {
+            command.args(["--assert", "-DLW_ASSERT"]);
+        }
+        command.args(self.parameters.iter().map(|(name, value)| format!("-G{name}={value}")));
+        let (packages, modules): (Vec<_>, Vec<_>) = files.iter().partition(|file| is_package(file));
+        let mut folders: Vec<_> = modules.iter().filter_map(|file| file.parent()).collect();
+        folders.dedup();
+        for folder in folders {
+            command.arg("-y").arg(folder);
+        }
+        command.args(packages);
+        command.args(modules.iter().filter(|file| self.is_top(file)));
+        self.run("Verilator", &mut command)?;
+        let header = folder.join("Model.h");
+        let declared = self.ports(&in_file(&header, std::fs::read_to_string(&header))?)?;
+        let shim = folder.join("shim.cpp");
+        in_file(&shim, std::fs::write(&shim, shim_source(&declared)))?;
+        let mut sources = Vec::new();
+        for entry in in_file(folder, std::fs::read_dir(folder))? {
+            let path = in_file(folder, entry)?.path();
+            if path.extension().is_some_and(|extension| extension == "cpp") {
+                sources.extend(path.file_name().map(|name| format!("#include \"{}\"\n", name.to_string_lossy())));
+            }
+        }
+        sources.sort();
+        // Most of the time goes into the headers, which are read once so.
+        let all = folder.join("all.cc");
+        in_file(&all, std::fs::write(&all, sources.concat()))?;
+        Ok(all)
+    }
+
+    fn compiler(&self, verilator: &Verilator) -> Command {
+        let include = verilator.root.join("include");
+        let mut command = Command::new("c++");
+        command.args(["-std=c++20", "-fPIC", "-w", "-fvisibility=hidden", "-DVL_USER_STOP", "-DVL_USER_FATAL"]);
+        command.args([if self.fast { "-O2" } else { "-O1" }, if self.trace { "-DLW_TRACE" } else { "-DLW_PLAIN" }]);
+        command.args(["-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TRACE_FST=0", "-DVM_TRACE_SAIF=0"]);
+        command.args(if self.trace {
+            ["-DVM_TRACE=1", "-DVM_TRACE_VCD=1"]
+        } else {
+            ["-DVM_TRACE=0", "-DVM_TRACE_VCD=0"]
+        });
+        command.arg("-I").arg(&include).arg("-I").arg(include.join("vltstd"));
+        command
+    }
+
+    fn run(&self, tool: &str, command: &mut Command) -> Result<(), BuildError> {
+        let failed =
+            |message: String| BuildError::Tool { tool: tool.to_string(), module: self.module.clone(), message };
+        let output = command.output().map_err(|error| failed(format!("{command:?} did not start: {error}")))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+
+    /// The ports that Verilator's header declares.
+    fn ports(&self, header: &str) -> Result<Vec<Declared>, BuildError> {
+        let mut ports = Vec::new();
+        for line in header.lines().map(str::trim) {
+            let input = line.starts_with("VL_IN");
+            if !(input && !line.starts_with("VL_INOUT") || line.starts_with("VL_OUT")) {
+                continue;
+            }
+            let Some((_, inside)) = line.split_once("(&") else {
+                let port = line.to_string();
+                return Err(BuildError::Unpacked { module: self.module.clone(), port });
+            };
+            let mut fields = inside.split([',', ')']);
+            let (name, high) = (fields.next(), fields.next());
+            if let (Some(name), Some(Ok(high))) = (name, high.map(str::parse::<u32>)) {
+                ports.push(Declared { name: name.to_string(), bits: high + 1, input });
+            }
+        }
+        Ok(ports)
+    }
+}
+
+fn is_package(file: &Path) -> bool {
+    file.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_pkg"))
+}
+
+/// The folder that cargo builds into.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from)
+}
+
+/// The part of the shim that is the same for every module.
+const SHIM: &str = include_str!("shim.cpp");
+
+fn shim_source(ports: &[Declared]) -> String {
+    let mut table = String::new();
+    for Declared { name, bits, input } in ports {
+        let address = format!("[](Model* model) -> void* {{ return &model->{name}; }}");
+        writeln!(table, "    {{\"{name}\", {bits}, {}, {address}}},", u8::from(*input)).expect("a string takes it");
+    }
+    SHIM.replace("    // PORTS\n", &table)
+}

@@ -1,0 +1,120 @@
+// The C interface of a verilated module. The table of ports is filled in by build.rs.
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "Model.h"
+#include "verilated.h"
+#ifdef LW_TRACE
+#include "verilated_vcd_c.h"
+#endif
+
+namespace {
+
+struct Port {
+    const char* name;
+    uint32_t bits;
+    int input;
+    void* (*address)(Model*);
+};
+
+const Port PORTS[] = {
+    // PORTS
+};
+
+struct Instance {
+    std::unique_ptr<VerilatedContext> context;
+    std::unique_ptr<Model> model;
+#ifdef LW_TRACE
+    std::unique_ptr<VerilatedVcdC> waveform;
+#endif
+};
+
+// The first failure since it was last asked for, of this thread's models.
+thread_local std::string failure;
+thread_local std::string told;
+
+void note(const char* file, int line, const char* message) {
+    if (failure.empty()) {
+        failure = std::string(file ? file : "") + ":" + std::to_string(line) + ": " + (message ? message : "stopped");
+    }
+}
+
+}  // namespace
+
+void vl_stop(const char* file, int line, const char* hierarchy) VL_MT_UNSAFE {
+    note(file, line, hierarchy && *hierarchy ? hierarchy : "an assertion failed");
+}
+
+void vl_fatal(const char* file, int line, const char*, const char* message) VL_MT_UNSAFE {
+    note(file, line, message);
+}
+
+#define LW_EXPORT extern "C" __attribute__((visibility("default")))
+
+LW_EXPORT void* lw_new(uint64_t seed) {
+    auto instance = new Instance;
+    instance->context = std::make_unique<VerilatedContext>();
+    instance->context->randReset(2);
+    instance->context->randSeed(static_cast<int>(seed % 0x7fffffff) + 1);
+    instance->context->fatalOnError(false);
+#ifdef LW_TRACE
+    instance->context->traceEverOn(true);
+#endif
+    instance->model = std::make_unique<Model>(instance->context.get(), "top");
+    return instance;
+}
+
+LW_EXPORT void lw_delete(void* handle) {
+    auto instance = static_cast<Instance*>(handle);
+#ifdef LW_TRACE
+    if (instance->waveform) {
+        instance->waveform->close();
+    }
+#endif
+    instance->model->final();
+    delete instance;
+}
+
+LW_EXPORT const char* lw_eval(void* handle) {
+    static_cast<Instance*>(handle)->model->eval();
+    if (failure.empty()) {
+        return nullptr;
+    }
+    told.swap(failure);
+    failure.clear();
+    return told.c_str();
+}
+
+LW_EXPORT uint32_t lw_ports() { return sizeof PORTS / sizeof *PORTS; }
+LW_EXPORT const char* lw_port_name(uint32_t number) { return PORTS[number].name; }
+LW_EXPORT uint32_t lw_port_bits(uint32_t number) { return PORTS[number].bits; }
+LW_EXPORT int lw_port_is_input(uint32_t number) { return PORTS[number].input; }
+LW_EXPORT void* lw_port_data(void* handle, uint32_t number) {
+    return PORTS[number].address(static_cast<Instance*>(handle)->model.get());
+}
+
+LW_EXPORT int lw_trace(void* handle, const char* file) {
+#ifdef LW_TRACE
+    auto instance = static_cast<Instance*>(handle);
+    instance->waveform = std::make_unique<VerilatedVcdC>();
+    instance->model->trace(instance->waveform.get(), 99);
+    instance->waveform->open(file);
+    return instance->waveform->isOpen();
+#else
+    (void)handle;
+    (void)file;
+    return 0;
+#endif
+}
+
+LW_EXPORT void lw_dump(void* handle, uint64_t time) {
+#ifdef LW_TRACE
+    static_cast<Instance*>(handle)->waveform->dump(time);
+#else
+    (void)handle;
+    (void)time;
+#endif
+}
