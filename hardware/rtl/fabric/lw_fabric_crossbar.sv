@@ -68,7 +68,7 @@ module lw_fabric_crossbar #(
     end
 
 `ifdef LW_ASSERT
-    always_ff @(posedge clk_i or negedge rst_ni) begin
+    always_ff @(posedge clk_i) begin
       if (rst_ni) begin
         assert (!valid_i[w] || dest_i[w][DestWidth-1:0] != DestWidth'(w))
         else $error("lw_fabric_crossbar: worker %0d sends to itself", w);

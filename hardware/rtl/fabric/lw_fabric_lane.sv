@@ -104,7 +104,7 @@ module lw_fabric_lane #(
   end
 
 `ifdef LW_ASSERT
-  always_ff @(posedge clk_i or negedge rst_ni) begin
+  always_ff @(posedge clk_i) begin
     if (rst_ni) begin
       assert ((link_i & ~space_o) == '0)
       else $error("lw_fabric_lane: sent to a full channel");

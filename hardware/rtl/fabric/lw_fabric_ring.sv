@@ -130,7 +130,7 @@ module lw_fabric_ring #(
     );
 
 `ifdef LW_ASSERT
-    always_ff @(posedge clk_i or negedge rst_ni) begin
+    always_ff @(posedge clk_i) begin
       if (rst_ni) begin
         assert (!valid_i[w] || distance != '0)
         else $error("lw_fabric_ring: worker %0d sends to itself", w);

@@ -126,10 +126,10 @@ package lw_regs_pkg;
   typedef struct packed {
     ring_control_t        rings;
     logic [1:0]           mode;           // 0 serial, 1 batch, 2 dynamic
-    logic [6:0]           max_inflight;   // transactions at once, at least 1
-    logic [7:0]           max_retries;    // beginnings again after a conflict
+    logic [10:0]          max_inflight;   // DB instructions outstanding, 0: no limit
+    logic [15:0]          max_retries;    // beginnings again after a conflict
     lw_pkg::word_addr_t   undo_base;      // of context 0
-    logic [23:0]          undo_bytes;     // from one context to the next
+    logic [19:0]          undo_bytes;     // from one context to the next
   } worker_control_t;
 
   /// What happens in a worker in one cycle, to be counted.

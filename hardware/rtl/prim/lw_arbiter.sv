@@ -71,7 +71,7 @@ module lw_arbiter #(
   end
 
 `ifdef LW_ASSERT
-  always_ff @(posedge clk_i or negedge rst_ni) begin
+  always_ff @(posedge clk_i) begin
     if (rst_ni) begin
       assert ($onehot0(chosen))
       else $error("lw_arbiter: two chosen");

@@ -40,7 +40,7 @@ module lw_credit #(
   end
 
 `ifdef LW_ASSERT
-  always_ff @(posedge clk_i or negedge rst_ni) begin
+  always_ff @(posedge clk_i) begin
     if (rst_ni) begin
       assert (!take_i || available_o)
       else $error("lw_credit: taken, but none is here");

@@ -62,7 +62,7 @@ module lw_fifo #(
   end
 
 `ifdef LW_ASSERT
-  always_ff @(posedge clk_i or negedge rst_ni) begin
+  always_ff @(posedge clk_i) begin
     if (rst_ni) begin
       assert (count_q <= Full)
       else $error("lw_fifo: more words than places");

@@ -101,10 +101,9 @@ module lw_regs #(
 
   // Set-up of the machine.
   logic [1:0] mode_q, interrupt_enable_q;
-  logic [6:0] max_inflight_q;
-  logic [7:0] max_retries_q;
-  logic [15:0] watchdog_q, config_addr_q;
-  logic [23:4] undo_bytes_q;
+  logic [10:0] max_inflight_q;
+  logic [15:0] max_retries_q, watchdog_q, config_addr_q;
+  logic [19:4] undo_bytes_q;
   logic [31:0] config_low_q;
   lw_pkg::config_t config_q;
 
@@ -303,19 +302,15 @@ module lw_regs #(
         end
         RegMaxInflight: begin
           write_error.state = !stopped;
-          write_error.value = write_data == '0 || write_data > 32'd64;
+          write_error.value = write_data[31:11] != '0;
         end
-        RegMaxRetries: begin
-          write_error.state = !stopped;
-          write_error.value = write_data[31:8] != '0;
-        end
-        RegWatchdog, RegConfigAddr: begin
+        RegMaxRetries, RegWatchdog, RegConfigAddr: begin
           write_error.state = !stopped;
           write_error.value = write_data[31:16] != '0;
         end
         RegUndoBytes: begin
           write_error.state = !stopped;
-          write_error.value = write_data[31:24] != '0 || write_data[3:0] != '0;
+          write_error.value = write_data[31:20] != '0 || write_data[3:0] != '0;
         end
         RegConfigLow, RegConfigHigh: write_error.state = !stopped;
         default: write_error.address = 1'b1;
@@ -347,8 +342,8 @@ module lw_regs #(
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       mode_q             <= 2'd2;
-      max_inflight_q     <= 7'd64;
-      max_retries_q      <= 8'd255;
+      max_inflight_q     <= '0;
+      max_retries_q      <= '1;
       watchdog_q         <= '0;
       undo_bytes_q       <= '0;
       interrupt_enable_q <= '0;
@@ -360,10 +355,10 @@ module lw_regs #(
       if (write_ok && !for_worker) begin
         case (write_machine)
           RegMode:        mode_q <= write_data[1:0];
-          RegMaxInflight: max_inflight_q <= write_data[6:0];
-          RegMaxRetries:  max_retries_q <= write_data[7:0];
+          RegMaxInflight: max_inflight_q <= write_data[10:0];
+          RegMaxRetries:  max_retries_q <= write_data[15:0];
           RegWatchdog:    watchdog_q <= write_data[15:0];
-          RegUndoBytes:   undo_bytes_q <= write_data[23:4];
+          RegUndoBytes:   undo_bytes_q <= write_data[19:4];
           RegInterrupt:   interrupt_enable_q <= write_data[1:0];
           RegConfigAddr:  config_addr_q <= write_data[15:0];
           RegConfigLow:   config_low_q <= write_data;
@@ -577,10 +572,10 @@ module lw_regs #(
         RegRefused:      read_data = {18'b0, refused_q};
         RegStuck:        read_data = 32'(stuck_q);
         RegMode:         read_data = {30'b0, mode_q};
-        RegMaxInflight:  read_data = {25'b0, max_inflight_q};
-        RegMaxRetries:   read_data = {24'b0, max_retries_q};
+        RegMaxInflight:  read_data = {21'b0, max_inflight_q};
+        RegMaxRetries:   read_data = {16'b0, max_retries_q};
         RegWatchdog:     read_data = {16'b0, watchdog_q};
-        RegUndoBytes:    read_data = {8'b0, undo_bytes_q, 4'b0};
+        RegUndoBytes:    read_data = {12'b0, undo_bytes_q, 4'b0};
         RegInterrupt:    read_data = {30'b0, interrupt_enable_q};
         RegConfigAddr:   read_data = {16'b0, config_addr_q};
         RegConfigLow:    read_data = config_low_q;

@@ -170,7 +170,7 @@ module lw_rings (
   end
 
 `ifdef LW_ASSERT
-  always_ff @(posedge clk_i or negedge rst_ni) begin
+  always_ff @(posedge clk_i) begin
     if (rst_ni) begin
       assert (!rsp_submit || !here_q[rsp_slot]) else $error("lw_rings: an entry came twice");
       assert (!rsp_complete || !answered_q[rsp_slot]) else $error("lw_rings: an outcome was answered twice");
