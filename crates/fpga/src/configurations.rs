@@ -67,6 +67,33 @@ impl Configuration {
         Ok(self)
     }
 
+    /// The same with another value of a field that is a number.
+    ///
+    /// # Errors
+    /// [`EngineError::BackEnd`] when there is no such field.
+    pub fn with(self, field: &str, value: u64) -> Result<Self, EngineError> {
+        self.with_value(field, Value::Number(value))
+    }
+
+    /// The same with another topology of the message fabric, `ring` or `crossbar`.
+    ///
+    /// # Errors
+    /// [`EngineError::BackEnd`] when there is no such topology.
+    pub fn with_topology(self, topology: &str) -> Result<Self, EngineError> {
+        if !["ring", "crossbar"].contains(&topology) {
+            return Err(EngineError::BackEnd(format!("'{topology}' is no topology; use ring or crossbar")));
+        }
+        self.with_value("topology", Value::Text(topology.into()))
+    }
+
+    fn with_value(mut self, field: &str, value: Value) -> Result<Self, EngineError> {
+        match self.fields.iter_mut().find(|(name, _)| name == field) {
+            Some((_, old)) => *old = value,
+            None => return Err(EngineError::BackEnd(format!("configurations have no field '{field}'"))),
+        }
+        Ok(self)
+    }
+
     /// The value of a field that is a number.
     #[must_use]
     pub fn number(&self, field: &str) -> Option<u64> {
