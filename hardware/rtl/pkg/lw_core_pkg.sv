@@ -86,7 +86,7 @@ package lw_core_pkg;
     entry_t  entry;
     kind_e   kind;
     addr_t   row;
-  } grant_t;
+  } held_t;
 
   /// What the catalogue knows of a procedure.
   typedef struct packed {
