@@ -254,6 +254,8 @@ pub struct DeviceTimes {
     pub transfer_out_ns: u64,
     /// How many parts of the batch had to run one after the other.
     pub waves: u32,
+    /// Cycles of its clock while it executed, if it counts them; else 0.
+    pub cycles: u64,
 }
 
 /// A batch that an engine has finished.

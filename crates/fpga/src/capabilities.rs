@@ -8,7 +8,7 @@ pub const MOST_WORKERS: usize = 16;
 pub const MOST_MEMORY_BYTES: u64 = 1 << 40;
 
 /// Sizes of a card. Every count is of one worker unless it says otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Workers of the card: a power of two, at most 16.
     pub workers: usize,

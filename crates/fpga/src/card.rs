@@ -94,7 +94,7 @@ pub trait CardMemory {
     /// # Errors
     /// As for [`Self::write`].
     fn zero(&mut self, address: u64, length: u64) -> Result<(), CardError> {
-        const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+        static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
         for start in (0..length).step_by(ZEROS.len()) {
             let piece = (length - start).min(ZEROS.len() as u64) as usize;
             self.write(address + start, &ZEROS[..piece])?;

@@ -1,9 +1,10 @@
 //! What the host writes into the catalogue: the words of the config bus, see `hardware/rtl/README.md`.
 
-use lockwork_engine::registry::{Registered, Registry};
+use lockwork_engine::registry::Registry;
 use lockwork_engine::{EngineError, EngineKind};
 use lockwork_procedure::isa::{NO_LABEL, Opcode, scan_source, scan_stride};
 use lockwork_procedure::schema::TableSchema;
+use lockwork_procedure::verified::Verified;
 use lockwork_storage::Database;
 
 use crate::capabilities::Capabilities;
@@ -78,7 +79,7 @@ impl Catalogue {
     /// As for [`Self::add`].
     pub fn of(registry: &Registry, card: &Capabilities) -> Result<Self, EngineError> {
         let mut catalogue = Self::default();
-        registry.all().try_for_each(|registered| catalogue.add(registered, card))?;
+        registry.all().try_for_each(|registered| catalogue.add(&registered.verified, card))?;
         Ok(catalogue)
     }
 
@@ -86,8 +87,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// [`EngineError::BackEnd`] when the card cannot hold it; then nothing has changed.
-    pub fn add(&mut self, registered: &Registered, card: &Capabilities) -> Result<(), EngineError> {
-        let verified = &registered.verified;
+    pub fn add(&mut self, verified: &Verified, card: &Capabilities) -> Result<(), EngineError> {
         let procedure = verified.procedure();
         let demands = Demands::of(verified);
         let mut sources = self.sources.clone();
@@ -118,7 +118,7 @@ impl Catalogue {
             }
         }
         self.sources = sources;
-        self.write(registered);
+        self.write(verified);
         self.instructions += procedure.code.len();
         self.procedures += 1;
         self.demands.push(demands);
@@ -126,8 +126,7 @@ impl Catalogue {
     }
 
     /// Notes the words of a procedure, which follows the others.
-    fn write(&mut self, registered: &Registered) {
-        let verified = &registered.verified;
+    fn write(&mut self, verified: &Verified) {
         let procedure = verified.procedure();
         let first = self.instructions as u32;
         for (number, instruction) in procedure.code.iter().enumerate() {

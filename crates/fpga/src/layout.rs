@@ -162,6 +162,16 @@ impl Shape {
         }
     }
 
+    /// Whether a worker may have rows.
+    #[must_use]
+    pub fn may_own(&self, worker: usize) -> bool {
+        match self.spread {
+            Spread::Replicated => worker == 0,
+            Spread::Home(home) => worker == home,
+            Spread::Byte(_) | Spread::Hash => true,
+        }
+    }
+
     /// How many sets of heads there are.
     #[must_use]
     pub fn head_sets(&self, workers: usize) -> usize {
@@ -223,8 +233,10 @@ pub struct Placed {
     pub head_base: u64,
     /// The head node of the skiplist.
     pub head_node: u64,
-    /// Free rows, by worker.
+    /// Rows that are free at least, by worker.
     pub free: Vec<Free>,
+    /// The first of those that each worker was given last.
+    pub given: Vec<u64>,
     /// Places for rows that the table was given so far, taken or free.
     pub places: u64,
 }

@@ -43,6 +43,15 @@ impl MemoryMap {
         }
     }
 
+    /// As [`Self::take`], at a multiple of `align`, a power of two.
+    ///
+    /// # Errors
+    /// As for [`Self::take`].
+    pub fn take_aligned(&mut self, bytes: u64, align: u64, what: &str) -> Result<u64, EngineError> {
+        let gap = self.next.next_multiple_of(align.max(LINE)) - self.next;
+        Ok(self.take(gap.saturating_add(bytes), what)? + gap)
+    }
+
     /// Where the memory that is taken ends.
     #[must_use]
     pub fn taken(&self) -> u64 {
@@ -68,6 +77,7 @@ mod tests {
         assert_eq!(map.take(65, "c").unwrap(), 128);
         let error = map.take(800, "rows of table 't'").unwrap_err().to_string();
         assert!(error.contains("rows of table 't' need 800 bytes") && error.contains("768 of 1024"), "{error}");
+        assert_eq!(map.clone().take_aligned(64, 512, "aligned").unwrap(), 512);
         assert_eq!((map.take(768, "d").unwrap(), map.left()), (256, 0));
         assert!(map.take(u64::MAX, "e").is_err());
     }

@@ -61,12 +61,7 @@ impl Placed {
             keys.push((row, hash, owner, counts[owner]));
             counts[owner] += 1;
         });
-        let may_own = |worker: usize| match shape.spread {
-            crate::layout::Spread::Home(home) => worker == home,
-            crate::layout::Spread::Replicated => worker == 0,
-            _ => true,
-        };
-        let room = |worker: usize| if may_own(worker) { room } else { 0 };
+        let room = |worker: usize| if shape.may_own(worker) { room } else { 0 };
         let mut free = Vec::new();
         let mut pieces = Vec::new();
         for (worker, &count) in counts.iter().enumerate() {
@@ -89,7 +84,8 @@ impl Placed {
         }
         let rows = |free: &Free| free.rows(shape.stride);
         let places = ready.len() as u64 + free.iter().map(rows).sum::<u64>();
-        let mut placed = Self { shape, head_base: 0, head_node: 0, free, places };
+        let given = free.iter().map(|free| free.next).collect();
+        let mut placed = Self { shape, head_base: 0, head_node: 0, free, given, places };
         if placed.shape.levels == 0 {
             let length = placed.shape.heads_bytes(workers);
             placed.head_base = map.take(length, &format!("heads of table '{}'", placed.shape.name))?;
@@ -166,8 +162,36 @@ impl Placed {
         card.zero(start, length)?;
         let next = start + self.shape.prefix;
         self.free[worker] = Free { next, end: next + length };
+        self.given[worker] = next;
         self.places += rows;
         Ok(self.free[worker])
+    }
+
+    /// Looks which free rows of `worker` are still free. Nothing runs.
+    ///
+    /// Rows are handed out upwards. One that was handed out is not all zeros, but for that of the one key whose words
+    /// are, absent and the last of its chain: so one more than the last of the others counts as taken.
+    ///
+    /// # Errors
+    /// [`EngineError::BackEnd`] when the card's memory cannot be read.
+    pub fn recount(&mut self, worker: usize, card: &mut dyn CardMemory) -> Result<(), EngineError> {
+        let (first, Free { end, .. }) = (self.given[worker], self.free[worker]);
+        let stride = self.shape.stride;
+        let mut next = end;
+        let mut header = [0; 16];
+        while next > first {
+            card.read(next - stride, &mut header)?;
+            if header != [0; 16] {
+                next = (next + stride).min(end);
+                break;
+            }
+            next -= stride;
+        }
+        if next == first && first < end {
+            next += stride;
+        }
+        self.free[worker].next = next;
+        Ok(())
     }
 
     /// Calls `f` with every row that a transaction could find, live or not.
@@ -196,7 +220,7 @@ impl Placed {
                 if seen > self.places {
                     return broken("rows follow each other in a circle");
                 }
-                if address % LINE != 0 || address + bytes.len() as u64 > card.bytes() {
+                if !address.is_multiple_of(LINE) || address + bytes.len() as u64 > card.bytes() {
                     return broken("there is no row at this address");
                 }
                 card.read(address, &mut bytes)?;

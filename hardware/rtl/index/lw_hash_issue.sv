@@ -65,7 +65,7 @@ module lw_hash_issue #(
   import lw_pkg::*;
   import lw_point_pkg::*;
 
-  localparam int unsigned OffsetWidth = 34;
+  localparam int unsigned OffsetWidth = 37;
   localparam logic [63:0] SignBit = 64'h8000_0000_0000_0000;
 
   typedef enum logic [2:0] {
@@ -96,8 +96,9 @@ module lw_hash_issue #(
 
   logic [44:0] head_field;
   logic [47:0] row_field;
-  logic [26:3] flags;
+  logic [26:1] flags;
   hash_t mask;
+  logic [35:0] first;
 
   lw_table_field #(.Field(0), .Low(0), .Width(45)) u_head (
     .clk_i, .config_i, .table_i, .data_o(head_field)
@@ -105,7 +106,7 @@ module lw_hash_issue #(
   lw_table_field #(.Field(1), .Low(0), .Width(48)) u_row (
     .clk_i, .config_i, .table_i, .data_o(row_field)
   );
-  lw_table_field #(.Field(2), .Low(3), .Width(24)) u_flags (
+  lw_table_field #(.Field(2), .Low(1), .Width(26)) u_flags (
     .clk_i, .config_i, .table_i, .data_o(flags)
   );
 
@@ -114,9 +115,12 @@ module lw_hash_issue #(
   end
   assign mask[HashWidth-1] = 1'b0;
 
+  // The heads of all workers follow each other; replicated tables have only those of worker 0.
+  assign first = flags[1] ? '0 : 36'(worker_i) << head_field[44:40];
+
   table_t s1_table_q;
   logic [39:3] s1_base_q;
-  hash_t s1_index_q;
+  logic [35:0] s1_index_q;
   logic [2:0] s1_words_q;
   logic [1:0] s1_image_last_q;
   logic s1_single_q;
@@ -138,7 +142,7 @@ module lw_hash_issue #(
       s1_job_q         <= s0_job_q;
       s1_table_q       <= table_i;
       s1_base_q        <= (s0_job_q == JobHeadFetch) ? head_field[39:3] : {row_i, 3'b0};
-      s1_index_q       <= s0_hash_q & mask;
+      s1_index_q       <= {4'b0, (s0_hash_q & mask)} | first;
       s1_words_q       <= flags[26:24];
       s1_image_last_q  <= flags[20:19];
       s1_single_q      <= flags[3];
@@ -394,7 +398,7 @@ module lw_hash_issue #(
 
   assign s2_ready = !s2_valid_q || s3_ready;
   assign s3_ready = !mem_valid_o || mem_ready_i;
-  assign sum      = s2_base_q + 37'(s2_offset_q);
+  assign sum      = s2_base_q + s2_offset_q;
 
   always_ff @(posedge clk_i) begin
     if (s2_ready) begin

@@ -3,7 +3,7 @@
 
 module lw_answers
   import lw_pkg::*;
-  import lw_core_pkg::*;
+  import lw_softcore_pkg::*;
 #(
   /// Contexts; a power of two, 2 to 64.
   parameter int unsigned Contexts = 16,

@@ -4,7 +4,7 @@
 
 module lw_barrel
   import lw_pkg::*;
-  import lw_core_pkg::*;
+  import lw_softcore_pkg::*;
   import lw_isa_pkg::*;
 (
   /// Everything happens on its rising edge.

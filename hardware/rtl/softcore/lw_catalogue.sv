@@ -3,7 +3,7 @@
 
 module lw_catalogue
   import lw_pkg::*;
-  import lw_core_pkg::*;
+  import lw_softcore_pkg::*;
 #(
   /// Instructions; a power of two, at most 16384.
   parameter int unsigned CodeWords = 1024,

@@ -4,7 +4,7 @@
 
 module lw_sequencer
   import lw_pkg::*;
-  import lw_core_pkg::*;
+  import lw_softcore_pkg::*;
   import lw_isa_pkg::*;
 #(
   /// Contexts; a power of two, 2 to 64.

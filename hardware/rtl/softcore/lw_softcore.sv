@@ -4,7 +4,7 @@
 
 module lw_softcore
   import lw_pkg::*;
-  import lw_core_pkg::*;
+  import lw_softcore_pkg::*;
   import lw_isa_pkg::*;
 #(
   /// Transactions in hardware; a power of two, 2 to 64.

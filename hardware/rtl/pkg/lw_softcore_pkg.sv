@@ -1,6 +1,6 @@
 // Types inside the softcore.
 
-package lw_core_pkg;
+package lw_softcore_pkg;
 
   import lw_pkg::*;
 
