@@ -9,7 +9,7 @@
 /// valid, ready; request to the fabric valid, ready; request from the fabric valid, ready; answer of the index valid, ready;
 /// answer to the fabric valid, ready; answer from the fabric valid; instruction for the skiplist valid; index busy; softcore
 /// idle; rings idle; memory quiet; memory port valid, ready; a context is stuck. From bit 32 what contexts 0 to 7 do
-/// (`lw_core_pkg::state_e`), four bits each.
+/// (`lw_softcore_pkg::state_e`), four bits each.
 module lw_worker #(
   /// Workers of the machine, a power of two.
   parameter int unsigned Workers = 4,
@@ -188,7 +188,7 @@ module lw_worker #(
     .rst_ni             (unit_rst_ni),
     .config_i,
     .worker_i,
-    .mode_i             (lw_core_pkg::mode_e'(control_i.mode)),
+    .mode_i             (lw_softcore_pkg::mode_e'(control_i.mode)),
     .max_inflight_i     (control_i.max_inflight),
     .max_retries_i      (control_i.max_retries),
     .undo_base_i        ({control_i.undo_base, 3'b0}),
