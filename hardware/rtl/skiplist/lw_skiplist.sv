@@ -25,12 +25,12 @@ module lw_skiplist
     parameter int unsigned Links = 64,
     /// See `lw_skiplist_walk`.
     parameter int unsigned Lookahead = 16,
-    /// This worker.
-    parameter int unsigned Worker = 0,
     localparam int unsigned SlotWidth = $clog2(Slots)
 ) (
     input  logic                       clk_i,
     input  logic                       rst_ni,
+    /// This worker.
+    input  worker_t                    worker_i,
 
     /// Configuration; only while the unit is idle.
     input  config_t                    config_i,
@@ -399,11 +399,11 @@ module lw_skiplist
   lw_skiplist_insert #(
       .Slots(Slots),
       .KeyWords(KeyWords),
-      .Links(Links),
-      .Worker(Worker)
+      .Links(Links)
   ) u_insert (
       .clk_i,
       .rst_ni,
+      .worker_i,
       .config_i,
       .clear_i,
       .inserts_i(inserts_q),
@@ -688,7 +688,7 @@ module lw_skiplist
           op: asked_q.op,
           answer: end_now.ending.answer,
           granted: asked_q.granted && !lost,
-          owner: worker_t'(Worker),
+          owner: worker_i,
           entry: asked_q.entry,
           value: end_now.ending.value
       };

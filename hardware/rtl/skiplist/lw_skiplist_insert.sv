@@ -18,12 +18,12 @@ module lw_skiplist_insert
     parameter int unsigned KeyWords = 1,
     /// Entries of the table of links; a power of two, 16 to 64.
     parameter int unsigned Links = 64,
-    /// This worker's number decides which rows are its own.
-    parameter int unsigned Worker = 0,
     localparam int unsigned SlotWidth = $clog2(Slots)
 ) (
     input  logic                 clk_i,
     input  logic                 rst_ni,
+    /// This worker.
+    input  worker_t              worker_i,
 
     /// Configuration; while nothing is under way.
     input  config_t              config_i,
@@ -183,8 +183,8 @@ module lw_skiplist_insert
   always_ff @(posedge clk_i) begin
     if (for_table && config_i.addr[2:0] == 3'd1) layout_mem[config_i.addr[8:3]] <= config_i.data[47:0];
     if (for_table && config_i.addr[2:0] == 3'd2) single_mem[config_i.addr[8:3]] <= config_i.data[3];
-    if (for_rows && config_i.addr[4:0] == 5'(2 * Worker + 1)) last_mem[config_i.addr[10:5]] <= config_i.data[39:0];
-    if (for_rows && config_i.addr[4:0] == 5'(2 * Worker)) next_mem[config_i.addr[10:5]] <= config_i.data[39:0];
+    if (for_rows && config_i.addr[4:0] == {worker_i, 1'b1}) last_mem[config_i.addr[10:5]] <= config_i.data[39:0];
+    if (for_rows && config_i.addr[4:0] == {worker_i, 1'b0}) next_mem[config_i.addr[10:5]] <= config_i.data[39:0];
     else if (take_row) next_mem[asked_i.tab] <= past_q;
   end
 

@@ -57,7 +57,7 @@ module lw_answers
   /// Which place of its grant log to read.
   input  logic [$clog2(Grants)-1:0] seq_place_i,
   /// That place, one cycle later.
-  output held_t      seq_grant_o,
+  output held_t       seq_grant_o,
   /// A grant is released: the log's beginning moves.
   input  logic        seq_release_i,
   /// Whose.
@@ -104,7 +104,7 @@ module lw_answers
   count_t granted_mem[Contexts];
   count_t released_mem[Contexts];
   logic [15:0] code_mem[Contexts];
-  held_t grant_mem[Contexts * Grants];
+  held_t  grant_mem[Contexts * Grants];
 
   logic      r1_valid_q, r2_valid_q, r3_valid_q;
   response_t r1_q;
@@ -161,7 +161,7 @@ module lw_answers
 
   // What the barrel asks for.
   logic [AddrWidth+1:0] value_q;
-  held_t grant_q;
+  held_t  grant_q;
   ctx_t barrel_ctx;
   assign barrel_ctx = ctx_i[CtxBits-1:0];
   logic [8:0] barrel_out;

@@ -96,7 +96,7 @@ module lw_sequencer
   /// Place of the grant log wanted, one cycle before the act.
   output logic [$clog2(Grants)-1:0] log_place_o,
   /// That place.
-  input  held_t      log_i,
+  input  held_t       log_i,
 
   /// An act.
   output logic        act_o,

@@ -421,7 +421,7 @@ module lw_softcore
   logic [$clog2(Grants):0] s_granted, s_released;
   logic [$clog2(Grants)-1:0] s_log_place;
   logic [15:0] s_failed_code;
-  held_t   s_grant;
+  held_t    s_grant;
   context_t s_log_ctx, wake_ctx, mark_ctx;
   logic     act_release, wake_valid, wake_all, wake_bad;
   logic     mark_valid, mark_conflict, mark_failed, mark_inserted, mark_removed;

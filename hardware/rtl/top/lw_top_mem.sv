@@ -13,6 +13,14 @@ module lw_top_mem #(
   parameter int unsigned PrepareSlots = 16,
   /// Requests in the hash index of a worker.
   parameter int unsigned HashSlots = 48,
+  /// Requests in the skiplist of a worker, at most 64; 0 leaves the skiplist out.
+  parameter int unsigned SkiplistSlots = 16,
+  /// Levels of the skiplist that the host is told of.
+  parameter int unsigned Levels = 20,
+  /// Scans of a worker at once, 1 to 8.
+  parameter int unsigned Scanners = 1,
+  /// Ranges of a worker that scans keep free of new rows, a power of two.
+  parameter int unsigned Gaps = 8,
   /// Words of 64 bits of the catalogue, two an instruction, a power of two.
   parameter int unsigned CodeWords = 2048,
   /// Procedures of the catalogue, a power of two.
@@ -29,39 +37,39 @@ module lw_top_mem #(
   /// Asynchronous reset.
   input  logic                                  rst_ni,
   /// AXI4-Lite slave of the registers, see `lw_regs`.
-  input  logic                                  s_awvalid_i,
+  input  logic                                  awvalid_i,
   /// Taken.
-  output logic                                  s_awready_o,
+  output logic                                  awready_o,
   /// Byte address.
-  input  logic [lw_regs_pkg::RegAddrWidth-1:0]  s_awaddr_i,
+  input  logic [lw_regs_pkg::RegAddrWidth-1:0]  awaddr_i,
   /// Write data.
-  input  logic                                  s_wvalid_i,
+  input  logic                                  wvalid_i,
   /// Taken.
-  output logic                                  s_wready_o,
+  output logic                                  wready_o,
   /// The value.
-  input  logic [31:0]                           s_wdata_i,
+  input  logic [31:0]                           wdata_i,
   /// All ones.
-  input  logic [3:0]                            s_wstrb_i,
+  input  logic [3:0]                            wstrb_i,
   /// Write response.
-  output logic                                  s_bvalid_o,
+  output logic                                  bvalid_o,
   /// Taken.
-  input  logic                                  s_bready_i,
+  input  logic                                  bready_i,
   /// 2: refused.
-  output logic [1:0]                            s_bresp_o,
+  output logic [1:0]                            bresp_o,
   /// Read address.
-  input  logic                                  s_arvalid_i,
+  input  logic                                  arvalid_i,
   /// Taken.
-  output logic                                  s_arready_o,
+  output logic                                  arready_o,
   /// Byte address.
-  input  logic [lw_regs_pkg::RegAddrWidth-1:0]  s_araddr_i,
+  input  logic [lw_regs_pkg::RegAddrWidth-1:0]  araddr_i,
   /// Read data.
-  output logic                                  s_rvalid_o,
+  output logic                                  rvalid_o,
   /// Taken.
-  input  logic                                  s_rready_i,
+  input  logic                                  rready_i,
   /// The value.
-  output logic [31:0]                           s_rdata_o,
+  output logic [31:0]                           rdata_o,
   /// 2: refused.
-  output logic [1:0]                            s_rresp_o,
+  output logic [1:0]                            rresp_o,
   /// Level, see `lw_regs`.
   output logic                                  interrupt_o,
   /// A worker asks memory; stays until taken; from registers.
@@ -97,28 +105,29 @@ module lw_top_mem #(
     .Instructions(CodeWords / 2),
     .Procedures  (Procedures),
     .Grants      (Grants),
+    .Levels      (SkiplistSlots > 0 ? Levels : 0),
     .Topology    (Topology),
     .Inflight    (Inflight)
   ) u_regs (
     .clk_i,
     .rst_ni,
-    .awvalid_i  (s_awvalid_i),
-    .awready_o  (s_awready_o),
-    .awaddr_i   (s_awaddr_i),
-    .wvalid_i   (s_wvalid_i),
-    .wready_o   (s_wready_o),
-    .wdata_i    (s_wdata_i),
-    .wstrb_i    (s_wstrb_i),
-    .bvalid_o   (s_bvalid_o),
-    .bready_i   (s_bready_i),
-    .bresp_o    (s_bresp_o),
-    .arvalid_i  (s_arvalid_i),
-    .arready_o  (s_arready_o),
-    .araddr_i   (s_araddr_i),
-    .rvalid_o   (s_rvalid_o),
-    .rready_i   (s_rready_i),
-    .rdata_o    (s_rdata_o),
-    .rresp_o    (s_rresp_o),
+    .awvalid_i  (awvalid_i),
+    .awready_o  (awready_o),
+    .awaddr_i   (awaddr_i),
+    .wvalid_i   (wvalid_i),
+    .wready_o   (wready_o),
+    .wdata_i    (wdata_i),
+    .wstrb_i    (wstrb_i),
+    .bvalid_o   (bvalid_o),
+    .bready_i   (bready_i),
+    .bresp_o    (bresp_o),
+    .arvalid_i  (arvalid_i),
+    .arready_o  (arready_o),
+    .araddr_i   (araddr_i),
+    .rvalid_o   (rvalid_o),
+    .rready_i   (rready_i),
+    .rdata_o    (rdata_o),
+    .rresp_o    (rresp_o),
     .interrupt_o,
     .unit_rst_no(unit_rst_n),
     .clear_o    (clear),
@@ -148,6 +157,9 @@ module lw_top_mem #(
       .KeyWords    (KeyWords),
       .PrepareSlots(PrepareSlots),
       .HashSlots   (HashSlots),
+      .SkiplistSlots(SkiplistSlots),
+      .Scanners    (Scanners),
+      .Gaps        (Gaps),
       .CodeWords   (CodeWords),
       .Procedures  (Procedures),
       .Grants      (Grants),

@@ -3,7 +3,7 @@
 ///     rings -> softcore -> prepare -> (here) --> admission -> hash index -> answers -> softcore
 ///                             \-> fabric -> (there) --^                        \-> fabric
 ///
-/// Units at the memory port: 0 rings, 1 softcore, 2 index.
+/// Units at the memory port: 0 rings, 1 softcore, 2 index, 3 skiplist.
 ///
 /// State word (`status_o.state`), from bit 0: block valid, ready; outcome valid, ready; DB instruction valid, ready; release
 /// valid, ready; request to the fabric valid, ready; request from the fabric valid, ready; answer of the index valid, ready;
@@ -23,6 +23,12 @@ module lw_worker #(
   parameter int unsigned PrepareSlots = 16,
   /// Requests in the hash index.
   parameter int unsigned HashSlots = 48,
+  /// Requests in the skiplist, at most 64; 0 leaves the skiplist out: ordered tables must not be used then.
+  parameter int unsigned SkiplistSlots = 16,
+  /// Scans at once, 1 to 8.
+  parameter int unsigned Scanners = 1,
+  /// Ranges that scans keep free of new rows, a power of two.
+  parameter int unsigned Gaps = 8,
   /// Words of 64 bits of the catalogue, two an instruction, a power of two.
   parameter int unsigned CodeWords = 2048,
   /// Procedures of the catalogue, a power of two.
@@ -92,7 +98,7 @@ module lw_worker #(
   input  lw_pkg::port_rsp_t             mem_rsp_i
 );
 
-  localparam int unsigned Units = 3;
+  localparam int unsigned Units = SkiplistSlots > 0 ? 4 : 3;
   localparam int unsigned ResponseWidth = $bits(lw_pkg::response_t);
   // Contexts that the state word has room for.
   localparam int unsigned Shown = Contexts < 8 ? Contexts : 8;
@@ -125,7 +131,20 @@ module lw_worker #(
   logic [ResponseWidth-1:0] back;
   lw_pkg::response_t back_response;
 
-  logic index_busy, tree_valid;
+  logic index_busy;
+  logic [1:0] source_valid, source_ready;
+  lw_pkg::response_t [1:0] source;
+  logic [1:0][ResponseWidth-1:0] source_words;
+  logic [ResponseWidth-1:0] answer_word;
+
+  // Skiplist.
+  logic tree_valid, tree_ready, tree_idle, tree_release_valid, tree_release_ready;
+  lw_pkg::grant_t tree;
+  lw_pkg::release_t tree_release;
+  logic row_valid, row_ready, verdict_valid;
+  lw_pkg::row_req_t row;
+  lw_pkg::row_verdict_e verdict;
+  lw_pkg::entry_t verdict_entry;
   lw_regs_pkg::events_t events;
 
   lw_mem_arbiter #(
@@ -242,11 +261,6 @@ module lw_worker #(
   assign unused_release = ^release_request;
   assign release_grant = '{stamp: release_request.stamp, entry: release_request.hash[lw_pkg::EntryWidth-1:0]};
 
-  lw_pkg::grant_t unused_tree;
-  logic unused_tree_release_ready, unused_row_ready, unused_row_valid;
-  lw_pkg::row_verdict_e unused_row_verdict;
-  lw_pkg::entry_t unused_row_entry;
-
   lw_index #(
     .KeyWords(KeyWords),
     .Inflight(HashSlots),
@@ -275,26 +289,133 @@ module lw_worker #(
     .far_dest_o          (request_dest_o),
     .far_req_o           (request_o),
     .tree_valid_o        (tree_valid),
-    .tree_ready_i        (1'b0),
-    .tree_o              (unused_tree),
-    .tree_release_valid_i(1'b0),
-    .tree_release_ready_o(unused_tree_release_ready),
-    .tree_release_i      ('0),
-    .row_valid_i         (1'b0),
-    .row_ready_o         (unused_row_ready),
-    .row_i               ('0),
-    .row_valid_o         (unused_row_valid),
-    .row_verdict_o       (unused_row_verdict),
-    .row_entry_o         (unused_row_entry),
-    .answer_valid_o      (answer_valid),
-    .answer_ready_i      (answer_ready),
-    .answer_o            (answer),
+    .tree_ready_i        (tree_ready),
+    .tree_o              (tree),
+    .tree_release_valid_i(tree_release_valid),
+    .tree_release_ready_o(tree_release_ready),
+    .tree_release_i      (tree_release),
+    .row_valid_i         (row_valid),
+    .row_ready_o         (row_ready),
+    .row_i               (row),
+    .row_valid_o         (verdict_valid),
+    .row_verdict_o       (verdict),
+    .row_entry_o         (verdict_entry),
+    .answer_valid_o      (source_valid[0]),
+    .answer_ready_i      (source_ready[0]),
+    .answer_o            (source[0]),
     .mem_valid_o         (unit_valid[2]),
     .mem_ready_i         (unit_ready[2]),
     .mem_req_o           (unit_req[2]),
     .mem_rsp_valid_i     (unit_rsp_valid[2]),
     .mem_rsp_i           (unit_rsp)
   );
+
+  if (SkiplistSlots > 0) begin : gen_skiplist
+    logic tag_ready, tag_valid, wants_row;
+    logic [2:0] row_tag, verdict_tag;
+    logic [3:0] unused_tags;
+    logic unused_tree;
+
+    // What the skiplist does not look at: it orders inserts itself, and reads keys of its own width.
+    assign unused_tree = ^tree ^ tag_valid;
+
+    lw_skiplist #(
+      .Slots   (SkiplistSlots),
+      .KeyWords(KeyWords),
+      .Scanners(Scanners),
+      .Gaps    (Gaps)
+    ) u_skiplist (
+      .clk_i,
+      .rst_ni          (unit_rst_ni),
+      .worker_i,
+      .config_i,
+      .clear_i,
+      .idle_o          (tree_idle),
+      .req_valid_i     (tree_valid),
+      .req_ready_o     (tree_ready),
+      .req_op_i        (tree.req.op),
+      .req_table_i     (tree.req.tab),
+      .req_stamp_i     (tree.req.stamp),
+      .req_ret_i       (tree.req.ret),
+      .req_key_i       (tree.req.key[KeyWords-1:0]),
+      .req_hash_i      (tree.req.hash),
+      .req_granted_i   (tree.granted),
+      .req_entry_i     (tree.entry),
+      .req_limit_i     (tree.req.limit),
+      .req_source_i    (tree.req.source),
+      .req_buffer_i    (tree.req.result[lw_pkg::AddrWidth-1:3]),
+      .mem_valid_o     (unit_valid[3]),
+      .mem_ready_i     (unit_ready[3]),
+      .mem_req_o       (unit_req[3]),
+      .mem_valid_i     (unit_rsp_valid[3]),
+      .mem_rsp_i       (unit_rsp),
+      .grant_valid_o   (wants_row),
+      .grant_ready_i   (row_ready & tag_ready),
+      .grant_stamp_o   (row.stamp),
+      .grant_hash_o    (row.hash),
+      .grant_table_o   (row.tab),
+      .grant_tag_o     (row_tag),
+      .grant_valid_i   (verdict_valid),
+      .grant_tag_i     (verdict_tag),
+      .grant_i         (lw_skiplist_pkg::grant_e'(verdict)),
+      .grant_entry_i   (verdict_entry),
+      .release_valid_o (tree_release_valid),
+      .release_ready_i (tree_release_ready),
+      .release_stamp_o (tree_release.stamp),
+      .release_entry_o (tree_release.entry),
+      .response_valid_o(source_valid[1]),
+      .response_ready_i(source_ready[1]),
+      .response_o      (source[1])
+    );
+
+    assign row_valid = wants_row & tag_ready;
+
+    // Admission answers in order, and the skiplist wants its tags back.
+    lw_fifo #(
+      .Width(3),
+      .Depth(8)
+    ) u_tags (
+      .clk_i,
+      .rst_ni (unit_rst_ni),
+      .valid_i(wants_row & row_ready),
+      .ready_o(tag_ready),
+      .data_i (row_tag),
+      .valid_o(tag_valid),
+      .ready_i(verdict_valid),
+      .data_o (verdict_tag),
+      .count_o(unused_tags)
+    );
+  end else begin : gen_no_skiplist
+    logic unused_skiplist;
+
+    assign unused_skiplist = ^{tree, tree_release_ready, row_ready, verdict_valid, verdict, verdict_entry,
+                               source_ready[1]};
+    assign tree_ready         = 1'b0;
+    assign tree_idle          = 1'b1;
+    assign tree_release_valid = 1'b0;
+    assign tree_release       = '0;
+    assign row_valid          = 1'b0;
+    assign row                = '0;
+    assign source_valid[1]    = 1'b0;
+    assign source[1]          = '0;
+  end
+
+  assign source_words = source;
+
+  lw_arbiter #(
+    .Inputs(2),
+    .Width (ResponseWidth)
+  ) u_sources (
+    .clk_i,
+    .rst_ni (unit_rst_ni),
+    .valid_i(source_valid),
+    .ready_o(source_ready),
+    .data_i (source_words),
+    .valid_o(answer_valid),
+    .ready_i(answer_ready),
+    .data_o (answer_word)
+  );
+  assign answer = lw_pkg::response_t'(answer_word);
 
   assign answer_here      = answer.ret.worker == worker_i;
   assign answer_ready     = answer_here ? local_ready : response_ready_i;
@@ -318,7 +439,7 @@ module lw_worker #(
   assign back_response = lw_pkg::response_t'(back);
 
   assign ready_o        = ~index_busy;
-  assign status_o.idle  = core_idle & rings_idle & ~index_busy;
+  assign status_o.idle  = core_idle & rings_idle & ~index_busy & tree_idle;
   assign status_o.quiet = quiet;
 
   always_comb begin
