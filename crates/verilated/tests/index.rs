@@ -2,6 +2,8 @@
 
 #[path = "index/curve.rs"]
 mod curve;
+#[path = "index/judge.rs"]
+mod judge;
 #[path = "index/machine.rs"]
 mod machine;
 #[path = "index/memory.rs"]
@@ -12,6 +14,8 @@ mod random;
 mod tables;
 #[path = "index/transactions.rs"]
 mod transactions;
+
+use std::sync::Mutex;
 
 use lockwork_procedure::schema::ColumnType::{Bytes, Char, I8, I16, I32, I64, U8, U16, U32};
 use lockwork_verilated::{Build, Model};
@@ -24,14 +28,22 @@ use transactions::{Counts, Transactions};
 
 const ANY_ORDER: Behaviour = Behaviour { latency: (3, 120), busy: 30, refused: 0 };
 
-fn small() -> Model {
-    let parameters = [("KeyWords", 2), ("Inflight", 6), ("Slots", 4), ("Entries", 64), ("Park", 4), ("Workers", 4)];
-    let build = parameters.iter().fold(Build::new("lw_index"), |build, (name, value)| build.parameter(name, value));
+/// One build at a time.
+static BUILDING: Mutex<()> = Mutex::new(());
+
+fn load(build: &Build) -> Model {
+    let _guard = BUILDING.lock();
     build.load().expect("it builds")
 }
 
+fn small() -> Model {
+    let parameters = [("KeyWords", 2), ("Inflight", 6), ("Slots", 4), ("Entries", 64), ("Park", 4), ("Workers", 4)];
+    let build = parameters.iter().fold(Build::new("lw_index"), |build, (name, value)| build.parameter(name, value));
+    load(&build)
+}
+
 fn large(fast: bool) -> Model {
-    Build::new("lw_index").parameter("Entries", 4096).fast(fast).load().expect("it builds")
+    load(&Build::new("lw_index").parameter("Entries", 4096).fast(fast))
 }
 
 /// Keys of one integer, of several in one word, of two words, in the common copy, and at a home.
