@@ -1,5 +1,9 @@
 //! The index coprocessor (hardware/rtl/index) among random transactions, memory that answers in any order, and a fabric.
 
+#[path = "index/curve.rs"]
+mod curve;
+#[path = "index/judge.rs"]
+mod judge;
 #[path = "index/machine.rs"]
 mod machine;
 #[path = "index/memory.rs"]
@@ -11,24 +15,35 @@ mod tables;
 #[path = "index/transactions.rs"]
 mod transactions;
 
+use std::sync::Mutex;
+
 use lockwork_procedure::schema::ColumnType::{Bytes, Char, I8, I16, I32, I64, U8, U16, U32};
 use lockwork_verilated::{Build, Model};
 
-use machine::Machine;
+use curve::cycles;
+use machine::{INSERT, Machine, SEARCH};
 use memory::Behaviour;
 use tables::{Placed, Table};
 use transactions::{Counts, Transactions};
 
 const ANY_ORDER: Behaviour = Behaviour { latency: (3, 120), busy: 30, refused: 0 };
 
-fn small() -> Model {
-    let parameters = [("KeyWords", 2), ("Inflight", 6), ("Slots", 4), ("Entries", 64), ("Park", 4), ("Workers", 4)];
-    let build = parameters.iter().fold(Build::new("lw_index"), |build, (name, value)| build.parameter(name, value));
+/// One build at a time.
+static BUILDING: Mutex<()> = Mutex::new(());
+
+fn load(build: &Build) -> Model {
+    let _guard = BUILDING.lock();
     build.load().expect("it builds")
 }
 
+fn small() -> Model {
+    let parameters = [("KeyWords", 2), ("Inflight", 6), ("Slots", 4), ("Entries", 64), ("Park", 4), ("Workers", 4)];
+    let build = parameters.iter().fold(Build::new("lw_index"), |build, (name, value)| build.parameter(name, value));
+    load(&build)
+}
+
 fn large(fast: bool) -> Model {
-    Build::new("lw_index").parameter("Entries", 1024).fast(fast).load().expect("it builds")
+    load(&Build::new("lw_index").parameter("Entries", 4096).fast(fast))
 }
 
 /// Keys of one integer, of several in one word, of two words, in the common copy, and at a home.
@@ -83,5 +98,24 @@ fn full_tables_and_memory_that_refuses_leave_a_working_machine() {
         let behaviour = Behaviour { refused: 100, ..ANY_ORDER };
         let counts = run(small(), 4, behaviour, tables, 80, seed);
         assert!(counts.refused > 0 && counts.no_room > 0, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_worker_is_as_fast_as_promised() {
+    let model = large(false);
+    let measured = [(SEARCH, 32), (SEARCH, 48), (INSERT, 48)].map(|(op, contexts)| cycles(&model, op, contexts, 4_000));
+    println!("search with 32 and 48 in flight, insert with 48: {measured:.2?} cycles");
+    assert!(measured[0] <= 9.0 && measured[1] <= 7.0 && measured[2] <= 8.0, "{measured:?}");
+}
+
+#[test]
+#[ignore = "prints a curve"]
+fn curve_over_instructions_in_flight() {
+    let model = large(true);
+    println!("in flight  search  insert  (cycles an operation, 80 cycles of memory latency)");
+    for contexts in [1, 2, 4, 8, 12, 16, 24, 32, 40, 48] {
+        let [search, insert] = [SEARCH, INSERT].map(|op| cycles(&model, op, contexts, 4_000));
+        println!("{contexts:9}  {search:6.2}  {insert:6.2}");
     }
 }

@@ -132,12 +132,13 @@ module lw_hash #(
   assign main_take     = grant_valid_i && !grant_i.ordered && begin_go && !side_take;
   assign grant_ready_o = grant_i.ordered ? side_room : begin_go && !side_take;
   assign side_take     = side_valid && side_clear_q && begin_go;
-  assign begin_go      = slot_free && !work_valid && issue_ready;
+  // New ones go first: theirs is the shortest job, and there are no more than slots.
+  assign begin_go      = slot_free && issue_ready;
   assign chosen        = side_take ? side : grant;
-  assign work_pop      = work_valid && issue_ready;
-  assign job_valid     = work_valid || main_take || side_take;
-  assign job_slot      = work_valid ? work_slot : new_slot;
-  assign job           = work_valid ? work_job : JobHeadFetch;
+  assign work_pop      = work_valid && issue_ready && !begins;
+  assign job_valid     = work_valid || begins;
+  assign job_slot      = begins ? new_slot : work_slot;
+  assign job           = begins ? JobHeadFetch : work_job;
   assign begins     = main_take || side_take;
 
   lw_fifo #(

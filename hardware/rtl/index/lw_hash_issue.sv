@@ -274,14 +274,20 @@ module lw_hash_issue #(
           end
           // Install
           JobInstall: begin
-            new_row_valid_o = !full;
+            // The first word of the key goes out in the cycle in which the row is taken.
+            new_row_valid_o = !full && s2_ready && !config_rows;
             no_room_valid_o = full;
             wanted_valid_o  = 1'b1;
             wanted_o        = WantedWidth'(s1_words_q) + WantedWidth'(s1_image_last_q) + WantedWidth'(3);
             made_clear      = 1'b1;
-            if (new_row_valid_o && new_row_ready_i && !config_rows) begin
-              allocate = 1'b1;
-              part     = PartWords;
+            out_base        = {next, 3'b0};
+            out_offset      = OffsetWidth'(1);
+            out_data        = key_i[0];
+            if (new_row_valid_o && new_row_ready_i) begin
+              out_valid = 1'b1;
+              allocate  = 1'b1;
+              step      = 13'd1;
+              part      = PartWords;
             end
             if (no_room_valid_o && no_room_ready_i) s1_done = 1'b1;
           end

@@ -11,7 +11,7 @@ module lw_index #(
   /// Instructions under way in the hash index, 2 to 64.
   parameter int unsigned Inflight = 48,
   /// Keys under way of the softcore, and as many of the fabric; a power of two, at most 32.
-  parameter int unsigned Slots = 16,
+  parameter int unsigned Slots = 32,
   /// Decision words; a power of two, 64 to 16384, at most the buckets of any table.
   parameter int unsigned Entries = 4096,
   /// Requests that can be parked; a power of two.

@@ -158,7 +158,7 @@ impl Transactions {
             let key = if random.percent(30) { random.below(3) } else { random.below(self.tables[table].keys) };
             let op = match random.below(10) {
                 _ if self.tables[table].placed == Placed::Everywhere => SEARCH,
-                5.. if self.tables[table].ordered => SCAN,
+                _ if self.tables[table].ordered && random.percent(50) => SCAN,
                 0..4 => SEARCH,
                 4..6 => UPDATE,
                 6..9 => INSERT,
@@ -251,7 +251,9 @@ impl Transactions {
         let table = &self.tables[number];
         let workers = self.machine.workers.len() as u64;
         assert_eq!(answer.op, op, "{answer:?}");
-        assert_eq!(answer.owner, table.owner(key, answer.worker, workers), "{answer:?}");
+        // Who could not read the key does not know the owner.
+        let unknown = (answer.answer, answer.value) == (FAILED, 0xFF13);
+        assert!(unknown || answer.owner == table.owner(key, answer.worker, workers), "{answer:?}");
         let judged = table.placed != Placed::Everywhere && op != SCAN;
         assert_eq!(answer.granted, judged && matches!(answer.answer, READY | MISSING), "{answer:?}");
         if answer.granted {
