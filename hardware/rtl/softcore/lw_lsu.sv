@@ -464,7 +464,7 @@ module lw_lsu
         dst_q <= dst_q + addr_t'(bytes);
         high_q <= 1'b1;
       end
-      if (engine_log_up) log_q <= log_q + 16'd1;
+      if (engine_log_up && !engine_end) log_q <= log_q + 16'd1;
     end
   end
 
