@@ -472,6 +472,11 @@ module lw_tuple_lock #(
     joined.members[me[4:0]] = 1'b1;
   end
 
+  // Reasons not to let a new line in.
+  logic waits_already, list_full;
+  assign waits_already = ctx_q.waits != '0 && ctx_q.patience != WaitAnybody;
+  assign list_full = ctx_q.touched[HeldWidth] || 32'(ctx_q.touched) == held_q;
+
   logic by_age, may_queue;
   assign may_queue = ctx_q.patience != WaitNever;
   assign by_age = ctx_q.patience == WaitYounger || (ctx_q.patience == WaitSafe && ctx_q.touched > (HeldWidth+1)'(1));
@@ -695,7 +700,7 @@ module lw_tuple_lock #(
           end
           ctx_d.age_begun = 1'b1;
           if (ctx_q.age_begun || ctx_q.look
-              || !((ctx_q.op == LockAcquire && !ctx_q.listed)
+              || !((ctx_q.op == LockAcquire && !ctx_q.listed && !waits_already && !list_full)
                    || (ctx_q.op == LockRelease && ctx_q.listed && ctx_q.count == 30'd1))) begin
             ctx_d.age_begun = 1'b0;
             ctx_d.st = StChecked;
@@ -729,9 +734,9 @@ module lw_tuple_lock #(
                   ctx_d.why = WhyUpgrade;
                   ctx_d.st = StView;
                 end
-              end else if (ctx_q.waits != '0 && ctx_q.patience != WaitAnybody) begin
+              end else if (waits_already) begin
                 ctx_d.answer = LockRefused;
-              end else if (ctx_q.touched[HeldWidth] || 32'(ctx_q.touched) == held_q) begin
+              end else if (list_full) begin
                 ctx_d.answer = LockTooMany;
               end else begin
                 ctx_d.place = ctx_q.touched[HeldWidth-1:0];

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use lockwork_locking::shared::{self, Layout, Patience, Placement, SessionNumber, Step, Table, TableError, Wake};
 use lockwork_locking::{LockMode, compatible};
 
-use crate::card::{Answer, Both, ELEMENTS, Op, Port2, Random, build, world};
+use crate::card::{hand_over, Answer, Both, ELEMENTS, Op, Port2, Random, build, world};
 use crate::replay::Twin;
 
 const SOFTWARE: usize = 4;
@@ -80,8 +80,8 @@ impl Play {
         let elements = (0..ELEMENTS + SOFTWARE).filter(taken).enumerate().map(|(element, at)| {
             let number = number(at);
             table.open(number, 0, &mut |_| ()).unwrap();
-            table.memory().card.borrow_mut().open(element, number, &table);
-            Element { number, twin: Twin::new(&table, number), request: None, modes: BTreeMap::new() }
+            hand_over(&table, element, number);
+            Element { number, twin: Twin::new(&table, number, element), request: None, modes: BTreeMap::new() }
         });
         let elements = elements.collect();
         let (holders, tally) = (Holders::default(), Tally::default());
@@ -99,14 +99,23 @@ impl Play {
             let session = element.number.get();
             for (answer, line) in &activity.notes {
                 assert_eq!(*answer, Answer::Granted);
-                self.holders.add(*line, session, element.modes[line]);
+                // Unless it is about to be given back, which nobody sees begin.
+                let given_back = match element.request {
+                    Some((Op::Release, key)) => key == u64::from(*line),
+                    Some((Op::ReleaseAll, _)) => true,
+                    _ => false,
+                };
+                if !given_back {
+                    self.holders.add(*line, session, element.modes[line]);
+                }
                 self.tally.later += 1;
             }
             if let (Some((op, _)), Some((answer, line))) = (request, activity.answer) {
                 *self.tally.answers.entry(answer).or_default() += 1;
                 if let (Op::Acquire(mode, _), Answer::Granted | Answer::Waiting) = (op, answer) {
-                    let held = element.modes.get(&line).map_or(mode, |held| held.join(mode));
-                    element.modes.insert(line, held);
+                    if element.twin.holds(line) <= 1 {
+                        element.modes.insert(line, mode);
+                    }
                     if answer == Answer::Granted {
                         self.holders.add(line, session, mode);
                     }
@@ -149,11 +158,6 @@ impl Play {
             Op::Release if self.elements[at].twin.holds(line) == 1 => self.holders.remove(line, session),
             Op::ReleaseAll => held.iter().for_each(|line| self.holders.remove(*line, session)),
             _ => {}
-        }
-        if let Op::Withdraw | Op::Release = op
-            && self.elements[at].twin.holds(line) <= 1
-        {
-            // Nothing is known of its mode any more, unless it is granted before that is done.
         }
         self.elements[at].request = Some((op, key));
         self.table.memory().card.borrow_mut().send(at, op, key);
