@@ -209,6 +209,14 @@ module lw_tuple_lock #(
     logic [HeldWidth:0] waits;
   } context_t;
 
+  // The session at work.
+  element_t cur_q, cur_d;
+  context_t ctx_q, ctx_d;
+  logic [2:0] walk_q, walk_d;    // a slot of its line
+  logic [2:0] count_q, count_d;  // entries walked over
+  control_t control;
+  assign control = ctx_q.control;
+
   // ---- Configuration ----------------------------------------------------------------------------------------------
 
   word_addr_t lines_base_q, records_base_q;
@@ -232,8 +240,6 @@ module lw_tuple_lock #(
   logic age_write;
   logic [63:0] age_data;
 
-  element_t cur_q, cur_d;
-  context_t ctx_q, ctx_d;
 
   always_ff @(posedge clk_i) begin
     if (config_element && config_addr_i[1:0] == 2'd1) epochs[config_which] <= config_data_i;
@@ -404,8 +410,6 @@ module lw_tuple_lock #(
   );
 
   logic ring_clear, ring_valid;
-  logic [2:0] walk_q, walk_d;         // a slot
-  logic [2:0] count_q, count_d;       // entries walked over
   ring_view_t view;
 
   lw_lock_ring i_ring (
@@ -417,9 +421,7 @@ module lw_tuple_lock #(
 
   // ---- What follows from a look -----------------------------------------------------------------------------------
 
-  control_t control;
   logic owns, owned;
-  assign control = ctx_q.control;
   assign owned = control.owner != '0;
   assign owns = owned && control.owner == me;
 
