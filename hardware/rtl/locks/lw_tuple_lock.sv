@@ -209,6 +209,14 @@ module lw_tuple_lock #(
     logic [HeldWidth:0] waits;
   } context_t;
 
+  // The session at work.
+  element_t cur_q, cur_d;
+  context_t ctx_q, ctx_d;
+  logic [2:0] walk_q, walk_d;    // a slot of its line
+  logic [2:0] count_q, count_d;  // entries walked over
+  control_t control;
+  assign control = ctx_q.control;
+
   // ---- Configuration ----------------------------------------------------------------------------------------------
 
   word_addr_t lines_base_q, records_base_q;
@@ -232,8 +240,6 @@ module lw_tuple_lock #(
   logic age_write;
   logic [63:0] age_data;
 
-  element_t cur_q, cur_d;
-  context_t ctx_q, ctx_d;
 
   always_ff @(posedge clk_i) begin
     if (config_element && config_addr_i[1:0] == 2'd1) epochs[config_which] <= config_data_i;
@@ -404,8 +410,6 @@ module lw_tuple_lock #(
   );
 
   logic ring_clear, ring_valid;
-  logic [2:0] walk_q, walk_d;         // a slot
-  logic [2:0] count_q, count_d;       // entries walked over
   ring_view_t view;
 
   lw_lock_ring i_ring (
@@ -417,9 +421,7 @@ module lw_tuple_lock #(
 
   // ---- What follows from a look -----------------------------------------------------------------------------------
 
-  control_t control;
   logic owns, owned;
-  assign control = ctx_q.control;
   assign owned = control.owner != '0;
   assign owns = owned && control.owner == me;
 
@@ -471,6 +473,11 @@ module lw_tuple_lock #(
     joined = last_q;
     joined.members[me[4:0]] = 1'b1;
   end
+
+  // Reasons not to let a new line in.
+  logic waits_already, list_full;
+  assign waits_already = ctx_q.waits != '0 && ctx_q.patience != WaitAnybody;
+  assign list_full = ctx_q.touched[HeldWidth] || 32'(ctx_q.touched) == held_q;
 
   logic by_age, may_queue;
   assign may_queue = ctx_q.patience != WaitNever;
@@ -695,7 +702,7 @@ module lw_tuple_lock #(
           end
           ctx_d.age_begun = 1'b1;
           if (ctx_q.age_begun || ctx_q.look
-              || !((ctx_q.op == LockAcquire && !ctx_q.listed)
+              || !((ctx_q.op == LockAcquire && !ctx_q.listed && !waits_already && !list_full)
                    || (ctx_q.op == LockRelease && ctx_q.listed && ctx_q.count == 30'd1))) begin
             ctx_d.age_begun = 1'b0;
             ctx_d.st = StChecked;
@@ -729,9 +736,9 @@ module lw_tuple_lock #(
                   ctx_d.why = WhyUpgrade;
                   ctx_d.st = StView;
                 end
-              end else if (ctx_q.waits != '0 && ctx_q.patience != WaitAnybody) begin
+              end else if (waits_already) begin
                 ctx_d.answer = LockRefused;
-              end else if (ctx_q.touched[HeldWidth] || 32'(ctx_q.touched) == held_q) begin
+              end else if (list_full) begin
                 ctx_d.answer = LockTooMany;
               end else begin
                 ctx_d.place = ctx_q.touched[HeldWidth-1:0];

@@ -222,15 +222,6 @@ impl Card {
         self.configure(3, poll);
     }
 
-    /// Hands a session over to an element.
-    pub(crate) fn open<M: Memory>(&mut self, element: usize, session: SessionNumber, table: &Table<M>) {
-        let at = 64 + 4 * element as u64;
-        self.configure(at + 1, table.epoch(session));
-        self.configure(at + 2, list_word(table, session) as u64);
-        self.configure(at + 3, table.age(session));
-        self.configure(at, 1 << 12 | u64::from(session.get()));
-    }
-
     /// Takes it back, when the element is at rest.
     pub(crate) fn close(&mut self, element: usize) {
         self.configure(64 + 4 * element as u64, 0);
@@ -350,9 +341,9 @@ impl Card {
         self.busy = busy;
     }
 
-    /// Whether no element has anything to do but to look.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.busy == 0 && self.get("req_valid_i") == 0
+    /// Whether an element is at rest and all that it did was taken from `over`.
+    pub(crate) fn is_quiet(&self, element: usize) -> bool {
+        self.busy >> element & 1 == 0 && self.over.iter().all(|(other, _)| *other != element)
     }
 }
 
@@ -360,6 +351,17 @@ pub(crate) fn list_word<M: Memory>(table: &Table<M>, session: SessionNumber) -> 
     let layout = table.layout();
     let first = table.event_word(SessionNumber::new(1).unwrap()) - 2;
     first + usize::from(layout.sessions) * 16 + usize::from(session.get() - 1) * layout.held as usize
+}
+
+/// Hands a session over to an element.
+pub(crate) fn hand_over(table: &Table<Both>, element: usize, session: SessionNumber) {
+    let (epoch, list, age) = (table.epoch(session), list_word(table, session) as u64, table.age(session));
+    let mut card = table.memory().card.borrow_mut();
+    let at = 64 + 4 * element as u64;
+    card.configure(at + 1, epoch);
+    card.configure(at + 2, list);
+    card.configure(at + 3, age);
+    card.configure(at, 1 << 12 | u64::from(session.get()));
 }
 
 /// The words of both sides. At each access of software, the module goes on for some cycles.

@@ -7,7 +7,7 @@ use lockwork_locking::shared::{self, Layout, Patience, Placement, SessionNumber,
 use lockwork_locking::{LockId, LockMode, Outcome, Request};
 use lockwork_verilated::Model;
 
-use crate::card::{self, Answer, Both, Op, Port2, build, world};
+use crate::card::{self, Answer, Both, Op, Port2, build, hand_over, world};
 use crate::replay::Twin;
 
 /// A session of a script: of the module, with the oracle, or of software.
@@ -46,8 +46,8 @@ impl Scripted {
             Member::Software(of_table)
         } else {
             let element = session.0 as usize % card::ELEMENTS;
-            self.table.memory().card.borrow_mut().open(element, number, &self.table);
-            Member::Module(element, Box::new(Twin::new(&self.table, number)))
+            hand_over(&self.table, element, number);
+            Member::Module(element, Box::new(Twin::new(&self.table, number, element)))
         };
         self.members.insert(session, (member, Vec::new()));
         if let (Member::Module(..), _) = &self.members[&session] {

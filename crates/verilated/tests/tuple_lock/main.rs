@@ -4,3 +4,4 @@ mod card;
 mod golden;
 mod random;
 mod replay;
+mod single;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use lockwork_locking::shared::{self, Layout, Patience, Placement, SessionNumber, Step, Table, TableError, Wake};
 use lockwork_locking::{LockMode, compatible};
 
-use crate::card::{Answer, Both, ELEMENTS, Op, Port2, Random, build, world};
+use crate::card::{Answer, Both, ELEMENTS, Op, Port2, Random, build, hand_over, world};
 use crate::replay::Twin;
 
 const SOFTWARE: usize = 4;
@@ -36,6 +36,8 @@ struct Element {
     number: SessionNumber,
     twin: Twin,
     request: Option<(Op, u64)>,
+    /// Memory has refused something; the session is closed.
+    broken: bool,
     modes: BTreeMap<u32, LockMode>,
 }
 
@@ -81,8 +83,14 @@ impl Play {
         let elements = (0..ELEMENTS + SOFTWARE).filter(taken).enumerate().map(|(element, at)| {
             let number = number(at);
             table.open(number, 0, &mut |_| ()).unwrap();
-            table.memory().card.borrow_mut().open(element, number, &table);
-            Element { number, twin: Twin::new(&table, number), request: None, modes: BTreeMap::new() }
+            hand_over(&table, element, number);
+            Element {
+                number,
+                twin: Twin::new(&table, number, element),
+                request: None,
+                broken: false,
+                modes: BTreeMap::new(),
+            }
         });
         let elements = elements.collect();
         let (holders, tally) = (Holders::default(), Tally::default());
@@ -94,26 +102,66 @@ impl Play {
         loop {
             let over = self.table.memory().card.borrow_mut().over.pop_front();
             let Some((at, activity)) = over else { return };
+            if self.table.memory().card.borrow().dead {
+                continue;
+            }
             let element = &mut self.elements[at];
+            let answer = activity.answer.map(|(answer, _)| answer);
+            if element.broken || answer.or(activity.notes.first().map(|note| note.0)) == Some(Answer::MemError) {
+                if answer.is_some() {
+                    element.request = None;
+                }
+                element.broken = element.request.is_some();
+                if !element.broken {
+                    self.mend(at);
+                }
+                continue;
+            }
             let request = if activity.answer.is_some() { element.request.take() } else { None };
             element.twin.follow(&self.table, request, &activity);
             let session = element.number.get();
             for (answer, line) in &activity.notes {
                 assert_eq!(*answer, Answer::Granted);
-                self.holders.add(*line, session, element.modes[line]);
+                // Unless it is about to be given back, which nobody sees begin.
+                let given_back = match element.request {
+                    Some((Op::Release, key)) => key == u64::from(*line),
+                    Some((Op::ReleaseAll, _)) => true,
+                    _ => false,
+                };
+                if !given_back {
+                    self.holders.add(*line, session, element.modes[line]);
+                }
                 self.tally.later += 1;
             }
             if let (Some((op, _)), Some((answer, line))) = (request, activity.answer) {
                 *self.tally.answers.entry(answer).or_default() += 1;
                 if let (Op::Acquire(mode, _), Answer::Granted | Answer::Waiting) = (op, answer) {
-                    let held = element.modes.get(&line).map_or(mode, |held| held.join(mode));
-                    element.modes.insert(line, held);
+                    if element.twin.holds(line) <= 1 {
+                        element.modes.insert(line, mode);
+                    }
                     if answer == Answer::Granted {
                         self.holders.add(line, session, mode);
                     }
                 }
             }
         }
+    }
+
+    /// What a host does for a session of which the module does not know any more what it holds.
+    fn mend(&mut self, at: usize) {
+        *self.tally.answers.entry(Answer::MemError).or_default() += 1;
+        let number = self.elements[at].number;
+        self.table.memory().card.borrow_mut().close(at);
+        self.clean_up(number);
+        self.table.open(number, 0, &mut |_| ()).unwrap();
+        hand_over(&self.table, at, number);
+        let twin = Twin::new(&self.table, number, at);
+        self.elements[at] = Element { number, twin, request: None, broken: false, modes: BTreeMap::new() };
+    }
+
+    fn clean_up(&mut self, number: SessionNumber) {
+        self.holders.0.retain(|(_, holder), _| *holder != number.get());
+        self.table.clean_up(number, &mut |_| ()).unwrap();
     }
 
     fn ticks(&mut self, cycles: u64) {
@@ -150,11 +198,6 @@ impl Play {
             Op::Release if self.elements[at].twin.holds(line) == 1 => self.holders.remove(line, session),
             Op::ReleaseAll => held.iter().for_each(|line| self.holders.remove(*line, session)),
             _ => {}
-        }
-        if let Op::Withdraw | Op::Release = op
-            && self.elements[at].twin.holds(line) <= 1
-        {
-            // Nothing is known of its mode any more, unless it is granted before that is done.
         }
         self.elements[at].request = Some((op, key));
         self.table.memory().card.borrow_mut().send(at, op, key);
@@ -248,7 +291,9 @@ impl Play {
             let control = self.table.memory().words[self.table.line_word(line)].get();
             assert_eq!(control & 0x1_FFFF, 0, "line {line} is left: {context:?}");
         }
-        self.compare_wakes();
+        if !self.tally.answers.contains_key(&Answer::MemError) {
+            self.compare_wakes();
+        }
         self.tally.accesses = self.table.memory().card.borrow().accesses;
     }
 
@@ -310,4 +355,52 @@ fn whatever_the_module_does_the_locking_crate_would_have_done_and_nothing_is_los
         assert!(all.answers.get(&answer).is_some_and(|count| *count > 10), "{answer:?} is rare: {all:?}");
     }
     assert!(all.later > 500, "{all:?}");
+}
+
+#[test]
+fn after_a_death_of_the_module_its_sessions_are_cleaned_up_by_their_lists() {
+    let model = build();
+    let mut held = 0;
+    for seed in 1000..1080 {
+        let lines = [1, 2, 4, 8][seed as usize % 4];
+        let port = Port2 { latency: (1, 60), ready: 70, errors: false };
+        let mut play = Play::new(layout(lines), port, 10, &model, seed);
+        let steps = play.random.below(300);
+        play.play(steps, lines);
+        // Between any two cycles: what is under way takes place no more.
+        let cycles = play.random.below(200);
+        play.ticks(cycles);
+        play.table.memory().card.borrow_mut().dead = true;
+        for at in 0..ELEMENTS {
+            let number = play.elements[at].number;
+            held += u64::from(play.table.touched(number));
+            play.clean_up(number);
+        }
+        for _ in 0..100 {
+            (0..SOFTWARE).for_each(|at| play.step(at, lines, true));
+        }
+        assert!(play.holders.0.is_empty() && play.software.iter().all(|software| software.waits.is_empty()), "{seed}");
+        for line in 0..lines {
+            let control = play.table.memory().words[play.table.line_word(line)].get();
+            assert_eq!(control & 0x1_FFFF, 0, "line {line} is left, seed {seed}");
+        }
+    }
+    println!("{held} lines were held or waited for");
+    assert!(held > 300, "{held}");
+}
+
+#[test]
+fn when_memory_refuses_the_session_is_closed_and_everybody_else_goes_on() {
+    let model = build();
+    let mut refused = 0;
+    for seed in 2000..2020 {
+        let lines = [1, 2, 4, 8][seed as usize % 4];
+        let port = Port2 { latency: (1, 20), ready: 70, errors: true };
+        let mut play = Play::new(layout(lines), port, 10, &model, seed);
+        play.play(600, lines);
+        play.finish(lines, &("seed", seed));
+        refused += play.tally.answers.get(&Answer::MemError).copied().unwrap_or(0);
+    }
+    println!("{refused} sessions were closed");
+    assert!(refused > 100, "{refused}");
 }
