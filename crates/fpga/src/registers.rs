@@ -113,13 +113,14 @@ pub const MODE_SERIAL: u32 = 0;
 pub const MODE_BATCH: u32 = 1;
 /// Any context that can go on goes on.
 pub const MODE_DYNAMIC: u32 = 2;
-/// Stopped: transactions of a worker at once, 1 to 64.
+/// Stopped: DB instructions of a worker that may be outstanding, at most 2047; 0: no limit. To measure with: a low limit can
+/// stop everything when transactions wait for each other.
 pub const MAX_INFLIGHT: u32 = 0x0A4;
-/// Stopped: how often a transaction begins again after a conflict, 0 to 255.
+/// Stopped: how often a transaction begins again after a conflict, at most 65535.
 pub const MAX_RETRIES: u32 = 0x0A8;
 /// Stopped: after how many times 256 cycles without a completion a busy worker is stuck, at most 65535; 0: never.
 pub const WATCHDOG: u32 = 0x0AC;
-/// Stopped: bytes of a context's undo log, a multiple of 16 below 2^24.
+/// Stopped: bytes of a context's undo log, a multiple of 16 below 2^20.
 pub const UNDO_BYTES: u32 = 0x0B0;
 /// Any state: bit 0: interrupt while a completion ring has entries; bit 1: while [`ERROR`] is not 0.
 pub const INTERRUPT: u32 = 0x0B4;
