@@ -170,7 +170,8 @@ impl Driver {
     fn reset(&mut self) -> Result<(), EngineError> {
         self.command(at::CONTROL_RESET)?;
         self.until_stopped("after a reset")?;
-        self.write(at::ERROR, u32::MAX)?;
+        let errors = self.read(at::ERROR)?;
+        self.write(at::ERROR, errors)?;
         for rings in &mut self.rings {
             (rings.submitted, rings.completed) = (0, 0);
         }

@@ -49,6 +49,27 @@ fn every_mix_ends_as_it_would_one_after_the_other() {
 }
 
 #[test]
+fn one_batch_of_reads_and_writes() {
+    let simulation = simulation("small", 1, Behaviour::paper());
+    let make = || engine(&simulation, Interleave::None);
+    let mut engine = prepared(&make, false);
+    let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), false);
+    let mut random = Random(3);
+    for (number, name) in
+        ["look", "deposit", "transfer", "open", "close", "swap", "sweep", "paint", "hasty", "follow", "dab"]
+            .into_iter()
+            .enumerate()
+    {
+        let batch = fill(&*engine, &mut random, &[name], 20);
+        engine.submit(batch).unwrap();
+        let completed = engine.complete().unwrap().unwrap();
+        println!("{name}: {:?} {:?}", completed.report.tally, completed.report.device.map(|device| device.cycles));
+        replay(&mut *oracle, &completed.batch, number, engine.serial_order()).unwrap();
+        compare_digests(&*engine, &*oracle).unwrap();
+    }
+}
+
+#[test]
 fn results_do_not_depend_on_what_memory_does() {
     let seed = std::env::var("LOCKWORK_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
     println!("LOCKWORK_SEED={seed}");

@@ -65,7 +65,9 @@ fn compare(model: &Model, options: Options, blocks: usize) -> Seen {
         assert_eq!((done.status, done.code), (status, code), "{what}");
         *(if status == 1 { &mut seen.committed } else { &mut seen.aborted }) += 1;
         let expected = &golden.bytes[done.block..done.block + STRIDE];
-        if let Some(at) = (0..STRIDE).find(|&at| !(4..8).contains(&at) && !(24..32).contains(&at) && bytes[at] != expected[at]) {
+        if let Some(at) =
+            (0..STRIDE).find(|&at| !(4..8).contains(&at) && !(24..32).contains(&at) && bytes[at] != expected[at])
+        {
             panic!("{what}: byte {at} is {:#04x}, the interpreter says {:#04x}", bytes[at], expected[at]);
         }
         // Registers: all that were written, with their last values. Row addresses are the same only if all

@@ -319,7 +319,9 @@ impl Card {
             let (tag, new, old) = (get(0, 10), get(10, 64), get(74, 64));
             let (word, op) = (get(138, 37) as usize, get(175, 2));
             let due = self.model.cycles() + self.between(self.port.latency).div_ceil(2);
-            if std::env::var_os("DBG").is_some() { eprintln!("{} op {op} word {word} tag {tag:x} new {new:x} old {old:x}", self.model.cycles()); }
+            if std::env::var_os("DBG").is_some() {
+                eprintln!("{} op {op} word {word} tag {tag:x} new {new:x} old {old:x}", self.model.cycles());
+            }
             self.flights.push(Flight { due, answer: None, op, word, old, new, tag });
         }
         if self.get("wake_valid_o") == 1 && wake_ready {

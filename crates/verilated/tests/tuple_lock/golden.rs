@@ -238,8 +238,7 @@ fn the_module_conforms_under_every_patience_alone_and_beside_software() {
     let model = build();
     let late = Port2 { latency: (1, 30), ready: 70, errors: false };
     // As many scripts as the table itself runs under that patience.
-    for (patience, scripts) in
-        [(Patience::Try, 9), (Patience::WaitDie, 9), (Patience::Queue, 15), (Patience::Safe, 14)]
+    for (patience, scripts) in [(Patience::Try, 9), (Patience::WaitDie, 9), (Patience::Queue, 15), (Patience::Safe, 14)]
     {
         for (mixed, port) in [(false, Port2::QUICK), (true, Port2::QUICK), (true, late)] {
             let report = run_all(&golden(), || Scripted::new(&model, patience, mixed, port));

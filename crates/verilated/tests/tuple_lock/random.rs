@@ -19,7 +19,8 @@ struct Holders(BTreeMap<(u32, u16), LockMode>);
 
 impl Holders {
     fn add(&mut self, line: u32, session: u16, mode: LockMode) {
-        for ((_, other), held) in self.0.range((line, 0)..=(line, u16::MAX)).filter(|((_, other), _)| *other != session) {
+        for ((_, other), held) in self.0.range((line, 0)..=(line, u16::MAX)).filter(|((_, other), _)| *other != session)
+        {
             assert!(compatible(*held, mode), "{session} and {other} hold line {line} as {mode:?} and {held:?}");
         }
         let held = self.0.entry((line, session)).or_insert(mode);

@@ -42,7 +42,8 @@ impl Memory for Replay {
         let mut seen = self.seen.borrow_mut();
         // Loads that went out together are answered in any order.
         let loads = seen.iter().take_while(|access| matches!(access, Access::Load { .. }));
-        let at = loads.into_iter().position(|access| matches!(access, Access::Load { word: other, .. } if *other == word));
+        let at =
+            loads.into_iter().position(|access| matches!(access, Access::Load { word: other, .. } if *other == word));
         match at.and_then(|at| seen.remove(at)) {
             Some(Access::Load { value, .. }) => value,
             _ => panic!("the crate loads word {word}, the module does {seen:x?}"),
@@ -59,7 +60,11 @@ impl Memory for Replay {
             Some(Access::Swap { word: other, old: expected, new: data, found })
                 if (other, expected, data) == (word, old, new) =>
             {
-                if found == old { Ok(()) } else { Err(found) }
+                if found == old {
+                    Ok(())
+                } else {
+                    Err(found)
+                }
             }
             other => panic!("the crate swaps word {word}, {old:#x} to {new:#x}, the module does {other:x?}"),
         }
