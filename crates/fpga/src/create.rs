@@ -5,6 +5,7 @@
 //! | `LOCKWORK_FPGA_CARD` | `registers,memory`: files to map, each `path`, `path@offset` or `path@offset:bytes` |
 //! | `LOCKWORK_FPGA_CONFIGURATION` | which configuration of the processor is simulated; `paper` if none is named |
 //! | `LOCKWORK_FPGA_MEMORY_MIB` | memory of the simulated card; 2048 if nothing is said |
+//! | `LOCKWORK_FPGA_RTL` | folder of the design that is simulated; `hardware/rtl` of this repository if none is named |
 //! | `LOCKWORK_FPGA_WAVEFORM` | file that a waveform of the simulation is written to |
 
 use lockwork_engine::{Engine, EngineError, Options, contract};
@@ -19,6 +20,8 @@ pub const CARD: &str = "LOCKWORK_FPGA_CARD";
 pub const CONFIGURATION: &str = "LOCKWORK_FPGA_CONFIGURATION";
 /// Says how much memory a simulated card has.
 pub const MEMORY_MIB: &str = "LOCKWORK_FPGA_MEMORY_MIB";
+/// Names the folder of the design.
+pub const RTL: &str = "LOCKWORK_FPGA_RTL";
 /// Names a file for a waveform.
 pub const WAVEFORM: &str = "LOCKWORK_FPGA_WAVEFORM";
 
@@ -75,6 +78,7 @@ fn simulated(workers: usize) -> Result<Box<dyn Card>, EngineError> {
         })?;
         simulation.memory_bytes = mib << 20;
     }
+    simulation.sources = text(RTL).map(Into::into);
     simulation.waveform = text(WAVEFORM).map(Into::into);
     Ok(Box::new(SimulatedCard::new(&simulation)?))
 }

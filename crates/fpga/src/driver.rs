@@ -25,14 +25,18 @@ pub(crate) const RING: usize = 1 << RING_BITS;
 /// The longest undo log of a context, in bytes: a power of two.
 const MOST_UNDO_BYTES: u64 = 1 << 19;
 
+/// The most times that a transaction begins again by itself.
+pub const MOST_RETRIES: u32 = 65_535;
+
 /// How the machine is to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// [`at::MODE_SERIAL`], [`at::MODE_BATCH`] or [`at::MODE_DYNAMIC`].
     pub mode: u32,
-    /// Transactions of a worker at once; 0: as many as it has contexts.
-    pub inflight: usize,
-    /// How often a transaction begins again after a conflict before it comes back as failed, at most 255.
+    /// DB instructions of a worker that may be outstanding; 0: as many as there are. To measure with: a low limit can
+    /// stop everything when transactions wait for each other.
+    pub inflight: u32,
+    /// How often a transaction begins again after a conflict before it comes back as failed, at most 65535.
     pub retries: u32,
     /// A worker that is busy and completes nothing for so many times 256 cycles is stuck; 0: for ever.
     pub watchdog: u32,
@@ -42,7 +46,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { mode: at::MODE_DYNAMIC, inflight: 0, retries: 255, watchdog: 16_384, patience: Duration::from_secs(120) }
+        Self {
+            mode: at::MODE_DYNAMIC,
+            inflight: 0,
+            retries: MOST_RETRIES,
+            watchdog: 16_384,
+            patience: Duration::from_secs(120),
+        }
     }
 }
 
@@ -160,7 +170,8 @@ impl Driver {
     fn reset(&mut self) -> Result<(), EngineError> {
         self.command(at::CONTROL_RESET)?;
         self.until_stopped("after a reset")?;
-        self.write(at::ERROR, u32::MAX)?;
+        let errors = self.read(at::ERROR)?;
+        self.write(at::ERROR, errors)?;
         for rings in &mut self.rings {
             (rings.submitted, rings.completed) = (0, 0);
         }
@@ -184,11 +195,10 @@ impl Driver {
         let mut map = MemoryMap::new(self.card.bytes());
         let Settings { mode, inflight, retries, watchdog, .. } = self.settings;
         let contexts = self.capabilities.contexts;
-        let inflight = if inflight == 0 { contexts } else { inflight.min(contexts) };
         let undo_bytes = undo_bytes.clamp(64, MOST_UNDO_BYTES).next_multiple_of(64);
         self.write(at::MODE, mode)?;
-        self.write(at::MAX_INFLIGHT, inflight as u32)?;
-        self.write(at::MAX_RETRIES, retries.min(255))?;
+        self.write(at::MAX_INFLIGHT, inflight.min(2047))?;
+        self.write(at::MAX_RETRIES, retries.min(MOST_RETRIES))?;
         self.write(at::WATCHDOG, watchdog.min(65_535))?;
         self.write(at::UNDO_BYTES, undo_bytes as u32)?;
         self.write(at::INTERRUPT, 0)?;

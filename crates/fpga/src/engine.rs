@@ -27,7 +27,7 @@ use lockwork_storage::Database;
 
 use crate::card::Card;
 use crate::catalogue::Catalogue;
-use crate::driver::{Driver, Settings};
+use crate::driver::{Driver, MOST_RETRIES, Settings};
 use crate::layout::Shape;
 use crate::registers::{MODE_BATCH, MODE_DYNAMIC, MODE_SERIAL};
 use crate::running::{Running, appetite};
@@ -193,7 +193,7 @@ pub fn settings(options: &Options) -> Settings {
         Interleave::Batch => MODE_BATCH,
         Interleave::Dynamic => MODE_DYNAMIC,
     };
-    Settings { mode, inflight: options.window, retries: options.max_retries.min(255), ..Settings::default() }
+    Settings { mode, retries: options.max_retries.min(MOST_RETRIES), ..Settings::default() }
 }
 
 impl FpgaEngine {
@@ -222,7 +222,7 @@ impl FpgaEngine {
             running: None,
             ahead: false,
             first_sequence: 0,
-            tries: 1 + options.max_retries / 256,
+            tries: 1 + options.max_retries / (MOST_RETRIES + 1),
             lost: lost.clone(),
         }));
         let (to_leader, batches) = channel::<Batch>();

@@ -5,7 +5,7 @@
 //! and in [`Card::wait`], and nowhere else.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lockwork_engine::EngineError;
 use lockwork_verilated::{Build, Model, Port};
@@ -14,6 +14,8 @@ use crate::card::{Card, CardError, CardMemory};
 use crate::configurations::Configuration;
 use crate::memory::{Behaviour, Memory, Request};
 
+/// The module that is simulated.
+const TOP: &str = "lw_top_mem";
 /// Cycles of a [`Card::wait`].
 const BURST: u64 = 128;
 /// A register is answered within so many cycles, or never.
@@ -48,6 +50,8 @@ pub struct Simulation {
     pub assertions: bool,
     /// What registers begin with.
     pub seed: u64,
+    /// The folder of the design; that of this repository, if there is none.
+    pub sources: Option<PathBuf>,
 }
 
 impl Simulation {
@@ -61,8 +65,18 @@ impl Simulation {
             waveform: None,
             assertions: false,
             seed: 1,
+            sources: None,
         }
     }
+}
+
+/// The parameters that the top module declares: a configuration can have more.
+fn parameters(folder: &Path) -> Result<Vec<String>, EngineError> {
+    let file = folder.join("top").join(TOP).with_extension("sv");
+    let text = std::fs::read_to_string(&file)
+        .map_err(|error| EngineError::BackEndAbsent(format!("{}: {error}", file.display())))?;
+    let declared = text.lines().filter_map(|line| line.trim().strip_prefix("parameter ")?.split_once('='));
+    Ok(declared.filter_map(|(before, _)| before.split_whitespace().last().map(String::from)).collect())
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,32 +127,36 @@ impl SimulatedCard {
     /// memory, [`EngineError::BackEnd`] when the model is none of the processor.
     pub fn new(simulation: &Simulation) -> Result<Self, EngineError> {
         let configuration = &simulation.configuration;
-        let mut build = Build::new("lw_top_mem")
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hardware/rtl");
+        let folder = simulation.sources.clone().unwrap_or(folder);
+        let mut build = Build::new(TOP)
+            .sources(&folder)
             .fast(!simulation.assertions)
             .trace(simulation.waveform.is_some())
             .seed(simulation.seed);
-        for (name, value) in configuration.parameters() {
+        let has = parameters(&folder)?;
+        for (name, value) in configuration.parameters().into_iter().filter(|(name, _)| has.contains(name)) {
             build = build.parameter(&name, value);
         }
         let mut model = build.load().map_err(|error| EngineError::BackEndAbsent(error.to_string()))?;
         let port = |name: &str| model.port(name).map_err(|error| EngineError::BackEnd(error.to_string()));
         let ports = Ports {
-            awvalid: port("awvalid_i")?,
-            awready: port("awready_o")?,
-            awaddr: port("awaddr_i")?,
-            wvalid: port("wvalid_i")?,
-            wready: port("wready_o")?,
-            wdata: port("wdata_i")?,
-            wstrb: port("wstrb_i")?,
-            bvalid: port("bvalid_o")?,
-            bready: port("bready_i")?,
-            arvalid: port("arvalid_i")?,
-            arready: port("arready_o")?,
-            araddr: port("araddr_i")?,
-            rvalid: port("rvalid_o")?,
-            rready: port("rready_i")?,
-            rdata: port("rdata_o")?,
-            rresp: port("rresp_o")?,
+            awvalid: port("s_awvalid_i")?,
+            awready: port("s_awready_o")?,
+            awaddr: port("s_awaddr_i")?,
+            wvalid: port("s_wvalid_i")?,
+            wready: port("s_wready_o")?,
+            wdata: port("s_wdata_i")?,
+            wstrb: port("s_wstrb_i")?,
+            bvalid: port("s_bvalid_o")?,
+            bready: port("s_bready_i")?,
+            arvalid: port("s_arvalid_i")?,
+            arready: port("s_arready_o")?,
+            araddr: port("s_araddr_i")?,
+            rvalid: port("s_rvalid_o")?,
+            rready: port("s_rready_i")?,
+            rdata: port("s_rdata_o")?,
+            rresp: port("s_rresp_o")?,
             mem_valid: port("mem_valid_o")?,
             mem_ready: port("mem_ready_i")?,
             mem_req: port("mem_req_o")?,

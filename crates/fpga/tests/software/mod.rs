@@ -215,6 +215,7 @@ impl Card for SoftwareCard {
             offset == at::INTERRUPT || offset >= at::WORKER && matches!(in_worker, at::SUBMIT_HEAD | at::COMPLETE_TAIL);
         match offset {
             at::CONTROL => return self.command(value),
+            at::ERROR if value > 0xFF => return self.refuse(offset, at::ERROR_VALUE),
             at::ERROR => {
                 self.error &= !value;
                 return Ok(());
