@@ -71,7 +71,7 @@ module lw_regs #(
   output logic [1:0]                                  rresp_o,
   /// Level: a completion ring has entries, or an error is set, as enabled; from a register.
   output logic                                        interrupt_o,
-  /// Reset of the units, active low, for as long as `StateResetting` lasts; a register, for asynchronous use.
+  /// Reset of the units, active low, for as long as `StateResetting` lasts; without glitches, for asynchronous use.
   output logic                                        unit_rst_no,
   /// Decision words and times are forgotten: one cycle as `StateClearing` begins; from a register.
   output logic                                        clear_o,
@@ -97,7 +97,7 @@ module lw_regs #(
   command_t command;
   error_t error_q, error_set, error_clear;
   logic idle, quiet, stopped, active;
-  logic idle_q, quiet_q;
+  logic idle_q, quiet_q, unit_rst_q;
 
   // Set-up of the machine.
   logic [1:0] mode_q, interrupt_enable_q;
@@ -182,26 +182,29 @@ module lw_regs #(
         if (idle_q && idle && quiet && waiting == '0) state_d = StateStopped;
         if (command.stop || times_low_i) state_d = StateStopping;
       end
-      StateResetting: if (quiet_q && quiet && !unit_rst_no) state_d = StateClearing;
+      StateResetting: if (quiet_q && quiet && !unit_rst_q) state_d = StateClearing;
       StateClearing: if (!clear_o && ready_i) state_d = StateStopped;
       default: state_d = StateStopped;
     endcase
     if (command.reset) state_d = StateResetting;
   end
 
+  // Of two that never change against each other, so without glitches.
+  assign unit_rst_no = unit_rst_q & rst_ni;
+
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       state_q     <= StateResetting;
       idle_q      <= 1'b0;
       quiet_q     <= 1'b0;
-      unit_rst_no <= 1'b0;
+      unit_rst_q  <= 1'b0;
       clear_o     <= 1'b0;
     end else begin
       state_q     <= state_d;
       // Only what was seen in this state counts.
       idle_q      <= idle && state_d == state_q;
       quiet_q     <= quiet && state_d == state_q;
-      unit_rst_no <= state_d != StateResetting;
+      unit_rst_q  <= state_d != StateResetting;
       clear_o     <= state_d == StateClearing && state_q != StateClearing;
     end
   end
