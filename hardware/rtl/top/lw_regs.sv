@@ -1,8 +1,10 @@
-/// Control and status registers behind an AXI4-Lite slave of 32 bits; the map is in hardware/rtl/README.md. Also the state
+/// Control and status registers behind an AXI4-Lite slave of 32 bits; the map is in hardware/rtl/README.md. Also the
+/// state
 /// machine of the whole processor, its event counters and the watchdogs.
 ///
 /// One write and one read at a time. A write is answered three cycles after address and data are both there, a read two
-/// cycles after its address. What is refused changes nothing but `RegError` and `RegRefused` and is answered with SLVERR.
+/// cycles after its address. What is refused changes nothing but `RegError` and `RegRefused` and is answered with
+/// SLVERR.
 module lw_regs #(
   /// Workers, a power of two.
   parameter int unsigned Workers = 4,
