@@ -342,7 +342,8 @@ fn the_machine_takes_blocks_from_its_rings_and_reports_them() {
         }
         assert!(host.write(at + 0x38, 0x8_0000 + 0x4000 * worker));
     }
-    assert!(host.write(0xB0, 0x400) && host.write(CONTROL, 1));
+    // One transaction at a time, so that they end in order.
+    assert!(host.write(0xA0, 0) && host.write(0xB0, 0x400) && host.write(CONTROL, 1));
     // Blocks of a procedure that nobody has loaded, more than the rings hold at once; the host reads slowly.
     let (mut head, mut tail) = ([0_u64; 2], [0_u64; 2]);
     let (mut rounds, total) = (0, 23);

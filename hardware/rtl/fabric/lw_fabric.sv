@@ -1,7 +1,9 @@
-/// The message fabric between workers: DB instructions and releases go to the worker that has the row, answers come back,
+/// The message fabric between workers: DB instructions and releases go to the worker that has the row, answers come
+/// back,
 /// each on a channel of its own. A request to a neighbour and its answer take four cycles together.
 ///
-/// What it guarantees, and why, is said at `lw_fabric_crossbar` and `lw_fabric_ring`. A worker must take responses whatever
+/// What it guarantees, and why, is said at `lw_fabric_crossbar` and `lw_fabric_ring`. A worker must take responses
+/// whatever
 /// else it waits for; requests may wait for memory and for the response channel, never for a request to be sent.
 /// With one worker nothing is ever sent.
 module lw_fabric #(

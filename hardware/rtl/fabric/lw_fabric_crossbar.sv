@@ -2,7 +2,8 @@
 ///
 /// - A message is at its receiver two cycles after it was taken, if nobody else sends to it.
 /// - Exactly once, in order from one sender to one receiver: both queues on the way are the only way.
-/// - No deadlock: a message waits only for its output queue, which waits only for the receiver. Fair by round robin: at the
+/// - No deadlock: a message waits only for its output queue, which waits only for the receiver. Fair by round robin: at
+///   the
 ///   head of an input, a message is behind at most `Workers` - 2 others at its output.
 /// - Nobody sends to itself: such a message would never be taken.
 module lw_fabric_crossbar #(

@@ -1,4 +1,5 @@
-/// One direction of one station of the ring: takes messages from the station before, hands those that have arrived to the
+/// One direction of one station of the ring: takes messages from the station before, hands those that have arrived to
+/// the
 /// worker and passes the others on, together with those that the worker injects.
 ///
 /// Two virtual channels: a message starts on channel 0 and changes to channel 1 on the one link of the ring that is the

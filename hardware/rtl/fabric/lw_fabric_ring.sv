@@ -1,12 +1,17 @@
-/// One channel of the message fabric as a ring in both directions: wires only between neighbours, area linear in the number
+/// One channel of the message fabric as a ring in both directions: wires only between neighbours, area linear in the
+/// number
 /// of workers.
 ///
-/// - A message takes the shorter way, by even senders upwards and by odd ones downwards if both are equal: the way depends
-///   on sender and receiver alone, and all queues on it keep the order. So delivery is exactly once and in order from one
+/// - A message takes the shorter way, by even senders upwards and by odd ones downwards if both are equal: the way
+///   depends
+///   on sender and receiver alone, and all queues on it keep the order. So delivery is exactly once and in order from
+///   one
 ///   sender to one receiver.
 /// - One cycle a hop and one for the queue at the receiver: two cycles to a neighbour.
-/// - No deadlock: each direction has two virtual channels. A message changes from channel 0 to channel 1 when it crosses the
-///   date line (upwards the link from the last worker to worker 0, downwards the link back) and crosses it at most once, as no
+/// - No deadlock: each direction has two virtual channels. A message changes from channel 0 to channel 1 when it
+///   crosses the
+///   date line (upwards the link from the last worker to worker 0, downwards the link back) and crosses it at most
+///   once, as no
 ///   way is longer than half the ring. Number the queues of a direction in the order of the links, channel 0 of all
 ///   stations first, then channel 1: every message waits only for a queue with a higher number, or for its receiver. A
 ///   circle of waiting messages cannot be, as long as receivers take what they are given: responses always are

@@ -1,4 +1,5 @@
-/// Of `lw_arbiter`: an input that waits is taken at the latest as the `Inputs`-th word; what comes out is the word of the
+/// Of `lw_arbiter`: an input that waits is taken at the latest as the `Inputs`-th word; what comes out is the word of
+/// the
 /// input that is told so; with `Lock` an offered word stays until it is taken.
 module lw_arbiter_properties #(
   /// Streams.

@@ -1,4 +1,5 @@
-/// Of one channel of the fabric: between any sender and any receiver, what is sent arrives once, in order and unchanged,
+/// Of one channel of the fabric: between any sender and any receiver, what is sent arrives once, in order and
+/// unchanged,
 /// nothing else arrives, and the fabric is empty `Drain` cycles after senders fall silent and receivers take all,
 /// whatever has happened until then.
 module lw_fabric_properties #(

@@ -1,4 +1,5 @@
-/// Of `lw_fifo`: any word that was taken in comes out once, unchanged and in its place, and nothing else; never more than
+/// Of `lw_fifo`: any word that was taken in comes out once, unchanged and in its place, and nothing else; never more
+/// than
 /// `Depth` words are inside.
 module lw_fifo_properties #(
   /// Bits of a word.

@@ -1,5 +1,7 @@
-/// The memory port of a worker as an AXI4 master of 64 bits: every request is a burst of one, its unit and tag are the ID, so
-/// answers may come in any order. SLVERR and DECERR become `error`. Reads and writes travel on their own channels and are
+/// The memory port of a worker as an AXI4 master of 64 bits: every request is a burst of one, its unit and tag are the
+/// ID, so
+/// answers may come in any order. SLVERR and DECERR become `error`. Reads and writes travel on their own channels and
+/// are
 /// not ordered with each other; their answers come together in two queues and an arbiter, one answer a cycle.
 ///
 /// A shell that has fewer ID bits maps them; one whose memory does not begin at 0 adds its base.

@@ -1,7 +1,9 @@
 /// The units of one worker share its memory port: one request a cycle, round robin, and answers back to who asked.
 ///
-/// A unit that asks is served at the latest as the `Units`-th request from now. A request is at the port in the cycle after
-/// it was taken; answers reach the unit in the cycle in which they come. Requests of one unit keep their order as far as the
+/// A unit that asks is served at the latest as the `Units`-th request from now. A request is at the port in the cycle
+/// after
+/// it was taken; answers reach the unit in the cycle in which they come. Requests of one unit keep their order as far
+/// as the
 /// port; memory may answer in any order, so what must be ordered waits for the answer first.
 module lw_mem_arbiter #(
   /// Units, at most 8.

@@ -1,4 +1,5 @@
-/// Round-robin arbiter with its multiplexer: `Inputs` streams become one, one word a cycle, without a register on the way.
+/// Round-robin arbiter with its multiplexer: `Inputs` streams become one, one word a cycle, without a register on the
+/// way.
 ///
 /// Fairness: an input that stays valid is taken at the latest as the `Inputs`-th word from now. With `Lock` a word that
 /// has been offered stays offered until it is taken, as the handshake demands; without, a later but preferred word may

@@ -1,8 +1,10 @@
-/// Control and status registers behind an AXI4-Lite slave of 32 bits; the map is in hardware/rtl/README.md. Also the state
+/// Control and status registers behind an AXI4-Lite slave of 32 bits; the map is in hardware/rtl/README.md. Also the
+/// state
 /// machine of the whole processor, its event counters and the watchdogs.
 ///
 /// One write and one read at a time. A write is answered three cycles after address and data are both there, a read two
-/// cycles after its address. What is refused changes nothing but `RegError` and `RegRefused` and is answered with SLVERR.
+/// cycles after its address. What is refused changes nothing but `RegError` and `RegRefused` and is answered with
+/// SLVERR.
 module lw_regs #(
   /// Workers, a power of two.
   parameter int unsigned Workers = 4,
@@ -71,7 +73,7 @@ module lw_regs #(
   output logic [1:0]                                  rresp_o,
   /// Level: a completion ring has entries, or an error is set, as enabled; from a register.
   output logic                                        interrupt_o,
-  /// Reset of the units, active low, for as long as `StateResetting` lasts; a register, for asynchronous use.
+  /// Reset of the units, active low, for as long as `StateResetting` lasts; without glitches, for asynchronous use.
   output logic                                        unit_rst_no,
   /// Decision words and times are forgotten: one cycle as `StateClearing` begins; from a register.
   output logic                                        clear_o,
@@ -97,7 +99,7 @@ module lw_regs #(
   command_t command;
   error_t error_q, error_set, error_clear;
   logic idle, quiet, stopped, active;
-  logic idle_q, quiet_q;
+  logic idle_q, quiet_q, unit_rst_q;
 
   // Set-up of the machine.
   logic [1:0] mode_q, interrupt_enable_q;
@@ -182,26 +184,29 @@ module lw_regs #(
         if (idle_q && idle && quiet && waiting == '0) state_d = StateStopped;
         if (command.stop || times_low_i) state_d = StateStopping;
       end
-      StateResetting: if (quiet_q && quiet && !unit_rst_no) state_d = StateClearing;
+      StateResetting: if (quiet_q && quiet && !unit_rst_q) state_d = StateClearing;
       StateClearing: if (!clear_o && ready_i) state_d = StateStopped;
       default: state_d = StateStopped;
     endcase
     if (command.reset) state_d = StateResetting;
   end
 
+  // Of two that never change against each other, so without glitches.
+  assign unit_rst_no = unit_rst_q & rst_ni;
+
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       state_q     <= StateResetting;
       idle_q      <= 1'b0;
       quiet_q     <= 1'b0;
-      unit_rst_no <= 1'b0;
+      unit_rst_q  <= 1'b0;
       clear_o     <= 1'b0;
     end else begin
       state_q     <= state_d;
       // Only what was seen in this state counts.
       idle_q      <= idle && state_d == state_q;
       quiet_q     <= quiet && state_d == state_q;
-      unit_rst_no <= state_d != StateResetting;
+      unit_rst_q  <= state_d != StateResetting;
       clear_o     <= state_d == StateClearing && state_q != StateClearing;
     end
   end

@@ -1,8 +1,11 @@
-/// The rings of one worker in memory: takes block addresses from the submission ring and puts outcomes into the completion
+/// The rings of one worker in memory: takes block addresses from the submission ring and puts outcomes into the
+/// completion
 /// ring.
 ///
-/// Up to `Slots` entries are read ahead and handed on in order, and up to `Slots` outcomes are on their way to memory; the
-/// index that the host sees moves when memory has answered, in order. Indices count on beyond the size of the ring. While the
+/// Up to `Slots` entries are read ahead and handed on in order, and up to `Slots` outcomes are on their way to memory;
+/// the
+/// index that the host sees moves when memory has answered, in order. Indices count on beyond the size of the ring.
+/// While the
 /// completion ring is full, outcomes wait, and with them the worker. A ring begins at a multiple of its bytes.
 ///
 /// Tags: bit 3 for the completion ring, the slot below.

@@ -1,4 +1,5 @@
-/// Where times come from: a counter of which every worker sees its own values, so that no two transactions of the machine
+/// Where times come from: a counter of which every worker sees its own values, so that no two transactions of the
+/// machine
 /// have the same time, every next one of a worker is later, and workers stay abreast. Never gives 0.
 ///
 /// A time is a common count above the worker's number; the count goes on in every cycle in which any worker takes one.

@@ -1,4 +1,5 @@
-/// The transaction processor with the memory ports of its workers as they are: registers, workers, fabric and times. For
+/// The transaction processor with the memory ports of its workers as they are: registers, workers, fabric and times.
+/// For
 /// shells with a memory port of their own and for fast simulation; `lw_top` has AXI4 instead.
 module lw_top_mem #(
   /// Workers, a power of two, at most 16.

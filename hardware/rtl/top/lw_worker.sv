@@ -5,9 +5,12 @@
 ///
 /// Units at the memory port: 0 rings, 1 softcore, 2 index, 3 skiplist.
 ///
-/// State word (`status_o.state`), from bit 0: block valid, ready; outcome valid, ready; DB instruction valid, ready; release
-/// valid, ready; request to the fabric valid, ready; request from the fabric valid, ready; answer of the index valid, ready;
-/// answer to the fabric valid, ready; answer from the fabric valid; instruction for the skiplist valid; index busy; softcore
+/// State word (`status_o.state`), from bit 0: block valid, ready; outcome valid, ready; DB instruction valid, ready;
+/// release
+/// valid, ready; request to the fabric valid, ready; request from the fabric valid, ready; answer of the index valid,
+/// ready;
+/// answer to the fabric valid, ready; answer from the fabric valid; instruction for the skiplist valid; index busy;
+/// softcore
 /// idle; rings idle; memory quiet; memory port valid, ready; a context is stuck. From bit 32 what contexts 0 to 7 do
 /// (`lw_softcore_pkg::state_e`), four bits each.
 module lw_worker #(
