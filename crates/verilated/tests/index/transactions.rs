@@ -60,6 +60,8 @@ pub(crate) struct Transactions {
     /// Who holds what: by (owner, decision word), the times, and whether it is for writing.
     held: HashMap<(u64, u64), Vec<(u64, bool)>>,
     rows: HashMap<u64, (usize, u64)>,
+    /// What went to the skiplist last, by context: (time, number of the instruction).
+    last_tree: HashMap<(u64, u64), (u64, u64)>,
     stamps: u64,
     pub(crate) counts: Counts,
 }
@@ -116,6 +118,7 @@ impl Transactions {
             committed: Vec::new(),
             held: HashMap::new(),
             rows,
+            last_tree: HashMap::new(),
             stamps: 0,
             counts: Counts::default(),
         }
@@ -222,6 +225,8 @@ impl Transactions {
             let stamp = self.contexts[from as usize][context as usize].stamp;
             let table = &self.tables[asked.table];
             assert_eq!((tree.answer.op, tree.table, tree.stamp), (asked.op, asked.table as u64, stamp), "{tree:?}");
+            let earlier = self.last_tree.insert((from, context), (stamp, cp));
+            assert!(earlier.is_none_or(|earlier| earlier < (stamp, cp)), "{earlier:?} was overtaken by {tree:?}");
             assert_eq!(tree.key, table.key(asked.key).0, "{tree:?}");
             assert_eq!(tree.hash, table.hash(asked.key), "{tree:?}");
             assert_eq!(tree.answer.granted, asked.op != SCAN, "{tree:?}");
