@@ -120,9 +120,7 @@ pub(crate) fn catalogue(procedures: &[Verified]) -> Vec<(u16, u64)> {
             let address = 2 * (base as u16 + at as u16);
             writes.extend([(address, halves[0]), (address + 1, halves[1])]);
         }
-        let handler = |at: u32| {
-            (u64::from(base + at), u64::from(procedure.code[at as usize].opcode != Opcode::Commit))
-        };
+        let handler = |at: u32| (u64::from(base + at), u64::from(procedure.code[at as usize].opcode != Opcode::Commit));
         let (commit, has_commit) = handler(procedure.commit_handler);
         let (abort, has_abort) = handler(procedure.abort_handler);
         let layout = procedure.layout();
