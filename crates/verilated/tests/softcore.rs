@@ -4,6 +4,7 @@ mod common_softcore;
 
 use common_softcore::golden::{UNTOUCHED, execute};
 use common_softcore::machine::{BATCH, DYNAMIC, Machine, Options, SERIAL, build};
+use common_softcore::stepper::register_writes;
 use common_softcore::world::{BLOCKS, World, catalogue};
 use lockwork_engine::conformance::Random;
 use lockwork_engine::random_procedures::{calls, procedures};
@@ -25,6 +26,7 @@ struct Seen {
     failed: u64,
     restarts: u64,
     registers: u64,
+    writes: u64,
     cycles: u64,
 }
 
@@ -60,6 +62,13 @@ fn compare(model: &Model, options: Options, blocks: usize) -> Seen {
             seen.failed += 1;
             assert!([0xFF10, 0xFF11, 0xFF12].contains(&done.code), "{what}");
             continue;
+        }
+        // One transaction after the other: every write of a register, and every row address.
+        let every = (machine.options.mode == SERIAL && machine.options.conflict == 0)
+            .then(|| register_writes(&golden, procedure, done.block));
+        if let Some(expected) = every {
+            assert_eq!(machine.traced[&done.block].writes, expected, "{what}");
+            seen.writes += expected.len() as u64;
         }
         let (status, code, registers) = execute(&mut golden, procedure, done.block);
         assert_eq!((done.status, done.code), (status, code), "{what}");
@@ -107,6 +116,7 @@ fn sum(seen: impl Iterator<Item = Seen>) -> Seen {
         sum.failed += seen.failed;
         sum.restarts += seen.restarts;
         sum.registers += seen.registers;
+        sum.writes += seen.writes;
         sum.cycles += seen.cycles;
         sum
     })
@@ -117,7 +127,7 @@ fn random_procedures_in_serial_mode_write_the_same_registers_blocks_and_rows() {
     let model = build(16, 64);
     let seen = sum((1..=12).map(|seed| compare(&model, Options::new(seed, SERIAL), 60)));
     println!("{seen:?}");
-    assert!(seen.committed > 100 && seen.aborted > 50 && seen.registers > 1000, "{seen:?}");
+    assert!(seen.committed > 100 && seen.aborted > 50 && seen.registers > 1000 && seen.writes > 10_000, "{seen:?}");
 }
 
 #[test]
