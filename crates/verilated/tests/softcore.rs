@@ -127,7 +127,7 @@ fn random_procedures_in_serial_mode_write_the_same_registers_blocks_and_rows() {
     let model = build(16, 64);
     let seen = sum((1..=12).map(|seed| compare(&model, Options::new(seed, SERIAL), 60)));
     println!("{seen:?}");
-    assert!(seen.committed > 100 && seen.aborted > 50 && seen.registers > 1000 && seen.writes > 10_000, "{seen:?}");
+    assert!(seen.committed > 100 && seen.aborted > 50 && seen.registers > 1000 && seen.writes > 5_000, "{seen:?}");
 }
 
 #[test]
