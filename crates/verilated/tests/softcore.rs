@@ -4,6 +4,7 @@ mod common_softcore;
 
 use common_softcore::golden::{UNTOUCHED, execute};
 use common_softcore::machine::{BATCH, DYNAMIC, Machine, Options, SERIAL, build};
+use common_softcore::stepper::register_writes;
 use common_softcore::world::{BLOCKS, World, catalogue};
 use lockwork_engine::conformance::Random;
 use lockwork_engine::random_procedures::{calls, procedures};
@@ -25,6 +26,7 @@ struct Seen {
     failed: u64,
     restarts: u64,
     registers: u64,
+    writes: u64,
     cycles: u64,
 }
 
@@ -60,6 +62,13 @@ fn compare(model: &Model, options: Options, blocks: usize) -> Seen {
             seen.failed += 1;
             assert!([0xFF10, 0xFF11, 0xFF12].contains(&done.code), "{what}");
             continue;
+        }
+        // One transaction after the other: every write of a register, and every row address.
+        let every = (machine.options.mode == SERIAL && machine.options.conflict == 0)
+            .then(|| register_writes(&golden, procedure, done.block));
+        if let Some(expected) = every {
+            assert_eq!(machine.traced[&done.block].writes, expected, "{what}");
+            seen.writes += expected.len() as u64;
         }
         let (status, code, registers) = execute(&mut golden, procedure, done.block);
         assert_eq!((done.status, done.code), (status, code), "{what}");
@@ -107,6 +116,7 @@ fn sum(seen: impl Iterator<Item = Seen>) -> Seen {
         sum.failed += seen.failed;
         sum.restarts += seen.restarts;
         sum.registers += seen.registers;
+        sum.writes += seen.writes;
         sum.cycles += seen.cycles;
         sum
     })
@@ -117,7 +127,7 @@ fn random_procedures_in_serial_mode_write_the_same_registers_blocks_and_rows() {
     let model = build(16, 64);
     let seen = sum((1..=12).map(|seed| compare(&model, Options::new(seed, SERIAL), 60)));
     println!("{seen:?}");
-    assert!(seen.committed > 100 && seen.aborted > 50 && seen.registers > 1000, "{seen:?}");
+    assert!(seen.committed > 100 && seen.aborted > 50 && seen.registers > 1000 && seen.writes > 5_000, "{seen:?}");
 }
 
 #[test]
@@ -139,9 +149,9 @@ fn random_procedures_in_batch_mode_are_serial_in_order_of_time() {
 #[test]
 fn injected_conflicts_and_failures_leave_nothing_behind() {
     let model = build(16, 64);
-    let seen = sum((301..=315).flat_map(|seed| [(seed, SERIAL), (seed + 100, BATCH), (seed + 200, DYNAMIC)]).map(
-        |(seed, mode)| compare(&model, Options { conflict: 9, fail: 30, ..Options::new(seed, mode) }, 40),
-    ));
+    let seen = sum((301..=315)
+        .flat_map(|seed| [(seed, SERIAL), (seed + 100, BATCH), (seed + 200, DYNAMIC)])
+        .map(|(seed, mode)| compare(&model, Options { conflict: 9, fail: 30, ..Options::new(seed, mode) }, 40)));
     println!("{seen:?}");
     assert!(seen.committed > 100 && seen.failed > 50 && seen.restarts > 300, "{seen:?}");
 }
@@ -182,7 +192,8 @@ fn sixteen_searches_take_at_most_a_hundred_cycles_a_transaction() {
     let verified = assembled(&source, &world);
     for (mode, blocks) in [(DYNAMIC, 400), (BATCH, 100), (SERIAL, 40)] {
         let options = Options { latency: 80, spread: 0, index: 250, refuse: 0, ..Options::new(1, mode) };
-        let mut machine = Machine::new(model.again(1), world.clone(), options, &catalogue(std::slice::from_ref(&verified)));
+        let mut machine =
+            Machine::new(model.again(1), world.clone(), options, &catalogue(std::slice::from_ref(&verified)));
         machine.pace = 1;
         submit(&mut machine, blocks, |number, block| {
             for n in 0..16 {
@@ -218,7 +229,10 @@ fn memory_errors_fail_their_transactions_and_the_machine_goes_on() {
         machine.done.clear();
         submit(&mut machine, 60, |number, block| block.copy_from_slice(batch.block(number).bytes()));
         machine.finish();
-        assert!(machine.done.len() == 60 && machine.done.iter().all(|done| matches!(done.status, 1 | 2)), "seed {seed}");
+        assert!(
+            machine.done.len() == 60 && machine.done.iter().all(|done| matches!(done.status, 1 | 2)),
+            "seed {seed}"
+        );
     }
 }
 
@@ -226,10 +240,12 @@ fn memory_errors_fail_their_transactions_and_the_machine_goes_on() {
 fn unknown_procedures_are_refused_among_others() {
     let model = build(4, 4);
     let world = World::new();
-    let verified = assembled("procedure one\nparam a: i64\nresult b: i64\nload r1, [a]\nstore r1, [b]\ncommit\n", &world);
+    let verified =
+        assembled("procedure one\nparam a: i64\nresult b: i64\nload r1, [a]\nstore r1, [b]\ncommit\n", &world);
     for mode in [SERIAL, BATCH, DYNAMIC] {
         let options = Options::new(8, mode);
-        let mut machine = Machine::new(model.again(8), world.clone(), options, &catalogue(std::slice::from_ref(&verified)));
+        let mut machine =
+            Machine::new(model.again(8), world.clone(), options, &catalogue(std::slice::from_ref(&verified)));
         let id = |number: usize| [0, 1, 127, 0, 128, 1024, 0x0100_0000][number % 7_usize] as u32;
         submit(&mut machine, 40, |number, block| {
             block[..4].copy_from_slice(&id(number).to_le_bytes());
@@ -245,4 +261,145 @@ fn unknown_procedures_are_refused_among_others() {
             assert_eq!(result, (if known { number as u64 } else { 0 }).to_le_bytes());
         }
     }
+}
+
+/// Blocks of one procedure in all modes, compared with the interpreter.
+fn compare_one(source: &str, seed: u64, blocks: usize, fill: impl Fn(&mut Random, &mut [u8])) -> Vec<u16> {
+    let world = World::new();
+    compare_verified(&build(16, 64), &world, &assembled(source, &world), seed, blocks, fill)
+}
+
+fn compare_verified(
+    model: &Model,
+    world: &World,
+    verified: &Verified,
+    seed: u64,
+    blocks: usize,
+    fill: impl Fn(&mut Random, &mut [u8]),
+) -> Vec<u16> {
+    let mut codes = Vec::new();
+    for mode in [SERIAL, BATCH, DYNAMIC] {
+        let mut random = Random(seed);
+        let options = Options::new(seed + mode, mode);
+        let mut machine =
+            Machine::new(model.again(seed), world.clone(), options, &catalogue(std::slice::from_ref(verified)));
+        for number in 0..blocks {
+            let at = BLOCKS + number * STRIDE;
+            fill(&mut random, &mut machine.world.bytes[at + 32..at + STRIDE]);
+        }
+        let mut golden = machine.world.clone();
+        submit(&mut machine, blocks, |_, _| ());
+        machine.finish();
+        let mut order = machine.done.clone();
+        order.sort_by_key(|done| done.stamp);
+        for done in &order {
+            let (status, code, _) = execute(&mut golden, verified, done.block);
+            assert_eq!((done.status, done.code), (status, code), "mode {mode}, {done:?}");
+            let body = done.block + 32..done.block + STRIDE;
+            assert_eq!(machine.world.bytes[body.clone()], golden.bytes[body], "mode {mode}, {done:?}");
+            codes.push(code);
+        }
+        for of in golden.rows.keys() {
+            let (found, expected) = (machine.world.rows[of], golden.rows[of]);
+            let bytes = golden.schemas[of.0].row_bytes() as usize;
+            assert_eq!(
+                machine.world.bytes[found..found + bytes],
+                golden.bytes[expected..expected + bytes],
+                "mode {mode}, row {of:?}"
+            );
+        }
+    }
+    codes
+}
+
+fn put(block: &mut [u8], at: usize, value: i64) {
+    block[at - 32..at - 24].copy_from_slice(&value.to_le_bytes());
+}
+
+fn extreme(random: &mut Random) -> i64 {
+    let values = [0, 1, -1, 2, -2, i64::MAX, i64::MIN, i64::MIN + 1, 1 << 31, 1 << 32, -(1 << 32), 3_037_000_500, -7];
+    match random.below(3) {
+        0 => random.below(u64::MAX) as i64,
+        1 => (random.below(u64::MAX) as i64) >> random.below(63),
+        _ => values[random.below(values.len() as u64) as usize],
+    }
+}
+
+#[test]
+fn arithmetic_at_its_limits_is_the_interpreters() {
+    for (seed, op) in (1..).zip(["add", "sub", "mul", "div"]) {
+        let source = format!(
+            "procedure p\nparam a: i64\nparam b: i64\nresult r: i64\nresult s: i64\nload r1, [a]\nload r2, [b]\n\
+             {op} r3, r1, r2\nstore r3, [r]\n{op} r4, r3, -3\ncmp r3, r4\nbl less\nstore r1, [s]\ncommit\n\
+             less:\nstore r4, [s]\ncommit\n"
+        );
+        let codes = compare_one(&source, seed, 300, |random, block| {
+            put(block, 32, extreme(random));
+            put(block, 40, extreme(random));
+        });
+        let count = |code| codes.iter().filter(|&&found| found == code).count();
+        assert!(count(0) > 200, "{op}");
+        assert!(count(if op == "div" { 0xFF04 } else { 0xFF03 }) > 20, "{op}");
+    }
+}
+
+#[test]
+fn copies_of_any_alignment_and_overlap_are_moves() {
+    use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode as O};
+    let world = World::new();
+    let model = build(16, 64);
+    let line = world.schemas[0].column("line").unwrap().1.offset;
+    for seed in 1..=6 {
+        let mut random = Random(seed);
+        let mut below = |n: u64| random.below(n) as u32;
+        let mut code = vec![
+            Instruction { a: 0, d: 0, x: 32, ..Instruction::new(O::Update) },
+            Instruction { a: 1, d: 0, x: 40, ..Instruction::new(O::Search) },
+            Instruction { a: 1, b: 0, x: NO_LABEL, ..Instruction::new(O::Ret) },
+            Instruction { a: 2, b: 1, x: NO_LABEL, ..Instruction::new(O::Ret) },
+        ];
+        for _ in 0..40 {
+            let w = 1 + below(60) as u16;
+            let (x, y) = (below(65 - u64::from(w)), below(65 - u64::from(w)));
+            let new = |opcode| Instruction { w, ..Instruction::new(opcode) };
+            code.push(match below(4) {
+                0 => Instruction { x: 192 + below(130), y: 192 + below(130), ..new(O::CopyBb) },
+                1 => Instruction { x: 192 + below(130), c: 1 + below(2) as u8, y: line + y, ..new(O::CopyBr) },
+                2 => Instruction { b: 1, x: line + x, y: 64 + below(60), ..new(O::CopyRb) },
+                _ => Instruction { b: 1, x: line + x, c: 1 + below(2) as u8, y: line + y, ..new(O::CopyRr) },
+            });
+        }
+        code.extend([
+            Instruction { a: 3, x: 64, w: 1, ..Instruction::new(O::Load) },
+            Instruction { b: 3, ..Instruction::new(O::Check).with_immediate(128) },
+        ]);
+        code.extend([Instruction::new(O::Commit); 3]);
+        let end = code.len() as u32;
+        let source = "procedure p\ntable plain\nparam k: i64\nparam other: i64\nparam text: bytes(128)\n\
+                      result out: bytes(200)\ncommit\n";
+        let mut procedure = lockwork_procedure::assembly::assemble(source, world.schemas.as_slice()).unwrap().procedure;
+        (procedure.code, procedure.commit_handler, procedure.abort_handler) = (code, end - 2, end - 1);
+        let verified = verify(procedure, world.schemas.as_slice()).unwrap();
+        let fill = |random: &mut Random, block: &mut [u8]| {
+            put(block, 32, random.below(6) as i64 - 2);
+            put(block, 40, random.below(6) as i64 - 2);
+            block[32..160].iter_mut().for_each(|byte| *byte = random.below(256) as u8);
+        };
+        let codes = compare_verified(&model, &world, &verified, seed, 25, fill);
+        assert!(codes.contains(&0) && codes.contains(&0xFF05), "{codes:?}");
+    }
+}
+
+#[test]
+fn a_procedure_with_all_registers_runs_among_others() {
+    let mut source = "procedure p\nparam a: i64\nresult r: i64[255]\nload r1, [a]\n".to_string();
+    for n in 2..256 {
+        source += &format!("add r{n}, r{}, {n}\n", n - 1);
+    }
+    for n in 1..256 {
+        source += &format!("store r{n}, [r + {}]\n", 8 * (n - 1));
+    }
+    source = source.replace("[r + 0]", "[r]") + "commit\n";
+    let codes = compare_one(&source, 5, 12, |random, block| put(block, 32, extreme(random)));
+    assert!(codes.contains(&0));
 }

@@ -1,5 +1,5 @@
-// Answers to DB instructions: CP registers, the grant log, and how many are outstanding. Each counter has one writer, so
-// it lies in small memory: what is outstanding is a difference of two.
+// Answers to DB instructions: CP registers, the grant log, and how many are outstanding. Each counter has one writer,
+// so it lies in small memory: what is outstanding is a difference of two.
 
 module lw_answers
   import lw_pkg::*;

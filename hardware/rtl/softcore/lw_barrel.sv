@@ -1,6 +1,6 @@
 // The data path of the barrel: an instruction every second cycle, at most one of a context at a time, so nothing is
 // forwarded. Cycle 1: program counter to the catalogue. 2: registers b and c are read. 3: a or d, and e. 4: base
-// addresses. 5: indexes added, arithmetic. 6: the results stand at the outputs, where the softcore decides what happens.
+// addresses. 5: indexes added, arithmetic. 6: the results stand at the outputs, where the softcore decides.
 
 module lw_barrel
   import lw_pkg::*;

@@ -754,6 +754,7 @@ module lw_lsu
   assign fetched_error_o = a1_q.error;
 
   logic unused;
-  assign unused = ^{job_q, a2_info_q, accumulated, a1_job, log_at_q[3:0], undo_bytes_i[3:0], init_ctx_i, start_ctx_i, ask_a_i, ask_b_i, a1_q.tag};
+  assign unused = ^{job_q, a2_info_q, accumulated, a1_job, log_at_q[3:0], undo_bytes_i[3:0], init_ctx_i, start_ctx_i,
+                    ask_a_i, ask_b_i, a1_q.tag};
 
 endmodule

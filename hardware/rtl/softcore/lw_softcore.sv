@@ -1,6 +1,6 @@
 // The softcore: takes blocks, executes their procedures in hardware contexts, and reports them completed. The barrel
-// resolves an instruction in even cycles, the sequencer acts and late results arrive in odd ones, so each memory has one
-// writer a cycle. An instruction that cannot go on is not executed: its context waits for an event, and tries it again.
+// resolves an instruction in even cycles, the sequencer acts and late results arrive in odd ones, so each memory has
+// one writer a cycle. An instruction that cannot go on is not executed: its context waits for an event and tries again.
 
 module lw_softcore
   import lw_pkg::*;

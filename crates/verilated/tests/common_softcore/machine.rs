@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use lockwork_engine::conformance::Random;
 use lockwork_procedure::block::abort;
@@ -215,7 +216,11 @@ const PORTS: &[&str] = &[
     "trace_begin_gp_o",
 ];
 
+/// Tests that need the same module wait for the one that builds it.
+static BUILDING: Mutex<()> = Mutex::new(());
+
 pub(crate) fn build(contexts: u32, grants: u32) -> Model {
+    let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hardware/rtl");
     let build = Build::new("lw_softcore").sources(&root).parameter("Contexts", contexts).parameter("Grants", grants);
     build.parameter("CodeWords", CODE_WORDS).parameter("Procedures", 128).parameter("WatchdogBits", 16).load().unwrap()

@@ -2,4 +2,5 @@
 
 pub(crate) mod golden;
 pub(crate) mod machine;
+pub(crate) mod stepper;
 pub(crate) mod world;
