@@ -110,7 +110,7 @@ fn ascending_keys_load_faster_with_more_in_flight() {
         let mut bench = Bench::new(&model, 1, Timing::steady(80), &[Table::single(3, 20).rows(10_000)]);
         bench.set_judged(false);
         let cycles = checked_load(&mut bench, (0..1_000).map(|i| (1 << 63) + i), in_flight) as f64 / 1e3;
-        println!("{in_flight} in flight: {cycles:.1} cycles an insert");
+        println!("{in_flight} in flight: {cycles:.1} cycles an insert, {} words", bench.memory.asked / 1_000);
         assert!(cycles < last / 2.0, "{cycles} cycles with {in_flight} in flight, {last} with fewer");
         last = cycles;
     }

@@ -3,7 +3,7 @@
 // A slot is a traversal: where it is lies in a small memory, and its next step is made when all words that it asked for
 // have come. One step compares the key of a candidate; with it come the candidate's link on the same level and, when
 // few slots are busy, on the level below, so that going on and going down cost one memory latency each. Three
-// stages: take a slot that is ready and compare; decide; ask for words.
+// stages: read a slot that is ready, and compare; decide; ask for words.
 
 module lw_skiplist_walk
   import lw_pkg::*;
@@ -15,7 +15,7 @@ module lw_skiplist_walk
     parameter int unsigned KeyWords = 1,
     /// With at most so many slots in use the link of the level below is asked for with every step: fewer latencies,
     /// more words.
-    parameter int unsigned Lookahead = 16,
+    parameter int unsigned Lookahead = 64,
     localparam int unsigned SlotWidth = $clog2(Slots)
 ) (
     input  logic                 clk_i,
@@ -61,11 +61,15 @@ module lw_skiplist_walk
     output logic [SlotWidth-1:0] done_slot_o,
     output logic                 done_again_o,
     output logic                 done_error_o,
+    /// What follows the node is `bound`, as it was given.
+    output logic                 done_same_o,
     output logic                 done_found_o,
     /// Whether the node is live, if found.
     output logic                 done_live_o,
     /// The node, or the one before the key.
-    output node_t                done_node_o
+    output node_t                done_node_o,
+    /// The first node at or behind the key, if none was found; 0: none.
+    output node_t                done_next_o
 );
 
   typedef enum logic [2:0] {
@@ -83,6 +87,7 @@ module lw_skiplist_walk
     logic       known;   // `down` is the link of `pred` on the level below
     logic       asked;   // such a link was asked for with the last step
     logic       head;    // `pred` is the head
+    logic       same;    // nothing was compared: what follows is what was said to
     logic [1:0] word;
     mode_e      mode;
   } place_t;
@@ -94,7 +99,6 @@ module lw_skiplist_walk
 
   typedef enum logic [2:0] {
     StEmpty,
-    StCompare,
     StJudge,
     StCheck,
     StDrop,
@@ -166,13 +170,21 @@ module lw_skiplist_walk
   state_e               state_q, state_d;
   logic [SlotWidth-1:0] slot_q;
   place_t               at_q, at_d;
-  logic [63:0]          mine_q, key_q;
   link_t                next_q;
   node_t                down_q;
   logic                 failed_q;
   logic                 less_q, equal_q;
   logic                 ask_ready;
   place_t               place_start, place_read;
+  // What was read of the slot that comes next.
+  logic                 read_q, take;
+  logic [SlotWidth-1:0] read_slot_q;
+  place_t               read_place_q;
+  logic [63:0]          mine_q, key_q;
+  link_t                read_next_q;
+  node_t                read_down_q;
+  logic                 read_failed_q;
+  logic                 last_q;  // the link leads to no node to be compared
 
   assign place_read  = place_mem[pop_slot];
   assign place_start = '{
@@ -182,10 +194,12 @@ module lw_skiplist_walk
           known: 1'b0,
           asked: 1'b0,
           head: 1'b1,
+          same: 1'b1,
           word: '0,
           mode: ModeStart
       };
-  assign pop         = (state_q == StEmpty) && (count_q != '0);
+  assign pop         = (count_q != '0) && (!read_q || take);
+  assign take        = read_q && ((state_q == StEmpty) || save || (done_valid_o && done_ready_i));
   assign key_slot_o  = pop_slot;
   assign key_word_o  = (KeyWords == 1) ? '0 : place_read.word;
 
@@ -196,16 +210,24 @@ module lw_skiplist_walk
 
   always_ff @(posedge clk_i) begin
     if (pop) begin
-      slot_q   <= pop_slot;
-      mine_q   <= key_i;
-      key_q    <= key_mem[pop_slot];
-      next_q   <= next_mem[pop_slot];
-      down_q   <= down_mem[pop_slot];
-      failed_q <= error_q[pop_slot] && (place_read.mode != ModeStart);
+      read_slot_q   <= pop_slot;
+      read_place_q  <= place_read;
+      mine_q        <= key_i;
+      key_q         <= key_mem[pop_slot];
+      read_next_q   <= next_mem[pop_slot];
+      read_down_q   <= down_mem[pop_slot];
+      read_failed_q <= error_q[pop_slot] && (place_read.mode != ModeStart);
     end
-    less_q  <= key_q < mine_q;
-    equal_q <= key_q == mine_q;
-    at_q    <= at_d;
+    if (take) begin
+      slot_q   <= read_slot_q;
+      next_q   <= read_next_q;
+      down_q   <= read_down_q;
+      failed_q <= read_failed_q;
+      less_q   <= key_q < mine_q;
+      equal_q  <= key_q == mine_q;
+      last_q   <= (read_next_q.next == '0) || (read_next_q.next == read_place_q.at.bound);
+    end
+    at_q <= take ? read_place_q : at_d;
   end
 
   logic ended;
@@ -217,16 +239,10 @@ module lw_skiplist_walk
     at_d    = at_q;
     found_d = found_q;
     unique case (state_q)
-      StEmpty: begin
-        found_d = 1'b0;
-        if (pop) begin
-          at_d    = place_read;
-          state_d = StCompare;
-        end
-      end
-      StCompare: state_d = StJudge;
+      StEmpty: ;
       StJudge: begin
-        state_d = StCheck;
+        // If the link leads on, its node is compared next.
+        state_d = last_q ? StDrop : StAsk;
         unique case (at_q.mode)
           ModeStart: begin
             at_d.mode = ModeFetch;
@@ -236,6 +252,9 @@ module lw_skiplist_walk
             at_d.cand  = next_q.next;
             at_d.down  = down_q;
             at_d.known = at_q.asked;
+            at_d.mode  = ModeCompare;
+            at_d.word  = '0;
+            at_d.same  = at_q.same && last_q;
           end
           ModeCompare, ModeMore: begin
             if (equal_q && (3'(at_q.word) + 3'd1 != at_q.at.words)) begin
@@ -252,6 +271,8 @@ module lw_skiplist_walk
               at_d.down    = down_q;
               at_d.known   = at_q.asked;
               at_d.head    = 1'b0;
+              at_d.mode    = ModeCompare;
+              at_d.word    = '0;
             end else begin
               at_d.at.bound = at_q.cand;
               state_d       = StDrop;
@@ -267,6 +288,7 @@ module lw_skiplist_walk
       StCheck: begin
         at_d.mode = ModeCompare;
         at_d.word = '0;
+        at_d.same = at_q.same && ended;
         state_d   = ended ? StDrop : StAsk;
       end
       StDrop: begin
@@ -276,6 +298,7 @@ module lw_skiplist_walk
         at_d.at.level = at_q.at.level - 1'b1;
         state_d       = at_q.known ? StCheck : StAsk;
         if (at_q.at.level == at_q.at.stop) begin
+          at_d.cand     = at_q.cand;
           at_d.at.level = at_q.at.level;
           state_d       = StDone;
         end
@@ -284,8 +307,12 @@ module lw_skiplist_walk
       StDone: if (done_ready_i) state_d = StEmpty;
       default: state_d = StEmpty;
     endcase
+    if (take) begin
+      found_d = 1'b0;
+      state_d = StJudge;
+    end
     // Whether the level below is asked for is decided with the first two words.
-    if (state_d == StAsk && state_q != StAsk && (at_d.mode == ModeFetch || at_d.mode == ModeCompare)) begin
+    if (state_d == StAsk && state_q != StAsk && !take && (at_d.mode == ModeFetch || at_d.mode == ModeCompare)) begin
       at_d.asked = (at_d.at.level != at_d.at.stop) && (used_i <= 7'(Lookahead));
     end
   end
@@ -294,7 +321,10 @@ module lw_skiplist_walk
     if (!rst_ni) begin
       state_q <= StEmpty;
       found_q <= 1'b0;
+      read_q  <= 1'b0;
     end else begin
+      if (pop) read_q <= 1'b1;
+      else if (take) read_q <= 1'b0;
       state_q <= state_d;
       found_q <= found_d;
     end
@@ -313,8 +343,10 @@ module lw_skiplist_walk
   assign done_slot_o   = slot_q;
   assign done_again_o  = at_q.at.again;
   assign done_error_o  = failed_q;
+  assign done_same_o   = at_q.same;
   assign done_found_o  = found_q;
   assign done_live_o   = next_q.live;
+  assign done_next_o   = at_q.cand;
   assign done_node_o   = found_q ? at_q.cand : at_q.at.pred;
 
   // Stage three: one word a cycle, of which the first sets how many come.
@@ -393,8 +425,9 @@ module lw_skiplist_walk
   end
 
 `ifdef LW_ASSERT
-  always_ff @(posedge clk_i) begin
-    if (rst_ni) begin
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+    end else begin
       assert (!(mem_valid_i && pending_q[rsp_slot] == '0)) else $error("an answer that nobody waits for");
       assert (32'(count_q) <= Slots) else $error("a slot is ready twice");
     end
