@@ -690,6 +690,9 @@ module lw_skiplist
   finish_e finish_q;
   asked_t  asked_q;
   logic    lost, close_ready;
+  // Fields that one reader of a record does not need.
+  logic unused;
+  assign unused    = ^{info_q, done_asked, next_asked, next_info, asked_q, redo_asked, config_i};
   assign lost      = (end_now.ending.answer == AnswerConflict) || (end_now.ending.answer == AnswerFailed);
   assign end_ready = finish_q == FnFree;
 

@@ -155,7 +155,7 @@ module lw_skiplist_insert
     StEnd
   } state_e;
 
-  function automatic logic [LinkWidth-1:0] index_of(node_t node, level_t level);
+  function automatic logic [LinkWidth-1:0] index_of(logic [2*LinkWidth-1:0] node, level_t level);
     return node[0+:LinkWidth] ^ node[LinkWidth+:LinkWidth] ^ {level[0+:4], {(LinkWidth - 4) {1'b0}}} ^
            {{(LinkWidth - 1) {1'b0}}, level[4]};
   endfunction
@@ -177,7 +177,6 @@ module lw_skiplist_insert
   logic [63:0] image_mem [ImageDepth];
   logic        for_table, for_rows, take_row;
   addr_t       row_q, past_q, last_q;
-  logic [15:0] stride_q;
 
   assign for_table = config_i.valid && (config_i.addr[15:9] == ConfigTable[15:9]);
   assign for_rows  = config_i.valid && (config_i.addr[15:11] == ConfigRows[15:11]);
@@ -258,7 +257,7 @@ module lw_skiplist_insert
   assign rsp_push   = mem_valid_i && (pending_q[rsp_slot] == 6'd1) && !(sent && rsp_slot == slot_q) &&
                       !(installing_q && rsp_slot == slot_q);
   assign push       = rsp_push || (state_q == StRetry);
-  assign unused_rsp = ^mem_rsp_i;
+  assign unused_rsp = ^{mem_rsp_i, asked_i, row_q, map_q};
 
   function automatic logic [SlotWidth-1:0] after(logic [SlotWidth-1:0] at);
     return (at == SlotWidth'(Slots - 1)) ? '0 : at + 1'b1;
@@ -312,7 +311,7 @@ module lw_skiplist_insert
   logic                 wake_q;
   logic [SlotWidth-1:0] wake_slot_q;
 
-  assign index = index_of((state_q == StSecond) ? at_q.node : pred_q, at_q.level);
+  assign index = index_of((state_q == StSecond) ? at_q.node[2*LinkWidth-1:0] : pred_q[2*LinkWidth-1:0], at_q.level);
 
   always_ff @(posedge clk_i) begin
     if (link_write) link_mem[index_q] <= link_new;
@@ -335,13 +334,12 @@ module lw_skiplist_insert
   logic second_put;
 
   // What decides between the ends of a link.
-  logic in_sync, onward, walk_again, beyond;
+  logic onward, walk_again, beyond;
   always_comb begin
     onward      = hit_q && !same_q && link_q.known && less_q;
     beyond     = hit_q && !same_q && link_q.known && !less_q && !equal_q;
     walk_again = hit_q ? (!same_q && !onward && !beyond) :
                          (unknown_q || (stale_q[slot_q] && !fresh_q[slot_q]));
-    in_sync    = !onward && !walk_again;
   end
 
   assign evicted = ((state_q == StPlace && !hit_q) || second_put) ?

@@ -99,7 +99,7 @@ module lw_skiplist_scan
   assign start         = start_valid_i && !busy_q;
   assign stop          = conflict_q || failed_q;
   assign rsp_tag       = mem_rsp_i.tag[5:0];
-  assign unused_tag    = ^mem_rsp_i.tag;
+  assign unused_tag    = ^{mem_rsp_i.tag, start_span_i, stride_q, span_end, row_read, row_take, walk_word};
 
   always_ff @(posedge clk_i) begin
     if (start) begin
@@ -119,6 +119,7 @@ module lw_skiplist_scan
   logic                       walk_end_q;    // no more rows
   node_t                      walk_node_q;
   logic [2:0]                 walk_ask_q;    // words still to be asked for: link last
+  logic [2:0]                 walk_word;     // of the key; negative for the link
   logic [2:0]                 walk_left_q;   // words still to come
   node_t                      walk_next_q;
   logic [KeyWords-1:0][63:0]  walk_key_q;
@@ -460,7 +461,6 @@ module lw_skiplist_scan
   assign walk_sent   = (walk_ask_q != '0) && !put_valid_q && !read_valid && mem_ready_i;
   assign mem_valid_o = put_valid_q || read_valid || (walk_ask_q != '0);
 
-  logic [2:0] walk_word;
   assign walk_word = walk_ask_q - 3'd2;  // of the key; negative for the link
 
   always_comb begin

@@ -3,7 +3,7 @@
 // A slot is a traversal: where it is lies in a small memory, and its next step is made when all words that it asked for
 // have come. One step compares the key of a candidate; with it come the candidate's link on the same level and, when
 // few slots are busy, on the level below, so that going on and going down cost one memory latency each. Three
-// stages: read a slot that is ready, and compare; decide; ask for words.
+// stages: take a slot that is ready and compare; decide; ask for words.
 
 module lw_skiplist_walk
   import lw_pkg::*;
@@ -99,6 +99,7 @@ module lw_skiplist_walk
 
   typedef enum logic [2:0] {
     StEmpty,
+    StCompare,
     StJudge,
     StCheck,
     StDrop,
@@ -170,21 +171,13 @@ module lw_skiplist_walk
   state_e               state_q, state_d;
   logic [SlotWidth-1:0] slot_q;
   place_t               at_q, at_d;
+  logic [63:0]          mine_q, key_q;
   link_t                next_q;
   node_t                down_q;
   logic                 failed_q;
   logic                 less_q, equal_q;
   logic                 ask_ready;
   place_t               place_start, place_read;
-  // What was read of the slot that comes next.
-  logic                 read_q, take;
-  logic [SlotWidth-1:0] read_slot_q;
-  place_t               read_place_q;
-  logic [63:0]          mine_q, key_q;
-  link_t                read_next_q;
-  node_t                read_down_q;
-  logic                 read_failed_q;
-  logic                 last_q;  // the link leads to no node to be compared
 
   assign place_read  = place_mem[pop_slot];
   assign place_start = '{
@@ -198,8 +191,7 @@ module lw_skiplist_walk
           word: '0,
           mode: ModeStart
       };
-  assign pop         = (count_q != '0) && (!read_q || take);
-  assign take        = read_q && ((state_q == StEmpty) || save || (done_valid_o && done_ready_i));
+  assign pop         = (state_q == StEmpty) && (count_q != '0);
   assign key_slot_o  = pop_slot;
   assign key_word_o  = (KeyWords == 1) ? '0 : place_read.word;
 
@@ -210,24 +202,16 @@ module lw_skiplist_walk
 
   always_ff @(posedge clk_i) begin
     if (pop) begin
-      read_slot_q   <= pop_slot;
-      read_place_q  <= place_read;
-      mine_q        <= key_i;
-      key_q         <= key_mem[pop_slot];
-      read_next_q   <= next_mem[pop_slot];
-      read_down_q   <= down_mem[pop_slot];
-      read_failed_q <= error_q[pop_slot] && (place_read.mode != ModeStart);
+      slot_q   <= pop_slot;
+      mine_q   <= key_i;
+      key_q    <= key_mem[pop_slot];
+      next_q   <= next_mem[pop_slot];
+      down_q   <= down_mem[pop_slot];
+      failed_q <= error_q[pop_slot] && (place_read.mode != ModeStart);
     end
-    if (take) begin
-      slot_q   <= read_slot_q;
-      next_q   <= read_next_q;
-      down_q   <= read_down_q;
-      failed_q <= read_failed_q;
-      less_q   <= key_q < mine_q;
-      equal_q  <= key_q == mine_q;
-      last_q   <= (read_next_q.next == '0) || (read_next_q.next == read_place_q.at.bound);
-    end
-    at_q <= take ? read_place_q : at_d;
+    less_q  <= key_q < mine_q;
+    equal_q <= key_q == mine_q;
+    at_q    <= at_d;
   end
 
   logic ended;
@@ -239,10 +223,16 @@ module lw_skiplist_walk
     at_d    = at_q;
     found_d = found_q;
     unique case (state_q)
-      StEmpty: ;
+      StEmpty: begin
+        found_d = 1'b0;
+        if (pop) begin
+          at_d    = place_read;
+          state_d = StCompare;
+        end
+      end
+      StCompare: state_d = StJudge;
       StJudge: begin
-        // If the link leads on, its node is compared next.
-        state_d = last_q ? StDrop : StAsk;
+        state_d = StCheck;
         unique case (at_q.mode)
           ModeStart: begin
             at_d.mode = ModeFetch;
@@ -252,9 +242,6 @@ module lw_skiplist_walk
             at_d.cand  = next_q.next;
             at_d.down  = down_q;
             at_d.known = at_q.asked;
-            at_d.mode  = ModeCompare;
-            at_d.word  = '0;
-            at_d.same  = at_q.same && last_q;
           end
           ModeCompare, ModeMore: begin
             if (equal_q && (3'(at_q.word) + 3'd1 != at_q.at.words)) begin
@@ -271,8 +258,6 @@ module lw_skiplist_walk
               at_d.down    = down_q;
               at_d.known   = at_q.asked;
               at_d.head    = 1'b0;
-              at_d.mode    = ModeCompare;
-              at_d.word    = '0;
             end else begin
               at_d.at.bound = at_q.cand;
               state_d       = StDrop;
@@ -307,12 +292,8 @@ module lw_skiplist_walk
       StDone: if (done_ready_i) state_d = StEmpty;
       default: state_d = StEmpty;
     endcase
-    if (take) begin
-      found_d = 1'b0;
-      state_d = StJudge;
-    end
     // Whether the level below is asked for is decided with the first two words.
-    if (state_d == StAsk && state_q != StAsk && !take && (at_d.mode == ModeFetch || at_d.mode == ModeCompare)) begin
+    if (state_d == StAsk && state_q != StAsk && (at_d.mode == ModeFetch || at_d.mode == ModeCompare)) begin
       at_d.asked = (at_d.at.level != at_d.at.stop) && (used_i <= 7'(Lookahead));
     end
   end
@@ -321,10 +302,7 @@ module lw_skiplist_walk
     if (!rst_ni) begin
       state_q <= StEmpty;
       found_q <= 1'b0;
-      read_q  <= 1'b0;
     end else begin
-      if (pop) read_q <= 1'b1;
-      else if (take) read_q <= 1'b0;
       state_q <= state_d;
       found_q <= found_d;
     end

@@ -143,7 +143,8 @@ impl Bench {
         self.model.tick();
         self.model.tick();
         self.set("rst_ni", 1);
-        let sources = SOURCES.iter().zip(0xD000..).map(|(&(offset, bytes, next), at)| (at, offset | bytes << 16 | next << 32));
+        let sources =
+            SOURCES.iter().zip(0xD000..).map(|(&(offset, bytes, next), at)| (at, offset | bytes << 16 | next << 32));
         let config: Vec<_> = self.tables.iter().flat_map(Table::config).chain(sources).collect();
         let port = self.ports["config_i"];
         for (address, data) in config {

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-
 use super::bench::{Answer, Bench, Op, Request, SOURCES};
 use super::decisions::{Decisions, Verdict};
 use super::random::Random;
