@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher13;
 
@@ -172,7 +173,7 @@ impl Build {
         let cache = target().join("verilated");
         let object = cache.join(format!("{}-{digest:016x}.so", self.module));
         if !object.exists() {
-            let folder = cache.join(format!("{}-{digest:016x}-{}", self.module, std::process::id()));
+            let folder = cache.join(format!("{}-{digest:016x}-{}", self.module, own()));
             in_file(&folder, std::fs::create_dir_all(&folder))?;
             let runtime = self.runtime(&verilator, &cache)?;
             let source = self.translate(&verilator, &files, &folder)?;
@@ -230,7 +231,7 @@ impl Build {
         let object = |name: &&str| {
             let object = cache.join(format!("{name}-{digest:016x}.o"));
             if !object.exists() {
-                let built = cache.join(format!("{name}-{digest:016x}-{}.o", std::process::id()));
+                let built = cache.join(format!("{name}-{digest:016x}-{}.o", own()));
                 let source = verilator.root.join("include").join(name).with_extension("cpp");
                 self.run("the C++ compiler", self.compiler(verilator).args(["-c", "-o"]).arg(&built).arg(source))?;
                 in_file(&object, std::fs::rename(&built, &object))?;
@@ -330,6 +331,12 @@ impl Build {
 
 fn is_package(file: &Path) -> bool {
     file.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_pkg"))
+}
+
+/// What no other thread, nor another process, calls its own.
+fn own() -> String {
+    static BUILDS: AtomicU64 = AtomicU64::new(0);
+    format!("{}-{}", std::process::id(), BUILDS.fetch_add(1, Ordering::Relaxed))
 }
 
 /// The folder that cargo builds into.

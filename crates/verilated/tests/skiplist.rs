@@ -23,7 +23,10 @@ const SMALL: Shape = Shape { slots: 16, key_words: 1, scanners: 1 };
 const WIDE: Shape = Shape { slots: 8, key_words: 3, scanners: 3 };
 
 fn seed() -> u64 {
-    let seed = std::env::var("LOCKWORK_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| u64::from(std::process::id()) * 1_000_003);
+    let seed = std::env::var("LOCKWORK_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| u64::from(std::process::id()) * 1_000_003);
     println!("LOCKWORK_SEED={seed}");
     seed
 }
@@ -106,12 +109,12 @@ fn checked_load(bench: &mut Bench, keys: impl Iterator<Item = u64>, in_flight: u
 fn ascending_keys_load_faster_with_more_in_flight() {
     let model = Bench::build(Shape { slots: 48, key_words: 1, scanners: 1 });
     let mut last = f64::MAX;
-    for in_flight in [1, 8, 32] {
+    for in_flight in [1, 8] {
         let mut bench = Bench::new(&model, 1, Timing::steady(80), &[Table::single(3, 20).rows(10_000)]);
         bench.set_judged(false);
         let cycles = checked_load(&mut bench, (0..1_000).map(|i| (1 << 63) + i), in_flight) as f64 / 1e3;
-        println!("{in_flight} in flight: {cycles:.1} cycles an insert");
-        assert!(cycles < last / 2.0, "{cycles} cycles with {in_flight} in flight, {last} with fewer");
+        println!("{in_flight} in flight: {cycles:.1} cycles an insert, {} words", bench.memory.asked / 1_000);
+        assert!(cycles < last / 4.0, "{cycles} cycles with {in_flight} in flight, {last} with fewer");
         last = cycles;
     }
 }
@@ -162,8 +165,7 @@ fn curves() {
         let mut bench = Bench::new(&one, 5, Timing::steady(80), &[Table::single(3, 20).rows(10_000)]);
         bench.set_judged(false);
         let insert = checked_load(&mut bench, keys.iter().copied(), in_flight) as f64 / ROWS as f64;
-        let wanted: Vec<_> =
-            (0..3_000).map(|_| point(Op::Search, keys[random.of(0..keys.len())], 2)).collect();
+        let wanted: Vec<_> = (0..3_000).map(|_| point(Op::Search, keys[random.of(0..keys.len())], 2)).collect();
         let (cycles, answers) = flow(&mut bench, &wanted, in_flight);
         for (request, answer) in wanted.iter().zip(&answers) {
             assert_eq!((answer.kind, bench.memory.word(answer.value + 8)), (0, request.key[0]));

@@ -17,6 +17,7 @@ package lw_skiplist_pkg;
     lw_pkg::return_t ret;
     lw_pkg::entry_t  entry;
     logic            granted;
+    logic            calm;    // no insert was in flight when it came
     level_t          height;  // of the key, for an insert
     logic [2:0]      words;   // of the table's keys
   } asked_t;
@@ -30,7 +31,7 @@ package lw_skiplist_pkg;
 
   /// Where a traversal starts.
   typedef struct packed {
-    logic           again;   // an insert looks at one level once more
+    logic           again;   // one level is looked at once more
     lw_pkg::table_t tab;
     node_t          pred;    // its key is below the one that is looked for
     node_t          bound;   // its key is known to be above, if it is a node

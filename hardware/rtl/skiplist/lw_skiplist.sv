@@ -21,10 +21,10 @@ module lw_skiplist
     parameter int unsigned Scanners = 1,
     /// Scanned ranges that are kept one by one, a power of two.
     parameter int unsigned Gaps = 8,
-    /// Links that are remembered, a power of two, 16 to 64.
+    /// Links that are remembered, a power of two, 16 to 512; eight a slot are enough.
     parameter int unsigned Links = 64,
     /// See `lw_skiplist_walk`.
-    parameter int unsigned Lookahead = 16,
+    parameter int unsigned Lookahead = 64,
     localparam int unsigned SlotWidth = $clog2(Slots)
 ) (
     input  logic                       clk_i,
@@ -208,6 +208,7 @@ module lw_skiplist
           ret: req_ret_i,
           entry: req_entry_i,
           granted: req_granted_i && !is_scan,
+          calm: inserts_q == '0,
           height: height_q,
           words: info_q.words
       };
@@ -302,6 +303,9 @@ module lw_skiplist
   end
 
   // Traversals.
+  logic     redo_start, redo_ready;
+  slot_t    redo_slot;
+  start_t   redo_info;
   logic     walk_start, walk_start_ready, again_start, again_ready;
   slot_t    walk_start_slot, insert_slot, walk_key_slot, path_slot;
   start_t   walk_info, again_info;
@@ -310,18 +314,19 @@ module lw_skiplist
   logic     path_valid, path_read, path_write, path_ready;
   level_t   path_level, path_read_level;
   node_t    path_pred, path_succ, path_new_pred, path_new_succ;
-  logic     done_valid, done_ready, done_again, done_error, done_found, done_live;
+  logic     done_valid, done_ready, done_again, done_error, done_same, done_found, done_live;
   slot_t    done_slot;
-  node_t    done_node;
+  node_t    done_node, done_next;
   logic [Scanners+1:0] mem_valid, mem_ready;
   mem_req_t [Scanners+1:0] mem_req;
   logic     to_walk, to_insert;
 
-  assign walk_start        = again_start || front_start;
-  assign walk_start_slot   = again_start ? insert_slot : front_slot_q;
-  assign walk_info         = again_start ? again_info : front_info;
+  assign walk_start        = again_start || redo_start || front_start;
+  assign walk_start_slot   = again_start ? insert_slot : redo_start ? redo_slot : front_slot_q;
+  assign walk_info         = again_start ? again_info : redo_start ? redo_info : front_info;
   assign again_ready       = walk_start_ready;
-  assign front_start_ready = walk_start_ready && !again_start;
+  assign redo_ready        = walk_start_ready && !again_start;
+  assign front_start_ready = walk_start_ready && !again_start && !redo_start;
   assign to_walk           = mem_valid_i && !mem_rsp_i.tag[9] && (mem_rsp_i.tag[1:0] != 2'd3);
   assign to_insert         = mem_valid_i && !mem_rsp_i.tag[9] && (mem_rsp_i.tag[1:0] == 2'd3);
 
@@ -358,9 +363,11 @@ module lw_skiplist
       .done_slot_o(done_slot),
       .done_again_o(done_again),
       .done_error_o(done_error),
+      .done_same_o(done_same),
       .done_found_o(done_found),
       .done_live_o(done_live),
-      .done_node_o(done_node)
+      .done_node_o(done_node),
+      .done_next_o(done_next)
   );
 
   // Paths of inserts: one write port, of which the walk is first.
@@ -378,7 +385,7 @@ module lw_skiplist
   ending_t walk_end;
   assign done_asked  = asked_mem[done_slot];
   assign to_scan     = (done_asked.op == OpScan) && !done_error;
-  assign done_insert = done_again || ((done_asked.op == OpInsert) && !done_error && !(done_found && done_live));
+  assign done_insert = (done_asked.op == OpInsert) && (done_again || (!done_error && !(done_found && done_live)));
   assign ends_here   = !done_insert && !to_scan;
   assign done_ready  = done_insert ? insert_ready : to_scan ? 1'b1 : walk_end_ready;
 
@@ -413,6 +420,7 @@ module lw_skiplist
       .done_again_i(done_again),
       .done_found_i(done_found),
       .done_node_i(done_node),
+      .done_same_i(done_same),
       .done_error_i(done_error),
       .slot_o(insert_slot),
       .word_o(insert_word),
@@ -444,9 +452,11 @@ module lw_skiplist
       .end_o(insert_end)
   );
 
-  // Scans that are at their first row wait, in groups, for the inserts that were in flight then.
+  // A scan that has found its place waits, in a group, for the inserts that are in flight, and looks for its first row
+  // once more: it sees every insert that came before it, and no key below its own.
   node_t            from_mem[Slots];
-  logic [Slots-1:0] waiting_q, group_q, before_q, eligible_q, later_q, behind, pick;
+  logic [Slots-1:0] waiting_q, group_q, before_q, redo_q, eligible_q, later_q, behind, pick;
+  asked_t           redo_asked;
   logic             next_valid_q, dispatch;
   slot_t            next_slot_q, pick_slot;
   assign behind = ((eligible_q & later_q) != '0) ? (eligible_q & later_q) : eligible_q;
@@ -456,14 +466,37 @@ module lw_skiplist
     for (int unsigned i = 0; i < Slots; i++) pick_slot |= pick[i] ? slot_t'(i) : '0;
   end
 
+  logic to_wait;
+  assign to_wait    = !done_again && !done_asked.calm;
+  assign redo_asked = asked_mem[redo_slot];
+  assign redo_start = redo_q != '0;
+  always_comb begin
+    redo_slot = '0;
+    for (int unsigned i = 0; i < Slots; i++) begin
+      if (redo_q[i]) redo_slot = slot_t'(i);
+    end
+    redo_info = '{
+        again: 1'b1,
+        tab: redo_asked.tab,
+        pred: from_mem[redo_slot],
+        bound: '0,
+        level: '0,
+        stop: '0,
+        height: '0,
+        words: redo_asked.words,
+        scan: 1'b1
+    };
+  end
+
   always_ff @(posedge clk_i) begin
-    if (done_valid && to_scan) from_mem[done_slot] <= done_node;
+    if (done_valid && to_scan) from_mem[done_slot] <= to_wait ? done_node : done_next;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       waiting_q    <= '0;
       group_q      <= '0;
+      redo_q       <= '0;
       before_q     <= '0;
       eligible_q   <= '0;
       later_q      <= '0;
@@ -476,10 +509,12 @@ module lw_skiplist
         waiting_q <= '0;
         before_q  <= inserts_q;
       end else if ((before_q & inserts_q) == '0) begin
-        group_q    <= '0;
-        eligible_q <= eligible_q | group_q;
+        group_q <= '0;
+        redo_q  <= redo_q | group_q;
       end
-      if (done_valid && to_scan) waiting_q[done_slot] <= 1'b1;
+      if (redo_start && redo_ready) redo_q[redo_slot] <= 1'b0;
+      if (done_valid && to_scan && to_wait) waiting_q[done_slot] <= 1'b1;
+      if (done_valid && to_scan && !to_wait) eligible_q[done_slot] <= 1'b1;
       if (dispatch) next_valid_q <= 1'b0;
       if (!next_valid_q && eligible_q != '0) begin
         next_valid_q          <= 1'b1;
@@ -655,6 +690,9 @@ module lw_skiplist
   finish_e finish_q;
   asked_t  asked_q;
   logic    lost, close_ready;
+  // Fields that one reader of a record does not need.
+  logic unused;
+  assign unused    = ^{info_q, done_asked, next_asked, next_info, asked_q, redo_asked, config_i};
   assign lost      = (end_now.ending.answer == AnswerConflict) || (end_now.ending.answer == AnswerFailed);
   assign end_ready = finish_q == FnFree;
 

@@ -16,7 +16,7 @@ module lw_skiplist_insert
     parameter int unsigned Slots = 16,
     /// Words of a key, 1 to 4.
     parameter int unsigned KeyWords = 1,
-    /// Entries of the table of links; a power of two, 16 to 64.
+    /// Entries of the table of links; a power of two, 16 to 512.
     parameter int unsigned Links = 64,
     localparam int unsigned SlotWidth = $clog2(Slots)
 ) (
@@ -41,6 +41,8 @@ module lw_skiplist_insert
     /// A row of the key that is absent, to be used again.
     input  logic                 done_found_i,
     input  node_t                done_node_i,
+    /// What follows is what followed before, when a level was walked again.
+    input  logic                 done_same_i,
     /// Memory refused, when a level was walked again.
     input  logic                 done_error_i,
 
@@ -113,7 +115,7 @@ module lw_skiplist_insert
     node_t                next;
     logic [63:0]          key;    // first word of the key of `next`, if known
     logic                 known;
-    logic [AgeWidth-1:0]  age;
+    logic                 linked;  // behind `pred` was linked; if not, the entry says what memory has said all the time
     logic [SlotWidth-1:0] maker;
   } link_t;
 
@@ -153,7 +155,7 @@ module lw_skiplist_insert
     StEnd
   } state_e;
 
-  function automatic logic [LinkWidth-1:0] index_of(node_t node, level_t level);
+  function automatic logic [LinkWidth-1:0] index_of(logic [2*LinkWidth-1:0] node, level_t level);
     return node[0+:LinkWidth] ^ node[LinkWidth+:LinkWidth] ^ {level[0+:4], {(LinkWidth - 4) {1'b0}}} ^
            {{(LinkWidth - 1) {1'b0}}, level[4]};
   endfunction
@@ -175,7 +177,6 @@ module lw_skiplist_insert
   logic [63:0] image_mem [ImageDepth];
   logic        for_table, for_rows, take_row;
   addr_t       row_q, past_q, last_q;
-  logic [15:0] stride_q;
 
   assign for_table = config_i.valid && (config_i.addr[15:9] == ConfigTable[15:9]);
   assign for_rows  = config_i.valid && (config_i.addr[15:11] == ConfigRows[15:11]);
@@ -256,7 +257,7 @@ module lw_skiplist_insert
   assign rsp_push   = mem_valid_i && (pending_q[rsp_slot] == 6'd1) && !(sent && rsp_slot == slot_q) &&
                       !(installing_q && rsp_slot == slot_q);
   assign push       = rsp_push || (state_q == StRetry);
-  assign unused_rsp = ^mem_rsp_i;
+  assign unused_rsp = ^{mem_rsp_i, asked_i, row_q, map_q};
 
   function automatic logic [SlotWidth-1:0] after(logic [SlotWidth-1:0] at);
     return (at == SlotWidth'(Slots - 1)) ? '0 : at + 1'b1;
@@ -290,6 +291,9 @@ module lw_skiplist_insert
   // The table of links.
   link_t                link_mem[Links];
   link_t                link_q, link_new;
+  // When the write was answered: before, the old link may still be read.
+  logic [AgeWidth-1:0]  age_mem[Links];
+  logic [AgeWidth-1:0]  link_age_q;
   logic [Links-1:0]     valid_q, busy_q;
   logic [LinkWidth-1:0] index, index_q;
   logic                 link_write;
@@ -307,12 +311,14 @@ module lw_skiplist_insert
   logic                 wake_q;
   logic [SlotWidth-1:0] wake_slot_q;
 
-  assign index = index_of((state_q == StSecond) ? at_q.node : pred_q, at_q.level);
+  assign index = index_of((state_q == StSecond) ? at_q.node[2*LinkWidth-1:0] : pred_q[2*LinkWidth-1:0], at_q.level);
 
   always_ff @(posedge clk_i) begin
     if (link_write) link_mem[index_q] <= link_new;
+    if (link_write || state_q == StLinkedPut) age_mem[link_write ? index_q : index] <= age_q;
     if (state_q == StIndex || state_q == StSecond) begin
       link_q         <= link_mem[index];
+      link_age_q     <= age_mem[index];
       index_q        <= index;
       entry_valid_q  <= valid_q[index];
       entry_busy_q   <= valid_q[index] && busy_q[index];
@@ -321,40 +327,40 @@ module lw_skiplist_insert
     same_q         <= link_q.next == succ_q;
     less_q         <= (link_q.next != '0) && (link_q.key < key_q);
     equal_q        <= (link_q.next != '0) && (link_q.key == key_q);
-    entry_now_q    <= entry_valid_q && (link_q.age == age_q);
-    entry_before_q <= entry_valid_q && (link_q.age == age_q - 1'b1);
+    entry_now_q    <= entry_valid_q && link_q.linked && (link_age_q == age_q);
+    entry_before_q <= entry_valid_q && link_q.linked && (link_age_q == age_q - 1'b1);
   end
 
+  logic second_put;
+
   // What decides between the ends of a link.
-  logic in_sync, onward, walk_again, beyond;
+  logic onward, walk_again, beyond;
   always_comb begin
     onward      = hit_q && !same_q && link_q.known && less_q;
     beyond     = hit_q && !same_q && link_q.known && !less_q && !equal_q;
     walk_again = hit_q ? (!same_q && !onward && !beyond) :
                          (unknown_q || (stale_q[slot_q] && !fresh_q[slot_q]));
-    in_sync    = !onward && !walk_again;
   end
 
-  assign evicted = (state_q == StPlace && !hit_q) ?
+  assign evicted = ((state_q == StPlace && !hit_q) || second_put) ?
                        ((entry_now_q ? inserts_i : '0) | (entry_before_q ? older_q : '0)) :
                    (state_q == StLinkedPut && error_q[slot_q]) ? inserts_i : '0;
 
-  logic second_put;
   logic second_known_q;
   logic [63:0] second_key_q;
-  assign second_put = (state_q == StSecondPut) && !entry_busy_q && !entry_now_q && !entry_before_q;
+  assign second_put = (state_q == StSecondPut) && !entry_busy_q;
   assign link_write = (state_q == StPlace) || second_put;
 
   always_comb begin
     link_new       = '0;
     link_new.level = at_q.level;
-    link_new.age   = age_q;
     link_new.maker = slot_q;
     if (state_q == StPlace) begin
       link_new.pred  = pred_q;
       link_new.next  = at_q.node;
       link_new.key   = key_q;
-      link_new.known = 1'b1;
+      link_new.known  = 1'b1;
+      link_new.linked = 1'b1;
     end else begin
       link_new.pred  = at_q.node;
       link_new.next  = succ_q;
@@ -471,7 +477,7 @@ module lw_skiplist_insert
         end else if (done_valid_i) begin
           done_ready_o = 1'b1;
           slot_d       = done_slot_i;
-          again_d      = done_again_i;
+          again_d      = done_again_i && !done_same_i;
           broken_d     = done_again_i && done_error_i;
           at_d.node    = done_node_i;
           state_d      = done_again_i ? StVisit : done_found_i ? StSpan : StRows;

@@ -22,7 +22,7 @@ module lw_skiplist_scan
     input  logic                 clk_i,
     input  logic                 rst_ni,
 
-    /// A scan, from behind `start_node_i` on; its first row is known to be there. Taken with valid and ready.
+    /// A scan, from `start_node_i` on; 0: there are no rows. Taken with valid and ready.
     input  logic                 start_valid_i,
     output logic                 start_ready_o,
     input  logic [SlotWidth-1:0] start_slot_i,
@@ -99,7 +99,7 @@ module lw_skiplist_scan
   assign start         = start_valid_i && !busy_q;
   assign stop          = conflict_q || failed_q;
   assign rsp_tag       = mem_rsp_i.tag[5:0];
-  assign unused_tag    = ^mem_rsp_i.tag;
+  assign unused_tag    = ^{mem_rsp_i.tag, start_span_i, stride_q, span_end, row_read, row_take, walk_word};
 
   always_ff @(posedge clk_i) begin
     if (start) begin
@@ -115,11 +115,11 @@ module lw_skiplist_scan
     end
   end
 
-  // The walk. Asks for: link (and key, except of the first).
+  // The walk.
   logic                       walk_end_q;    // no more rows
-  logic                       walk_first_q;  // the node is before the first
   node_t                      walk_node_q;
   logic [2:0]                 walk_ask_q;    // words still to be asked for: link last
+  logic [2:0]                 walk_word;     // of the key; negative for the link
   logic [2:0]                 walk_left_q;   // words still to come
   node_t                      walk_next_q;
   logic [KeyWords-1:0][63:0]  walk_key_q;
@@ -139,7 +139,7 @@ module lw_skiplist_scan
 
   assign full       = found_count_q == 3'(Ahead);
   assign walk_whole = busy_q && !walk_end_q && (walk_ask_q == '0) && (walk_left_q == '0);
-  assign walk_push  = walk_whole && !walk_first_q && !full && !stop;
+  assign walk_push  = walk_whole && !full && !stop;
   assign found      = found_mem[found_head_q];
 
   always_ff @(posedge clk_i) begin
@@ -153,11 +153,11 @@ module lw_skiplist_scan
   logic walk_answer;
   assign walk_answer = mem_valid_i && (rsp_tag >= 6'(LinkTag));
 
-  logic enough;
+  logic enough, nothing;
+  assign nothing = (start_span_i.limit == '0) || (start_node_i == '0);
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       walk_end_q    <= 1'b1;
-      walk_first_q  <= 1'b0;
       walk_ask_q    <= '0;
       walk_left_q   <= '0;
       found_head_q  <= '0;
@@ -166,8 +166,7 @@ module lw_skiplist_scan
     end else begin
       if (walk_sent) walk_ask_q <= walk_ask_q - 1'b1;
       if (walk_answer) walk_left_q <= walk_left_q - 1'b1;
-      if (walk_whole && (walk_push || walk_first_q || stop || enough)) begin
-        walk_first_q <= 1'b0;
+      if (walk_whole && (walk_push || stop || enough)) begin
         if (stop || enough || walk_next_q == '0) walk_end_q <= 1'b1;
         else begin
           walk_ask_q  <= words_q + 3'd1;
@@ -175,10 +174,9 @@ module lw_skiplist_scan
         end
       end
       if (start) begin
-        walk_end_q   <= start_span_i.limit == '0;
-        walk_first_q <= 1'b1;
-        walk_ask_q   <= (start_span_i.limit == '0) ? '0 : 3'd1;
-        walk_left_q  <= (start_span_i.limit == '0) ? '0 : 3'd1;
+        walk_end_q  <= nothing;
+        walk_ask_q  <= nothing ? '0 : start_words_i + 3'd1;
+        walk_left_q <= nothing ? '0 : start_words_i + 3'd1;
       end
       if (walk_push) found_tail_q <= found_tail_q + 1'b1;
       if (found_pop) found_head_q <= found_head_q + 1'b1;
@@ -194,7 +192,7 @@ module lw_skiplist_scan
 
   always_ff @(posedge clk_i) begin
     if (start) walk_node_q <= start_node_i;
-    else if (walk_whole && (walk_push || walk_first_q)) walk_node_q <= walk_next_q;
+    else if (walk_push) walk_node_q <= walk_next_q;
   end
 
   // Grants: the hash, a byte a cycle, then the question.
@@ -463,7 +461,6 @@ module lw_skiplist_scan
   assign walk_sent   = (walk_ask_q != '0) && !put_valid_q && !read_valid && mem_ready_i;
   assign mem_valid_o = put_valid_q || read_valid || (walk_ask_q != '0);
 
-  logic [2:0] walk_word;
   assign walk_word = walk_ask_q - 3'd2;  // of the key; negative for the link
 
   always_comb begin

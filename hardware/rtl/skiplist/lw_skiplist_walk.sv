@@ -15,7 +15,7 @@ module lw_skiplist_walk
     parameter int unsigned KeyWords = 1,
     /// With at most so many slots in use the link of the level below is asked for with every step: fewer latencies,
     /// more words.
-    parameter int unsigned Lookahead = 16,
+    parameter int unsigned Lookahead = 64,
     localparam int unsigned SlotWidth = $clog2(Slots)
 ) (
     input  logic                 clk_i,
@@ -61,11 +61,15 @@ module lw_skiplist_walk
     output logic [SlotWidth-1:0] done_slot_o,
     output logic                 done_again_o,
     output logic                 done_error_o,
+    /// What follows the node is `bound`, as it was given.
+    output logic                 done_same_o,
     output logic                 done_found_o,
     /// Whether the node is live, if found.
     output logic                 done_live_o,
     /// The node, or the one before the key.
-    output node_t                done_node_o
+    output node_t                done_node_o,
+    /// The first node at or behind the key, if none was found; 0: none.
+    output node_t                done_next_o
 );
 
   typedef enum logic [2:0] {
@@ -83,6 +87,7 @@ module lw_skiplist_walk
     logic       known;   // `down` is the link of `pred` on the level below
     logic       asked;   // such a link was asked for with the last step
     logic       head;    // `pred` is the head
+    logic       same;    // nothing was compared: what follows is what was said to
     logic [1:0] word;
     mode_e      mode;
   } place_t;
@@ -182,6 +187,7 @@ module lw_skiplist_walk
           known: 1'b0,
           asked: 1'b0,
           head: 1'b1,
+          same: 1'b1,
           word: '0,
           mode: ModeStart
       };
@@ -267,6 +273,7 @@ module lw_skiplist_walk
       StCheck: begin
         at_d.mode = ModeCompare;
         at_d.word = '0;
+        at_d.same = at_q.same && ended;
         state_d   = ended ? StDrop : StAsk;
       end
       StDrop: begin
@@ -276,6 +283,7 @@ module lw_skiplist_walk
         at_d.at.level = at_q.at.level - 1'b1;
         state_d       = at_q.known ? StCheck : StAsk;
         if (at_q.at.level == at_q.at.stop) begin
+          at_d.cand     = at_q.cand;
           at_d.at.level = at_q.at.level;
           state_d       = StDone;
         end
@@ -313,8 +321,10 @@ module lw_skiplist_walk
   assign done_slot_o   = slot_q;
   assign done_again_o  = at_q.at.again;
   assign done_error_o  = failed_q;
+  assign done_same_o   = at_q.same;
   assign done_found_o  = found_q;
   assign done_live_o   = next_q.live;
+  assign done_next_o   = at_q.cand;
   assign done_node_o   = found_q ? at_q.cand : at_q.at.pred;
 
   // Stage three: one word a cycle, of which the first sets how many come.
@@ -393,8 +403,9 @@ module lw_skiplist_walk
   end
 
 `ifdef LW_ASSERT
-  always_ff @(posedge clk_i) begin
-    if (rst_ni) begin
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+    end else begin
       assert (!(mem_valid_i && pending_q[rsp_slot] == '0)) else $error("an answer that nobody waits for");
       assert (32'(count_q) <= Slots) else $error("a slot is ready twice");
     end

@@ -1,6 +1,6 @@
 //! The module with memory, decision words and tables around it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockwork_verilated::{Build, Model, Port};
 
@@ -74,6 +74,8 @@ pub(crate) struct Bench {
     /// Cycle, tag, time, entry.
     asked: Vec<(u64, u64, u64, u64)>,
     buffers: u64,
+    /// Hashes of keys that were ever used.
+    hashes: BTreeSet<u64>,
     quiet: u64,
 }
 
@@ -83,6 +85,7 @@ impl Bench {
             .parameter("Slots", shape.slots)
             .parameter("KeyWords", shape.key_words)
             .parameter("Scanners", shape.scanners)
+            .parameter("Links", if shape.slots > 16 { 256 } else { 64 })
             .load()
             .expect("it builds")
     }
@@ -117,6 +120,7 @@ impl Bench {
             random: Random::new(seed ^ 0xBE7C4),
             asked: Vec::new(),
             buffers,
+            hashes: BTreeSet::new(),
             quiet: 0,
         };
         bench.start();
@@ -139,7 +143,8 @@ impl Bench {
         self.model.tick();
         self.model.tick();
         self.set("rst_ni", 1);
-        let sources = SOURCES.iter().zip(0xD000..).map(|(&(offset, bytes, next), at)| (at, offset | bytes << 16 | next << 32));
+        let sources =
+            SOURCES.iter().zip(0xD000..).map(|(&(offset, bytes, next), at)| (at, offset | bytes << 16 | next << 32));
         let config: Vec<_> = self.tables.iter().flat_map(Table::config).chain(sources).collect();
         let port = self.ports["config_i"];
         for (address, data) in config {
@@ -176,6 +181,7 @@ impl Bench {
             self.model.set_bits(port, 64 * word, 64, value);
         }
         self.set("req_hash_i", u64::from(hash(&request.key)));
+        self.hashes.insert(u64::from(hash(&request.key)));
         self.set("req_granted_i", u64::from(request.granted.is_some()));
         self.set("req_entry_i", request.granted.unwrap_or(0));
         self.set("req_limit_i", request.limit);
@@ -221,6 +227,7 @@ impl Bench {
             self.memory.ask(access);
         }
         if grant && self.get("grant_valid_o") == 1 {
+            assert!(self.hashes.contains(&self.get("grant_hash_o")), "a grant is asked for what is no key");
             let entry = Decisions::entry(self.get("grant_table_o"), self.get("grant_hash_o") as u32);
             let wait = if self.judged { self.random.of(2..12) } else { 4 };
             self.asked.push((self.cycles() + wait, self.get("grant_tag_o"), self.get("grant_stamp_o"), entry));
@@ -275,9 +282,22 @@ impl Bench {
         expected.sort();
         for level in 0..table.levels {
             let mut at = table.head;
+            let list = || {
+                let mut list = Vec::new();
+                let mut at = table.head;
+                while list.len() <= expected.len() {
+                    at = self.memory.word(table.link(at, level)) & 0xFF_FFFF_FFFF;
+                    if at == 0 {
+                        break;
+                    }
+                    list.push((at, self.memory.word(at + 8)));
+                }
+                list
+            };
             for (key, row, live) in expected.iter().filter(|(key, ..)| table.height(hash(key)) > level) {
                 at = self.memory.word(table.link(at, level)) & 0xFF_FFFF_FFFF;
-                assert_eq!(at, *row, "level {level} of table {}: {key:x?} is next", table.number);
+                let number = table.number;
+                assert_eq!(at, *row, "level {level} of table {number}: {key:x?} is next; there are {:x?}", list());
                 if level == 0 {
                     self.check_row(table, key, at, *live);
                 }

@@ -4,7 +4,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-
 use super::random::Random;
 
 /// When memory answers.

@@ -30,7 +30,7 @@ use probe::{Probe, What};
 /// The clock that the paper's machine has.
 const CLOCK_HZ: f64 = 125e6;
 /// DB instructions in flight in a worker.
-const IN_FLIGHT: [usize; 10] = [1, 2, 4, 8, 12, 16, 24, 32, 40, 48];
+const IN_FLIGHT: [u32; 10] = [1, 2, 4, 8, 12, 16, 24, 32, 40, 48];
 const MODES: [(&str, Interleave); 3] =
     [("serial", Interleave::None), ("batch", Interleave::Batch), ("dynamic", Interleave::Dynamic)];
 
@@ -60,7 +60,7 @@ struct Machine {
     behaviour: Behaviour,
     workers: usize,
     interleave: Interleave,
-    in_flight: usize,
+    in_flight: u32,
 }
 
 /// What a run took.
