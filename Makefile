@@ -3,7 +3,7 @@
 CARGO ?= cargo
 SETUP := ./scripts/setup
 
-.PHONY: demo build test lint doc loom fuzz bench clean
+.PHONY: demo build test lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
 
 demo: build
 	$(CARGO) run --release -q -p lockwork -- demo
@@ -14,12 +14,29 @@ build:
 
 test: lint doc
 	RUST_BACKTRACE=0 $(CARGO) test --profile verify --workspace
-	$(MAKE) loom fuzz
+	$(MAKE) loom fuzz formal
 
-lint:
+lint: rtl-lint
 	$(SETUP)
 	$(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets --profile verify -- -D warnings
+
+# Verilator, Yosys, nextpnr and z3 into target/rtl-tools, if they are not there.
+rtl-tools:
+	./scripts/rtl-tools
+
+rtl-lint:
+	$(SETUP)
+	./scripts/rtl-lint
+
+# What is proved about the RTL.
+formal:
+	$(SETUP)
+	./scripts/rtl-formal
+
+# Area and frequency of the RTL, into docs/fpga-area.md. SYNTH=... gives options, see scripts/synth --help.
+synth:
+	./scripts/synth $(SYNTH)
 
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --profile verify

@@ -254,6 +254,8 @@ pub struct DeviceTimes {
     pub transfer_out_ns: u64,
     /// How many parts of the batch had to run one after the other.
     pub waves: u32,
+    /// Cycles of its clock while it executed, if it counts them; else 0.
+    pub cycles: u64,
 }
 
 /// A batch that an engine has finished.
@@ -383,6 +385,8 @@ pub enum EngineKind {
     OpenclDeterministic,
     /// Two-phase locking by the work-items of an OpenCL device.
     OpenclTwoPhase,
+    /// Timestamp ordering by the transaction processor, on a card or simulated (BionicDB).
+    Fpga,
 }
 
 impl EngineKind {
@@ -396,6 +400,7 @@ impl EngineKind {
         Self::Deterministic,
         Self::OpenclDeterministic,
         Self::OpenclTwoPhase,
+        Self::Fpga,
     ];
     /// Those that run on the cores of this machine and are always there.
     pub const CPU: &[Self] = Self::ALL.split_at(Self::OpenclDeterministic as usize).0;
@@ -412,13 +417,14 @@ impl EngineKind {
             Self::Deterministic => "deterministic",
             Self::OpenclDeterministic => "opencl-deterministic",
             Self::OpenclTwoPhase => "opencl-two-phase",
+            Self::Fpga => "fpga",
         }
     }
 
     /// Whether it runs on a device, where tables are copied to.
     #[must_use]
     pub const fn runs_on_device(self) -> bool {
-        matches!(self, Self::OpenclDeterministic | Self::OpenclTwoPhase)
+        matches!(self, Self::OpenclDeterministic | Self::OpenclTwoPhase | Self::Fpga)
     }
 
     /// All names, for an error that says what would be right.
@@ -457,7 +463,7 @@ pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, Eng
         EngineKind::Timestamp => Box::new(HostEngine::new(Timestamp::new(options), options)?),
         EngineKind::DeterministicQueue => Box::new(HostEngine::new(DeterministicQueue::new(options), options)?),
         EngineKind::Deterministic => Box::new(HostEngine::new(Deterministic::new(options), options)?),
-        EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase => {
+        EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase | EngineKind::Fpga => {
             return Err(EngineError::BackEndAbsent(format!("'{kind}' is not an engine of the CPU")));
         }
     })

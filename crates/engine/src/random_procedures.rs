@@ -25,7 +25,9 @@ const PAIRS: u32 = 96;
 const NAMES: u32 = 112;
 const ROWS_OF_SCAN: u32 = 5;
 
-fn schemas() -> [TableSchema; 3] {
+/// The tables of the random procedures, by slot.
+#[must_use]
+pub fn schemas() -> [TableSchema; 3] {
     use ColumnType::{Bytes, Char, I8, I16, I32, I64, U8, U16, U32};
     let values = [("a", I64), ("b", I32), ("c", U16), ("d", I8), ("e", U8), ("f", I16), ("g", U32)];
     let wide = [("line", Bytes(64)), ("text", Char(20))];
@@ -372,7 +374,8 @@ fn prepared(mut engine: Box<dyn Engine>, procedures: &[Procedure]) -> Box<dyn En
 }
 
 /// Key number `row` of a table, as it lies in a block: small, negative and equal in some columns.
-fn key(table: usize, row: u8) -> Vec<u8> {
+#[must_use]
+pub fn key(table: usize, row: u8) -> Vec<u8> {
     let number = i64::from(row) - 2;
     match table {
         0 => number.to_le_bytes().to_vec(),
@@ -387,7 +390,12 @@ fn key(table: usize, row: u8) -> Vec<u8> {
     }
 }
 
-fn calls(procedures: usize, count: usize, stride: u32, random: &mut Random) -> Batch {
+/// A batch of `count` calls of the first `procedures` random procedures, with random arguments, in blocks of `stride`.
+///
+/// # Panics
+/// When there is no memory for it.
+#[must_use]
+pub fn calls(procedures: usize, count: usize, stride: u32, random: &mut Random) -> Batch {
     let mut batch = Batch::new(stride, count).unwrap();
     for _ in 0..count {
         let mut block = batch.push(random.below(procedures as u64) as u32).unwrap();

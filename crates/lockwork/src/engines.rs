@@ -9,6 +9,7 @@ use lockwork_engine::{Engine, EngineError, EngineKind, Options};
 pub(crate) fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, EngineError> {
     match kind {
         EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase => lockwork_opencl::create(kind, options),
+        EngineKind::Fpga => lockwork_fpga::create(options),
         _ => lockwork_engine::create(kind, options),
     }
 }

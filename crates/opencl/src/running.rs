@@ -406,6 +406,7 @@ impl Running {
             execution_ns: sum(&flight.kernels),
             transfer_out_ns: sum(&flight.out),
             waves: slot.filter(|_| !flight.batch.is_empty()).map_or(0, |slot| slot.plan.waves.len().max(1) as u32),
+            cycles: 0,
         };
         let mut tally = Tally::default();
         let conflicts = slot.map_or(0, |slot| slot.heads.iter().map(|head| u64::from(head[1])).sum());

@@ -49,6 +49,10 @@ pub mod abort {
     pub const TOO_MANY_RETRIES: u16 = 0xFF10;
     /// A table had no room for another row (status failed).
     pub const OUT_OF_MEMORY: u16 = 0xFF11;
+    /// More rows than the engine can hold for one transaction (status failed).
+    pub const TOO_MANY_GRANTS: u16 = 0xFF12;
+    /// The device's memory refused an access (status failed).
+    pub const MEMORY_ERROR: u16 = 0xFF13;
     /// No procedure has the block's procedure id (status failed).
     pub const UNKNOWN_PROCEDURE: u16 = 0xFF20;
     /// The block is shorter than its procedure needs (status failed).
@@ -68,6 +72,8 @@ pub mod abort {
             VALUE_TOO_WIDE => "value does not fit its column",
             TOO_MANY_RETRIES => "too many conflicts with other transactions",
             OUT_OF_MEMORY => "out of memory",
+            TOO_MANY_GRANTS => "too many rows for one transaction",
+            MEMORY_ERROR => "the device's memory refused an access",
             UNKNOWN_PROCEDURE => "no such procedure",
             BLOCK_TOO_SHORT => "block too short for its procedure",
             DEVICE_LOST => "the device was lost",
@@ -104,11 +110,11 @@ impl Status {
     }
 }
 
-const STATUS: usize = 4;
-const CODE: usize = 6;
+pub(crate) const STATUS: usize = 4;
+pub(crate) const CODE: usize = 6;
 const SEQUENCE: usize = 8;
 const REQUEST: usize = 16;
-const SERIAL: usize = 24;
+pub(crate) const SERIAL: usize = 24;
 
 /// A block, to read.
 #[derive(Clone, Copy, Debug)]

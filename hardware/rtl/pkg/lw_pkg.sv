@@ -53,6 +53,28 @@ package lw_pkg;
     tag_t        tag;
   } mem_rsp_t;
 
+  /// A request at the memory port of a worker: the tag says which unit asks, too.
+  typedef struct packed {
+    logic        write;
+    word_addr_t  addr;
+    logic [63:0] data;
+    logic [7:0]  strobe;
+    unit_t       unit;
+    tag_t        tag;
+  } port_req_t;
+
+  /// The answer at the memory port of a worker.
+  typedef struct packed {
+    logic        error;
+    logic [63:0] data;
+    unit_t       unit;
+    tag_t        tag;
+  } port_rsp_t;
+
+  // Topologies of the message fabric.
+  localparam int unsigned TopologyCrossbar = 0;
+  localparam int unsigned TopologyRing = 1;
+
   /// What is asked of an index, or of the decision words.
   typedef enum logic [2:0] {
     OpSearch  = 3'd0,
@@ -106,6 +128,65 @@ package lw_pkg;
     logic [15:0] addr;
     logic [63:0] data;
   } config_t;
+
+  /// A DB instruction on its way from the softcore to prepare.
+  typedef struct packed {
+    op_e         op;
+    table_t      tab;
+    stamp_t      stamp;
+    return_t     ret;
+    addr_t       key_addr;  // byte address of the key image, any alignment
+    logic [15:0] limit;     // of a scan: most rows
+    logic [5:0]  source;    // of a scan: scan source
+    logic [23:0] delta;     // of a scan: address of the result minus `key_addr`, signed
+  } db_req_t;
+
+  /// A key in normal form, its first word at 0. Words that a table's keys do not have are zero.
+  typedef logic [3:0][63:0] key_t;
+
+  /// A DB instruction with its key, at the worker that has the row.
+  typedef struct packed {
+    op_e         op;
+    table_t      tab;
+    stamp_t      stamp;
+    return_t     ret;
+    logic        judged;   // rows of this table are judged: it is not replicated
+    logic        tree;     // the table is ordered
+    key_t        key;
+    hash_t       hash;
+    logic [15:0] limit;    // of a scan
+    logic [5:0]  source;   // of a scan
+    addr_t       result;   // of a scan: where its rows go
+  } lookup_t;
+
+  /// An instruction that admission has let go on.
+  typedef struct packed {
+    lookup_t req;
+    logic    granted;  // it holds a grant on `entry`
+    logic    ordered;  // its transaction may have one of the same decision word under way in the index, and one of
+                       // both inserts: it begins when that one is answered
+    entry_t  entry;
+  } grant_t;
+
+  /// Lets one grant go.
+  typedef struct packed {
+    stamp_t stamp;
+    entry_t entry;
+  } release_t;
+
+  /// What a scanner asks of admission: to read a row.
+  typedef struct packed {
+    stamp_t stamp;
+    table_t tab;
+    hash_t  hash;
+  } row_req_t;
+
+  /// What admission says of a row.
+  typedef enum logic [1:0] {
+    RowGranted  = 2'd0,
+    RowWait     = 2'd1,  // an older transaction is at it: ask again
+    RowConflict = 2'd2
+  } row_verdict_e;
 
   // Regions of `config_t.addr`; see hardware/rtl/README.md for the fields.
   localparam logic [15:0] ConfigCode      = 16'h0000;  // 2 * instruction + half

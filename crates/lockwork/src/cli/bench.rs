@@ -69,8 +69,8 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone),
-    /// locks, lock-service, memory, copy; opencl, bionicdb, near-data (figures of papers), engines (all of them beside
-    /// each other)
+    /// locks, lock-service, memory, copy; opencl, bionicdb, fpga, near-data (figures of papers), engines (all of them
+    /// beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
     /// opencl-deterministic, opencl-two-phase [default: two-phase,deterministic-queue,deterministic; for engines all
@@ -179,6 +179,8 @@ pub(super) struct Arguments {
     pub(super) service: lock_service::Arguments,
     #[command(flatten)]
     pub(super) near_data: near_data::Arguments,
+    #[command(flatten)]
+    pub(super) fpga: figures::FpgaArguments,
 }
 
 /// Reads a number; what else was given is told what is possible. Workloads have further limits.
@@ -207,6 +209,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "opencl" => return opencl::bench_opencl(arguments),
         "bionicdb" => return figures::bench_bionicdb(arguments),
         "engines" => return figures::bench_engines(arguments),
+        "fpga" => return figures::bench_fpga(arguments),
         _ => {}
     }
     let fixed = named(arguments)?;

@@ -32,7 +32,10 @@ pub(super) fn run() -> Outcome {
     for (number, found) in opencl().iter().enumerate() {
         line(if number == 0 { "OpenCL engines" } else { "" }, found);
     }
-    line("FPGA processor", "not in this version");
+    line(
+        "FPGA engine",
+        &lockwork_fpga::available().map_or_else(|error| error.to_string(), |found| ok(format!("fpga: {found}"))),
+    );
     for (what, found) in lock_service() {
         line(what, &found);
     }

@@ -128,7 +128,7 @@ pub(super) fn prepare(
 }
 
 /// As [`prepare`], into an engine that was made.
-fn load(
+pub(super) fn load(
     mut engine: Box<dyn Engine>,
     workload: &mut dyn Workload,
     transactions: usize,

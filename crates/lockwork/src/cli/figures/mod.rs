@@ -4,10 +4,12 @@
 //! JSON with every round, or as CSV, and saves the three and an SVG chart for each figure. A series has its trend drawn
 //! behind it, in eighths of the largest value of the figure (or of the series, where series are not comparable).
 //!
-//! The rooms: `race` (measuring), `bionicdb` (figures 10 to 13 of the paper), `engines` (engines beside each other).
+//! The rooms: `race` (measuring), `bionicdb` (figures 10 to 13 of the paper), `engines` (engines beside each other),
+//! `fpga` (the paper's figures on the simulated transaction processor, by its cycles).
 
 mod bionicdb;
 mod engines;
+mod fpga;
 mod race;
 
 use std::path::PathBuf;
@@ -21,6 +23,7 @@ use serde_json::json;
 
 pub(super) use bionicdb::bench_bionicdb;
 pub(super) use engines::bench_engines;
+pub(super) use fpga::{Settled as FpgaArguments, bench_fpga};
 use race::{Race, Rates, median, ratio};
 
 use super::bench::{Arguments, refused};
@@ -193,8 +196,6 @@ impl<'a> Study<'a> {
         widest.validate().map_err(refused)?;
         check_rows(&widest.schema().map_err(Failure::usage)?, widest.records)?;
         let name = arguments.workload.as_str();
-        let folder = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
-        prepare_folder(Some(&folder))?;
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let settings = json!({
             "workload": name, "engines": kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
@@ -204,6 +205,32 @@ impl<'a> Study<'a> {
             // Runnable threads on average over a minute: how busy others kept the machine.
             "load_before": load.split_whitespace().next().unwrap_or("unknown"),
         });
+        Self::open(arguments, options, live, settings)
+    }
+
+    /// As [`Self::begin`], where cycles are counted and not time, on the machine that is described.
+    fn begin_cycles(
+        arguments: &'a Arguments,
+        options: Options,
+        live: &'a Live,
+        machine: &str,
+    ) -> Result<Self, Failure> {
+        let settings = json!({
+            "workload": arguments.workload, "machine": machine, "threads": options.threads, "quick": arguments.quick,
+            "seed": arguments.seed(),
+        });
+        Self::open(arguments, options, live, settings)
+    }
+
+    /// Makes the folder, and prints what is going to be measured.
+    fn open(
+        arguments: &'a Arguments,
+        options: Options,
+        live: &'a Live,
+        settings: serde_json::Value,
+    ) -> Result<Self, Failure> {
+        let folder = arguments.out.clone().unwrap_or_else(|| PathBuf::from("out").join(&arguments.workload));
+        prepare_folder(Some(&folder))?;
         let environment = Environment::read();
         let study = Self { arguments, options, live, environment, settings, folder, figures: Vec::new() };
         if arguments.output == Output::Text {

@@ -1,0 +1,114 @@
+//! Which card an engine gets: the one that the environment names, else a simulated one.
+//!
+//! | variable | what it says |
+//! |---|---|
+//! | `LOCKWORK_FPGA_CARD` | `registers,memory`: files to map, each `path`, `path@offset` or `path@offset:bytes` |
+//! | `LOCKWORK_FPGA_CONFIGURATION` | which configuration of the processor is simulated; `paper` if none is named |
+//! | `LOCKWORK_FPGA_MEMORY_MIB` | memory of the simulated card; 2048 if nothing is said |
+//! | `LOCKWORK_FPGA_RTL` | folder of the design that is simulated; `hardware/rtl` of this repository if none is named |
+//! | `LOCKWORK_FPGA_WAVEFORM` | file that a waveform of the simulation is written to |
+
+use lockwork_engine::{Engine, EngineError, Options, contract};
+
+use crate::card::Card;
+use crate::engine::{FpgaEngine, settings};
+use crate::mapped::{MappedCard, Window};
+
+/// Names a card.
+pub const CARD: &str = "LOCKWORK_FPGA_CARD";
+/// Names a configuration.
+pub const CONFIGURATION: &str = "LOCKWORK_FPGA_CONFIGURATION";
+/// Says how much memory a simulated card has.
+pub const MEMORY_MIB: &str = "LOCKWORK_FPGA_MEMORY_MIB";
+/// Names the folder of the design.
+pub const RTL: &str = "LOCKWORK_FPGA_RTL";
+/// Names a file for a waveform.
+pub const WAVEFORM: &str = "LOCKWORK_FPGA_WAVEFORM";
+
+/// Creates the engine over an empty database, with `options.threads` workers.
+///
+/// # Errors
+/// [`EngineError::BackEndAbsent`] when there is neither a card nor a simulator, [`EngineError::BackEnd`] when the card is
+/// not what was asked for; [`EngineError::Threads`] and [`EngineError::Window`] as for every engine.
+pub fn create(options: Options) -> Result<Box<dyn Engine>, EngineError> {
+    contract::check(&options)?;
+    let card = match text(CARD) {
+        Some(files) => mapped(&files)?,
+        None => simulated(options.threads)?,
+    };
+    Ok(Box::new(FpgaEngine::new(card, options, settings(&options))?))
+}
+
+/// What an engine would run on, in words.
+///
+/// # Errors
+/// [`EngineError::BackEndAbsent`] says what is missing and how to get it.
+pub fn available() -> Result<String, EngineError> {
+    match text(CARD) {
+        Some(files) => Ok(mapped(&files)?.describe()),
+        None => simulator(),
+    }
+}
+
+fn text(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|value| !value.is_empty())
+}
+
+fn mapped(files: &str) -> Result<Box<dyn Card>, EngineError> {
+    let Some((registers, memory)) = files.split_once(',') else {
+        return Err(EngineError::BackEndAbsent(format!(
+            "{CARD} is '{files}', and should name two files: those of registers and of memory, with a comma between"
+        )));
+    };
+    let absent = |error: crate::card::CardError| EngineError::BackEndAbsent(format!("{CARD}: {error}"));
+    let windows = (Window::parse(registers).map_err(absent)?, Window::parse(memory).map_err(absent)?);
+    Ok(Box::new(MappedCard::open(&windows.0, &windows.1).map_err(absent)?))
+}
+
+#[cfg(feature = "simulator")]
+fn simulated(workers: usize) -> Result<Box<dyn Card>, EngineError> {
+    use crate::configurations::{Configuration, USUAL};
+    use crate::simulated::{SimulatedCard, Simulation};
+
+    let name = text(CONFIGURATION).unwrap_or_else(|| USUAL.into());
+    let mut simulation = Simulation::new(Configuration::named(&name)?.with_workers(workers)?);
+    if let Some(mib) = text(MEMORY_MIB) {
+        let mib: u64 = mib.parse().ok().filter(|mib| (1..=1 << 20).contains(mib)).ok_or_else(|| {
+            EngineError::BackEnd(format!("{MEMORY_MIB} is '{mib}', and should be a number of mebibytes up to 1048576"))
+        })?;
+        simulation.memory_bytes = mib << 20;
+    }
+    simulation.sources = text(RTL).map(Into::into);
+    simulation.waveform = text(WAVEFORM).map(Into::into);
+    Ok(Box::new(SimulatedCard::new(&simulation)?))
+}
+
+#[cfg(feature = "simulator")]
+fn simulator() -> Result<String, EngineError> {
+    use crate::configurations::{Configuration, USUAL};
+
+    let name = text(CONFIGURATION).unwrap_or_else(|| USUAL.into());
+    let configuration = Configuration::named(&name)?;
+    match lockwork_verilated::Verilator::find() {
+        Some(verilator) => Ok(format!("simulated, configuration '{}', by {}", configuration.name, verilator.version)),
+        None => Err(EngineError::BackEndAbsent(format!("no Verilator: run scripts/rtl-tools; {CARD} names a card"))),
+    }
+}
+
+#[cfg(not(feature = "simulator"))]
+fn simulated(_: usize) -> Result<Box<dyn Card>, EngineError> {
+    Err(absent())
+}
+
+#[cfg(not(feature = "simulator"))]
+fn simulator() -> Result<String, EngineError> {
+    Err(absent())
+}
+
+#[cfg(not(feature = "simulator"))]
+fn absent() -> EngineError {
+    EngineError::BackEndAbsent(format!(
+        "this build has no simulator of the transaction processor: run scripts/rtl-tools, then build with --features \
+         simulator; or name a card by {CARD}"
+    ))
+}

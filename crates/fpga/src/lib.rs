@@ -1,0 +1,39 @@
+//! The transaction processor (`hardware/rtl`, BionicDB in open RTL) as an engine: driver, cards, and what is between.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`engine`] | the engine `fpga`: batches to the card, one after the other |
+//! | [`driver`] | speaks the register map ([`registers`]) |
+//! | [`layout`], [`tables`] | tables in the card's memory, and back |
+//! | [`catalogue`], [`demands`] | procedures, schemas and what calls may ask for, in words of the config bus |
+//! | [`card`] | what a card is: registers, memory, time |
+//! | [`mapped`] | a card that is mapped into the address space |
+//! | `simulated` | the verilated processor, with feature `simulator` |
+//! | [`memory`] | a model of the card's memory, cycle by cycle |
+//! | [`configurations`] | named sizes of the processor |
+//!
+//! One driver drives both kinds of card; nothing above [`card::Card`] knows which.
+
+pub mod capabilities;
+pub mod card;
+pub mod catalogue;
+pub mod configurations;
+pub mod create;
+pub mod demands;
+pub mod driver;
+pub mod engine;
+mod flight;
+mod homes;
+pub mod key_words;
+pub mod layout;
+pub mod mapped;
+pub mod memory;
+pub mod memory_map;
+pub mod registers;
+mod running;
+#[cfg(feature = "simulator")]
+pub mod simulated;
+mod stages;
+pub mod tables;
+
+pub use create::{available, create};

@@ -1,0 +1,111 @@
+//! The simulated processor against `serial`: every mix, every mode, whatever memory does.
+//!
+//! Needs the feature `simulator`, Verilator and a C++ compiler (`scripts/rtl-tools`).
+
+#![cfg(feature = "simulator")]
+
+use lockwork_engine::conformance::{MIXES, Random, check, fill, prepared};
+use lockwork_engine::replay::{compare_digests, replay};
+use lockwork_engine::{Engine, EngineError, EngineKind, Interleave, Options, create};
+use lockwork_fpga::configurations::Configuration;
+use lockwork_fpga::engine::{FpgaEngine, settings};
+use lockwork_fpga::memory::Behaviour;
+use lockwork_fpga::simulated::{SimulatedCard, Simulation};
+
+fn simulation(name: &str, workers: usize, behaviour: Behaviour) -> Simulation {
+    Simulation {
+        behaviour,
+        assertions: true,
+        memory_bytes: 64 << 20,
+        sources: std::env::var_os(lockwork_fpga::create::RTL).map(Into::into),
+        ..Simulation::new(Configuration::named(name).unwrap().with_workers(workers).unwrap())
+    }
+}
+
+fn engine(simulation: &Simulation, interleave: Interleave) -> Result<Box<dyn Engine>, EngineError> {
+    let workers = simulation.configuration.number("workers").unwrap() as usize;
+    let options = Options { threads: workers, interleave, ..Options::default() };
+    let card = SimulatedCard::new(simulation)?;
+    Ok(Box::new(FpgaEngine::new(Box::new(card), options, settings(&options))?))
+}
+
+const MODES: [Interleave; 3] = [Interleave::None, Interleave::Batch, Interleave::Dynamic];
+
+/// Mixes that the processor can run: those that scan need a skiplist.
+fn mixes() -> impl Iterator<Item = (usize, &'static [&'static str])> {
+    MIXES.iter().enumerate().filter(|(_, (_, ordered))| !ordered).map(|(number, (names, _))| (number, *names))
+}
+
+#[test]
+fn every_mix_ends_as_it_would_one_after_the_other() {
+    for (number, names) in mixes() {
+        for (mode, interleave) in MODES.into_iter().enumerate() {
+            let workers = [1, 2, 4][(number + mode) % 3];
+            let simulation = simulation("small", workers, Behaviour::paper());
+            let what = format!("fpga, {interleave:?}, {workers} workers");
+            check(&what, &|| engine(&simulation, interleave), names, false, number as u64);
+        }
+    }
+}
+
+#[test]
+fn one_batch_of_reads_and_writes() {
+    let simulation = simulation("small", 1, Behaviour::paper());
+    let make = || engine(&simulation, Interleave::None);
+    let mut engine = prepared(&make, false);
+    let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), false);
+    let mut random = Random(3);
+    for (number, name) in
+        ["look", "deposit", "transfer", "open", "close", "swap", "sweep", "paint", "hasty", "follow", "dab"]
+            .into_iter()
+            .enumerate()
+    {
+        let batch = fill(&*engine, &mut random, &[name], 20);
+        engine.submit(batch).unwrap();
+        let completed = engine.complete().unwrap().unwrap();
+        println!("{name}: {:?} {:?}", completed.report.tally, completed.report.device.map(|device| device.cycles));
+        replay(&mut *oracle, &completed.batch, number, engine.serial_order()).unwrap();
+        compare_digests(&*engine, &*oracle).unwrap();
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_what_memory_does() {
+    let seed = std::env::var("LOCKWORK_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
+    println!("LOCKWORK_SEED={seed}");
+    for round in 0..6 {
+        let seed = seed.wrapping_mul(1000).wrapping_add(round);
+        let mut random = Random(seed);
+        let mixes: Vec<_> = mixes().collect();
+        let (_, names) = mixes[random.below(mixes.len() as u64) as usize];
+        let workers = 1 << random.below(3);
+        let interleave = MODES[random.below(3) as usize];
+        let simulation = Simulation { seed, ..simulation("small", workers, Behaviour::random(seed)) };
+        let mut engine = prepared(&|| engine(&simulation, interleave), false);
+        let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), false);
+        for number in 0..3 {
+            let batch = fill(&*engine, &mut random, names, 150);
+            engine.submit(batch).unwrap();
+            let completed = engine.complete().unwrap().unwrap();
+            let same = replay(&mut *oracle, &completed.batch, number, engine.serial_order());
+            same.unwrap_or_else(|error| panic!("seed {seed} {interleave:?} {names:?}: {error}"));
+        }
+        compare_digests(&*engine, &*oracle).unwrap_or_else(|error| panic!("seed {seed} {interleave:?}: {error}"));
+    }
+}
+
+#[test]
+fn the_simulator_is_fast_enough() {
+    let simulation = Simulation { assertions: false, ..simulation("paper", 4, Behaviour::paper()) };
+    let mut engine = prepared(&|| engine(&simulation, Interleave::Dynamic), false);
+    let mut random = Random(1);
+    let batch = fill(&*engine, &mut random, &["look"], 20_000);
+    engine.start().unwrap();
+    let start = std::time::Instant::now();
+    engine.submit(batch).unwrap();
+    let completed = engine.complete().unwrap().unwrap();
+    let cycles = completed.report.device.unwrap().cycles;
+    let rate = cycles as f64 / start.elapsed().as_secs_f64();
+    println!("{cycles} cycles for 20000 transactions, {rate:.0} cycles a second");
+    assert!(cycles > 10_000);
+}

@@ -1,0 +1,355 @@
+//! `lockwork bench fpga`: figures 10 to 13 of the BionicDB paper (sections 5.5 to 5.7) on the transaction processor,
+//! simulated cycle by cycle.
+//!
+//! Cycles are counted by the processor and are the same on every machine; rates are those of 125 MHz, the paper's clock,
+//! and say nothing more. One round is enough, because a round is the same every time. A word of memory takes 80 cycles
+//! and every worker gets one word a cycle, unless options say otherwise.
+//!
+//! The paper's peaks (7 M searches and 8.5 M inserts a second) can be read for one worker or for all four; both
+//! readings stand under the figure.
+
+mod probe;
+
+use lockwork_engine::{Engine, Interleave, Options};
+use lockwork_fpga::configurations::Configuration;
+use lockwork_fpga::driver::Settings;
+use lockwork_fpga::engine::{FpgaEngine, settings};
+use lockwork_fpga::memory::Behaviour;
+use lockwork_fpga::simulated::{SimulatedCard, Simulation};
+use lockwork_workload::Workload;
+use lockwork_workload::tpcc::{Mix, Tpcc};
+
+use super::super::bench::{Arguments, base_options, empty_entry};
+use super::super::progress::Live;
+use super::super::run::{Plan, input, load, verify};
+use super::super::workloads::boxed;
+use super::super::{Failure, Outcome};
+use super::{ACCESSES, Figure, Ratio, Study};
+use probe::{Probe, What};
+
+/// The clock that the paper's machine has.
+const CLOCK_HZ: f64 = 125e6;
+/// DB instructions in flight in a worker.
+const IN_FLIGHT: [usize; 10] = [1, 2, 4, 8, 12, 16, 24, 32, 40, 48];
+const MODES: [(&str, Interleave); 3] =
+    [("serial", Interleave::None), ("batch", Interleave::Batch), ("dynamic", Interleave::Dynamic)];
+
+/// Options of `lockwork bench fpga`.
+#[derive(Clone, Debug, clap::Args)]
+// Without it the whole would count as an argument that was given.
+#[group(skip)]
+pub(in super::super) struct Settled {
+    /// For fpga: figures, with commas: 10, 11, 12, 13 [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub(in super::super) figure: Vec<String>,
+    /// For fpga: the processor, as hardware/rtl/configurations.toml names them
+    #[arg(long, default_value = "paper")]
+    pub(in super::super) configuration: String,
+    /// For fpga: cycles from a word's request to its answer, 1 to 1000
+    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(in super::super) latency: u32,
+    /// For fpga: words of memory in a cycle for all workers together [default: one for each]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(in super::super) words: Option<u32>,
+}
+
+/// A processor to be, but for what is measured.
+#[derive(Clone)]
+struct Machine {
+    configuration: Configuration,
+    behaviour: Behaviour,
+    workers: usize,
+    interleave: Interleave,
+    in_flight: usize,
+}
+
+/// What a run took.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    cycles: u64,
+    transactions: usize,
+}
+
+impl Machine {
+    fn engine(&self) -> Result<Box<dyn Engine>, Failure> {
+        let options = Options { threads: self.workers, interleave: self.interleave, ..Options::default() };
+        let simulation =
+            Simulation { behaviour: self.behaviour.clone(), ..Simulation::new(self.configuration.clone()) };
+        let card = Box::new(SimulatedCard::new(&simulation)?);
+        let settings = Settings { inflight: self.in_flight, ..settings(&options) };
+        Ok(Box::new(FpgaEngine::new(card, options, settings)?))
+    }
+}
+
+/// Runs `transactions` calls of a workload as one batch and checks everything afterwards.
+fn run(engine: &mut dyn Engine, workload: &mut dyn Workload, transactions: usize) -> Result<Taken, Failure> {
+    let plan = Plan {
+        transactions,
+        batch: transactions,
+        time: std::time::Duration::ZERO,
+        warmup: 0,
+        recycled: false,
+        ahead: 1,
+    };
+    let mut done = Vec::new();
+    let mut cycles = 0;
+    for batch in input(workload, &plan)? {
+        engine.submit(batch).map_err(|refused| refused.error)?;
+        let completed = engine.complete()?.expect("a batch was submitted");
+        cycles += completed.report.device.map_or(0, |device| device.cycles);
+        workload.observe(&completed.batch);
+        done.push(completed.batch);
+    }
+    verify(engine, workload, &done)?;
+    Ok(Taken { cycles, transactions })
+}
+
+struct Paper<'a> {
+    study: Study<'a>,
+    machine: Machine,
+}
+
+impl Paper<'_> {
+    fn quick(&self, count: usize) -> usize {
+        if self.study.arguments.quick { (count / 8).max(1) } else { count }
+    }
+
+    fn show(&self, what: &str) {
+        self.study.live.show(0, what);
+    }
+
+    /// Transactions of `workload` on a machine that is made for it.
+    fn measure(&self, machine: &Machine, workload: &mut dyn Workload, transactions: usize) -> Result<Taken, Failure> {
+        let mut progress = |what: &str| self.show(&format!("{}: {what}", workload_name(what)));
+        let mut engine = load(machine.engine()?, workload, transactions, &mut progress)?;
+        self.show(&format!("{} transactions", transactions));
+        run(&mut *engine, workload, transactions)
+    }
+
+    /// A series, of `each` things a transaction: rates, and cycles a thing and a worker.
+    fn add(&self, figure: &mut Figure, name: &str, each: usize, taken: &[Taken]) {
+        let workers = self.machine.workers as f64;
+        let things = |taken: &Taken| (taken.transactions * each) as f64;
+        let rate = |taken: &Taken| vec![things(taken) / taken.cycles as f64 * CLOCK_HZ];
+        figure.add(name, taken.iter().map(rate).collect());
+        let values = taken.iter().map(|taken| taken.cycles as f64 * workers / things(taken)).collect();
+        figure.ratios.push(Ratio { name: format!("{name}: cycles of a worker"), values });
+    }
+
+    fn in_flight(&self, figure: &mut Figure, probe: &Probe, transactions: usize) -> Outcome {
+        let mut taken = Vec::new();
+        for in_flight in IN_FLIGHT {
+            let machine = Machine { in_flight, ..self.machine.clone() };
+            taken.push(self.measure(&machine, &mut probe.clone(), transactions)?);
+        }
+        self.add(figure, &probe.name(), probe.each, &taken);
+        Ok(())
+    }
+
+    fn probe(&self, what: What, each: usize, records: u64) -> Probe {
+        let records = if self.study.arguments.quick { records / 8 } else { records };
+        Probe::new(what, each, self.machine.workers, records, self.study.arguments.seed())
+    }
+
+    fn tpcc(&self, mix: Mix) -> super::Boxed {
+        let mut config = self.study.tpcc(mix);
+        (config.remote_payment, config.remote_order) = (0.0, 0.0);
+        // Pages of simulated memory are slow to fill; the depth of the index does not depend on how many rows there are.
+        (config.customers, config.items) = (300, 10_000);
+        boxed(Tpcc::new(config))
+    }
+
+    /// Figure 10: the hash index.
+    fn hash(&mut self) -> Outcome {
+        let workers = self.machine.workers;
+        let axis = "DB instructions in flight in a worker";
+        let title = "hash index, 60 a transaction, nothing else";
+        let mut figure = Figure::new("Figure 10a", title, "operations", axis, &IN_FLIGHT);
+        let calls = self.quick(workers * 160);
+        self.in_flight(&mut figure, &self.probe(What::Search, 60, 40_000), calls)?;
+        self.in_flight(&mut figure, &self.probe(What::Insert, 60, 0), calls)?;
+        figure.notes.push("the paper's peaks, read for one worker: searches 17.9 cycles, inserts 14.7".into());
+        figure
+            .notes
+            .push("the paper's peaks, read for four workers: searches 71 cycles of a worker, inserts 59".into());
+        self.study.keep(figure)?;
+
+        let probe = Probe { payload: 1000, ..self.probe(What::Search, 16, 20_000) };
+        let mut figure = Figure::new("Figure 10b", "hash index, YCSB C, 16 accesses", "transactions", axis, &IN_FLIGHT);
+        let mut taken = Vec::new();
+        for in_flight in IN_FLIGHT {
+            let machine = Machine { in_flight, ..self.machine.clone() };
+            taken.push(self.measure(&machine, &mut probe.clone(), self.quick(workers * 600))?);
+        }
+        self.add(&mut figure, "YCSB C", 1, &taken);
+        self.study.keep(figure)?;
+        for (id, name, mix) in [("Figure 10c", "NewOrder", Mix::NewOrder), ("Figure 10d", "Payment", Mix::Payment)] {
+            let mut figure =
+                Figure::new(id, &format!("hash index, TPC-C {name}"), "transactions", axis, &IN_FLIGHT[2..]);
+            let mut taken = Vec::new();
+            for in_flight in &IN_FLIGHT[2..] {
+                let machine = Machine { in_flight: *in_flight, ..self.machine.clone() };
+                taken.push(self.measure(&machine, &mut *self.tpcc(mix)?, self.quick(workers * 100))?);
+            }
+            self.add(&mut figure, name, 1, &taken);
+            self.study.keep(figure)?;
+        }
+        Ok(())
+    }
+
+    /// Figure 11: the skiplist.
+    fn ordered(&mut self) -> Outcome {
+        let workers = self.machine.workers;
+        let axis = "DB instructions in flight in a worker";
+        for (id, title, what, records) in [
+            ("Figure 11a", "skiplist, sequential inserts, 60 a transaction", What::Insert, 0),
+            ("Figure 11b", "skiplist, look-ups, 60 a transaction", What::Search, 40_000),
+        ] {
+            let mut figure = Figure::new(id, title, "operations", axis, &IN_FLIGHT);
+            let probe = Probe { ordered: true, ..self.probe(what, 60, records) };
+            self.in_flight(&mut figure, &probe, self.quick(workers * 24))?;
+            self.study.keep(figure)?;
+        }
+        let mut figure =
+            Figure::new("Figure 11c", "skiplist, YCSB E, scans of 50 rows alone", "scans", axis, &IN_FLIGHT);
+        for scanners in [1, 8] {
+            let configuration = self.machine.configuration.clone().with("scanners", scanners)?;
+            let mut taken = Vec::new();
+            for in_flight in IN_FLIGHT {
+                let machine = Machine { in_flight, configuration: configuration.clone(), ..self.machine.clone() };
+                let mut probe = self.probe(What::Scan, 1, 10_000);
+                taken.push(self.measure(&machine, &mut probe, self.quick(workers * 160))?);
+            }
+            let name = format!("{scanners} scanner{}", if scanners == 1 { "" } else { "s" });
+            self.add(&mut figure, &name, 1, &taken);
+        }
+        figure.compare("8 scanners", "1 scanner");
+        self.study.keep(figure)
+    }
+
+    /// Figure 12: how transactions overlap.
+    fn interleaving(&mut self) -> Outcome {
+        let workers = self.machine.workers;
+        let mut figure =
+            Figure::new("Figure 12a", "interleaving, YCSB C", "transactions", "accesses a transaction", &ACCESSES);
+        for (name, interleave) in MODES {
+            let mut taken = Vec::new();
+            for accesses in ACCESSES {
+                let machine = Machine { interleave, ..self.machine.clone() };
+                let mut probe = self.probe(What::Search, accesses as usize, 20_000);
+                let calls = self.quick(workers * (4800 / accesses as usize).clamp(100, 1200));
+                taken.push(self.measure(&machine, &mut probe, calls)?);
+            }
+            self.add(&mut figure, name, 1, &taken);
+        }
+        figure.compare("batch", "serial");
+        figure.compare("dynamic", "serial");
+        figure.notes.push("the paper: batch / serial 3 with one access, less with more".into());
+        self.study.keep(figure)?;
+
+        let mixes = [("NewOrder", Mix::NewOrder), ("Payment", Mix::Payment), ("both", Mix::NewOrderPayment)];
+        let names = mixes.map(|(name, _)| name);
+        let mut figure = Figure::new("Figure 12b", "interleaving, TPC-C", "transactions", "transaction", &names);
+        for (name, interleave) in MODES {
+            let mut taken = Vec::new();
+            for (_, mix) in mixes {
+                let machine = Machine { interleave, ..self.machine.clone() };
+                taken.push(self.measure(&machine, &mut *self.tpcc(mix)?, self.quick(workers * 150))?);
+            }
+            self.add(&mut figure, name, 1, &taken);
+        }
+        figure.compare("batch", "serial");
+        figure.compare("dynamic", "batch");
+        figure.notes.push("the paper: batch / serial 1, nothing gained".into());
+        figure.apart = true;
+        self.study.keep(figure)
+    }
+
+    /// Figure 13: transactions of one site and of several.
+    fn sites(&mut self) -> Outcome {
+        let workers = self.machine.workers;
+        let names = ["all local", "75 % remote"];
+        let mut figure = Figure::new("Figure 13", "sites, YCSB C, 16 accesses", "transactions", "accesses", &names);
+        if workers == 1 {
+            figure.labels.clear();
+            figure.notes.push("one worker has no other to ask: left out (--threads 4)".into());
+            return self.study.keep(figure);
+        }
+        figure.labels[1] = format!("{} % remote", 100 - 100 / workers);
+        for topology in ["crossbar", "ring"] {
+            let configuration = self.machine.configuration.clone().with_topology(topology)?;
+            let machine = Machine { configuration, ..self.machine.clone() };
+            let mut taken = Vec::new();
+            for remote in [false, true] {
+                let mut probe = Probe { remote, payload: 1000, ..self.probe(What::Search, 16, 20_000) };
+                taken.push(self.measure(&machine, &mut probe, self.quick(workers * 600))?);
+            }
+            let to_local = taken.iter().map(|all| taken[0].cycles as f64 / all.cycles as f64).collect();
+            self.add(&mut figure, topology, 1, &taken);
+            figure.ratios.push(Ratio { name: format!("{topology}: to all local"), values: to_local });
+        }
+        figure.apart = true;
+        figure.notes.push("the paper (crossbar): almost the same".into());
+        self.study.keep(figure)
+    }
+}
+
+fn workload_name(what: &str) -> &str {
+    what.split(' ').next().unwrap_or_default()
+}
+
+/// Everything that was asked for, one figure after the other.
+pub(in super::super) fn bench_fpga(arguments: &Arguments) -> Outcome {
+    let wanted = &arguments.fpga.figure;
+    for name in wanted {
+        match name.as_str() {
+            "10" | "11" | "12" | "13" => {}
+            "" => return Err(empty_entry("--figure", "--figure 10,13")),
+            other => return Err(Failure::usage(format!("--figure is '{other}'; 10, 11, 12 and 13 are possible"))),
+        }
+    }
+    let workers = arguments.threads.unwrap_or(4);
+    let options = Options { threads: workers, ..base_options(arguments)? };
+    let configuration =
+        Configuration::named(&arguments.fpga.configuration).and_then(|named| named.with_workers(workers));
+    let configuration = configuration.map_err(Failure::usage)?;
+    let mut behaviour = Behaviour::paper_each();
+    behaviour.latency = arguments.fpga.latency;
+    if let Some(words) = arguments.fpga.words {
+        behaviour.words_all = f64::from(words);
+    }
+    let live = Live::new(std::iter::once("fpga"));
+    let machine = Machine { configuration, behaviour, workers, interleave: Interleave::Dynamic, in_flight: 0 };
+    // A machine that cannot be is told before anything is printed.
+    drop(machine.engine()?);
+    let study = Study::begin_cycles(arguments, options, &live, &machine.describe())?;
+    let mut paper = Paper { study, machine };
+    let is_wanted = |figure: &str| wanted.is_empty() || wanted.iter().any(|name| name == figure);
+    if is_wanted("10") {
+        paper.hash()?;
+    }
+    if is_wanted("11") {
+        paper.ordered()?;
+    }
+    if is_wanted("12") {
+        paper.interleaving()?;
+    }
+    if is_wanted("13") {
+        paper.sites()?;
+    }
+    paper.study.end()
+}
+
+impl Machine {
+    /// What is simulated, in words.
+    fn describe(&self) -> String {
+        let Behaviour { latency, words_each, words_all, .. } = self.behaviour;
+        format!(
+            "configuration {}, {} workers, simulated; memory {latency} cycles, {words_each} words a cycle for a worker, \
+             {words_all} for all; rates at {} MHz",
+            self.configuration.name,
+            self.workers,
+            CLOCK_HZ / 1e6
+        )
+    }
+}

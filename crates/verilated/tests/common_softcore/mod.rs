@@ -1,0 +1,5 @@
+//! Around the softcore: see the parts.
+
+pub(crate) mod golden;
+pub(crate) mod machine;
+pub(crate) mod world;

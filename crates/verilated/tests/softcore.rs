@@ -1,0 +1,248 @@
+//! The softcore against the interpreter: the same blocks, the same rows, the same registers.
+
+mod common_softcore;
+
+use common_softcore::golden::{UNTOUCHED, execute};
+use common_softcore::machine::{BATCH, DYNAMIC, Machine, Options, SERIAL, build};
+use common_softcore::world::{BLOCKS, World, catalogue};
+use lockwork_engine::conformance::Random;
+use lockwork_engine::random_procedures::{calls, procedures};
+use lockwork_procedure::verified::Verified;
+use lockwork_procedure::verify::verify;
+use lockwork_verilated::Model;
+
+const STRIDE: usize = 2048;
+
+fn random_procedures(world: &World, seed: u64, count: u64) -> Vec<Verified> {
+    procedures(seed..seed + count).into_iter().map(|p| verify(p, world.schemas.as_slice()).unwrap()).collect()
+}
+
+/// What a run showed, to see that it was worth something.
+#[derive(Debug, Default)]
+struct Seen {
+    committed: u64,
+    aborted: u64,
+    failed: u64,
+    restarts: u64,
+    registers: u64,
+    cycles: u64,
+}
+
+/// Runs random blocks and compares everything with the interpreter, in order of time.
+fn compare(model: &Model, options: Options, blocks: usize) -> Seen {
+    let seed = options.seed;
+    let world = World::new();
+    let verified = random_procedures(&world, seed * 100, 12);
+    let mut random = Random(seed);
+    let batch = calls(verified.len(), blocks, STRIDE as u32, &mut random);
+    assert_eq!(batch.stride(), STRIDE);
+    let mut machine = Machine::new(model.again(seed), world, options, &catalogue(&verified));
+    for (number, block) in batch.blocks().enumerate() {
+        let at = BLOCKS + number * STRIDE;
+        machine.world.bytes[at..at + STRIDE].copy_from_slice(block.bytes());
+    }
+    let mut golden = machine.world.clone();
+    (0..blocks).for_each(|number| machine.submit(BLOCKS + number * STRIDE));
+    machine.finish();
+    assert_eq!(machine.done.len(), blocks, "seed {seed}");
+
+    let mut seen = Seen { restarts: machine.restarts, cycles: machine.cycle, ..Seen::default() };
+    let mut order = machine.done.clone();
+    order.sort_by_key(|done| done.stamp);
+    for done in &order {
+        let number = (done.block - BLOCKS) / STRIDE;
+        let procedure = &verified[batch.block(number).procedure() as usize];
+        let what = format!("seed {seed}, block {number}, procedure {}, {done:?}", procedure.procedure().name);
+        let bytes = &machine.world.bytes[done.block..done.block + STRIDE];
+        assert_eq!((bytes[4], u16::from_le_bytes([bytes[6], bytes[7]])), (done.status, done.code), "{what}");
+        assert_eq!(u64::from_le_bytes(bytes[24..32].try_into().unwrap()), done.stamp, "{what}");
+        if done.status == 3 {
+            seen.failed += 1;
+            assert!([0xFF10, 0xFF11, 0xFF12].contains(&done.code), "{what}");
+            continue;
+        }
+        let (status, code, registers) = execute(&mut golden, procedure, done.block);
+        assert_eq!((done.status, done.code), (status, code), "{what}");
+        *(if status == 1 { &mut seen.committed } else { &mut seen.aborted }) += 1;
+        let expected = &golden.bytes[done.block..done.block + STRIDE];
+        if let Some(at) =
+            (0..STRIDE).find(|&at| !(4..8).contains(&at) && !(24..32).contains(&at) && bytes[at] != expected[at])
+        {
+            panic!("{what}: byte {at} is {:#04x}, the interpreter says {:#04x}", bytes[at], expected[at]);
+        }
+        // Registers: all that were written, with their last values. Row addresses are the same only if all
+        // transactions insert in the same order.
+        let traced = &machine.traced[&done.block].registers;
+        let base = golden.bytes.as_ptr() as u64;
+        for (register, &value) in registers.iter().enumerate().skip(1) {
+            let written = traced.get(&(register as u8)).copied();
+            let same = match written {
+                None => value == UNTOUCHED,
+                Some(found) if found == value as u64 => true,
+                Some(found) => {
+                    let row = (value as u64).wrapping_sub(base);
+                    found == row || (machine.options.mode != SERIAL && row < golden.bytes.len() as u64)
+                }
+            };
+            assert!(same, "{what}: r{register} is {written:x?}, the interpreter says {value:#x}");
+            seen.registers += u64::from(written.is_some());
+        }
+    }
+    // Rows, by key.
+    for (of, &row) in &golden.rows {
+        let bytes = golden.schemas[of.0].row_bytes() as usize;
+        let expected = &golden.bytes[row..row + bytes];
+        let Some(&found) = machine.world.rows.get(of) else { panic!("seed {seed}: no row {of:?}") };
+        let found = &machine.world.bytes[found..found + bytes];
+        assert_eq!(found[7], expected[7], "seed {seed}: row {of:?} is there or not");
+        assert!(found[7] == 0 || found == expected, "seed {seed}: row {of:?}\n{found:x?}\n{expected:x?}");
+    }
+    seen
+}
+
+fn sum(seen: impl Iterator<Item = Seen>) -> Seen {
+    seen.fold(Seen::default(), |mut sum, seen| {
+        sum.committed += seen.committed;
+        sum.aborted += seen.aborted;
+        sum.failed += seen.failed;
+        sum.restarts += seen.restarts;
+        sum.registers += seen.registers;
+        sum.cycles += seen.cycles;
+        sum
+    })
+}
+
+#[test]
+fn random_procedures_in_serial_mode_write_the_same_registers_blocks_and_rows() {
+    let model = build(16, 64);
+    let seen = sum((1..=12).map(|seed| compare(&model, Options::new(seed, SERIAL), 60)));
+    println!("{seen:?}");
+    assert!(seen.committed > 100 && seen.aborted > 50 && seen.registers > 1000, "{seen:?}");
+}
+
+#[test]
+fn random_procedures_in_dynamic_mode_are_serial_in_order_of_time() {
+    let model = build(16, 64);
+    let seen = sum((101..=125).map(|seed| compare(&model, Options::new(seed, DYNAMIC), 80)));
+    println!("{seen:?}");
+    assert!(seen.committed > 300 && seen.restarts > 100, "{seen:?}");
+}
+
+#[test]
+fn random_procedures_in_batch_mode_are_serial_in_order_of_time() {
+    let model = build(16, 64);
+    let seen = sum((201..=215).map(|seed| compare(&model, Options::new(seed, BATCH), 80)));
+    println!("{seen:?}");
+    assert!(seen.committed > 200 && seen.restarts > 10, "{seen:?}");
+}
+
+#[test]
+fn injected_conflicts_and_failures_leave_nothing_behind() {
+    let model = build(16, 64);
+    let seen = sum((301..=315).flat_map(|seed| [(seed, SERIAL), (seed + 100, BATCH), (seed + 200, DYNAMIC)]).map(
+        |(seed, mode)| compare(&model, Options { conflict: 9, fail: 30, ..Options::new(seed, mode) }, 40),
+    ));
+    println!("{seen:?}");
+    assert!(seen.committed > 100 && seen.failed > 50 && seen.restarts > 300, "{seen:?}");
+}
+
+#[test]
+fn few_contexts_small_logs_and_few_retries_end_with_their_codes() {
+    let model = build(2, 2);
+    let options = |seed, mode| Options { conflict: 5, undo_bytes: 32, retries: 1, ..Options::new(seed, mode) };
+    let seen = sum((601..=612).map(|seed| compare(&model, options(seed, seed % 3), 40)));
+    println!("{seen:?}");
+    assert!(seen.committed > 50 && seen.failed > 50, "{seen:?}");
+}
+
+/// Blocks of one procedure, whose arguments `fill` writes.
+fn submit(machine: &mut Machine, blocks: usize, fill: impl Fn(usize, &mut [u8])) {
+    for number in 0..blocks {
+        let at = BLOCKS + number * STRIDE;
+        fill(number, &mut machine.world.bytes[at..at + STRIDE]);
+        machine.submit(at);
+    }
+}
+
+fn assembled(source: &str, world: &World) -> Verified {
+    let assembled = lockwork_procedure::assembly::assemble(source, world.schemas.as_slice()).unwrap();
+    verify(assembled.procedure, world.schemas.as_slice()).unwrap()
+}
+
+#[test]
+fn sixteen_searches_take_at_most_a_hundred_cycles_a_transaction() {
+    let model = build(16, 64);
+    let world = World::new();
+    let numbers = || 0..16;
+    let source = "procedure sixteen\ntable plain\nparam k: i64[16]\nresult r: i64\n".to_string()
+        + &numbers().map(|n| format!("search c{n}, plain, [k + {}]\n", 8 * n)).collect::<String>()
+        + &numbers().map(|n| format!("ret r{}, c{n}\n", n % 15 + 1)).collect::<String>()
+        + "commit\n";
+    let source = source.replace("[k + 0]", "[k]");
+    let verified = assembled(&source, &world);
+    for (mode, blocks) in [(DYNAMIC, 400), (BATCH, 100), (SERIAL, 40)] {
+        let options = Options { latency: 80, spread: 0, index: 250, refuse: 0, ..Options::new(1, mode) };
+        let mut machine = Machine::new(model.again(1), world.clone(), options, &catalogue(std::slice::from_ref(&verified)));
+        machine.pace = 1;
+        submit(&mut machine, blocks, |number, block| {
+            for n in 0..16 {
+                block[32 + 8 * n..40 + 8 * n].copy_from_slice(&((number + n) as i64 % 5 - 2).to_le_bytes());
+            }
+        });
+        machine.finish();
+        assert!(machine.done.iter().all(|done| done.status == 1));
+        let (first, last) = (machine.done[blocks / 4].cycle, machine.done[blocks - 1].cycle);
+        let each = (last - first) as f64 / (blocks - 1 - blocks / 4) as f64;
+        println!("mode {mode}: {each:.1} cycles a transaction");
+        assert!(mode != DYNAMIC || each <= 100.0, "{each} cycles a transaction");
+    }
+}
+
+#[test]
+fn memory_errors_fail_their_transactions_and_the_machine_goes_on() {
+    let model = build(16, 64);
+    for seed in 701..=706 {
+        let world = World::new();
+        let verified = random_procedures(&world, seed * 100, 12);
+        let mut random = Random(seed);
+        let batch = calls(verified.len(), 60, STRIDE as u32, &mut random);
+        let options = Options { broken: 60, ..Options::new(seed, seed % 3) };
+        let mut machine = Machine::new(model.again(seed), world, options, &catalogue(&verified));
+        submit(&mut machine, 60, |number, block| block.copy_from_slice(batch.block(number).bytes()));
+        machine.finish();
+        assert_eq!(machine.done.len(), 60);
+        let broken = machine.done.iter().filter(|done| (done.status, done.code) == (3, 0xFF13)).count();
+        assert!(broken > 5, "seed {seed}: {broken}");
+        // Memory is sound again: everything ends as it should.
+        machine.options.broken = 0;
+        machine.done.clear();
+        submit(&mut machine, 60, |number, block| block.copy_from_slice(batch.block(number).bytes()));
+        machine.finish();
+        assert!(machine.done.len() == 60 && machine.done.iter().all(|done| matches!(done.status, 1 | 2)), "seed {seed}");
+    }
+}
+
+#[test]
+fn unknown_procedures_are_refused_among_others() {
+    let model = build(4, 4);
+    let world = World::new();
+    let verified = assembled("procedure one\nparam a: i64\nresult b: i64\nload r1, [a]\nstore r1, [b]\ncommit\n", &world);
+    for mode in [SERIAL, BATCH, DYNAMIC] {
+        let options = Options::new(8, mode);
+        let mut machine = Machine::new(model.again(8), world.clone(), options, &catalogue(std::slice::from_ref(&verified)));
+        let id = |number: usize| [0, 1, 127, 0, 128, 1024, 0x0100_0000][number % 7_usize] as u32;
+        submit(&mut machine, 40, |number, block| {
+            block[..4].copy_from_slice(&id(number).to_le_bytes());
+            block[32..40].copy_from_slice(&(number as u64).to_le_bytes());
+        });
+        machine.finish();
+        assert_eq!(machine.done.len(), 40);
+        for done in &machine.done {
+            let number = (done.block - BLOCKS) / STRIDE;
+            let known = id(number) == 0;
+            assert_eq!((done.status, done.code), if known { (1, 0) } else { (3, 0xFF20) }, "block {number}");
+            let result = &machine.world.bytes[done.block + 40..done.block + 48];
+            assert_eq!(result, (if known { number as u64 } else { 0 }).to_le_bytes());
+        }
+    }
+}

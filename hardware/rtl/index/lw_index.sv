@@ -1,0 +1,315 @@
+/// The index coprocessor of a worker: prepare, admission and the hash index behind one memory port.
+///
+///     softcore --> prepare --(fabric)-->
+///                     |
+///       fabric --> prepare --> admission --> hash ------> answers
+///                               ^   |  \---> skiplist       ^
+///                   releases ---/   \------- conflicts -----/
+module lw_index #(
+  /// Words of the widest key in normal form, 1 to 4.
+  parameter int unsigned KeyWords = 4,
+  /// Instructions under way in the hash index, 2 to 64.
+  parameter int unsigned Inflight = 48,
+  /// Keys under way of the softcore, and as many of the fabric; a power of two, at most 32.
+  parameter int unsigned Slots = 32,
+  /// Decision words; a power of two, 64 to 16384, at most the buckets of any table.
+  parameter int unsigned Entries = 4096,
+  /// Requests that can be parked; a power of two.
+  parameter int unsigned Park = 16,
+  /// Bits of a count of grants.
+  parameter int unsigned CountWidth = 8,
+  /// Workers of the machine; a power of two, at most 16.
+  parameter int unsigned Workers = 1
+) (
+  /// Clock.
+  input  logic                 clk_i,
+  /// Asynchronous reset; the decision words are zeroed after it.
+  input  logic                 rst_ni,
+  /// This worker.
+  input  lw_pkg::worker_t      worker_i,
+  /// What the host writes; only while nothing is under way.
+  input  lw_pkg::config_t      config_i,
+  /// Zeroes the decision words; only while nothing is under way and no grant is held; a pulse.
+  input  logic                 clear_i,
+  /// Something is under way in admission or in the hash index; from registers. Grants that are held do not count.
+  output logic                 busy_o,
+  /// An instruction of the softcore.
+  input  logic                 db_valid_i,
+  /// It is taken; from registers.
+  output logic                 db_ready_o,
+  /// The instruction.
+  input  lw_pkg::db_req_t      db_req_i,
+  /// The softcore lets a grant go.
+  input  logic                 release_valid_i,
+  /// It is taken.
+  output logic                 release_ready_o,
+  /// Of which worker the decision word is.
+  input  lw_pkg::worker_t      release_owner_i,
+  /// The grant.
+  input  lw_pkg::release_t     release_i,
+  /// A request or release of another worker.
+  input  logic                 far_valid_i,
+  /// It is taken.
+  output logic                 far_ready_o,
+  /// The request.
+  input  lw_pkg::request_t     far_req_i,
+  /// A request or release for another worker; stays until taken.
+  output logic                 far_valid_o,
+  /// It is taken.
+  input  logic                 far_ready_i,
+  /// For which worker.
+  output lw_pkg::worker_t      far_dest_o,
+  /// The request.
+  output lw_pkg::request_t     far_req_o,
+  /// An instruction for the skiplist, in the order of grants; stays until taken.
+  output logic                 tree_valid_o,
+  /// It is taken.
+  input  logic                 tree_ready_i,
+  /// The instruction; scans are not granted, their rows are.
+  output lw_pkg::grant_t       tree_o,
+  /// The skiplist takes a grant back.
+  input  logic                 tree_release_valid_i,
+  /// It is taken.
+  output logic                 tree_release_ready_o,
+  /// The grant.
+  input  lw_pkg::release_t     tree_release_i,
+  /// A scanner asks to read a row.
+  input  logic                 row_valid_i,
+  /// It is taken.
+  output logic                 row_ready_o,
+  /// The row.
+  input  lw_pkg::row_req_t     row_i,
+  /// The answer to the oldest row, for one cycle; three cycles after it was taken, or later.
+  output logic                 row_valid_o,
+  /// What it is.
+  output lw_pkg::row_verdict_e row_verdict_o,
+  /// Its decision word.
+  output lw_pkg::entry_t       row_entry_o,
+  /// An answer, for the softcore of `ret.worker`; stays until taken.
+  output logic                 answer_valid_o,
+  /// It is taken.
+  input  logic                 answer_ready_i,
+  /// The answer.
+  output lw_pkg::response_t    answer_o,
+  /// A memory request; stays until taken.
+  output logic                 mem_valid_o,
+  /// It is taken.
+  input  logic                 mem_ready_i,
+  /// The request.
+  output lw_pkg::mem_req_t     mem_req_o,
+  /// An answer of memory.
+  input  logic                 mem_rsp_valid_i,
+  /// The answer.
+  input  lw_pkg::mem_rsp_t     mem_rsp_i
+);
+
+  import lw_pkg::*;
+
+  localparam int unsigned FarWidth = $bits(worker_t) + $bits(request_t);
+
+  // ---------------------------------------------------------------------------------------------------------------
+  // The fabric: releases on their way out and in
+  // ---------------------------------------------------------------------------------------------------------------
+
+  logic remote_valid, remote_ready, leaving_valid, leaving_ready, far_is_release, prepare_far_ready;
+  worker_t remote_dest;
+  request_t remote, leaving;
+  logic [3:0] release_valid, release_ready;
+  release_t [3:0] releases;
+  logic release_here, takeback_valid, takeback_ready;
+  release_t takeback;
+
+  assign far_is_release = far_req_i.op == OpRelease;
+  assign far_ready_o    = far_is_release ? release_ready[3] : prepare_far_ready;
+  assign release_here   = (Workers == 1) || release_owner_i == worker_i;
+
+  assign release_valid[0] = takeback_valid;
+  assign release_valid[1] = tree_release_valid_i;
+  assign release_valid[2] = release_valid_i && release_here;
+  assign release_valid[3] = far_valid_i && far_is_release;
+  assign releases[0]      = takeback;
+  assign releases[1]      = tree_release_i;
+  assign releases[2]      = release_i;
+  assign releases[3]      = '{stamp: far_req_i.stamp, entry: far_req_i.hash[EntryWidth-1:0]};
+
+  assign takeback_ready       = release_ready[0];
+  assign tree_release_ready_o = release_ready[1];
+  assign release_ready_o      = release_here ? release_ready[2] : leaving_ready;
+  assign leaving_valid        = release_valid_i && !release_here;
+
+  always_comb begin
+    leaving       = '0;
+    leaving.op    = OpRelease;
+    leaving.stamp = release_i.stamp;
+    leaving.hash  = HashWidth'(release_i.entry);
+  end
+
+  if (Workers > 1) begin : gen_far
+    lw_arbiter #(
+      .Inputs(2),
+      .Width (FarWidth)
+    ) u_far (
+      .clk_i,
+      .rst_ni,
+      .valid_i({leaving_valid, remote_valid}),
+      .ready_o({leaving_ready, remote_ready}),
+      .data_i ({{release_owner_i, leaving}, {remote_dest, remote}}),
+      .valid_o(far_valid_o),
+      .ready_i(far_ready_i),
+      .data_o ({far_dest_o, far_req_o})
+    );
+  end else begin : gen_alone
+    assign leaving_ready = 1'b0;
+    assign remote_ready  = 1'b0;
+    assign far_valid_o   = 1'b0;
+    assign far_dest_o    = '0;
+    assign far_req_o     = '0;
+    logic unused_far;
+    assign unused_far = ^{leaving_valid, leaving, remote_valid, remote_dest, remote, far_ready_i, release_owner_i};
+  end
+
+  // ---------------------------------------------------------------------------------------------------------------
+  // The units
+  // ---------------------------------------------------------------------------------------------------------------
+
+  logic lookup_valid, lookup_ready, failed_valid, failed_ready, conflict_valid, conflict_ready, hash_valid, hash_ready;
+  lookup_t lookup;
+  response_t failed, conflict, hash;
+  logic grant_valid, grant_ready, hash_grant_ready, admission_busy, hash_busy;
+  grant_t grant;
+  logic [1:0] mem_valid, mem_ready;
+  mem_req_t [1:0] mem_req, mem_tagged;
+
+  lw_prepare #(
+    .KeyWords(KeyWords),
+    .Slots   (Slots),
+    .Workers (Workers)
+  ) u_prepare (
+    .clk_i,
+    .rst_ni,
+    .worker_i,
+    .config_i,
+    .db_valid_i,
+    .db_ready_o,
+    .db_req_i,
+    .far_valid_i    (far_valid_i && !far_is_release),
+    .far_ready_o    (prepare_far_ready),
+    .far_req_i,
+    .mem_valid_o    (mem_valid[1]),
+    .mem_ready_i    (mem_ready[1]),
+    .mem_req_o      (mem_req[1]),
+    .mem_rsp_valid_i(mem_rsp_valid_i && mem_rsp_i.tag[9]),
+    .mem_rsp_i,
+    .lookup_valid_o (lookup_valid),
+    .lookup_ready_i (lookup_ready),
+    .lookup_o       (lookup),
+    .remote_valid_o (remote_valid),
+    .remote_ready_i (remote_ready),
+    .remote_dest_o  (remote_dest),
+    .remote_o       (remote),
+    .failed_valid_o (failed_valid),
+    .failed_ready_i (failed_ready),
+    .failed_o       (failed)
+  );
+
+  lw_admission #(
+    .Entries   (Entries),
+    .KeyWords  (KeyWords),
+    .Park      (Park),
+    .CountWidth(CountWidth),
+    .Releases  (4)
+  ) u_admission (
+    .clk_i,
+    .rst_ni,
+    .worker_i,
+    .clear_i,
+    .busy_o          (admission_busy),
+    .req_valid_i     (lookup_valid),
+    .req_ready_o     (lookup_ready),
+    .req_i           (lookup),
+    .release_valid_i (release_valid),
+    .release_ready_o (release_ready),
+    .release_i       (releases),
+    .row_valid_i,
+    .row_ready_o,
+    .row_i,
+    .row_valid_o,
+    .row_verdict_o,
+    .row_entry_o,
+    .grant_valid_o   (grant_valid),
+    .grant_ready_i   (grant_ready),
+    .grant_o         (grant),
+    .conflict_valid_o(conflict_valid),
+    .conflict_ready_i(conflict_ready),
+    .conflict_o      (conflict)
+  );
+
+  assign tree_valid_o = grant_valid && grant.req.tree;
+  assign tree_o       = grant;
+  assign grant_ready  = grant.req.tree ? tree_ready_i : hash_grant_ready;
+
+  lw_hash #(
+    .KeyWords(KeyWords),
+    .Inflight(Inflight)
+  ) u_hash (
+    .clk_i,
+    .rst_ni,
+    .worker_i,
+    .config_i,
+    .grant_valid_i   (grant_valid && !grant.req.tree),
+    .grant_ready_o   (hash_grant_ready),
+    .grant_i         (grant),
+    .mem_valid_o     (mem_valid[0]),
+    .mem_ready_i     (mem_ready[0]),
+    .mem_req_o       (mem_req[0]),
+    .mem_rsp_valid_i (mem_rsp_valid_i && !mem_rsp_i.tag[9]),
+    .mem_rsp_i,
+    .takeback_valid_o(takeback_valid),
+    .takeback_ready_i(takeback_ready),
+    .takeback_o      (takeback),
+    .answer_valid_o  (hash_valid),
+    .answer_ready_i  (hash_ready),
+    .answer_o        (hash),
+    .busy_o          (hash_busy)
+  );
+
+  assign busy_o = admission_busy || hash_busy || grant_valid || conflict_valid;
+
+  // ---------------------------------------------------------------------------------------------------------------
+  // One memory port, one stream of answers
+  // ---------------------------------------------------------------------------------------------------------------
+
+  always_comb begin
+    mem_tagged           = mem_req;
+    mem_tagged[1].tag[9] = 1'b1;
+  end
+
+  lw_arbiter #(
+    .Inputs(2),
+    .Width ($bits(mem_req_t))
+  ) u_mem (
+    .clk_i,
+    .rst_ni,
+    .valid_i(mem_valid),
+    .ready_o(mem_ready),
+    .data_i (mem_tagged),
+    .valid_o(mem_valid_o),
+    .ready_i(mem_ready_i),
+    .data_o (mem_req_o)
+  );
+
+  lw_arbiter #(
+    .Inputs(3),
+    .Width ($bits(response_t))
+  ) u_answers (
+    .clk_i,
+    .rst_ni,
+    .valid_i({failed_valid, conflict_valid, hash_valid}),
+    .ready_o({failed_ready, conflict_ready, hash_ready}),
+    .data_i ({failed, conflict, hash}),
+    .valid_o(answer_valid_o),
+    .ready_i(answer_ready_i),
+    .data_o (answer_o)
+  );
+
+endmodule

@@ -1,0 +1,1042 @@
+// The softcore: takes blocks, executes their procedures in hardware contexts, and reports them completed. The barrel
+// resolves an instruction in even cycles, the sequencer acts and late results arrive in odd ones, so each memory has one
+// writer a cycle. An instruction that cannot go on is not executed: its context waits for an event, and tries it again.
+
+module lw_softcore
+  import lw_pkg::*;
+  import lw_softcore_pkg::*;
+  import lw_isa_pkg::*;
+#(
+  /// Transactions in hardware; a power of two, 2 to 64.
+  parameter int unsigned Contexts = 16,
+  /// Places of a context's grant log; a power of two, 2 to 256.
+  parameter int unsigned Grants = 64,
+  /// Instructions in the catalogue; a power of two.
+  parameter int unsigned CodeWords = 1024,
+  /// Procedures in the catalogue; a power of two.
+  parameter int unsigned Procedures = 64,
+  /// Reads of copies that may be outstanding; a power of two.
+  parameter int unsigned Slots = 16,
+  /// A context without progress for 2^WatchdogBits to twice as many cycles is reported.
+  parameter int unsigned WatchdogBits = 20
+) (
+  /// Everything happens on its rising edge.
+  input  logic        clk_i,
+  /// Forgets all transactions; the first 256 cycles after it nothing is taken.
+  input  logic        rst_ni,
+  /// Writes of the host to the catalogue.
+  input  config_t     config_i,
+  /// This worker.
+  input  worker_t     worker_i,
+  /// How transactions share the softcore; changes only while `idle_o`.
+  input  mode_e       mode_i,
+  /// The most DB instructions outstanding, to measure with; 0: no limit. A low limit can stop everything when
+  /// transactions wait for each other.
+  input  logic [10:0] max_inflight_i,
+  /// How often a transaction may begin again.
+  input  logic [15:0] max_retries_i,
+  /// Undo log of context 0, a multiple of 16; the others follow.
+  input  addr_t       undo_base_i,
+  /// Bytes of one context's undo log, a multiple of 16.
+  input  logic [19:0] undo_bytes_i,
+  /// The time that a transaction gets which begins now; never 0, greater after each `start_o`.
+  input  stamp_t      start_stamp_i,
+  /// `start_stamp_i` was taken.
+  output logic        start_o,
+
+  /// A block is to be executed.
+  input  logic        submit_valid_i,
+  /// It is taken.
+  output logic        submit_ready_o,
+  /// Its address, a multiple of 8.
+  input  addr_t       submit_addr_i,
+  /// A block is completed; held until taken.
+  output logic        done_valid_o,
+  /// Taken.
+  input  logic        done_ready_i,
+  /// Its address.
+  output addr_t       done_block_o,
+  /// Its status.
+  output logic [1:0]  done_status_o,
+  /// Its code.
+  output logic [15:0] done_code_o,
+  /// Its time.
+  output stamp_t      done_stamp_o,
+
+  /// A DB instruction; held until taken.
+  output logic        db_valid_o,
+  /// Taken.
+  input  logic        db_ready_i,
+  /// What it does.
+  output op_e         db_op_o,
+  /// Its table.
+  output table_t      db_table_o,
+  /// Time of its transaction.
+  output stamp_t      db_stamp_o,
+  /// Where its answer goes; the CP register is a physical one.
+  output return_t     db_return_o,
+  /// Byte address of its key image.
+  output addr_t       db_key_addr_o,
+  /// The most rows of a scan.
+  output logic [15:0] db_limit_o,
+  /// What a scan takes of each row.
+  output logic [5:0]  db_source_o,
+  /// From the key image to the buffer of a scan, in bytes.
+  output logic [23:0] db_delta_o,
+  /// An answer; always taken.
+  input  logic        response_valid_i,
+  /// The answer.
+  input  response_t   response_i,
+  /// A grant is to be released; held until taken.
+  output logic        release_valid_o,
+  /// Taken.
+  input  logic        release_ready_i,
+  /// The worker that gave it.
+  output worker_t     release_owner_o,
+  /// The release.
+  output request_t    release_o,
+
+  /// A memory request; held until taken.
+  output logic        mem_valid_o,
+  /// Taken.
+  input  logic        mem_ready_i,
+  /// The request.
+  output mem_req_t    mem_o,
+  /// An answer of memory; always taken.
+  input  logic        mem_rsp_valid_i,
+  /// The answer.
+  input  mem_rsp_t    mem_rsp_i,
+
+  /// There is no transaction and no block.
+  output logic        idle_o,
+  /// Contexts without progress.
+  output logic [Contexts-1:0] stuck_o,
+  /// What each context does (`state_e`), four bits each.
+  output logic [Contexts-1:0][3:0] states_o,
+
+  /// For simulation: a register is written.
+  output logic        trace_write_o,
+  /// Whose.
+  output context_t    trace_write_ctx_o,
+  /// Physical GP register.
+  output logic [7:0]  trace_write_gp_o,
+  /// Its value.
+  output logic [63:0] trace_write_value_o,
+  /// For simulation: a transaction begins, or begins again.
+  output logic        trace_begin_o,
+  /// Its context.
+  output context_t    trace_begin_ctx_o,
+  /// Its block.
+  output addr_t       trace_begin_block_o,
+  /// Its window of GP registers.
+  output logic [7:0]  trace_begin_gp_o
+);
+
+  localparam int unsigned CtxBits = $clog2(Contexts);
+  typedef logic [CtxBits-1:0] ctx_t;
+
+  // ---- After reset the small memories are cleared.
+  logic [8:0] init_q;
+  logic init, phase_q;
+  assign init = !init_q[8];
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      init_q <= '0;
+      phase_q <= 1'b0;
+    end else begin
+      if (init) init_q <= init_q + 9'd1;
+      phase_q <= !phase_q;
+    end
+  end
+  context_t init_ctx;
+  assign init_ctx = context_t'(init_q[CtxBits-1:0]);
+
+  // ---- Contexts.
+  state_e [Contexts-1:0] state_q, state_d;
+  logic [Contexts-1:0] barrel_q, barrel_d;      // the barrel has it, else the sequencer
+  logic [Contexts-1:0] conflict_q, conflict_d;  // marks of its answers
+  logic [Contexts-1:0] failed_q, failed_d, inserted_q, inserted_d, removed_q, removed_d;
+  logic [Contexts-1:0] error_q, error_d;        // memory refused something
+  logic [Contexts-1:0] full_q, full_d;          // its undo log is full
+  logic [Contexts-1:0] fault_q, fault_d;        // its product was too large
+  logic [Contexts-1:0] handler_q, handler_d;    // it is in a handler
+  logic [Contexts-1:0] scan_q, scan_d;          // a scan may be writing its block
+  logic [Contexts-1:0] barrel_ready, seq_ready, allowed, active;
+
+  logic [17:0] pc_mem[Contexts];  // flag, program counter
+  ending_t     ending_mem[Contexts];
+  place_t      place_mem[Contexts];
+  stamp_t      stamp_mem[Contexts];
+  logic [15:0] touched_mem[Contexts];  // words with writes outstanding, by their low address bits
+
+  // ---- Windows, around the ring; contexts too.
+  ctx_t head_q, tail_q;
+  logic [CtxBits:0] count_q;
+  logic [7:0] gp_next_q, cp_next_q;
+  logic [8:0] gp_used_q, cp_used_q;
+  logic give_back;
+  place_t head_place;
+  assign head_place = place_mem[head_q];
+  assign give_back = count_q != '0 && state_q[head_q] == StateFree;
+
+  // ---- Front end.
+  logic       fetch_valid, fetch_ready, fetched_valid, fetched_error;
+  word_addr_t fetch_addr;
+  logic [1:0] fetch_slot, fetched_slot;
+  logic [63:0] fetched_data;
+  logic       block_valid, block_unknown, block_error, no_block;
+  addr_t      block_addr;
+  logic [9:0] block_procedure;
+  logic       act_begin;
+
+  lw_front_end u_front_end (
+    .clk_i,
+    .rst_ni,
+    .hold_i          (init),
+    .submit_valid_i,
+    .submit_ready_o,
+    .submit_addr_i,
+    .fetch_valid_o   (fetch_valid),
+    .fetch_ready_i   (fetch_ready),
+    .fetch_addr_o    (fetch_addr),
+    .fetch_slot_o    (fetch_slot),
+    .fetched_valid_i (fetched_valid),
+    .fetched_slot_i  (fetched_slot),
+    .fetched_data_i  (fetched_data),
+    .fetched_error_i (fetched_error),
+    .head_valid_o    (block_valid),
+    .head_ready_i    (act_begin),
+    .head_addr_o     (block_addr),
+    .head_procedure_o(block_procedure),
+    .head_unknown_o  (block_unknown),
+    .head_error_o    (block_error),
+    .empty_o         (no_block)
+  );
+
+  // ---- Catalogue.
+  logic [15:0]  code_addr;
+  logic [127:0] code;
+  logic [9:0]   procedure_wanted;
+  procedure_t   procedure;
+  lw_catalogue #(
+    .CodeWords (CodeWords),
+    .Procedures(Procedures)
+  ) u_catalogue (
+    .clk_i,
+    .rst_ni,
+    .config_i,
+    .code_addr_i(code_addr),
+    .code_o     (code),
+    .procedure_i(procedure_wanted),
+    .procedure_o(procedure)
+  );
+
+  // ---- Barrel.
+  logic     pick_valid, pick_take, b1_valid_q;
+  ctx_t     pick_ctx, b1_ctx_q;
+  place_t   b1_place;
+  logic [17:0] b1_pc;
+  assign pick_take = !phase_q && !init;
+  assign b1_place = place_mem[b1_ctx_q];
+  assign b1_pc = pc_mem[b1_ctx_q];
+  lw_pick #(
+    .Width(Contexts)
+  ) u_pick (
+    .clk_i,
+    .rst_ni,
+    .ask_i  (barrel_ready),
+    .take_i (pick_take),
+    .valid_o(pick_valid),
+    .index_o(pick_ctx)
+  );
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      b1_valid_q <= 1'b0;
+      b1_ctx_q <= '0;
+    end else begin
+      b1_valid_q <= pick_take && pick_valid;
+      b1_ctx_q <= pick_ctx;
+    end
+  end
+
+  logic        write_q, write_d;
+  context_t    write_ctx_q, write_ctx_d;
+  logic [7:0]  write_gp_q, write_gp_d;
+  logic [63:0] write_value_q, write_value_d;
+  context_t    ask_ctx, r_context;
+  logic        ask_b;
+  logic [7:0]  ask_cp, r_opcode, r_a, r_d, r_e, r_gp_a, r_cp_a;
+  logic        r_valid, r_undo, r_overflow, r_less, r_equal, r_zero, r_extreme, r_fits, r_taken;
+  logic [15:0] r_pc, r_next_pc, r_w;
+  logic [31:0] r_x;
+  logic [63:0] r_left, r_right, r_stored, r_value;
+  addr_t       r_addr_x, r_addr_y;
+  lw_barrel u_barrel (
+    .clk_i,
+    .rst_ni,
+    .pick_valid_i  (b1_valid_q),
+    .pick_ctx_i    (context_t'(b1_ctx_q)),
+    .pick_pc_i     (b1_pc[15:0]),
+    .pick_flag_i   (b1_pc[17:16]),
+    .pick_block_i  (b1_place.block),
+    .pick_gp_base_i(b1_place.gp_base),
+    .pick_cp_base_i(b1_place.cp_base),
+    .code_addr_o   (code_addr),
+    .code_i        (code),
+    .write_i       (write_q),
+    .write_gp_i    (write_gp_q),
+    .write_value_i (write_value_q),
+    .ask_ctx_o     (ask_ctx),
+    .ask_cp_o      (ask_cp),
+    .ask_b_o       (ask_b),
+    .valid_o       (r_valid),
+    .ctx_o         (r_context),
+    .opcode_o      (r_opcode),
+    .undo_o        (r_undo),
+    .pc_o          (r_pc),
+    .next_pc_o     (r_next_pc),
+    .a_o           (r_a),
+    .d_o           (r_d),
+    .e_o           (r_e),
+    .w_o           (r_w),
+    .x_o           (r_x),
+    .gp_a_o        (r_gp_a),
+    .cp_a_o        (r_cp_a),
+    .left_o        (r_left),
+    .right_o       (r_right),
+    .stored_o      (r_stored),
+    .addr_x_o      (r_addr_x),
+    .addr_y_o      (r_addr_y),
+    .value_o       (r_value),
+    .overflow_o    (r_overflow),
+    .less_o        (r_less),
+    .equal_o       (r_equal),
+    .zero_o        (r_zero),
+    .extreme_o     (r_extreme),
+    .fits_o        (r_fits),
+    .taken_o       (r_taken)
+  );
+  ctx_t r_ctx;
+  assign r_ctx = r_context[CtxBits-1:0];
+
+  // ---- Arithmetic that takes long.
+  logic        multiply, product_valid, product_overflow;
+  context_t    product_ctx;
+  logic [7:0]  product_gp;
+  logic [63:0] product_value;
+  lw_multiplier u_multiplier (
+    .clk_i,
+    .rst_ni,
+    .valid_i   (multiply),
+    .ctx_i     (r_context),
+    .gp_i      (r_gp_a),
+    .a_i       (r_left),
+    .b_i       (r_right),
+    .valid_o   (product_valid),
+    .ctx_o     (product_ctx),
+    .gp_o      (product_gp),
+    .value_o   (product_value),
+    .overflow_o(product_overflow)
+  );
+  logic        divide, divider_ready, quotient_valid, quotient_ready;
+  context_t    quotient_ctx;
+  logic [7:0]  quotient_gp;
+  logic [63:0] quotient_value;
+  lw_divider u_divider (
+    .clk_i,
+    .rst_ni,
+    .valid_i(divide),
+    .ready_o(divider_ready),
+    .ctx_i  (r_context),
+    .gp_i   (r_gp_a),
+    .a_i    (r_left),
+    .b_i    (r_right),
+    .valid_o(quotient_valid),
+    .ready_i(quotient_ready),
+    .ctx_o  (quotient_ctx),
+    .gp_o   (quotient_gp),
+    .value_o(quotient_value)
+  );
+
+  // ---- Memory.
+  logic     job_valid, r_job_valid, s_job_valid;
+  job_t     job, r_job, s_job;
+  context_t job_ctx, s_context, lsu_done_ctx, loaded_ctx, drain_ctx, error_ctx;
+  logic     lsu_done, lsu_full, loaded_valid, loaded_ready, drained_a, drained_s, drain_valid, error_valid;
+  logic [7:0] loaded_gp;
+  logic [63:0] loaded_value;
+  assign job_valid = r_job_valid || s_job_valid;
+  assign job = phase_q ? s_job : r_job;
+  assign job_ctx = phase_q ? s_context : r_context;
+  lw_lsu #(
+    .Contexts(Contexts),
+    .Slots   (Slots)
+  ) u_lsu (
+    .clk_i,
+    .rst_ni,
+    .init_i         (init),
+    .init_ctx_i     (init_ctx),
+    .undo_base_i,
+    .undo_bytes_i,
+    .start_valid_i  (job_valid),
+    .start_ctx_i    (job_ctx),
+    .start_i        (job),
+    .done_valid_o   (lsu_done),
+    .done_ctx_o     (lsu_done_ctx),
+    .done_full_o    (lsu_full),
+    .result_valid_o (loaded_valid),
+    .result_ready_i (loaded_ready),
+    .result_ctx_o   (loaded_ctx),
+    .result_gp_o    (loaded_gp),
+    .result_value_o (loaded_value),
+    .ask_a_i        (ask_ctx),
+    .drained_a_o    (drained_a),
+    .ask_b_i        (s_context),
+    .drained_b_o    (drained_s),
+    .drain_valid_o  (drain_valid),
+    .drain_ctx_o    (drain_ctx),
+    .error_valid_o  (error_valid),
+    .error_ctx_o    (error_ctx),
+    .fetch_valid_i  (fetch_valid),
+    .fetch_ready_o  (fetch_ready),
+    .fetch_addr_i   (fetch_addr),
+    .fetch_slot_i   (fetch_slot),
+    .fetched_valid_o(fetched_valid),
+    .fetched_slot_o (fetched_slot),
+    .fetched_data_o (fetched_data),
+    .fetched_error_o(fetched_error),
+    .mem_valid_o,
+    .mem_ready_i,
+    .mem_o,
+    .mem_rsp_valid_i,
+    .mem_rsp_i
+  );
+
+  // ---- Answers.
+  logic     s_all_ready_early;
+  logic [15:0] s_code_early;
+  logic     issue, cp_ready, r_all_ready, r_log_full, s_all_ready;
+  answer_e  cp_answer;
+  addr_t    cp_value;
+  logic [$clog2(Grants):0] s_granted, s_released;
+  logic [$clog2(Grants)-1:0] s_log_place;
+  logic [15:0] s_failed_code;
+  held_t    s_grant;
+  context_t s_log_ctx, wake_ctx, mark_ctx;
+  logic     act_release, wake_valid, wake_all, wake_bad;
+  logic     mark_valid, mark_conflict, mark_failed, mark_inserted, mark_removed;
+  cp_t      wake_cp;
+  lw_answers #(
+    .Contexts(Contexts),
+    .Grants  (Grants)
+  ) u_answers (
+    .clk_i,
+    .rst_ni,
+    .init_i           (init),
+    .init_at_i        (init_q[7:0]),
+    .response_valid_i,
+    .response_i,
+    .issue_i          (issue),
+    .issue_ctx_i      (r_context),
+    .issue_cp_i       (r_cp_a),
+    .cp_i             (ask_cp),
+    .ctx_i            (ask_ctx),
+    .cp_ready_o       (cp_ready),
+    .cp_answer_o      (cp_answer),
+    .cp_value_o       (cp_value),
+    .all_ready_o      (r_all_ready),
+    .full_o           (r_log_full),
+    .seq_ctx_i        (s_log_ctx),
+    .seq_all_ready_o  (s_all_ready_early),
+    .seq_granted_o    (s_granted),
+    .seq_code_o       (s_code_early),
+    .seq_place_i      (s_log_place),
+    .seq_grant_o      (s_grant),
+    .seq_release_i    (act_release),
+    .seq_release_ctx_i(s_context),
+    .seq_released_o   (s_released),
+    .wake_valid_o     (wake_valid),
+    .wake_ctx_o       (wake_ctx),
+    .wake_cp_o        (wake_cp),
+    .wake_all_o       (wake_all),
+    .wake_bad_o       (wake_bad),
+    .mark_valid_o     (mark_valid),
+    .mark_ctx_o       (mark_ctx),
+    .mark_conflict_o  (mark_conflict),
+    .mark_failed_o    (mark_failed),
+    .mark_inserted_o  (mark_inserted),
+    .mark_removed_o   (mark_removed)
+  );
+  // The sequencer's questions are asked one cycle before its act.
+  logic r_drained_q;
+  cp_t  r_cp_b_q;
+  always_ff @(posedge clk_i) begin
+    s_all_ready <= s_all_ready_early;
+    s_failed_code <= s_code_early;
+    r_drained_q <= drained_a;
+    r_cp_b_q <= ask_cp;
+  end
+
+  // ---- Sequencer.
+  logic     choose_valid, begin_ok, s_act, act_barrel, act_handler, act_clear, act_blocked, act_stamp, act_restart;
+  logic     act_pc;
+  context_t choose_ctx, s_read_ctx;
+  state_e   act_state;
+  ending_t  act_ending;
+  logic [15:0] act_pc_value;
+  place_t   act_place;
+  ctx_t     s_ctx, s_read;
+  assign s_ctx = s_context[CtxBits-1:0];
+  assign s_read = s_read_ctx[CtxBits-1:0];
+  lw_sequencer #(
+    .Contexts(Contexts),
+    .Grants  (Grants)
+  ) u_sequencer (
+    .clk_i,
+    .rst_ni,
+    .choose_i         (!phase_q && !init),
+    .init_i           (init),
+    .init_ctx_i       (init_ctx),
+    .max_retries_i,
+    .worker_i,
+    .ready_i          (seq_ready),
+    .begin_i          (begin_ok),
+    .begin_ctx_i      (context_t'(tail_q)),
+    .begin_block_i    (block_addr),
+    .begin_procedure_i(block_procedure),
+    .begin_unknown_i  (block_unknown),
+    .begin_error_i    (block_error),
+    .gp_used_i        (gp_used_q),
+    .gp_next_i        (gp_next_q),
+    .cp_used_i        (cp_used_q),
+    .cp_next_i        (cp_next_q),
+    .choose_valid_o   (choose_valid),
+    .choose_ctx_o     (choose_ctx),
+    .read_ctx_o       (s_read_ctx),
+    .ending_i         (ending_mem[s_read]),
+    .place_i          (place_mem[s_read]),
+    .time_i           (stamp_mem[s_read]),
+    .procedure_o      (procedure_wanted),
+    .procedure_i      (procedure),
+    .ctx_o            (s_context),
+    .all_ready_i      (s_all_ready),
+    .drained_i        (drained_s),
+    .conflict_i       (conflict_q[s_ctx]),
+    .failed_i         (failed_q[s_ctx]),
+    .failed_code_i    (s_failed_code),
+    .error_i          (error_q[s_ctx]),
+    .full_i           (full_q[s_ctx]),
+    .inserted_i       (inserted_q[s_ctx]),
+    .removed_i        (removed_q[s_ctx]),
+    .granted_i        (s_granted),
+    .released_i       (s_released),
+    .log_ctx_o        (s_log_ctx),
+    .log_place_o      (s_log_place),
+    .log_i            (s_grant),
+    .act_o            (s_act),
+    .act_state_o      (act_state),
+    .act_barrel_o     (act_barrel),
+    .act_handler_o    (act_handler),
+    .act_clear_o      (act_clear),
+    .act_begin_o      (act_begin),
+    .act_blocked_o    (act_blocked),
+    .act_stamp_o      (act_stamp),
+    .act_restart_o    (act_restart),
+    .act_release_o    (act_release),
+    .act_ending_o     (act_ending),
+    .act_pc_o         (act_pc),
+    .act_pc_value_o   (act_pc_value),
+    .act_place_o      (act_place),
+    .job_valid_o      (s_job_valid),
+    .job_o            (s_job),
+    .release_valid_o,
+    .release_ready_i,
+    .release_owner_o,
+    .release_o,
+    .done_valid_o,
+    .done_ready_i,
+    .done_block_o,
+    .done_status_o,
+    .done_code_o,
+    .done_stamp_o
+  );
+  assign start_o = act_stamp;
+
+  // ---- Scheduling.
+  logic [Contexts-1:0] again_q;  // it began again
+  logic blocked_q, batch_run_q, batch_end_q, may_begin, batch_idle;
+  ctx_t batch_q;
+  always_comb begin
+    for (int unsigned i = 0; i < Contexts; i++) active[i] = state_q[i] != StateFree;
+  end
+  always_comb begin
+    unique case (mode_i)
+      ModeSerial: may_begin = count_q == '0;
+      ModeBatch:  may_begin = !batch_run_q && !batch_end_q;
+      default:    may_begin = 1'b1;
+    endcase
+  end
+  assign begin_ok = block_valid && !count_q[CtxBits] && !blocked_q && may_begin && !init;
+  assign allowed = mode_i == ModeBatch ? (Contexts)'(batch_run_q) << batch_q : '1;
+  always_comb begin
+    for (int unsigned i = 0; i < Contexts; i++) begin
+      barrel_ready[i] = state_q[i] == StateReady && barrel_q[i] && allowed[i];
+      seq_ready[i] = state_q[i] == StateReady && !barrel_q[i];
+    end
+  end
+  // A batch is full, or there is nothing to fill it with.
+  assign batch_idle = blocked_q || count_q[CtxBits] || (no_block && !submit_valid_i);
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      blocked_q <= 1'b0;
+      again_q <= '0;
+      batch_run_q <= 1'b0;
+      batch_end_q <= 1'b0;
+      batch_q <= '0;
+    end else begin
+      if (act_stamp) again_q[s_ctx] <= act_restart;
+      if (act_blocked) blocked_q <= 1'b1;
+      else if (give_back) blocked_q <= 1'b0;
+      if (mode_i != ModeBatch || active == '0) begin
+        batch_run_q <= mode_i == ModeBatch && act_begin;
+        batch_end_q <= 1'b0;
+        batch_q <= s_ctx;
+      end else if (!batch_end_q) begin
+        if (act_begin) begin
+          batch_run_q <= 1'b1;
+          batch_q <= s_ctx;
+        end else if (batch_run_q) begin
+          if (state_q[batch_q] == StateCp || state_q[batch_q] == StateAll || !active[batch_q]) batch_run_q <= 1'b0;
+        end else if (batch_idle) begin
+          batch_run_q <= 1'b1;
+          batch_end_q <= 1'b1;
+          batch_q <= head_q;
+        end
+      end else if (!active[batch_q] || (act_restart && s_ctx == batch_q)
+          || (again_q[batch_q] && (state_q[batch_q] == StateCp || state_q[batch_q] == StateAll))) begin
+        // One that began again has a later time than others of the batch, and may have to wait for them.
+        batch_q <= batch_q + ctx_t'(1);
+      end
+    end
+  end
+
+  // ---- What happens to the instruction at the end of the barrel.
+  logic        r_end, r_go, r_wait_all;
+  ending_t     r_ending;
+  state_e      r_state;
+  logic        r_write, r_flag_write, r_bad, r_hit, r_parted, r_fence, r_touch, db_free, limited;
+  logic [15:0] r_touched, r_words, r_pc_next;
+  logic [63:0] r_result;
+  logic [1:0]  r_flag;
+  logic        handler;
+  logic [10:0] inflight_q;
+  assign handler = handler_q[r_ctx];
+  assign r_bad = !handler
+      && (conflict_q[r_ctx] || failed_q[r_ctx] || error_q[r_ctx] || full_q[r_ctx] || fault_q[r_ctx]);
+  assign db_free = !db_valid_o || db_ready_i;
+  assign limited = max_inflight_i != '0 && inflight_q >= max_inflight_i;
+  assign r_parted = 5'(r_addr_x[2:0]) + {1'b0, r_w[3:0]} > 5'd8;
+  assign r_words = (16'd1 << r_addr_x[6:3]) | (16'(r_parted) << (r_addr_x[6:3] + 4'd1));
+  assign r_touched = touched_mem[r_ctx];
+  assign r_hit = !r_drained_q && (r_touched & r_words) != '0;
+  // A scan may still be writing the block, and reading rows.
+  assign r_fence = scan_q[r_ctx] && !r_all_ready;
+
+  always_comb begin
+    r_end = 1'b0;
+    r_go = 1'b1;
+    r_state = StateReady;
+    r_ending = '{step: StepWait, how: EndAbort, code: AbortOverflow};
+    r_write = 1'b0;
+    r_result = r_value;
+    r_flag_write = 1'b0;
+    r_pc_next = r_taken ? r_x[15:0] : r_next_pc;
+    r_job_valid = 1'b0;
+    r_job = '{
+        kind: JobLoad,
+        undo: r_undo,
+        clear: 1'b0,
+        extend: r_w[15],
+        gp: r_gp_a,
+        len: 20'(r_w[3:0]),
+        dst: r_addr_x,
+        data: 64'(r_addr_x)
+    };
+    r_touch = 1'b0;
+    r_wait_all = 1'b0;
+    multiply = 1'b0;
+    divide = 1'b0;
+    issue = 1'b0;
+    if (r_valid && r_bad) begin
+      r_end = 1'b1;
+    end else if (r_valid) begin
+      unique case (r_opcode)
+        OpcodeMov, OpcodeMovi: r_write = 1'b1;
+        OpcodeAdd, OpcodeSub, OpcodeAddi, OpcodeSubi: begin
+          r_write = !r_overflow;
+          r_end = r_overflow;
+        end
+        OpcodeMul, OpcodeMuli: begin
+          multiply = 1'b1;
+          r_state = StateLate;
+        end
+        OpcodeDiv, OpcodeDivi: begin
+          if (r_zero || r_extreme) begin
+            r_end = 1'b1;
+            if (r_zero) r_ending.code = AbortDivisionByZero;
+          end else if (divider_ready) begin
+            divide = 1'b1;
+            r_state = StateLate;
+          end else begin
+            r_go = 1'b0;
+            r_state = StateDivide;
+          end
+        end
+        OpcodeCmp, OpcodeCmpi: r_flag_write = 1'b1;
+        OpcodeCheck: begin
+          r_end = r_left[63] || !r_less;
+          r_ending.code = AbortOutOfRange;
+        end
+        OpcodeLoad, OpcodeLoadr: begin
+          if (r_fence) r_wait_all = 1'b1;
+          else if (r_hit) r_state = StateDrain;
+          else begin
+            r_job_valid = 1'b1;
+            r_state = StateLate;
+          end
+          r_go = r_job_valid;
+        end
+        OpcodeStore, OpcodeStorer: begin
+          r_job.kind = JobStore;
+          r_job.data = r_stored;
+          // Keys of instructions that have no answer may still be read from the block.
+          if (!r_fits) begin
+            r_end = 1'b1;
+            r_ending.code = AbortValueTooWide;
+          end else if (r_fence || (r_opcode == OpcodeStore && !r_all_ready)) r_wait_all = 1'b1;
+          else if (r_hit) r_state = StateDrain;
+          else begin
+            r_job_valid = 1'b1;
+            r_touch = 1'b1;
+            r_state = StateLsu;
+          end
+          r_go = r_job_valid;
+        end
+        OpcodeCopyBb, OpcodeCopyBr, OpcodeCopyRb, OpcodeCopyRr: begin
+          r_job.kind = JobCopy;
+          r_job.len = 20'(r_w);
+          r_job.data = 64'(r_addr_y);
+          if (r_fence || (!r_opcode[1] && !r_all_ready)) r_wait_all = 1'b1;
+          else if (!r_drained_q) r_state = StateDrain;
+          else begin
+            r_job_valid = 1'b1;
+            r_touch = 1'b1;
+            r_state = StateLsu;
+          end
+          r_go = r_job_valid;
+        end
+        OpcodeJmp, OpcodeBe, OpcodeBne, OpcodeBl, OpcodeBle, OpcodeBg, OpcodeBge: ;
+        OpcodeSearch, OpcodeUpdate, OpcodeInsert, OpcodeRemove, OpcodeScan: begin
+          if (r_fence) r_wait_all = 1'b1;
+          else if (!r_drained_q) r_state = StateDrain;
+          else if (r_log_full && !r_all_ready) r_wait_all = 1'b1;
+          else if (r_log_full) begin
+            r_end = 1'b1;
+            r_ending.how = EndFailed;
+            r_ending.code = AbortTooManyGrants;
+          end else issue = db_free && !limited;
+          r_go = issue;
+        end
+        OpcodeRet: begin
+          r_result = 64'(cp_value);
+          if (!cp_ready) begin
+            r_go = 1'b0;
+            r_state = StateCp;
+          end else if (cp_answer == AnswerReady) begin
+            r_write = 1'b1;
+          end else if (cp_answer == AnswerMissing && r_x != NoLabel) begin
+            r_pc_next = r_x[15:0];
+          end else begin
+            r_end = 1'b1;
+            r_ending.code = cp_value[15:0];
+          end
+        end
+        OpcodeCommit: begin
+          r_end = 1'b1;
+          r_ending.how = EndCommit;
+          r_ending.code = '0;
+        end
+        default: begin
+          r_end = 1'b1;
+          r_ending.code = r_w;
+        end
+      endcase
+    end
+    if (r_wait_all) r_state = StateAll;
+    if (r_end) begin
+      r_state = StateReady;
+      r_go = 1'b0;
+    end
+    // A handler's end is known already.
+    if (handler) r_ending = '{step: StepOutcome, how: ending_mem[r_ctx].how, code: ending_mem[r_ctx].code};
+  end
+  // The flag of an instruction that compares nothing stays.
+  logic [1:0] r_flag_old;
+  logic [17:0] r_pc_word;
+  assign r_pc_word = pc_mem[r_ctx];
+  assign r_flag_old = r_pc_word[17:16];
+  assign r_flag = r_flag_write ? {r_less, r_equal} : r_flag_old;
+
+  // ---- Late results, in the sequencer's cycles.
+  logic     late_valid, late_fault;
+  context_t late_ctx;
+  assign loaded_ready = phase_q && !product_valid;
+  assign quotient_ready = phase_q && !product_valid && !loaded_valid;
+  assign late_valid = phase_q && (product_valid || loaded_valid || quotient_valid);
+  assign late_ctx = product_valid ? product_ctx : loaded_valid ? loaded_ctx : quotient_ctx;
+  assign late_fault = product_valid && product_overflow;
+  always_comb begin
+    if (phase_q) begin
+      write_d = late_valid && !late_fault;
+      write_ctx_d = late_ctx;
+      write_gp_d = product_valid ? product_gp : loaded_valid ? loaded_gp : quotient_gp;
+      write_value_d = product_valid ? product_value : loaded_valid ? loaded_value : quotient_value;
+    end else begin
+      write_d = r_valid && r_write && r_a != '0;
+      write_ctx_d = r_context;
+      write_gp_d = r_gp_a;
+      write_value_d = r_result;
+    end
+  end
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      write_q <= 1'b0;
+      write_ctx_q <= '0;
+      write_gp_q <= '0;
+      write_value_q <= '0;
+    end else begin
+      write_q <= write_d;
+      write_ctx_q <= write_ctx_d;
+      write_gp_q <= write_gp_d;
+      write_value_q <= write_value_d;
+    end
+  end
+
+  // ---- States.
+  ctx_t lsu_done_at, late_at, wake_at, drain_at, mark_at, error_at, choose_at;
+  assign lsu_done_at = lsu_done_ctx[CtxBits-1:0];
+  assign late_at = late_ctx[CtxBits-1:0];
+  assign wake_at = wake_ctx[CtxBits-1:0];
+  assign drain_at = drain_ctx[CtxBits-1:0];
+  assign mark_at = mark_ctx[CtxBits-1:0];
+  assign error_at = error_ctx[CtxBits-1:0];
+  assign choose_at = choose_ctx[CtxBits-1:0];
+  cp_t [Contexts-1:0] awaited_q;
+
+  always_comb begin
+    state_d = state_q;
+    barrel_d = barrel_q;
+    conflict_d = conflict_q;
+    failed_d = failed_q;
+    inserted_d = inserted_q;
+    removed_d = removed_q;
+    error_d = error_q;
+    full_d = full_q;
+    fault_d = fault_q;
+    handler_d = handler_q;
+    scan_d = scan_q;
+    // Events that others wait for.
+    if (wake_valid) begin
+      if (state_q[wake_at] == StateCp && (awaited_q[wake_at] == wake_cp || wake_bad)) state_d[wake_at] = StateReady;
+      if (state_q[wake_at] == StateAll && wake_all) state_d[wake_at] = StateReady;
+    end
+    if (drain_valid && state_q[drain_at] == StateDrain) state_d[drain_at] = StateReady;
+    if (lsu_done) state_d[lsu_done_at] = StateReady;
+    if (late_valid) state_d[late_at] = StateReady;
+    for (int unsigned i = 0; i < Contexts; i++) begin
+      if (state_q[i] == StateDivide && divider_ready) state_d[i] = StateReady;
+    end
+    // What is taken, and what becomes of it.
+    if (pick_take && pick_valid) state_d[pick_ctx] = StateBusy;
+    if (choose_valid) state_d[choose_at] = StateBusy;
+    if (r_valid) begin
+      state_d[r_ctx] = r_state;
+      if (r_end) barrel_d[r_ctx] = 1'b0;
+      if (r_all_ready) scan_d[r_ctx] = 1'b0;
+      if (issue && r_opcode == OpcodeScan) scan_d[r_ctx] = 1'b1;
+    end
+    if (s_act || act_begin) begin
+      state_d[s_ctx] = act_state;
+      barrel_d[s_ctx] = act_barrel;
+      if (act_handler) handler_d[s_ctx] = 1'b1;
+      if (act_clear) begin
+        conflict_d[s_ctx] = 1'b0;
+        failed_d[s_ctx] = 1'b0;
+        inserted_d[s_ctx] = 1'b0;
+        removed_d[s_ctx] = 1'b0;
+        error_d[s_ctx] = 1'b0;
+        full_d[s_ctx] = 1'b0;
+        fault_d[s_ctx] = 1'b0;
+        handler_d[s_ctx] = 1'b0;
+        scan_d[s_ctx] = 1'b0;
+      end
+    end
+    // Marks.
+    if (mark_valid && mark_conflict) conflict_d[mark_at] = 1'b1;
+    if (mark_valid && mark_failed) failed_d[mark_at] = 1'b1;
+    if (mark_valid && mark_inserted) inserted_d[mark_at] = 1'b1;
+    if (mark_valid && mark_removed) removed_d[mark_at] = 1'b1;
+    if (error_valid) error_d[error_at] = 1'b1;
+    if (lsu_done && lsu_full) full_d[lsu_done_at] = 1'b1;
+    if (late_fault && phase_q) fault_d[late_at] = 1'b1;
+  end
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      for (int unsigned i = 0; i < Contexts; i++) state_q[i] <= StateFree;
+      barrel_q <= '0;
+      conflict_q <= '0;
+      failed_q <= '0;
+      inserted_q <= '0;
+      removed_q <= '0;
+      error_q <= '0;
+      full_q <= '0;
+      fault_q <= '0;
+      handler_q <= '0;
+      scan_q <= '0;
+      awaited_q <= '0;
+    end else begin
+      state_q <= state_d;
+      barrel_q <= barrel_d;
+      conflict_q <= conflict_d;
+      failed_q <= failed_d;
+      inserted_q <= inserted_d;
+      removed_q <= removed_d;
+      error_q <= error_d;
+      full_q <= full_d;
+      fault_q <= fault_d;
+      handler_q <= handler_d;
+      scan_q <= scan_d;
+      if (r_valid) awaited_q[r_ctx] <= r_cp_b_q;
+    end
+  end
+
+  // ---- Memories of contexts: the barrel's cycle, then the sequencer's.
+  always_ff @(posedge clk_i) begin
+    if (phase_q) begin
+      if (act_pc && (s_act || act_begin)) pc_mem[s_ctx] <= {2'b00, act_pc_value};
+      if (s_act || act_begin) ending_mem[s_ctx] <= act_ending;
+    end else begin
+      if (r_valid && r_go) pc_mem[r_ctx] <= {r_flag, r_pc_next};
+      if (r_valid && r_end) ending_mem[r_ctx] <= r_ending;
+    end
+    if (act_begin) place_mem[s_ctx] <= act_place;
+    if (act_stamp) stamp_mem[s_ctx] <= start_stamp_i;
+    if (r_valid && r_touch) begin
+      touched_mem[r_ctx] <= r_job.kind == JobCopy ? '1 : (r_drained_q ? '0 : r_touched) | r_words;
+    end
+  end
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      head_q <= '0;
+      tail_q <= '0;
+      count_q <= '0;
+      gp_next_q <= '0;
+      cp_next_q <= '0;
+      gp_used_q <= '0;
+      cp_used_q <= '0;
+    end else begin
+      if (act_begin) begin
+        tail_q <= tail_q + ctx_t'(1);
+        gp_next_q <= gp_next_q + act_place.gps[7:0];
+        cp_next_q <= cp_next_q + act_place.cps[7:0];
+      end
+      if (give_back) head_q <= head_q + ctx_t'(1);
+      count_q <= count_q + (CtxBits + 1)'(act_begin) - (CtxBits + 1)'(give_back);
+      gp_used_q <= gp_used_q + (act_begin ? act_place.gps : '0) - (give_back ? head_place.gps : '0);
+      cp_used_q <= cp_used_q + (act_begin ? act_place.cps : '0) - (give_back ? head_place.cps : '0);
+    end
+  end
+
+  // ---- DB instructions.
+  op_e db_op;
+  always_comb begin
+    unique case (r_opcode)
+      OpcodeUpdate: db_op = OpUpdate;
+      OpcodeInsert: db_op = OpInsert;
+      OpcodeRemove: db_op = OpRemove;
+      OpcodeScan:   db_op = OpScan;
+      default:      db_op = OpSearch;
+    endcase
+  end
+  logic r_limit_given_q;
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      db_valid_o <= 1'b0;
+      db_op_o <= OpSearch;
+      db_table_o <= '0;
+      db_stamp_o <= '0;
+      db_return_o <= '0;
+      db_key_addr_o <= '0;
+      db_limit_o <= '0;
+      db_source_o <= '0;
+      db_delta_o <= '0;
+      inflight_q <= '0;
+    end else begin
+      if (db_free) db_valid_o <= issue;
+      if (issue) begin
+        db_op_o <= db_op;
+        db_table_o <= r_d[TableWidth-1:0];
+        db_stamp_o <= stamp_mem[r_ctx];
+        db_return_o <= '{worker: worker_i, ctx: r_context, cp: r_cp_a};
+        db_key_addr_o <= r_addr_x;
+        db_limit_o <= r_limit_given_q ? r_left[15:0] : r_w;
+        db_source_o <= r_e[5:0];
+        db_delta_o <= r_addr_y[23:0] - r_addr_x[23:0];
+      end
+      inflight_q <= inflight_q + 11'(issue) - 11'(response_valid_i);
+    end
+  end
+  always_ff @(posedge clk_i) r_limit_given_q <= ask_b;
+
+  // ---- Watchdog.
+  logic [WatchdogBits-1:0] watch_q;
+  logic [Contexts-1:0] moved_q, stuck_q;
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      watch_q <= '0;
+      moved_q <= '0;
+      stuck_q <= '0;
+    end else begin
+      watch_q <= watch_q + WatchdogBits'(1);
+      for (int unsigned i = 0; i < Contexts; i++) begin
+        if (state_q[i] == StateFree || state_d[i] != state_q[i]) begin
+          moved_q[i] <= 1'b1;
+          stuck_q[i] <= 1'b0;
+        end else if (watch_q == '0) begin
+          moved_q[i] <= 1'b0;
+          stuck_q[i] <= !moved_q[i];
+        end
+      end
+    end
+  end
+  assign stuck_o = stuck_q;
+  assign idle_o = count_q == '0 && no_block && !init && !release_valid_o && !done_valid_o;
+  assign states_o = state_q;
+
+  assign trace_write_o = write_q;
+  assign trace_write_ctx_o = write_ctx_q;
+  assign trace_write_gp_o = write_gp_q;
+  assign trace_write_value_o = write_value_q;
+  assign trace_begin_o = (act_begin || act_restart) && act_barrel;
+  assign trace_begin_ctx_o = s_context;
+  assign trace_begin_block_o = act_begin ? block_addr : '0;
+  assign trace_begin_gp_o = gp_next_q;
+
+  logic unused;
+  assign unused = ^{r_pc, r_d, r_e, b1_place, head_place, r_pc_word, lsu_done_ctx, drain_ctx, error_ctx, wake_ctx,
+                    mark_ctx, choose_ctx, s_read_ctx};
+
+endmodule
