@@ -4,7 +4,7 @@ module lw_batch_lock_properties (
   input logic clk_i,
   input logic [2:0] capacity_i,
   input logic [1:0] limit_i,
-  input logic [1:0] record_i,
+  input logic record_i,
   input logic access_valid_i,
   input logic [31:0] access_record_i,
   input logic [1:0] access_mode_i,
@@ -15,7 +15,8 @@ module lw_batch_lock_properties (
 
   logic begun_q = 1'b0;
   logic [2:0] capacity_q;
-  logic [1:0] limit_q, record_q;
+  logic [1:0] limit_q;
+  logic record_q;
   always_ff @(posedge clk_i) begin
     begun_q <= 1'b1;
     if (!begun_q) begin
@@ -33,7 +34,7 @@ module lw_batch_lock_properties (
   logic [1:0] deferred;
 
   lw_batch_lock #(
-    .Records(4), .PositionWidth(2), .Deferred(2), .SetMax(2), .IdWidth(3), .EpochWidth(2)
+    .Records(2), .PositionWidth(2), .Deferred(2), .SetMax(2), .IdWidth(3), .EpochWidth(2)
   ) i_dut (
     .clk_i, .rst_ni(begun_q), .capacity_i(capacity_q), .deferred_limit_i(limit_q),
     .access_valid_i, .access_ready_o(access_ready), .access_id_i(id_q), .access_record_i, .access_mode_i,
@@ -48,7 +49,7 @@ module lw_batch_lock_properties (
   logic [3:0][1:0] holds_q = '0;
   always_ff @(posedge clk_i) begin
     if (begun_q && access_valid_i && access_ready) begin
-      if (access_record_i[1:0] == record_q) wants_q[id_q] <= wants_q[id_q] | access_mode_i;
+      if (access_record_i[0] == record_q) wants_q[id_q] <= wants_q[id_q] | access_mode_i;
       if (access_last_i) id_q <= id_q + 3'd1;
     end
     if (begun_q && grant_valid && grant_ready_i) begin
@@ -62,7 +63,7 @@ module lw_batch_lock_properties (
       assume (capacity_q != '0 && capacity_q <= 3'd4);
       assume (limit_q != '0 && limit_q <= 2'd2);
       assume (id_q != 3'd7);
-      assume (access_record_i < 32'd4);
+      assume (access_record_i < 32'd2);
       for (int a = 0; a < 4; a++) begin
         for (int b = 0; b < a; b++) begin
           assert (holds_q[a] == 2'd0 || holds_q[b] == 2'd0 || (holds_q[a] == holds_q[b] && holds_q[a] != 2'd3));
