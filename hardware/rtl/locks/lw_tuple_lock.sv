@@ -67,7 +67,7 @@ module lw_tuple_lock #(
 
   /// A host session has a reason to look at its line again; held until it is taken.
   output logic wake_valid_o,
-  /// It is taken in this cycle.
+  /// It is taken in this cycle. While one is not taken, the module stands still at the next one.
   input  logic wake_ready_i,
   /// Not one session, but all who wait for a place in a line.
   output logic wake_crowd_o,
