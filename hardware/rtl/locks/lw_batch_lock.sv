@@ -21,7 +21,7 @@
 // worker `chain mod workers` run it. The effects of a batch must be complete before the next one runs: whoever takes
 // the grants takes nothing behind `KindEnd` until then. The unit decides the next grant meanwhile.
 module lw_batch_lock #(
-  /// Records: numbers from 0. A power of two, at least 4. Each takes a decision word.
+  /// Records: numbers from 0. A power of two, at least 2. Each takes a decision word.
   parameter int unsigned Records = 1024,
   /// Bits of a position in a batch, which has at most 2^PositionWidth transactions.
   parameter int unsigned PositionWidth = 10,

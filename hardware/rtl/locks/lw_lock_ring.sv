@@ -42,8 +42,9 @@ module lw_lock_ring (
   mode_e mode_free_q, mode_free_d;
   logic stop_free_q, stop_free_d;
 
-  logic live, mine;
+  logic live, mine, sound;
   logic [31:0] rest;
+  assign sound = is_slot_sound(slot_i.mode, slot_i.members, slot_i.block, sessions_i);
   assign live = is_live(slot_i.mode, slot_i.members);
   assign mine = has(slot_i.mode, slot_i.members, slot_i.block, session_i);
   assign rest = slot_i.members & ~(32'd1 << session_i[4:0]);
@@ -73,7 +74,7 @@ module lw_lock_ring (
     end else if (valid_i) begin
       at_d = at_q + 3'd1;
       ticket_d = ticket_next(ticket_q);
-      if (slot_i == '0 || slot_i.ticket != ticket_q || !is_slot_sound(slot_i.mode, slot_i.members, slot_i.block, sessions_i)) view_d.torn = 1'b1;
+      if (slot_i == '0 || slot_i.ticket != ticket_q || !sound) view_d.torn = 1'b1;
       if (mine && !view_q.found) begin
         view_d.found = 1'b1;
         view_d.found_at = at_q;

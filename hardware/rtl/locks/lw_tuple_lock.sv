@@ -11,8 +11,8 @@
 // A request that has to wait stands in the line's ring and in the session's list, and takes nothing else: the session
 // goes on with other requests. It is looked at again when the module itself makes it its turn, and every
 // `ConfigPoll` cycles, which stays in the cache of the memory port until somebody changes the line. Then the element
-// gets `LockGranted` once more. Host sessions that the module makes the holders are told on `wake_*`: they may sleep, and
-// the host's driver wakes them as `SharedLocks` does; a wake that is lost costs them one nap.
+// gets `LockGranted` once more. Host sessions that the module makes the holders are told on `wake_*`: they may sleep,
+// and the host's driver wakes them as `SharedLocks` does; a wake that is lost costs them one nap.
 //
 // What remains with the host: opening and closing sessions (header, liveness), the clean-up after those who died, and
 // after this module when it was reset (sessions of its own are cleaned up as those of a dead process), a full line's
@@ -26,7 +26,8 @@
 //   64 + 4 * element + 0: [11:0] session, [12] open: what an earlier session of the element had is forgotten
 //                    + 1: its epoch                     + 2: word address of its list
 //                    + 3: its age
-// Fields 1 to 3 are written before the element is opened. To close it, write 0 to field 0 and wait for `busy_o` to fall.
+// Fields 1 to 3 are written before the element is opened. To close it, write 0 to field 0 and wait for `busy_o` to
+// fall: a request under way is finished, and later ones are answered `LockStale`.
 module lw_tuple_lock #(
   /// Processing elements, a power of two, 2 to 32. Each speaks for one session.
   parameter int unsigned Elements = 8,
@@ -55,7 +56,7 @@ module lw_tuple_lock #(
   input  lw_tuple_pkg::lock_req_t [Elements-1:0] req_i,
 
   /// An answer for an element, in this cycle. Elements always take answers. One request has one answer, in order; after
-  /// `LockWaiting` a `LockGranted` (or `LockDamage`, each time somebody looks) comes in between, unless it is withdrawn.
+  /// `LockWaiting` a `LockGranted` (or `LockDamage`, each time the module looks) comes, unless it is withdrawn.
   output logic [Elements-1:0] rsp_valid_o,
   /// The answer. Its line names what was asked for.
   output lw_tuple_pkg::lock_rsp_t rsp_o,
@@ -66,7 +67,7 @@ module lw_tuple_lock #(
 
   /// A host session has a reason to look at its line again; held until it is taken.
   output logic wake_valid_o,
-  /// It is taken in this cycle.
+  /// It is taken in this cycle. While one is not taken, the module stands still at the next one.
   input  logic wake_ready_i,
   /// Not one session, but all who wait for a place in a line.
   output logic wake_crowd_o,
@@ -462,7 +463,7 @@ module lw_tuple_lock #(
   assign would_admit = view.uniform;
   assign holds = owns || (view.found && view.found_at < view.granted);
 
-  // `slot_q` is the slot that the session was found in, or the last one.
+  // The slot that the session was found in, and the last one.
   slot_t found_q, found_d, last_q, last_d;
   slot_t vacated, joined;
   logic joins;

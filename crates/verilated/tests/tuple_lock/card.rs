@@ -97,13 +97,13 @@ pub(crate) struct Activity {
 
 /// How the memory port behaves: cycles to the access, and from there to the answer, at least and at most.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Port2 {
+pub(crate) struct Pace {
     pub(crate) latency: (u64, u64),
     pub(crate) ready: u64,
     pub(crate) errors: bool,
 }
 
-impl Port2 {
+impl Pace {
     pub(crate) const QUICK: Self = Self { latency: (1, 1), ready: 100, errors: false };
 }
 
@@ -123,7 +123,7 @@ pub(crate) struct Card {
     ports: BTreeMap<&'static str, Port>,
     words: Rc<[Cell<u64>]>,
     random: Random,
-    port: Port2,
+    port: Pace,
     flights: Vec<Flight>,
     /// Memory answers no more, and nothing takes place any more.
     pub(crate) dead: bool,
@@ -167,7 +167,7 @@ pub(crate) fn build() -> Model {
 }
 
 impl Card {
-    pub(crate) fn new(mut model: Model, words: Rc<[Cell<u64>]>, port: Port2, seed: u64) -> Self {
+    pub(crate) fn new(mut model: Model, words: Rc<[Cell<u64>]>, port: Pace, seed: u64) -> Self {
         let mut ports: BTreeMap<_, _> = PORTS.iter().map(|name| (*name, model.port(name).unwrap())).collect();
         ports.insert("mem_rsp_i", model.port("mem_rsp_i").unwrap());
         model.set(ports["rst_ni"], 0);
@@ -310,9 +310,6 @@ impl Card {
             let (tag, new, old) = (get(0, 10), get(10, 64), get(74, 64));
             let (word, op) = (get(138, 37) as usize, get(175, 2));
             let due = self.model.cycles() + self.between(self.port.latency).div_ceil(2);
-            if std::env::var_os("DBG").is_some() {
-                eprintln!("{} op {op} word {word} tag {tag:x} new {new:x} old {old:x}", self.model.cycles());
-            }
             self.flights.push(Flight { due, answer: None, op, word, old, new, tag });
         }
         if self.get("wake_valid_o") == 1 && wake_ready {
@@ -412,7 +409,7 @@ impl Memory for Both {
 }
 
 /// A module and a table.
-pub(crate) fn world(layout: Layout, port: Port2, cycles: u64, model: &Model, seed: u64) -> Table<Both> {
+pub(crate) fn world(layout: Layout, port: Pace, cycles: u64, model: &Model, seed: u64) -> Table<Both> {
     let words: Rc<[Cell<u64>]> = (0..layout.words()).map(|_| Cell::new(0)).collect();
     let card = Rc::new(RefCell::new(Card::new(model.again(seed), words.clone(), port, seed ^ 0xCA4D)));
     let table = Table::create(Both { words, card: card.clone(), cycles: 0 }, layout).unwrap();

@@ -7,8 +7,11 @@ use lockwork_locking::shared::{self, Layout, Patience, Placement, SessionNumber,
 use lockwork_locking::{LockId, LockMode, Outcome, Request};
 use lockwork_verilated::Model;
 
-use crate::card::{self, Answer, Both, Op, Port2, build, hand_over, world};
+use crate::card::{self, Answer, Both, Op, Pace, build, hand_over, world};
 use crate::replay::Twin;
+
+/// What a session waits for, and until when.
+type Waits = Vec<(LockId, Option<u64>)>;
 
 /// A session of a script: of the module, with the oracle, or of software.
 enum Member {
@@ -21,12 +24,12 @@ struct Scripted {
     patience: Patience,
     mixed: bool,
     ages: BTreeMap<Session, u64>,
-    members: BTreeMap<Session, (Member, Vec<(LockId, Option<u64>)>)>,
+    members: BTreeMap<Session, (Member, Waits)>,
     now_ms: u64,
 }
 
 impl Scripted {
-    fn new(model: &Model, patience: Patience, mixed: bool, port: Port2) -> Self {
+    fn new(model: &Model, patience: Patience, mixed: bool, port: Pace) -> Self {
         let layout = Layout { placement: Placement::Direct, held: 16, ..Layout::new(64, 64) };
         let table = world(layout, port, 0, model, 1);
         let (ages, members) = (BTreeMap::new(), BTreeMap::new());
@@ -41,7 +44,7 @@ impl Scripted {
         let number = SessionNumber::new(session.0 as u16 + 30).unwrap();
         let of_table = self.table.open(number, 0, &mut |_| ()).unwrap();
         let age = self.ages.get(&session).copied().unwrap_or(u64::from(session.0));
-        let member = if self.mixed && session.0 % 2 == 0 {
+        let member = if self.mixed && session.0.is_multiple_of(2) {
             self.table.set_age(&of_table, age).unwrap();
             Member::Software(of_table)
         } else {
@@ -216,7 +219,7 @@ impl Manager for Scripted {
     fn pass(&mut self, time_ms: u64) -> Vec<Event> {
         self.now_ms += time_ms;
         let now = self.now_ms;
-        let over = |(session, (_, waits)): (&Session, &(Member, Vec<(LockId, Option<u64>)>))| {
+        let over = |(session, (_, waits)): (&Session, &(Member, Waits))| {
             let late = waits.iter().filter(|(_, until)| until.is_some_and(|until| until <= now));
             late.map(|(lock, _)| (*session, *lock)).collect::<Vec<_>>()
         };
@@ -236,11 +239,11 @@ impl Manager for Scripted {
 #[test]
 fn the_module_conforms_under_every_patience_alone_and_beside_software() {
     let model = build();
-    let late = Port2 { latency: (1, 30), ready: 70, errors: false };
+    let late = Pace { latency: (1, 30), ready: 70, errors: false };
     // As many scripts as the table itself runs under that patience.
     for (patience, scripts) in [(Patience::Try, 9), (Patience::WaitDie, 9), (Patience::Queue, 15), (Patience::Safe, 14)]
     {
-        for (mixed, port) in [(false, Port2::QUICK), (true, Port2::QUICK), (true, late)] {
+        for (mixed, port) in [(false, Pace::QUICK), (true, Pace::QUICK), (true, late)] {
             let report = run_all(&golden(), || Scripted::new(&model, patience, mixed, port));
             println!("{report}");
             assert!(report.is_clean(), "{report}");

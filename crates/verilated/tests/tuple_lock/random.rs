@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use lockwork_locking::shared::{self, Layout, Patience, Placement, SessionNumber, Step, Table, TableError, Wake};
 use lockwork_locking::{LockMode, compatible};
 
-use crate::card::{Answer, Both, ELEMENTS, Op, Port2, Random, build, hand_over, world};
+use crate::card::{Answer, Both, ELEMENTS, Op, Pace, Random, build, hand_over, world};
 use crate::replay::Twin;
 
 const SOFTWARE: usize = 4;
@@ -67,7 +67,7 @@ struct Play {
 }
 
 impl Play {
-    fn new(layout: Layout, port: Port2, cycles: u64, model: &lockwork_verilated::Model, seed: u64) -> Self {
+    fn new(layout: Layout, port: Pace, cycles: u64, model: &lockwork_verilated::Model, seed: u64) -> Self {
         let table = world(layout, port, cycles, model, seed);
         let mut random = Random(seed);
         // Sessions of several blocks, some of both sides in one.
@@ -327,9 +327,9 @@ fn whatever_the_module_does_the_locking_crate_would_have_done_and_nothing_is_los
     for seed in 0..60 {
         let lines = [1, 2, 4, 16][seed as usize % 4];
         let port = [
-            Port2::QUICK,
-            Port2 { latency: (1, 20), ready: 80, errors: false },
-            Port2 { latency: (2, 120), ready: 40, errors: false },
+            Pace::QUICK,
+            Pace { latency: (1, 20), ready: 80, errors: false },
+            Pace { latency: (2, 120), ready: 40, errors: false },
         ][seed as usize % 3];
         let mut play = Play::new(layout(lines), port, [3, 10, 40][seed as usize % 3], &model, seed);
         play.play(1200, lines);
@@ -363,7 +363,7 @@ fn after_a_death_of_the_module_its_sessions_are_cleaned_up_by_their_lists() {
     let mut held = 0;
     for seed in 1000..1080 {
         let lines = [1, 2, 4, 8][seed as usize % 4];
-        let port = Port2 { latency: (1, 60), ready: 70, errors: false };
+        let port = Pace { latency: (1, 60), ready: 70, errors: false };
         let mut play = Play::new(layout(lines), port, 10, &model, seed);
         let steps = play.random.below(300);
         play.play(steps, lines);
@@ -395,7 +395,7 @@ fn when_memory_refuses_the_session_is_closed_and_everybody_else_goes_on() {
     let mut refused = 0;
     for seed in 2000..2020 {
         let lines = [1, 2, 4, 8][seed as usize % 4];
-        let port = Port2 { latency: (1, 20), ready: 70, errors: true };
+        let port = Pace { latency: (1, 20), ready: 70, errors: true };
         let mut play = Play::new(layout(lines), port, 10, &model, seed);
         play.play(600, lines);
         play.finish(lines, &("seed", seed));

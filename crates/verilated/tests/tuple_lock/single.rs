@@ -4,12 +4,12 @@ use lockwork_locking::LockMode::{Exclusive, Shared};
 use lockwork_locking::shared::{Layout, Patience, Placement, SessionNumber, Table};
 use lockwork_verilated::Model;
 
-use crate::card::{Answer, Both, Op, Port2, Random, build, hand_over, world};
+use crate::card::{Answer, Both, Op, Pace, Random, build, hand_over, world};
 
 const QUEUE: Patience = Patience::Queue;
 
 /// A module with sessions 1 and 2 in elements 0 and 1.
-fn two(model: &Model, layout: Layout, port: Port2) -> Table<Both> {
+fn two(model: &Model, layout: Layout, port: Pace) -> Table<Both> {
     let table = world(layout, port, 0, model, 3);
     for element in 0..2 {
         let number = SessionNumber::new(element + 1).unwrap();
@@ -45,7 +45,7 @@ fn keys_are_placed_as_software_places_them() {
     let model = build();
     for bits in [2, 6, 7, 9, 13] {
         let layout = Layout { held: 4, ..Layout::new(1 << bits, 8) };
-        let table = two(&model, layout, Port2::QUICK);
+        let table = two(&model, layout, Pace::QUICK);
         let mut random = Random(bits);
         for round in 0..150 {
             let key = random.next() >> (round % 64);
@@ -58,7 +58,7 @@ fn keys_are_placed_as_software_places_them() {
 
 #[test]
 fn a_full_list_and_an_age_in_use_are_refused_and_all_is_given_back_at_once() {
-    let table = two(&build(), direct(16), Port2::QUICK);
+    let table = two(&build(), direct(16), Pace::QUICK);
     for key in 0..4 {
         assert_eq!(ask(&table, 0, Op::Acquire(Shared, QUEUE), key).0, Answer::Granted);
     }
@@ -74,7 +74,7 @@ fn a_full_list_and_an_age_in_use_are_refused_and_all_is_given_back_at_once() {
 
 #[test]
 fn a_damaged_line_is_told_of_and_the_others_go_on() {
-    let table = two(&build(), direct(16), Port2::QUICK);
+    let table = two(&build(), direct(16), Pace::QUICK);
     let words = &table.memory().words;
     // An owner that there is not; a tail that is no ticket; an entry with the wrong ticket; a mode without owner.
     let damages = [(1 << 2 | 3) + (4000 << 2), (7 << 20) << 18 | 1 << 14, 1 << 14 | 1 << 18, 3];
@@ -94,7 +94,7 @@ fn a_damaged_line_is_told_of_and_the_others_go_on() {
 
 #[test]
 fn a_session_whose_epoch_has_ended_touches_nothing_any_more() {
-    let table = two(&build(), direct(16), Port2::QUICK);
+    let table = two(&build(), direct(16), Pace::QUICK);
     assert_eq!(ask(&table, 0, Op::Acquire(Exclusive, QUEUE), 3).0, Answer::Granted);
     table.clean_up(SessionNumber::new(1).unwrap(), &mut |_| ()).unwrap();
     let before: Vec<_> = table.memory().words.iter().map(|word| word.get()).collect();
@@ -110,7 +110,7 @@ fn a_session_whose_epoch_has_ended_touches_nothing_any_more() {
 /// Cycles are the same on every machine. Memory takes 80 to answer.
 #[test]
 fn a_lock_takes_three_accesses_in_turn_and_elements_overlap() {
-    let port = Port2 { latency: (80, 80), ready: 100, errors: false };
+    let port = Pace { latency: (80, 80), ready: 100, errors: false };
     let table = two(&build(), direct(64), port);
     let (answer, _, lock) = ask(&table, 0, Op::Acquire(Exclusive, QUEUE), 9);
     assert_eq!(answer, Answer::Granted);

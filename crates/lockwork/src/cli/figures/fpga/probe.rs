@@ -38,10 +38,10 @@ pub(super) struct Probe {
     pub(super) ordered: bool,
     /// How many of the instructions, in turn, go to other partitions than the first one's.
     pub(super) remote: bool,
-    random: Random,
-    /// Procedures by id: one, or one for each table of scans. Then the one that checks.
-    ids: Vec<u32>,
-    called: u64,
+    pub(super) random: Random,
+    /// Procedures by id: one, or one for each table of scans.
+    pub(super) ids: Vec<u32>,
+    pub(super) called: u64,
 }
 
 impl Probe {
