@@ -177,7 +177,11 @@ impl SimulatedCard {
             return Err(EngineError::BackEnd(format!("no waveform can be written to {}", file.display())));
         }
         let reset = model.port("rst_ni").map_err(|error| EngineError::BackEnd(error.to_string()))?;
-        model.set(reset, 0);
+        // Reset is asynchronous: its edge comes before the first one of the clock, when registers hold anything.
+        for level in [1, 0] {
+            model.set(reset, level);
+            model.eval();
+        }
         (0..RESET).for_each(|_| model.tick());
         model.set(reset, 1);
         let name = format!("the simulated processor, configuration '{}', {workers} workers", configuration.name);
