@@ -123,8 +123,8 @@ impl SimulatedCard {
     /// Builds the model, unless that was done before, and resets it.
     ///
     /// # Errors
-    /// [`EngineError::BackEndAbsent`] when the model cannot be built here, [`EngineError::Memory`] when there is too little
-    /// memory, [`EngineError::BackEnd`] when the model is none of the processor.
+    /// [`EngineError::BackEndAbsent`] when the model cannot be built here, [`EngineError::Memory`] when there is too
+    /// little memory, [`EngineError::BackEnd`] when the model is none of the processor.
     pub fn new(simulation: &Simulation) -> Result<Self, EngineError> {
         let configuration = &simulation.configuration;
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hardware/rtl");
