@@ -28,8 +28,8 @@ pub const WAVEFORM: &str = "LOCKWORK_FPGA_WAVEFORM";
 /// Creates the engine over an empty database, with `options.threads` workers.
 ///
 /// # Errors
-/// [`EngineError::BackEndAbsent`] when there is neither a card nor a simulator, [`EngineError::BackEnd`] when the card is
-/// not what was asked for; [`EngineError::Threads`] and [`EngineError::Window`] as for every engine.
+/// [`EngineError::BackEndAbsent`] when there is neither a card nor a simulator, [`EngineError::BackEnd`] when the card
+/// is not what was asked for; [`EngineError::Threads`] and [`EngineError::Window`] as for every engine.
 pub fn create(options: Options) -> Result<Box<dyn Engine>, EngineError> {
     contract::check(&options)?;
     let card = match text(CARD) {

@@ -200,8 +200,8 @@ impl FpgaEngine {
     /// An engine over an empty database on this card.
     ///
     /// # Errors
-    /// [`EngineError::Threads`] and [`EngineError::Window`] as for every engine; [`EngineError::BackEnd`] when the card is
-    /// no transaction processor, does not answer, or has not as many workers as `options.threads` says.
+    /// [`EngineError::Threads`] and [`EngineError::Window`] as for every engine; [`EngineError::BackEnd`] when the card
+    /// is no transaction processor, does not answer, or has not as many workers as `options.threads` says.
     pub fn new(card: Box<dyn Card>, options: Options, settings: Settings) -> Result<Self, EngineError> {
         contract::check(&options)?;
         let driver = Driver::new(card, settings)?;

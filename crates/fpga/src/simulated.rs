@@ -123,8 +123,8 @@ impl SimulatedCard {
     /// Builds the model, unless that was done before, and resets it.
     ///
     /// # Errors
-    /// [`EngineError::BackEndAbsent`] when the model cannot be built here, [`EngineError::Memory`] when there is too little
-    /// memory, [`EngineError::BackEnd`] when the model is none of the processor.
+    /// [`EngineError::BackEndAbsent`] when the model cannot be built here, [`EngineError::Memory`] when there is too
+    /// little memory, [`EngineError::BackEnd`] when the model is none of the processor.
     pub fn new(simulation: &Simulation) -> Result<Self, EngineError> {
         let configuration = &simulation.configuration;
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hardware/rtl");
@@ -177,7 +177,11 @@ impl SimulatedCard {
             return Err(EngineError::BackEnd(format!("no waveform can be written to {}", file.display())));
         }
         let reset = model.port("rst_ni").map_err(|error| EngineError::BackEnd(error.to_string()))?;
-        model.set(reset, 0);
+        // Reset is asynchronous: its edge comes before the first one of the clock, when registers hold anything.
+        for level in [1, 0] {
+            model.set(reset, level);
+            model.eval();
+        }
         (0..RESET).for_each(|_| model.tick());
         model.set(reset, 1);
         let name = format!("the simulated processor, configuration '{}', {workers} workers", configuration.name);

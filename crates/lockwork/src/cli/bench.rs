@@ -301,7 +301,7 @@ fn options(arguments: &Arguments, threads: Option<u32>) -> Result<Options, Failu
 
 /// What OpenCL engines run on, if there are any among `kinds`.
 fn opencl_device(kinds: &[EngineKind], number: Option<u16>) -> Option<String> {
-    if !kinds.iter().any(|kind| kind.runs_on_device()) {
+    if !kinds.iter().any(|kind| kind.runs_on_device() && *kind != EngineKind::Fpga) {
         return None;
     }
     let device = lockwork_opencl::chosen(number).ok()?;
