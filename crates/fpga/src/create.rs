@@ -11,8 +11,10 @@
 use lockwork_engine::{Engine, EngineError, Options, contract};
 
 use crate::card::Card;
+use crate::configurations::{Configuration, USUAL};
 use crate::engine::{FpgaEngine, settings};
 use crate::mapped::{MappedCard, Window};
+use crate::simulated::{SimulatedCard, Simulation};
 
 /// Names a card.
 pub const CARD: &str = "LOCKWORK_FPGA_CARD";
@@ -65,11 +67,7 @@ fn mapped(files: &str) -> Result<Box<dyn Card>, EngineError> {
     Ok(Box::new(MappedCard::open(&windows.0, &windows.1).map_err(absent)?))
 }
 
-#[cfg(feature = "simulator")]
 fn simulated(workers: usize) -> Result<Box<dyn Card>, EngineError> {
-    use crate::configurations::{Configuration, USUAL};
-    use crate::simulated::{SimulatedCard, Simulation};
-
     let name = text(CONFIGURATION).unwrap_or_else(|| USUAL.into());
     let mut simulation = Simulation::new(Configuration::named(&name)?.with_workers(workers)?);
     if let Some(mib) = text(MEMORY_MIB) {
@@ -83,32 +81,11 @@ fn simulated(workers: usize) -> Result<Box<dyn Card>, EngineError> {
     Ok(Box::new(SimulatedCard::new(&simulation)?))
 }
 
-#[cfg(feature = "simulator")]
 fn simulator() -> Result<String, EngineError> {
-    use crate::configurations::{Configuration, USUAL};
-
     let name = text(CONFIGURATION).unwrap_or_else(|| USUAL.into());
     let configuration = Configuration::named(&name)?;
     match lockwork_verilated::Verilator::find() {
         Some(verilator) => Ok(format!("simulated, configuration '{}', by {}", configuration.name, verilator.version)),
         None => Err(EngineError::BackEndAbsent(format!("no Verilator: run scripts/rtl-tools; {CARD} names a card"))),
     }
-}
-
-#[cfg(not(feature = "simulator"))]
-fn simulated(_: usize) -> Result<Box<dyn Card>, EngineError> {
-    Err(absent())
-}
-
-#[cfg(not(feature = "simulator"))]
-fn simulator() -> Result<String, EngineError> {
-    Err(absent())
-}
-
-#[cfg(not(feature = "simulator"))]
-fn absent() -> EngineError {
-    EngineError::BackEndAbsent(format!(
-        "this build has no simulator of the transaction processor: run scripts/rtl-tools, then build with --features \
-         simulator; or name a card by {CARD}"
-    ))
 }

@@ -8,7 +8,7 @@
 //! | [`catalogue`], [`demands`] | procedures, schemas and what calls may ask for, in words of the config bus |
 //! | [`card`] | what a card is: registers, memory, time |
 //! | [`mapped`] | a card that is mapped into the address space |
-//! | `simulated` | the verilated processor, with feature `simulator` |
+//! | [`simulated`] | the verilated processor, built when it is first wanted |
 //! | [`memory`] | a model of the card's memory, cycle by cycle |
 //! | [`configurations`] | named sizes of the processor |
 //!
@@ -31,7 +31,6 @@ pub mod memory;
 pub mod memory_map;
 pub mod registers;
 mod running;
-#[cfg(feature = "simulator")]
 pub mod simulated;
 mod stages;
 pub mod tables;

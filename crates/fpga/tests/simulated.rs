@@ -1,8 +1,6 @@
 //! The simulated processor against `serial`: every mix, every mode, whatever memory does.
 //!
-//! Needs the feature `simulator`, Verilator and a C++ compiler (`scripts/rtl-tools`).
-
-#![cfg(feature = "simulator")]
+//! Needs Verilator and a C++ compiler (`scripts/rtl-tools`).
 
 use lockwork_engine::conformance::{MIXES, Random, check, fill, prepared};
 use lockwork_engine::replay::{compare_digests, replay};

@@ -1,11 +1,13 @@
 //! From sources to code.
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use siphasher::sip::SipHasher13;
 
@@ -74,6 +76,28 @@ pub struct Build {
     seed: u64,
 }
 
+/// Bytes of C++ that one call of the compiler takes.
+const SMALL: u64 = 1 << 20;
+
+/// What one call of the compiler compiles.
+struct Unit {
+    source: PathBuf,
+    /// Whether the code runs in every cycle.
+    runs: bool,
+}
+
+impl Unit {
+    fn of(source: PathBuf) -> Self {
+        // Verilator puts what runs once, at the beginning, into files of their own.
+        let runs = !source.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("Slow"));
+        Self { source, runs }
+    }
+
+    fn object(&self) -> PathBuf {
+        self.source.with_extension("o")
+    }
+}
+
 struct Declared {
     name: String,
     bits: u32,
@@ -127,25 +151,46 @@ impl Build {
         self
     }
 
-    /// All sources, packages first.
+    /// The module's source and those of what it names, and what these name; packages first.
     fn files(&self) -> Result<Vec<PathBuf>, BuildError> {
         let mut folders = vec![self.root.clone()];
-        let mut files = Vec::new();
+        let mut all = BTreeMap::new();
         while let Some(folder) = folders.pop() {
             for entry in in_file(&folder, std::fs::read_dir(&folder))? {
                 let path = in_file(&folder, entry)?.path();
                 if path.is_dir() {
                     folders.push(path);
-                } else if path.extension().is_some_and(|extension| extension == "sv") {
-                    files.push(path);
+                } else if let (Some("sv"), Some(stem)) =
+                    (path.extension().and_then(OsStr::to_str), path.file_stem().and_then(OsStr::to_str))
+                {
+                    all.insert(stem.to_string(), path);
                 }
             }
         }
-        if !files.iter().any(|file| self.is_top(file)) {
+        let Some(top) = all.remove(&self.module) else {
             return Err(BuildError::NoModule { module: self.module.clone(), root: self.root.clone() });
-        }
-        files.sort_by_key(|file| (!is_package(file), file.clone()));
+        };
+        let mut files = Vec::new();
+        self.collect(top, &mut all, &mut files)?;
+        files.sort_by_key(|file| !is_package(file));
         Ok(files)
+    }
+
+    /// Appends a file behind all that it names and `left` still has.
+    fn collect(
+        &self,
+        file: PathBuf,
+        left: &mut BTreeMap<String, PathBuf>,
+        files: &mut Vec<PathBuf>,
+    ) -> Result<(), BuildError> {
+        let text = in_file(&file, std::fs::read_to_string(&file))?;
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            if let Some(named) = left.remove(word) {
+                self.collect(named, left, files)?;
+            }
+        }
+        files.push(file);
+        Ok(())
     }
 
     fn is_top(&self, file: &Path) -> bool {
@@ -176,18 +221,12 @@ impl Build {
             let folder = cache.join(format!("{}-{digest:016x}-{}", self.module, own()));
             in_file(&folder, std::fs::create_dir_all(&folder))?;
             let runtime = self.runtime(&verilator, &cache)?;
-            let source = self.translate(&verilator, &files, &folder)?;
+            let units = self.translate(&verilator, &files, &folder)?;
+            let objects = self.compile(&verilator, &folder, &units)?;
             let built = folder.join("model.so");
-            let mut command = self.compiler(&verilator);
-            command
-                .arg("-I")
-                .arg(&folder)
-                .args(["-shared", "-o"])
-                .arg(&built)
-                .arg(&source)
-                .args(&runtime)
-                .arg("-lpthread");
-            self.run("the C++ compiler", &mut command)?;
+            let mut command = Command::new("c++");
+            command.args(["-shared", "-o"]).arg(&built).args(&objects).args(&runtime).arg("-lpthread");
+            self.run("the linker", &mut command)?;
             // Two that build the same at once make the same; the last one stays.
             in_file(&object, std::fs::rename(&built, &object))?;
             in_file(&folder, std::fs::remove_dir_all(&folder))?;
@@ -233,7 +272,10 @@ impl Build {
             if !object.exists() {
                 let built = cache.join(format!("{name}-{digest:016x}-{}.o", own()));
                 let source = verilator.root.join("include").join(name).with_extension("cpp");
-                self.run("the C++ compiler", self.compiler(verilator).args(["-c", "-o"]).arg(&built).arg(source))?;
+                self.run(
+                    "the C++ compiler",
+                    self.compiler(verilator, true).args(["-c", "-o"]).arg(&built).arg(source),
+                )?;
                 in_file(&object, std::fs::rename(&built, &object))?;
             }
             Ok(object)
@@ -241,8 +283,27 @@ impl Build {
         sources.iter().map(object).collect()
     }
 
-    /// Has Verilator translate the module into `folder` and writes the shim. Returns one source that includes all.
-    fn translate(&self, verilator: &Verilator, files: &[PathBuf], folder: &Path) -> Result<PathBuf, BuildError> {
+    /// Compiles units side by side.
+    fn compile(&self, verilator: &Verilator, folder: &Path, units: &[Unit]) -> Result<Vec<PathBuf>, BuildError> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let mut command = self.compiler(verilator, unit.runs);
+                command.arg("-I").arg(folder).args(["-c", "-o"]).arg(unit.object()).arg(&unit.source);
+                self.run("the C++ compiler", &mut command)?;
+            }
+            Ok(())
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(units.len());
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+        })?;
+        Ok(units.iter().map(Unit::object).collect())
+    }
+
+    /// Has Verilator translate the module into `folder` and writes the shim. Returns what is to be compiled.
+    fn translate(&self, verilator: &Verilator, files: &[PathBuf], folder: &Path) -> Result<Vec<Unit>, BuildError> {
         let mut command = Command::new(&verilator.program);
         command.env("VERILATOR_ROOT", &verilator.root);
         command.args(["--cc", "--prefix", "Model", "--top-module", &self.module, "--Mdir"]).arg(folder);
@@ -269,24 +330,39 @@ impl Build {
         let shim = folder.join("shim.cpp");
         in_file(&shim, std::fs::write(&shim, shim_source(&declared)))?;
         let mut sources = Vec::new();
+        let mut bytes = 0;
         for entry in in_file(folder, std::fs::read_dir(folder))? {
             let path = in_file(folder, entry)?.path();
             if path.extension().is_some_and(|extension| extension == "cpp") {
-                sources.extend(path.file_name().map(|name| format!("#include \"{}\"\n", name.to_string_lossy())));
+                bytes += in_file(&path, path.metadata())?.len();
+                sources.push(path);
             }
         }
         sources.sort();
+        if bytes > SMALL {
+            return Ok(sources.into_iter().map(Unit::of).collect());
+        }
         // Most of the time goes into the headers, which are read once so.
         let all = folder.join("all.cc");
-        in_file(&all, std::fs::write(&all, sources.concat()))?;
-        Ok(all)
+        let name = |path: &PathBuf| path.file_name().map(|name| format!("#include \"{}\"\n", name.to_string_lossy()));
+        let text: String = sources.iter().filter_map(name).collect();
+        in_file(&all, std::fs::write(&all, text))?;
+        Ok(vec![Unit { source: all, runs: true }])
     }
 
-    fn compiler(&self, verilator: &Verilator) -> Command {
+    /// For code that `runs` in every cycle, or else only at the beginning.
+    fn compiler(&self, verilator: &Verilator, runs: bool) -> Command {
         let include = verilator.root.join("include");
         let mut command = Command::new("c++");
         command.args(["-std=c++20", "-fPIC", "-w", "-fvisibility=hidden", "-DVL_USER_STOP", "-DVL_USER_FATAL"]);
-        command.args([if self.fast { "-O2" } else { "-O1" }, if self.trace { "-DLW_TRACE" } else { "-DLW_PLAIN" }]);
+        let effort = if !runs {
+            "-O0"
+        } else if self.fast {
+            "-O2"
+        } else {
+            "-O1"
+        };
+        command.args([effort, if self.trace { "-DLW_TRACE" } else { "-DLW_PLAIN" }]);
         command.args(["-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TRACE_FST=0", "-DVM_TRACE_SAIF=0"]);
         command.args(if self.trace {
             ["-DVM_TRACE=1", "-DVM_TRACE_VCD=1"]

@@ -2,7 +2,8 @@
 //!
 //! As in BionicDB (section 5.5) a transaction starts all its DB instructions at once and reads nothing of the rows, so
 //! what is measured is the index. Keys of partition `p` of `n` are `p`, `p + n`, `p + 2n` and so on; rows hold their key
-//! times three, which a check reads.
+//! times three, which a check reads. An ordered table that scans read is a skiplist on one worker, so there each
+//! partition has a table of its own, with keys from 0 on.
 
 use lockwork_procedure::block::{Batch, Status};
 use lockwork_procedure::program::Procedure;
@@ -61,34 +62,33 @@ impl Probe {
     }
 
     fn tables(&self) -> u64 {
-        if self.what == What::Scan { self.partitions } else { 1 }
+        if self.ordered { self.partitions } else { 1 }
     }
 
     /// Row `number` of partition `home`.
     fn key(&self, home: u64, number: u64) -> u64 {
-        home + number * self.partitions
+        if self.ordered { number } else { home + number * self.partitions }
     }
 
-    fn source(&self, table: u64) -> String {
-        let each = self.each;
+    fn source(&self, what: What, each: usize, table: u64) -> String {
         let parameters: String = (0..each).map(|i| format!("param k{i}: i64\n")).collect();
-        let rows: String = match self.what {
+        let rows: String = match what {
             What::Scan => (0..each).map(|i| format!("result rows{i}: i64[{SCANNED}]\n")).collect(),
             _ => String::new(),
         };
-        let start = |i: usize| match self.what {
+        let start = |i: usize| match what {
             What::Search => format!("    search  c{i}, rows{table}, [k{i}]\n"),
             What::Insert => format!("    insert  c{i}, rows{table}, [k{i}]\n"),
             What::Scan => format!("    scan    c{i}, rows{table}.value, [k{i}], [rows{i}], {SCANNED}\n"),
         };
         let starts: String = (0..each).map(start).collect();
         let waits: String = (0..each).map(|i| format!("    ret     c{i}\n")).collect();
-        let name = self.procedure(table);
+        let name = Self::procedure(what, each, table);
         format!("procedure {name}\ntable rows{table}\n{parameters}{rows}{starts}{waits}    commit\n")
     }
 
-    fn procedure(&self, table: u64) -> String {
-        format!("{:?}_{}_{table}", self.what, self.each).to_lowercase()
+    fn procedure(what: What, each: usize, table: u64) -> String {
+        format!("{what:?}_{each}_{table}").to_lowercase()
     }
 }
 
@@ -118,8 +118,8 @@ impl Workload for Probe {
     fn row_count(&self, _: usize) -> u64 {
         match self.what {
             What::Insert => 0,
-            What::Search => self.records * self.partitions,
-            What::Scan => self.records,
+            _ if self.ordered => self.records,
+            _ => self.records * self.partitions,
         }
     }
 
@@ -132,12 +132,16 @@ impl Workload for Probe {
     }
 
     fn sources(&self) -> Vec<(String, String)> {
-        (0..self.tables()).map(|table| (self.procedure(table), self.source(table))).collect()
+        let of = |what: What, each: usize| {
+            (0..self.tables()).map(move |table| (Self::procedure(what, each, table), self.source(what, each, table)))
+        };
+        let scans = (self.ordered && self.what != What::Scan).then(|| of(What::Scan, 1));
+        of(self.what, self.each).chain(scans.into_iter().flatten()).collect()
     }
 
     fn bind(&mut self, lookup: &mut Lookup<'_>) -> Result<(), WorkloadError> {
         let find = |table: u64| {
-            let name = self.procedure(table);
+            let name = Self::procedure(self.what, self.each, table);
             lookup(&name).map(|found: (u32, Procedure)| found.0).ok_or(WorkloadError::Unbound(name))
         };
         self.ids = (0..self.tables()).map(find).collect::<Result<_, _>>()?;
@@ -147,7 +151,7 @@ impl Workload for Probe {
     fn fill(&mut self, batch: &mut Batch, transactions: usize) -> Result<usize, WorkloadError> {
         for number in 0..transactions {
             let home = self.called % self.partitions;
-            let id = self.ids[if self.what == What::Scan { home as usize } else { 0 }];
+            let id = self.ids[if self.ordered { home as usize } else { 0 }];
             let mut keys = Vec::with_capacity(self.each);
             for i in 0..self.each as u64 {
                 let home = if self.remote { (home + i) % self.partitions } else { home };
@@ -188,7 +192,7 @@ impl Workload for Probe {
     }
 
     fn growth(&self, _: usize) -> f64 {
-        if self.what == What::Insert { self.each as f64 } else { 0.0 }
+        if self.what == What::Insert { self.each as f64 / self.tables() as f64 } else { 0.0 }
     }
 
     fn repeat(&self) -> Repeat {
@@ -236,12 +240,12 @@ impl Workload for Probe {
             sum = sum.wrapping_add(word(0));
         });
         let per_table = match self.what {
-            What::Insert => self.called * self.each as u64,
+            What::Insert => self.called * self.each as u64 / self.tables(),
             _ => self.row_count(0),
         };
         let all = per_table * self.tables();
         // Keys are 0 to n - 1 in every table, or, of inserts, as far as whole rounds of partitions have come.
-        let complete = self.what != What::Insert || self.called % self.partitions == 0;
+        let complete = self.what != What::Insert || self.called.is_multiple_of(self.partitions);
         let keys = (per_table * per_table.saturating_sub(1) / 2).wrapping_mul(self.tables());
         match wrong {
             Some(wrong) => Err(WorkloadError::Violation(wrong)),
@@ -261,9 +265,15 @@ mod tests {
 
     #[test]
     fn every_probe_runs_and_its_check_sees_what_is_missing() {
-        for what in [What::Search, What::Insert, What::Scan] {
-            for remote in [false, true] {
-                let mut probe = Probe { remote, ..Probe::new(what, 3, 2, 500, 1) };
+        for (what, ordered) in [
+            (What::Search, false),
+            (What::Search, true),
+            (What::Insert, false),
+            (What::Insert, true),
+            (What::Scan, true),
+        ] {
+            for remote in [false, !ordered] {
+                let mut probe = Probe { remote, ordered, ..Probe::new(what, 3, 2, 500, 1) };
                 let options = Options { threads: 2, ..Options::default() };
                 let engine = create(EngineKind::Timestamp, options).unwrap();
                 let mut engine = load(engine, &mut probe, 300, &mut |_| {}).unwrap();
