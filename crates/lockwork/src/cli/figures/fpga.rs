@@ -100,6 +100,8 @@ fn run(engine: &mut dyn Engine, workload: &mut dyn Workload, transactions: usize
         workload.observe(&completed.batch);
         done.push(completed.batch);
     }
+    // If the card was lost, this says why.
+    engine.digest()?;
     verify(engine, workload, &done)?;
     Ok(Taken { cycles, transactions })
 }
