@@ -61,7 +61,10 @@ fn run(
     for (number, &size) in sizes.iter().enumerate() {
         let completed = engine.complete().unwrap().unwrap();
         assert_eq!(completed.report.tally.transactions(), size as u64, "{what}");
-        assert!(completed.report.tally.failed.is_empty(), "{what}: {:?}", completed.report.tally);
+        if !completed.report.tally.failed.is_empty() {
+            while let Ok(Some(_)) = engine.complete() {}
+            panic!("{what}, batch {number}: {:?}: {:?}", completed.report.tally, engine.start());
+        }
         cycles += completed.report.device.map_or(0, |device| device.cycles);
         let same = replay(&mut *oracle, &completed.batch, number, engine.serial_order());
         same.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -153,4 +156,46 @@ fn the_simulator_is_fast_enough() {
     let rate = cycles as f64 / start.elapsed().as_secs_f64();
     println!("{cycles} cycles for 20000 transactions, {rate:.0} cycles a second");
     assert!(cycles > 10_000);
+}
+
+#[test]
+fn a_scan_and_those_who_write_its_rows_do_not_hinder_each_other_for_ever() {
+    let simulation = Simulation { seed: 3, ..simulation("small", 1, Behaviour::paper()) };
+    run("1 worker", &simulation, Interleave::Dynamic, MIXES[MIXES.len() - 1], 3, &[1, 3, 70, 250]);
+}
+
+/// Numbers of a variable, or these.
+fn numbers(name: &str, otherwise: &[u64]) -> Vec<u64> {
+    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{name}: '{text}' is no number"));
+    std::env::var(name).map_or(otherwise.to_vec(), |text| text.split(',').map(number).collect())
+}
+
+/// What to run is said by variables, each some numbers with commas between: `WORKERS`, `MIXES`, `MODES` (0 to 2),
+/// `SIZES` of batches, `LOCKWORK_SEED` and how many `SEEDS` from there; `RANDOM=1`: memory does anything.
+#[test]
+#[ignore = "as long as one likes"]
+fn every_mix_in_every_mode_with_many_seeds() {
+    let all: Vec<u64> = (0..MIXES.len() as u64).collect();
+    let (first, seeds) = (numbers("LOCKWORK_SEED", &[1])[0], numbers("SEEDS", &[1])[0]);
+    let sizes: Vec<usize> = numbers("SIZES", &[1, 3, 70, 250]).into_iter().map(|size| size as usize).collect();
+    let anything = numbers("RANDOM", &[0]) != [0];
+    let mut failures = Vec::new();
+    for workers in numbers("WORKERS", &[1, 2, 4]) {
+        for mix in numbers("MIXES", &all) {
+            for mode in numbers("MODES", &[0, 1, 2]) {
+                for seed in first..first + seeds {
+                    let behaviour = if anything { Behaviour::random(seed) } else { Behaviour::paper() };
+                    let simulation = Simulation { seed, ..simulation("small", workers as usize, behaviour) };
+                    let what = format!("{workers} workers, mix {mix}, mode {mode}");
+                    let ended = std::panic::catch_unwind(|| {
+                        run(&what, &simulation, MODES[mode as usize], MIXES[mix as usize], seed, &sizes);
+                    });
+                    if ended.is_err() {
+                        failures.push(format!("{what}, seed {seed}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
 }
