@@ -12,6 +12,7 @@ use lockwork_fpga::configurations::Configuration;
 use lockwork_fpga::engine::{FpgaEngine, settings};
 use lockwork_fpga::memory::Behaviour;
 use lockwork_fpga::simulated::{SimulatedCard, Simulation};
+use lockwork_procedure::block::abort;
 
 fn simulation(name: &str, workers: usize, behaviour: Behaviour) -> Simulation {
     Simulation {
@@ -156,6 +157,39 @@ fn the_simulator_is_fast_enough() {
     let rate = cycles as f64 / start.elapsed().as_secs_f64();
     println!("{cycles} cycles for 20000 transactions, {rate:.0} cycles a second");
     assert!(cycles > 10_000);
+}
+
+#[test]
+fn whatever_request_memory_refuses_every_block_ends_and_others_are_not_held_up() {
+    let seed = numbers("LOCKWORK_SEED", &[1])[0];
+    println!("LOCKWORK_SEED={seed}");
+    let (names, ordered) = MIXES[MIXES.len() - 1];
+    let mut random = Random(seed);
+    let (mut alone, mut lost) = (0, 0);
+    for round in 0..12 {
+        let bad = 1 + random.below(3000);
+        let interleave = MODES[round % 3];
+        let behaviour = Behaviour { bad_request: Some(bad), ..Behaviour::paper() };
+        let mut engine = prepared(&|| engine(&simulation("small", 1, behaviour.clone()), interleave), ordered);
+        let batch = fill(&*engine, &mut random, names, 60);
+        engine.submit(batch).unwrap();
+        let tally = engine.complete().unwrap().unwrap().report.tally;
+        let what = format!("{interleave:?}, request {bad}: {tally:?}, {:?}", engine.start());
+        assert_eq!(tally.transactions(), 60, "{what}");
+        if tally.failed.contains_key(&abort::DEVICE_LOST) {
+            // Nobody knows what a ring said that could not be read, or how a block ended that could not be written.
+            let why = ["memory refused a ring", "without an outcome"];
+            assert!(why.iter().any(|why| what.contains(why)) && !what.contains("watchdog"), "{what}");
+            lost += 1;
+        } else {
+            let failed: u64 =
+                tally.failed.iter().map(|(&code, &count)| count * u64::from(code == abort::MEMORY_ERROR)).sum();
+            assert!(failed <= 1 && failed == tally.failed.values().sum::<u64>(), "{what}");
+            alone += failed;
+        }
+    }
+    println!("{alone} transactions failed alone, {lost} cards were lost");
+    assert!(alone > 4, "{alone}");
 }
 
 #[test]
