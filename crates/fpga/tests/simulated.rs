@@ -10,6 +10,7 @@ use lockwork_fpga::configurations::Configuration;
 use lockwork_fpga::engine::{FpgaEngine, settings};
 use lockwork_fpga::memory::Behaviour;
 use lockwork_fpga::simulated::{SimulatedCard, Simulation};
+use lockwork_procedure::block::abort;
 
 fn simulation(name: &str, workers: usize, behaviour: Behaviour) -> Simulation {
     Simulation {
@@ -59,7 +60,10 @@ fn run(
     for (number, &size) in sizes.iter().enumerate() {
         let completed = engine.complete().unwrap().unwrap();
         assert_eq!(completed.report.tally.transactions(), size as u64, "{what}");
-        assert!(completed.report.tally.failed.is_empty(), "{what}: {:?}", completed.report.tally);
+        if !completed.report.tally.failed.is_empty() {
+            while let Ok(Some(_)) = engine.complete() {}
+            panic!("{what}, batch {number}: {:?}: {:?}", completed.report.tally, engine.start());
+        }
         cycles += completed.report.device.map_or(0, |device| device.cycles);
         let same = replay(&mut *oracle, &completed.batch, number, engine.serial_order());
         same.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -151,4 +155,79 @@ fn the_simulator_is_fast_enough() {
     let rate = cycles as f64 / start.elapsed().as_secs_f64();
     println!("{cycles} cycles for 20000 transactions, {rate:.0} cycles a second");
     assert!(cycles > 10_000);
+}
+
+#[test]
+fn whatever_request_memory_refuses_every_block_ends_and_others_are_not_held_up() {
+    let seed = numbers("LOCKWORK_SEED", &[1])[0];
+    println!("LOCKWORK_SEED={seed}");
+    let (names, ordered) = MIXES[MIXES.len() - 1];
+    let mut random = Random(seed);
+    let (mut alone, mut lost) = (0, 0);
+    for round in 0..12 {
+        let bad = 1 + random.below(3000);
+        let interleave = MODES[round % 3];
+        let behaviour = Behaviour { bad_request: Some(bad), ..Behaviour::paper() };
+        let mut engine = prepared(&|| engine(&simulation("small", 1, behaviour.clone()), interleave), ordered);
+        let batch = fill(&*engine, &mut random, names, 60);
+        engine.submit(batch).unwrap();
+        let tally = engine.complete().unwrap().unwrap().report.tally;
+        let what = format!("{interleave:?}, request {bad}: {tally:?}, {:?}", engine.start());
+        assert_eq!(tally.transactions(), 60, "{what}");
+        if tally.failed.contains_key(&abort::DEVICE_LOST) {
+            // Nobody knows what a ring said that could not be read, or how a block ended that could not be written.
+            let why = ["memory refused a ring", "without an outcome"];
+            assert!(why.iter().any(|why| what.contains(why)) && !what.contains("watchdog"), "{what}");
+            lost += 1;
+        } else {
+            let failed: u64 =
+                tally.failed.iter().map(|(&code, &count)| count * u64::from(code == abort::MEMORY_ERROR)).sum();
+            assert!(failed <= 1 && failed == tally.failed.values().sum::<u64>(), "{what}");
+            alone += failed;
+        }
+    }
+    println!("{alone} transactions failed alone, {lost} cards were lost");
+    assert!(alone > 4, "{alone}");
+}
+
+#[test]
+fn a_scan_and_those_who_write_its_rows_do_not_hinder_each_other_for_ever() {
+    let simulation = Simulation { seed: 3, ..simulation("small", 1, Behaviour::paper()) };
+    run("1 worker", &simulation, Interleave::Dynamic, MIXES[MIXES.len() - 1], 3, &[1, 3, 70, 250]);
+}
+
+/// Numbers of a variable, or these.
+fn numbers(name: &str, otherwise: &[u64]) -> Vec<u64> {
+    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{name}: '{text}' is no number"));
+    std::env::var(name).map_or(otherwise.to_vec(), |text| text.split(',').map(number).collect())
+}
+
+/// What to run is said by variables, each some numbers with commas between: `WORKERS`, `MIXES`, `MODES` (0 to 2),
+/// `SIZES` of batches, `LOCKWORK_SEED` and how many `SEEDS` from there; `RANDOM=1`: memory does anything.
+#[test]
+#[ignore = "as long as one likes"]
+fn every_mix_in_every_mode_with_many_seeds() {
+    let all: Vec<u64> = (0..MIXES.len() as u64).collect();
+    let (first, seeds) = (numbers("LOCKWORK_SEED", &[1])[0], numbers("SEEDS", &[1])[0]);
+    let sizes: Vec<usize> = numbers("SIZES", &[1, 3, 70, 250]).into_iter().map(|size| size as usize).collect();
+    let anything = numbers("RANDOM", &[0]) != [0];
+    let mut failures = Vec::new();
+    for workers in numbers("WORKERS", &[1, 2, 4]) {
+        for mix in numbers("MIXES", &all) {
+            for mode in numbers("MODES", &[0, 1, 2]) {
+                for seed in first..first + seeds {
+                    let behaviour = if anything { Behaviour::random(seed) } else { Behaviour::paper() };
+                    let simulation = Simulation { seed, ..simulation("small", workers as usize, behaviour) };
+                    let what = format!("{workers} workers, mix {mix}, mode {mode}");
+                    let ended = std::panic::catch_unwind(|| {
+                        run(&what, &simulation, MODES[mode as usize], MIXES[mix as usize], seed, &sizes);
+                    });
+                    if ended.is_err() {
+                        failures.push(format!("{what}, seed {seed}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
 }

@@ -116,6 +116,8 @@ module lw_sequencer
   output logic        act_stamp_o,
   /// The transaction begins again.
   output logic        act_restart_o,
+  /// It does so later, and waits.
+  output logic        act_hold_o,
   /// A grant was released.
   output logic        act_release_o,
   /// New value of where it stands.
@@ -184,6 +186,7 @@ module lw_sequencer
   stamp_t  s2_time_q, s3_time_q;
   count_t  s2_walk_q, s3_walk_q, s3_granted_q, s3_released_q;
   logic [15:0] s2_retries_q, s3_retries_q;
+  logic        s3_hold_q;
   assign begin_busy = s1_begin_q || s2_begin_q;
 
   count_t walk_mem[Contexts];
@@ -221,7 +224,21 @@ module lw_sequencer
     end
   end
 
+  // Transactions that hinder each other begin again apart, or they might do so for ever: each time that one is to begin
+  // again it does so with half the probability of the time before, down to one in 2^HoldBits. Workers differ.
+  localparam int unsigned HoldBits = 6;
+  logic [15:0]         random_q;
+  logic [HoldBits-1:0] hold_mask;
+  for (genvar i = 0; i < int'(HoldBits); i++) begin : gen_hold
+    assign hold_mask[i] = s2_retries_q > 16'(i);
+  end
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) random_q <= 16'hACE1;
+    else random_q <= {random_q[14:0], random_q[15] ^ random_q[13] ^ random_q[12] ^ random_q[10]};
+  end
+
   always_ff @(posedge clk_i) begin
+    s3_hold_q <= ((random_q[HoldBits-1:0] ^ HoldBits'(worker_i)) & hold_mask) != '0;
     s2_ending_q <= ending_i;
     s2_place_q <= place_i;
     s2_time_q <= time_i;
@@ -284,6 +301,7 @@ module lw_sequencer
     act_blocked_o = 1'b0;
     act_stamp_o = 1'b0;
     act_restart_o = 1'b0;
+    act_hold_o = 1'b0;
     act_release_o = 1'b0;
     act_ending_o = s3_ending_q;
     act_pc_o = 1'b0;
@@ -411,12 +429,13 @@ module lw_sequencer
           end
         end
         StepRestart: begin
-          act_stamp_o = 1'b1;
-          act_restart_o = 1'b1;
-          act_clear_o = 1'b1;
-          act_barrel_o = 1'b1;
-          act_pc_o = 1'b1;
-          retries_write = 1'b1;
+          act_hold_o = s3_hold_q;
+          act_stamp_o = !s3_hold_q;
+          act_restart_o = !s3_hold_q;
+          act_clear_o = !s3_hold_q;
+          act_barrel_o = !s3_hold_q;
+          act_pc_o = !s3_hold_q;
+          retries_write = !s3_hold_q;
           retries_next = s3_retries_q + 16'd1;
         end
         default: begin

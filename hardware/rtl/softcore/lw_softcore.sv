@@ -479,6 +479,7 @@ module lw_softcore
 
   // ---- Sequencer.
   logic     choose_valid, begin_ok, s_act, act_barrel, act_handler, act_clear, act_blocked, act_stamp, act_restart;
+  logic     act_hold;
   logic     act_pc;
   context_t choose_ctx, s_read_ctx;
   state_e   act_state;
@@ -542,6 +543,7 @@ module lw_softcore
     .act_blocked_o    (act_blocked),
     .act_stamp_o      (act_stamp),
     .act_restart_o    (act_restart),
+    .act_hold_o       (act_hold),
     .act_release_o    (act_release),
     .act_ending_o     (act_ending),
     .act_pc_o         (act_pc),
@@ -564,6 +566,8 @@ module lw_softcore
 
   // ---- Scheduling.
   logic [Contexts-1:0] again_q;  // it began again
+  logic [Contexts-1:0] hold_q;   // it waits before it begins again
+  logic [5:0] hold_clock_q;
   logic blocked_q, batch_run_q, batch_end_q, may_begin, batch_idle;
   ctx_t batch_q;
   always_comb begin
@@ -581,7 +585,7 @@ module lw_softcore
   always_comb begin
     for (int unsigned i = 0; i < Contexts; i++) begin
       barrel_ready[i] = state_q[i] == StateReady && barrel_q[i] && allowed[i];
-      seq_ready[i] = state_q[i] == StateReady && !barrel_q[i];
+      seq_ready[i] = state_q[i] == StateReady && !barrel_q[i] && !hold_q[i];
     end
   end
   // A batch is full, or there is nothing to fill it with.
@@ -591,11 +595,16 @@ module lw_softcore
     if (!rst_ni) begin
       blocked_q <= 1'b0;
       again_q <= '0;
+      hold_q <= '0;
+      hold_clock_q <= '0;
       batch_run_q <= 1'b0;
       batch_end_q <= 1'b0;
       batch_q <= '0;
     end else begin
       if (act_stamp) again_q[s_ctx] <= act_restart;
+      hold_clock_q <= hold_clock_q + 6'd1;
+      if (hold_clock_q == '0) hold_q <= '0;
+      if (act_hold) hold_q[s_ctx] <= 1'b1;
       if (act_blocked) blocked_q <= 1'b1;
       else if (give_back) blocked_q <= 1'b0;
       if (mode_i != ModeBatch || active == '0) begin
