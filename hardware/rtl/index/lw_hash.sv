@@ -1,9 +1,9 @@
-/// The hash index: BionicDB's pipeline (section 4.4.1) with its stages HeadFetch, KeyComp, Traverse and Install as events
-/// instead of places. Each instruction has a slot; an answer of memory moves its slot on by one stage, whatever the
-/// others do, so a long chain is in nobody's way, and there are as many Traverse stages as there are slots.
+/// The hash index: BionicDB's pipeline (section 4.4.1) with its stages HeadFetch, KeyComp, Traverse and Install as
+/// events instead of places. Each instruction has a slot; an answer of memory moves its slot on by one stage, whatever
+/// the others do, so a long chain is in nobody's way, and there are as many Traverse stages as there are slots.
 ///
-/// Admission sees to it that whoever may change a chain is alone in it. What is left are instructions of one transaction:
-/// those that admission marks `ordered` begin when no slot has their decision word any more.
+/// Admission sees to it that whoever may change a chain is alone in it. What is left are instructions of one
+/// transaction: those that admission marks `ordered` begin when no slot has their decision word any more.
 ///
 /// An answer of memory goes through four stages: E0 takes it, E1 compares it with the key, E2 counts, E3 decides. A
 /// slot's counters are read and written in one cycle, so answers of one slot may follow each other at once.

@@ -1,8 +1,8 @@
 // A scanner: walks level 0, asks for read grants, and copies rows, one scan at a time.
 //
-// Three parts, with a few rows between them: the walk reads the next row's link and key (one latency a row, which is what a
-// scan costs); in order, each row's hash is computed and its grant asked for, never for more rows than may be wanted;
-// rows granted are read (header again: only now liveness counts) with all their words under way at once, and
+// Three parts, with a few rows between them: the walk reads the next row's link and key (one latency a row, which is
+// what a scan costs); in order, each row's hash is computed and its grant asked for, never for more rows than may be
+// wanted; rows granted are read (header again: only now liveness counts) with all their words under way at once, and
 // written in order. A row's grant is given back when its words have come.
 
 module lw_skiplist_scan
