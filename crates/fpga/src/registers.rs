@@ -1,8 +1,8 @@
 //! The register map of the transaction processor: the same numbers as `hardware/rtl/pkg/lw_regs_pkg.sv`. What the
 //! registers mean in full is said in `hardware/rtl/README.md`.
 //!
-//! Registers have 32 bits and are written whole; addresses are in bytes. A write that is refused is answered with an error,
-//! changes nothing, sets a bit of [`ERROR`] and leaves its address in [`REFUSED`].
+//! Registers have 32 bits and are written whole; addresses are in bytes. A write that is refused is answered with an
+//! error, changes nothing, sets a bit of [`ERROR`] and leaves its address in [`REFUSED`].
 
 /// Bytes of the register map.
 pub const BYTES: u32 = 0x4000;
@@ -113,8 +113,8 @@ pub const MODE_SERIAL: u32 = 0;
 pub const MODE_BATCH: u32 = 1;
 /// Any context that can go on goes on.
 pub const MODE_DYNAMIC: u32 = 2;
-/// Stopped: DB instructions of a worker that may be outstanding, at most 2047; 0: no limit. To measure with: a low limit can
-/// stop everything when transactions wait for each other.
+/// Stopped: DB instructions of a worker that may be outstanding, at most 2047; 0: no limit. To measure with: a low
+/// limit can stop everything when transactions wait for each other.
 pub const MAX_INFLIGHT: u32 = 0x0A4;
 /// Stopped: how often a transaction begins again after a conflict, at most 65535.
 pub const MAX_RETRIES: u32 = 0x0A8;
@@ -188,6 +188,6 @@ pub const COMPLETION_ADDRESS: u64 = (1 << 40) - 1;
 pub const COMPLETION_CODE_SHIFT: u32 = 40;
 /// First bit of the status, which has 7 bits.
 pub const COMPLETION_STATUS_SHIFT: u32 = 56;
-/// 1 in entries of the first, third, fifth... lap around the ring, so that a host that has filled the ring with zeros can
-/// see new entries without asking a register.
+/// 1 in entries of the first, third, fifth... lap around the ring, so that a host that has filled the ring with zeros
+/// can see new entries without asking a register.
 pub const COMPLETION_PHASE: u64 = 1 << 63;

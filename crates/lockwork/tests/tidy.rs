@@ -5,6 +5,9 @@ use std::process::Command;
 
 /// The longest source file. It may only be lowered.
 const MOST_LINES: usize = 560;
+/// The longest module of hardware, one a file: its documented ports and wires alone fill many lines. It may only be
+/// lowered.
+const MOST_LINES_OF_A_MODULE: usize = 1_570;
 /// The longest line of a source.
 const MOST_COLUMNS: usize = 120;
 
@@ -40,11 +43,12 @@ fn there_are_files_to_look_at() {
 #[test]
 fn sources_are_short_and_narrow() {
     let mut findings = Vec::new();
-    for name in files(&[".rs", ".cl"]) {
+    for name in files(&[".rs", ".cl", ".sv"]) {
         let text = text(&name);
         let lines = text.lines().count();
-        if lines > MOST_LINES {
-            findings.push(format!("{name}: {lines} lines; split what is more than {MOST_LINES}"));
+        let most = if name.ends_with(".sv") { MOST_LINES_OF_A_MODULE } else { MOST_LINES };
+        if lines > most {
+            findings.push(format!("{name}: {lines} lines; split what is more than {most}"));
         }
         for (number, line) in text.lines().enumerate() {
             let columns = line.chars().count();
@@ -61,7 +65,7 @@ fn sources_are_short_and_narrow() {
 #[test]
 fn texts_end_in_one_newline_and_lines_in_no_space() {
     let mut findings = Vec::new();
-    for name in files(&[".rs", ".md", ".toml", ".lw", ".lock", "Makefile"]) {
+    for name in files(&[".rs", ".md", ".toml", ".lw", ".lock", ".sv", "Makefile"]) {
         let text = text(&name);
         for (number, line) in text.lines().enumerate().filter(|(_, line)| line.ends_with([' ', '\t'])) {
             findings.push(format!("{name}:{}: white space at the end: '{}'", number + 1, line.trim()));
@@ -83,7 +87,7 @@ fn nothing_is_left_for_later() {
         "dbg".to_string() + "!(",
     ];
     let mut findings = Vec::new();
-    for name in files(&[".rs", ".md", ".toml", "Makefile"]) {
+    for name in files(&[".rs", ".md", ".toml", ".sv", "Makefile"]) {
         for (number, line) in text(&name).lines().enumerate() {
             for word in words.iter().filter(|word| line.contains(*word)) {
                 findings.push(format!("{name}:{}: {word}: do it, or open an issue", number + 1));

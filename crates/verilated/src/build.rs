@@ -236,8 +236,8 @@ impl Build {
 
     fn open(&self, object: &Path) -> Result<Model, BuildError> {
         let failed = |error| BuildError::Load { module: self.module.clone(), error };
-        // SAFETY: the object is the one that was built from a model and the shim: it does nothing when it is loaded, and
-        // its functions have these types.
+        // SAFETY: the object is the one that was built from a model and the shim: it does nothing when it is loaded,
+        // and its functions have these types.
         let (library, interface) = unsafe {
             let library = libloading::Library::new(object).map_err(failed)?;
             let interface = Interface {

@@ -1,5 +1,5 @@
-//! The memory arbiter and the AXI4 master against a memory that takes its time, changes the order and refuses: every request
-//! arrives once, every answer goes to who asked, and nobody starves.
+//! The memory arbiter and the AXI4 master against a memory that takes its time, changes the order and refuses: every
+//! request arrives once, every answer goes to who asked, and nobody starves.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! The message fabric as crossbar and as ring: what is sent arrives once, unchanged and in order between any two workers,
-//! under every back-pressure, and how many cycles it takes.
+//! The message fabric as crossbar and as ring: what is sent arrives once, unchanged and in order between any two
+//! workers, under every back-pressure, and how many cycles it takes.
 
 mod support;
 

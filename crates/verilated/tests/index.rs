@@ -1,4 +1,5 @@
-//! The index coprocessor (hardware/rtl/index) among random transactions, memory that answers in any order, and a fabric.
+//! The index coprocessor (hardware/rtl/index) among random transactions, memory that answers in any order, and a
+//! fabric.
 
 #[path = "index/curve.rs"]
 mod curve;

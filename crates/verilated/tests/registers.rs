@@ -1,5 +1,5 @@
-//! The registers over AXI4-Lite: what the map says, what is refused, states, watchdog and counters; then the whole machine
-//! with its rings in memory.
+//! The registers over AXI4-Lite: what the map says, what is refused, states, watchdog and counters; then the whole
+//! machine with its rings in memory.
 
 mod support;
 

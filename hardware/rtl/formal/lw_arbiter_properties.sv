@@ -1,6 +1,5 @@
 /// Of `lw_arbiter`: an input that waits is taken at the latest as the `Inputs`-th word; what comes out is the word of
-/// the
-/// input that is told so; with `Lock` an offered word stays until it is taken.
+/// the input that is told so; with `Lock` an offered word stays until it is taken.
 module lw_arbiter_properties #(
   /// Streams.
   parameter int unsigned Inputs = 4,
@@ -68,6 +67,45 @@ module lw_arbiter_properties #(
         else if (valid && ready_i) waited_q[i] <= waited_q[i] + 1'b1;
       end
     end
+  end
+
+  // For the induction: the turn begins at an input, and whoever waits has as many words before it as there are inputs
+  // before it in the turn.
+  localparam int unsigned CountWidth = $clog2(Inputs + 1) + 1;
+  logic [Inputs-1:0] turn, held;
+  logic [CountWidth-1:0] start;
+  logic [Inputs-1:0][CountWidth-1:0] ahead;
+  assign turn = u_arbiter.turn_q;
+
+  always_comb begin
+    start = '0;
+    for (int unsigned i = 0; i < Inputs; i++) begin
+      if (!turn[i]) start = CountWidth'((i + 1) % Inputs);
+    end
+    for (int unsigned i = 0; i < Inputs; i++) begin
+      ahead[i] = CountWidth'(i) >= start ? CountWidth'(i) - start : CountWidth'(i + Inputs) - start;
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (started_q) begin
+      // Of ones from some bit upwards.
+      assert ((~turn & (~turn + 1'b1)) == '0);
+      for (int unsigned i = 0; i < Inputs; i++) begin
+        if (waited_q[i] != '0) assert (CountWidth'(waited_q[i]) + ahead[i] < CountWidth'(Inputs));
+        for (int unsigned h = 0; h < Inputs; h++) begin
+          if (held[h] && ahead[i] < ahead[h]) assert (waited_q[i] == '0);
+        end
+      end
+      assert ((held & (held - 1'b1)) == '0);
+      assert (held == '0 || (offered_q && (held & valid_q) == held && (held & ready_q) == '0));
+    end
+  end
+
+  if (Lock) begin : gen_held
+    assign held = u_arbiter.gen_lock.held_q;
+  end else begin : gen_none
+    assign held = '0;
   end
 
   always_ff @(posedge clk_i) begin

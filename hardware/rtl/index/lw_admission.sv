@@ -3,8 +3,8 @@
 /// One request or release a cycle; two of one decision word three cycles apart. Stage A has a request and reads its
 /// word, B has the word come out of the block RAM, C decides and writes. A waits while its word is in B or C.
 ///
-/// Order: a request of a transaction that has one parked is parked behind it, so a transaction's requests are granted in
-/// program order. While the parked ones are tried (a pass) no other request is judged. A release in the middle of a
+/// Order: a request of a transaction that has one parked is parked behind it, so a transaction's requests are granted
+/// in program order. While the parked ones are tried (a pass) no other request is judged. A release in the middle of a
 /// pass makes the rest of the pass go round unjudged, and a new one begin. Releases need no room anywhere, so
 /// whoever holds up the grants by waiting for a release gets it through.
 module lw_admission #(

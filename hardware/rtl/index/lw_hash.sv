@@ -1,9 +1,9 @@
-/// The hash index: BionicDB's pipeline (section 4.4.1) with its stages HeadFetch, KeyComp, Traverse and Install as events
-/// instead of places. Each instruction has a slot; an answer of memory moves its slot on by one stage, whatever the
-/// others do, so a long chain is in nobody's way, and there are as many Traverse stages as there are slots.
+/// The hash index: BionicDB's pipeline (section 4.4.1) with its stages HeadFetch, KeyComp, Traverse and Install as
+/// events instead of places. Each instruction has a slot; an answer of memory moves its slot on by one stage, whatever
+/// the others do, so a long chain is in nobody's way, and there are as many Traverse stages as there are slots.
 ///
-/// Admission sees to it that whoever may change a chain is alone in it. What is left are instructions of one transaction:
-/// those that admission marks `ordered` begin when no slot has their decision word any more.
+/// Admission sees to it that whoever may change a chain is alone in it. What is left are instructions of one
+/// transaction: those that admission marks `ordered` begin when no slot has their decision word any more.
 ///
 /// An answer of memory goes through four stages: E0 takes it, E1 compares it with the key, E2 counts, E3 decides. A
 /// slot's counters are read and written in one cycle, so answers of one slot may follow each other at once.
@@ -63,7 +63,8 @@ module lw_hash #(
   localparam logic [15:0] NoRoom = 16'hFF11;
   localparam logic [15:0] Refused = 16'hFF13;
 
-  typedef logic [5:0] slot_t;
+  localparam int unsigned SlotWidth = $clog2(Inflight);
+  typedef logic [SlotWidth-1:0] slot_t;
   typedef logic [39:6] row_t;
 
   // What a slot needs from its instruction, by who reads it.
@@ -182,7 +183,7 @@ module lw_hash #(
         look_q       <= '0;
         side_clear_q <= 1'b0;
       end else if (!look_hit && !side_clear_q) begin
-        if (look_q == 6'(Inflight - 1)) begin
+        if (look_q == slot_t'(Inflight - 1)) begin
           side_clear_q <= 1'b1;
         end else begin
           look_q <= look_q + 1'b1;
@@ -266,7 +267,7 @@ module lw_hash #(
   assign e0_same = e0_data_q == e0_key;
 
   always_ff @(posedge clk_i) begin
-    e0_slot_q  <= mem_rsp_i.tag[8:3];
+    e0_slot_q  <= mem_rsp_i.tag[3+:SlotWidth];
     e0_kind_q  <= mem_rsp_i.tag[2:0];
     e0_data_q  <= mem_rsp_i.data;
     e0_error_q <= mem_rsp_i.error;
@@ -417,7 +418,7 @@ module lw_hash #(
   end_e ended_how;
 
   lw_fifo #(
-    .Width(9),
+    .Width(SlotWidth + 3),
     .Depth(Inflight)
   ) u_work (
     .clk_i,
@@ -432,7 +433,7 @@ module lw_hash #(
   );
 
   lw_fifo #(
-    .Width(9),
+    .Width(SlotWidth + 3),
     .Depth(Inflight)
   ) u_end (
     .clk_i,
@@ -514,7 +515,8 @@ module lw_hash #(
     if (rst_ni) begin
       assert (!e3_work || unused_work_ready) else $error("lw_hash: a slot's job is lost");
       assert (!end_push || unused_end_ready) else $error("lw_hash: a slot's answer is lost");
-      assert (!mem_rsp_valid_i || busy_q[mem_rsp_i.tag[8:3]]) else $error("lw_hash: an answer for a slot that is free");
+      assert (!mem_rsp_valid_i || busy_q[mem_rsp_i.tag[3+:SlotWidth]])
+      else $error("lw_hash: an answer for a slot that is free");
     end
   end
 `endif

@@ -8,7 +8,9 @@ module lw_hash_issue #(
   /// Slots, at most 64.
   parameter int unsigned Inflight = 48,
   /// Bits of the number of answers that a job waits for.
-  parameter int unsigned WantedWidth = 13
+  parameter int unsigned WantedWidth = 13,
+  /// Bits of a slot's number; follows from `Inflight`.
+  localparam int unsigned SlotWidth = $clog2(Inflight)
 ) (
   /// Clock.
   input  logic                              clk_i,
@@ -23,19 +25,19 @@ module lw_hash_issue #(
   /// From registers alone.
   output logic                              job_ready_o,
   /// Whose job; its table and key are readable from the next cycle on.
-  input  logic [5:0]                        job_slot_i,
+  input  logic [SlotWidth-1:0]              job_slot_i,
   /// Which job: of `job_e`.
   input  logic [2:0]                        job_i,
   /// For a job HeadFetch: the hash of the key.
   input  lw_pkg::hash_t                     job_hash_i,
   /// The slot whose table is read.
-  output logic [5:0]                        table_slot_o,
+  output logic [SlotWidth-1:0]              table_slot_o,
   /// Its table, in the same cycle.
   input  lw_pkg::table_t                    table_i,
   /// Its row.
   input  logic [39:6]                       row_i,
   /// The slot whose key and old head are read.
-  output logic [5:0]                        key_slot_o,
+  output logic [SlotWidth-1:0]              key_slot_o,
   /// Its key, in the same cycle.
   input  logic [KeyWords-1:0][63:0]         key_i,
   /// What its bucket's head was.
@@ -82,7 +84,7 @@ module lw_hash_issue #(
   // ---------------------------------------------------------------------------------------------------------------
 
   logic s0_valid_q, s1_valid_q, s1_ready, s1_done;
-  logic [5:0] s0_slot_q, s1_slot_q;
+  logic [SlotWidth-1:0] s0_slot_q, s1_slot_q;
   job_e s0_job_q, s1_job_q;
   hash_t s0_hash_q;
 
@@ -191,7 +193,7 @@ module lw_hash_issue #(
   logic [63:0] out_data, s2_data_q, key_word;
   logic [7:0] out_strobe, s2_strobe_q;
   logic [2:0] out_kind, s2_kind_q;
-  logic [5:0] s2_slot_q;
+  logic [SlotWidth-1:0] s2_slot_q;
   logic signed [OffsetWidth-1:0] word_offset;
   logic words_done;
   logic [2:0] key_index;

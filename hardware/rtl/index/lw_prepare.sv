@@ -178,7 +178,8 @@ module lw_prepare #(
       assign look[r]           = '0;
       assign ring_key[r]       = '0;
       logic unused_ring;
-      assign unused_ring = ^{ring_valid[r], ring_req[r], ring_mem_valid[r], ring_mem_req[r], ring_mem_ready[r], head_next[r], free[r]};
+      assign unused_ring = ^{ring_valid[r], ring_req[r], ring_mem_valid[r], ring_mem_req[r], ring_mem_ready[r],
+                              head_next[r], free[r]};
     end
   end
 

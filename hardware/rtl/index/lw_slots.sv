@@ -1,7 +1,9 @@
 /// Numbers of free slots, the first ones in order, then as they come back.
 module lw_slots #(
   /// How many there are, 2 to 64.
-  parameter int unsigned Slots = 48
+  parameter int unsigned Slots = 48,
+  /// Bits of a number; follows from `Slots`.
+  localparam int unsigned SlotWidth = $clog2(Slots)
 ) (
   /// Clock.
   input  logic       clk_i,
@@ -12,26 +14,26 @@ module lw_slots #(
   /// It is taken; only with `valid_o`.
   input  logic       take_i,
   /// Which one, in the same cycle.
-  output logic [5:0] slot_o,
+  output logic [SlotWidth-1:0] slot_o,
   /// One comes back.
   input  logic       free_i,
   /// Which one.
-  input  logic [5:0] slot_i
+  input  logic [SlotWidth-1:0] slot_i
 );
 
   localparam int unsigned CountWidth = $clog2(Slots + 1);
 
   logic [CountWidth-1:0] used_q, unused_count;
   logic first, back_valid, unused_ready;
-  logic [5:0] back;
+  logic [SlotWidth-1:0] back;
 
   // Slots that were never taken go first.
   assign first   = used_q != CountWidth'(Slots);
   assign valid_o = first || back_valid;
-  assign slot_o  = first ? 6'(used_q) : back;
+  assign slot_o  = first ? SlotWidth'(used_q) : back;
 
   lw_fifo #(
-    .Width(6),
+    .Width(SlotWidth),
     .Depth(Slots)
   ) u_back (
     .clk_i,

@@ -4,10 +4,10 @@
 //                                         | \--> insert <-> walk  rows taken, written, linked bottom-up
 //                                         \----> barrier -> scanners
 //
-// Every request has a slot, and every answer of memory moves one slot on, so no request blocks another (BionicDB, 4.4.2,
-// has eight stages of fixed levels instead, in which at most as many requests overlap as there are stages, and the
-// stage of the lowest levels holds up all others). Requests arrive admitted: whoever inserts, updates or removes a key
-// is alone with it.
+// Every request has a slot, and every answer of memory moves one slot on, so no request blocks another (BionicDB,
+// 4.4.2, has eight stages of fixed levels instead, in which at most as many requests overlap as there are stages, and
+// the stage of the lowest levels holds up all others). Requests arrive admitted: whoever inserts, updates or removes a
+// key is alone with it.
 
 module lw_skiplist
   import lw_pkg::*;
@@ -65,7 +65,8 @@ module lw_skiplist
     input  logic                       mem_valid_i,
     input  mem_rsp_t                   mem_rsp_i,
 
-    /// Asks for a read grant of a row; stays until ready. Each is answered once, with its tag; one of each tag at a time.
+    /// Asks for a read grant of a row; stays until ready. Each is answered once, with its tag; one of each tag at a
+    /// time.
     output logic                       grant_valid_o,
     input  logic                       grant_ready_i,
     output stamp_t                     grant_stamp_o,
@@ -705,7 +706,9 @@ module lw_skiplist
     else begin
       unique case (finish_q)
         FnIdle:    if (end_valid) finish_q <= FnClose;
-        FnClose:   if (asked_q.op != OpScan || close_ready) finish_q <= (lost && asked_q.granted) ? FnRelease : FnAnswer;
+        FnClose: begin
+          if (asked_q.op != OpScan || close_ready) finish_q <= (lost && asked_q.granted) ? FnRelease : FnAnswer;
+        end
         FnRelease: if (finish_release_ready) finish_q <= FnAnswer;
         FnAnswer:  if (response_ready_i) finish_q <= FnFree;
         default:   finish_q <= FnIdle;

@@ -1,8 +1,8 @@
 // Times of scanned ranges: an insert of an older transaction into one came too late.
 //
-// Ranges are compared on the first word of the key only, so tables with longer keys see a few conflicts too many. The latest
-// ranges are kept one by one; times of others become one time a table. Most inserts are younger than every scan and pass at
-// once; others are compared with one range a cycle.
+// Ranges are compared on the first word of the key only, so tables with longer keys see a few conflicts too many. The
+// latest ranges are kept one by one; times of others become one time a table. Most inserts are younger than every scan
+// and pass at once; others are compared with one range a cycle.
 
 module lw_skiplist_gaps
   import lw_pkg::*;

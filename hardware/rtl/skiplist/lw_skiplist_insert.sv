@@ -1,12 +1,12 @@
 // Inserts, once the place of the key is known: a row is taken, written, and linked bottom-up.
 //
 // All links are made here, one decision at a time, so two inserts cannot both link behind one node. What was linked
-// lately is kept in a small table, (node, level) -> next, which is right whenever it has an entry: the writes of a link may
-// be on their way while the next insert already goes on from it. An insert that learns from an entry whose write is not
-// answered depends on its maker: it is not done before that one is, so whoever has an answer can be found by all.
+// lately is kept in a small table, (node, level) -> next, which is right whenever it has an entry: the writes of a link
+// may be on their way while the next insert already goes on from it. An insert that learns from an entry whose write is
+// not answered depends on its maker: it is not done before that one is, so whoever has an answer can be found by all.
 //
-// The path of an insert was read from memory. It is right for (node, level) if no link was made there since, that is, if
-// the table has no entry and none that was made meanwhile was replaced (`stale`). Else that level is walked again.
+// The path of an insert was read from memory. It is right for (node, level) if no link was made there since, that is,
+// if the table has no entry and none that was made meanwhile was replaced (`stale`). Else that level is walked again.
 
 module lw_skiplist_insert
   import lw_pkg::*;

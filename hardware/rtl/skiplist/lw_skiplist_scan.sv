@@ -1,8 +1,8 @@
 // A scanner: walks level 0, asks for read grants, and copies rows, one scan at a time.
 //
-// Three parts, with a few rows between them: the walk reads the next row's link and key (one latency a row, which is what a
-// scan costs); in order, each row's hash is computed and its grant asked for, never for more rows than may be wanted;
-// rows granted are read (header again: only now liveness counts) with all their words under way at once, and
+// Three parts, with a few rows between them: the walk reads the next row's link and key (one latency a row, which is
+// what a scan costs); in order, each row's hash is computed and its grant asked for, never for more rows than may be
+// wanted; rows granted are read (header again: only now liveness counts) with all their words under way at once, and
 // written in order. A row's grant is given back when its words have come.
 
 module lw_skiplist_scan
@@ -99,7 +99,6 @@ module lw_skiplist_scan
   assign start         = start_valid_i && !busy_q;
   assign stop          = conflict_q || failed_q;
   assign rsp_tag       = mem_rsp_i.tag[5:0];
-  assign unused_tag    = ^{mem_rsp_i.tag, start_span_i, stride_q, span_end, row_read, row_take, walk_word};
 
   always_ff @(posedge clk_i) begin
     if (start) begin
@@ -498,4 +497,7 @@ module lw_skiplist_scan
     if (conflict_q) end_o = '{answer: AnswerConflict, value: '0};
     if (failed_q) end_o = '{answer: AnswerFailed, value: 40'(CodeMemory)};
   end
+  // Bits that are there only because whole structs and sums are.
+  assign unused_tag    = ^{mem_rsp_i.tag, start_span_i, stride_q, span_end, row_read, row_take, walk_word};
+
 endmodule

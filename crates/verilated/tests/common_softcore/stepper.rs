@@ -1,5 +1,5 @@
-//! A second reading of the instruction set, an instruction at a time, that tells every register write. It changes a copy
-//! of the world; rows are named by their addresses there, as in hardware.
+//! A second reading of the instruction set, an instruction at a time, that tells every register write. It changes a
+//! copy of the world; rows are named by their addresses there, as in hardware.
 
 use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode as O, SIGNED};
 use lockwork_procedure::verified::Verified;

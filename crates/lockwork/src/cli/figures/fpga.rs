@@ -1,9 +1,9 @@
 //! `lockwork bench fpga`: figures 10 to 13 of the BionicDB paper (sections 5.5 to 5.7) on the transaction processor,
 //! simulated cycle by cycle.
 //!
-//! Cycles are counted by the processor and are the same on every machine; rates are those of 125 MHz, the paper's clock,
-//! and say nothing more. One round is enough, because a round is the same every time. A word of memory takes 80 cycles
-//! and every worker gets one word a cycle, unless options say otherwise.
+//! Cycles are counted by the processor and are the same on every machine; rates are those of 125 MHz, the paper's
+//! clock, and say nothing more. One round is enough, because a round is the same every time. A word of memory takes 80
+//! cycles and every worker gets one word a cycle, unless options say otherwise.
 //!
 //! The paper's peaks (7 M searches and 8.5 M inserts a second) can be read for one worker or for all four; both
 //! readings stand under the figure.
@@ -156,7 +156,8 @@ impl Paper<'_> {
     fn tpcc(&self, mix: Mix) -> super::Boxed {
         let mut config = self.study.tpcc(mix);
         (config.remote_payment, config.remote_order) = (0.0, 0.0);
-        // Pages of simulated memory are slow to fill; the depth of the index does not depend on how many rows there are.
+        // Pages of simulated memory are slow to fill; the depth of the index does not depend on how many rows there
+        // are.
         (config.customers, config.items) = (300, 10_000);
         boxed(Tpcc::new(config))
     }
