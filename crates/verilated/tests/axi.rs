@@ -63,7 +63,7 @@ fn any(chance: &mut Chance, unit: u32, tag: u64) -> Request {
 
 /// What memory answers to a request in the arbiter's test.
 fn answer_of(request: &Request) -> (u64, bool) {
-    (request.addr.wrapping_mul(0x9E37_79B9) ^ request.data, request.addr % 11 == 0)
+    (request.addr.wrapping_mul(0x9E37_79B9) ^ request.data, request.addr.is_multiple_of(11))
 }
 
 #[test]
@@ -209,7 +209,8 @@ fn requests_become_axi_bursts_of_one_and_answers_find_back() {
     let mut busy: HashMap<u64, u64> = HashMap::new();
     let mut offer: Option<Request> = None;
     let (mut asked, mut answered, mut errors, mut id) = (0, 0, 0, 0_u64);
-    let (mut offered_read, mut offered_write): (Option<(u64, u64)>, Option<(u64, bool)>) = (None, None);
+    let mut offered_read: Option<(u64, u64)> = None;
+    let mut offered_write: Option<(u64, bool)> = None;
     for cycle in 0..60_000_u64 {
         let phase = cycle / 1000 % 4;
         if offer.is_none() && cycle < 59_000 && open.len() < 200 && chance.percent([100, 30, 90, 95][phase as usize]) {

@@ -69,12 +69,13 @@ fn flow(bench: &mut Bench, requests: &[Request], in_flight: usize) -> (u64, Vec<
     let (mut sent, mut owner) = (None, vec![0; in_flight]);
     let begin = bench.cycles();
     while left > 0 {
-        if sent.is_none() && next < requests.len() {
-            if let Some(place) = free.pop() {
-                owner[place] = next;
-                sent = Some(Request { context: place as u64, ..requests[next].clone() });
-                next += 1;
-            }
+        if sent.is_none()
+            && next < requests.len()
+            && let Some(place) = free.pop()
+        {
+            owner[place] = next;
+            sent = Some(Request { context: place as u64, ..requests[next].clone() });
+            next += 1;
         }
         let events = bench.step(sent.as_ref());
         if events.accepted {
@@ -192,10 +193,10 @@ fn curves() {
                 .collect();
             let (cycles, answers) = flow(&mut bench, &scans, in_flight);
             assert!(answers.iter().all(|answer| (answer.kind, answer.value) == (0, 50)));
-            for i in scans.len() - in_flight.min(8)..scans.len() {
+            for (i, scan) in scans.iter().enumerate().skip(scans.len() - in_flight.min(8)) {
                 for row in 0..50 {
-                    let key = bench.memory.word(scans[i].buffer + row * 8);
-                    assert_eq!(key ^ 1 << 63, scans[i].key[0] + row, "row {row} of scan {i}");
+                    let key = bench.memory.word(scan.buffer + row * 8);
+                    assert_eq!(key ^ 1 << 63, scan.key[0] + row, "row {row} of scan {i}");
                 }
             }
             line += &format!("{:12.1}", cycles as f64 / 200.0);

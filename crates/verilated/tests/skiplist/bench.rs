@@ -276,9 +276,9 @@ impl Bench {
     }
 
     /// Compares the lists of a table, by its place, with (key, row, live).
-    pub(crate) fn check_lists(&self, table: usize, expected: &Vec<(Vec<u64>, u64, bool)>) {
+    pub(crate) fn check_lists(&self, table: usize, expected: &[(Vec<u64>, u64, bool)]) {
         let table = &self.tables[table];
-        let mut expected = expected.clone();
+        let mut expected = expected.to_vec();
         expected.sort();
         for level in 0..table.levels {
             let mut at = table.head;

@@ -163,7 +163,7 @@ impl World {
             _ if dice < scans => Op::Scan,
             _ if dice < scans + inserts => Op::Insert,
             _ if dice < scans + inserts + removes => Op::Remove,
-            _ if dice % 2 == 0 => Op::Update,
+            _ if dice.is_multiple_of(2) => Op::Update,
             _ => Op::Search,
         };
         // A row that the transaction removes is there until it commits, which the check of scans does not know.

@@ -1,8 +1,8 @@
 //! What the figures of the index run: look-ups, inserts and scans, so many a transaction, and nothing else.
 //!
 //! As in BionicDB (section 5.5) a transaction starts all its DB instructions at once and reads nothing of the rows, so
-//! what is measured is the index. Keys of partition `p` of `n` are `p`, `p + n`, `p + 2n` and so on; rows hold their key
-//! times three, which a check reads. An ordered table that scans read is a skiplist on one worker, so there each
+//! what is measured is the index. Keys of partition `p` of `n` are `p`, `p + n`, `p + 2n` and so on; rows hold their
+//! key times three, which a check reads. An ordered table that scans read is a skiplist on one worker, so there each
 //! partition has a table of its own, with keys from 0 on.
 
 use lockwork_procedure::block::{Batch, Status};
