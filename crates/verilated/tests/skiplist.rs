@@ -102,7 +102,10 @@ fn checked_load(bench: &mut Bench, keys: impl Iterator<Item = u64>, in_flight: u
         assert_eq!(answer.kind, 0, "insert of {:#x}", request.key[0]);
         assert_eq!(bench.memory.word(answer.value + 8), request.key[0], "the row has the key");
     }
-    bench.check_lists(0, &requests.iter().zip(&answers).map(|(r, a)| (r.key.clone(), a.value, true)).collect());
+    bench.check_lists(
+        0,
+        &requests.iter().zip(&answers).map(|(r, a)| (r.key.clone(), a.value, true)).collect::<Vec<_>>(),
+    );
     cycles
 }
 

@@ -328,7 +328,8 @@ impl World {
         }
         for (place, table) in self.bench.tables.iter().enumerate() {
             let rows = self.rows.iter().filter(|(key, _)| key.0 == table.number);
-            self.bench.check_lists(place, &rows.map(|(key, row)| (key.1.clone(), row.address, row.live)).collect());
+            self.bench
+                .check_lists(place, &rows.map(|(key, row)| (key.1.clone(), row.address, row.live)).collect::<Vec<_>>());
         }
         println!("{:?}, {} cycles", self.tally, self.bench.cycles());
         assert!(self.tally.committed > 100 && self.tally.scans > 10, "the mix shows nothing: {:?}", self.tally);
