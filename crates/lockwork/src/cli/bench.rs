@@ -73,7 +73,8 @@ pub(super) struct Arguments {
     /// beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
-    /// opencl-deterministic, opencl-two-phase, fpga [default: two-phase,deterministic-queue,deterministic; for engines all
+    /// opencl-deterministic, opencl-two-phase, fpga
+    /// [default: two-phase,deterministic-queue,deterministic; for engines all
     /// that run on the CPU]
     #[arg(long, value_delimiter = ',')]
     engine: Vec<String>,

@@ -155,8 +155,8 @@ impl Paper<'_> {
         Ok(())
     }
 
-    /// A machine that runs one transaction after the other. Transactions that wait for each other must not share a limit
-    /// of instructions in flight: those that wait would use it up.
+    /// A machine that runs one transaction after the other. Transactions that wait for each other must not share a
+    /// limit of instructions in flight: those that wait would use it up.
     fn one_by_one(&self, in_flight: u32) -> Machine {
         Machine { in_flight, interleave: Interleave::None, ..self.machine.clone() }
     }
