@@ -11,6 +11,7 @@ use crate::capabilities::Capabilities;
 use crate::demands::{Demands, keys_are_aligned};
 use crate::key_words;
 use crate::layout::{Free, Placed, Shape, Spread};
+use crate::views::Views;
 
 /// One write of the config bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +62,13 @@ impl Source {
     }
 }
 
-/// Code of all procedures, and what goes with it.
+/// What all procedures together ask of the card.
 #[derive(Clone, Debug, Default)]
 pub struct Catalogue {
     sources: Vec<Source>,
     instructions: usize,
-    procedures: usize,
     /// What each procedure may ask for.
     pub demands: Vec<Demands>,
-    writes: Vec<Write>,
 }
 
 impl Catalogue {
@@ -99,7 +98,7 @@ impl Catalogue {
         }
         let table = verified.tables().iter().map(|table| usize::from(table.id) + 1).max().unwrap_or(0);
         let sizes = [
-            ("procedures", self.procedures + 1, card.procedures),
+            ("procedures", self.demands.len() + 1, card.procedures),
             ("instructions of all procedures", self.instructions + procedure.code.len(), card.instructions),
             ("general-purpose registers", verified.gp_registers(), card.registers),
             ("coprocessor registers", verified.cp_registers(), card.registers),
@@ -118,17 +117,16 @@ impl Catalogue {
             }
         }
         self.sources = sources;
-        self.write(verified);
         self.instructions += procedure.code.len();
-        self.procedures += 1;
         self.demands.push(demands);
         Ok(())
     }
 
-    /// Notes the words of a procedure, which follows the others.
-    fn write(&mut self, verified: &Verified) {
+    /// The words of procedure `number`, whose code begins at instruction `first`.
+    fn write(&self, writes: &mut Vec<Write>, verified: &Verified, number: usize, first: usize, views: &Views) {
         let procedure = verified.procedure();
-        let first = self.instructions as u32;
+        let procedure_number = number;
+        let first = first as u32;
         for (number, instruction) in procedure.code.iter().enumerate() {
             let mut i = *instruction;
             if i.opcode.is_db() {
@@ -137,7 +135,7 @@ impl Catalogue {
                     let source = Source::of(&table.schema, i.e);
                     i.e = self.sources.iter().position(|known| *known == source).unwrap_or(0) as u8;
                 }
-                i.d = table.id as u8;
+                i.d = views.number(procedure_number, number as u32, table.id) as u8;
             }
             let branches = i.opcode.is_branch() || i.opcode == Opcode::Jmp || i.opcode == Opcode::Ret;
             if branches && i.x != NO_LABEL {
@@ -149,8 +147,8 @@ impl Catalogue {
             }
             let words = u128::from_le_bytes(bytes);
             let address = region::CODE + 2 * (first as u16 + number as u16);
-            self.writes.push(Write { address, data: words as u64 });
-            self.writes.push(Write { address: address + 1, data: (words >> 64) as u64 });
+            writes.push(Write { address, data: words as u64 });
+            writes.push(Write { address: address + 1, data: (words >> 64) as u64 });
         }
         let has = |at: u32| procedure.code[at as usize].opcode != Opcode::Commit;
         let (commit, abort) = (procedure.commit_handler, procedure.abort_handler);
@@ -166,18 +164,25 @@ impl Catalogue {
             whole_words(layout.results_start) | whole_words(layout.block_bytes) << 20,
             1,
         ];
-        let address = region::PROCEDURE + 8 * self.procedures as u16;
-        self.writes.extend((address..).zip(fields).map(|(address, data)| Write { address, data }));
+        let address = region::PROCEDURE + 8 * procedure_number as u16;
+        writes.extend((address..).zip(fields).map(|(address, data)| Write { address, data }));
     }
 
-    /// All words of procedures and scan sources. A procedure becomes valid by its last one.
+    /// All words of these procedures, which are those that were added, and of scan sources. A procedure becomes valid by
+    /// its last one.
     #[must_use]
-    pub fn writes(&self) -> Vec<Write> {
+    pub fn writes<'a>(&self, procedures: impl Iterator<Item = &'a Verified>, views: &Views) -> Vec<Write> {
         let source = |(number, source): (usize, &Source)| Write {
             address: region::SOURCE + number as u16,
             data: u64::from(source.offset) | u64::from(source.bytes) << 16 | u64::from(source.stride) << 32,
         };
-        self.sources.iter().enumerate().map(source).chain(self.writes.iter().copied()).collect()
+        let mut writes: Vec<Write> = self.sources.iter().enumerate().map(source).collect();
+        let mut first = 0;
+        for (number, verified) in procedures.enumerate() {
+            self.write(&mut writes, verified, number, first, views);
+            first += verified.procedure().code.len();
+        }
+        writes
     }
 }
 
@@ -208,9 +213,9 @@ pub fn shapes(
     (0..database.len()).map(shape).collect()
 }
 
-/// The words of table `number`, but for its free rows.
+/// The words of a table under this number, but for its free rows.
 #[must_use]
-pub fn table_writes(number: usize, placed: &Placed, schema: &TableSchema, workers: usize) -> Vec<Write> {
+pub fn table_writes(number: usize, judged: bool, placed: &Placed, schema: &TableSchema, workers: usize) -> Vec<Write> {
     let shape = &placed.shape;
     let (mut by_hash, mut home, mut offset) = (0, None, 0);
     match shape.spread {
@@ -229,6 +234,7 @@ pub fn table_writes(number: usize, placed: &Placed, schema: &TableSchema, worker
             | u64::from(home.is_some()) << 5
             | home.unwrap_or(0) << 6
             | offset << 10
+            | u64::from(!judged) << 15
             | (shape.format.image_bytes() as u64 - 1) << 16
             | (shape.words as u64) << 24
             | u64::from(shape.levels) << 32,

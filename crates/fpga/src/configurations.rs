@@ -10,6 +10,23 @@ const FILE: &str = include_str!("../../../hardware/rtl/configurations.toml");
 /// The configuration that is taken when none is named.
 pub const USUAL: &str = "paper";
 
+/// Fields that are numbers: least and greatest value, and whether it must be a power of two.
+const LIMITS: [(&str, u64, u64, bool); 13] = [
+    ("workers", 1, MOST_WORKERS as u64, true),
+    ("contexts", 2, 64, true),
+    ("entries", 64, 16384, true),
+    ("key_words", 1, 4, false),
+    ("prepare_slots", 2, 32, true),
+    ("hash_slots", 2, 64, false),
+    ("skiplist_slots", 0, 64, false),
+    ("levels", 1, 20, false),
+    ("scanners", 1, 8, false),
+    ("gaps", 1, 64, true),
+    ("code_words", 64, 16384, true),
+    ("grants", 2, 256, true),
+    ("inflight", 4, 1024, false),
+];
+
 /// A configuration: parameters of the top module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
@@ -34,11 +51,32 @@ impl Configuration {
         parse(FILE)
     }
 
-    /// The configuration of this name.
+    /// The configuration of this name, or one with other values of some fields: `paper,entries=4096,topology=ring`.
     ///
     /// # Errors
-    /// [`EngineError::BackEnd`] names those there are.
-    pub fn named(name: &str) -> Result<Self, EngineError> {
+    /// [`EngineError::BackEnd`] names the configurations that there are, the fields, or the values that are possible.
+    pub fn named(text: &str) -> Result<Self, EngineError> {
+        let (name, changes) = text.split_once(',').map_or((text, None), |(name, rest)| (name, Some(rest)));
+        let mut found = Self::of_file(name)?;
+        for change in changes.into_iter().flat_map(|changes| changes.split(',')) {
+            let Some((field, value)) = change.split_once('=') else {
+                return Err(EngineError::BackEnd(format!("'{change}' is no field with a value, as in entries=4096")));
+            };
+            found = match (field, value.parse()) {
+                ("topology", _) => found.with_topology(value)?,
+                (_, Ok(number)) => found.with(field, number)?,
+                (_, Err(_)) => {
+                    return Err(EngineError::BackEnd(format!("{field} is '{value}', and a number is wanted")));
+                }
+            };
+        }
+        if changes.is_some() {
+            found.name = text.to_string();
+        }
+        Ok(found)
+    }
+
+    fn of_file(name: &str) -> Result<Self, EngineError> {
         let all = Self::all()?;
         let names: Vec<String> = all.iter().map(|configuration| configuration.name.clone()).collect();
         all.into_iter().find(|configuration| configuration.name == name).ok_or_else(|| {
@@ -70,8 +108,17 @@ impl Configuration {
     /// The same with another value of a field that is a number.
     ///
     /// # Errors
-    /// [`EngineError::BackEnd`] when there is no such field.
+    /// [`EngineError::BackEnd`] when there is no such field, or it cannot have this value.
     pub fn with(self, field: &str, value: u64) -> Result<Self, EngineError> {
+        let known = LIMITS.iter().find(|(name, ..)| *name == field);
+        if let Some((_, least, most, power)) = known
+            && (!(*least..=*most).contains(&value) || (*power && !value.is_power_of_two()))
+        {
+            let kind = if *power { "powers of two" } else { "numbers" };
+            return Err(EngineError::BackEnd(format!(
+                "{field} of the transaction processor is {value}; {kind} from {least} to {most} are possible"
+            )));
+        }
         self.with_value(field, Value::Number(value))
     }
 
@@ -89,7 +136,13 @@ impl Configuration {
     fn with_value(mut self, field: &str, value: Value) -> Result<Self, EngineError> {
         match self.fields.iter_mut().find(|(name, _)| name == field) {
             Some((_, old)) => *old = value,
-            None => return Err(EngineError::BackEnd(format!("configurations have no field '{field}'"))),
+            None => {
+                let names: Vec<&str> = self.fields.iter().map(|(name, _)| name.as_str()).collect();
+                return Err(EngineError::BackEnd(format!(
+                    "configurations have no field '{field}'; there are {}",
+                    names.join(", ")
+                )));
+            }
         }
         Ok(self)
     }
@@ -179,6 +232,20 @@ mod tests {
         let error = Configuration::named("huge").unwrap_err().to_string();
         assert!(error.contains("'huge'") && error.contains("paper, small, large"), "{error}");
         assert!(Configuration::named("paper").unwrap().with_workers(3).unwrap_err().to_string().contains("3 workers"));
+        for (text, part) in [
+            ("paper,entries", "entries=4096"),
+            ("paper,entries=many", "'many'"),
+            ("paper,entries=1000", "powers of two from 64 to 16384"),
+            ("paper,registers=3", "hash_slots"),
+            ("paper,topology=star", "ring or crossbar"),
+            ("huge,entries=64", "'huge'"),
+        ] {
+            let error = Configuration::named(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        let other = Configuration::named("paper,entries=4096,topology=ring").unwrap();
+        assert_eq!((other.number("entries"), other.number("contexts")), (Some(4096), Some(16)));
+        assert!(other.parameters().contains(&("Topology".into(), 1)) && other.name.contains("4096"));
         assert!(parse("[a]\nb = 1\nc = d").unwrap_err().to_string().contains("toml:3: 'c = d'"));
         assert!(parse("b = 1").is_err());
     }

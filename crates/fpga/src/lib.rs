@@ -6,6 +6,7 @@
 //! | [`driver`] | speaks the register map ([`registers`]) |
 //! | [`layout`], [`tables`] | tables in the card's memory, and back |
 //! | [`catalogue`], [`demands`] | procedures, schemas and what calls may ask for, in words of the config bus |
+//! | [`views`] | of a table, what each DB instruction is about: conflicts are found by groups of columns |
 //! | [`card`] | what a card is: registers, memory, time |
 //! | [`mapped`] | a card that is mapped into the address space |
 //! | [`simulated`] | the verilated processor, built when it is first wanted |
@@ -34,5 +35,6 @@ mod running;
 pub mod simulated;
 mod stages;
 pub mod tables;
+pub mod views;
 
 pub use create::{available, create};

@@ -13,6 +13,7 @@ use crate::homes::Homes;
 use crate::layout::{Placed, Spread};
 use crate::memory_map::MemoryMap;
 use crate::tables;
+use crate::views::Views;
 
 /// The fewest rows that a worker of a table is given room for.
 const LEAST_ROOM: u64 = 16;
@@ -55,7 +56,9 @@ impl Running {
         let mut map = driver.begin(undo_bytes)?;
         let block_bytes = registry.all().map(|registered| registered.block_bytes).max().unwrap_or(64);
         let slots = Slots::new(&mut map, block_bytes as u64)?;
-        let mut writes = catalogue.writes();
+        let procedures = || registry.all().map(|registered| &registered.verified);
+        let views = Views::of(procedures(), &shapes, card.tables);
+        let mut writes = catalogue.writes(procedures(), &views);
         let mut placed = Vec::new();
         for (number, shape) in shapes.into_iter().enumerate() {
             let table = database.table(number as u16);
@@ -66,11 +69,16 @@ impl Running {
                 _ => spare.max(LEAST_ROOM).max(extra.get(number).copied().unwrap_or(0)),
             };
             let table_placed = Placed::load(shape, table, room, card.workers, &mut map, &mut *driver.card)?;
-            writes.extend(table_writes(number, &table_placed, table.schema(), card.workers));
+            writes.extend(table_writes(number, true, &table_placed, table.schema(), card.workers));
             for (worker, free) in table_placed.free.iter().enumerate() {
                 writes.extend(rows_writes(number, worker, *free));
             }
             placed.push(table_placed);
+        }
+        for (number, view) in (placed.len()..).zip(&views.views) {
+            let schema = database.table(view.table).schema();
+            let of = &placed[usize::from(view.table)];
+            writes.extend(table_writes(number, view.judged, of, schema, card.workers));
         }
         driver.configure(&writes)?;
         let homes = Homes::new(registry, &placed, card.workers);

@@ -1,7 +1,7 @@
 //! The procedures of every workload assemble, verify, have the layout the workload expects, and are separable where
 //! they should be.
 
-use lockwork_procedure::access::{AccessSet, access_set};
+use lockwork_procedure::access::{AccessSet, access_set, row_uses};
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::verified::Verified;
@@ -111,6 +111,37 @@ fn tpcc_procedures_assemble_and_verify_and_payment_by_number_is_planned() {
             assert!(!kept || !name.starts_with("payment"), "{name} keeps rows for an abort that cannot be");
         }
     }
+}
+
+/// The columns of a table that a procedure reads and writes.
+fn columns(verified: &Verified, table: &str) -> (Vec<String>, Vec<String>) {
+    let slot = verified.procedure().tables.iter().position(|name| name == table).unwrap();
+    let schema = &verified.tables()[slot].schema;
+    let names = |write: bool| {
+        let uses = row_uses(verified).into_iter().filter(|row| usize::from(row.slot) == slot);
+        let spans: Vec<_> = uses.flat_map(|row| if write { row.write } else { row.read }).collect();
+        let meets = |offset: u32, bytes: u32| spans.iter().any(|span| span.start < offset + bytes && offset < span.end);
+        let columns = schema.columns().iter().filter(|column| meets(column.offset, column.column_type.width()));
+        columns.map(|column| column.name.clone()).collect()
+    };
+    (names(false), names(true))
+}
+
+#[test]
+fn new_order_and_payment_write_different_columns() {
+    let config = TpccConfig { customers: 100, items: 1000, ..TpccConfig::new_order_payment(1) };
+    let verified = bring_up(&mut Tpcc::new(TpccConfig { by_name: 0.0, ..config }).unwrap());
+    let of = |name: &str| verified.iter().find(|verified| verified.procedure().name == name).unwrap();
+    let (new_order, payment) = (of("new_order"), of("payment"));
+    assert_eq!(columns(new_order, "warehouse"), (vec!["tax".into()], vec![]));
+    assert_eq!(columns(new_order, "district"), (vec!["next_o".into(), "tax".into()], vec!["next_o".into()]));
+    assert_eq!(columns(payment, "warehouse").1, ["ytd"]);
+    assert_eq!(columns(payment, "district").1, ["ytd"]);
+    // The index of what is moved within `data` is known not to leave it.
+    assert_eq!(columns(payment, "customer").1, ["balance", "ytd_payment", "payment_cnt", "data"]);
+    assert!(
+        columns(new_order, "customer").0.iter().all(|name| ["discount", "last", "credit"].contains(&name.as_str()))
+    );
 }
 
 #[test]

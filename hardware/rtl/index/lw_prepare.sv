@@ -315,7 +315,8 @@ module lw_prepare #(
   logic [31:0] crc, crc_q;
   logic [KeyWords-1:0][63:0] key_q;
   logic [8:0] flags;
-  logic s5_replicated_q, s5_tree_q, s5_by_hash_q, s5_has_home_q;
+  logic unjudged;
+  logic s5_replicated_q, s5_unjudged_q, s5_tree_q, s5_by_hash_q, s5_has_home_q;
   worker_t s5_home_q;
 
   assign image_word = image[s3_q.ring];
@@ -337,6 +338,18 @@ module lw_prepare #(
     .config_i,
     .table_i(s4_q.tab),
     .data_o (flags)
+  );
+
+  // [15] nobody writes what is read under this number
+  lw_table_field #(
+    .Field(2),
+    .Low  (15),
+    .Width(1)
+  ) u_unjudged (
+    .clk_i,
+    .config_i,
+    .table_i(s4_q.tab),
+    .data_o (unjudged)
   );
 
   always_ff @(posedge clk_i) begin
@@ -381,6 +394,7 @@ module lw_prepare #(
       end
       s5_part_q       <= part_q;
       s5_replicated_q <= flags[0];
+      s5_unjudged_q   <= unjudged;
       s5_tree_q       <= flags[1];
       s5_by_hash_q    <= flags[3];
       s5_has_home_q   <= flags[4];
@@ -432,7 +446,7 @@ module lw_prepare #(
     lookup_o.tab     = now.tab;
     lookup_o.stamp   = now.stamp;
     lookup_o.ret     = now.ret;
-    lookup_o.judged  = !s5_replicated_q;
+    lookup_o.judged  = !s5_replicated_q && !s5_unjudged_q;
     lookup_o.tree    = s5_tree_q;
     lookup_o.hash    = hash;
     lookup_o.limit   = now.hash[15:0];

@@ -150,7 +150,7 @@ package lw_pkg;
     table_t      tab;
     stamp_t      stamp;
     return_t     ret;
-    logic        judged;   // rows of this table are judged: it is not replicated
+    logic        judged;   // accesses are judged: the table is not replicated, and somebody writes what is read
     logic        tree;     // the table is ordered
     key_t        key;
     hash_t       hash;

@@ -20,7 +20,7 @@
 //! the row is, in any order: the common case of key-value workloads such as YCSB.
 //!
 //! The rooms: `flow` (what an instruction reads and writes, and where control goes), `ranges` (which block bytes it can
-//! mean), `straight`, `fragments` and `moves`, `taint` (what depends on rows), `slice` (what is left without that),
+//! mean), `rows` (which bytes of their rows DB instructions are used for), `straight`, `fragments` and `moves`, `taint` (what depends on rows), `slice` (what is left without that),
 //! `explain`.
 
 mod explain;
@@ -28,6 +28,7 @@ mod flow;
 mod fragments;
 mod moves;
 mod ranges;
+mod rows;
 mod slice;
 mod straight;
 mod taint;
@@ -37,6 +38,7 @@ mod tests;
 pub use explain::explain;
 pub use fragments::Fragment;
 pub use moves::Move;
+pub use rows::{RowUse, row_uses};
 pub use slice::{KeyAccess, Slice};
 pub use straight::{Access, ArgumentCheck, ArgumentIndex, Straight, Touch};
 use taint::Wanted;

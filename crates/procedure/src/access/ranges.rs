@@ -1,4 +1,4 @@
-//! Which bytes of the block an instruction can mean.
+//! Which bytes of the block, or of a row, an instruction can mean.
 //!
 //! An address is a constant plus an index register. A procedure that fills `result[i]` from rows in a loop and keeps
 //! its keys in scratch beside it is dependent only if the two could overlap, so the index needs a bound: an interval
@@ -12,6 +12,7 @@ use super::flow;
 use crate::block::HEADER_BYTES;
 use crate::block_access::{BlockAccess, block_accesses};
 use crate::isa::{Instruction, Opcode, SIGNED};
+use crate::schema::ROW_HEADER_BYTES;
 use crate::verified::Verified;
 
 /// Bytes of the block, from the first to the one after the last.
@@ -48,20 +49,46 @@ enum Right {
 pub(super) fn block_uses(verified: &Verified) -> Vec<BlockUse> {
     let code = &verified.procedure.code;
     let mut uses = vec![BlockUse::default(); code.len()];
+    visit(verified, |pc, of| uses[pc] = block_use(verified, &code[pc], of));
+    uses
+}
+
+/// The pieces of rows that each instruction can touch: handle register, bytes, whether it writes.
+pub(super) fn row_pieces(verified: &Verified) -> Vec<[Option<(u8, Span, bool)>; 2]> {
+    let code = &verified.procedure.code;
+    let mut pieces = vec![[None, None]; code.len()];
+    visit(verified, |pc, of| {
+        let length = match code[pc].opcode {
+            Opcode::Loadr | Opcode::Storer => code[pc].w & !SIGNED,
+            _ => code[pc].w,
+        };
+        pieces[pc] = flow::row_uses(&code[pc]).map(|used| {
+            let (handle, offset, index, write) = used?;
+            let span = span((ROW_HEADER_BYTES, u32::MAX), offset, of(index), length.into())?;
+            Some((handle, span, write))
+        });
+    });
+    pieces
+}
+
+/// Shows every instruction that control can reach, with what its registers can hold: first anything, then, if the
+/// analysis does not give up, less.
+fn visit(verified: &Verified, mut see: impl FnMut(usize, &dyn Fn(u8) -> Interval)) {
+    let code = &verified.procedure.code;
     let reachable = flow::Graph::new(code).reachable;
-    for (pc, i) in code.iter().enumerate().filter(|&(pc, _)| reachable[pc]) {
-        uses[pc] = block_use(verified, i, |_| ANY);
+    for pc in (0..code.len()).filter(|&pc| reachable[pc]) {
+        see(pc, &|register| if register == 0 { (0, 0) } else { ANY });
     }
     let heads = heads(code, &reachable);
     let cells = heads.iter().filter(|&&head| head).count() * verified.gp_registers.max(1);
     if cells > MOST_CELLS {
-        return uses;
+        return;
     }
     if let Some(states) = iterate(verified, &heads) {
         for (head, state) in states.into_iter().enumerate() {
             let Some(mut state) = state else { continue };
             for pc in head.. {
-                uses[pc] = block_use(verified, &code[pc], |register| state.registers[usize::from(register)]);
+                see(pc, &|register| state.registers[usize::from(register)]);
                 let Some(next) = step(&code[pc], state) else { break };
                 if pc + 1 == code.len() || heads[pc + 1] {
                     break;
@@ -70,7 +97,6 @@ pub(super) fn block_uses(verified: &Verified) -> Vec<BlockUse> {
             }
         }
     }
-    uses
 }
 
 /// Where straight pieces of code begin: the entry, branch targets, and what follows a branch.

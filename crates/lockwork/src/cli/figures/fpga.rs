@@ -72,6 +72,8 @@ struct Machine {
 struct Taken {
     cycles: u64,
     transactions: usize,
+    /// How often transactions began again.
+    restarts: u64,
 }
 
 impl Machine {
@@ -96,18 +98,19 @@ fn run(engine: &mut dyn Engine, workload: &mut dyn Workload, transactions: usize
         ahead: 1,
     };
     let mut done = Vec::new();
-    let mut cycles = 0;
+    let (mut cycles, mut restarts) = (0, 0);
     for batch in input(workload, &plan)? {
         engine.submit(batch).map_err(|refused| refused.error)?;
         let completed = engine.complete()?.expect("a batch was submitted");
         cycles += completed.report.device.map_or(0, |device| device.cycles);
+        restarts += completed.report.tally.conflicts.total();
         workload.observe(&completed.batch);
         done.push(completed.batch);
     }
     // If the card was lost, this says why.
     engine.digest()?;
     verify(engine, workload, &done)?;
-    Ok(Taken { cycles, transactions })
+    Ok(Taken { cycles, transactions, restarts })
 }
 
 struct Paper<'a> {
@@ -274,6 +277,8 @@ impl Paper<'_> {
                 taken.push(self.measure(&machine, &mut *self.tpcc(mix)?, self.quick(workers * 150))?);
             }
             self.add(&mut figure, name, 1, &taken);
+            let values = taken.iter().map(|taken| taken.restarts as f64 / taken.transactions as f64).collect();
+            figure.ratios.push(Ratio { name: format!("{name}: begun again, a transaction"), values });
         }
         figure.compare("batch", "serial");
         figure.compare("dynamic", "batch");

@@ -29,6 +29,8 @@ pub(super) fn row(verified: &Verified, slot: u8, a: i64, b: i64) -> Vec<u8> {
 pub(super) struct Run {
     pub(super) committed: bool,
     pub(super) accesses: Vec<KeyAccess>,
+    /// By access: where its instruction stands.
+    pub(super) pcs: Vec<u32>,
     /// Access, offset, length, whether it wrote.
     pub(super) touches: Vec<(usize, u32, u32, bool)>,
 }
@@ -118,7 +120,10 @@ impl Machine<'_> {
                 },
                 Opcode::Commit => return Some(()),
                 Opcode::Abort => return None,
-                _ if i.opcode.is_db() => self.issue(i),
+                _ if i.opcode.is_db() => {
+                    self.run.pcs.push(pc as u32 - 1);
+                    self.issue(i);
+                }
                 _ => value = self.memory(i),
             }
             if let Some(value) = value.filter(|_| i.a != 0) {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::build::*;
 use super::model::{self, Database};
-use crate::access::{AccessSet, KeyAccess, access_set};
+use crate::access::{AccessSet, KeyAccess, access_set, row_uses};
 use crate::isa::{Instruction, Opcode};
 use crate::verified::Verified;
 
@@ -287,6 +287,25 @@ proptest! {
                     prop_assert!(named.contains(&access), "{access:?} is not in {named:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_row_is_used_only_where_its_instruction_is_said_to_use_it(
+        statements in statements(true),
+        arguments in proptest::collection::vec(0..6_i64, 6),
+        rows in rows(),
+    ) {
+        let verified = program(&statements);
+        let uses = row_uses(&verified);
+        let mut database = database(&verified, &rows);
+        let run = model::execute(&verified, &verified.procedure.code, &mut database, &mut block(&arguments));
+        for (access, start, length, write) in run.touches {
+            let pc = run.pcs[access];
+            let row = uses.iter().find(|row| row.pc == pc);
+            let spans = row.map_or(&[][..], |row| if write { &row.write } else { &row.read });
+            let inside = spans.iter().any(|span| span.start <= start && start + length <= span.end);
+            prop_assert!(inside, "bytes {start} and {length} more, write {write}, of {pc}: {uses:?}");
         }
     }
 
