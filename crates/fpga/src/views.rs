@@ -137,27 +137,27 @@ fn groups(sites: &[Site]) -> Vec<Option<usize>> {
 mod tests {
     use super::*;
 
-    fn site(read: &[Range<u32>], write: &[Range<u32>]) -> Site {
+    /// An instruction, by first byte and the one after the last of what it reads and writes.
+    fn site(read: &[(u32, u32)], write: &[(u32, u32)]) -> Site {
+        let spans = |spans: &[(u32, u32)]| spans.iter().map(|&(start, end)| start..end).collect();
         let operation = if write.is_empty() { Operation::Search } else { Operation::Update };
-        let row = RowUse { pc: 0, operation, slot: 0, read: read.to_vec(), write: write.to_vec() };
-        Site { procedure: 0, row }
+        Site { procedure: 0, row: RowUse { pc: 0, operation, slot: 0, read: spans(read), write: spans(write) } }
     }
 
     #[test]
     fn instructions_are_together_when_a_written_byte_is_used_by_both() {
-        let (a, b, c, name) = (16..24, 24..32, 32..36, 40..50);
+        let (a, b, c, name) = ((16, 24), (24, 32), (32, 36), (40, 50));
         let found = groups(&[
-            site(&[name.clone()], &[]),
-            site(std::slice::from_ref(&a), std::slice::from_ref(&a)),
-            site(&[name.clone(), b.clone()], std::slice::from_ref(&b)),
-            site(&[35..36], &[]),
+            site(&[name], &[]),
+            site(&[a], &[a]),
+            site(&[name, b], &[b]),
+            site(&[(35, 36)], &[]),
             site(&[], &[]),
-            site(&[], std::slice::from_ref(&c)),
+            site(&[], &[c]),
         ]);
         assert_eq!(found, [None, Some(1), Some(2), Some(3), None, Some(3)]);
         // One that uses both joins what was apart.
-        let found =
-            groups(&[site(&[], &[a.clone()]), site(&[], &[b.clone()]), site(&[20..28], &[]), site(&[name], &[])]);
+        let found = groups(&[site(&[], &[a]), site(&[], &[b]), site(&[(20, 28)], &[]), site(&[name], &[])]);
         assert_eq!(found, [Some(0), Some(0), Some(0), None]);
         // Neighbours do not meet.
         assert_eq!(groups(&[site(&[], &[a]), site(&[], &[b])]), [Some(0), Some(1)]);
