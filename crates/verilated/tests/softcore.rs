@@ -3,7 +3,7 @@
 mod common_softcore;
 
 use common_softcore::golden::{UNTOUCHED, execute};
-use common_softcore::machine::{BATCH, DYNAMIC, Machine, Options, SERIAL, build};
+use common_softcore::machine::{BATCH, DYNAMIC, Execution, Machine, Options, SERIAL, build};
 use common_softcore::stepper::register_writes;
 use common_softcore::world::{BLOCKS, World, catalogue};
 use lockwork_engine::conformance::Random;
@@ -67,7 +67,8 @@ fn compare(model: &Model, options: Options, blocks: usize) -> Seen {
         let every = (machine.options.mode == SERIAL && machine.options.conflict == 0)
             .then(|| register_writes(&golden, procedure, done.block));
         if let Some(expected) = every {
-            assert_eq!(machine.traced[&done.block].writes, expected, "{what}");
+            let found = Execution::histories(&machine.traced[&done.block].writes);
+            assert_eq!(found, Execution::histories(&expected), "{what}");
             seen.writes += expected.len() as u64;
         }
         let (status, code, registers) = execute(&mut golden, procedure, done.block);
