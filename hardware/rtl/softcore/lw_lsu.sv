@@ -62,11 +62,13 @@ module lw_lsu
   input  context_t    ask_a_i,
   /// The answer, same cycle.
   output logic        drained_a_o,
+  /// Has it no job, and has memory answered all writes of its block? Same cycle.
+  output logic        settled_a_o,
   /// Second question.
   input  context_t    ask_b_i,
   /// The answer, same cycle.
   output logic        drained_b_o,
-  /// Memory has answered all that a context has asked; at least one cycle after `drained` told so first.
+  /// A context may be drained or settled; at least one cycle after `drained_a_o` and `settled_a_o` told so first.
   output logic        drain_valid_o,
   /// Which.
   output context_t    drain_ctx_o,
@@ -117,9 +119,9 @@ module lw_lsu
   typedef logic [SlotBits-1:0] slot_t;
   typedef logic [EpochBits-1:0] epoch_t;
 
-  // Tags: 1, second word, register; 01, context; 001, number of the fetch; 000, turn around the ring, slot.
-  function automatic tag_t tag_write(ctx_t ctx);
-    return {2'b01, 8'(ctx)};
+  // Tags: 1, second word, register; 01, row, context; 001, number of the fetch; 000, turn around the ring, slot.
+  function automatic tag_t tag_write(logic row, ctx_t ctx);
+    return {2'b01, row, 7'(ctx)};
   endfunction
 
   typedef enum logic [1:0] {
@@ -133,16 +135,17 @@ module lw_lsu
     use_e        what;
     logic        store;  // a store follows: this word of it
     logic        kept;   // not if old bytes of the same job could not be kept
+    logic        row;    // it writes a row or the undo log, else the block
     ctx_t        ctx;
     word_addr_t  dst;
     logic [7:0]  strobe;
     logic [AddrWidth-1:4] entry;  // place in the undo log
   } slot_info_t;
 
-  // What a context's order rests on. Flags are of rows (1) and of the block (0), since nothing was outstanding.
+  // What a context's order rests on: the epoch of its marks of touched words, and whether it has read the block (0) or
+  // rows (1) since all its reads were answered.
   typedef struct packed {
-    epoch_t     epoch;   // of marks of touched words
-    logic [1:0] writes;
+    epoch_t     epoch;
     logic [1:0] reads;
   } order_t;
 
@@ -175,8 +178,10 @@ module lw_lsu
   logic [Contexts-1:0] lost_q;  // old bytes that were to be kept could not be read
 
   // ---- Counters: a pair of writers each.
-  logic [7:0] write_sent_mem[Contexts];
-  logic [7:0] write_seen_mem[Contexts];
+  logic [7:0] block_sent_mem[Contexts];
+  logic [7:0] block_seen_mem[Contexts];
+  logic [7:0] row_sent_mem[Contexts];  // the undo log's too
+  logic [7:0] row_seen_mem[Contexts];
   logic [7:0] read_sent_mem[Contexts];
   logic [7:0] read_seen_mem[Contexts];
 
@@ -292,11 +297,14 @@ module lw_lsu
   assign skipped = back_q ? left_q : job_q.len - left_q;
 
   // ---- What may go on. Old marks of touched words mean nothing when nothing is outstanding.
-  logic [7:0] writes_out, reads_out;
-  assign writes_out = write_sent_mem[ctx_q] - write_seen_mem[ctx_q];
+  logic [7:0] blocks_out, rows_out, reads_out;
+  logic [1:0] writing;
+  assign blocks_out = block_sent_mem[ctx_q] - block_seen_mem[ctx_q];
+  assign rows_out = row_sent_mem[ctx_q] - row_seen_mem[ctx_q];
   assign reads_out = read_sent_mem[ctx_q] - read_seen_mem[ctx_q];
   logic none_writing, none_reading;
-  assign none_writing = writes_out == '0;
+  assign writing = {rows_out != '0, blocks_out != '0};
+  assign none_writing = writing == '0;
   assign none_reading = reads_out == '0;
 
   order_t   order_mem[Contexts];
@@ -314,7 +322,7 @@ module lw_lsu
   logic long;
   assign long = job_q.len > LongBytes;
   assign hazard_writes = !none_writing && ((marked && !keeping && !long && (touched.strobe & strobe) != '0)
-      || (first_q && (long || (is_copy && order.writes[job_q.src_row]))));
+      || (first_q && (long || (is_copy && writing[job_q.src_row]))));
   assign hazard_reads = !none_reading && first_q && job_q.kind != JobLoad && order.reads[job_q.dst_row];
 
   // ---- What the engine sends in this cycle.
@@ -324,7 +332,7 @@ module lw_lsu
   logic [2:0] send_rotate;
   logic [63:0] stored;
   logic [1:0] send_writes;
-  assign send_ok = out_ready && !ring_valid && writes_out < 8'd250 && reads_out < 8'd250;
+  assign send_ok = out_ready && !ring_valid && !blocks_out[7] && !rows_out[7] && !reads_out[7];
   assign stored = job_q.kind == JobFill ? '0 : rotate_up(job_q.data, job_q.dst[2:0]);
 
   logic engine_end, engine_park_reads, engine_park_writes, engine_step, engine_log_up, engine_log_down;
@@ -342,6 +350,7 @@ module lw_lsu
         what: UseCopy,
         store: job_q.kind != JobCopy,
         kept: job_q.undo,
+        row: job_q.dst_row,
         ctx: ctx_q,
         dst: dst_word,
         strobe: strobe,
@@ -408,7 +417,7 @@ module lw_lsu
               send_valid = 1'b1;
               send_writes = 2'd1;
               send.write = 1'b1;
-              send.tag = tag_write(ctx_q);
+              send.tag = tag_write(job_q.dst_row, ctx_q);
             end
           end
           default: if (slot_ok) begin
@@ -439,12 +448,8 @@ module lw_lsu
 
   always_comb begin
     order_next = order;
-    if (none_writing) begin
-      order_next.epoch = order.epoch + epoch_t'(1);
-      order_next.writes = '0;
-    end
+    if (none_writing) order_next.epoch = order.epoch + epoch_t'(1);
     if (none_reading) order_next.reads = '0;
-    if (send_write) order_next.writes[job_q.dst_row] = 1'b1;
     if (send_read) order_next.reads[job_q.src_row] = 1'b1;
   end
 
@@ -561,8 +566,11 @@ module lw_lsu
     if (start_valid_i && start_i.kind == JobLoad) load_mem[load_gp] <= load_start;
     if (engine_end) progress_mem[ctx_q] <= {pass_d, left_q};
     if (log_write) log_mem[log_ctx] <= log_next;
-    if (init_i || send_writes != '0) begin
-      write_sent_mem[log_ctx] <= init_i ? '0 : write_sent_mem[ctx_q] + 8'(send_valid ? send_writes : 2'd0);
+    if (init_i || (send_valid && !job_q.dst_row)) begin
+      block_sent_mem[log_ctx] <= init_i ? '0 : block_sent_mem[ctx_q] + 8'(send_writes);
+    end
+    if (init_i || (send_valid && job_q.dst_row)) begin
+      row_sent_mem[log_ctx] <= init_i ? '0 : row_sent_mem[ctx_q] + 8'(send_writes);
     end
     if (init_i || send_slot || send_read) begin
       read_sent_mem[log_ctx] <= init_i ? '0 : read_sent_mem[ctx_q] + 8'(send_valid);
@@ -589,7 +597,7 @@ module lw_lsu
     out_d = send;
     if (ring_valid) begin
       out_d.write = 1'b1;
-      out_d.tag = tag_write(head.ctx);
+      out_d.tag = tag_write(head.row, head.ctx);
       out_d.addr = head.dst;
       out_d.data = head_data[63:0];
       out_d.strobe = head_error || (head.kept && lost_q[head.ctx]) ? '0 : head.strobe;
@@ -648,7 +656,7 @@ module lw_lsu
     if (a1_write) a1_ctx = a1_q.tag[CtxBits-1:0];
   end
 
-  logic       a2_load_q, a2_slot_q, a2_write_q, a2_error_q, a2_high_q;
+  logic       a2_load_q, a2_slot_q, a2_write_q, a2_row_q, a2_error_q, a2_high_q;
   logic [SlotBits:0] a2_turn_q;
   logic [7:0] a2_gp_q;
   load_t      a2_of_q;
@@ -693,12 +701,16 @@ module lw_lsu
     load_q <= load_mem[mem_rsp_i.tag[7:0]];
     a2_error_q <= a1_q.error;
     a2_high_q <= a1_q.tag[8];
+    a2_row_q <= a1_q.tag[7];
     a2_turn_q <= a1_q.tag[SlotBits:0];
     a2_gp_q <= a1_q.tag[7:0];
     a2_of_q <= load_q;
     a2_ctx_q <= a1_ctx;
     a2_data_q <= rotate_up(a1_q.data, a1_rotate);
-    if (init_i || a2_write_q) write_seen_mem[seen_ctx] <= init_i ? '0 : write_seen_mem[a2_ctx_q] + 8'd1;
+    if (init_i || (a2_write_q && !a2_row_q)) begin
+      block_seen_mem[seen_ctx] <= init_i ? '0 : block_seen_mem[a2_ctx_q] + 8'd1;
+    end
+    if (init_i || (a2_write_q && a2_row_q)) row_seen_mem[seen_ctx] <= init_i ? '0 : row_seen_mem[a2_ctx_q] + 8'd1;
     if (init_i || a2_slot_q || a2_load_q) read_seen_mem[seen_ctx] <= init_i ? '0 : read_seen_mem[a2_ctx_q] + 8'd1;
     if (a2_slot_q) data_mem[a2_turn_q[SlotBits-1:0]] <= {a2_error_q, a2_data_q};
     if (init_i || a2_slot_q) came_mem[came_at] <= !init_i && a2_turn_q[SlotBits];
@@ -706,10 +718,11 @@ module lw_lsu
   end
 
   // Whoever waits for memory's answers hears of them one cycle later.
-  logic a3_read_q, a3_write_q, a3_error_q, drain_q, error_q;
+  logic a3_read_q, a3_write_q, a3_block_q, a3_error_q, drain_q, error_q;
   ctx_t a3_ctx_q, drain_ctx_q, error_ctx_q;
-  logic writes_equal, reads_equal;
-  assign writes_equal = write_sent_mem[a3_ctx_q] == write_seen_mem[a3_ctx_q];
+  logic blocks_equal, writes_equal, reads_equal;
+  assign blocks_equal = block_sent_mem[a3_ctx_q] == block_seen_mem[a3_ctx_q];
+  assign writes_equal = blocks_equal && row_sent_mem[a3_ctx_q] == row_seen_mem[a3_ctx_q];
   assign reads_equal = read_sent_mem[a3_ctx_q] == read_seen_mem[a3_ctx_q];
 
   logic [1:0] done_q;
@@ -762,6 +775,7 @@ module lw_lsu
       a3_error_q <= 1'b0;
       a3_read_q <= 1'b0;
       a3_write_q <= 1'b0;
+      a3_block_q <= 1'b0;
       a3_ctx_q <= '0;
       done_q <= '0;
       done_ctx_q <= '0;
@@ -794,7 +808,8 @@ module lw_lsu
       a3_ctx_q <= a2_ctx_q;
       done_q <= {done_q[0], engine_done};
       done_ctx_q <= {done_ctx_q[0], ctx_q};
-      drain_q <= (a3_write_q || a3_read_q) && writes_equal && reads_equal;
+      drain_q <= (a3_block_q && blocks_equal) || ((a3_write_q || a3_read_q) && writes_equal && reads_equal);
+      a3_block_q <= a2_write_q && !a2_row_q;
       drain_ctx_q <= a3_ctx_q;
       error_q <= a3_error_q;
       error_ctx_q <= a3_ctx_q;
@@ -811,10 +826,11 @@ module lw_lsu
   ctx_t ask_a, ask_b;
   assign ask_a = ask_a_i[CtxBits-1:0];
   assign ask_b = ask_b_i[CtxBits-1:0];
-  assign drained_a_o = !busy_q[ask_a] && write_sent_mem[ask_a] == write_seen_mem[ask_a]
+  assign settled_a_o = !busy_q[ask_a] && block_sent_mem[ask_a] == block_seen_mem[ask_a];
+  assign drained_a_o = settled_a_o && row_sent_mem[ask_a] == row_seen_mem[ask_a]
       && read_sent_mem[ask_a] == read_seen_mem[ask_a];
-  assign drained_b_o = !busy_q[ask_b] && write_sent_mem[ask_b] == write_seen_mem[ask_b]
-      && read_sent_mem[ask_b] == read_seen_mem[ask_b];
+  assign drained_b_o = !busy_q[ask_b] && block_sent_mem[ask_b] == block_seen_mem[ask_b]
+      && row_sent_mem[ask_b] == row_seen_mem[ask_b] && read_sent_mem[ask_b] == read_seen_mem[ask_b];
   assign drain_valid_o = drain_q;
   assign drain_ctx_o = context_t'(drain_ctx_q);
   assign error_valid_o = error_q;

@@ -361,6 +361,7 @@ module lw_sequencer
         StepUndo: begin
           job_wanted = 1'b1;
           job_o.kind = JobUndo;
+          job_o.dst_row = 1'b1;
           act_ending_o.step = inserted_i ? StepRows : StepFill;
         end
         StepRows: begin

@@ -163,7 +163,7 @@ module lw_softcore
   logic [Contexts-1:0] fault_q, fault_d;        // its product was too large
   logic [Contexts-1:0] handler_q, handler_d;    // it is in a handler
   logic [Contexts-1:0] scan_q, scan_d;          // a scan may be writing its block
-  logic [Contexts-1:0] barrel_ready, seq_ready, allowed, active;
+  logic [Contexts-1:0] barrel_ready, barrel_ask, seq_ready, allowed, active;
 
   logic [17:0] pc_mem[Contexts];  // flag, program counter
   ending_t     ending_mem[Contexts];
@@ -235,7 +235,7 @@ module lw_softcore
   );
 
   // ---- Barrel.
-  logic     pick_valid, pick_take, b1_valid_q;
+  logic     pick_valid, pick_take, b1_valid_q, r_ok, r_early, b1_early_q, b1_go, r_ok_q;
   ctx_t     pick_ctx, b1_ctx_q;
   place_t   b1_place;
   logic [17:0] b1_pc;
@@ -247,7 +247,7 @@ module lw_softcore
   ) u_pick (
     .clk_i,
     .rst_ni,
-    .ask_i  (barrel_ready),
+    .ask_i  (barrel_ask),
     .take_i (pick_take),
     .valid_o(pick_valid),
     .index_o(pick_ctx)
@@ -256,11 +256,18 @@ module lw_softcore
     if (!rst_ni) begin
       b1_valid_q <= 1'b0;
       b1_ctx_q <= '0;
+      b1_early_q <= 1'b0;
+      r_ok_q <= 1'b0;
     end else begin
       b1_valid_q <= pick_take && pick_valid;
       b1_ctx_q <= pick_ctx;
+      b1_early_q <= r_early;
+      r_ok_q <= r_ok;
     end
   end
+  // A context whose instruction is being resolved is taken again if no other is ready; that was too early if it turns
+  // out that it has to wait.
+  assign b1_go = b1_valid_q && !(b1_early_q && !r_ok_q);
 
   logic        write_q, write_d;
   context_t    write_ctx_q, write_ctx_d;
@@ -278,7 +285,7 @@ module lw_softcore
   lw_barrel u_barrel (
     .clk_i,
     .rst_ni,
-    .pick_valid_i  (b1_valid_q),
+    .pick_valid_i  (b1_go),
     .pick_ctx_i    (context_t'(b1_ctx_q)),
     .pick_pc_i     (b1_pc[15:0]),
     .pick_flag_i   (b1_pc[17:16]),
@@ -377,7 +384,7 @@ module lw_softcore
   logic     job_valid, r_job_valid, s_job_valid;
   job_t     job, r_job, s_job;
   context_t job_ctx, s_context, lsu_done_ctx, lsu_full_ctx, drain_ctx, error_ctx;
-  logic     lsu_done, lsu_full, loaded_valid, loaded_ready, drained_a, drained_s, drain_valid, error_valid;
+  logic     lsu_done, lsu_full, loaded_valid, loaded_ready, drained_a, settled_a, drained_s, drain_valid, error_valid;
   logic [Contexts-1:0] lsu_busy;
   loaded_t  loaded;
   assign job_valid = r_job_valid || s_job_valid;
@@ -406,6 +413,7 @@ module lw_softcore
     .result_o       (loaded),
     .ask_a_i        (ask_ctx),
     .drained_a_o    (drained_a),
+    .settled_a_o    (settled_a),
     .ask_b_i        (s_context),
     .drained_b_o    (drained_s),
     .drain_valid_o  (drain_valid),
@@ -483,12 +491,13 @@ module lw_softcore
     .mark_removed_o   (mark_removed)
   );
   // The sequencer's questions are asked one cycle before its act.
-  logic r_drained_q;
+  logic r_drained_q, r_settled_q;
   cp_t  r_cp_b_q;
   always_ff @(posedge clk_i) begin
     s_all_ready <= s_all_ready_early;
     s_failed_code <= s_code_early;
     r_drained_q <= drained_a;
+    r_settled_q <= settled_a;
     r_cp_b_q <= ask_cp;
   end
 
@@ -604,6 +613,10 @@ module lw_softcore
       seq_ready[i] = state_q[i] == StateReady && !barrel_q[i] && !hold_q[i];
     end
   end
+  logic r_again;
+  assign r_again = r_valid && barrel_ready == '0 && allowed[r_ctx];
+  assign barrel_ask = barrel_ready | ((Contexts)'(r_again) << r_ctx);
+  assign r_early = pick_take && r_again;
   // A batch is full, or there is nothing to fill it with.
   assign batch_idle = blocked_q || count_q[CtxBits] || (no_block && !submit_valid_i);
 
@@ -760,7 +773,7 @@ module lw_softcore
         OpcodeJmp, OpcodeBe, OpcodeBne, OpcodeBl, OpcodeBle, OpcodeBg, OpcodeBge: ;
         OpcodeSearch, OpcodeUpdate, OpcodeInsert, OpcodeRemove, OpcodeScan: begin
           if (r_fence) r_wait_all = 1'b1;
-          else if (!r_drained_q) r_state = StateDrain;
+          else if (!(r_opcode == OpcodeScan ? r_drained_q : r_settled_q)) r_state = StateDrain;
           else if (r_log_full && !r_all_ready) r_wait_all = 1'b1;
           else if (r_log_full) begin
             r_end = 1'b1;
@@ -799,6 +812,7 @@ module lw_softcore
       r_state = StateReady;
       r_go = 1'b0;
     end
+    r_ok = r_state == StateReady && !r_end;
     // A handler's end is known already.
     if (handler) r_ending = '{step: StepOutcome, how: ending_mem[r_ctx].how, code: ending_mem[r_ctx].code};
   end
@@ -912,7 +926,7 @@ module lw_softcore
     if (pick_take && pick_valid) state_d[pick_ctx] = StateBusy;
     if (choose_valid) state_d[choose_at] = StateBusy;
     if (r_valid) begin
-      state_d[r_ctx] = r_state;
+      if (!(r_early && r_ok)) state_d[r_ctx] = r_state;
       if (r_end) barrel_d[r_ctx] = 1'b0;
       if (r_all_ready) scan_d[r_ctx] = 1'b0;
       if (issue && r_opcode == OpcodeScan) scan_d[r_ctx] = 1'b1;
@@ -1060,7 +1074,7 @@ module lw_softcore
     end else begin
       watch_q <= watch_q + WatchdogBits'(1);
       for (int unsigned i = 0; i < Contexts; i++) begin
-        if (state_q[i] == StateFree || state_d[i] != state_q[i]) begin
+        if (state_q[i] == StateFree || state_q[i] == StateBusy || state_d[i] != state_q[i]) begin
           moved_q[i] <= 1'b1;
           stuck_q[i] <= 1'b0;
         end else if (watch_q == '0) begin
