@@ -19,14 +19,15 @@ package lw_softcore_pkg;
     StateCp     = 4'd3,  // waits for the answer that its RET asked for
     StateAll    = 4'd4,  // waits for all answers
     StateLsu    = 4'd5,  // waits until the LSU has sent the last request of its job
-    StateLate   = 4'd6,  // waits for a register that the LSU, the multiplier or the divider writes
-    StateDrain  = 4'd7,  // waits until memory has answered all its writes
-    StateDivide = 4'd8   // waits until the divider is free
+    StateLate   = 4'd6,  // waits for a register that the multiplier or the divider writes
+    StateDrain  = 4'd7,  // waits until memory has answered everything
+    StateDivide = 4'd8,  // waits until the divider is free
+    StateLoad   = 4'd9   // waits for a register that is being loaded
   } state_e;
 
   /// What the LSU does for a context.
   typedef enum logic [2:0] {
-    JobLoad  = 3'd0,  // register <- memory at `data`
+    JobLoad  = 3'd0,  // register <- memory at `dst`
     JobStore = 3'd1,  // memory at `dst` <- `data`
     JobCopy  = 3'd2,  // memory at `dst` <- memory at `data`
     JobFill  = 3'd3,  // memory at `dst` <- zeros
@@ -39,10 +40,22 @@ package lw_softcore_pkg;
     logic        clear;     // forget the undo log
     logic        extend;    // the sign of a load
     logic [7:0]  gp;        // where a load goes: physical GP register
+    logic        toggle;    // comes back with the load
+    logic        dst_row;   // `dst` lies in a row, else in the block
+    logic        src_row;   // so does what is read: `data` of a copy, `dst` of a load
     logic [19:0] len;       // bytes
     addr_t       dst;
     logic [63:0] data;
   } job_t;
+
+  /// What a load brings: a whole register, or the bytes of one of its two words.
+  typedef struct packed {
+    context_t    ctx;
+    logic [7:0]  gp;
+    logic        toggle;
+    logic [7:0]  bytes;
+    logic [63:0] value;
+  } loaded_t;
 
   /// How a transaction ends.
   typedef enum logic [1:0] {

@@ -36,8 +36,31 @@ module lw_barrel
   input  logic         write_i,
   /// Physical GP register.
   input  logic [7:0]   write_gp_i,
+  /// Which bytes of it.
+  input  logic [7:0]   write_bytes_i,
   /// Its value.
   input  logic [63:0]  write_value_i,
+
+  /// The small memories are being cleared.
+  input  logic         init_i,
+  /// This place now.
+  input  logic [7:0]   init_at_i,
+  /// Register a of the instruction in cycle 6 is being loaded from now on.
+  input  logic         load_i,
+  /// A register has been loaded; the cycle after it was written.
+  input  logic         loaded_i,
+  /// Which.
+  input  logic [7:0]   loaded_gp_i,
+  /// `toggle_o` of its load.
+  input  logic         loaded_toggle_i,
+  /// Cycle 6: goes with the load of register a.
+  output logic         toggle_o,
+  /// Cycle 6: the instruction saw the old value of a register that was being loaded.
+  output logic         stale_o,
+  /// Cycle 6: the physical GP register.
+  output logic [7:0]   stale_gp_o,
+  /// Cycle 6: it is still being loaded.
+  output logic         pending_o,
 
   /// Cycle 5: whose instruction is resolved in the next cycle.
   output context_t     ask_ctx_o,
@@ -146,8 +169,45 @@ module lw_barrel
   always_ff @(posedge clk_i) begin
     rf0_q <= rf0_mem[rf0_at];
     rf1_q <= rf1_mem[rf1_at];
-    if (write_i) rf0_mem[write_gp_i] <= write_value_i;
-    if (write_i) rf1_mem[write_gp_i] <= write_value_i;
+    for (int unsigned i = 0; i < 8; i++) begin
+      if (write_i && write_bytes_i[i]) rf0_mem[write_gp_i][8*i+:8] <= write_value_i[8*i+:8];
+      if (write_i && write_bytes_i[i]) rf1_mem[write_gp_i][8*i+:8] <= write_value_i[8*i+:8];
+    end
+  end
+
+  // ---- Registers that are being loaded: those whose two bits differ. They are looked up in the cycle after the
+  // register is read, b and c in cycle 3, the others in 4, and are said to be loaded in the cycle after the last part
+  // is written.
+  logic asked_mem[256];
+  logic answered_mem[256];
+  logic [7:0] at0_q, at1_q, asked_at, answered_at, stale4_gp_q, stale5_gp_q;
+  logic pending0, pending1, pending3_b, pending3_c, pending4_second, pending4_e, stale4_q, stale5_q, toggle5_q;
+  assign pending0 = asked_mem[at0_q] != answered_mem[at0_q];
+  assign pending1 = asked_mem[at1_q] != answered_mem[at1_q];
+  assign pending3_b = pending0 && i3_q.b != '0 && {1'b0, i3_q.opcode} != OpcodeRet;
+  assign pending3_c = pending1 && i3_q.c != '0;
+  // Field a of a DB instruction is a CP register.
+  assign pending4_second = pending0 && (is_copy(i4_q.opcode) ? i4_q.d : i4_q.a) != '0
+      && i4_q.opcode[6:4] != OpcodeSearch[6:4];
+  assign pending4_e = pending1 && i4_q.e != '0 && is_copy(i4_q.opcode);
+  assign pending_o = asked_mem[stale_gp_o] != answered_mem[stale_gp_o];
+  assign asked_at = init_i ? init_at_i : gp_a_o;
+  assign answered_at = init_i ? init_at_i : loaded_gp_i;
+
+  always_ff @(posedge clk_i) begin
+    if (init_i || load_i) asked_mem[asked_at] <= !init_i && toggle_o;
+    if (init_i || loaded_i) answered_mem[answered_at] <= !init_i && loaded_toggle_i;
+    at0_q <= rf0_at;
+    at1_q <= rf1_at;
+    stale4_q <= pending3_b || pending3_c;
+    stale4_gp_q <= pending3_b ? at0_q : at1_q;
+    stale5_q <= stale4_q || pending4_second || pending4_e;
+    stale5_gp_q <= stale4_q ? stale4_gp_q : pending4_second ? at0_q : at1_q;
+    stale_o <= stale5_q;
+    stale_gp_o <= stale5_gp_q;
+    // In cycle 4 the first port looks register a up.
+    toggle5_q <= !asked_mem[at0_q];
+    toggle_o <= toggle5_q;
   end
 
   // ---- Cycle 4.

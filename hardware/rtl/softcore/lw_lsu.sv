@@ -1,10 +1,13 @@
 // Loads, stores, copies, fills, and the undo log, of all contexts over one memory port.
 //
-// Each context has at most one job. An engine takes one job at a time and sends its requests, one a cycle, each within
-// one word of its source and one of its destination; a job that must wait for an answer before its next request is
-// parked, and comes again. What a copy or an undo reads is kept, when it comes back, in a queue of writes; a slot is
-// taken for it before it is asked for, so answers are always accepted. `drained` tells whether memory has answered
-// everything of a context; a write that follows from a read is counted when the read is sent.
+// A context hands over one job at a time and goes on; an engine takes one job after the other and sends its requests,
+// one a cycle, each within one word of its source and one of its destination. It sees to the order of memory within a
+// transaction: a request that may touch what an earlier one is still at parks its job until memory has answered.
+//
+// A copy, a store that keeps old bytes, and the undo log read before they write. Each such read has a place in a ring;
+// the writes that follow from it leave the ring in the order in which the reads were sent. So an old word is kept
+// before anything is written over it, and a copy that overlaps itself streams, from its safe end. A load's answer is
+// one or two pieces of a register.
 
 module lw_lsu
   import lw_pkg::*;
@@ -12,17 +15,19 @@ module lw_lsu
 #(
   /// Contexts; a power of two, 2 to 64.
   parameter int unsigned Contexts = 16,
-  /// Reads of copies and undo that may be outstanding at a time; a power of two, 2 to 128.
-  parameter int unsigned Slots = 16
+  /// Reads of copies and undo that may be outstanding at a time; a power of two, 2 to 64.
+  parameter int unsigned Slots = 32,
+  /// Words of loads that may be outstanding at a time; a power of two, at least 2.
+  parameter int unsigned Loads = 32
 ) (
   /// Everything happens on its rising edge.
   input  logic        clk_i,
   /// Forgets all jobs; answers of memory that come later are misunderstood.
   input  logic        rst_ni,
-  /// The counters are being cleared, this context's now; nothing else may happen meanwhile.
+  /// Small memories are being cleared: this place of each now; nothing else may happen meanwhile.
   input  logic        init_i,
   /// See `init_i`.
-  input  context_t    init_ctx_i,
+  input  logic [7:0]  init_at_i,
 
   /// Undo log of context 0, a multiple of 16; the others follow.
   input  addr_t       undo_base_i,
@@ -35,34 +40,35 @@ module lw_lsu
   input  context_t    start_ctx_i,
   /// What.
   input  job_t        start_i,
-
-  /// The last request of a job other than a load was sent (of `JobUndo`: everything was answered).
+  /// Contexts that have a job. It ends with its last request (`JobUndo`: when everything was answered).
+  output logic [Contexts-1:0] busy_o,
+  /// A job has ended; two cycles after `busy_o` and `drained` told so first.
   output logic        done_valid_o,
   /// Whose.
   output context_t    done_ctx_o,
-  /// The undo log is full; nothing of the job but entries of the log was written.
-  output logic        done_full_o,
+  /// A job ends now, because the undo log is full; nothing was written whose old bytes were not kept.
+  output logic        full_valid_o,
+  /// Whose.
+  output context_t    full_ctx_o,
 
-  /// A loaded value; held until taken.
+  /// A loaded value, or a part of it; held until taken.
   output logic        result_valid_o,
   /// Taken.
   input  logic        result_ready_i,
-  /// Whose.
-  output context_t    result_ctx_o,
-  /// Physical GP register.
-  output logic [7:0]  result_gp_o,
-  /// The value, extended.
-  output logic [63:0] result_value_o,
+  /// It.
+  output loaded_t     result_o,
 
-  /// First question: is this context drained?
+  /// First question: has this context no job, and has memory answered all it asked?
   input  context_t    ask_a_i,
   /// The answer, same cycle.
   output logic        drained_a_o,
+  /// Has it no job, and has memory answered all writes of its block? Same cycle.
+  output logic        settled_a_o,
   /// Second question.
   input  context_t    ask_b_i,
   /// The answer, same cycle.
   output logic        drained_b_o,
-  /// A context is drained; two cycles after `drained` told so first.
+  /// A context may be drained or settled; at least one cycle after `drained_a_o` and `settled_a_o` told so first.
   output logic        drain_valid_o,
   /// Which.
   output context_t    drain_ctx_o,
@@ -102,37 +108,59 @@ module lw_lsu
 
   localparam int unsigned CtxBits = $clog2(Contexts);
   localparam int unsigned SlotBits = $clog2(Slots);
-  localparam logic [1:0] TagWrite = 2'd0;
-  localparam logic [1:0] TagLoad = 2'd1;
-  localparam logic [1:0] TagSlot = 2'd2;
-  localparam logic [1:0] TagFetch = 2'd3;
+  localparam int unsigned LoadBits = $clog2(Loads);
+  // Words that the order of memory tells apart, by their low address bits.
+  localparam int unsigned WordBits = CtxBits > 4 ? 8 - CtxBits : 4;
+  localparam int unsigned TouchedBits = CtxBits + WordBits;
+  localparam logic [19:0] LongBytes = 20'(8 * 2**WordBits - 8);
+  localparam int unsigned EpochBits = 3;
 
   typedef logic [CtxBits-1:0] ctx_t;
   typedef logic [SlotBits-1:0] slot_t;
+  typedef logic [EpochBits-1:0] epoch_t;
+
+  // Tags: 1, second word, register; 01, row, context; 001, number of the fetch; 000, turn around the ring, slot.
+  function automatic tag_t tag_write(logic row, ctx_t ctx);
+    return {2'b01, row, 7'(ctx)};
+  endfunction
 
   typedef enum logic [1:0] {
-    UseCopy,   // write it
-    UseKeep,   // two words into the undo log
-    UseReplay  // address and strobe of an entry of the log
+    UseCopy,    // write it
+    UseKeep,    // two words into the undo log
+    UseReplay,  // address and strobe of an entry of the log
+    UseUndo     // write it there
   } use_e;
 
   typedef struct packed {
     use_e        what;
+    logic        store;  // a store follows: this word of it
+    logic        kept;   // not if old bytes of the same job could not be kept
+    logic        row;    // it writes a row or the undo log, else the block
     ctx_t        ctx;
     word_addr_t  dst;
     logic [7:0]  strobe;
-    logic [2:0]  rotate;
     logic [AddrWidth-1:4] entry;  // place in the undo log
   } slot_info_t;
 
+  // What a context's order rests on: the epoch of its marks of touched words, and whether it has read the block (0) or
+  // rows (1) since all its reads were answered.
   typedef struct packed {
-    logic        keep;
-    ctx_t        ctx;
-    word_addr_t  dst;
-    logic [7:0]  strobe;
-    logic [AddrWidth-1:4] entry;
-    logic [63:0] data;
-  } write_t;
+    epoch_t     epoch;
+    logic [1:0] reads;
+  } order_t;
+
+  typedef struct packed {
+    epoch_t     epoch;
+    logic [7:0] strobe;
+  } touched_t;
+
+  typedef struct packed {
+    ctx_t       ctx;
+    logic       toggle;
+    logic       extend;
+    logic [3:0] len;
+    logic [2:0] at;
+  } load_t;
 
   typedef enum logic [2:0] {
     EngineIdle,
@@ -145,15 +173,17 @@ module lw_lsu
   job_t job_mem[Contexts];
   logic [20:0] progress_mem[Contexts];  // pass, bytes left
   logic [15:0] log_mem[Contexts];       // entries in the undo log
-  logic [Contexts-1:0] runnable_q, runnable_d, resumed_q, resumed_d;
+  logic [Contexts-1:0] busy_q, busy_d, runnable_q, runnable_d, resumed_q, resumed_d;
   logic [Contexts-1:0] park_reads_q, park_reads_d, park_writes_q, park_writes_d;
   logic [Contexts-1:0] lost_q;  // old bytes that were to be kept could not be read
 
   // ---- Counters: a pair of writers each.
-  logic [7:0] write_sent_mem[Contexts];
-  logic [7:0] write_seen_mem[Contexts];
-  logic [SlotBits:0] read_sent_mem[Contexts];
-  logic [SlotBits:0] read_seen_mem[Contexts];
+  logic [7:0] block_sent_mem[Contexts];
+  logic [7:0] block_seen_mem[Contexts];
+  logic [7:0] row_sent_mem[Contexts];  // the undo log's too
+  logic [7:0] row_seen_mem[Contexts];
+  logic [7:0] read_sent_mem[Contexts];
+  logic [7:0] read_seen_mem[Contexts];
 
   // ---- Engine.
   engine_e engine_q, engine_d;
@@ -162,7 +192,7 @@ module lw_lsu
   logic    pass_q;
   logic [19:0] left_q;
   addr_t   src_q, dst_q;
-  logic    single_q, back_q, high_q;
+  logic    back_q, first_q;
   logic [15:0] log_q;
   addr_t   log_at_q;
   logic    log_empty_q;
@@ -189,16 +219,15 @@ module lw_lsu
   logic [20:0] picked_progress;
   assign picked_progress = progress_mem[pick_ctx_q];
 
-  // Overlap of a copy within one object.
+  // A copy whose destination lies a little above its source goes backwards.
   addr_t distance_q;
   logic  is_copy;
   assign is_copy = job_q.kind == JobCopy;
-  logic near_up, near_down;
-  assign near_up = distance_q != '0 && distance_q < addr_t'(job_q.len);
-  assign near_down = distance_q > addr_t'(0) - addr_t'(job_q.len);
+  logic near_up;
+  assign near_up = is_copy && distance_q < addr_t'(job_q.len);
 
   logic keeping;  // the pass that fills the undo log
-  assign keeping = job_q.undo && !pass_q;
+  assign keeping = is_copy && job_q.undo && !pass_q;
 
   // Where a chunk lies: `src_q` and `dst_q` are its first bytes, or, backwards, the bytes after its last.
   logic [3:0] src_room, dst_room, room, bytes;
@@ -232,32 +261,30 @@ module lw_lsu
   logic [AddrWidth-1:4] log_entry;
   assign log_entry = log_at_q[AddrWidth-1:4] + (AddrWidth - 4)'(log_q);
 
-  logic [63:0] accumulated_mem[Contexts];
-  logic [63:0] accumulated;
-  assign accumulated = accumulated_mem[ctx_q];
-
-  // ---- Slots and the queue of writes.
-  logic [Slots-1:0] slot_free_q, slot_free_d;
+  // ---- The ring of reads: what is to become of each, the word when it has come, and for a store what to write.
   slot_info_t slot_mem[Slots];
-  logic slot_valid;
-  slot_t slot;
-  always_comb begin
-    slot = '0;
-    slot_valid = 1'b0;
-    for (int unsigned i = 0; i < Slots; i++) begin
-      if (slot_free_q[i] && !slot_valid) begin
-        slot = slot_t'(i);
-        slot_valid = 1'b1;
-      end
-    end
-  end
+  logic [63:0] store_mem[Slots];
+  logic [CtxBits+2:0] route_mem[Slots];  // context, rotation
+  logic [64:0] data_mem[Slots];  // error, word
+  logic came_mem[Slots];  // the turn in which its word has come
+  logic [SlotBits:0] ring_head_q, ring_tail_q;  // begin in turn 1
+  slot_t head_at, tail_at;
+  assign head_at = ring_head_q[SlotBits-1:0];
+  assign tail_at = ring_tail_q[SlotBits-1:0];
+  logic slot_ok;
+  assign slot_ok = head_at != tail_at || ring_head_q[SlotBits] == ring_tail_q[SlotBits];
 
-  write_t queue_mem[Slots];
-  logic [SlotBits:0] queue_head_q, queue_tail_q, reserved_q;
-  logic queue_valid, queue_second_q;
-  write_t queue_top;
-  assign queue_valid = queue_head_q != queue_tail_q;
-  assign queue_top = queue_mem[queue_head_q[SlotBits-1:0]];
+  slot_info_t head;
+  logic [64:0] head_data;
+  logic [1:0] beat_q;
+  logic head_valid, ring_valid, ring_beat, ring_pop, head_error;
+  assign head = slot_mem[head_at];
+  assign head_data = data_mem[head_at];
+  assign head_error = head_data[64];
+  assign head_valid = ring_head_q != ring_tail_q && came_mem[head_at] == ring_head_q[SlotBits];
+  assign ring_valid = head_valid && head.what != UseReplay;
+  word_addr_t replay_addr_q;
+  logic [7:0] replay_strobe_q;
 
   // ---- Output register.
   logic     out_valid_q;
@@ -265,31 +292,71 @@ module lw_lsu
   logic     out_ready, out_valid_d;
   assign out_ready = !out_valid_q || mem_ready_i;
 
-  // Where a parked copy goes on.
+  // Where a copy begins, or a parked job goes on.
   logic [19:0] skipped;
   assign skipped = back_q ? left_q : job_q.len - left_q;
 
-  // What the engine sends in this cycle.
-  logic     send_ok, send_valid, send_slot;
+  // ---- What may go on. Old marks of touched words mean nothing when nothing is outstanding.
+  logic [7:0] blocks_out, rows_out, reads_out;
+  logic [1:0] writing;
+  assign blocks_out = block_sent_mem[ctx_q] - block_seen_mem[ctx_q];
+  assign rows_out = row_sent_mem[ctx_q] - row_seen_mem[ctx_q];
+  assign reads_out = read_sent_mem[ctx_q] - read_seen_mem[ctx_q];
+  logic none_writing, none_reading;
+  assign writing = {rows_out != '0, blocks_out != '0};
+  assign none_writing = writing == '0;
+  assign none_reading = reads_out == '0;
+
+  order_t   order_mem[Contexts];
+  touched_t touched_mem[2**TouchedBits];
+  order_t   order, order_next;
+  touched_t touched;
+  logic [TouchedBits-1:0] touched_at;
+  logic     marked, hazard_writes, hazard_reads;
+  assign order = order_mem[ctx_q];
+  assign touched_at = {ctx_q, dst_word[3+WordBits-1:3]};
+  assign touched = touched_mem[touched_at];
+  assign marked = !none_writing && touched.epoch == order.epoch;
+  // A chunk waits for writes that may touch its bytes; a copy's source for all writes of its kind, row or block; what
+  // is written for all reads of its kind. A copy or fill that would meet its own marks waits for all writes first.
+  logic long;
+  assign long = job_q.len > LongBytes;
+  assign hazard_writes = !none_writing && ((marked && !keeping && !long && (touched.strobe & strobe) != '0)
+      || (first_q && (long || (is_copy && writing[job_q.src_row]))));
+  assign hazard_reads = !none_reading && first_q && job_q.kind != JobLoad && order.reads[job_q.dst_row];
+
+  // ---- What the engine sends in this cycle.
+  logic     send_ok, send_valid, send_slot, send_read, send_write, load_ok;
   mem_req_t send;
   slot_info_t send_info;
+  logic [2:0] send_rotate;
+  logic [63:0] stored;
   logic [1:0] send_writes;
-  logic [7:0] writes_out;
-  assign writes_out = write_sent_mem[ctx_q] - write_seen_mem[ctx_q];
-  assign send_ok = out_ready && !queue_valid && writes_out < 8'd250;
-  logic slot_ok;
-  assign slot_ok = slot_valid && !reserved_q[SlotBits];
+  assign send_ok = out_ready && !ring_valid && !blocks_out[7] && !rows_out[7] && !reads_out[7];
+  assign stored = job_q.kind == JobFill ? '0 : rotate_up(job_q.data, job_q.dst[2:0]);
 
   logic engine_end, engine_park_reads, engine_park_writes, engine_step, engine_log_up, engine_log_down;
-  logic engine_done, engine_full, engine_clear;
+  logic engine_done, engine_full, engine_clear, engine_again;
   logic pass_d;
 
   always_comb begin
     send_valid = 1'b0;
     send_slot = 1'b0;
+    send_read = 1'b0;
+    send_write = 1'b0;
     send_writes = 2'd0;
-    send = '{write: 1'b0, addr: src_word, data: '0, strobe: '0, tag: {TagSlot, 8'(slot)}};
-    send_info = '{what: UseCopy, ctx: ctx_q, dst: dst_word, strobe: strobe, rotate: dst_at - src_at, entry: log_entry};
+    send = '{write: 1'b0, addr: dst_word, data: stored, strobe: strobe, tag: {2'b00, 8'(ring_tail_q)}};
+    send_info = '{
+        what: UseCopy,
+        store: job_q.kind != JobCopy,
+        kept: job_q.undo,
+        row: job_q.dst_row,
+        ctx: ctx_q,
+        dst: dst_word,
+        strobe: strobe,
+        entry: log_entry
+    };
+    send_rotate = '0;
     engine_end = 1'b0;
     engine_done = 1'b0;
     engine_full = 1'b0;
@@ -297,6 +364,7 @@ module lw_lsu
     engine_park_reads = 1'b0;
     engine_park_writes = 1'b0;
     engine_step = 1'b0;
+    engine_again = 1'b0;
     engine_log_up = 1'b0;
     engine_log_down = 1'b0;
     pass_d = pass_q;
@@ -309,18 +377,12 @@ module lw_lsu
           // The entry before the next free one: first what it says, then what it kept.
           send_valid = 1'b1;
           send_slot = 1'b1;
-          engine_end = 1'b1;
           pass_d = !pass_q;
-          if (!pass_q) begin
-            send.addr = {log_entry, 1'b0};
-            send_info.what = UseReplay;
-            engine_park_reads = 1'b1;
-          end else begin
-            send.addr = {log_entry, 1'b1};
-            send_info.dst = accumulated[AddrWidth-1:3];
-            send_info.strobe = accumulated[47:40];
-            send_info.rotate = '0;
+          send.addr = {log_entry, pass_q};
+          send_info.what = pass_q ? UseUndo : UseReplay;
+          if (pass_q) begin
             send_writes = 2'd1;
+            engine_end = 1'b1;
             engine_log_down = 1'b1;
             engine_park_writes = 1'b1;
           end
@@ -328,58 +390,67 @@ module lw_lsu
       end else if (left_q == '0) begin
         engine_end = 1'b1;
         engine_done = 1'b1;
-      end else if (keeping) begin
-        if (log_full) begin
-          engine_end = 1'b1;
-          engine_done = 1'b1;
-          engine_full = 1'b1;
-        end else if (send_ok && slot_ok) begin
-          send_valid = 1'b1;
-          send_slot = 1'b1;
-          send.addr = dst_word;
-          send_info.what = UseKeep;
-          send_info.rotate = '0;
-          send_writes = 2'd2;
-          engine_log_up = 1'b1;
-          engine_step = 1'b1;
-          engine_end = last;
-          engine_park_reads = last;
-          pass_d = last;
-        end
-      end else begin
+      end else if (hazard_writes || hazard_reads) begin
+        engine_end = 1'b1;
+        engine_park_writes = hazard_writes;
+        engine_park_reads = !hazard_writes;
+      end else if (job_q.undo && !pass_q && log_full) begin
+        engine_end = 1'b1;
+        engine_done = 1'b1;
+        engine_full = 1'b1;
+      end else if (send_ok) begin
         unique case (job_q.kind)
-          JobLoad: if (send_ok) begin
+          JobLoad: if (load_ok) begin
             send_valid = 1'b1;
-            send.addr = dst_word;
-            send.tag = {TagLoad, 1'(high_q), 7'(ctx_q)};
-            engine_step = 1'b1;
-            engine_end = last;
+            send_read = 1'b1;
+            send.tag = {1'b1, left_q[3:0] != job_q.len[3:0], job_q.gp};
           end
-          JobStore, JobFill: if (send_ok) begin
-            send_valid = 1'b1;
-            send_writes = 2'd1;
-            send.write = 1'b1;
-            send.addr = dst_word;
-            send.strobe = strobe;
-            send.data = job_q.kind == JobFill ? '0 : rotate_up(job_q.data, job_q.dst[2:0]);
-            send.tag = {TagWrite, 8'(ctx_q)};
-            engine_step = 1'b1;
-            engine_end = last;
-            engine_done = last;
-            engine_clear = last && job_q.clear;
+          JobStore, JobFill: begin
+            send_write = 1'b1;
+            if (job_q.undo) begin
+              send_valid = slot_ok;
+              send_slot = slot_ok;
+              send_info.what = UseKeep;
+              send_writes = 2'd3;
+              engine_log_up = slot_ok;
+            end else begin
+              send_valid = 1'b1;
+              send_writes = 2'd1;
+              send.write = 1'b1;
+              send.tag = tag_write(job_q.dst_row, ctx_q);
+            end
           end
-          default: if (send_ok && slot_ok) begin
+          default: if (slot_ok) begin
             send_valid = 1'b1;
             send_slot = 1'b1;
-            send_writes = 2'd1;
-            engine_step = 1'b1;
-            engine_end = last || single_q;
-            engine_done = last;
-            engine_park_writes = single_q && !last;
+            if (keeping) begin
+              send_info.what = UseKeep;
+              send_writes = 2'd2;
+              engine_log_up = 1'b1;
+              engine_again = last;
+            end else begin
+              send.addr = src_word;
+              send_read = 1'b1;
+              send_write = 1'b1;
+              send_rotate = dst_at - src_at;
+              send_writes = 2'd1;
+            end
           end
         endcase
+        engine_step = send_valid;
+        engine_end = send_valid && last && !engine_again;
+        engine_done = engine_end;
+        engine_clear = engine_end && job_q.clear;
+        pass_d = pass_q || engine_again;
       end
     end
+  end
+
+  always_comb begin
+    order_next = order;
+    if (none_writing) order_next.epoch = order.epoch + epoch_t'(1);
+    if (none_reading) order_next.reads = '0;
+    if (send_read) order_next.reads[job_q.src_row] = 1'b1;
   end
 
   // The next job is fetched while the engine is idle, or in the last cycle of the one before.
@@ -388,6 +459,8 @@ module lw_lsu
   // A job in the engine's registers comes back with what this cycle did.
   logic [19:0] left_next;
   assign left_next = left_q - 20'(bytes);
+  addr_t step;
+  assign step = back_q ? addr_t'(0) - addr_t'(bytes) : addr_t'(bytes);
 
   always_comb begin
     engine_d = engine_q;
@@ -396,8 +469,11 @@ module lw_lsu
         if (pick_take) begin
           engine_d = EngineIdle;
           if (pick_valid_q) begin
-            engine_d = picked.kind == JobCopy || picked.kind == JobUndo || picked.undo ? EngineMeet : EngineRun;
+            engine_d = picked.kind == JobCopy || picked.kind == JobUndo || picked.undo || resumed_q[pick_ctx_q]
+                ? EngineMeet : EngineRun;
           end
+        end else if (engine_again) begin
+          engine_d = EngineMeet;
         end
       end
       EngineMeet:  engine_d = EnginePlace;
@@ -408,250 +484,251 @@ module lw_lsu
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       engine_q <= EngineIdle;
-      ctx_q <= '0;
-      job_q <= '0;
-      pass_q <= 1'b0;
-      left_q <= '0;
-      src_q <= '0;
-      dst_q <= '0;
-      single_q <= 1'b0;
-      back_q <= 1'b0;
-      high_q <= 1'b0;
-      log_q <= '0;
-      log_at_q <= '0;
-      log_empty_q <= 1'b0;
       pick_valid_q <= 1'b0;
       pick_ctx_q <= '0;
-      distance_q <= '0;
     end else begin
       engine_q <= engine_d;
       if (choice_take) begin
         pick_valid_q <= choice_valid;
         pick_ctx_q <= choice_ctx;
       end
-      if (pick_take && pick_valid_q) begin
-        ctx_q <= pick_ctx_q;
-        job_q <= picked;
-        pass_q <= resumed_q[pick_ctx_q] && picked_progress[20];
-        // Nothing is written over what could not be kept.
-        left_q <= resumed_q[pick_ctx_q] ? picked_progress[19:0] & {20{!lost_q[pick_ctx_q]}} : picked.len;
-        src_q <= picked.data[AddrWidth-1:0];
-        // A load goes through its source as a store does through its destination.
-        dst_q <= picked.kind == JobLoad ? picked.data[AddrWidth-1:0] : picked.dst;
-        distance_q <= picked.dst - picked.data[AddrWidth-1:0];
-        single_q <= 1'b0;
-        back_q <= 1'b0;
-        high_q <= 1'b0;
-        log_q <= log_mem[pick_ctx_q];
-      end
-      if (engine_q == EngineMeet) begin
-        log_at_q <= addr_t'(ctx_q) * addr_t'(undo_bytes_i);
-        log_empty_q <= log_q == '0;
-        if (job_q.kind == JobUndo) log_q <= log_q - 16'd1;
-        if (is_copy && !keeping) begin
-          single_q <= near_up || near_down;
-          back_q <= near_up;
-        end
-      end
-      if (engine_q == EnginePlace) log_at_q <= undo_base_i + log_at_q;
-      if (engine_q == EnginePlace && is_copy && single_q) begin
-        src_q <= src_q + addr_t'(skipped);
-        dst_q <= dst_q + addr_t'(skipped);
-      end
-      if (engine_step && !engine_end) begin
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (pick_take && pick_valid_q) begin
+      ctx_q <= pick_ctx_q;
+      job_q <= picked;
+      pass_q <= resumed_q[pick_ctx_q] && picked_progress[20];
+      left_q <= resumed_q[pick_ctx_q] ? picked_progress[19:0] : picked.len;
+      src_q <= picked.data[AddrWidth-1:0];
+      dst_q <= picked.dst;
+      distance_q <= picked.dst - picked.data[AddrWidth-1:0];
+      back_q <= 1'b0;
+      first_q <= 1'b1;
+      log_q <= log_mem[pick_ctx_q];
+    end
+    if (engine_q == EngineMeet) begin
+      log_at_q <= addr_t'(ctx_q) * addr_t'(undo_bytes_i);
+      log_empty_q <= log_q == '0;
+      if (job_q.kind == JobUndo) log_q <= log_q - 16'd1;
+      back_q <= near_up && !keeping;
+    end
+    if (engine_q == EnginePlace) begin
+      log_at_q <= undo_base_i + log_at_q;
+      src_q <= src_q + addr_t'(skipped);
+      dst_q <= dst_q + addr_t'(skipped);
+    end
+    if (engine_q == EngineRun && !pick_take) begin
+      pass_q <= pass_d;
+      if (send_valid) first_q <= 1'b0;
+      if (engine_step) begin
         left_q <= left_next;
-        src_q <= src_q + addr_t'(bytes);
-        dst_q <= dst_q + addr_t'(bytes);
-        high_q <= 1'b1;
+        src_q <= src_q + step;
+        dst_q <= dst_q + step;
       end
-      if (engine_log_up && !engine_end) log_q <= log_q + 16'd1;
+      if (engine_again) begin
+        left_q <= job_q.len;
+        src_q <= job_q.data[AddrWidth-1:0];
+        dst_q <= job_q.dst;
+      end
+      if (engine_log_up) log_q <= log_q + 16'd1;
     end
   end
 
   // ---- Memories that the engine writes.
-  ctx_t log_ctx;
+  ctx_t log_ctx, init_ctx;
   logic log_write;
   logic [15:0] log_next;
+  assign init_ctx = init_at_i[CtxBits-1:0];
   assign log_write = init_i || engine_log_up || engine_log_down || engine_clear;
-  assign log_ctx = init_i ? ctx_t'(init_ctx_i) : ctx_q;
+  assign log_ctx = init_i ? init_ctx : ctx_q;
   always_comb begin
     log_next = '0;
     if (!init_i && engine_log_up) log_next = log_q + 16'd1;
     if (!init_i && engine_log_down) log_next = log_q;
   end
 
+  logic [7:0] load_gp;
+  load_t      load_start, load_q;
+  load_t      load_mem[256];
+  assign load_gp = start_i.gp;
+  assign load_start = '{
+      ctx: ctx_t'(start_ctx_i),
+      toggle: start_i.toggle,
+      extend: start_i.extend,
+      len: start_i.len[3:0],
+      at: start_i.dst[2:0]
+  };
+
   always_ff @(posedge clk_i) begin
     if (start_valid_i) job_mem[ctx_t'(start_ctx_i)] <= start_i;
-    if (engine_end) begin
-      progress_mem[ctx_q] <= {pass_d, engine_park_writes && engine_step ? left_next : job_q.len};
-    end
+    if (start_valid_i && start_i.kind == JobLoad) load_mem[load_gp] <= load_start;
+    if (engine_end) progress_mem[ctx_q] <= {pass_d, left_q};
     if (log_write) log_mem[log_ctx] <= log_next;
-    if (init_i || send_writes != '0) begin
-      write_sent_mem[log_ctx] <= init_i ? '0 : write_sent_mem[ctx_q] + 8'(send_writes);
+    if (init_i || (send_valid && !job_q.dst_row)) begin
+      block_sent_mem[log_ctx] <= init_i ? '0 : block_sent_mem[ctx_q] + 8'(send_writes);
     end
-    if (init_i || send_slot) begin
-      read_sent_mem[log_ctx] <= init_i ? '0 : read_sent_mem[ctx_q] + (SlotBits + 1)'(1);
+    if (init_i || (send_valid && job_q.dst_row)) begin
+      row_sent_mem[log_ctx] <= init_i ? '0 : row_sent_mem[ctx_q] + 8'(send_writes);
     end
-    if (send_slot) slot_mem[slot] <= send_info;
+    if (init_i || send_slot || send_read) begin
+      read_sent_mem[log_ctx] <= init_i ? '0 : read_sent_mem[ctx_q] + 8'(send_valid);
+    end
+    if (send_valid) order_mem[ctx_q] <= order_next;
+    if (send_valid && send_write) begin
+      touched_mem[touched_at] <= '{epoch: order_next.epoch, strobe: strobe | (marked ? touched.strobe : 8'd0)};
+    end
+    if (send_slot) slot_mem[tail_at] <= send_info;
+    if (send_slot) store_mem[tail_at] <= stored;
+    if (send_slot) route_mem[tail_at] <= {ctx_q, send_rotate};
   end
 
   // ---- To memory: writes that follow from reads first, then the engine, then the front end.
-  logic queue_pop;
-  assign queue_pop = queue_valid && out_ready && (!queue_top.keep || queue_second_q);
-  assign fetch_ready_o = out_ready && !queue_valid && !send_valid;
+  assign ring_beat = ring_valid && out_ready;
+  always_comb begin
+    ring_pop = head_valid && head.what == UseReplay;
+    if (ring_beat) ring_pop = head.what != UseKeep || beat_q == (head.store ? 2'd2 : 2'd1);
+  end
+  assign fetch_ready_o = out_ready && !ring_valid && !send_valid;
 
   always_comb begin
     out_valid_d = 1'b1;
     out_d = send;
-    if (queue_valid) begin
+    if (ring_valid) begin
       out_d.write = 1'b1;
-      out_d.tag = {TagWrite, 8'(queue_top.ctx)};
-      if (queue_top.keep) begin
-        out_d.addr = {queue_top.entry, queue_second_q};
-        out_d.strobe = '1;
-        out_d.data = queue_second_q ? queue_top.data : 64'({queue_top.strobe, queue_top.dst, 3'd0});
-      end else begin
-        out_d.addr = queue_top.dst;
-        out_d.strobe = queue_top.strobe;
-        out_d.data = queue_top.data;
+      out_d.tag = tag_write(head.row, head.ctx);
+      out_d.addr = head.dst;
+      out_d.data = head_data[63:0];
+      out_d.strobe = head_error || (head.kept && lost_q[head.ctx]) ? '0 : head.strobe;
+      if (head.what == UseKeep) begin
+        // A word that memory refuses is kept as no bytes, and nothing is written over it.
+        if (beat_q == 2'd2) begin
+          out_d.data = store_mem[head_at];
+          out_d.strobe = head_error ? '0 : head.strobe;
+        end else begin
+          out_d.addr = {head.entry, beat_q[0]};
+          out_d.strobe = '1;
+          if (!beat_q[0]) out_d.data = 64'({head_error ? 8'd0 : head.strobe, head.dst, 3'd0});
+        end
+      end
+      if (head.what == UseUndo) begin
+        out_d.addr = replay_addr_q;
+        out_d.strobe = head_error ? '0 : replay_strobe_q;
       end
     end else if (!send_valid) begin
       out_valid_d = fetch_valid_i;
       out_d.write = 1'b0;
       out_d.addr = fetch_addr_i;
-      out_d.tag = {TagFetch, 8'(fetch_slot_i)};
+      out_d.tag = {3'b001, 7'(fetch_slot_i)};
     end
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
-    if (!rst_ni) begin
-      out_valid_q <= 1'b0;
-      out_q <= '0;
-    end else if (out_ready) begin
-      out_valid_q <= out_valid_d;
-      out_q <= out_d;
+    if (!rst_ni) out_valid_q <= 1'b0;
+    else if (out_ready) out_valid_q <= out_valid_d;
+  end
+  always_ff @(posedge clk_i) begin
+    if (out_ready) out_q <= out_d;
+    if (head_valid && head.what == UseReplay) begin
+      replay_addr_q <= head_data[AddrWidth-1:3];
+      replay_strobe_q <= head_error ? '0 : head_data[47:40];
     end
   end
 
   assign mem_valid_o = out_valid_q;
   assign mem_o = out_q;
 
-  // ---- Answers. First stage: as they come. Second: rotated. Third: where they belong. Fourth: who hears of it.
-  logic       a1_valid_q, a2_valid_q;
+  // ---- Answers. First stage: as they come. Second: rotated, and put where they belong. Third: who hears of it.
+  logic       a1_valid_q, a1_load, a1_write, a1_fetch, a1_slot;
   mem_rsp_t   a1_q;
-  logic [1:0] a1_kind;
-  slot_info_t a1_info;
-  job_t       a1_job;
-  ctx_t       a1_ctx;
+  logic [CtxBits+2:0] a1_route;
   logic [2:0] a1_rotate;
-  assign a1_kind = a1_q.tag[9:8];
-  assign a1_info = slot_mem[a1_q.tag[SlotBits-1:0]];
-  assign a1_ctx = a1_kind == TagSlot ? a1_info.ctx : a1_q.tag[CtxBits-1:0];
-  assign a1_job = job_mem[a1_ctx];
-  assign a1_rotate = a1_kind == TagSlot ? a1_info.rotate : 3'd0 - a1_job.data[2:0];
+  ctx_t       a1_ctx;
+  assign a1_load = a1_q.tag[9];
+  assign a1_write = !a1_q.tag[9] && a1_q.tag[8];
+  assign a1_fetch = a1_q.tag[9:7] == 3'b001;
+  assign a1_slot = a1_q.tag[9:7] == 3'b000;
+  assign a1_route = route_mem[a1_q.tag[SlotBits-1:0]];
+  assign a1_rotate = a1_load ? 3'd0 - load_q.at : a1_route[2:0];
+  always_comb begin
+    a1_ctx = a1_load ? load_q.ctx : a1_route[CtxBits+2:3];
+    if (a1_write) a1_ctx = a1_q.tag[CtxBits-1:0];
+  end
 
-  logic [1:0] a2_kind_q;
-  logic       a2_high_q, a2_error_q, a2_extend_q;
-  slot_info_t a2_info_q;
-  slot_t      a2_slot_q;
+  logic       a2_load_q, a2_slot_q, a2_write_q, a2_row_q, a2_error_q, a2_high_q;
+  logic [SlotBits:0] a2_turn_q;
+  logic [7:0] a2_gp_q;
+  load_t      a2_of_q;
   ctx_t       a2_ctx_q;
   logic [63:0] a2_data_q;
-  logic [2:0] a2_at_q;
-  logic [3:0] a2_len_q;
-  logic [7:0] a2_gp_q;
-  logic       a2_parted;
-  assign a2_parted = 5'(a2_at_q) + 5'(a2_len_q) > 5'd8;
-
-  logic [Contexts-1:0] half_q;  // one half of a load in two has come
-  logic [63:0] a2_other, a2_value, a2_mask;
-  logic [7:0]  a2_low_bytes;
-  assign a2_other = accumulated_mem[a2_ctx_q];
-  assign a2_low_bytes = low_bytes(4'd8 - 4'(a2_at_q));
+  loaded_t    a2_loaded;
+  logic [7:0] a2_low_bytes;
+  logic [63:0] a2_value;
+  assign a2_low_bytes = low_bytes(4'd8 - 4'(a2_of_q.at));
   always_comb begin
-    for (int unsigned i = 0; i < 8; i++) a2_mask[8*i+:8] = {8{a2_low_bytes[i] ^ a2_high_q}};
-    a2_value = a2_data_q;
-    if (a2_parted) a2_value = (a2_data_q & a2_mask) | (a2_other & ~a2_mask);
-  end
-  logic a2_slot, a2_write, a2_loaded, a2_keep_half;
-  assign a2_slot = a2_valid_q && a2_kind_q == TagSlot;
-  assign a2_write = a2_valid_q && a2_kind_q == TagWrite;
-  assign a2_keep_half = a2_valid_q && a2_kind_q == TagLoad && a2_parted && !half_q[a2_ctx_q];
-  assign a2_loaded = a2_valid_q && a2_kind_q == TagLoad && !a2_keep_half;
-  logic a2_push;
-  assign a2_push = a2_slot && a2_info_q.what != UseReplay;
-
-  logic        a3_loaded_q, a3_error_q, a3_slot_q, a3_write_q, a3_extend_q;
-  ctx_t        a3_ctx_q;
-  logic [63:0] a3_value_q, a3_extended;
-  logic [3:0]  a3_len_q;
-  logic [7:0]  a3_gp_q;
-  always_comb begin
-    unique case (a3_len_q)
-      4'd1:    a3_extended = {{56{a3_extend_q & a3_value_q[7]}}, a3_value_q[7:0]};
-      4'd2:    a3_extended = {{48{a3_extend_q & a3_value_q[15]}}, a3_value_q[15:0]};
-      4'd4:    a3_extended = {{32{a3_extend_q & a3_value_q[31]}}, a3_value_q[31:0]};
-      default: a3_extended = a3_value_q;
+    unique case (a2_of_q.len)
+      4'd1:    a2_value = {{56{a2_of_q.extend & a2_data_q[7]}}, a2_data_q[7:0]};
+      4'd2:    a2_value = {{48{a2_of_q.extend & a2_data_q[15]}}, a2_data_q[15:0]};
+      4'd4:    a2_value = {{32{a2_of_q.extend & a2_data_q[31]}}, a2_data_q[31:0]};
+      default: a2_value = a2_data_q;
     endcase
+    a2_loaded = '{
+        ctx: context_t'(a2_ctx_q),
+        gp: a2_gp_q,
+        toggle: a2_of_q.toggle,
+        bytes: '1,
+        value: a2_value
+    };
+    // The first word has the low bytes, the second the others and the extension.
+    if (5'(a2_of_q.at) + 5'(a2_of_q.len) > 5'd8) a2_loaded.bytes = a2_low_bytes ^ {8{a2_high_q}};
   end
 
-  logic [CtxBits:0] result_head_q, result_tail_q;
-  logic [63:0] result_value_mem[Contexts];
-  logic [7:0]  result_gp_mem[Contexts];
-  ctx_t        result_ctx_mem[Contexts];
+  loaded_t result_mem[Loads];
+  logic [LoadBits:0] result_head_q, result_tail_q, load_tail_q;
+  // Results that are there or to come have a place each.
+  logic [LoadBits:0] loads_out;
+  assign loads_out = load_tail_q - result_head_q;
+  assign load_ok = !loads_out[LoadBits];
 
   ctx_t seen_ctx;
-  assign seen_ctx = init_i ? ctx_t'(init_ctx_i) : a2_ctx_q;
+  slot_t came_at;
+  assign seen_ctx = init_i ? init_ctx : a2_ctx_q;
+  assign came_at = init_i ? init_at_i[SlotBits-1:0] : a2_turn_q[SlotBits-1:0];
 
   always_ff @(posedge clk_i) begin
     a1_q <= mem_rsp_i;
-    a2_kind_q <= a1_kind;
-    a2_high_q <= a1_q.tag[7];
+    load_q <= load_mem[mem_rsp_i.tag[7:0]];
     a2_error_q <= a1_q.error;
-    a2_extend_q <= a1_job.extend;
-    a2_info_q <= a1_info;
-    a2_slot_q <= a1_q.tag[SlotBits-1:0];
+    a2_high_q <= a1_q.tag[8];
+    a2_row_q <= a1_q.tag[7];
+    a2_turn_q <= a1_q.tag[SlotBits:0];
+    a2_gp_q <= a1_q.tag[7:0];
+    a2_of_q <= load_q;
     a2_ctx_q <= a1_ctx;
-    // A word that memory refuses counts as zeros: as an entry of the undo log it writes nothing.
-    a2_data_q <= a1_q.error ? '0 : rotate_up(a1_q.data, a1_rotate);
-    a2_at_q <= a1_job.data[2:0];
-    a2_len_q <= a1_job.len[3:0];
-    a2_gp_q <= a1_job.gp;
-    a3_value_q <= a2_value;
-    a3_len_q <= a2_len_q;
-    a3_extend_q <= a2_extend_q;
-    a3_gp_q <= a2_gp_q;
-    a3_ctx_q <= a2_ctx_q;
-    if (a2_keep_half || (a2_slot && a2_info_q.what == UseReplay)) accumulated_mem[a2_ctx_q] <= a2_data_q;
-    if (init_i || a2_write) write_seen_mem[seen_ctx] <= init_i ? '0 : write_seen_mem[a2_ctx_q] + 8'd1;
-    if (init_i || a2_slot) begin
-      read_seen_mem[seen_ctx] <= init_i ? '0 : read_seen_mem[a2_ctx_q] + (SlotBits + 1)'(1);
+    a2_data_q <= rotate_up(a1_q.data, a1_rotate);
+    if (init_i || (a2_write_q && !a2_row_q)) begin
+      block_seen_mem[seen_ctx] <= init_i ? '0 : block_seen_mem[a2_ctx_q] + 8'd1;
     end
-    if (a2_push) begin
-      queue_mem[queue_tail_q[SlotBits-1:0]] <= '{
-          keep: a2_info_q.what == UseKeep,
-          ctx: a2_ctx_q,
-          dst: a2_info_q.dst,
-          strobe: a2_error_q ? 8'd0 : a2_info_q.strobe,
-          entry: a2_info_q.entry,
-          data: a2_data_q
-      };
-    end
-    if (a3_loaded_q) begin
-      result_value_mem[result_tail_q[CtxBits-1:0]] <= a3_extended;
-      result_gp_mem[result_tail_q[CtxBits-1:0]] <= a3_gp_q;
-      result_ctx_mem[result_tail_q[CtxBits-1:0]] <= a3_ctx_q;
-    end
+    if (init_i || (a2_write_q && a2_row_q)) row_seen_mem[seen_ctx] <= init_i ? '0 : row_seen_mem[a2_ctx_q] + 8'd1;
+    if (init_i || a2_slot_q || a2_load_q) read_seen_mem[seen_ctx] <= init_i ? '0 : read_seen_mem[a2_ctx_q] + 8'd1;
+    if (a2_slot_q) data_mem[a2_turn_q[SlotBits-1:0]] <= {a2_error_q, a2_data_q};
+    if (init_i || a2_slot_q) came_mem[came_at] <= !init_i && a2_turn_q[SlotBits];
+    if (a2_load_q) result_mem[result_tail_q[LoadBits-1:0]] <= a2_loaded;
   end
 
-  // Memory that answers a write is heard of by whoever waits for it, one cycle later.
-  logic writes_equal, reads_equal, drain_q;
-  ctx_t drain_ctx_q;
-  assign writes_equal = write_sent_mem[a3_ctx_q] == write_seen_mem[a3_ctx_q];
+  // Whoever waits for memory's answers hears of them one cycle later.
+  logic a3_read_q, a3_write_q, a3_block_q, a3_error_q, drain_q, error_q;
+  ctx_t a3_ctx_q, drain_ctx_q, error_ctx_q;
+  logic blocks_equal, writes_equal, reads_equal;
+  assign blocks_equal = block_sent_mem[a3_ctx_q] == block_seen_mem[a3_ctx_q];
+  assign writes_equal = blocks_equal && row_sent_mem[a3_ctx_q] == row_seen_mem[a3_ctx_q];
   assign reads_equal = read_sent_mem[a3_ctx_q] == read_seen_mem[a3_ctx_q];
-  logic error_q;
-  ctx_t error_ctx_q;
 
+  logic [1:0] done_q;
+  ctx_t [1:0] done_ctx_q;
   always_comb begin
+    busy_d = busy_q;
     runnable_d = runnable_q;
     resumed_d = resumed_q;
     park_reads_d = park_reads_q;
@@ -662,7 +739,8 @@ module lw_lsu
       park_reads_d[ctx_q] = engine_park_reads;
       park_writes_d[ctx_q] = engine_park_writes;
     end
-    if (a3_slot_q && reads_equal && park_reads_q[a3_ctx_q]) begin
+    if (engine_done) busy_d[ctx_q] = 1'b0;
+    if (a3_read_q && reads_equal && park_reads_q[a3_ctx_q]) begin
       park_reads_d[a3_ctx_q] = 1'b0;
       runnable_d[a3_ctx_q] = 1'b1;
     end
@@ -671,90 +749,106 @@ module lw_lsu
       runnable_d[a3_ctx_q] = 1'b1;
     end
     if (start_valid_i) begin
+      busy_d[ctx_t'(start_ctx_i)] = 1'b1;
       runnable_d[ctx_t'(start_ctx_i)] = 1'b1;
-      resumed_d[ctx_t'(start_ctx_i)] = 1'b0;
     end
-    slot_free_d = slot_free_q;
-    if (send_slot) slot_free_d[slot] = 1'b0;
-    if (a2_slot) slot_free_d[a2_slot_q] = 1'b1;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
+      busy_q <= '0;
       runnable_q <= '0;
       resumed_q <= '0;
       park_reads_q <= '0;
       park_writes_q <= '0;
-      slot_free_q <= '1;
-      half_q <= '0;
       lost_q <= '0;
-      queue_head_q <= '0;
-      queue_tail_q <= '0;
-      queue_second_q <= 1'b0;
-      reserved_q <= '0;
+      ring_head_q <= {1'b1, slot_t'(0)};
+      ring_tail_q <= {1'b1, slot_t'(0)};
+      beat_q <= '0;
       result_head_q <= '0;
       result_tail_q <= '0;
+      load_tail_q <= '0;
       a1_valid_q <= 1'b0;
-      a2_valid_q <= 1'b0;
-      a3_loaded_q <= 1'b0;
+      a2_load_q <= 1'b0;
+      a2_slot_q <= 1'b0;
+      a2_write_q <= 1'b0;
       a3_error_q <= 1'b0;
-      a3_slot_q <= 1'b0;
+      a3_read_q <= 1'b0;
       a3_write_q <= 1'b0;
+      a3_block_q <= 1'b0;
+      a3_ctx_q <= '0;
+      done_q <= '0;
+      done_ctx_q <= '0;
       drain_q <= 1'b0;
       drain_ctx_q <= '0;
       error_q <= 1'b0;
       error_ctx_q <= '0;
     end else begin
+      busy_q <= busy_d;
       runnable_q <= runnable_d;
       resumed_q <= resumed_d;
       park_reads_q <= park_reads_d;
       park_writes_q <= park_writes_d;
-      slot_free_q <= slot_free_d;
+      if (ring_beat && head.what == UseKeep && head_error) lost_q[head.ctx] <= 1'b1;
+      else if (engine_done && job_q.kind == JobUndo) lost_q[ctx_q] <= 1'b0;
+      if (send_slot) ring_tail_q <= ring_tail_q + (SlotBits + 1)'(1);
+      if (ring_pop) ring_head_q <= ring_head_q + (SlotBits + 1)'(1);
+      if (ring_pop) beat_q <= '0;
+      else if (ring_beat) beat_q <= beat_q + 2'd1;
+      if (send_valid && send.tag[9]) load_tail_q <= load_tail_q + (LoadBits + 1)'(1);
+      if (a2_load_q) result_tail_q <= result_tail_q + (LoadBits + 1)'(1);
+      if (result_valid_o && result_ready_i) result_head_q <= result_head_q + (LoadBits + 1)'(1);
       a1_valid_q <= mem_rsp_valid_i;
-      a2_valid_q <= a1_valid_q && a1_kind != TagFetch;
-      a3_loaded_q <= a2_loaded;
-      a3_error_q <= a2_valid_q && a2_error_q;
-      a3_slot_q <= a2_slot;
-      a3_write_q <= a2_write;
-      if (a2_keep_half) half_q[a2_ctx_q] <= 1'b1;
-      if (a2_loaded) half_q[a2_ctx_q] <= 1'b0;
-      if (start_valid_i) lost_q[ctx_t'(start_ctx_i)] <= 1'b0;
-      if (a2_slot && a2_error_q && a2_info_q.what == UseKeep) lost_q[a2_ctx_q] <= 1'b1;
-      if (a2_push) queue_tail_q <= queue_tail_q + (SlotBits + 1)'(1);
-      if (queue_pop) queue_head_q <= queue_head_q + (SlotBits + 1)'(1);
-      if (queue_valid && out_ready && queue_top.keep) queue_second_q <= !queue_second_q;
-      // Places of the queue that are taken or promised.
-      reserved_q <= reserved_q + (SlotBits + 1)'(send_slot)
-          - (SlotBits + 1)'(queue_pop) - (SlotBits + 1)'(a2_slot && !a2_push);
-      if (a3_loaded_q) result_tail_q <= result_tail_q + (CtxBits + 1)'(1);
-      if (result_valid_o && result_ready_i) result_head_q <= result_head_q + (CtxBits + 1)'(1);
-      drain_q <= a3_write_q && writes_equal;
+      a2_load_q <= a1_valid_q && a1_load;
+      a2_slot_q <= a1_valid_q && a1_slot;
+      a2_write_q <= a1_valid_q && a1_write;
+      a3_error_q <= (a2_load_q || a2_slot_q || a2_write_q) && a2_error_q;
+      a3_read_q <= a2_load_q || a2_slot_q;
+      a3_write_q <= a2_write_q;
+      a3_ctx_q <= a2_ctx_q;
+      done_q <= {done_q[0], engine_done};
+      done_ctx_q <= {done_ctx_q[0], ctx_q};
+      drain_q <= (a3_block_q && blocks_equal) || ((a3_write_q || a3_read_q) && writes_equal && reads_equal);
+      a3_block_q <= a2_write_q && !a2_row_q;
       drain_ctx_q <= a3_ctx_q;
       error_q <= a3_error_q;
       error_ctx_q <= a3_ctx_q;
     end
   end
 
-  assign done_valid_o = engine_done;
-  assign done_full_o = engine_full;
-  assign done_ctx_o = context_t'(ctx_q);
+  assign busy_o = busy_q;
+  assign done_valid_o = done_q[1];
+  assign done_ctx_o = context_t'(done_ctx_q[1]);
+  assign full_valid_o = engine_full;
+  assign full_ctx_o = context_t'(ctx_q);
   assign result_valid_o = result_head_q != result_tail_q;
-  assign result_ctx_o = context_t'(result_ctx_mem[result_head_q[CtxBits-1:0]]);
-  assign result_gp_o = result_gp_mem[result_head_q[CtxBits-1:0]];
-  assign result_value_o = result_value_mem[result_head_q[CtxBits-1:0]];
-  assign drained_a_o = write_sent_mem[ctx_t'(ask_a_i)] == write_seen_mem[ctx_t'(ask_a_i)];
-  assign drained_b_o = write_sent_mem[ctx_t'(ask_b_i)] == write_seen_mem[ctx_t'(ask_b_i)];
+  assign result_o = result_mem[result_head_q[LoadBits-1:0]];
+  ctx_t ask_a, ask_b;
+  assign ask_a = ask_a_i[CtxBits-1:0];
+  assign ask_b = ask_b_i[CtxBits-1:0];
+  assign settled_a_o = !busy_q[ask_a] && block_sent_mem[ask_a] == block_seen_mem[ask_a];
+  assign drained_a_o = settled_a_o && row_sent_mem[ask_a] == row_seen_mem[ask_a]
+      && read_sent_mem[ask_a] == read_seen_mem[ask_a];
+  assign drained_b_o = !busy_q[ask_b] && block_sent_mem[ask_b] == block_seen_mem[ask_b]
+      && row_sent_mem[ask_b] == row_seen_mem[ask_b] && read_sent_mem[ask_b] == read_seen_mem[ask_b];
   assign drain_valid_o = drain_q;
   assign drain_ctx_o = context_t'(drain_ctx_q);
   assign error_valid_o = error_q;
   assign error_ctx_o = context_t'(error_ctx_q);
-  assign fetched_valid_o = a1_valid_q && a1_kind == TagFetch;
+  assign fetched_valid_o = a1_valid_q && a1_fetch;
   assign fetched_slot_o = a1_q.tag[1:0];
   assign fetched_data_o = a1_q.data;
   assign fetched_error_o = a1_q.error;
 
+`ifdef LW_ASSERT
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && start_valid_i) assert (!busy_q[ctx_t'(start_ctx_i)]);
+    if (rst_ni && a2_slot_q) assert (came_mem[a2_turn_q[SlotBits-1:0]] != a2_turn_q[SlotBits]);
+  end
+`endif
+
   logic unused;
-  assign unused = ^{job_q, a2_info_q, accumulated, a1_job, log_at_q[3:0], undo_bytes_i[3:0], init_ctx_i, start_ctx_i,
-                    ask_a_i, ask_b_i, a1_q.tag};
+  assign unused = ^{job_q, log_at_q[3:0], undo_bytes_i[3:0], init_at_i, start_ctx_i, start_i, ask_a_i, ask_b_i,
+                    a1_q.tag, a2_turn_q, a2_of_q.ctx};
 
 endmodule

@@ -71,8 +71,10 @@ module lw_sequencer
   output context_t    ctx_o,
   /// Nothing of it is outstanding at an index; same cycle.
   input  logic        all_ready_i,
-  /// Memory has answered all it wrote; same cycle.
+  /// It has no job, and memory has answered all it asked; same cycle.
   input  logic        drained_i,
+  /// It has a job; same cycle.
+  input  logic        busy_i,
   /// One of its answers is a conflict; same cycle.
   input  logic        conflict_i,
   /// One of its answers has failed; same cycle.
@@ -288,7 +290,7 @@ module lw_sequencer
     judged.step = judged.how == EndCommit ? (removed_i ? StepRows : StepHandler) : StepUndo;
   end
 
-  logic commits;
+  logic commits, job_wanted;
   assign commits = s3_ending_q.how == EndCommit;
 
   always_comb begin
@@ -314,13 +316,16 @@ module lw_sequencer
         gps: known ? procedure_i.gps : '0,
         cps: known ? procedure_i.cps : '0
     };
-    job_valid_o = 1'b0;
+    job_wanted = 1'b0;
     job_o = '{
         kind: JobStore,
         undo: 1'b0,
         clear: 1'b0,
         extend: 1'b0,
         gp: '0,
+        toggle: 1'b0,
+        dst_row: 1'b0,
+        src_row: 1'b0,
         len: 20'd8,
         dst: s3_place_q.block,
         data: '0
@@ -354,9 +359,9 @@ module lw_sequencer
           walk_next = s3_released_q;
         end
         StepUndo: begin
-          job_valid_o = 1'b1;
+          job_wanted = 1'b1;
           job_o.kind = JobUndo;
-          act_state_o = StateLsu;
+          job_o.dst_row = 1'b1;
           act_ending_o.step = inserted_i ? StepRows : StepFill;
         end
         StepRows: begin
@@ -364,21 +369,18 @@ module lw_sequencer
           if (s3_walk_q == s3_granted_q) begin
             act_ending_o.step = commits ? StepHandler : StepFill;
           end else begin
-            walk_write = 1'b1;
-            if (log_i.kind == (commits ? KindRemoved : KindInserted)) begin
-              job_valid_o = 1'b1;
-              job_o.len = 20'd1;
-              job_o.dst = {log_i.row[AddrWidth-1:3], 3'd7};
-              act_state_o = StateLsu;
-            end
+            job_wanted = log_i.kind == (commits ? KindRemoved : KindInserted);
+            walk_write = !(job_wanted && busy_i);
+            job_o.len = 20'd1;
+            job_o.dst_row = 1'b1;
+            job_o.dst = {log_i.row[AddrWidth-1:3], 3'd7};
           end
         end
         StepFill: begin
-          job_valid_o = 1'b1;
+          job_wanted = 1'b1;
           job_o.kind = JobFill;
           job_o.dst = s3_place_q.block + addr_t'(procedure_i.results_start);
           job_o.len = procedure_i.block_bytes - procedure_i.results_start;
-          act_state_o = StateLsu;
           act_ending_o.step = StepHandler;
         end
         StepHandler: begin
@@ -401,19 +403,17 @@ module lw_sequencer
           end
         end
         StepOutcome: begin
-          job_valid_o = 1'b1;
+          job_wanted = 1'b1;
           job_o.len = 20'd4;
           job_o.dst = s3_place_q.block + addr_t'(HeaderStatus);
           job_o.data = 64'({commits ? 16'd0 : s3_ending_q.code, 8'd0, 6'd0, s3_ending_q.how});
-          act_state_o = StateLsu;
           act_ending_o.step = StepStamp;
         end
         StepStamp: begin
-          job_valid_o = 1'b1;
+          job_wanted = 1'b1;
           job_o.clear = 1'b1;
           job_o.dst = s3_place_q.block + addr_t'(HeaderSerial);
           job_o.data = 64'(s3_time_q);
-          act_state_o = StateLsu;
           act_ending_o.step = StepDrain;
         end
         StepDrain: begin
@@ -445,6 +445,12 @@ module lw_sequencer
           end
         end
       endcase
+    end
+    // A step whose job has to wait is taken again.
+    job_valid_o = job_wanted && !busy_i;
+    if (job_wanted && busy_i) begin
+      act_state_o = StateLsu;
+      act_ending_o = s3_ending_q;
     end
   end
 

@@ -15,8 +15,8 @@ module lw_softcore
   parameter int unsigned CodeWords = 1024,
   /// Procedures in the catalogue; a power of two.
   parameter int unsigned Procedures = 64,
-  /// Reads of copies that may be outstanding; a power of two.
-  parameter int unsigned Slots = 16,
+  /// Reads of copies that may be outstanding; a power of two, to 64.
+  parameter int unsigned Slots = 32,
   /// A context without progress for 2^WatchdogBits to twice as many cycles is reported.
   parameter int unsigned WatchdogBits = 20
 ) (
@@ -114,12 +114,14 @@ module lw_softcore
   /// What each context does (`state_e`), four bits each.
   output logic [Contexts-1:0][3:0] states_o,
 
-  /// For simulation: a register is written.
+  /// For simulation: a register, or a part of it, is written.
   output logic        trace_write_o,
   /// Whose.
   output context_t    trace_write_ctx_o,
   /// Physical GP register.
   output logic [7:0]  trace_write_gp_o,
+  /// Which bytes of it.
+  output logic [7:0]  trace_write_bytes_o,
   /// Its value.
   output logic [63:0] trace_write_value_o,
   /// For simulation: a transaction begins, or begins again.
@@ -161,13 +163,14 @@ module lw_softcore
   logic [Contexts-1:0] fault_q, fault_d;        // its product was too large
   logic [Contexts-1:0] handler_q, handler_d;    // it is in a handler
   logic [Contexts-1:0] scan_q, scan_d;          // a scan may be writing its block
-  logic [Contexts-1:0] barrel_ready, seq_ready, allowed, active;
+  logic [Contexts-1:0] barrel_ready, barrel_ask, seq_ready, allowed, active;
 
   logic [17:0] pc_mem[Contexts];  // flag, program counter
   ending_t     ending_mem[Contexts];
   place_t      place_mem[Contexts];
   stamp_t      stamp_mem[Contexts];
-  logic [15:0] touched_mem[Contexts];  // words with writes outstanding, by their low address bits
+  logic [7:0]  awaited_cp_mem[Contexts];  // what its RET asked for
+  logic [7:0]  awaited_gp_mem[Contexts];  // the register that it waits for
 
   // ---- Windows, around the ring; contexts too.
   ctx_t head_q, tail_q;
@@ -232,7 +235,7 @@ module lw_softcore
   );
 
   // ---- Barrel.
-  logic     pick_valid, pick_take, b1_valid_q;
+  logic     pick_valid, pick_take, b1_valid_q, r_ok, r_early, b1_early_q, b1_go, r_ok_q;
   ctx_t     pick_ctx, b1_ctx_q;
   place_t   b1_place;
   logic [17:0] b1_pc;
@@ -244,7 +247,7 @@ module lw_softcore
   ) u_pick (
     .clk_i,
     .rst_ni,
-    .ask_i  (barrel_ready),
+    .ask_i  (barrel_ask),
     .take_i (pick_take),
     .valid_o(pick_valid),
     .index_o(pick_ctx)
@@ -253,18 +256,26 @@ module lw_softcore
     if (!rst_ni) begin
       b1_valid_q <= 1'b0;
       b1_ctx_q <= '0;
+      b1_early_q <= 1'b0;
+      r_ok_q <= 1'b0;
     end else begin
       b1_valid_q <= pick_take && pick_valid;
       b1_ctx_q <= pick_ctx;
+      b1_early_q <= r_early;
+      r_ok_q <= r_ok;
     end
   end
+  // A context whose instruction is being resolved is taken again if no other is ready; that was too early if it turns
+  // out that it has to wait.
+  assign b1_go = b1_valid_q && !(b1_early_q && !r_ok_q);
 
   logic        write_q, write_d;
   context_t    write_ctx_q, write_ctx_d;
-  logic [7:0]  write_gp_q, write_gp_d;
+  logic [7:0]  write_gp_q, write_gp_d, write_bytes_q, write_bytes_d;
   logic [63:0] write_value_q, write_value_d;
   context_t    ask_ctx, r_context;
-  logic        ask_b;
+  logic        ask_b, r_toggle, r_stale, r_pending, loading, loaded_q, loaded_toggle_q;
+  logic [7:0]  r_stale_gp, loaded_gp_q;
   logic [7:0]  ask_cp, r_opcode, r_a, r_d, r_e, r_gp_a, r_cp_a;
   logic        r_valid, r_undo, r_overflow, r_less, r_equal, r_zero, r_extreme, r_fits, r_taken;
   logic [15:0] r_pc, r_next_pc, r_w;
@@ -274,7 +285,7 @@ module lw_softcore
   lw_barrel u_barrel (
     .clk_i,
     .rst_ni,
-    .pick_valid_i  (b1_valid_q),
+    .pick_valid_i  (b1_go),
     .pick_ctx_i    (context_t'(b1_ctx_q)),
     .pick_pc_i     (b1_pc[15:0]),
     .pick_flag_i   (b1_pc[17:16]),
@@ -285,7 +296,18 @@ module lw_softcore
     .code_i        (code),
     .write_i       (write_q),
     .write_gp_i    (write_gp_q),
+    .write_bytes_i (write_bytes_q),
     .write_value_i (write_value_q),
+    .init_i        (init),
+    .init_at_i     (init_q[7:0]),
+    .load_i        (loading),
+    .loaded_i      (loaded_q),
+    .loaded_gp_i   (loaded_gp_q),
+    .loaded_toggle_i(loaded_toggle_q),
+    .toggle_o      (r_toggle),
+    .stale_o       (r_stale),
+    .stale_gp_o    (r_stale_gp),
+    .pending_o     (r_pending),
     .ask_ctx_o     (ask_ctx),
     .ask_cp_o      (ask_cp),
     .ask_b_o       (ask_b),
@@ -361,10 +383,10 @@ module lw_softcore
   // ---- Memory.
   logic     job_valid, r_job_valid, s_job_valid;
   job_t     job, r_job, s_job;
-  context_t job_ctx, s_context, lsu_done_ctx, loaded_ctx, drain_ctx, error_ctx;
-  logic     lsu_done, lsu_full, loaded_valid, loaded_ready, drained_a, drained_s, drain_valid, error_valid;
-  logic [7:0] loaded_gp;
-  logic [63:0] loaded_value;
+  context_t job_ctx, s_context, lsu_done_ctx, lsu_full_ctx, drain_ctx, error_ctx;
+  logic     lsu_done, lsu_full, loaded_valid, loaded_ready, drained_a, settled_a, drained_s, drain_valid, error_valid;
+  logic [Contexts-1:0] lsu_busy;
+  loaded_t  loaded;
   assign job_valid = r_job_valid || s_job_valid;
   assign job = phase_q ? s_job : r_job;
   assign job_ctx = phase_q ? s_context : r_context;
@@ -375,22 +397,23 @@ module lw_softcore
     .clk_i,
     .rst_ni,
     .init_i         (init),
-    .init_ctx_i     (init_ctx),
+    .init_at_i      (init_q[7:0]),
     .undo_base_i,
     .undo_bytes_i,
     .start_valid_i  (job_valid),
     .start_ctx_i    (job_ctx),
     .start_i        (job),
+    .busy_o         (lsu_busy),
     .done_valid_o   (lsu_done),
     .done_ctx_o     (lsu_done_ctx),
-    .done_full_o    (lsu_full),
+    .full_valid_o   (lsu_full),
+    .full_ctx_o     (lsu_full_ctx),
     .result_valid_o (loaded_valid),
     .result_ready_i (loaded_ready),
-    .result_ctx_o   (loaded_ctx),
-    .result_gp_o    (loaded_gp),
-    .result_value_o (loaded_value),
+    .result_o       (loaded),
     .ask_a_i        (ask_ctx),
     .drained_a_o    (drained_a),
+    .settled_a_o    (settled_a),
     .ask_b_i        (s_context),
     .drained_b_o    (drained_s),
     .drain_valid_o  (drain_valid),
@@ -468,12 +491,13 @@ module lw_softcore
     .mark_removed_o   (mark_removed)
   );
   // The sequencer's questions are asked one cycle before its act.
-  logic r_drained_q;
+  logic r_drained_q, r_settled_q;
   cp_t  r_cp_b_q;
   always_ff @(posedge clk_i) begin
     s_all_ready <= s_all_ready_early;
     s_failed_code <= s_code_early;
     r_drained_q <= drained_a;
+    r_settled_q <= settled_a;
     r_cp_b_q <= ask_cp;
   end
 
@@ -522,6 +546,7 @@ module lw_softcore
     .ctx_o            (s_context),
     .all_ready_i      (s_all_ready),
     .drained_i        (drained_s),
+    .busy_i           (lsu_busy[s_ctx]),
     .conflict_i       (conflict_q[s_ctx]),
     .failed_i         (failed_q[s_ctx]),
     .failed_code_i    (s_failed_code),
@@ -588,6 +613,10 @@ module lw_softcore
       seq_ready[i] = state_q[i] == StateReady && !barrel_q[i] && !hold_q[i];
     end
   end
+  logic r_again;
+  assign r_again = r_valid && barrel_ready == '0 && allowed[r_ctx];
+  assign barrel_ask = barrel_ready | ((Contexts)'(r_again) << r_ctx);
+  assign r_early = pick_take && r_again;
   // A batch is full, or there is nothing to fill it with.
   assign batch_idle = blocked_q || count_q[CtxBits] || (no_block && !submit_valid_i);
 
@@ -634,8 +663,8 @@ module lw_softcore
   logic        r_end, r_go, r_wait_all;
   ending_t     r_ending;
   state_e      r_state;
-  logic        r_write, r_flag_write, r_bad, r_hit, r_parted, r_fence, r_touch, db_free, limited;
-  logic [15:0] r_touched, r_words, r_pc_next;
+  logic        r_write, r_flag_write, r_bad, r_fence, r_busy, db_free, limited;
+  logic [15:0] r_pc_next;
   logic [63:0] r_result;
   logic [1:0]  r_flag;
   logic        handler;
@@ -645,10 +674,7 @@ module lw_softcore
       && (conflict_q[r_ctx] || failed_q[r_ctx] || error_q[r_ctx] || full_q[r_ctx] || fault_q[r_ctx]);
   assign db_free = !db_valid_o || db_ready_i;
   assign limited = max_inflight_i != '0 && inflight_q >= max_inflight_i;
-  assign r_parted = 5'(r_addr_x[2:0]) + {1'b0, r_w[3:0]} > 5'd8;
-  assign r_words = (16'd1 << r_addr_x[6:3]) | (16'(r_parted) << (r_addr_x[6:3] + 4'd1));
-  assign r_touched = touched_mem[r_ctx];
-  assign r_hit = !r_drained_q && (r_touched & r_words) != '0;
+  assign r_busy = lsu_busy[r_ctx];
   // A scan may still be writing the block, and reading rows.
   assign r_fence = scan_q[r_ctx] && !r_all_ready;
 
@@ -668,17 +694,24 @@ module lw_softcore
         clear: 1'b0,
         extend: r_w[15],
         gp: r_gp_a,
+        toggle: r_toggle,
+        dst_row: r_opcode[1],
+        src_row: r_opcode[1],
         len: 20'(r_w[3:0]),
         dst: r_addr_x,
-        data: 64'(r_addr_x)
+        data: r_stored
     };
-    r_touch = 1'b0;
+    loading = 1'b0;
     r_wait_all = 1'b0;
     multiply = 1'b0;
     divide = 1'b0;
     issue = 1'b0;
     if (r_valid && r_bad) begin
       r_end = 1'b1;
+    end else if (r_valid && r_stale) begin
+      // If the register has come meanwhile, the instruction is tried again at once.
+      r_go = 1'b0;
+      if (r_pending) r_state = StateLoad;
     end else if (r_valid) begin
       unique case (r_opcode)
         OpcodeMov, OpcodeMovi: r_write = 1'b1;
@@ -709,46 +742,38 @@ module lw_softcore
         end
         OpcodeLoad, OpcodeLoadr: begin
           if (r_fence) r_wait_all = 1'b1;
-          else if (r_hit) r_state = StateDrain;
+          else if (r_busy) r_state = StateLsu;
           else begin
             r_job_valid = 1'b1;
-            r_state = StateLate;
+            loading = 1'b1;
           end
           r_go = r_job_valid;
         end
         OpcodeStore, OpcodeStorer: begin
           r_job.kind = JobStore;
-          r_job.data = r_stored;
           // Keys of instructions that have no answer may still be read from the block.
           if (!r_fits) begin
             r_end = 1'b1;
             r_ending.code = AbortValueTooWide;
           end else if (r_fence || (r_opcode == OpcodeStore && !r_all_ready)) r_wait_all = 1'b1;
-          else if (r_hit) r_state = StateDrain;
-          else begin
-            r_job_valid = 1'b1;
-            r_touch = 1'b1;
-            r_state = StateLsu;
-          end
+          else if (r_busy) r_state = StateLsu;
+          else r_job_valid = 1'b1;
           r_go = r_job_valid;
         end
         OpcodeCopyBb, OpcodeCopyBr, OpcodeCopyRb, OpcodeCopyRr: begin
           r_job.kind = JobCopy;
           r_job.len = 20'(r_w);
           r_job.data = 64'(r_addr_y);
+          r_job.src_row = r_opcode[0];
           if (r_fence || (!r_opcode[1] && !r_all_ready)) r_wait_all = 1'b1;
-          else if (!r_drained_q) r_state = StateDrain;
-          else begin
-            r_job_valid = 1'b1;
-            r_touch = 1'b1;
-            r_state = StateLsu;
-          end
+          else if (r_busy) r_state = StateLsu;
+          else r_job_valid = 1'b1;
           r_go = r_job_valid;
         end
         OpcodeJmp, OpcodeBe, OpcodeBne, OpcodeBl, OpcodeBle, OpcodeBg, OpcodeBge: ;
         OpcodeSearch, OpcodeUpdate, OpcodeInsert, OpcodeRemove, OpcodeScan: begin
           if (r_fence) r_wait_all = 1'b1;
-          else if (!r_drained_q) r_state = StateDrain;
+          else if (!(r_opcode == OpcodeScan ? r_drained_q : r_settled_q)) r_state = StateDrain;
           else if (r_log_full && !r_all_ready) r_wait_all = 1'b1;
           else if (r_log_full) begin
             r_end = 1'b1;
@@ -787,6 +812,7 @@ module lw_softcore
       r_state = StateReady;
       r_go = 1'b0;
     end
+    r_ok = r_state == StateReady && !r_end;
     // A handler's end is known already.
     if (handler) r_ending = '{step: StepOutcome, how: ending_mem[r_ctx].how, code: ending_mem[r_ctx].code};
   end
@@ -797,20 +823,25 @@ module lw_softcore
   assign r_flag_old = r_pc_word[17:16];
   assign r_flag = r_flag_write ? {r_less, r_equal} : r_flag_old;
 
-  // ---- Late results, in the sequencer's cycles.
-  logic     late_valid, late_fault;
+  // ---- Late results, in the sequencer's cycles. A load in two parts is complete with the second.
+  logic     late_valid, late_fault, late_load, loaded_last;
   context_t late_ctx;
+  logic     half_mem[256];
   assign loaded_ready = phase_q && !product_valid;
   assign quotient_ready = phase_q && !product_valid && !loaded_valid;
-  assign late_valid = phase_q && (product_valid || loaded_valid || quotient_valid);
-  assign late_ctx = product_valid ? product_ctx : loaded_valid ? loaded_ctx : quotient_ctx;
+  assign late_load = loaded_ready && loaded_valid;
+  assign late_valid = phase_q && (product_valid || (quotient_valid && quotient_ready));
+  assign late_ctx = product_valid ? product_ctx : quotient_ctx;
   assign late_fault = product_valid && product_overflow;
+  assign loaded_last = loaded.bytes == '1 || half_mem[loaded.gp];
   always_comb begin
+    write_bytes_d = '1;
     if (phase_q) begin
-      write_d = late_valid && !late_fault;
-      write_ctx_d = late_ctx;
-      write_gp_d = product_valid ? product_gp : loaded_valid ? loaded_gp : quotient_gp;
-      write_value_d = product_valid ? product_value : loaded_valid ? loaded_value : quotient_value;
+      write_d = late_load || (late_valid && !late_fault);
+      write_ctx_d = late_load ? loaded.ctx : late_ctx;
+      write_gp_d = product_valid ? product_gp : loaded_valid ? loaded.gp : quotient_gp;
+      write_value_d = product_valid ? product_value : loaded_valid ? loaded.value : quotient_value;
+      if (late_load) write_bytes_d = loaded.bytes;
     end else begin
       write_d = r_valid && r_write && r_a != '0;
       write_ctx_d = r_context;
@@ -818,30 +849,52 @@ module lw_softcore
       write_value_d = r_result;
     end
   end
+  // One cycle after its last part was written, a register is said to be loaded; the cycle after, its context hears of
+  // it.
+  logic [7:0] half_at, heard_gp_q;
+  logic       last_q, last_toggle_q, heard_q;
+  ctx_t       loaded_ctx_q, heard_ctx_q;
+  assign half_at = init ? init_q[7:0] : loaded.gp;
+  always_ff @(posedge clk_i) begin
+    if (init || late_load) half_mem[half_at] <= !init && !loaded_last;
+    write_ctx_q <= write_ctx_d;
+    write_gp_q <= write_gp_d;
+    write_bytes_q <= write_bytes_d;
+    write_value_q <= write_value_d;
+    last_toggle_q <= loaded.toggle;
+    loaded_toggle_q <= last_toggle_q;
+    loaded_gp_q <= write_gp_q;
+    loaded_ctx_q <= write_ctx_q[CtxBits-1:0];
+    heard_gp_q <= loaded_gp_q;
+    heard_ctx_q <= loaded_ctx_q;
+  end
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       write_q <= 1'b0;
-      write_ctx_q <= '0;
-      write_gp_q <= '0;
-      write_value_q <= '0;
+      last_q <= 1'b0;
+      loaded_q <= 1'b0;
+      heard_q <= 1'b0;
     end else begin
       write_q <= write_d;
-      write_ctx_q <= write_ctx_d;
-      write_gp_q <= write_gp_d;
-      write_value_q <= write_value_d;
+      last_q <= late_load && loaded_last;
+      loaded_q <= last_q;
+      heard_q <= loaded_q;
     end
   end
 
   // ---- States.
-  ctx_t lsu_done_at, late_at, wake_at, drain_at, mark_at, error_at, choose_at;
+  ctx_t lsu_done_at, lsu_full_at, late_at, wake_at, drain_at, mark_at, error_at, choose_at;
   assign lsu_done_at = lsu_done_ctx[CtxBits-1:0];
+  assign lsu_full_at = lsu_full_ctx[CtxBits-1:0];
   assign late_at = late_ctx[CtxBits-1:0];
   assign wake_at = wake_ctx[CtxBits-1:0];
   assign drain_at = drain_ctx[CtxBits-1:0];
   assign mark_at = mark_ctx[CtxBits-1:0];
   assign error_at = error_ctx[CtxBits-1:0];
   assign choose_at = choose_ctx[CtxBits-1:0];
-  cp_t [Contexts-1:0] awaited_q;
+  logic wake_cp_hit, heard_hit;
+  assign wake_cp_hit = awaited_cp_mem[wake_at] == wake_cp;
+  assign heard_hit = awaited_gp_mem[heard_ctx_q] == heard_gp_q;
 
   always_comb begin
     state_d = state_q;
@@ -857,11 +910,14 @@ module lw_softcore
     scan_d = scan_q;
     // Events that others wait for.
     if (wake_valid) begin
-      if (state_q[wake_at] == StateCp && (awaited_q[wake_at] == wake_cp || wake_bad)) state_d[wake_at] = StateReady;
+      if (state_q[wake_at] == StateCp && (wake_cp_hit || wake_bad)) state_d[wake_at] = StateReady;
       if (state_q[wake_at] == StateAll && wake_all) state_d[wake_at] = StateReady;
     end
     if (drain_valid && state_q[drain_at] == StateDrain) state_d[drain_at] = StateReady;
-    if (lsu_done) state_d[lsu_done_at] = StateReady;
+    if (lsu_done && (state_q[lsu_done_at] == StateLsu || state_q[lsu_done_at] == StateDrain)) begin
+      state_d[lsu_done_at] = StateReady;
+    end
+    if (heard_q && heard_hit && state_q[heard_ctx_q] == StateLoad) state_d[heard_ctx_q] = StateReady;
     if (late_valid) state_d[late_at] = StateReady;
     for (int unsigned i = 0; i < Contexts; i++) begin
       if (state_q[i] == StateDivide && divider_ready) state_d[i] = StateReady;
@@ -870,7 +926,7 @@ module lw_softcore
     if (pick_take && pick_valid) state_d[pick_ctx] = StateBusy;
     if (choose_valid) state_d[choose_at] = StateBusy;
     if (r_valid) begin
-      state_d[r_ctx] = r_state;
+      if (!(r_early && r_ok)) state_d[r_ctx] = r_state;
       if (r_end) barrel_d[r_ctx] = 1'b0;
       if (r_all_ready) scan_d[r_ctx] = 1'b0;
       if (issue && r_opcode == OpcodeScan) scan_d[r_ctx] = 1'b1;
@@ -897,7 +953,7 @@ module lw_softcore
     if (mark_valid && mark_inserted) inserted_d[mark_at] = 1'b1;
     if (mark_valid && mark_removed) removed_d[mark_at] = 1'b1;
     if (error_valid) error_d[error_at] = 1'b1;
-    if (lsu_done && lsu_full) full_d[lsu_done_at] = 1'b1;
+    if (lsu_full) full_d[lsu_full_at] = 1'b1;
     if (late_fault && phase_q) fault_d[late_at] = 1'b1;
   end
 
@@ -914,7 +970,6 @@ module lw_softcore
       fault_q <= '0;
       handler_q <= '0;
       scan_q <= '0;
-      awaited_q <= '0;
     end else begin
       state_q <= state_d;
       barrel_q <= barrel_d;
@@ -927,7 +982,6 @@ module lw_softcore
       fault_q <= fault_d;
       handler_q <= handler_d;
       scan_q <= scan_d;
-      if (r_valid) awaited_q[r_ctx] <= r_cp_b_q;
     end
   end
 
@@ -942,9 +996,8 @@ module lw_softcore
     end
     if (act_begin) place_mem[s_ctx] <= act_place;
     if (act_stamp) stamp_mem[s_ctx] <= start_stamp_i;
-    if (r_valid && r_touch) begin
-      touched_mem[r_ctx] <= r_job.kind == JobCopy ? '1 : (r_drained_q ? '0 : r_touched) | r_words;
-    end
+    if (r_valid) awaited_cp_mem[r_ctx] <= r_cp_b_q;
+    if (r_valid) awaited_gp_mem[r_ctx] <= r_stale_gp;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -1021,7 +1074,7 @@ module lw_softcore
     end else begin
       watch_q <= watch_q + WatchdogBits'(1);
       for (int unsigned i = 0; i < Contexts; i++) begin
-        if (state_q[i] == StateFree || state_d[i] != state_q[i]) begin
+        if (state_q[i] == StateFree || state_q[i] == StateBusy || state_d[i] != state_q[i]) begin
           moved_q[i] <= 1'b1;
           stuck_q[i] <= 1'b0;
         end else if (watch_q == '0) begin
@@ -1038,6 +1091,7 @@ module lw_softcore
   assign trace_write_o = write_q;
   assign trace_write_ctx_o = write_ctx_q;
   assign trace_write_gp_o = write_gp_q;
+  assign trace_write_bytes_o = write_bytes_q;
   assign trace_write_value_o = write_value_q;
   assign trace_begin_o = (act_begin || act_restart) && act_barrel;
   assign trace_begin_ctx_o = s_context;
@@ -1045,7 +1099,14 @@ module lw_softcore
   assign trace_begin_gp_o = gp_next_q;
 
   logic unused;
-  assign unused = ^{r_pc, r_d, r_e, b1_place, head_place, r_pc_word, lsu_done_ctx, drain_ctx, error_ctx, wake_ctx,
-                    mark_ctx, choose_ctx, s_read_ctx};
+  assign unused = ^{r_pc, r_d, r_e, b1_place, head_place, r_pc_word, lsu_done_ctx, lsu_full_ctx, drain_ctx, error_ctx,
+                    wake_ctx, mark_ctx, choose_ctx, s_read_ctx};
+
+`ifdef LW_ASSERT
+  // A window is given away, or begins again, only when nothing is under way to it any more.
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && s_act && (act_state == StateFree || act_restart)) assert (drained_s);
+  end
+`endif
 
 endmodule

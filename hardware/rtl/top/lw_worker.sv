@@ -196,7 +196,7 @@ module lw_worker #(
   lw_pkg::stamp_t unused_done_stamp;
   logic unused_trace_write, unused_trace_begin;
   lw_pkg::context_t unused_trace_write_ctx, unused_trace_begin_ctx;
-  logic [7:0] unused_trace_write_gp, unused_trace_begin_gp;
+  logic [7:0] unused_trace_write_gp, unused_trace_write_bytes, unused_trace_begin_gp;
   logic [63:0] unused_trace_write_value;
   lw_pkg::addr_t unused_trace_begin_block;
 
@@ -253,6 +253,7 @@ module lw_worker #(
     .trace_write_o      (unused_trace_write),
     .trace_write_ctx_o  (unused_trace_write_ctx),
     .trace_write_gp_o   (unused_trace_write_gp),
+    .trace_write_bytes_o(unused_trace_write_bytes),
     .trace_write_value_o(unused_trace_write_value),
     .trace_begin_o      (unused_trace_begin),
     .trace_begin_ctx_o  (unused_trace_begin_ctx),

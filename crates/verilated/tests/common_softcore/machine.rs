@@ -125,6 +125,30 @@ pub(crate) struct Done {
 pub(crate) struct Execution {
     pub(crate) registers: HashMap<u8, u64>,
     pub(crate) writes: Vec<(u8, u64)>,
+    /// First parts of registers, and which bytes they are.
+    parts: HashMap<u8, (u64, u64)>,
+}
+
+impl Execution {
+    fn write(&mut self, register: u8, bytes: u64, value: u64) {
+        let mask = (0..8).filter(|at| bytes >> at & 1 == 1).map(|at| 0xFF << (8 * at)).sum::<u64>();
+        let (before, old) = self.parts.remove(&register).unwrap_or((0, 0));
+        assert_eq!(before & bytes, 0, "r{register} is written twice at a time");
+        let (bytes, value) = (before | bytes, old | (value & mask));
+        if bytes == 0xFF {
+            self.registers.insert(register, value);
+            self.writes.push((register, value));
+        } else {
+            self.parts.insert(register, (bytes, value));
+        }
+    }
+
+    /// By register: its values, in order.
+    pub(crate) fn histories(writes: &[(u8, u64)]) -> HashMap<u8, Vec<u64>> {
+        let mut histories: HashMap<u8, Vec<u64>> = HashMap::new();
+        writes.iter().for_each(|&(register, value)| histories.entry(register).or_default().push(value));
+        histories
+    }
 }
 
 struct Memory {
@@ -209,6 +233,7 @@ const PORTS: &[&str] = &[
     "trace_write_o",
     "trace_write_ctx_o",
     "trace_write_gp_o",
+    "trace_write_bytes_o",
     "trace_write_value_o",
     "trace_begin_o",
     "trace_begin_ctx_o",
@@ -361,10 +386,8 @@ impl Machine {
         if self.get("trace_write_o") == 1 {
             let (block, base) = self.running[&self.get("trace_write_ctx_o")];
             let register = (self.get("trace_write_gp_o") as u8).wrapping_sub(base);
-            let value = self.get("trace_write_value_o");
-            let execution = self.traced.get_mut(&block).expect("it began");
-            execution.registers.insert(register, value);
-            execution.writes.push((register, value));
+            let (bytes, value) = (self.get("trace_write_bytes_o"), self.get("trace_write_value_o"));
+            self.traced.get_mut(&block).expect("it began").write(register, bytes, value);
         }
         if self.get("mem_valid_o") & self.get("mem_ready_i") == 1 {
             let port = self.ports["mem_o"];

@@ -47,46 +47,46 @@ scratch note: u32[6]
     loadr   r10, r5[customer.balance]
     loadr   r11, r5[customer.ytd_payment]
     loadr   r12, r5[customer.payment_cnt]
+    load    r13, [d]
+    load    r14, [c_w]
+    load    r15, [c_d]
+    load    r17, [date]
+    loadr   r16, r5[customer.c]
+    loadr.u16 r18, r5[customer.credit]
+    loadr   r20, r5[customer.credit_lim]
+    loadr   r21, r5[customer.since]
+    loadr   r22, r5[customer.discount]
+    copy    [w_address], r3[warehouse.street_1], 71
+    copy    [d_address], r4[district.street_1], 71
     add     r8, r8, r7
     add     r9, r9, r7
     sub     r10, r10, r7
     add     r11, r11, r7
     add     r12, r12, 1
-    load    r13, [d]
-    load    r14, [c_w]
-    load    r15, [c_d]
-    loadr   r16, r5[customer.c]
+    copy    r6[history.data], r3[warehouse.name], 10
+    copy    r6[history.data + 14], r4[district.name], 10
     store   r16, [note#0]
     store   r15, [note#1]
     store   r14, [note#2]
     store   r13, [note#3]
     store   r1, [note#4]
     store   r7, [note#5]
+    store   r10, [balance]
+    store   r20, [credit_lim]
+    store   r21, [since]
+    store   r22, [discount]
     storer  r12, r5[customer.payment_cnt]
     storer  r8, r3[warehouse.ytd]
     storer  r9, r4[district.ytd]
     storer  r10, r5[customer.balance]
     storer  r11, r5[customer.ytd_payment]
-    load    r17, [date]
     storer  r17, r6[history.date]
     storer  r7, r6[history.amount]
     storer  r13, r6[history.d]
     storer  r14, r6[history.c_w]
     storer  r15, r6[history.c_d]
     storer  r16, r6[history.c]
-    copy    r6[history.data], r3[warehouse.name], 10
-    copy    r6[history.data + 14], r4[district.name], 10
-    copy    [w_address], r3[warehouse.street_1], 71
-    copy    [d_address], r4[district.street_1], 71
     copy    [person], r5[customer.first], 123
-    store   r10, [balance]
-    loadr   r18, r5[customer.credit_lim]
-    store   r18, [credit_lim]
-    loadr   r18, r5[customer.since]
-    store   r18, [since]
-    loadr   r18, r5[customer.discount]
-    store   r18, [discount]
-    loadr.u16 r18, r5[customer.credit]
     cmp     r18, 0x4342             ; 'BC'
     bne     good
     mov     r19, 0
