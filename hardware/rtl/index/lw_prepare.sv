@@ -266,7 +266,7 @@ module lw_prepare #(
   assign image_part = image[{s3_byte_q, 3'b0}+:8];
 
   lw_crc32c u_crc (
-    .crc_i ((s4_q.word == '0) ? '1 : crc_q),
+    .crc_i ((KeyWords == 1 || s4_q.word == '0) ? '1 : crc_q),
     .word_i(s4_word_q),
     .crc_o (crc)
   );
@@ -362,6 +362,9 @@ module lw_prepare #(
   // ---------------------------------------------------------------------------------------------------------------
 
   request_t sent;
+  logic as_it_came;
+  logic [63:0] first_word;
+  hash_t first_hash;
   logic remote_push, remote_pop, leaves, began, kept;
 
   assign failed_valid_o = out_valid & out.error;
@@ -370,6 +373,11 @@ module lw_prepare #(
   assign out_pop        = out.error ? failed_ready_i : (!out.here || lookup_ready_i);
   assign leaves         = out_valid & out_pop;
   assign free           = leaves ? (out.ring ? 2'b10 : 2'b01) : 2'b00;
+
+  // Scans and keys of several words are sent on without the key.
+  assign as_it_came = out.here ? now.keyed : out.wide || now.op == OpScan;
+  assign first_word = as_it_came ? now.key : out.key[0];
+  assign first_hash = as_it_came ? now.hash : out.hash;
 
   always_comb begin
     failed_o         = '0;
@@ -385,19 +393,17 @@ module lw_prepare #(
     lookup_o.ret     = now.ret;
     lookup_o.judged  = out.judged;
     lookup_o.tree    = out.tree;
-    lookup_o.hash    = now.keyed ? now.hash : out.hash;
+    lookup_o.hash    = first_hash;
     lookup_o.limit   = now.hash[15:0];
     lookup_o.source  = now.hash[21:16];
     lookup_o.result  = result;
-    for (int unsigned w = 0; w < KeyWords; w++) begin
-      lookup_o.key[w] = now.keyed ? ((w == 0) ? now.key : '0) : out.key[w];
-    end
-    sent = now;
-    if (!out.wide && now.op != OpScan) begin
-      sent.keyed = 1'b1;
-      sent.key   = out.key[0];
-      sent.hash  = out.hash;
-    end
+    // What came with its key has one of one word.
+    for (int unsigned w = 0; w < KeyWords; w++) lookup_o.key[w] = now.keyed ? '0 : out.key[w];
+    lookup_o.key[0] = first_word;
+    sent            = now;
+    sent.keyed      = !as_it_came;
+    sent.key        = first_word;
+    sent.hash       = first_hash;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
