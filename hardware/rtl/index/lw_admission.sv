@@ -1,8 +1,8 @@
 /// Admission: timestamp ordering on decision words (BionicDB, section 4.7; the rules are in hardware/rtl/README.md).
 ///
-/// One request or release a cycle; two of one decision word three cycles apart. Stage A has a request and reads its
-/// word, B has the word come out of the block RAM, C decides and writes. A waits while its word is in B or C. What is
-/// not needed to decide lies aside meanwhile, under a number (`items_q`).
+/// One request or release a cycle; two of one decision word four cycles apart. Stage A has a request and reads its
+/// word, B has the word come out of the block RAM, C compares the times, D decides and writes. A waits while its word is
+/// in B, C or D. What is not needed to decide lies aside meanwhile, under a number (`items_q`).
 ///
 /// Order: a request of a transaction that has one parked is parked behind it, so a transaction's requests are granted
 /// in program order. While the parked ones are tried (a pass) no other request is judged. A release in the middle of a
@@ -72,10 +72,10 @@ module lw_admission #(
 
   localparam int unsigned EntryBits = $clog2(Entries);
   localparam int unsigned WordWidth = 2 * TimeWidth + 2 * CountWidth + 4;
-  localparam int unsigned QueueDepth = 8;
+  localparam int unsigned QueueDepth = 16;
   localparam int unsigned ParkCount = $clog2(Park + 1);
-  // Requests that are here: more can be neither parked nor in the queues behind.
-  localparam int unsigned Items = Park + 2 * QueueDepth;
+  // Requests that are here: as many as can be parked, and some more.
+  localparam int unsigned Items = Park + 16;
   localparam int unsigned ItemBits = $clog2(Items);
 
   typedef logic [EntryBits-1:0] index_t;
@@ -160,12 +160,12 @@ module lw_admission #(
   logic may_new, choose_row, turn_q;
   release_t chosen_release;
   logic a_free, a_go;
-  logic a_valid_q, b_valid_q, c_valid_q;
-  class_e a_class_q, b_class_q, c_class_q;
-  case_t a_case_q, b_case_q, c_case_q;
-  index_t a_entry_q, b_entry_q, c_entry_q;
+  logic a_valid_q, b_valid_q, c_valid_q, d_valid_q;
+  class_e a_class_q, b_class_q, c_class_q, d_class_q;
+  case_t a_case_q, b_case_q, c_case_q, d_case_q;
+  index_t a_entry_q, b_entry_q, c_entry_q, d_entry_q;
   logic any_new, any_again;
-  logic [3:0] go_count, late_count;
+  logic [4:0] go_count, late_count;
   logic sweep_q;
   index_t sweep_at_q;
 
@@ -200,8 +200,8 @@ module lw_admission #(
                         judge: req_i.judged && req_i.op != OpScan};
   end
 
-  // Up to three requests are between the stages.
-  assign room         = go_count <= 4'(QueueDepth - 4) && late_count <= 4'(QueueDepth - 4);
+  // Up to four requests are between the stages, and one leaves them now.
+  assign room         = go_count <= 5'(QueueDepth - 5) && late_count <= 5'(QueueDepth - 5);
   assign a_free       = (!a_valid_q || a_go) && !sweep_q;
   assign release_take = a_free;
   assign again_take   = a_free && !release_valid && room && pass_q == PassTry && left_q != '0;
@@ -218,29 +218,33 @@ module lw_admission #(
   // The stages
   // ---------------------------------------------------------------------------------------------------------------
 
-  logic [WordWidth-1:0] words_q [Entries];
+  // A word that is about to be written is never read.
+  (* no_rw_check *) logic [WordWidth-1:0] words_q [Entries];
   logic [WordWidth-1:0] b_word_q, c_word_q, word_after;
-  logic c_write, judged_wait, judged_conflict, judged_ordered, judged_wake;
-  logic c_request, c_park, c_round, c_late, c_granted, c_turned_away;
+  logic d_write, judged_wait, judged_conflict, judged_ordered, judged_wake;
+  logic d_request, d_park, d_round, d_late, d_granted, d_turned_away;
 
-  assign a_go = !(b_valid_q && b_entry_q == a_entry_q) && !(c_valid_q && c_entry_q == a_entry_q);
+  assign a_go = !(b_valid_q && b_entry_q == a_entry_q) && !(c_valid_q && c_entry_q == a_entry_q) &&
+                !(d_valid_q && d_entry_q == a_entry_q);
 
   always_ff @(posedge clk_i) begin
     if (a_go) b_word_q <= words_q[a_entry_q];
-    if (c_write || sweep_q) begin
-      words_q[sweep_q ? sweep_at_q : c_entry_q] <= sweep_q ? '0 : word_after;
+    if (d_write || sweep_q) begin
+      words_q[sweep_q ? sweep_at_q : d_entry_q] <= sweep_q ? '0 : word_after;
     end
   end
 
   lw_judge #(
-    .CountWidth(CountWidth)
+    .CountWidth(CountWidth),
+    .Registered(1'b1)
   ) u_judge (
+    .clk_i,
     .word_i    (c_word_q),
     .stamp_i   (c_case_q.stamp),
-    .release_i (c_class_q == ClassRelease),
-    .write_i   (c_class_q != ClassRow && c_case_q.op != OpSearch),
-    .insert_i  (c_class_q != ClassRow && c_case_q.op == OpInsert),
-    .park_i    (c_class_q != ClassRow),
+    .release_i (d_class_q == ClassRelease),
+    .write_i   (d_class_q != ClassRow && d_case_q.op != OpSearch),
+    .insert_i  (d_class_q != ClassRow && d_case_q.op == OpInsert),
+    .park_i    (d_class_q != ClassRow),
     .wait_o    (judged_wait),
     .conflict_o(judged_conflict),
     .ordered_o (judged_ordered),
@@ -249,20 +253,20 @@ module lw_admission #(
   );
 
   // Unjudged: a pass is about to begin, or this one has been overtaken by a release, or an earlier one is parked.
-  assign c_request = c_valid_q && (c_class_q == ClassNew || c_class_q == ClassAgain);
-  assign c_round   = wake_q || (c_class_q == ClassNew && pass_q != PassNone) || parked;
-  assign c_park    = c_request && (c_round || (c_case_q.judge && judged_wait));
+  assign d_request = d_valid_q && (d_class_q == ClassNew || d_class_q == ClassAgain);
+  assign d_round   = wake_q || (d_class_q == ClassNew && pass_q != PassNone) || parked;
+  assign d_park    = d_request && (d_round || (d_case_q.judge && judged_wait));
   // A request that was parked has kept its place.
-  assign c_turned_away = c_class_q == ClassNew && park_full;
-  assign park_push = c_park && !c_turned_away;
-  assign c_late    = c_request && ((c_park && c_turned_away) || (!c_round && c_case_q.judge && judged_conflict));
-  assign c_granted = c_request && !c_park && !c_late;
-  assign c_write   = c_valid_q && c_case_q.judge &&
-                     (c_class_q == ClassRelease || c_class_q == ClassRow || !c_round && !(c_park && c_turned_away));
-  assign wake      = c_valid_q && c_class_q == ClassRelease && judged_wake;
+  assign d_turned_away = d_class_q == ClassNew && park_full;
+  assign park_push = d_park && !d_turned_away;
+  assign d_late    = d_request && ((d_park && d_turned_away) || (!d_round && d_case_q.judge && judged_conflict));
+  assign d_granted = d_request && !d_park && !d_late;
+  assign d_write   = d_valid_q && d_case_q.judge &&
+                     (d_class_q == ClassRelease || d_class_q == ClassRow || !d_round && !(d_park && d_turned_away));
+  assign wake      = d_valid_q && d_class_q == ClassRelease && judged_wake;
 
-  assign row_valid_o   = c_valid_q && c_class_q == ClassRow;
-  assign row_entry_o   = EntryWidth'(c_entry_q);
+  assign row_valid_o   = d_valid_q && d_class_q == ClassRow;
+  assign row_entry_o   = EntryWidth'(d_entry_q);
   assign row_verdict_o = judged_wait ? RowWait : (judged_conflict ? RowConflict : RowGranted);
 
   lw_park #(
@@ -274,21 +278,21 @@ module lw_admission #(
     .rst_ni,
     .pass_i      (pass_begins),
     .push_i      (park_push),
-    .data_i      ({c_case_q, c_entry_q}),
-    .owner_i     ({c_case_q.ret.worker, c_case_q.ret.ctx}),
+    .data_i      ({d_case_q, d_entry_q}),
+    .owner_i     ({d_case_q.ret.worker, d_case_q.ret.ctx}),
     .pop_i       (park_pop),
     .data_o      (park_item),
-    .look_i      ({c_case_q.ret.worker, c_case_q.ret.ctx}),
-    .look_tried_i(c_class_q == ClassAgain),
+    .look_i      ({d_case_q.ret.worker, d_case_q.ret.ctx}),
+    .look_tried_i(d_class_q == ClassAgain),
     .parked_o    (parked),
     .count_o     (park_count),
     .full_o      (park_full)
   );
 
   assign any_new   = (a_valid_q && a_class_q == ClassNew) || (b_valid_q && b_class_q == ClassNew) ||
-                     (c_valid_q && c_class_q == ClassNew);
+                     (c_valid_q && c_class_q == ClassNew) || (d_valid_q && d_class_q == ClassNew);
   assign any_again = (a_valid_q && a_class_q == ClassAgain) || (b_valid_q && b_class_q == ClassAgain) ||
-                     (c_valid_q && c_class_q == ClassAgain);
+                     (c_valid_q && c_class_q == ClassAgain) || (d_valid_q && d_class_q == ClassAgain);
 
   always_comb begin
     pass_begins = 1'b0;
@@ -327,6 +331,9 @@ module lw_admission #(
     c_class_q <= b_class_q;
     c_case_q  <= b_case_q;
     c_entry_q <= b_entry_q;
+    d_class_q <= c_class_q;
+    d_case_q  <= c_case_q;
+    d_entry_q <= c_entry_q;
     c_word_q  <= b_word_q;
   end
 
@@ -335,6 +342,7 @@ module lw_admission #(
       a_valid_q  <= 1'b0;
       b_valid_q  <= 1'b0;
       c_valid_q  <= 1'b0;
+      d_valid_q  <= 1'b0;
       pass_q     <= PassNone;
       wake_q     <= 1'b0;
       turn_q     <= 1'b0;
@@ -346,6 +354,7 @@ module lw_admission #(
       b_valid_q <= a_valid_q && a_go;
       if (row_take || new_take) turn_q <= row_take;
       c_valid_q <= b_valid_q;
+      d_valid_q <= c_valid_q;
       if (wake) begin
         wake_q <= 1'b1;
       end else if (pass_begins) begin
@@ -373,7 +382,7 @@ module lw_admission #(
     end
   end
 
-  assign busy_o = sweep_q || a_valid_q || b_valid_q || c_valid_q || park_count != '0;
+  assign busy_o = sweep_q || a_valid_q || b_valid_q || c_valid_q || d_valid_q || park_count != '0;
 
   // ---------------------------------------------------------------------------------------------------------------
   // Queues behind
@@ -386,15 +395,15 @@ module lw_admission #(
   item_t items_q [Items];
   logic unused_go_ready, unused_late_ready, unused_bits;
 
-  assign go_in   = '{number: c_case_q.number, tree: c_case_q.tree, ordered: c_case_q.judge && judged_ordered,
-                     granted: c_case_q.judge, entry: c_entry_q};
-  assign late_in = '{number: c_case_q.number, ret: c_case_q.ret, op: c_case_q.op};
+  assign go_in   = '{number: d_case_q.number, tree: d_case_q.tree, ordered: d_case_q.judge && judged_ordered,
+                     granted: d_case_q.judge, entry: d_entry_q};
+  assign late_in = '{number: d_case_q.number, ret: d_case_q.ret, op: d_case_q.op};
   assign go_pop  = grant_valid_o && grant_ready_i;
   // One number comes back in a cycle: that of a conflict after that of a grant.
   assign conflict_valid_o = late_valid && !freed_valid_q;
   assign late_pop         = conflict_valid_o && conflict_ready_i;
   assign item             = items_q[go_out.number];
-  assign unused_bits      = ^{chosen_release, a_case_q, b_case_q, c_case_q};
+  assign unused_bits      = ^{chosen_release, a_case_q, b_case_q, c_case_q, d_case_q};
 
   always_ff @(posedge clk_i) begin
     if (new_take) items_q[new_number] <= new_item;
@@ -429,7 +438,7 @@ module lw_admission #(
   ) u_go (
     .clk_i,
     .rst_ni,
-    .valid_i(c_granted),
+    .valid_i(d_granted),
     .ready_o(unused_go_ready),
     .data_i (go_in),
     .valid_o(grant_valid_o),
@@ -444,7 +453,7 @@ module lw_admission #(
   ) u_late (
     .clk_i,
     .rst_ni,
-    .valid_i(c_late),
+    .valid_i(d_late),
     .ready_o(unused_late_ready),
     .data_i (late_in),
     .valid_o(late_valid),
@@ -479,9 +488,9 @@ module lw_admission #(
 `ifdef LW_ASSERT
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
-      assert (!c_granted || unused_go_ready) else $error("lw_admission: a grant is lost");
-      assert (!c_late || unused_late_ready) else $error("lw_admission: a conflict is lost");
-      assert (!(c_valid_q && c_class_q == ClassRelease && c_word_q[CountWidth+:CountWidth] == '0))
+      assert (!d_granted || unused_go_ready) else $error("lw_admission: a grant is lost");
+      assert (!d_late || unused_late_ready) else $error("lw_admission: a conflict is lost");
+      assert (!(d_valid_q && d_class_q == ClassRelease && &word_after[CountWidth+:CountWidth]))
       else $error("lw_admission: a grant is let go that nobody has");
     end
   end

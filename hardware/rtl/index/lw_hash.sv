@@ -103,6 +103,8 @@ module lw_hash #(
   owner_t owner_q [Inflight];
   entry_t entry_q [Inflight];
   logic [KeyWords-1:0][63:0] key_q [Inflight];
+  // A copy for who writes the rows. A slot's key is not read in the cycle in which it is written.
+  (* ram_style = "block", no_rw_check *) logic [KeyWords-1:0][63:0] key_copy_q [Inflight];
   row_t row_q [Inflight];
   row_t head_q [Inflight];
   // An instruction is under way in a slot if these differ.
@@ -129,6 +131,9 @@ module lw_hash #(
   logic [2:0] unused_side_count;
   logic free_slot;
   slot_t freed_slot;
+  slot_t row_slot, key_slot;
+  logic key_next;
+  logic [KeyWords-1:0][63:0] issue_key_q;
   // What E3 decides.
   logic e3_work, work_direct;
   work_t e3_what;
@@ -225,13 +230,14 @@ module lw_hash #(
       entry_q[new_slot] <= grant_i.entry;
       key_q[new_slot]   <= grant_i.req.key[KeyWords-1:0];
     end
+    if (take) key_copy_q[new_slot] <= grant_i.req.key[KeyWords-1:0];
+    if (key_next) issue_key_q <= key_copy_q[row_slot];
   end
 
   // ---------------------------------------------------------------------------------------------------------------
   // HeadFetch, Traverse, Install: what goes to memory
   // ---------------------------------------------------------------------------------------------------------------
 
-  slot_t row_slot, key_slot;
   logic wanted_valid, new_row_valid, new_row_ready, no_room_valid, no_room_ready;
   logic [WantedWidth-1:0] wanted;
   row_t new_row;
@@ -253,8 +259,9 @@ module lw_hash #(
     .job_hash_i     (chosen.hash),
     .row_slot_o     (row_slot),
     .row_i          (row_q[row_slot]),
+    .key_next_o     (key_next),
     .key_slot_o     (key_slot),
-    .key_i          (key_q[key_slot]),
+    .key_i          (issue_key_q),
     .head_i         (head_q[key_slot]),
     .wanted_valid_o (wanted_valid),
     .wanted_o       (wanted),

@@ -24,7 +24,7 @@ module lw_hash_issue #(
   input  logic                              job_valid_i,
   /// From registers alone.
   output logic                              job_ready_o,
-  /// Whose job; its row and key are readable from the next cycle on.
+  /// Whose job; its row is readable from the next cycle on.
   input  logic [SlotWidth-1:0]              job_slot_i,
   /// Which job: of `job_e`.
   input  logic [2:0]                        job_i,
@@ -32,13 +32,15 @@ module lw_hash_issue #(
   input  lw_pkg::table_t                    job_table_i,
   /// For a job HeadFetch: the hash of the key.
   input  lw_pkg::hash_t                     job_hash_i,
-  /// The slot whose row is read.
+  /// The slot whose row is read, and whose key is read for the cycle after `key_next_o`.
   output logic [SlotWidth-1:0]              row_slot_o,
   /// Its row, in the same cycle.
   input  logic [39:6]                       row_i,
-  /// The slot whose key and old head are read.
+  /// The slot `row_slot_o` becomes the slot `key_slot_o`.
+  output logic                              key_next_o,
+  /// The slot whose old head is read.
   output logic [SlotWidth-1:0]              key_slot_o,
-  /// Its key, in the same cycle.
+  /// Its key, from a register.
   input  logic [KeyWords-1:0][63:0]         key_i,
   /// What its bucket's head was.
   input  logic [39:6]                       head_i,
@@ -97,6 +99,7 @@ module lw_hash_issue #(
   assign next_job   = '{slot: job_slot_i, job: job_e'(job_i), tab: job_table_i, hash: job_hash_i};
   assign row_slot_o = s0.slot;
   assign s1_ready   = !s1_valid_q || s1_done;
+  assign key_next_o = s1_ready;
 
   // A queue, so that memory's ready ends here.
   lw_fifo #(
@@ -216,7 +219,7 @@ module lw_hash_issue #(
   logic s2_valid_q, s2_ready, out_valid, out_write, out_save, s2_write_q, s2_save_q;
   logic [39:3] out_base, s2_base_q;
   logic signed [OffsetWidth-1:0] out_offset, s2_offset_q;
-  logic [63:0] out_data, s2_data_q, key_word;
+  logic [63:0] out_data, other_data, s2_data_q, key_word;
   logic [7:0] out_strobe, s2_strobe_q;
   logic [2:0] out_kind, s2_kind_q;
   logic [SlotWidth-1:0] s2_slot_q;
@@ -409,16 +412,17 @@ module lw_hash_issue #(
     end
   end
 
+  // The key comes late: out of a block RAM.
+  assign out_data = (from == FromKey) ? key_word : ((from == FromImage) ? key_word ^ SignBit : other_data);
+
   always_comb begin
     unique case (from)
-      FromKey:   out_data = key_word;
-      FromImage: out_data = key_word ^ SignBit;
-      FromRow:   out_data = {24'b0, s1_base_q[39:6], 6'b0};
-      FromHead:  out_data = {24'b0, head_i, 6'b0};
-      FromWord:  out_data = {8'h01, 16'h0, head_i, 6'b0};
-      FromMade:  out_data = made_q;
-      FromLive:  out_data = {8'h01, 56'b0};
-      default:   out_data = '0;
+      FromRow:   other_data = {24'b0, s1_base_q[39:6], 6'b0};
+      FromHead:  other_data = {24'b0, head_i, 6'b0};
+      FromWord:  other_data = {8'h01, 16'h0, head_i, 6'b0};
+      FromMade:  other_data = made_q;
+      FromLive:  other_data = {8'h01, 56'b0};
+      default:   other_data = '0;
     endcase
   end
 

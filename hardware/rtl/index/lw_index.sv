@@ -79,7 +79,7 @@ module lw_index #(
   output logic                 row_ready_o,
   /// The row.
   input  lw_pkg::row_req_t     row_i,
-  /// The answer to the oldest row, for one cycle; three cycles after it was taken, or later.
+  /// The answer to the oldest row, for one cycle; four cycles after it was taken, or later.
   output logic                 row_valid_o,
   /// What it is.
   output lw_pkg::row_verdict_e row_verdict_o,
@@ -138,10 +138,11 @@ module lw_index #(
   assign leaving_valid        = release_valid_i && !release_here;
 
   always_comb begin
-    leaving       = '0;
+    // What a release does not say is left as it is beside it: no multiplexer.
+    leaving       = remote;
     leaving.op    = OpRelease;
     leaving.stamp = release_i.stamp;
-    leaving.hash  = HashWidth'(release_i.entry);
+    leaving.hash[EntryWidth-1:0] = release_i.entry;
   end
 
   if (Workers > 1) begin : gen_far
@@ -285,6 +286,9 @@ module lw_index #(
   always_comb begin
     mem_tagged           = mem_req;
     mem_tagged[1].tag[9] = 1'b1;
+    // Prepare only reads, and a read has no data.
+    mem_tagged[1].data   = mem_req[0].data;
+    mem_tagged[1].strobe = mem_req[0].strobe;
   end
 
   lw_arbiter #(
