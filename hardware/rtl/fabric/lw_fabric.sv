@@ -11,8 +11,9 @@ module lw_fabric #(
   parameter int unsigned Workers = 4,
   /// `lw_pkg::TopologyCrossbar` or `lw_pkg::TopologyRing`.
   parameter int unsigned Topology = lw_pkg::TopologyCrossbar,
-  /// Places of each queue, at least 2 for a message a cycle.
-  parameter int unsigned Depth = 2
+  /// Places of each queue, at least 2 for a message a cycle. 16 cost what 2 do, and a receiver that is full for a while
+  /// does not hold up what others are sent.
+  parameter int unsigned Depth = 16
 ) (
   /// Clock.
   input  logic                               clk_i,

@@ -55,6 +55,7 @@ module lw_judge_properties #(
   lw_judge #(
     .CountWidth(CountWidth)
   ) u_judge (
+    .clk_i,
     .word_i    (word_q),
     .stamp_i   (stamp_i),
     .release_i (release_i),

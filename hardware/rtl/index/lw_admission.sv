@@ -1,7 +1,8 @@
 /// Admission: timestamp ordering on decision words (BionicDB, section 4.7; the rules are in hardware/rtl/README.md).
 ///
-/// One request or release a cycle; two of one decision word three cycles apart. Stage A has a request and reads its
-/// word, B has the word come out of the block RAM, C decides and writes. A waits while its word is in B or C.
+/// One request or release a cycle; two of one decision word four cycles apart. Stage A has a request and reads its
+/// word, B has the word come out of the block RAM, C compares the times, D decides and writes. A waits while its word is
+/// in B, C or D. What is not needed to decide lies aside meanwhile, under a number (`items_q`).
 ///
 /// Order: a request of a transaction that has one parked is parked behind it, so a transaction's requests are granted
 /// in program order. While the parked ones are tried (a pass) no other request is judged. A release in the middle of a
@@ -71,18 +72,23 @@ module lw_admission #(
 
   localparam int unsigned EntryBits = $clog2(Entries);
   localparam int unsigned WordWidth = 2 * TimeWidth + 2 * CountWidth + 4;
-  localparam int unsigned QueueDepth = 8;
+  localparam int unsigned QueueDepth = 16;
   localparam int unsigned ParkCount = $clog2(Park + 1);
+  // Requests that are here: as many as can be parked, and some more.
+  localparam int unsigned Items = Park + 16;
+  localparam int unsigned ItemBits = $clog2(Items);
 
   typedef logic [EntryBits-1:0] index_t;
 
+  typedef logic [ItemBits-1:0] number_t;
+
+  // A request, from when it is taken until it is answered or goes on.
   typedef struct packed {
-    op_e                       op;
     table_t                    tab;
     stamp_t                    stamp;
     return_t                   ret;
+    op_e                       op;
     logic                      judged;
-    logic                      tree;
     hash_t                     hash;
     logic [15:0]               limit;
     logic [5:0]                source;
@@ -90,14 +96,32 @@ module lw_admission #(
     logic [KeyWords-1:0][63:0] key;
   } item_t;
 
+  // What is decided by.
   typedef struct packed {
-    item_t  item;
-    logic   ordered;
-    logic   granted;
+    number_t number;
+    op_e     op;
+    stamp_t  stamp;
+    return_t ret;
+    logic    tree;
+    logic    judge;
+  } case_t;
+
+  // With its decision word's number.
+  typedef struct packed {
+    case_t  what;
     index_t entry;
+  } parked_t;
+
+  typedef struct packed {
+    number_t number;
+    logic    tree;
+    logic    ordered;
+    logic    granted;
+    index_t  entry;
   } go_t;
 
   typedef struct packed {
+    number_t number;
     return_t ret;
     op_e     op;
   } late_t;
@@ -127,17 +151,21 @@ module lw_admission #(
   logic wake_q, wake, pass_begins;
   logic [ParkCount-1:0] left_q, park_count;
   logic park_full, park_push, park_pop, parked;
-  item_t park_item, new_item;
+  parked_t park_item;
+  item_t new_item, item;
+  case_t new_case;
+  number_t new_number;
+  logic number_free;
   logic release_valid, release_take, room, again_take, row_take, new_take;
   logic may_new, choose_row, turn_q;
   release_t chosen_release;
   logic a_free, a_go;
-  logic a_valid_q, b_valid_q, c_valid_q, a_judge_q, b_judge_q, c_judge_q;
-  class_e a_class_q, b_class_q, c_class_q;
-  item_t a_item_q, b_item_q, c_item_q;
-  index_t a_entry_q, b_entry_q, c_entry_q;
+  logic a_valid_q, b_valid_q, c_valid_q, d_valid_q;
+  class_e a_class_q, b_class_q, c_class_q, d_class_q;
+  case_t a_case_q, b_case_q, c_case_q, d_case_q;
+  index_t a_entry_q, b_entry_q, c_entry_q, d_entry_q;
   logic any_new, any_again;
-  logic [3:0] go_count, late_count;
+  logic [4:0] go_count, late_count;
   logic sweep_q;
   index_t sweep_at_q;
 
@@ -163,21 +191,22 @@ module lw_admission #(
     new_item.stamp  = req_i.stamp;
     new_item.ret    = req_i.ret;
     new_item.judged = req_i.judged;
-    new_item.tree   = req_i.tree;
     new_item.hash   = req_i.hash;
     new_item.limit  = req_i.limit;
     new_item.source = req_i.source;
     new_item.result = req_i.result;
-    for (int unsigned w = 0; w < KeyWords; w++) new_item.key[w] = req_i.key[w];
+    new_item.key    = req_i.key[KeyWords-1:0];
+    new_case        = '{number: new_number, op: req_i.op, stamp: req_i.stamp, ret: req_i.ret, tree: req_i.tree,
+                        judge: req_i.judged && req_i.op != OpScan};
   end
 
-  // Up to three requests are between the stages.
-  assign room         = go_count <= 4'(QueueDepth - 4) && late_count <= 4'(QueueDepth - 4);
+  // Up to four requests are between the stages, and one leaves them now.
+  assign room         = go_count <= 5'(QueueDepth - 5) && late_count <= 5'(QueueDepth - 5);
   assign a_free       = (!a_valid_q || a_go) && !sweep_q;
   assign release_take = a_free;
   assign again_take   = a_free && !release_valid && room && pass_q == PassTry && left_q != '0;
   // A scanner that asks again and again does not keep others out: new requests and rows take turns.
-  assign may_new      = req_valid_i && room && pass_q == PassNone && !wake_q;
+  assign may_new      = req_valid_i && room && number_free && pass_q == PassNone && !wake_q;
   assign choose_row   = row_valid_i && !(may_new && turn_q);
   assign row_ready_o  = a_free && !release_valid && !again_take && choose_row;
   assign row_take     = row_ready_o;
@@ -189,29 +218,33 @@ module lw_admission #(
   // The stages
   // ---------------------------------------------------------------------------------------------------------------
 
-  logic [WordWidth-1:0] words_q [Entries];
+  // A word that is about to be written is never read.
+  (* no_rw_check *) logic [WordWidth-1:0] words_q [Entries];
   logic [WordWidth-1:0] b_word_q, c_word_q, word_after;
-  logic c_write, judged_wait, judged_conflict, judged_ordered, judged_wake;
-  logic c_request, c_park, c_round, c_late, c_granted, c_turned_away;
+  logic d_write, judged_wait, judged_conflict, judged_ordered, judged_wake;
+  logic d_request, d_park, d_round, d_late, d_granted, d_turned_away;
 
-  assign a_go = !(b_valid_q && b_entry_q == a_entry_q) && !(c_valid_q && c_entry_q == a_entry_q);
+  assign a_go = !(b_valid_q && b_entry_q == a_entry_q) && !(c_valid_q && c_entry_q == a_entry_q) &&
+                !(d_valid_q && d_entry_q == a_entry_q);
 
   always_ff @(posedge clk_i) begin
     if (a_go) b_word_q <= words_q[a_entry_q];
-    if (c_write || sweep_q) begin
-      words_q[sweep_q ? sweep_at_q : c_entry_q] <= sweep_q ? '0 : word_after;
+    if (d_write || sweep_q) begin
+      words_q[sweep_q ? sweep_at_q : d_entry_q] <= sweep_q ? '0 : word_after;
     end
   end
 
   lw_judge #(
-    .CountWidth(CountWidth)
+    .CountWidth(CountWidth),
+    .Registered(1'b1)
   ) u_judge (
+    .clk_i,
     .word_i    (c_word_q),
-    .stamp_i   (c_item_q.stamp),
-    .release_i (c_class_q == ClassRelease),
-    .write_i   (c_class_q != ClassRow && c_item_q.op != OpSearch),
-    .insert_i  (c_class_q != ClassRow && c_item_q.op == OpInsert),
-    .park_i    (c_class_q != ClassRow),
+    .stamp_i   (c_case_q.stamp),
+    .release_i (d_class_q == ClassRelease),
+    .write_i   (d_class_q != ClassRow && d_case_q.op != OpSearch),
+    .insert_i  (d_class_q != ClassRow && d_case_q.op == OpInsert),
+    .park_i    (d_class_q != ClassRow),
     .wait_o    (judged_wait),
     .conflict_o(judged_conflict),
     .ordered_o (judged_ordered),
@@ -220,24 +253,24 @@ module lw_admission #(
   );
 
   // Unjudged: a pass is about to begin, or this one has been overtaken by a release, or an earlier one is parked.
-  assign c_request = c_valid_q && (c_class_q == ClassNew || c_class_q == ClassAgain);
-  assign c_round   = wake_q || (c_class_q == ClassNew && pass_q != PassNone) || parked;
-  assign c_park    = c_request && (c_round || (c_judge_q && judged_wait));
+  assign d_request = d_valid_q && (d_class_q == ClassNew || d_class_q == ClassAgain);
+  assign d_round   = wake_q || (d_class_q == ClassNew && pass_q != PassNone) || parked;
+  assign d_park    = d_request && (d_round || (d_case_q.judge && judged_wait));
   // A request that was parked has kept its place.
-  assign c_turned_away = c_class_q == ClassNew && park_full;
-  assign park_push = c_park && !c_turned_away;
-  assign c_late    = c_request && ((c_park && c_turned_away) || (!c_round && c_judge_q && judged_conflict));
-  assign c_granted = c_request && !c_park && !c_late;
-  assign c_write   = c_valid_q && c_judge_q &&
-                     (c_class_q == ClassRelease || c_class_q == ClassRow || !c_round && !(c_park && c_turned_away));
-  assign wake      = c_valid_q && c_class_q == ClassRelease && judged_wake;
+  assign d_turned_away = d_class_q == ClassNew && park_full;
+  assign park_push = d_park && !d_turned_away;
+  assign d_late    = d_request && ((d_park && d_turned_away) || (!d_round && d_case_q.judge && judged_conflict));
+  assign d_granted = d_request && !d_park && !d_late;
+  assign d_write   = d_valid_q && d_case_q.judge &&
+                     (d_class_q == ClassRelease || d_class_q == ClassRow || !d_round && !(d_park && d_turned_away));
+  assign wake      = d_valid_q && d_class_q == ClassRelease && judged_wake;
 
-  assign row_valid_o   = c_valid_q && c_class_q == ClassRow;
-  assign row_entry_o   = EntryWidth'(c_entry_q);
+  assign row_valid_o   = d_valid_q && d_class_q == ClassRow;
+  assign row_entry_o   = EntryWidth'(d_entry_q);
   assign row_verdict_o = judged_wait ? RowWait : (judged_conflict ? RowConflict : RowGranted);
 
   lw_park #(
-    .Width     ($bits(item_t)),
+    .Width     ($bits(parked_t)),
     .Depth     (Park),
     .OwnerWidth($bits(worker_t) + $bits(context_t))
   ) u_park (
@@ -245,21 +278,21 @@ module lw_admission #(
     .rst_ni,
     .pass_i      (pass_begins),
     .push_i      (park_push),
-    .data_i      (c_item_q),
-    .owner_i     ({c_item_q.ret.worker, c_item_q.ret.ctx}),
+    .data_i      ({d_case_q, d_entry_q}),
+    .owner_i     ({d_case_q.ret.worker, d_case_q.ret.ctx}),
     .pop_i       (park_pop),
     .data_o      (park_item),
-    .look_i      ({c_item_q.ret.worker, c_item_q.ret.ctx}),
-    .look_tried_i(c_class_q == ClassAgain),
+    .look_i      ({d_case_q.ret.worker, d_case_q.ret.ctx}),
+    .look_tried_i(d_class_q == ClassAgain),
     .parked_o    (parked),
     .count_o     (park_count),
     .full_o      (park_full)
   );
 
   assign any_new   = (a_valid_q && a_class_q == ClassNew) || (b_valid_q && b_class_q == ClassNew) ||
-                     (c_valid_q && c_class_q == ClassNew);
+                     (c_valid_q && c_class_q == ClassNew) || (d_valid_q && d_class_q == ClassNew);
   assign any_again = (a_valid_q && a_class_q == ClassAgain) || (b_valid_q && b_class_q == ClassAgain) ||
-                     (c_valid_q && c_class_q == ClassAgain);
+                     (c_valid_q && c_class_q == ClassAgain) || (d_valid_q && d_class_q == ClassAgain);
 
   always_comb begin
     pass_begins = 1'b0;
@@ -273,35 +306,34 @@ module lw_admission #(
   always_ff @(posedge clk_i) begin
     if (a_free) begin
       if (release_valid) begin
-        a_class_q       <= ClassRelease;
-        a_item_q.stamp  <= chosen_release.stamp;
-        a_entry_q       <= chosen_release.entry[EntryBits-1:0];
-        a_judge_q       <= 1'b1;
+        a_class_q      <= ClassRelease;
+        a_case_q.stamp <= chosen_release.stamp;
+        a_case_q.judge <= 1'b1;
+        a_entry_q      <= chosen_release.entry[EntryBits-1:0];
       end else if (again_take) begin
-        a_class_q       <= ClassAgain;
-        a_item_q        <= park_item;
-        a_entry_q       <= entry_of(park_item.hash[EntryBits-1:0], park_item.tab);
-        a_judge_q       <= park_item.judged && park_item.op != OpScan;
+        a_class_q <= ClassAgain;
+        a_case_q  <= park_item.what;
+        a_entry_q <= park_item.entry;
       end else if (choose_row) begin
-        a_class_q       <= ClassRow;
-        a_item_q.stamp  <= row_i.stamp;
-        a_entry_q       <= entry_of(row_i.hash[EntryBits-1:0], row_i.tab);
-        a_judge_q       <= 1'b1;
+        a_class_q      <= ClassRow;
+        a_case_q.stamp <= row_i.stamp;
+        a_case_q.judge <= 1'b1;
+        a_entry_q      <= entry_of(row_i.hash[EntryBits-1:0], row_i.tab);
       end else begin
-        a_class_q       <= ClassNew;
-        a_item_q        <= new_item;
-        a_entry_q       <= entry_of(req_i.hash[EntryBits-1:0], req_i.tab);
-        a_judge_q       <= req_i.judged && req_i.op != OpScan;
+        a_class_q <= ClassNew;
+        a_case_q  <= new_case;
+        a_entry_q <= entry_of(req_i.hash[EntryBits-1:0], req_i.tab);
       end
     end
     b_class_q <= a_class_q;
-    b_item_q  <= a_item_q;
+    b_case_q  <= a_case_q;
     b_entry_q <= a_entry_q;
-    b_judge_q <= a_judge_q;
     c_class_q <= b_class_q;
-    c_item_q  <= b_item_q;
+    c_case_q  <= b_case_q;
     c_entry_q <= b_entry_q;
-    c_judge_q <= b_judge_q;
+    d_class_q <= c_class_q;
+    d_case_q  <= c_case_q;
+    d_entry_q <= c_entry_q;
     c_word_q  <= b_word_q;
   end
 
@@ -310,6 +342,7 @@ module lw_admission #(
       a_valid_q  <= 1'b0;
       b_valid_q  <= 1'b0;
       c_valid_q  <= 1'b0;
+      d_valid_q  <= 1'b0;
       pass_q     <= PassNone;
       wake_q     <= 1'b0;
       turn_q     <= 1'b0;
@@ -321,6 +354,7 @@ module lw_admission #(
       b_valid_q <= a_valid_q && a_go;
       if (row_take || new_take) turn_q <= row_take;
       c_valid_q <= b_valid_q;
+      d_valid_q <= c_valid_q;
       if (wake) begin
         wake_q <= 1'b1;
       end else if (pass_begins) begin
@@ -348,7 +382,7 @@ module lw_admission #(
     end
   end
 
-  assign busy_o = sweep_q || a_valid_q || b_valid_q || c_valid_q || park_count != '0;
+  assign busy_o = sweep_q || a_valid_q || b_valid_q || c_valid_q || d_valid_q || park_count != '0;
 
   // ---------------------------------------------------------------------------------------------------------------
   // Queues behind
@@ -356,11 +390,47 @@ module lw_admission #(
 
   go_t go_in, go_out;
   late_t late_in, late_out;
+  logic late_valid, late_pop, freed_valid_q, go_pop;
+  number_t freed_q;
+  item_t items_q [Items];
   logic unused_go_ready, unused_late_ready, unused_bits;
 
-  assign go_in   = '{item: c_item_q, ordered: c_judge_q && judged_ordered, granted: c_judge_q, entry: c_entry_q};
-  assign late_in = '{ret: c_item_q.ret, op: c_item_q.op};
-  assign unused_bits = ^{chosen_release, a_item_q, b_item_q, c_item_q};
+  assign go_in   = '{number: d_case_q.number, tree: d_case_q.tree, ordered: d_case_q.judge && judged_ordered,
+                     granted: d_case_q.judge, entry: d_entry_q};
+  assign late_in = '{number: d_case_q.number, ret: d_case_q.ret, op: d_case_q.op};
+  assign go_pop  = grant_valid_o && grant_ready_i;
+  // One number comes back in a cycle: that of a conflict after that of a grant.
+  assign conflict_valid_o = late_valid && !freed_valid_q;
+  assign late_pop         = conflict_valid_o && conflict_ready_i;
+  assign item             = items_q[go_out.number];
+  assign unused_bits      = ^{chosen_release, a_case_q, b_case_q, c_case_q, d_case_q};
+
+  always_ff @(posedge clk_i) begin
+    if (new_take) items_q[new_number] <= new_item;
+    if (late_pop) freed_q <= late_out.number;
+  end
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      freed_valid_q <= 1'b0;
+    end else if (late_pop) begin
+      freed_valid_q <= 1'b1;
+    end else if (!go_pop) begin
+      freed_valid_q <= 1'b0;
+    end
+  end
+
+  lw_slots #(
+    .Slots(Items)
+  ) u_numbers (
+    .clk_i,
+    .rst_ni,
+    .valid_o(number_free),
+    .take_i (new_take),
+    .slot_o (new_number),
+    .free_i (go_pop || freed_valid_q),
+    .slot_i (go_pop ? go_out.number : freed_q)
+  );
 
   lw_fifo #(
     .Width($bits(go_t)),
@@ -368,7 +438,7 @@ module lw_admission #(
   ) u_go (
     .clk_i,
     .rst_ni,
-    .valid_i(c_granted),
+    .valid_i(d_granted),
     .ready_o(unused_go_ready),
     .data_i (go_in),
     .valid_o(grant_valid_o),
@@ -383,28 +453,28 @@ module lw_admission #(
   ) u_late (
     .clk_i,
     .rst_ni,
-    .valid_i(c_late),
+    .valid_i(d_late),
     .ready_o(unused_late_ready),
     .data_i (late_in),
-    .valid_o(conflict_valid_o),
-    .ready_i(conflict_ready_i),
+    .valid_o(late_valid),
+    .ready_i(late_pop),
     .data_o (late_out),
     .count_o(late_count)
   );
 
   always_comb begin
     grant_o            = '0;
-    grant_o.req.op     = go_out.item.op;
-    grant_o.req.tab    = go_out.item.tab;
-    grant_o.req.stamp  = go_out.item.stamp;
-    grant_o.req.ret    = go_out.item.ret;
-    grant_o.req.judged = go_out.item.judged;
-    grant_o.req.tree   = go_out.item.tree;
-    grant_o.req.hash   = go_out.item.hash;
-    grant_o.req.limit  = go_out.item.limit;
-    grant_o.req.source = go_out.item.source;
-    grant_o.req.result = go_out.item.result;
-    for (int unsigned w = 0; w < KeyWords; w++) grant_o.req.key[w] = go_out.item.key[w];
+    grant_o.req.op     = item.op;
+    grant_o.req.tab    = item.tab;
+    grant_o.req.stamp  = item.stamp;
+    grant_o.req.ret    = item.ret;
+    grant_o.req.judged = item.judged;
+    grant_o.req.tree   = go_out.tree;
+    grant_o.req.hash   = item.hash;
+    grant_o.req.limit  = item.limit;
+    grant_o.req.source = item.source;
+    grant_o.req.result = item.result;
+    for (int unsigned w = 0; w < KeyWords; w++) grant_o.req.key[w] = item.key[w];
     grant_o.granted    = go_out.granted;
     grant_o.ordered    = go_out.ordered;
     grant_o.entry      = EntryWidth'(go_out.entry);
@@ -418,9 +488,9 @@ module lw_admission #(
 `ifdef LW_ASSERT
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
-      assert (!c_granted || unused_go_ready) else $error("lw_admission: a grant is lost");
-      assert (!c_late || unused_late_ready) else $error("lw_admission: a conflict is lost");
-      assert (!(c_valid_q && c_class_q == ClassRelease && c_word_q[CountWidth+:CountWidth] == '0))
+      assert (!d_granted || unused_go_ready) else $error("lw_admission: a grant is lost");
+      assert (!d_late || unused_late_ready) else $error("lw_admission: a conflict is lost");
+      assert (!(d_valid_q && d_class_q == ClassRelease && &word_after[CountWidth+:CountWidth]))
       else $error("lw_admission: a grant is let go that nobody has");
     end
   end

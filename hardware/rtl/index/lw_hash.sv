@@ -3,10 +3,12 @@
 /// the others do, so a long chain is in nobody's way, and there are as many Traverse stages as there are slots.
 ///
 /// Admission sees to it that whoever may change a chain is alone in it. What is left are instructions of one
-/// transaction: those that admission marks `ordered` begin when no slot has their decision word any more.
+/// transaction: those that admission marks `ordered` have their slot, but begin when no slot that has begun has their
+/// decision word any more.
 ///
 /// An answer of memory goes through four stages: E0 takes it, E1 compares it with the key, E2 counts, E3 decides. A
-/// slot's counters are read and written in one cycle, so answers of one slot may follow each other at once.
+/// slot's counters are read and written in one cycle, so answers of one slot may follow each other at once. What E3
+/// decides goes past its queue if that is empty.
 module lw_hash #(
   /// Words of the widest key in normal form, 1 to 4.
   parameter int unsigned KeyWords = 4,
@@ -15,7 +17,7 @@ module lw_hash #(
 ) (
   /// Clock.
   input  logic              clk_i,
-  /// Asynchronous reset: all instructions are lost.
+  /// Asynchronous reset: all instructions are lost; nothing is taken for some cycles.
   input  logic              rst_ni,
   /// This worker.
   input  lw_pkg::worker_t   worker_i,
@@ -27,7 +29,7 @@ module lw_hash #(
   output logic              grant_ready_o,
   /// The instruction: no scan.
   input  lw_pkg::grant_t    grant_i,
-  /// A memory request; stays until taken; from registers.
+  /// A memory request; stays until taken; from registers, the address behind an adder.
   output logic              mem_valid_o,
   /// It is taken.
   input  logic              mem_ready_i,
@@ -69,14 +71,16 @@ module lw_hash #(
 
   // What a slot needs from its instruction, by who reads it.
   typedef struct packed {
-    op_e                       op;
-    table_t                    tab;
-    stamp_t                    stamp;
-    return_t                   ret;
-    logic                      granted;
-    entry_t                    entry;
-    hash_t                     hash;
-    logic [KeyWords-1:0][63:0] key;
+    op_e    op;
+    table_t tab;
+  } what_t;
+
+  // What an instruction begins with.
+  typedef struct packed {
+    slot_t  slot;
+    table_t tab;
+    entry_t entry;
+    hash_t  hash;
   } begin_t;
 
   typedef struct packed {
@@ -95,52 +99,65 @@ module lw_hash #(
     EndRefused
   } end_e;
 
-  op_e op_q [Inflight];
-  table_t table_q [Inflight];
+  what_t what_q [Inflight];
   owner_t owner_q [Inflight];
   entry_t entry_q [Inflight];
   logic [KeyWords-1:0][63:0] key_q [Inflight];
+  // A copy for who writes the rows. A slot's key is not read in the cycle in which it is written.
+  (* ram_style = "block", no_rw_check *) logic [KeyWords-1:0][63:0] key_copy_q [Inflight];
   row_t row_q [Inflight];
   row_t head_q [Inflight];
-  logic [Inflight-1:0] busy_q;
+  // An instruction is under way in a slot if these differ.
+  logic begun_q [Inflight];
+  logic ended_q [Inflight];
+  logic [$clog2(Inflight+1)-1:0] slots_q;
 
   // ---------------------------------------------------------------------------------------------------------------
-  // Beginning: a slot for each instruction; those that must wait for another one of their transaction wait aside
+  // Beginning: a slot for each instruction; those that must wait for another one of their transaction stand aside
   // ---------------------------------------------------------------------------------------------------------------
 
-  begin_t grant, side, chosen;
-  logic side_push, side_room, side_valid, side_clear_q, side_take, main_take;
-  logic slot_free, begin_go, job_valid, begins, work_valid, work_pop, issue_ready;
-  slot_t new_slot, look_q, work_slot, job_slot;
-  job_e work_job, job;
+  typedef struct packed {
+    slot_t  slot;
+    job_e   job;
+    table_t tab;
+  } work_t;
+
+  begin_t main, side, chosen;
+  logic side_push, side_room, side_valid, side_clear_q, side_take, main_take, take;
+  logic slot_free, begin_go, begins, work_valid, work_pop, issue_ready;
+  logic sweep_q;
+  slot_t new_slot, look_q, sweep_at_q;
+  work_t work, next_work;
   logic [2:0] unused_side_count;
   logic free_slot;
   slot_t freed_slot;
+  slot_t row_slot, key_slot;
+  logic key_next;
+  logic [KeyWords-1:0][63:0] issue_key_q;
+  // What E3 decides.
+  logic e3_work, work_direct;
+  work_t e3_what;
+
+  assign main          = '{slot: new_slot, tab: grant_i.req.tab, entry: grant_i.entry, hash: grant_i.req.hash};
+  assign side_take     = side_valid && side_clear_q && issue_ready;
+  assign begin_go      = slot_free && !sweep_q && (grant_i.ordered ? side_room : issue_ready && !side_take);
+  assign grant_ready_o = begin_go;
+  assign take          = grant_valid_i && begin_go;
+  assign side_push     = take && grant_i.ordered;
+  assign main_take     = take && !grant_i.ordered;
+  // New ones go first: theirs is the shortest job, and there are no more than slots.
+  assign begins        = main_take || side_take;
+  assign chosen        = side_take ? side : main;
+  assign work_pop      = work_valid && issue_ready && !begins;
+  assign work_direct   = e3_work && !work_valid && issue_ready && !begins;
 
   always_comb begin
-    grant         = '0;
-    grant.op      = grant_i.req.op;
-    grant.tab     = grant_i.req.tab;
-    grant.stamp   = grant_i.req.stamp;
-    grant.ret     = grant_i.req.ret;
-    grant.granted = grant_i.granted;
-    grant.entry   = grant_i.entry;
-    grant.hash    = grant_i.req.hash;
-    for (int unsigned w = 0; w < KeyWords; w++) grant.key[w] = grant_i.req.key[w];
+    if (begins) begin
+      next_work = '{slot: chosen.slot, job: JobHeadFetch, tab: chosen.tab};
+    end else begin
+      next_work = work_valid ? work : e3_what;
+    end
   end
-
-  assign side_push     = grant_valid_i && grant_i.ordered && side_room;
-  assign main_take     = grant_valid_i && !grant_i.ordered && begin_go && !side_take;
-  assign grant_ready_o = grant_i.ordered ? side_room : begin_go && !side_take;
-  assign side_take     = side_valid && side_clear_q && begin_go;
-  // New ones go first: theirs is the shortest job, and there are no more than slots.
-  assign begin_go      = slot_free && issue_ready;
-  assign chosen        = side_take ? side : grant;
-  assign work_pop      = work_valid && issue_ready && !begins;
-  assign job_valid     = work_valid || begins;
-  assign job_slot      = begins ? new_slot : work_slot;
-  assign job           = begins ? JobHeadFetch : work_job;
-  assign begins     = main_take || side_take;
 
   lw_fifo #(
     .Width($bits(begin_t)),
@@ -150,7 +167,7 @@ module lw_hash #(
     .rst_ni,
     .valid_i(side_push),
     .ready_o(side_room),
-    .data_i (grant),
+    .data_i (main),
     .valid_o(side_valid),
     .ready_i(side_take),
     .data_o (side),
@@ -163,7 +180,7 @@ module lw_hash #(
     .clk_i,
     .rst_ni,
     .valid_o(slot_free),
-    .take_i (begins),
+    .take_i (take),
     .slot_o (new_slot),
     .free_i (free_slot),
     .slot_i (freed_slot)
@@ -171,13 +188,15 @@ module lw_hash #(
 
   // The oldest one aside looks at one slot a cycle, and waits at one that has its decision word.
   logic look_hit;
-  assign look_hit = busy_q[look_q] && entry_q[look_q] == side.entry;
+  assign look_hit = begun_q[look_q] != ended_q[look_q] && entry_q[look_q] == side.entry;
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       look_q       <= '0;
       side_clear_q <= 1'b0;
-      busy_q       <= '0;
+      slots_q      <= '0;
+      sweep_q      <= 1'b1;
+      sweep_at_q   <= '0;
     end else begin
       if (!side_valid || side_take) begin
         look_q       <= '0;
@@ -189,27 +208,36 @@ module lw_hash #(
           look_q <= look_q + 1'b1;
         end
       end
-      if (free_slot) busy_q[freed_slot] <= 1'b0;
-      if (begins) busy_q[new_slot] <= 1'b1;
+      slots_q <= slots_q + ($clog2(Inflight+1))'(take) - ($clog2(Inflight+1))'(free_slot);
+      if (sweep_q) begin
+        sweep_at_q <= sweep_at_q + 1'b1;
+        if (sweep_at_q == slot_t'(Inflight - 1)) sweep_q <= 1'b0;
+      end
     end
   end
 
   always_ff @(posedge clk_i) begin
-    if (begins) begin
-      op_q[new_slot]    <= chosen.op;
-      table_q[new_slot] <= chosen.tab;
-      owner_q[new_slot] <= '{op: chosen.op, stamp: chosen.stamp, ret: chosen.ret, granted: chosen.granted,
-                             entry: chosen.entry};
-      entry_q[new_slot] <= chosen.entry;
-      key_q[new_slot]   <= chosen.key;
+    if (begins || sweep_q) begin
+      begun_q[sweep_q ? sweep_at_q : chosen.slot] <= !sweep_q && !ended_q[chosen.slot];
     end
+    if (free_slot || sweep_q) begin
+      ended_q[sweep_q ? sweep_at_q : freed_slot] <= !sweep_q && begun_q[freed_slot];
+    end
+    if (take) begin
+      what_q[new_slot]  <= '{op: grant_i.req.op, tab: grant_i.req.tab};
+      owner_q[new_slot] <= '{op: grant_i.req.op, stamp: grant_i.req.stamp, ret: grant_i.req.ret,
+                             granted: grant_i.granted, entry: grant_i.entry};
+      entry_q[new_slot] <= grant_i.entry;
+      key_q[new_slot]   <= grant_i.req.key[KeyWords-1:0];
+    end
+    if (take) key_copy_q[new_slot] <= grant_i.req.key[KeyWords-1:0];
+    if (key_next) issue_key_q <= key_copy_q[row_slot];
   end
 
   // ---------------------------------------------------------------------------------------------------------------
   // HeadFetch, Traverse, Install: what goes to memory
   // ---------------------------------------------------------------------------------------------------------------
 
-  slot_t table_slot, key_slot;
   logic wanted_valid, new_row_valid, new_row_ready, no_room_valid, no_room_ready;
   logic [WantedWidth-1:0] wanted;
   row_t new_row;
@@ -223,16 +251,17 @@ module lw_hash #(
     .rst_ni,
     .worker_i,
     .config_i,
-    .job_valid_i    (job_valid),
+    .job_valid_i    (begins || work_valid || e3_work),
     .job_ready_o    (issue_ready),
-    .job_slot_i     (job_slot),
-    .job_i          (job),
+    .job_slot_i     (next_work.slot),
+    .job_i          (next_work.job),
+    .job_table_i    (next_work.tab),
     .job_hash_i     (chosen.hash),
-    .table_slot_o   (table_slot),
-    .table_i        (table_q[table_slot]),
-    .row_i          (row_q[table_slot]),
+    .row_slot_o     (row_slot),
+    .row_i          (row_q[row_slot]),
+    .key_next_o     (key_next),
     .key_slot_o     (key_slot),
-    .key_i          (key_q[key_slot]),
+    .key_i          (issue_key_q),
     .head_i         (head_q[key_slot]),
     .wanted_valid_o (wanted_valid),
     .wanted_o       (wanted),
@@ -255,7 +284,7 @@ module lw_hash #(
   logic [2:0] e0_kind_q, e1_kind_q;
   logic [63:0] e0_data_q, e0_key;
   row_t e1_row_q;
-  op_e e1_op_q;
+  what_t e1_what_q;
 
   always_comb begin
     e0_key = '0;
@@ -277,7 +306,7 @@ module lw_hash #(
     e1_live_q  <= e0_data_q[56];
     e1_same_q  <= !e0_kind_q[2] || e0_same;
     e1_error_q <= e0_error_q;
-    e1_op_q    <= op_q[e0_slot_q];
+    e1_what_q  <= what_q[e0_slot_q];
   end
 
   // ---------------------------------------------------------------------------------------------------------------
@@ -297,6 +326,7 @@ module lw_hash #(
 
   count_t count_q [Inflight];
   link_t link_q [Inflight];
+  // Less one.
   logic [WantedWidth-1:0] wanted_q [Inflight];
   count_t count_now, count_next;
   link_t link_now;
@@ -304,11 +334,11 @@ module lw_hash #(
   slot_t e2_slot_q;
   logic [2:0] e2_kind_q;
   link_t e2_link_q;
-  op_e e2_op_q;
+  what_t e2_what_q;
 
   assign count_now   = count_q[e1_slot_q];
   assign e2_single   = e1_kind_q == KindHead || e1_kind_q == KindUndo;
-  assign e2_complete = e2_single || count_now.arrived + 1'b1 == wanted_q[e1_slot_q];
+  assign e2_complete = e2_single || count_now.arrived == wanted_q[e1_slot_q];
   assign link_now    = (e1_kind_q == KindRow || e1_kind_q == KindHead) ? '{live: e1_live_q, row: e1_row_q} :
                        link_q[e1_slot_q];
 
@@ -328,7 +358,7 @@ module lw_hash #(
     e2_slot_q  <= e1_slot_q;
     e2_kind_q  <= e1_kind_q;
     e2_link_q  <= link_now;
-    e2_op_q    <= e1_op_q;
+    e2_what_q  <= e1_what_q;
     // The first answer of a slot finds nothing in its counters.
     e2_same_q  <= e1_same_q && count_now.same;
     e2_error_q <= e1_error_q || (!e2_single && count_now.error);
@@ -338,10 +368,10 @@ module lw_hash #(
   // E3: what the slot does next
   // ---------------------------------------------------------------------------------------------------------------
 
-  logic e3_row, e3_work, e3_end;
+  logic e3_row, e3_end, end_direct;
   job_e e3_job;
   end_e e3_how;
-  logic end_push;
+  logic end_push, last_go;
   slot_t end_slot;
   end_e end_how;
 
@@ -363,8 +393,8 @@ module lw_hash #(
         // The row with this key.
         if (e2_link_q.live) begin
           e3_end = 1'b1;
-          e3_how = (e2_op_q == OpInsert) ? EndDuplicate : EndReady;
-        end else if (e2_op_q == OpInsert) begin
+          e3_how = (e2_what_q.op == OpInsert) ? EndDuplicate : EndReady;
+        end else if (e2_what_q.op == OpInsert) begin
           e3_work = 1'b1;
           e3_job  = JobZero;
         end else begin
@@ -375,7 +405,7 @@ module lw_hash #(
         e3_row  = 1'b1;
         e3_work = 1'b1;
         e3_job  = JobRow;
-      end else if (e2_op_q == OpInsert) begin
+      end else if (e2_what_q.op == OpInsert) begin
         e3_work = 1'b1;
         e3_job  = JobInstall;
       end else begin
@@ -387,7 +417,8 @@ module lw_hash #(
 
   assign new_row_ready = !e3_row;
   assign no_room_ready = !e3_end;
-  assign end_push      = e3_end || no_room_valid;
+  assign e3_what       = '{slot: e2_slot_q, job: e3_job, tab: e2_what_q.tab};
+  assign end_push      = (e3_end && !end_direct) || (no_room_valid && !e3_end);
   assign end_slot      = e3_end ? e2_slot_q : key_slot;
   assign end_how       = e3_end ? e3_how : EndNoRoom;
 
@@ -414,21 +445,21 @@ module lw_hash #(
 
   logic unused_work_ready, unused_end_ready, end_valid, end_pop;
   logic [$clog2(Inflight+1)-1:0] unused_work_count, unused_end_count;
-  slot_t ended_slot;
-  end_e ended_how;
+  slot_t ended_slot, old_slot;
+  end_e ended_how, old_how;
 
   lw_fifo #(
-    .Width(SlotWidth + 3),
+    .Width($bits(work_t)),
     .Depth(Inflight)
   ) u_work (
     .clk_i,
     .rst_ni,
-    .valid_i(e3_work),
+    .valid_i(e3_work && !work_direct),
     .ready_o(unused_work_ready),
-    .data_i ({e2_slot_q, e3_job}),
+    .data_i (e3_what),
     .valid_o(work_valid),
     .ready_i(work_pop),
-    .data_o ({work_slot, work_job}),
+    .data_o (work),
     .count_o(unused_work_count)
   );
 
@@ -442,8 +473,8 @@ module lw_hash #(
     .ready_o(unused_end_ready),
     .data_i ({end_slot, end_how}),
     .valid_o(end_valid),
-    .ready_i(end_pop),
-    .data_o ({ended_slot, ended_how}),
+    .ready_i(last_go),
+    .data_o ({old_slot, old_how}),
     .count_o(unused_end_count)
   );
 
@@ -457,7 +488,11 @@ module lw_hash #(
   logic last_valid_q, last_taken_back_q, failed;
   logic [15:0] code;
 
-  assign end_pop          = end_valid && (!last_valid_q || (answer_valid_o && answer_ready_i));
+  assign last_go          = !last_valid_q || (answer_valid_o && answer_ready_i);
+  assign end_direct       = e3_end && !end_valid && last_go;
+  assign end_pop          = (end_valid && last_go) || end_direct;
+  assign ended_slot       = end_valid ? old_slot : e2_slot_q;
+  assign ended_how        = end_valid ? old_how : e3_how;
   assign free_slot        = end_pop;
   assign freed_slot       = ended_slot;
   assign failed           = last_how_q == EndNoRoom || last_how_q == EndRefused;
@@ -505,17 +540,17 @@ module lw_hash #(
     end
   end
 
-  assign busy_o = busy_q != '0 || last_valid_q || side_valid;
+  assign busy_o = slots_q != '0 || last_valid_q;
 
   logic unused_bits;
-  assign unused_bits = ^{grant_i, mem_rsp_i.tag[9], side, e0_data_q[55:40]};
+  assign unused_bits = ^{grant_i, mem_rsp_i.tag[9], chosen.entry, e0_data_q[55:40]};
 
 `ifdef LW_ASSERT
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
-      assert (!e3_work || unused_work_ready) else $error("lw_hash: a slot's job is lost");
+      assert (!e3_work || work_direct || unused_work_ready) else $error("lw_hash: a slot's job is lost");
       assert (!end_push || unused_end_ready) else $error("lw_hash: a slot's answer is lost");
-      assert (!mem_rsp_valid_i || busy_q[mem_rsp_i.tag[3+:SlotWidth]])
+      assert (!mem_rsp_valid_i || begun_q[mem_rsp_i.tag[3+:SlotWidth]] != ended_q[mem_rsp_i.tag[3+:SlotWidth]])
       else $error("lw_hash: an answer for a slot that is free");
     end
   end

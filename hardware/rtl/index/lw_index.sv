@@ -35,7 +35,7 @@ module lw_index #(
   output logic                 busy_o,
   /// An instruction of the softcore.
   input  logic                 db_valid_i,
-  /// It is taken; from registers.
+  /// It is taken; follows `far_valid_i` in the same cycle.
   output logic                 db_ready_o,
   /// The instruction.
   input  lw_pkg::db_req_t      db_req_i,
@@ -79,7 +79,7 @@ module lw_index #(
   output logic                 row_ready_o,
   /// The row.
   input  lw_pkg::row_req_t     row_i,
-  /// The answer to the oldest row, for one cycle; three cycles after it was taken, or later.
+  /// The answer to the oldest row, for one cycle; four cycles after it was taken, or later.
   output logic                 row_valid_o,
   /// What it is.
   output lw_pkg::row_verdict_e row_verdict_o,
@@ -91,7 +91,7 @@ module lw_index #(
   input  logic                 answer_ready_i,
   /// The answer.
   output lw_pkg::response_t    answer_o,
-  /// A memory request; stays until taken.
+  /// A memory request; stays until taken; from a queue.
   output logic                 mem_valid_o,
   /// It is taken.
   input  logic                 mem_ready_i,
@@ -138,10 +138,11 @@ module lw_index #(
   assign leaving_valid        = release_valid_i && !release_here;
 
   always_comb begin
-    leaving       = '0;
+    // What a release does not say is left as it is beside it: no multiplexer.
+    leaving       = remote;
     leaving.op    = OpRelease;
     leaving.stamp = release_i.stamp;
-    leaving.hash  = HashWidth'(release_i.entry);
+    leaving.hash[EntryWidth-1:0] = release_i.entry;
   end
 
   if (Workers > 1) begin : gen_far
@@ -179,6 +180,9 @@ module lw_index #(
   grant_t grant;
   logic [1:0] mem_valid, mem_ready;
   mem_req_t [1:0] mem_req, mem_tagged;
+  mem_req_t chosen_req;
+  logic chosen_valid, chosen_ready;
+  logic [1:0] unused_requests;
 
   lw_prepare #(
     .KeyWords(KeyWords),
@@ -282,20 +286,39 @@ module lw_index #(
   always_comb begin
     mem_tagged           = mem_req;
     mem_tagged[1].tag[9] = 1'b1;
+    // Prepare only reads, and a read has no data.
+    mem_tagged[1].data   = mem_req[0].data;
+    mem_tagged[1].strobe = mem_req[0].strobe;
   end
 
   lw_arbiter #(
     .Inputs(2),
-    .Width ($bits(mem_req_t))
+    .Width ($bits(mem_req_t)),
+    .Lock  (1'b0)
   ) u_mem (
     .clk_i,
     .rst_ni,
     .valid_i(mem_valid),
     .ready_o(mem_ready),
     .data_i (mem_tagged),
+    .valid_o(chosen_valid),
+    .ready_i(chosen_ready),
+    .data_o (chosen_req)
+  );
+
+  lw_fifo #(
+    .Width($bits(mem_req_t)),
+    .Depth(2)
+  ) u_requests (
+    .clk_i,
+    .rst_ni,
+    .valid_i(chosen_valid),
+    .ready_o(chosen_ready),
+    .data_i (chosen_req),
     .valid_o(mem_valid_o),
     .ready_i(mem_ready_i),
-    .data_o (mem_req_o)
+    .data_o (mem_req_o),
+    .count_o(unused_requests)
   );
 
   lw_arbiter #(

@@ -1,10 +1,15 @@
-/// The rules of admission: from a decision word and a request to a verdict and the word after it. Combinational.
+/// The rules of admission: from a decision word and a request to a verdict and the word after it. Combinational, or with
+/// a register between comparing the times and deciding.
 module lw_judge #(
   /// Bits of a count.
   parameter int unsigned CountWidth = 8,
+  /// Whether there is the register. All inputs but the word and the time then belong to the cycle after these.
+  parameter bit Registered = 1'b0,
   /// Bits of a word; follows from `CountWidth`.
   localparam int unsigned WordWidth = 2 * lw_pkg::TimeWidth + 2 * CountWidth + 4
 ) (
+  /// Clock.
+  input  logic                 clk_i,
   /// The word: {state, inserted, awaited, write_time, read_time, count, own}.
   input  logic [WordWidth-1:0] word_i,
   /// The transaction's time.
@@ -47,19 +52,53 @@ module lw_judge #(
     logic [CountWidth-1:0] own;
   } word_t;
 
-  word_t now, next;
-  logic written_earlier, written_later, written_by_it, read_earlier, read_later, read_by_it;
-  logic others, full, taken, too_late, must_wait;
+  // What comparing finds.
+  typedef struct packed {
+    logic written_by_it;
+    logic written_later;
+    logic read_by_it;
+    logic read_later;
+    logic others;  // grants of others
+  } found_t;
 
-  assign now             = word_t'(word_i);
-  assign word_o          = next;
-  assign written_by_it   = now.write_time == stamp_i;
-  assign written_later   = now.write_time > stamp_i;
+  word_t given, now, next;
+  found_t compared, found;
+  stamp_t stamp;
+  logic written_by_it, written_later, written_earlier, read_by_it, read_later, read_earlier, others;
+  logic full, taken, too_late, must_wait;
+
+  assign given                  = word_t'(word_i);
+  assign word_o                 = next;
+  assign compared.written_by_it = given.write_time == stamp_i;
+  assign compared.written_later = given.write_time > stamp_i;
+  assign compared.read_by_it    = given.read_time == stamp_i;
+  assign compared.read_later    = given.read_time > stamp_i;
+  assign compared.others        = given.count != (compared.read_by_it ? given.own : '0);
+
+  if (Registered) begin : gen_registered
+    word_t now_q;
+    found_t found_q;
+    stamp_t stamp_q;
+
+    always_ff @(posedge clk_i) begin
+      now_q   <= given;
+      found_q <= compared;
+      stamp_q <= stamp_i;
+    end
+    assign now   = now_q;
+    assign found = found_q;
+    assign stamp = stamp_q;
+  end else begin : gen_at_once
+    logic unused_clk;
+    assign unused_clk = clk_i;
+    assign now        = given;
+    assign found      = compared;
+    assign stamp      = stamp_i;
+  end
+
+  assign {written_by_it, written_later, read_by_it, read_later, others} = found;
   assign written_earlier = !written_by_it && !written_later;
-  assign read_by_it      = now.read_time == stamp_i;
-  assign read_later      = now.read_time > stamp_i;
   assign read_earlier    = !read_by_it && !read_later;
-  assign others          = now.count != (read_by_it ? now.own : '0);
   assign full            = &now.count;
   assign taken           = now.state != Free;
 
@@ -99,7 +138,7 @@ module lw_judge #(
         next.awaited = 1'b1;
         if (!taken) begin
           next.state      = Reserved;
-          next.write_time = stamp_i;
+          next.write_time = stamp;
         end
       end
     end else if (conflict_o) begin
@@ -110,10 +149,10 @@ module lw_judge #(
       if (read_by_it) next.own = now.own + 1'b1;
       if (taken || write_i) begin
         next.state      = Dirty;
-        next.write_time = stamp_i;
+        next.write_time = stamp;
         if (insert_i) next.inserted = 1'b1;
       end else if (read_earlier) begin
-        next.read_time = stamp_i;
+        next.read_time = stamp;
         next.own       = CountWidth'(1);
       end
     end

@@ -1,189 +1,290 @@
 /// KeyFetch: reads key images from memory, many at once, and hands them on in the order in which they were asked for.
 ///
-/// Requests lie in a ring. Words come back in any order; the oldest request whose words are all there may begin
-/// (`head_valid_o`), and its place is free again when it has been taken through the stages behind (`free_i`).
+/// Requests lie in rings, one for each source, in one memory: one is taken every second cycle. Words come back in any
+/// order; the oldest request of a ring whose words are all there may begin (`head_valid_o`), and its place is free
+/// again when it has been taken through the stages behind (`free_i`).
 module lw_key_fetch #(
-  /// Requests under way; a power of two, at most 32.
+  /// Requests under way in a ring; a power of two, at most 32.
   parameter int unsigned Slots = 16,
-  /// Whether requests come from the own softcore, so that some go on to other workers.
-  parameter bit Local = 1'b1,
-  /// Bits of a place; follows from `Slots`.
-  localparam int unsigned SlotWidth = $clog2(Slots)
+  /// Rings: 0 of the own softcore, of which some go on to other workers; 1, if there are 2, of the fabric.
+  parameter int unsigned Rings = 1,
+  /// Bits of a place in a ring; follows from `Slots`.
+  localparam int unsigned SlotWidth = $clog2(Slots),
+  /// Bits of a place: ring, place in it; follows from `Slots` and `Rings`.
+  localparam int unsigned PlaceWidth = $clog2(Slots * Rings)
 ) (
   /// Clock.
-  input  logic                 clk_i,
-  /// Asynchronous reset: all requests are lost.
-  input  logic                 rst_ni,
+  input  logic                             clk_i,
+  /// Asynchronous reset: all requests are lost; nothing is taken for some cycles.
+  input  logic                             rst_ni,
   /// This worker.
-  input  lw_pkg::worker_t      worker_i,
+  input  lw_pkg::worker_t                  worker_i,
   /// What the host writes.
-  input  lw_pkg::config_t      config_i,
-  /// A request; taken in a cycle with `req_ready_o`.
-  input  logic                 req_valid_i,
-  /// There is a place, and the words of the one before are asked for; from registers alone.
-  output logic                 req_ready_o,
-  /// The request; not keyed: `key` is {delta, address of the image}, `hash` {source, limit}.
-  input  lw_pkg::request_t     req_i,
-  /// A read; stays until taken; from registers.
-  output logic                 mem_valid_o,
+  input  lw_pkg::config_t                  config_i,
+  /// Requests; taken in a cycle with `req_ready_o`.
+  input  logic              [Rings-1:0]    req_valid_i,
+  /// There is a place. For ring 1 from registers alone; it goes first, so ring 0 follows its valid.
+  output logic              [Rings-1:0]    req_ready_o,
+  /// The requests; not keyed: `key` is {delta, address of the image}, `hash` {source, limit}.
+  input  lw_pkg::request_t  [Rings-1:0]    req_i,
+  /// A read; stays until taken.
+  output logic                             mem_valid_o,
   /// It is taken.
-  input  logic                 mem_ready_i,
+  input  logic                             mem_ready_i,
   /// The read: tag is {place, word}, 3 bits of word.
-  output lw_pkg::mem_req_t     mem_req_o,
+  output lw_pkg::mem_req_t                 mem_req_o,
   /// An answer to one of its reads.
-  input  logic                 mem_rsp_valid_i,
+  input  logic                             mem_rsp_valid_i,
   /// The answer.
-  input  lw_pkg::mem_rsp_t     mem_rsp_i,
-  /// The oldest request that has not begun is complete; from registers.
-  output logic                 head_valid_o,
+  input  lw_pkg::mem_rsp_t                 mem_rsp_i,
+  /// The oldest request of a ring that has not begun is complete; from registers.
+  output logic              [Rings-1:0]    head_valid_o,
   /// It begins; goes on to the next one.
-  input  logic                 head_next_i,
-  /// Its place.
-  output logic [SlotWidth-1:0] head_slot_o,
-  /// Its table.
-  output lw_pkg::table_t       head_table_o,
-  /// Bytes from the word's beginning to the image.
-  output logic [2:0]           head_offset_o,
-  /// Its key is there already, in `key` of the request.
-  output logic                 head_keyed_o,
-  /// It goes to the table's home as it is, so its key does not matter here.
-  output logic                 head_skip_o,
+  input  logic              [Rings-1:0]    head_next_i,
+  /// Its place in the ring.
+  output logic [Rings-1:0][SlotWidth-1:0]  head_slot_o,
+  /// What there is to know of it.
+  output lw_point_pkg::key_head_t [Rings-1:0] head_o,
   /// Memory refused a word.
-  output logic                 head_error_o,
-  /// A word of an image is read in this cycle.
-  input  logic                 image_read_i,
-  /// Whose word.
-  input  logic [SlotWidth-1:0] image_slot_i,
+  output logic              [Rings-1:0]    head_error_o,
+  /// Whose word of an image is read in this cycle.
+  input  logic [PlaceWidth-1:0]            image_place_i,
   /// Which one.
-  input  logic [2:0]           image_word_i,
+  input  logic [2:0]                       image_word_i,
   /// The word, in the cycle after.
-  output logic [63:0]          image_o,
+  output logic [63:0]                      image_o,
   /// Which request is looked at.
-  input  logic [SlotWidth-1:0] look_slot_i,
+  input  logic [PlaceWidth-1:0]            look_place_i,
   /// That request, an asynchronous read.
-  output lw_pkg::request_t     look_o,
-  /// Whose key is looked at.
-  input  logic [SlotWidth-1:0] key_slot_i,
-  /// The field `key` of that request, an asynchronous read.
-  output logic [63:0]          key_o,
-  /// The place of the oldest request is free again.
-  input  logic                 free_i
+  output lw_pkg::request_t                 look_o,
+  /// Of a scan: the address of its result.
+  output lw_pkg::addr_t                    look_result_o,
+  /// The place of the oldest request of a ring is free again.
+  input  logic              [Rings-1:0]    free_i
 );
 
   import lw_pkg::*;
+  import lw_point_pkg::*;
 
-  localparam int unsigned FlagsWidth = 27;
+  localparam int unsigned Places = Slots * Rings;
+  localparam int unsigned FlagsWidth = 24;
 
-  request_t requests_q [Slots];
-  logic [63:0] images_q [Slots*8];
-  logic [Slots-1:0][4:0] left_q;
-  logic [Slots-1:0] error_q, skip_q;
-  logic [SlotWidth-1:0] tail_q, head_q;
-  logic [SlotWidth:0] count_q, waiting_q;
-  logic busy_q;
+  typedef logic [PlaceWidth-1:0] place_t;
+
+  typedef struct packed {
+    logic [2:0] words;
+    logic       error;
+  } arrived_t;
+
+  request_t requests_q [Places];
+  addr_t result_q [Places];
+  // A place is never written and read in one cycle: it is complete before it is read.
+  (* no_rw_check *) logic [63:0] images_q [Places*8];
+  arrived_t arrived_q [Places];
+  logic [2:0] last_q [Places];
+  logic error_q [Places];
+  logic [Rings-1:0][Slots-1:0] done_q;
+  logic [Rings-1:0][SlotWidth-1:0] tail_q, head_q;
+  logic [Rings-1:0][SlotWidth:0] count_q, waiting_q;
+  logic [Rings-1:0] room, take;
+
+  // ---------------------------------------------------------------------------------------------------------------
+  // Taking, and asking for the words
+  // ---------------------------------------------------------------------------------------------------------------
+
+  request_t taken;
+  logic taken_ring, busy_q, first_q, ring_q, keyed_q, scan_q, sweep_q;
+  place_t taken_place, place_q, sweep_at_q;
+  table_t tab_q;
   word_addr_t addr_q;
-  logic [2:0] word_q, last_q;
-  logic [SlotWidth-1:0] slot_q;
-
-  logic [FlagsWidth-1:0] flags;
-  logic [4:0] image_bytes_less_one;
+  logic [2:0] offset_q, word_q, words;
+  logic [23:0] delta_q;
+  logic [FlagsWidth+2:3] flags;
+  logic away_q [2**TableWidth];
   logic [5:0] end_of_image;
-  logic [2:0] words;
-  logic [4:0] needed;
-  logic take, taken, skip, multiple;
-  logic [2:0] rsp_word;
-  logic [SlotWidth-1:0] rsp_slot;
+  logic several, at_once, asked;
+  key_head_t head_new;
   logic unused_bits;
 
+  for (genvar r = 0; r < int'(Rings); r++) begin : gen_room
+    assign room[r] = !busy_q && !sweep_q && count_q[r] != (SlotWidth+1)'(Slots);
+    if (r == 0 && Rings == 2) begin : gen_second
+      assign req_ready_o[r] = room[r] && !(room[Rings-1] && req_valid_i[Rings-1]);
+    end else begin : gen_first
+      assign req_ready_o[r] = room[r];
+    end
+  end
+
+  assign take        = req_valid_i & req_ready_o;
+  assign taken_ring  = Rings == 2 && room[Rings-1] && req_valid_i[Rings-1];
+  assign taken       = taken_ring ? req_i[Rings-1] : req_i[0];
+  assign taken_place = place_t'({taken_ring, taken_ring ? tail_q[Rings-1] : tail_q[0]});
+
+  // [3] single, [20:16] bytes of the image less one, [26:24] words of the normal form
   lw_table_field #(
     .Field(2),
-    .Low  (0),
+    .Low  (3),
     .Width(FlagsWidth)
   ) u_flags (
     .clk_i,
     .config_i,
-    .table_i(req_i.tab),
+    .table_i(tab_q),
     .data_o (flags)
   );
 
-  // [5] has home, [9:6] home, [20:16] bytes of the image less one, [26:24] words of the normal form
-  assign image_bytes_less_one = flags[20:16];
-  assign multiple             = flags[26:24] > 3'd1;
-  assign skip = Local && !req_i.keyed && !flags[1] && flags[5] && flags[9:6] != worker_i &&
-                (req_i.op == OpScan || multiple);
-  assign end_of_image = {3'b0, req_i.key[2:0]} + {1'b0, image_bytes_less_one};
+  // Tables that have a home elsewhere. [1] replicated, [5] has home, [9:6] home
+  always_ff @(posedge clk_i) begin
+    if (config_i.valid && config_i.addr[15:9] == ConfigTable[15:9] && config_i.addr[2:0] == 3'd2) begin
+      away_q[config_i.addr[8:3]] <= !config_i.data[1] && config_i.data[5] && config_i.data[9:6] != worker_i;
+    end
+  end
+
+  assign several      = flags[26:24] > 3'd1;
+  assign at_once      = keyed_q || (!ring_q && away_q[tab_q] && (scan_q || several));
+  assign end_of_image = {3'b0, offset_q} + {1'b0, flags[20:16]};
   assign words        = end_of_image[5:3];
-  assign needed       = (skip || req_i.keyed) ? 5'b0 : 5'((6'd2 << words) - 6'd1);
-  assign unused_bits  = ^{flags, end_of_image[2:0], mem_rsp_i.tag};
+  assign asked        = mem_valid_o && mem_ready_i;
 
-  assign taken       = mem_valid_o & mem_ready_i;
-  assign req_ready_o = !busy_q && count_q != (SlotWidth+1)'(Slots);
-  assign take        = req_valid_i & req_ready_o;
+  assign head_new = '{
+    tab:     tab_q,
+    offset:  offset_q,
+    direct:  at_once || (flags[3] && offset_q == '0),
+    at_once: at_once,
+    wide:    several,
+    last:    2'(flags[26:24] - 1'b1)
+  };
 
-  assign mem_valid_o      = busy_q;
+  assign mem_valid_o      = busy_q && !at_once;
   assign mem_req_o.write  = 1'b0;
   assign mem_req_o.addr   = addr_q;
   assign mem_req_o.data   = '0;
   assign mem_req_o.strobe = '0;
-  assign mem_req_o.tag    = TagWidth'({slot_q, word_q});
-
-  assign {rsp_slot, rsp_word} = mem_rsp_i.tag[SlotWidth+2:0];
-
-  assign head_valid_o  = waiting_q != '0 && left_q[head_q] == '0;
-  assign head_slot_o   = head_q;
-  assign head_table_o  = requests_q[head_q].tab;
-  assign head_offset_o = requests_q[head_q].key[2:0];
-  assign head_keyed_o  = requests_q[head_q].keyed;
-  assign head_skip_o   = skip_q[head_q];
-  assign head_error_o  = error_q[head_q];
-  assign look_o        = requests_q[look_slot_i];
-  assign key_o         = requests_q[key_slot_i].key;
+  assign mem_req_o.tag    = TagWidth'({place_q, word_q});
 
   always_ff @(posedge clk_i) begin
-    if (take) requests_q[tail_q] <= req_i;
-    if (mem_rsp_valid_i) images_q[{rsp_slot, rsp_word}] <= mem_rsp_i.data;
-    if (image_read_i) image_o <= images_q[{image_slot_i, image_word_i}];
+    if (take != '0) requests_q[taken_place] <= taken;
+    if (first_q) result_q[place_q] <= {addr_q, offset_q} + {{(AddrWidth - 24) {delta_q[23]}}, delta_q};
+    if (busy_q) last_q[place_q] <= words;
+    if (take != '0) begin
+      place_q  <= taken_place;
+      ring_q   <= taken_ring;
+      tab_q    <= taken.tab;
+      keyed_q  <= taken.keyed;
+      scan_q   <= taken.op == OpScan;
+      offset_q <= taken.key[2:0];
+      delta_q  <= taken.key[63:40];
+    end
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
-      left_q    <= '0;
-      error_q   <= '0;
-      skip_q    <= '0;
-      tail_q    <= '0;
-      head_q    <= '0;
-      count_q   <= '0;
-      waiting_q <= '0;
-      busy_q    <= 1'b0;
-      addr_q    <= '0;
-      word_q    <= '0;
-      last_q    <= '0;
-      slot_q    <= '0;
+      busy_q     <= 1'b0;
+      first_q    <= 1'b0;
+      addr_q     <= '0;
+      word_q     <= '0;
+      sweep_q    <= 1'b1;
+      sweep_at_q <= '0;
     end else begin
-      if (taken) begin
+      first_q <= take != '0;
+      if (take != '0) begin
+        busy_q <= 1'b1;
+        addr_q <= taken.key[AddrWidth-1:3];
+        word_q <= '0;
+      end else if (at_once) begin
+        busy_q <= 1'b0;
+      end else if (asked) begin
         addr_q <= addr_q + 1'b1;
         word_q <= word_q + 1'b1;
-        if (word_q == last_q) busy_q <= 1'b0;
+        if (word_q == words) busy_q <= 1'b0;
       end
-      if (mem_rsp_valid_i) begin
-        left_q[rsp_slot][rsp_word] <= 1'b0;
-        if (mem_rsp_i.error) error_q[rsp_slot] <= 1'b1;
+      if (sweep_q) begin
+        sweep_at_q <= sweep_at_q + 1'b1;
+        if (sweep_at_q == place_t'(Places - 1)) sweep_q <= 1'b0;
       end
-      if (take) begin
-        left_q[tail_q]  <= needed;
-        error_q[tail_q] <= 1'b0;
-        skip_q[tail_q]  <= skip;
-        tail_q          <= tail_q + 1'b1;
-        busy_q          <= needed != '0;
-        addr_q          <= req_i.key[AddrWidth-1:3];
-        word_q          <= '0;
-        last_q          <= words;
-        slot_q          <= tail_q;
-      end
-      if (head_next_i) head_q <= head_q + 1'b1;
-      count_q   <= count_q + (SlotWidth+1)'(take) - (SlotWidth+1)'(free_i);
-      waiting_q <= waiting_q + (SlotWidth+1)'(take) - (SlotWidth+1)'(head_next_i);
     end
   end
+
+  // ---------------------------------------------------------------------------------------------------------------
+  // Words that come
+  // ---------------------------------------------------------------------------------------------------------------
+
+  place_t rsp_place;
+  logic [2:0] rsp_word;
+  arrived_t arrived, arrived_next;
+  logic complete, refused;
+
+  assign {rsp_place, rsp_word} = mem_rsp_i.tag[PlaceWidth+2:0];
+  assign arrived  = arrived_q[rsp_place];
+  assign complete = arrived.words == last_q[rsp_place];
+  assign refused  = arrived.error || mem_rsp_i.error;
+
+  always_comb begin
+    arrived_next.words = arrived.words + 1'b1;
+    arrived_next.error = refused;
+    if (complete || sweep_q) arrived_next = '0;
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (mem_rsp_valid_i || sweep_q) arrived_q[sweep_q ? sweep_at_q : rsp_place] <= arrived_next;
+    if (mem_rsp_valid_i) images_q[{rsp_place, rsp_word}] <= mem_rsp_i.data;
+    if (mem_rsp_valid_i && complete) error_q[rsp_place] <= refused;
+    image_o <= images_q[{image_place_i, image_word_i}];
+  end
+
+  // ---------------------------------------------------------------------------------------------------------------
+  // The rings
+  // ---------------------------------------------------------------------------------------------------------------
+
+  assign look_o        = requests_q[look_place_i];
+  assign look_result_o = result_q[look_place_i];
+  assign head_slot_o   = head_q;
+
+  for (genvar r = 0; r < int'(Rings); r++) begin : gen_ring
+    // Read by the ring's own head, before it is known which ring goes on.
+    key_head_t heads_q [Slots];
+    logic of_ring, begins;
+
+    assign of_ring         = ring_q == 1'(r);
+    assign begins          = first_q && of_ring;
+    assign head_o[r]       = heads_q[head_q[r]];
+    assign head_error_o[r] = !head_o[r].at_once && error_q[place_t'({1'(r), head_q[r]})];
+    assign head_valid_o[r] = waiting_q[r] != '0 && (head_o[r].at_once || done_q[r][head_q[r]]);
+
+    always_ff @(posedge clk_i) begin
+      if (begins) heads_q[place_q[SlotWidth-1:0]] <= head_new;
+    end
+
+    always_ff @(posedge clk_i or negedge rst_ni) begin
+      if (!rst_ni) begin
+        tail_q[r]    <= '0;
+        head_q[r]    <= '0;
+        count_q[r]   <= '0;
+        waiting_q[r] <= '0;
+        done_q[r]    <= '0;
+      end else begin
+        if (take[r]) tail_q[r] <= tail_q[r] + 1'b1;
+        if (head_next_i[r]) head_q[r] <= head_q[r] + 1'b1;
+        count_q[r]   <= count_q[r] + (SlotWidth+1)'(take[r]) - (SlotWidth+1)'(free_i[r]);
+        waiting_q[r] <= waiting_q[r] + (SlotWidth+1)'(begins) - (SlotWidth+1)'(head_next_i[r]);
+        for (int unsigned i = 0; i < Slots; i++) begin
+          if (mem_rsp_valid_i && complete && rsp_place == place_t'(r * Slots + i)) begin
+            done_q[r][i] <= 1'b1;
+          end else if (head_next_i[r] && head_q[r] == SlotWidth'(i)) begin
+            done_q[r][i] <= 1'b0;
+          end
+        end
+      end
+    end
+  end
+
+  assign unused_bits = ^{flags, end_of_image[2:0], mem_rsp_i.tag};
+
+`ifdef LW_ASSERT
+  always_ff @(posedge clk_i) begin
+    if (rst_ni) begin
+      assert (!(mem_rsp_valid_i && sweep_q)) else $error("lw_key_fetch: an answer that nobody waits for");
+    end
+  end
+`endif
 
 endmodule

@@ -5,7 +5,8 @@
 /// waits for a request to be sent: an instruction of the softcore begins only when the queue to the fabric has room.
 ///
 /// An aligned key of one integer takes one cycle, others one cycle a byte of the normal form. Stages: 0 chooses a byte,
-/// 1 has the key map's entry for it, 2 reads the word of the image, 3 takes the byte, 4 hashes a word, 5 routes.
+/// 1 has the key map's entry for it, 2 reads the word of the image, 3 takes the byte, 4 hashes a word and says whose row
+/// it is. They never stand still: what leaves them has a place in the queue behind from the moment it begins.
 module lw_prepare #(
   /// Words of the widest key in normal form, 1 to 4.
   parameter int unsigned KeyWords = 4,
@@ -24,7 +25,7 @@ module lw_prepare #(
   input  lw_pkg::config_t   config_i,
   /// An instruction of the softcore; taken in a cycle with `db_ready_o`.
   input  logic              db_valid_i,
-  /// From registers alone.
+  /// Follows `far_valid_i` in the same cycle.
   output logic              db_ready_o,
   /// The instruction.
   input  lw_pkg::db_req_t   db_req_i,
@@ -38,7 +39,7 @@ module lw_prepare #(
   output logic              mem_valid_o,
   /// It is taken.
   input  logic              mem_ready_i,
-  /// The read; the upper bit of 9 in its tag says which ring.
+  /// The read; tags are below 512.
   output lw_pkg::mem_req_t  mem_req_o,
   /// An answer to one of its reads.
   input  logic              mem_rsp_valid_i,
@@ -67,14 +68,19 @@ module lw_prepare #(
 );
 
   import lw_pkg::*;
+  import lw_point_pkg::*;
 
   localparam int unsigned Rings = (Workers > 1) ? 2 : 1;
   localparam int unsigned SlotWidth = $clog2(Slots);
+  localparam int unsigned PlaceWidth = $clog2(Slots * Rings);
   localparam int unsigned RemoteDepth = 8;
+  // More than the stages, so that there is always a place when the queue is emptied at once.
+  localparam int unsigned OutDepth = 16;
   localparam worker_t WorkerMask = worker_t'(Workers - 1);
   localparam logic [63:0] SignBit = 64'h8000_0000_0000_0000;
 
   typedef logic [SlotWidth-1:0] slot_t;
+  typedef logic [PlaceWidth-1:0] place_t;
 
   // A beat: a byte of a key, or a key that is there at once.
   typedef struct packed {
@@ -85,31 +91,42 @@ module lw_prepare #(
     logic [2:0] at;      // byte of the word of the normal form
     logic [1:0] word;
     logic       direct;  // the whole word
-    logic       keyed;
-    logic       skip;
     logic       error;
     logic       wide;    // more than one word
     logic       done;    // the word is complete
     logic       last;    // the key, too
   } beat_t;
 
+  // An instruction with its key.
+  typedef struct packed {
+    logic                      ring;
+    slot_t                     slot;
+    logic                      error;
+    logic                      here;
+    worker_t                   dest;
+    logic                      judged;
+    logic                      tree;
+    logic                      wide;
+    hash_t                     hash;
+    logic [KeyWords-1:0][63:0] key;
+  } out_t;
+
   // ---------------------------------------------------------------------------------------------------------------
   // The rings
   // ---------------------------------------------------------------------------------------------------------------
 
-  request_t [1:0] ring_req, look;
-  logic [1:0] ring_valid, ring_ready, ring_mem_valid, ring_mem_ready, head_valid, head_next;
-  mem_req_t [1:0] ring_mem_req;
+  request_t [1:0] ring_req;
+  logic [1:0] head_valid, head_next, head_error, free;
+  key_head_t [1:0] head;
   slot_t [1:0] head_slot;
-  table_t [1:0] head_table;
-  logic [1:0][2:0] head_offset;
-  logic [1:0] head_keyed, head_skip, head_error;
-  logic [1:0][63:0] image, ring_key;
-  logic [1:0] free;
-  beat_t beat, s1_q, s2_q, s3_q, s4_q, s5_q;
-  logic s0_valid, s1_valid_q, s2_valid_q, s3_valid_q, s4_valid_q, s5_valid_q;
-  logic go;
-  logic [2:0] s2_image_word_q;
+  logic [2:0] image_word;
+  logic [63:0] image;
+  request_t now;
+  addr_t result;
+  beat_t beat, s1_q, s2_q, s3_q, s4_q;
+  logic s0_valid, s1_valid_q, s2_valid_q, s3_valid_q, s4_valid_q;
+  out_t out_in, out;
+  logic out_valid, out_pop;
   logic unused_bits;
 
   always_comb begin
@@ -123,162 +140,90 @@ module lw_prepare #(
     ring_req[1]       = far_req_i;
   end
 
-  assign ring_valid  = {far_valid_i, db_valid_i};
+  logic [Rings-1:0] ring_ready;
+
+  lw_key_fetch #(
+    .Slots(Slots),
+    .Rings(Rings)
+  ) u_fetch (
+    .clk_i,
+    .rst_ni,
+    .worker_i,
+    .config_i,
+    .req_valid_i    (Rings'({far_valid_i, db_valid_i})),
+    .req_ready_o    (ring_ready),
+    .req_i          (ring_req[Rings-1:0]),
+    .mem_valid_o,
+    .mem_ready_i,
+    .mem_req_o,
+    .mem_rsp_valid_i,
+    .mem_rsp_i,
+    .head_valid_o   (head_valid[Rings-1:0]),
+    .head_next_i    (head_next[Rings-1:0]),
+    .head_slot_o    (head_slot[Rings-1:0]),
+    .head_o         (head[Rings-1:0]),
+    .head_error_o   (head_error[Rings-1:0]),
+    .image_place_i  (place_t'({s2_q.ring, s2_q.slot})),
+    .image_word_i   (image_word),
+    .image_o        (image),
+    .look_place_i   (place_t'({out.ring, out.slot})),
+    .look_o         (now),
+    .look_result_o  (result),
+    .free_i         (free[Rings-1:0])
+  );
+
   assign db_ready_o  = ring_ready[0];
-  assign far_ready_o = ring_ready[1];
+  assign far_ready_o = Rings == 2 && ring_ready[Rings-1];
 
-  for (genvar r = 0; r < 2; r++) begin : gen_ring
-    if (r < int'(Rings)) begin : gen_fetch
-      lw_key_fetch #(
-        .Slots(Slots),
-        .Local(r == 0)
-      ) u_fetch (
-        .clk_i,
-        .rst_ni,
-        .worker_i,
-        .config_i,
-        .req_valid_i    (ring_valid[r]),
-        .req_ready_o    (ring_ready[r]),
-        .req_i          (ring_req[r]),
-        .mem_valid_o    (ring_mem_valid[r]),
-        .mem_ready_i    (ring_mem_ready[r]),
-        .mem_req_o      (ring_mem_req[r]),
-        .mem_rsp_valid_i(mem_rsp_valid_i && mem_rsp_i.tag[8] == 1'(r)),
-        .mem_rsp_i,
-        .head_valid_o   (head_valid[r]),
-        .head_next_i    (head_next[r]),
-        .head_slot_o    (head_slot[r]),
-        .head_table_o   (head_table[r]),
-        .head_offset_o  (head_offset[r]),
-        .head_keyed_o   (head_keyed[r]),
-        .head_skip_o    (head_skip[r]),
-        .head_error_o   (head_error[r]),
-        .image_read_i   (go),
-        .image_slot_i   (s2_q.slot),
-        .image_word_i   (s2_image_word_q),
-        .image_o        (image[r]),
-        .look_slot_i    (s5_q.slot),
-        .look_o         (look[r]),
-        .key_slot_i     (s3_q.slot),
-        .key_o          (ring_key[r]),
-        .free_i         (free[r])
-      );
-    end else begin : gen_none
-      assign ring_ready[r]     = 1'b0;
-      assign ring_mem_valid[r] = 1'b0;
-      assign ring_mem_req[r]   = '0;
-      assign head_valid[r]     = 1'b0;
-      assign head_slot[r]      = '0;
-      assign head_table[r]     = '0;
-      assign head_offset[r]    = '0;
-      assign head_keyed[r]     = 1'b0;
-      assign head_skip[r]      = 1'b0;
-      assign head_error[r]     = 1'b0;
-      assign image[r]          = '0;
-      assign look[r]           = '0;
-      assign ring_key[r]       = '0;
-      logic unused_ring;
-      assign unused_ring = ^{ring_valid[r], ring_req[r], ring_mem_valid[r], ring_mem_req[r], ring_mem_ready[r],
-                              head_next[r], free[r]};
-    end
-  end
-
-  if (Rings == 2) begin : gen_mem_arbiter
-    localparam int unsigned MemWidth = $bits(mem_req_t);
-    mem_req_t [1:0] marked;
-
-    always_comb begin
-      marked            = ring_mem_req;
-      marked[1].tag[8]  = 1'b1;
-    end
-
-    lw_arbiter #(
-      .Inputs(2),
-      .Width (MemWidth)
-    ) u_mem (
-      .clk_i,
-      .rst_ni,
-      .valid_i(ring_mem_valid),
-      .ready_o(ring_mem_ready),
-      .data_i (marked),
-      .valid_o(mem_valid_o),
-      .ready_i(mem_ready_i),
-      .data_o (mem_req_o)
-    );
-  end else begin : gen_mem
-    assign mem_valid_o    = ring_mem_valid[0];
-    assign mem_req_o      = ring_mem_req[0];
-    assign ring_mem_ready = {1'b0, mem_ready_i};
+  if (Rings == 1) begin : gen_no_ring
+    logic unused_ring;
+    assign unused_ring   = ^{far_valid_i, ring_req[1], head_next[1], free[1]};
+    assign head_valid[1] = 1'b0;
+    assign head_slot[1]  = '0;
+    assign head[1]       = '0;
+    assign head_error[1] = 1'b0;
   end
 
   // ---------------------------------------------------------------------------------------------------------------
   // Stage 0: which byte of which key
   // ---------------------------------------------------------------------------------------------------------------
 
-  logic busy_q, ring_q, chosen, may_send;
+  logic busy_q, ring_q, chosen, may_send, begins;
   logic [4:0] byte_q;
-  table_t begin_table;
-  logic [2:0] begin_words;
-  logic begin_single;
-  logic [3:0] begin_flags;
   logic [1:0] may_begin;
   logic [$clog2(RemoteDepth+1)-1:0] sends_q;
+  logic [$clog2(OutDepth+1)-1:0] inside_q;
+  key_head_t first;
 
-  assign may_begin[0] = head_valid[0] & may_send;
-  assign may_begin[1] = head_valid[1];
+  assign may_begin = (inside_q == ($clog2(OutDepth+1))'(OutDepth)) ? 2'b00 : {head_valid[1], head_valid[0] & may_send};
   // Who was not last goes first.
-  assign chosen       = busy_q ? ring_q : (ring_q ? !may_begin[0] : may_begin[1]);
-  assign s0_valid     = busy_q | (|may_begin);
-  assign begin_table  = head_table[chosen];
-
-  lw_table_field #(
-    .Field(2),
-    .Low  (3),
-    .Width(1)
-  ) u_single (
-    .clk_i,
-    .config_i,
-    .table_i(begin_table),
-    .data_o (begin_single)
-  );
-
-  lw_table_field #(
-    .Field(2),
-    .Low  (24),
-    .Width(3)
-  ) u_words (
-    .clk_i,
-    .config_i,
-    .table_i(begin_table),
-    .data_o (begin_words)
-  );
-
-  assign begin_flags = {begin_single && head_offset[chosen] == '0, head_keyed[chosen], head_skip[chosen],
-                        head_error[chosen]};
+  assign chosen    = busy_q ? ring_q : (ring_q ? !may_begin[0] : may_begin[1]);
+  assign s0_valid  = busy_q | (|may_begin);
+  assign begins    = s0_valid & ~busy_q;
+  assign first     = head[chosen];
 
   always_comb begin
     beat.ring   = chosen;
     beat.slot   = head_slot[chosen];
-    beat.tab    = begin_table;
-    beat.offset = head_offset[chosen];
+    beat.tab    = first.tab;
+    beat.offset = first.offset;
     beat.at     = byte_q[2:0];
     beat.word   = byte_q[4:3];
-    beat.direct = |begin_flags;
-    beat.keyed  = head_keyed[chosen];
-    beat.skip   = head_skip[chosen];
     beat.error  = head_error[chosen];
-    beat.wide   = begin_words > 3'd1;
+    beat.direct = first.direct || beat.error;
+    beat.wide   = first.wide;
     beat.done   = beat.direct || byte_q[2:0] == 3'd7;
-    beat.last   = beat.direct || (byte_q[2:0] == 3'd7 && {1'b0, byte_q[4:3]} + 3'd1 == begin_words);
+    beat.last   = beat.direct || (byte_q[2:0] == 3'd7 && byte_q[4:3] == first.last);
   end
 
-  assign head_next = (go && s0_valid && beat.last) ? (chosen ? 2'b10 : 2'b01) : 2'b00;
+  assign head_next = (s0_valid && beat.last) ? (chosen ? 2'b10 : 2'b01) : 2'b00;
 
   // ---------------------------------------------------------------------------------------------------------------
   // Stage 1: where the byte lies
   // ---------------------------------------------------------------------------------------------------------------
 
-  logic [63:0] map_q [256];
+  // The host writes only while nothing is under way.
+  (* no_rw_check *) logic [63:0] map_q [256];
   logic [63:0] map_word_q;
   logic [7:0] entry;
   logic [4:0] partition_offset;
@@ -286,7 +231,7 @@ module lw_prepare #(
 
   always_ff @(posedge clk_i) begin
     if (config_i.valid && config_i.addr[15:8] == ConfigKey[15:8]) map_q[config_i.addr[7:0]] <= config_i.data;
-    if (go) map_word_q <= map_q[{begin_table, byte_q[4:3]}];
+    map_word_q <= map_q[{first.tab, byte_q[4:3]}];
   end
 
   lw_table_field #(
@@ -304,26 +249,25 @@ module lw_prepare #(
   assign image_byte = {3'b0, s1_q.offset} + {1'b0, entry[4:0]};
 
   // ---------------------------------------------------------------------------------------------------------------
-  // Stages 2 to 4: byte, word, hash
+  // Stages 2 to 4: byte, word, hash and whose row it is
   // ---------------------------------------------------------------------------------------------------------------
 
   logic [2:0] s2_byte_q, s3_byte_q;
   logic s2_exists_q, s2_flip_q, s2_part_q, s3_exists_q, s3_flip_q, s3_part_q;
-  logic [63:0] image_word, s4_word_q;
+  logic [63:0] s4_word_q;
   logic [7:0] image_part;
-  worker_t part_q, s5_part_q;
+  worker_t part_q, dest;
   logic [31:0] crc, crc_q;
   logic [KeyWords-1:0][63:0] key_q;
   logic [8:0] flags;
   logic unjudged;
-  logic s5_replicated_q, s5_unjudged_q, s5_tree_q, s5_by_hash_q, s5_has_home_q;
-  worker_t s5_home_q;
+  logic out_push, unused_out_ready;
+  logic [$clog2(OutDepth+1)-1:0] unused_out_count;
 
-  assign image_word = image[s3_q.ring];
-  assign image_part = image_word[{s3_byte_q, 3'b0}+:8];
+  assign image_part = image[{s3_byte_q, 3'b0}+:8];
 
   lw_crc32c u_crc (
-    .crc_i ((s4_q.word == '0) ? '1 : crc_q),
+    .crc_i ((KeyWords == 1 || s4_q.word == '0) ? '1 : crc_q),
     .word_i(s4_word_q),
     .crc_o (crc)
   );
@@ -353,86 +297,100 @@ module lw_prepare #(
   );
 
   always_ff @(posedge clk_i) begin
-    if (go) begin
-      s1_q            <= beat;
-      s2_q            <= s1_q;
-      s2_image_word_q <= s1_q.direct ? 3'd0 : image_byte[5:3];
-      s2_byte_q       <= image_byte[2:0];
-      s2_exists_q     <= entry[7];
-      s2_flip_q       <= entry[5];
-      s2_part_q       <= entry[7] && entry[4:0] == partition_offset;
-      s3_q            <= s2_q;
-      s3_byte_q       <= s2_byte_q;
-      s3_exists_q     <= s2_exists_q;
-      s3_flip_q       <= s2_flip_q;
-      s3_part_q       <= s2_part_q;
-      s4_q            <= s3_q;
-      s5_q            <= s4_q;
-      if (s3_valid_q) begin
-        if (s3_q.keyed) begin
-          s4_word_q <= ring_key[s3_q.ring];
-        end else if (s3_q.direct) begin
-          s4_word_q <= image_word ^ SignBit;
-        end else begin
-          s4_word_q <= {s4_word_q[55:0], s3_exists_q ? image_part ^ {s3_flip_q, 7'b0} : 8'b0};
-        end
-        if (s3_q.direct) begin
-          part_q <= image_word[3:0];
-        end else if (s3_part_q) begin
-          part_q <= image_part[3:0];
-        end
+    s1_q        <= beat;
+    s2_q        <= s1_q;
+    image_word  <= s1_q.direct ? 3'd0 : image_byte[5:3];
+    s2_byte_q   <= image_byte[2:0];
+    s2_exists_q <= entry[7];
+    s2_flip_q   <= entry[5];
+    s2_part_q   <= entry[7] && entry[4:0] == partition_offset;
+    s3_q        <= s2_q;
+    s3_byte_q   <= s2_byte_q;
+    s3_exists_q <= s2_exists_q;
+    s3_flip_q   <= s2_flip_q;
+    s3_part_q   <= s2_part_q;
+    s4_q        <= s3_q;
+    if (s3_valid_q) begin
+      s4_word_q <= s3_q.direct ? image ^ SignBit :
+                   {s4_word_q[55:0], s3_exists_q ? image_part ^ {s3_flip_q, 7'b0} : 8'b0};
+      if (s3_q.direct) begin
+        part_q <= image[3:0];
+      end else if (s3_part_q) begin
+        part_q <= image_part[3:0];
       end
-      if (s4_valid_q && s4_q.done) begin
-        crc_q <= crc;
-        for (int unsigned w = 0; w < KeyWords; w++) begin
-          if (s4_q.word == 2'(w)) begin
-            key_q[w] <= s4_word_q;
-          end else if (s4_q.word == '0) begin
-            key_q[w] <= '0;
-          end
-        end
+    end
+    if (s4_valid_q && s4_q.done) begin
+      crc_q <= crc;
+      for (int unsigned w = 0; w < KeyWords; w++) begin
+        if (s4_q.word == 2'(w)) key_q[w] <= s4_word_q;
       end
-      s5_part_q       <= part_q;
-      s5_replicated_q <= flags[0];
-      s5_unjudged_q   <= unjudged;
-      s5_tree_q       <= flags[1];
-      s5_by_hash_q    <= flags[3];
-      s5_has_home_q   <= flags[4];
-      s5_home_q       <= flags[8:5];
     end
   end
-
-  // ---------------------------------------------------------------------------------------------------------------
-  // Stage 5: whose row it is
-  // ---------------------------------------------------------------------------------------------------------------
-
-  request_t now, sent;
-  worker_t dest;
-  hash_t hash;
-  logic here, remote_push, remote_pop, leaves, began, kept;
-
-  assign now  = look[s5_q.ring];
-  assign hash = ~crc_q;
 
   always_comb begin
-    if (s5_replicated_q || s5_q.ring) begin
+    if (flags[0] || s4_q.ring) begin
       dest = worker_i;
-    end else if (s5_has_home_q) begin
-      dest = s5_home_q & WorkerMask;
-    end else if (s5_by_hash_q) begin
-      dest = hash[27:24] & WorkerMask;
+    end else if (flags[4]) begin
+      dest = flags[8:5] & WorkerMask;
+    end else if (flags[3]) begin
+      dest = ~crc[27:24] & WorkerMask;
     end else begin
-      dest = s5_part_q & WorkerMask;
+      dest = part_q & WorkerMask;
+    end
+    out_in.ring   = s4_q.ring;
+    out_in.slot   = s4_q.slot;
+    out_in.error  = s4_q.error;
+    out_in.here   = (Rings == 1) || dest == worker_i;
+    out_in.dest   = dest;
+    out_in.judged = !flags[0] && !unjudged;
+    out_in.tree   = flags[1];
+    out_in.wide   = s4_q.wide;
+    out_in.hash   = ~crc;
+    for (int unsigned w = 0; w < KeyWords; w++) begin
+      out_in.key[w] = '0;
+      if (s4_q.word == 2'(w)) out_in.key[w] = s4_word_q;
+      if (s4_q.word > 2'(w)) out_in.key[w] = key_q[w];
     end
   end
 
-  assign here           = (Rings == 1) || dest == worker_i;
-  assign failed_valid_o = s5_valid_q & s5_q.error;
-  assign lookup_valid_o = s5_valid_q & !s5_q.error & here;
-  assign remote_push    = s5_valid_q & !s5_q.error & !here;
-  assign leaves         = s5_valid_q & go;
-  assign free           = leaves ? (s5_q.ring ? 2'b10 : 2'b01) : 2'b00;
-  assign go             = !s5_valid_q || (s5_q.error ? failed_ready_i : (!here || lookup_ready_i));
+  assign out_push = s4_valid_q & s4_q.last;
+
+  lw_fifo #(
+    .Width($bits(out_t)),
+    .Depth(OutDepth)
+  ) u_out (
+    .clk_i,
+    .rst_ni,
+    .valid_i(out_push),
+    .ready_o(unused_out_ready),
+    .data_i (out_in),
+    .valid_o(out_valid),
+    .ready_i(out_pop),
+    .data_o (out),
+    .count_o(unused_out_count)
+  );
+
+  // ---------------------------------------------------------------------------------------------------------------
+  // Behind the queue: here, or away
+  // ---------------------------------------------------------------------------------------------------------------
+
+  request_t sent;
+  logic as_it_came;
+  logic [63:0] first_word;
+  hash_t first_hash;
+  logic remote_push, remote_pop, leaves, began, kept;
+
+  assign failed_valid_o = out_valid & out.error;
+  assign lookup_valid_o = out_valid & !out.error & out.here;
+  assign remote_push    = out_valid & !out.error & !out.here;
+  assign out_pop        = out.error ? failed_ready_i : (!out.here || lookup_ready_i);
+  assign leaves         = out_valid & out_pop;
+  assign free           = leaves ? (out.ring ? 2'b10 : 2'b01) : 2'b00;
+
+  // Scans and keys of several words are sent on without the key.
+  assign as_it_came = out.here ? now.keyed : out.wide || now.op == OpScan;
+  assign first_word = as_it_came ? now.key : out.key[0];
+  assign first_hash = as_it_came ? now.hash : out.hash;
 
   always_comb begin
     failed_o         = '0;
@@ -446,19 +404,19 @@ module lw_prepare #(
     lookup_o.tab     = now.tab;
     lookup_o.stamp   = now.stamp;
     lookup_o.ret     = now.ret;
-    lookup_o.judged  = !s5_replicated_q && !s5_unjudged_q;
-    lookup_o.tree    = s5_tree_q;
-    lookup_o.hash    = hash;
+    lookup_o.judged  = out.judged;
+    lookup_o.tree    = out.tree;
+    lookup_o.hash    = first_hash;
     lookup_o.limit   = now.hash[15:0];
     lookup_o.source  = now.hash[21:16];
-    lookup_o.result  = now.key[AddrWidth-1:0] + {{(AddrWidth - 24) {now.key[63]}}, now.key[63:40]};
-    for (int unsigned w = 0; w < KeyWords; w++) lookup_o.key[w] = key_q[w];
-    sent = now;
-    if (!s5_q.wide && now.op != OpScan) begin
-      sent.keyed = 1'b1;
-      sent.key   = key_q[0];
-      sent.hash  = hash;
-    end
+    lookup_o.result  = result;
+    // What came with its key has one of one word.
+    for (int unsigned w = 0; w < KeyWords; w++) lookup_o.key[w] = now.keyed ? '0 : out.key[w];
+    lookup_o.key[0] = first_word;
+    sent            = now;
+    sent.keyed      = !as_it_came;
+    sent.key        = first_word;
+    sent.hash       = first_hash;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -466,28 +424,28 @@ module lw_prepare #(
       busy_q     <= 1'b0;
       ring_q     <= 1'b0;
       byte_q     <= '0;
+      inside_q   <= '0;
       s1_valid_q <= 1'b0;
       s2_valid_q <= 1'b0;
       s3_valid_q <= 1'b0;
       s4_valid_q <= 1'b0;
-      s5_valid_q <= 1'b0;
-    end else if (go) begin
+    end else begin
       if (s0_valid) begin
         busy_q <= !beat.last;
         ring_q <= chosen;
         byte_q <= beat.last ? '0 : byte_q + 1'b1;
       end
+      inside_q   <= inside_q + ($clog2(OutDepth+1))'(begins) - ($clog2(OutDepth+1))'(leaves);
       s1_valid_q <= s0_valid;
       s2_valid_q <= s1_valid_q;
       s3_valid_q <= s2_valid_q;
       s4_valid_q <= s3_valid_q;
-      s5_valid_q <= s4_valid_q & s4_q.last;
     end
   end
 
   // Places in the queue to the fabric, counted from the moment an instruction of the softcore begins.
-  assign began = go && s0_valid && !busy_q && !chosen;
-  assign kept  = leaves && !s5_q.ring && !remote_push;
+  assign began = begins && !chosen;
+  assign kept  = leaves && !out.ring && !remote_push;
 
   if (Rings == 2) begin : gen_remote
     localparam int unsigned RemoteWidth = $bits(worker_t) + $bits(request_t);
@@ -505,7 +463,7 @@ module lw_prepare #(
       .rst_ni,
       .valid_i(remote_push),
       .ready_o(unused_ready),
-      .data_i ({dest, sent}),
+      .data_i ({out.dest, sent}),
       .valid_o(remote_valid_o),
       .ready_i(remote_ready_i),
       .data_o ({remote_dest_o, remote_o}),
@@ -537,6 +495,12 @@ module lw_prepare #(
     assign unused_alone = ^{remote_ready_i, sent, began, kept, remote_pop, sends_q, remote_push};
   end
 
-  assign unused_bits = ^{flags, entry[6], s5_q, s4_q, s3_q, s2_q, s1_q};
+`ifdef LW_ASSERT
+  always_ff @(posedge clk_i) begin
+    if (rst_ni) assert (!out_push || unused_out_ready) else $error("lw_prepare: an instruction is lost");
+  end
+`endif
+
+  assign unused_bits = ^{flags, entry[6], s4_q, s3_q, s2_q, s1_q, out, first.at_once};
 
 endmodule

@@ -1,4 +1,4 @@
-// Types inside the hash index.
+// Types inside the index coprocessor.
 
 package lw_point_pkg;
 
@@ -17,5 +17,15 @@ package lw_point_pkg;
   localparam logic [2:0] KindWrites = 3'd2;
   localparam logic [2:0] KindUndo = 3'd3;
   localparam logic [2:0] KindKey = 3'd4;
+
+  /// What prepare has to know of the request whose key it begins with.
+  typedef struct packed {
+    lw_pkg::table_t tab;
+    logic [2:0]     offset;   // bytes from the word's beginning to the image
+    logic           direct;   // nothing is to be mapped: one aligned integer, or no key at all
+    logic           at_once;  // no word of memory is needed: the key is here, or does not matter here
+    logic           wide;     // more than one word
+    logic [1:0]     last;     // number of its last word
+  } key_head_t;
 
 endpackage

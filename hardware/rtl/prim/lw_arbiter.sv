@@ -5,7 +5,7 @@
 /// has been offered stays offered until it is taken, as the handshake demands; without, a later but preferred word may
 /// replace it, which a consumer that looks only when it is ready (a queue) does not see, and which is shorter.
 module lw_arbiter #(
-  /// Streams.
+  /// Streams, at least 2.
   parameter int unsigned Inputs = 4,
   /// Bits of a word.
   parameter int unsigned Width = 8,
@@ -26,32 +26,44 @@ module lw_arbiter #(
   output logic                         valid_o,
   /// The chosen word is taken in this cycle.
   input  logic                         ready_i,
-  /// The chosen word; zero without `valid_o`.
+  /// The chosen word; means nothing without `valid_o`.
   output logic [Width-1:0]             data_o
 );
 
+  localparam int unsigned NumberWidth = $clog2(Inputs);
+
   // Inputs whose turn comes before the round begins again.
-  logic [Inputs-1:0] turn_q;
+  logic [Inputs-1:0] turn_q, turn;
   logic [Inputs-1:0] early, first, chosen;
+  logic [NumberWidth-1:0] number;
 
   assign early   = valid_i & turn_q;
-  assign first   = (early != '0) ? early & (~early + 1'b1) : valid_i & (~valid_i + 1'b1);
   assign valid_o = |valid_i;
   assign ready_o = ready_i ? chosen : '0;
 
+  // The first one whose turn it is, else the first one. Adders would do it, too, with a carry chain on the way.
+  assign first[0] = early[0] || (early == '0 && valid_i[0]);
+  // All inputs above the one that is taken.
+  assign turn[0] = 1'b0;
+  for (genvar i = 1; i < int'(Inputs); i++) begin : gen_input
+    assign first[i] = (early[i] && early[i-1:0] == '0) || (early == '0 && valid_i[i] && valid_i[i-1:0] == '0);
+    assign turn[i]  = |chosen[i-1:0];
+  end
+
   always_comb begin
-    data_o = '0;
+    number = '0;
     for (int unsigned i = 0; i < Inputs; i++) begin
-      data_o |= {Width{chosen[i]}} & data_i[i];
+      if (chosen[i]) number |= NumberWidth'(i);
     end
   end
+
+  assign data_o = data_i[number];
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       turn_q <= '1;
     end else if (valid_o && ready_i) begin
-      // All inputs above the one that was taken.
-      turn_q <= ~(chosen | (chosen - 1'b1));
+      turn_q <= turn;
     end
   end
 

@@ -32,10 +32,9 @@ module lw_credit #(
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       count_q <= All;
-    end else if (take_i && !give_i) begin
-      count_q <= count_q - 1'b1;
-    end else if (give_i && !take_i) begin
-      count_q <= count_q + 1'b1;
+    end else if (take_i != give_i) begin
+      // One adder: by one, or by minus one.
+      count_q <= count_q + (take_i ? '1 : CountWidth'(1));
     end
   end
 

@@ -30,6 +30,8 @@ module lw_fifo #(
 
   localparam int unsigned PointerWidth = Depth > 1 ? $clog2(Depth) : 1;
   localparam logic [PointerWidth-1:0] Last = PointerWidth'(Depth - 1);
+  // Whether pointers come back to 0 before they overflow.
+  localparam bit Wraps = Depth != 1 << PointerWidth;
   localparam logic [CountWidth-1:0] Full = CountWidth'(Depth);
 
   logic [Width-1:0] memory_q [Depth];
@@ -54,10 +56,10 @@ module lw_fifo #(
       tail_q  <= '0;
       count_q <= '0;
     end else begin
-      if (push) tail_q <= (tail_q == Last) ? '0 : tail_q + 1'b1;
-      if (pop) head_q <= (head_q == Last) ? '0 : head_q + 1'b1;
-      if (push && !pop) count_q <= count_q + 1'b1;
-      if (pop && !push) count_q <= count_q - 1'b1;
+      if (push) tail_q <= (Wraps && tail_q == Last) ? '0 : tail_q + 1'b1;
+      if (pop) head_q <= (Wraps && head_q == Last) ? '0 : head_q + 1'b1;
+      // One adder: by one, or by minus one.
+      if (push != pop) count_q <= count_q + (pop ? '1 : CountWidth'(1));
     end
   end
 
