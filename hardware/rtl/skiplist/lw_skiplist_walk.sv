@@ -273,7 +273,7 @@ module lw_skiplist_walk
       StCheck: begin
         at_d.mode = ModeCompare;
         at_d.word = '0;
-        at_d.same = at_q.same && ended;
+        at_d.same = at_q.same && (at_q.cand == at_q.at.bound);
         state_d   = ended ? StDrop : StAsk;
       end
       StDrop: begin
