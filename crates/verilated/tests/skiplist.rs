@@ -123,6 +123,28 @@ fn ascending_keys_load_faster_with_more_in_flight() {
     }
 }
 
+/// Neighbours in flight together, in an order that is almost the keys': links of upper levels are looked for again and
+/// again while others change them.
+#[test]
+fn almost_ascending_keys_find_their_places_on_every_level() {
+    let first = seed();
+    let model = Bench::build(SMALL);
+    for round in 0..24 {
+        let seed = first.wrapping_add(round);
+        println!("round {round}: seed {seed}");
+        let mut random = Random::new(seed);
+        let timing = if round % 2 == 0 { Timing::steady(80) } else { Timing::random(seed) };
+        let mut bench = Bench::new(&model, seed, timing, &[Table::single(3, 20).rows(500)]);
+        bench.set_judged(false);
+        let mut keys: Vec<u64> = (0..500).map(|i| (1 << 63) + (round << 16) + i).collect();
+        for at in 0..keys.len() {
+            let other = at + random.of(0..(keys.len() - at).min(8));
+            keys.swap(at, other);
+        }
+        checked_load(&mut bench, keys.into_iter(), 16);
+    }
+}
+
 #[test]
 fn a_full_table_and_a_refusing_memory_fail_and_leave_a_working_unit() {
     let seed = seed();

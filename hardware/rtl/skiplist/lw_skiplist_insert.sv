@@ -595,7 +595,7 @@ module lw_skiplist_insert
       StSecondMatch: state_d = StSecondPut;
       StSecondPut: state_d = StIdle;
       StAgain: begin
-        at_d.differs = 1'b0;
+        at_d.differs = differs_q;
         save         = start_ready_i;
         if (start_ready_i) state_d = StIdle;
       end

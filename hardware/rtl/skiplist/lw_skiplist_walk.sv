@@ -2,8 +2,9 @@
 //
 // A slot is a traversal: where it is lies in a small memory, and its next step is made when all words that it asked for
 // have come. One step compares the key of a candidate; with it come the candidate's link on the same level and, when
-// few slots are busy, on the level below, so that going on and going down cost one memory latency each. Three
-// stages: take a slot that is ready and compare; decide; ask for words.
+// few slots are busy, on the level below, so that going on and going down cost one memory latency each. A step takes
+// a cycle to compare, one to decide and one to ask for words, in which the next slot is read: three, as many as it asks
+// for words; two more when it goes down.
 
 module lw_skiplist_walk
   import lw_pkg::*;
@@ -176,6 +177,7 @@ module lw_skiplist_walk
   node_t                down_q;
   logic                 failed_q;
   logic                 less_q, equal_q;
+  logic                 last_q, same_q;  // the link leads to no node, or to `bound`; to `bound`
   logic                 ask_ready;
   place_t               place_start, place_read;
 
@@ -191,7 +193,7 @@ module lw_skiplist_walk
           word: '0,
           mode: ModeStart
       };
-  assign pop         = (state_q == StEmpty) && (count_q != '0);
+  assign pop         = ((state_q == StEmpty) || save) && (count_q != '0);
   assign key_slot_o  = pop_slot;
   assign key_word_o  = (KeyWords == 1) ? '0 : place_read.word;
 
@@ -211,6 +213,8 @@ module lw_skiplist_walk
     end
     less_q  <= key_q < mine_q;
     equal_q <= key_q == mine_q;
+    last_q  <= (next_q.next == '0) || (next_q.next == at_q.at.bound);
+    same_q  <= next_q.next == at_q.at.bound;
     at_q    <= at_d;
   end
 
@@ -223,16 +227,11 @@ module lw_skiplist_walk
     at_d    = at_q;
     found_d = found_q;
     unique case (state_q)
-      StEmpty: begin
-        found_d = 1'b0;
-        if (pop) begin
-          at_d    = place_read;
-          state_d = StCompare;
-        end
-      end
+      StEmpty: ;
       StCompare: state_d = StJudge;
       StJudge: begin
-        state_d = StCheck;
+        // If the link leads on, its node is compared next.
+        state_d = last_q ? StDrop : StAsk;
         unique case (at_q.mode)
           ModeStart: begin
             at_d.mode = ModeFetch;
@@ -242,6 +241,8 @@ module lw_skiplist_walk
             at_d.cand  = next_q.next;
             at_d.down  = down_q;
             at_d.known = at_q.asked;
+            at_d.same  = at_q.same && same_q;
+            at_d.mode  = ModeCompare;
           end
           ModeCompare, ModeMore: begin
             if (equal_q && (3'(at_q.word) + 3'd1 != at_q.at.words)) begin
@@ -258,6 +259,8 @@ module lw_skiplist_walk
               at_d.down    = down_q;
               at_d.known   = at_q.asked;
               at_d.head    = 1'b0;
+              at_d.word    = '0;
+              at_d.mode    = ModeCompare;
             end else begin
               at_d.at.bound = at_q.cand;
               state_d       = StDrop;
@@ -272,12 +275,12 @@ module lw_skiplist_walk
       end
       StCheck: begin
         at_d.mode = ModeCompare;
-        at_d.word = '0;
-        at_d.same = at_q.same && ended;
+        at_d.same = at_q.same && (at_q.cand == at_q.at.bound);
         state_d   = ended ? StDrop : StAsk;
       end
       StDrop: begin
         at_d.mode     = ModeFetch;
+        at_d.word     = '0;
         at_d.cand     = at_q.down;
         at_d.known    = 1'b0;
         at_d.at.level = at_q.at.level - 1'b1;
@@ -292,6 +295,11 @@ module lw_skiplist_walk
       StDone: if (done_ready_i) state_d = StEmpty;
       default: state_d = StEmpty;
     endcase
+    if (pop) begin
+      at_d    = place_read;
+      found_d = 1'b0;
+      state_d = StCompare;
+    end
     // Whether the level below is asked for is decided with the first two words.
     if (state_d == StAsk && state_q != StAsk && (at_d.mode == ModeFetch || at_d.mode == ModeCompare)) begin
       at_d.asked = (at_d.at.level != at_d.at.stop) && (used_i <= 7'(Lookahead));
