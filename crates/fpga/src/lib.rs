@@ -9,6 +9,7 @@
 //! | [`card`] | what a card is: registers, memory, time |
 //! | [`mapped`] | a card that is mapped into the address space |
 //! | [`simulated`] | the verilated processor, built when it is first wanted |
+//! | [`trace`] | what happens inside the verilated processor, for golden models |
 //! | [`memory`] | a model of the card's memory, cycle by cycle |
 //! | [`configurations`] | named sizes of the processor |
 //!
@@ -34,5 +35,6 @@ mod running;
 pub mod simulated;
 mod stages;
 pub mod tables;
+pub mod trace;
 
 pub use create::{available, create};
