@@ -84,8 +84,12 @@ fn simulated(workers: usize) -> Result<Box<dyn Card>, EngineError> {
 fn simulator() -> Result<String, EngineError> {
     let name = text(CONFIGURATION).unwrap_or_else(|| USUAL.into());
     let configuration = Configuration::named(&name)?;
-    match lockwork_verilated::Verilator::find() {
-        Some(verilator) => Ok(format!("simulated, configuration '{}', by {}", configuration.name, verilator.version)),
-        None => Err(EngineError::BackEndAbsent(format!("no Verilator: run scripts/rtl-tools; {CARD} names a card"))),
+    let absent = |missing: String| EngineError::BackEndAbsent(format!("{missing}; or name a card by {CARD}"));
+    match (lockwork_verilated::missing(), lockwork_verilated::Verilator::find()) {
+        (Some(missing), _) => Err(absent(missing)),
+        (None, Some(verilator)) => {
+            Ok(format!("simulated, configuration '{}', by {}", configuration.name, verilator.version))
+        }
+        (None, None) => Err(absent("no Verilator".into())),
     }
 }

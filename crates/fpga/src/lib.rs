@@ -10,6 +10,7 @@
 //! | [`card`] | what a card is: registers, memory, time |
 //! | [`mapped`] | a card that is mapped into the address space |
 //! | [`simulated`] | the verilated processor, built when it is first wanted |
+//! | [`trace`] | what happens inside the verilated processor, for golden models |
 //! | [`memory`] | a model of the card's memory, cycle by cycle |
 //! | [`configurations`] | named sizes of the processor |
 //!
@@ -35,6 +36,7 @@ mod running;
 pub mod simulated;
 mod stages;
 pub mod tables;
+pub mod trace;
 pub mod views;
 
 pub use create::{available, create};

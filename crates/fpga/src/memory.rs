@@ -39,9 +39,14 @@ pub struct Behaviour {
     pub bad_addresses: Option<(u64, u64)>,
     /// Answers an error to this request, counted from 1 over all ports.
     pub bad_request: Option<u64>,
+    /// Answers this request, counted from 1 over all ports, so many cycles later than it should: [`NEVER`] is never.
+    pub late_request: Option<(u64, u64)>,
     /// What random numbers begin with.
     pub seed: u64,
 }
+
+/// A delay of [`Behaviour::late_request`] that no simulation sees the end of.
+pub const NEVER: u64 = u64::MAX;
 
 impl Behaviour {
     /// The paper's machine (Convey HC-2: 80 cycles at 125 MHz), its 10 GB/s read as the peak of all workers together.
@@ -56,6 +61,7 @@ impl Behaviour {
             busy: 0,
             bad_addresses: None,
             bad_request: None,
+            late_request: None,
             seed: 1,
         }
     }
@@ -79,6 +85,7 @@ impl Behaviour {
             busy: [0, 100, 500, 900][random.below(4) as usize],
             bad_addresses: None,
             bad_request: None,
+            late_request: None,
             seed,
         }
     }
@@ -149,6 +156,8 @@ struct Port {
     tokens: i64,
     words: u64,
     stalled: bool,
+    /// What is held back, and until when.
+    late: Option<(u64, Due)>,
 }
 
 /// See the module.
@@ -164,6 +173,7 @@ pub struct Memory {
     tokens: i64,
     each: i64,
     all: i64,
+    log: Option<Vec<Request>>,
 }
 
 impl Memory {
@@ -179,6 +189,7 @@ impl Memory {
             tokens: 0,
             words: 0,
             stalled: false,
+            late: None,
         };
         let length = bytes & !7;
         let mut memory = Self {
@@ -192,6 +203,7 @@ impl Memory {
             tokens: 0,
             each: 0,
             all: 0,
+            log: None,
         };
         memory.behave(behaviour);
         Ok(memory)
@@ -212,6 +224,11 @@ impl Memory {
     #[must_use]
     pub fn behaviour(&self) -> &Behaviour {
         &self.behaviour
+    }
+
+    /// Keeps all requests from now on. Returns those that were kept so far.
+    pub fn log(&mut self) -> Vec<Request> {
+        self.log.replace(Vec::new()).unwrap_or_default()
     }
 
     /// Begins a cycle: gives every port its share of the bandwidth.
@@ -240,6 +257,9 @@ impl Memory {
     pub fn take(&mut self, port: usize, request: Request) {
         self.requests += 1;
         self.tokens -= PARTS;
+        if let Some(log) = &mut self.log {
+            log.push(request);
+        }
         let behaviour = &self.behaviour;
         let extra = if behaviour.extra > 0 { self.random.below(u64::from(behaviour.extra) + 1) } else { 0 };
         let bad = |(from, to): (u64, u64)| (from..to).contains(&request.address);
@@ -253,6 +273,10 @@ impl Memory {
         port.words += 1;
         port.in_flight += 1;
         let mut due = self.cycle + u64::from(behaviour.latency) + extra;
+        if let Some((_, delay)) = behaviour.late_request.filter(|(number, _)| *number == self.requests) {
+            port.late = Some((due.saturating_add(delay), Due { request, taken: true, error }));
+            return;
+        }
         if !behaviour.reorder {
             due = due.max(port.last + 1);
         }
@@ -268,12 +292,14 @@ impl Memory {
     pub fn answer(&mut self, port: usize) -> Option<Answer> {
         let port = &mut self.ports[port];
         let due = &mut port.wheel[self.cycle as usize % WHEEL];
-        if !due.taken {
-            return None;
-        }
-        due.taken = false;
+        let Due { request, error, .. } = if due.taken {
+            due.taken = false;
+            *due
+        } else {
+            // It comes in the first cycle that is free.
+            port.late.take_if(|(when, _)| *when <= self.cycle)?.1
+        };
         port.in_flight -= 1;
-        let Due { request, error, .. } = *due;
         if error {
             return Some(Answer { error, data: u64::MAX, tag: request.tag });
         }

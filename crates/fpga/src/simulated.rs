@@ -4,6 +4,7 @@
 //! read directly, as by a host whose bus is fast. The processor goes on meanwhile: time passes in every register access
 //! and in [`Card::wait`], and nowhere else.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,7 @@ use lockwork_verilated::{Build, Model, Port};
 use crate::card::{Card, CardError, CardMemory};
 use crate::configurations::Configuration;
 use crate::memory::{Behaviour, Memory, Request};
+use crate::trace::{Event, MODULES, Record, Trace};
 
 /// The module that is simulated.
 const TOP: &str = "lw_top_mem";
@@ -50,6 +52,8 @@ pub struct Simulation {
     pub assertions: bool,
     /// What registers begin with.
     pub seed: u64,
+    /// Notes what happens inside, which is slower.
+    pub trace: Option<Trace>,
     /// The folder of the design; that of this repository, if there is none.
     pub sources: Option<PathBuf>,
 }
@@ -65,6 +69,7 @@ impl Simulation {
             waveform: None,
             assertions: false,
             seed: 1,
+            trace: None,
             sources: None,
         }
     }
@@ -104,6 +109,17 @@ struct Ports {
     rsp: Port,
 }
 
+/// Bytes of a block that are kept when its transaction begins and when it is completed.
+const TRACED_BYTES: usize = 4096;
+
+#[derive(Debug)]
+struct Tracing {
+    trace: Trace,
+    records: Vec<Record>,
+    /// The block of each context of each worker.
+    blocks: HashMap<(u8, u8), u64>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct SimulatedCard {
@@ -112,6 +128,7 @@ pub struct SimulatedCard {
     ports: Ports,
     workers: usize,
     name: String,
+    tracing: Option<Tracing>,
     /// Why the simulation ended, if it did.
     ended: Option<String>,
 }
@@ -134,6 +151,9 @@ impl SimulatedCard {
             .fast(!simulation.assertions)
             .trace(simulation.waveform.is_some())
             .seed(simulation.seed);
+        if simulation.trace.is_some() {
+            build = MODULES.iter().fold(build, |build, module| build.bind(module));
+        }
         let has = parameters(&folder)?;
         for (name, value) in configuration.parameters().into_iter().filter(|(name, _)| has.contains(name)) {
             build = build.parameter(&name, value);
@@ -186,7 +206,9 @@ impl SimulatedCard {
         model.set(reset, 1);
         let name = format!("the simulated processor, configuration '{}', {workers} workers", configuration.name);
         let memory = Memory::new(simulation.memory_bytes, workers, simulation.behaviour.clone())?;
-        let mut card = Self { model, memory, ports, workers, name, ended: None };
+        let tracing = simulation.trace.clone();
+        let tracing = tracing.map(|trace| Tracing { trace, records: Vec::new(), blocks: HashMap::new() });
+        let mut card = Self { model, memory, ports, workers, name, tracing, ended: None };
         card.model.set(ports.wstrb, 0xF);
         card.model.set(ports.bready, 1);
         card.model.set(ports.rready, 1);
@@ -254,7 +276,39 @@ impl SimulatedCard {
         self.settle();
         let seen = look(&self.model, &self.ports);
         self.model.tick();
+        if self.tracing.is_some() {
+            self.note();
+        }
         seen
+    }
+
+    /// Keeps what the design has told of the cycle.
+    fn note(&mut self) {
+        let Some(Tracing { trace, records, blocks }) = &mut self.tracing else { return };
+        let cycle = self.model.cycles();
+        self.model.notes(|note| records.extend(Record::of(cycle, note)));
+        let block_bytes = |address: u64, memory: &mut Memory| {
+            let mut bytes = vec![0; TRACED_BYTES.min((memory.bytes() - address.min(memory.bytes())) as usize)];
+            // As many as there are.
+            let _ = memory.read(address, &mut bytes);
+            bytes
+        };
+        for record in records.iter_mut() {
+            match &mut record.event {
+                Event::Begin { context, block, bytes, .. } => {
+                    let of = (record.worker, *context);
+                    if let Some(block) = *block {
+                        blocks.insert(of, block);
+                    }
+                    *bytes = block_bytes(blocks.get(&of).copied().unwrap_or(0), &mut self.memory);
+                }
+                Event::Done { block, bytes, .. } => *bytes = block_bytes(*block, &mut self.memory),
+                _ => {}
+            }
+        }
+        if !records.is_empty() {
+            trace.add(records);
+        }
     }
 }
 

@@ -74,6 +74,8 @@ pub struct Build {
     trace: bool,
     fast: bool,
     seed: u64,
+    /// Modules that nothing names and that bind themselves to others.
+    bound: Vec<String>,
 }
 
 /// Bytes of C++ that one call of the compiler takes.
@@ -113,7 +115,15 @@ impl Build {
     #[must_use]
     pub fn new(module: &str) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hardware/rtl");
-        Self { module: module.to_string(), root, parameters: Vec::new(), trace: false, fast: false, seed: 1 }
+        Self {
+            module: module.to_string(),
+            root,
+            parameters: Vec::new(),
+            trace: false,
+            fast: false,
+            seed: 1,
+            bound: Vec::new(),
+        }
     }
 
     /// Takes sources from this folder and those in it instead.
@@ -141,6 +151,14 @@ impl Build {
     #[must_use]
     pub fn fast(mut self, fast: bool) -> Self {
         self.fast = fast;
+        self
+    }
+
+    /// Adds a module that nothing names: its file binds it to a module of the design, to tell what happens inside
+    /// ([`Model::notes`]).
+    #[must_use]
+    pub fn bind(mut self, module: &str) -> Self {
+        self.bound.push(module.to_string());
         self
     }
 
@@ -172,6 +190,12 @@ impl Build {
         };
         let mut files = Vec::new();
         self.collect(top, &mut all, &mut files)?;
+        for module in &self.bound {
+            let Some(file) = all.remove(module) else {
+                return Err(BuildError::NoModule { module: module.clone(), root: self.root.clone() });
+            };
+            self.collect(file, &mut all, &mut files)?;
+        }
         files.sort_by_key(|file| !is_package(file));
         Ok(files)
     }
@@ -193,14 +217,16 @@ impl Build {
         Ok(())
     }
 
-    fn is_top(&self, file: &Path) -> bool {
-        file.file_stem().is_some_and(|stem| stem == self.module.as_str())
+    /// Whether Verilator has to be given the file by name.
+    fn is_root(&self, file: &Path) -> bool {
+        file.file_stem()
+            .is_some_and(|stem| stem == self.module.as_str() || self.bound.iter().any(|module| stem == module.as_str()))
     }
 
     fn digest(&self, files: &[PathBuf], verilator: &Verilator) -> Result<u64, BuildError> {
         let mut hasher = SipHasher13::new();
         (&self.module, &self.parameters, self.trace, self.fast, &verilator.version).hash(&mut hasher);
-        (&verilator.root, SHIM).hash(&mut hasher);
+        (&verilator.root, &self.bound, SHIM).hash(&mut hasher);
         for file in files {
             (file.file_name(), in_file(file, std::fs::read(file))?).hash(&mut hasher);
         }
@@ -251,6 +277,8 @@ impl Build {
                 port_data: *library.get(b"lw_port_data\0").map_err(failed)?,
                 trace: *library.get(b"lw_trace\0").map_err(failed)?,
                 dump: *library.get(b"lw_dump\0").map_err(failed)?,
+                notes: *library.get(b"lw_notes\0").map_err(failed)?,
+                forget_notes: *library.get(b"lw_forget_notes\0").map_err(failed)?,
             };
             (library, interface)
         };
@@ -323,7 +351,7 @@ impl Build {
             command.arg("-y").arg(folder);
         }
         command.args(packages);
-        command.args(modules.iter().filter(|file| self.is_top(file)));
+        command.args(modules.iter().filter(|file| self.is_root(file)));
         self.run("Verilator", &mut command)?;
         let header = folder.join("Model.h");
         let declared = self.ports(&in_file(&header, std::fs::read_to_string(&header))?)?;

@@ -13,9 +13,11 @@
 mod build;
 mod model;
 mod port;
+mod skip;
 mod tool;
 
 pub use build::{Build, BuildError};
-pub use model::Model;
+pub use model::{Model, Note};
 pub use port::{Direction, Port, PortError};
+pub use skip::{missing, skipped};
 pub use tool::Verilator;

@@ -20,7 +20,12 @@ pub(crate) struct Interface {
     pub(crate) port_data: unsafe extern "C" fn(*mut c_void, u32) -> *mut c_void,
     pub(crate) trace: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,
     pub(crate) dump: unsafe extern "C" fn(*mut c_void, u64),
+    pub(crate) notes: unsafe extern "C" fn(*mut c_void, *mut *const u32) -> u32,
+    pub(crate) forget_notes: unsafe extern "C" fn(*mut c_void),
 }
+
+/// What the design told by calling `lw_note`: kind, worker, then the word, its lowest 32 bits first.
+pub type Note = [u32; 14];
 
 /// An instance of a module. Its clock is the port `clk_i`, if it has one.
 #[derive(Debug)]
@@ -32,6 +37,8 @@ pub struct Model {
     ports: Vec<Port>,
     clock: Option<Port>,
     cycles: u64,
+    /// The clock is low and the model has not seen it.
+    falls: bool,
     traced: bool,
     /// Keeps the code; dropped after the instance.
     library: Option<Arc<libloading::Library>>,
@@ -68,7 +75,8 @@ impl Model {
         }
         let clock = names.get("clk_i").map(|&number: &usize| ports[number]);
         let (module, names) = (module.into(), Arc::new(names));
-        let mut model = Self { module, interface, instance, names, ports, clock, cycles: 0, traced: false, library };
+        let mut model =
+            Self { module, interface, instance, names, ports, clock, cycles: 0, falls: false, traced: false, library };
         // Inputs begin at zero, and the clock has been low before its first edge.
         for number in 0..model.ports.len() {
             let port = model.ports[number];
@@ -172,6 +180,12 @@ impl Model {
     /// With the message of an assertion of the design that failed.
     #[inline]
     pub fn eval(&mut self) {
+        self.falls = false;
+        self.evaluate();
+    }
+
+    #[inline]
+    fn evaluate(&mut self) {
         // SAFETY: the instance lives; the message, if any, stays until the next call.
         unsafe {
             let failure = (self.interface.eval)(self.instance);
@@ -185,17 +199,25 @@ impl Model {
     /// One clock cycle: rising edge with the inputs as they are, then falling edge. Outputs are then those of the new
     /// state.
     ///
+    /// Nothing happens at a falling edge, so the model sees it together with what it is evaluated for next.
+    ///
     /// # Panics
     /// As [`Self::eval`], or when the module has no port `clk_i`.
     #[inline]
     pub fn tick(&mut self) {
         let clock = self.clock.expect("the module has a clock");
+        if std::mem::take(&mut self.falls) {
+            self.evaluate();
+        }
         self.set(clock, 1);
-        self.eval();
+        self.evaluate();
         self.dump(2 * self.cycles);
         self.set(clock, 0);
-        self.eval();
-        self.dump(2 * self.cycles + 1);
+        self.falls = true;
+        if self.traced {
+            self.eval();
+            self.dump(2 * self.cycles + 1);
+        }
         self.cycles += 1;
     }
 
@@ -211,6 +233,20 @@ impl Model {
     #[must_use]
     pub fn cycles(&self) -> u64 {
         self.cycles
+    }
+
+    /// Hands over what the design has told since the last call, in the order in which it did. Notes of one cycle by
+    /// different modules are in no order.
+    pub fn notes(&mut self, mut take: impl FnMut(&Note)) {
+        // SAFETY: the instance lives; the words stay until the next evaluation or until they are forgotten.
+        unsafe {
+            let mut words = std::ptr::null();
+            let count = (self.interface.notes)(self.instance, &raw mut words);
+            if count > 0 {
+                std::slice::from_raw_parts(words.cast::<Note>(), count as usize).iter().for_each(&mut take);
+                (self.interface.forget_notes)(self.instance);
+            }
+        }
     }
 
     /// Writes a waveform of all that follows to `file` (VCD). Returns `false` if the model was built without.

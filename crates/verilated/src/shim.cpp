@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "Model.h"
 #include "verilated.h"
@@ -24,7 +25,11 @@ const Port PORTS[] = {
     // PORTS
 };
 
+// A note of the design: its kind, its worker, and 384 bits.
+const uint32_t NOTE_WORDS = 14;
+
 struct Instance {
+    std::vector<uint32_t> notes;
     std::unique_ptr<VerilatedContext> context;
     std::unique_ptr<Model> model;
 #ifdef LW_TRACE
@@ -35,6 +40,8 @@ struct Instance {
 // The first failure since it was last asked for, of this thread's models.
 thread_local std::string failure;
 thread_local std::string told;
+// Whose code runs.
+thread_local Instance* running;
 
 void note(const char* file, int line, const char* message) {
     if (failure.empty()) {
@@ -50,6 +57,13 @@ void vl_stop(const char* file, int line, const char* hierarchy) VL_MT_UNSAFE {
 
 void vl_fatal(const char* file, int line, const char*, const char* message) VL_MT_UNSAFE {
     note(file, line, message);
+}
+
+// What the design calls (`import "DPI-C"`) to tell what happens inside; lowest word first.
+extern "C" void lw_note(uint32_t kind, uint32_t worker, const uint32_t* word) {
+    running->notes.push_back(kind);
+    running->notes.push_back(worker);
+    running->notes.insert(running->notes.end(), word, word + NOTE_WORDS - 2);
 }
 
 #define LW_EXPORT extern "C" __attribute__((visibility("default")))
@@ -79,7 +93,8 @@ LW_EXPORT void lw_delete(void* handle) {
 }
 
 LW_EXPORT const char* lw_eval(void* handle) {
-    static_cast<Instance*>(handle)->model->eval();
+    running = static_cast<Instance*>(handle);
+    running->model->eval();
     if (failure.empty()) {
         return nullptr;
     }
@@ -87,6 +102,13 @@ LW_EXPORT const char* lw_eval(void* handle) {
     failure.clear();
     return told.c_str();
 }
+
+LW_EXPORT uint32_t lw_notes(void* handle, const uint32_t** words) {
+    auto instance = static_cast<Instance*>(handle);
+    *words = instance->notes.data();
+    return static_cast<uint32_t>(instance->notes.size() / NOTE_WORDS);
+}
+LW_EXPORT void lw_forget_notes(void* handle) { static_cast<Instance*>(handle)->notes.clear(); }
 
 LW_EXPORT uint32_t lw_ports() { return sizeof PORTS / sizeof *PORTS; }
 LW_EXPORT const char* lw_port_name(uint32_t number) { return PORTS[number].name; }
