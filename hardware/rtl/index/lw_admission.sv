@@ -392,7 +392,7 @@ module lw_admission #(
   late_t late_in, late_out;
   logic late_valid, late_pop, freed_valid_q, go_pop;
   number_t freed_q;
-  item_t items_q [Items];
+  (* ram_style = "distributed" *) item_t items_q [Items];
   logic unused_go_ready, unused_late_ready, unused_bits;
 
   assign go_in   = '{number: d_case_q.number, tree: d_case_q.tree, ordered: d_case_q.judge && judged_ordered,

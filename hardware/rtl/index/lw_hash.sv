@@ -99,17 +99,17 @@ module lw_hash #(
     EndRefused
   } end_e;
 
-  what_t what_q [Inflight];
-  owner_t owner_q [Inflight];
-  entry_t entry_q [Inflight];
-  logic [KeyWords-1:0][63:0] key_q [Inflight];
+  (* ram_style = "distributed" *) what_t what_q [Inflight];
+  (* ram_style = "distributed" *) owner_t owner_q [Inflight];
+  (* ram_style = "distributed" *) entry_t entry_q [Inflight];
+  (* ram_style = "distributed" *) logic [KeyWords-1:0][63:0] key_q [Inflight];
   // A copy for who writes the rows. A slot's key is not read in the cycle in which it is written.
   (* ram_style = "block", no_rw_check *) logic [KeyWords-1:0][63:0] key_copy_q [Inflight];
-  row_t row_q [Inflight];
-  row_t head_q [Inflight];
+  (* ram_style = "distributed" *) row_t row_q [Inflight];
+  (* ram_style = "distributed" *) row_t head_q [Inflight];
   // An instruction is under way in a slot if these differ.
-  logic begun_q [Inflight];
-  logic ended_q [Inflight];
+  (* ram_style = "distributed" *) logic begun_q [Inflight];
+  (* ram_style = "distributed" *) logic ended_q [Inflight];
   logic [$clog2(Inflight+1)-1:0] slots_q;
 
   // ---------------------------------------------------------------------------------------------------------------
@@ -324,10 +324,10 @@ module lw_hash #(
     row_t row;
   } link_t;
 
-  count_t count_q [Inflight];
-  link_t link_q [Inflight];
+  (* ram_style = "distributed" *) count_t count_q [Inflight];
+  (* ram_style = "distributed" *) link_t link_q [Inflight];
   // Less one.
-  logic [WantedWidth-1:0] wanted_q [Inflight];
+  (* ram_style = "distributed" *) logic [WantedWidth-1:0] wanted_q [Inflight];
   count_t count_now, count_next;
   link_t link_now;
   logic e2_single, e2_complete, e2_valid_q, e2_same_q, e2_error_q;

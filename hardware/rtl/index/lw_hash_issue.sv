@@ -134,7 +134,7 @@ module lw_hash_issue #(
   );
 
   // Words of a table's values: from that in which they begin to the end of the row.
-  logic [12:0] zeros_q [2**TableWidth];
+  (* ram_style = "distributed" *) logic [12:0] zeros_q [2**TableWidth];
   logic [13:0] row_end;
 
   assign row_end = {1'b0, config_i.data[47:35]} + 14'(|config_i.data[34:32]);
@@ -155,8 +155,8 @@ module lw_hash_issue #(
   assign first = flags[1] ? '0 : 36'(worker_i) << head_field[44:40];
 
   // Free rows. An install has taken its row long before the next job looks for one.
-  logic [39:6] next_q [2**TableWidth];
-  logic [39:6] end_q [2**TableWidth];
+  (* ram_style = "distributed" *) logic [39:6] next_q [2**TableWidth];
+  (* ram_style = "distributed" *) logic [39:6] end_q [2**TableWidth];
   logic [39:6] next, after;
   logic config_rows, allocate;
 
@@ -214,8 +214,8 @@ module lw_hash_issue #(
 
   part_e part_q, part;
   logic [12:0] step_q, step;
-  logic fresh_q [Inflight];
-  logic [39:3] buckets_q [Inflight];
+  (* ram_style = "distributed" *) logic fresh_q [Inflight];
+  (* ram_style = "distributed" *) logic [39:3] buckets_q [Inflight];
   logic s2_valid_q, s2_ready, out_valid, out_write, out_save, s2_write_q, s2_save_q;
   logic [39:3] out_base, s2_base_q;
   logic signed [OffsetWidth-1:0] out_offset, s2_offset_q;

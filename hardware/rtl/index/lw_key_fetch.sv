@@ -76,13 +76,13 @@ module lw_key_fetch #(
     logic       error;
   } arrived_t;
 
-  request_t requests_q [Places];
-  addr_t result_q [Places];
+  (* ram_style = "distributed" *) request_t requests_q [Places];
+  (* ram_style = "distributed" *) addr_t result_q [Places];
   // A place is never written and read in one cycle: it is complete before it is read.
   (* no_rw_check *) logic [63:0] images_q [Places*8];
-  arrived_t arrived_q [Places];
-  logic [2:0] last_q [Places];
-  logic error_q [Places];
+  (* ram_style = "distributed" *) arrived_t arrived_q [Places];
+  (* ram_style = "distributed" *) logic [2:0] last_q [Places];
+  (* ram_style = "distributed" *) logic error_q [Places];
   logic [Rings-1:0][Slots-1:0] done_q;
   logic [Rings-1:0][SlotWidth-1:0] tail_q, head_q;
   logic [Rings-1:0][SlotWidth:0] count_q, waiting_q;
@@ -93,14 +93,16 @@ module lw_key_fetch #(
   // ---------------------------------------------------------------------------------------------------------------
 
   request_t taken;
-  logic taken_ring, busy_q, first_q, ring_q, keyed_q, scan_q, sweep_q;
+  logic taken_ring, busy_q, first_q, ring_q, keyed_q, skip_q, sweep_q;
   place_t taken_place, place_q, sweep_at_q;
   table_t tab_q;
   word_addr_t addr_q;
   logic [2:0] offset_q, word_q, words;
   logic [23:0] delta_q;
   logic [FlagsWidth+2:3] flags;
-  logic away_q [2**TableWidth];
+  (* ram_style = "distributed" *) logic away_q [2**TableWidth];
+  (* ram_style = "distributed" *) logic away_wide_q [2**TableWidth];
+  logic away;
   logic [5:0] end_of_image;
   logic several, at_once, asked;
   key_head_t head_new;
@@ -132,15 +134,19 @@ module lw_key_fetch #(
     .data_o (flags)
   );
 
-  // Tables that have a home elsewhere. [1] replicated, [5] has home, [9:6] home
+  // Tables that have a home elsewhere, and those of them whose keys have several words. They are read before it is known
+  // whose request is taken. [1] replicated, [5] has home, [9:6] home, [26:24] words
+  assign away = !config_i.data[1] && config_i.data[5] && config_i.data[9:6] != worker_i;
+
   always_ff @(posedge clk_i) begin
     if (config_i.valid && config_i.addr[15:9] == ConfigTable[15:9] && config_i.addr[2:0] == 3'd2) begin
-      away_q[config_i.addr[8:3]] <= !config_i.data[1] && config_i.data[5] && config_i.data[9:6] != worker_i;
+      away_q[config_i.addr[8:3]]      <= away;
+      away_wide_q[config_i.addr[8:3]] <= away && config_i.data[26:24] > 3'd1;
     end
   end
 
   assign several      = flags[26:24] > 3'd1;
-  assign at_once      = keyed_q || (!ring_q && away_q[tab_q] && (scan_q || several));
+  assign at_once      = keyed_q || skip_q;
   assign end_of_image = {3'b0, offset_q} + {1'b0, flags[20:16]};
   assign words        = end_of_image[5:3];
   assign asked        = mem_valid_o && mem_ready_i;
@@ -170,7 +176,8 @@ module lw_key_fetch #(
       ring_q   <= taken_ring;
       tab_q    <= taken.tab;
       keyed_q  <= taken.keyed;
-      scan_q   <= taken.op == OpScan;
+      skip_q   <= !taken_ring &&
+                  ((req_i[0].op == OpScan) ? away_q[req_i[0].tab] : away_wide_q[req_i[0].tab]);
       offset_q <= taken.key[2:0];
       delta_q  <= taken.key[63:40];
     end
@@ -241,7 +248,7 @@ module lw_key_fetch #(
 
   for (genvar r = 0; r < int'(Rings); r++) begin : gen_ring
     // Read by the ring's own head, before it is known which ring goes on.
-    key_head_t heads_q [Slots];
+    (* ram_style = "distributed" *) key_head_t heads_q [Slots];
     logic of_ring, begins;
 
     assign of_ring         = ring_q == 1'(r);

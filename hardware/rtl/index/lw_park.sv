@@ -43,7 +43,7 @@ module lw_park #(
 
   localparam int unsigned PointerWidth = $clog2(Depth);
 
-  logic [Width-1:0] memory_q [Depth];
+  (* ram_style = "distributed" *) logic [Width-1:0] memory_q [Depth];
   logic [Depth-1:0][OwnerWidth-1:0] owner_q;
   logic [Depth-1:0] valid_q, tried_q, match;
   logic [PointerWidth-1:0] head_q, tail_q;

@@ -17,7 +17,7 @@ module lw_table_field #(
   output logic [Width-1:0] data_o
 );
 
-  logic [Width-1:0] memory_q [2**lw_pkg::TableWidth];
+  (* ram_style = "distributed" *) logic [Width-1:0] memory_q [2**lw_pkg::TableWidth];
   logic unused_bits;
 
   assign unused_bits = ^config_i.data;

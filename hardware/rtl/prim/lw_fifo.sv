@@ -34,7 +34,7 @@ module lw_fifo #(
   localparam bit Wraps = Depth != 1 << PointerWidth;
   localparam logic [CountWidth-1:0] Full = CountWidth'(Depth);
 
-  logic [Width-1:0] memory_q [Depth];
+  (* ram_style = "distributed" *) logic [Width-1:0] memory_q [Depth];
   logic [PointerWidth-1:0] head_q, tail_q;
   logic [CountWidth-1:0] count_q;
   logic push, pop;
