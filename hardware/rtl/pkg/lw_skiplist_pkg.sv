@@ -45,7 +45,8 @@ package lw_skiplist_pkg;
   /// How a request ended.
   typedef struct packed {
     lw_pkg::answer_e answer;
-    lw_pkg::addr_t   value;
+    logic            no_room;  // why it failed; else memory refused
+    node_t           value;    // the row, or the number of rows of a scan
   } ending_t;
 
   /// What became of asking for a read grant.
@@ -61,11 +62,9 @@ package lw_skiplist_pkg;
   localparam logic [15:0] CodeNoRoom = 16'hFF11;
   localparam logic [15:0] CodeMemory = 16'hFF13;
 
-  /// Word address of the link of a node on a level. The words behind the first of its key come between.
-  function automatic lw_pkg::word_addr_t link_address(node_t node, level_t level, logic [2:0] words);
-    logic [5:0] below;
-    below = (level == '0) ? '0 : 6'(level) + 6'(words) - 6'd1;
-    return {node, 3'b000} - 37'(below);
+  /// How many words before a node its link on a level lies. The words behind the first of its key come between.
+  function automatic logic [5:0] link_below(level_t level, logic [2:0] words);
+    return (level == '0) ? '0 : 6'(level) + 6'(words) - 6'd1;
   endfunction
 
   /// Word address of a word of a node's key.

@@ -101,9 +101,12 @@ module lw_skiplist
     level_t     levels;
   } table_info_t;
 
+  // Those of blocks are written while nothing is read.
   table_info_t table_mem[64];
-  node_t       first_mem[64];
   level_t      top_mem  [64];
+  (* ram_style = "block", no_rw_check *)
+  node_t       first_mem[64];
+  (* ram_style = "block", no_rw_check *)
   logic [47:0] source_mem[64];
   logic        for_table, for_info;
 
@@ -391,12 +394,9 @@ module lw_skiplist
   assign done_ready  = done_insert ? insert_ready : to_scan ? 1'b1 : walk_end_ready;
 
   always_comb begin
-    walk_end = '{answer: AnswerMissing, value: 40'(CodeNotFound)};
-    if (done_found && done_live) begin
-      walk_end = '{answer: AnswerReady, value: {done_node, 6'b0}};
-      if (done_asked.op == OpInsert) walk_end = '{answer: AnswerMissing, value: 40'(CodeDuplicate)};
-    end
-    if (done_error) walk_end = '{answer: AnswerFailed, value: 40'(CodeMemory)};
+    walk_end = '{answer: AnswerMissing, no_room: 1'b0, value: done_node};
+    if (done_found && done_live && done_asked.op != OpInsert) walk_end.answer = AnswerReady;
+    if (done_error) walk_end.answer = AnswerFailed;
   end
 
   logic    insert_end_valid, insert_end_ready;
@@ -530,16 +530,25 @@ module lw_skiplist
   asked_t      next_asked;
   span_t       next_span;
   table_info_t next_info;
-  logic [47:0] next_source;
+  logic [47:0] source_q;
   logic [Scanners-1:0] idle, starts, grants, grant_readys, releases, release_readys, scan_ends, scan_end_readys;
-  logic        press_q;
+  logic        press_q, next_whole_q;
 
   assign next_asked  = asked_mem[next_slot_q];
   assign next_span   = span_mem[next_slot_q];
   assign next_info   = table_mem[next_asked.tab];
-  assign next_source = source_mem[next_span.source];
-  assign starts      = next_valid_q ? (idle & (~idle + 1'b1)) : '0;
+  assign starts      = next_whole_q ? (idle & (~idle + 1'b1)) : '0;
   assign dispatch    = starts != '0;
+
+  // The source is read a cycle later than all else of the next scan.
+  always_ff @(posedge clk_i) begin
+    source_q <= source_mem[next_span.source];
+  end
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) next_whole_q <= 1'b0;
+    else next_whole_q <= next_valid_q && !dispatch;
+  end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) press_q <= 1'b0;
@@ -559,16 +568,16 @@ module lw_skiplist
   } release_t;
 
   typedef struct packed {
-    slot_t       slot;
-    ending_t     ending;
-    logic        known;
-    logic [63:0] key;
+    slot_t   slot;
+    ending_t ending;
+    logic    known;
   } end_t;
 
   grant_ask_t [Scanners-1:0] grant_asks;
   release_t   [Scanners:0]   release_all;
   end_t       [Scanners+2:0] end_all;
   logic       [Scanners+2:0] end_valids, end_readys;
+  logic       [Scanners-1:0][63:0] end_keys;
 
   for (genvar s = 0; s < Scanners; s++) begin : gen_scanner
     slot_t       end_slot;
@@ -591,9 +600,9 @@ module lw_skiplist
         .start_words_i(next_asked.words),
         .start_free_i(next_info.replicated),
         .start_span_i(next_span),
-        .start_offset_i(next_source[15:0]),
-        .start_bytes_i(next_source[31:16]),
-        .start_stride_i(next_source[47:32]),
+        .start_offset_i(source_q[15:0]),
+        .start_bytes_i(source_q[31:16]),
+        .start_stride_i(source_q[47:32]),
         .press_i(press_q),
         .grant_valid_o(grants[s]),
         .grant_ready_i(grant_readys[s]),
@@ -620,7 +629,8 @@ module lw_skiplist
         .end_key_o(key)
     );
     assign grant_asks[s].tag  = 3'(s);
-    assign end_all[s+3]       = '{slot: end_slot, ending: ending, known: known, key: key};
+    assign end_all[s+3]       = '{slot: end_slot, ending: ending, known: known};
+    assign end_keys[s]        = key;
     assign end_valids[s+3]    = scan_ends[s];
     assign scan_end_readys[s] = end_readys[s+3];
   end
@@ -656,9 +666,9 @@ module lw_skiplist
   // Endings, one after the other: the scan's range, its own grant, the answer.
   logic end_valid, end_ready, finish_release, finish_release_ready;
   end_t end_now;
-  assign end_all[0]     = '{slot: front_slot_q, ending: '{answer: AnswerConflict, value: '0}, known: 1'b0, key: '0};
-  assign end_all[1]     = '{slot: done_slot, ending: walk_end, known: 1'b0, key: '0};
-  assign end_all[2]     = '{slot: insert_end_slot, ending: insert_end, known: 1'b0, key: '0};
+  assign end_all[0]     = '{slot: front_slot_q, ending: '{answer: AnswerConflict, no_room: 1'b0, value: '0}, known: 1'b0};
+  assign end_all[1]     = '{slot: done_slot, ending: walk_end, known: 1'b0};
+  assign end_all[2]     = '{slot: insert_end_slot, ending: insert_end, known: 1'b0};
   assign end_valids[0]  = late_valid;
   assign end_valids[1]  = done_valid && ends_here;
   assign end_valids[2]  = insert_end_valid;
@@ -680,6 +690,20 @@ module lw_skiplist
       .data_o(end_now)
   );
 
+  // The key behind which the range of a scan ends, kept like its ending.
+  logic [63:0] end_key, end_key_q;
+  if (Scanners == 1) begin : gen_key
+    assign end_key = end_keys[0];
+  end else begin : gen_keys
+    always_comb begin
+      end_key = '0;
+      for (int unsigned i = 0; i < Scanners; i++) end_key |= end_readys[i+3] ? end_keys[i] : '0;
+    end
+  end
+  always_ff @(posedge clk_i) begin
+    if (end_readys != '0) end_key_q <= end_key;
+  end
+
   typedef enum logic [2:0] {
     FnIdle,
     FnClose,
@@ -691,9 +715,17 @@ module lw_skiplist
   finish_e finish_q;
   asked_t  asked_q;
   logic    lost, close_ready;
+  addr_t   value;
   // Fields that one reader of a record does not need.
   logic unused;
   assign unused    = ^{info_q, done_asked, next_asked, next_info, asked_q, redo_asked, config_i};
+  always_comb begin
+    value = 40'((asked_q.op == OpInsert) ? CodeDuplicate : CodeNotFound);
+    if (end_now.ending.answer == AnswerReady) begin
+      value = (asked_q.op == OpScan) ? 40'(end_now.ending.value) : {end_now.ending.value, 6'b0};
+    end
+    if (end_now.ending.answer == AnswerFailed) value = 40'(end_now.ending.no_room ? CodeNoRoom : CodeMemory);
+  end
   assign lost      = (end_now.ending.answer == AnswerConflict) || (end_now.ending.answer == AnswerFailed);
   assign end_ready = finish_q == FnFree;
 
@@ -731,7 +763,7 @@ module lw_skiplist
           granted: asked_q.granted && !lost,
           owner: worker_i,
           entry: asked_q.entry,
-          value: end_now.ending.value
+          value: value
       };
 
   lw_skiplist_arbiter #(
@@ -768,6 +800,6 @@ module lw_skiplist
       .close_slot_i(end_now.slot),
       .close_void_i(lost),
       .close_known_i(end_now.known),
-      .close_key_i(end_now.key)
+      .close_key_i(end_key_q)
   );
 endmodule

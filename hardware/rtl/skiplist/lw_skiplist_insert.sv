@@ -27,7 +27,8 @@ module lw_skiplist_insert
 
     /// Configuration; while nothing is under way.
     input  config_t              config_i,
-    /// Forgets all links, for one cycle while nothing is under way: the host has changed tables.
+    /// Forgets all links, for one cycle while nothing is under way: the host has changed tables. As after reset, nothing
+    /// is taken for `Links` cycles.
     input  logic                 clear_i,
 
     /// Inserts in flight, from before their first access on.
@@ -91,7 +92,6 @@ module lw_skiplist_insert
 
   localparam int unsigned LinkWidth = $clog2(Links);
   localparam int unsigned AgeWidth = 5;
-  localparam int unsigned ImageDepth = (KeyWords == 1) ? 64 : 256;
   /// Writes of one slot that may be unanswered.
   localparam int unsigned MostPending = 60;
 
@@ -120,10 +120,12 @@ module lw_skiplist_insert
   } link_t;
 
   typedef enum logic [5:0] {
+    StClear,  // forgets one link a cycle
     StIdle,
     StVisit,
     StBranch,
     StRows,
+    StNext,
     StRoom,
     StKey,
     StImage,
@@ -133,6 +135,7 @@ module lw_skiplist_insert
     StTower,
     StTowerWrite,
     StSpan,
+    StBounds,
     StZero,
     StZeroWait,
     StLive,
@@ -155,6 +158,10 @@ module lw_skiplist_insert
     StEnd
   } state_e;
 
+  localparam logic [1:0] EndReady  = 2'd0;
+  localparam logic [1:0] EndNoRoom = 2'd1;
+  localparam logic [1:0] EndMemory = 2'd2;
+
   function automatic logic [LinkWidth-1:0] index_of(logic [2*LinkWidth-1:0] node, level_t level);
     return node[0+:LinkWidth] ^ node[LinkWidth+:LinkWidth] ^ {level[0+:4], {(LinkWidth - 4) {1'b0}}} ^
            {{(LinkWidth - 1) {1'b0}}, level[4]};
@@ -169,69 +176,64 @@ module lw_skiplist_insert
   logic                 sent;
   logic                 save;
 
-  // Configuration. Each memory has one write port.
-  logic [47:0] layout_mem[64];  // row_bytes, values_start, row_stride
+  // Configuration. Each memory has one write port. The one of blocks: which byte of the image each byte of a key is, in
+  // {0, table, word}; row_bytes, values_start and row_stride in {100, table}; the end of the free rows in {101, table}.
+  // It is written while nothing is read.
+  (* ram_style = "block", no_rw_check *)
+  logic [63:0] set_mem   [512];
   logic        single_mem[64];
-  addr_t       last_mem  [64];
   addr_t       next_mem  [64];
-  logic [63:0] image_mem [ImageDepth];
-  logic        for_table, for_rows, take_row;
-  addr_t       row_q, past_q, last_q;
+  logic        for_table, for_layout, for_rows, for_last, for_key, take_row;
+  logic [8:0]  set_at, set_read;
+  logic [63:0] set_q;
+  addr_t       row, past_q;
 
-  assign for_table = config_i.valid && (config_i.addr[15:9] == ConfigTable[15:9]);
-  assign for_rows  = config_i.valid && (config_i.addr[15:11] == ConfigRows[15:11]);
+  assign for_table  = config_i.valid && (config_i.addr[15:9] == ConfigTable[15:9]);
+  assign for_layout = for_table && (config_i.addr[2:0] == 3'd1);
+  assign for_rows   = config_i.valid && (config_i.addr[15:11] == ConfigRows[15:11]);
+  assign for_last   = for_rows && (config_i.addr[4:0] == {worker_i, 1'b1});
+  assign for_key    = config_i.valid && (config_i.addr[15:8] == ConfigKey[15:8]);
+  assign row        = next_mem[asked_i.tab];
+
+  always_comb begin
+    set_at = {1'b0, config_i.addr[7:0]};
+    if (for_layout) set_at = {3'b100, config_i.addr[8:3]};
+    if (for_last) set_at = {3'b101, config_i.addr[10:5]};
+    set_read = {1'b0, asked_i.tab, word_o};
+    if (state_q == StRows || state_q == StSpan) set_read = {3'b100, asked_i.tab};
+    if (state_q == StNext) set_read = {3'b101, asked_i.tab};
+  end
 
   always_ff @(posedge clk_i) begin
-    if (for_table && config_i.addr[2:0] == 3'd1) layout_mem[config_i.addr[8:3]] <= config_i.data[47:0];
+    if (for_layout || for_last || for_key) set_mem[set_at] <= config_i.data;
+    set_q <= set_mem[set_read];
     if (for_table && config_i.addr[2:0] == 3'd2) single_mem[config_i.addr[8:3]] <= config_i.data[3];
-    if (for_rows && config_i.addr[4:0] == {worker_i, 1'b1}) last_mem[config_i.addr[10:5]] <= config_i.data[39:0];
     if (for_rows && config_i.addr[4:0] == {worker_i, 1'b0}) next_mem[config_i.addr[10:5]] <= config_i.data[39:0];
     else if (take_row) next_mem[asked_i.tab] <= past_q;
   end
 
-  // The key's image: which byte of it each byte of the normal form is.
-  logic [63:0]                   map_q, map_read_q, bytes_q, image_q;
-  logic [7:0]                    strobe_q;
-  logic [1:0]                    image_word_q;
-  logic [2:0]                    word_q, word_d;
-  logic [2:0]                    byte_q;
-  logic                          map_load, map_step, map_other;
-  logic [$clog2(ImageDepth)-1:0] map_index, map_config;
-  if (KeyWords == 1) begin : gen_one_word
-    logic unused_word;
-    assign unused_word = ^word_q;
-    assign map_index   = asked_i.tab;
-    assign map_config  = config_i.addr[7:2];
-  end else begin : gen_words
-    assign map_index  = {asked_i.tab, word_q[1:0]};
-    assign map_config = config_i.addr[7:0];
-  end
+  // The key's image, byte by byte of the normal form.
+  logic [63:0] image_q;
+  logic [7:0]  strobe_q, map_byte, key_byte;
+  logic [1:0]  image_word_q;
+  logic [2:0]  word_q, word_d;
+  logic [2:0]  byte_q;
+  logic        map_step, map_other;
 
-  always_ff @(posedge clk_i) begin
-    if (config_i.valid && config_i.addr[15:8] == ConfigKey[15:8] && 32'(config_i.addr[1:0]) < KeyWords) begin
-      image_mem[map_config] <= config_i.data;
-    end
-    map_read_q <= image_mem[map_index];
-  end
-
-  assign map_other = (strobe_q != '0) && (image_word_q != map_q[4:3]);
+  assign map_byte  = set_q[{byte_q, 3'b000}+:8];
+  assign key_byte  = key_i[{~byte_q, 3'b000}+:8] ^ {map_byte[5], 7'b0};
+  assign map_other = (strobe_q != '0) && (image_word_q != map_byte[4:3]);
 
   always_ff @(posedge clk_i) begin
     if (state_q == StRoom || (state_q == StFlush && sent)) strobe_q <= '0;
-    if (map_load) begin
-      map_q   <= map_read_q;
-      bytes_q <= key_i;
-      byte_q  <= '0;
-    end
+    if (state_q == StLoad) byte_q <= '0;
     if (map_step) begin
-      if (map_q[7]) begin
-        image_q[{map_q[2:0], 3'b000}+:8] <= bytes_q[63:56] ^ {map_q[5], 7'b0};
-        strobe_q[map_q[2:0]]             <= 1'b1;
-        image_word_q                     <= map_q[4:3];
+      if (map_byte[7]) begin
+        image_q[{map_byte[2:0], 3'b000}+:8] <= key_byte;
+        strobe_q[map_byte[2:0]]             <= 1'b1;
+        image_word_q                        <= map_byte[4:3];
       end
-      map_q   <= {8'b0, map_q[63:8]};
-      bytes_q <= {bytes_q[55:0], 8'b0};
-      byte_q  <= byte_q + 1'b1;
+      byte_q <= byte_q + 1'b1;
     end
   end
 
@@ -240,10 +242,14 @@ module lw_skiplist_insert
   logic [7:0]  zero_first_q, zero_end_q;
   logic        zero_any_q, zero_begin_q;
   logic [15:0] span_last;
-  assign span_last = layout_mem[asked_i.tab][47:32] - 16'd1;
+  assign span_last = set_q[47:32] - 16'd1;
 
   // Unanswered requests, and slots to visit because all are answered.
-  logic [Slots-1:0][5:0] pending_q;
+  // How many of a slot were sent and were answered, modulo 64. They are made equal when a request begins.
+  logic [5:0]            sent_mem[Slots];
+  logic [5:0]            came_mem[Slots];
+  logic [5:0]            came, left;
+  logic                  fresh;
   logic [Slots-1:0]      error_q;
   logic                  installing_q;
   logic [SlotWidth-1:0]  rsp_slot;
@@ -254,10 +260,13 @@ module lw_skiplist_insert
   logic                  unused_rsp;
 
   assign rsp_slot   = mem_rsp_i.tag[2+:SlotWidth];
-  assign rsp_push   = mem_valid_i && (pending_q[rsp_slot] == 6'd1) && !(sent && rsp_slot == slot_q) &&
+  assign rsp_push   = mem_valid_i && (came == sent_mem[rsp_slot]) && !(sent && rsp_slot == slot_q) &&
                       !(installing_q && rsp_slot == slot_q);
+  assign came       = came_mem[rsp_slot] + 6'd1;
+  assign left       = sent_mem[slot_q] - came_mem[slot_q];
+  assign fresh      = (state_q == StRoom) || (state_q == StSpan);
   assign push       = rsp_push || (state_q == StRetry);
-  assign unused_rsp = ^{mem_rsp_i, asked_i, row_q, map_q};
+  assign unused_rsp = ^{mem_rsp_i, asked_i, row, set_q, word_q, map_byte};
 
   function automatic logic [SlotWidth-1:0] after(logic [SlotWidth-1:0] at);
     return (at == SlotWidth'(Slots - 1)) ? '0 : at + 1'b1;
@@ -265,6 +274,8 @@ module lw_skiplist_insert
 
   always_ff @(posedge clk_i) begin
     if (push) fifo_mem[tail_q] <= rsp_push ? rsp_slot : slot_q;
+    if (mem_valid_i) came_mem[rsp_slot] <= came;
+    if (fresh || sent) sent_mem[slot_q] <= (fresh ? came_mem[slot_q] : sent_mem[slot_q]) + 6'(sent);
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -272,17 +283,12 @@ module lw_skiplist_insert
       head_q    <= '0;
       tail_q    <= '0;
       count_q   <= '0;
-      pending_q <= '0;
       error_q   <= '0;
     end else begin
       if (push) tail_q <= after(tail_q);
       if (pop) head_q <= after(head_q);
       if (push && !pop) count_q <= count_q + 1'b1;
       if (pop && !push) count_q <= count_q - 1'b1;
-      if (!(sent && mem_valid_i && rsp_slot == slot_q)) begin
-        if (sent) pending_q[slot_q] <= pending_q[slot_q] + 1'b1;
-        if (mem_valid_i) pending_q[rsp_slot] <= pending_q[rsp_slot] - 1'b1;
-      end
       error_q <= error_q & inserts_i;
       if (mem_valid_i && mem_rsp_i.error) error_q[rsp_slot] <= 1'b1;
     end
@@ -291,11 +297,17 @@ module lw_skiplist_insert
   // The table of links.
   link_t                link_mem[Links];
   link_t                link_q, link_new;
-  // When the write was answered: before, the old link may still be read.
-  logic [AgeWidth-1:0]  age_mem[Links];
+  // Whether it is there, whether its write is under way, and when that was answered: before, the old link may still be
+  // read.
+  typedef struct packed {
+    logic                valid;
+    logic                busy;
+    logic [AgeWidth-1:0] age;
+  } state_of_t;
+  state_of_t            state_mem[Links];
+  state_of_t            state_read, state_new;
   logic [AgeWidth-1:0]  link_age_q;
-  logic [Links-1:0]     valid_q, busy_q;
-  logic [LinkWidth-1:0] index, index_q;
+  logic [LinkWidth-1:0] index, index_q, state_at, clear_q;
   logic                 link_write;
   logic                 entry_valid_q, entry_busy_q, entry_now_q, entry_before_q;
   logic                 hit_q, same_q, less_q, equal_q;
@@ -315,13 +327,13 @@ module lw_skiplist_insert
 
   always_ff @(posedge clk_i) begin
     if (link_write) link_mem[index_q] <= link_new;
-    if (link_write || state_q == StLinkedPut) age_mem[link_write ? index_q : index] <= age_q;
+    if (link_write || state_q == StLinkedPut || state_q == StClear) state_mem[state_at] <= state_new;
     if (state_q == StIndex || state_q == StSecond) begin
       link_q         <= link_mem[index];
-      link_age_q     <= age_mem[index];
+      link_age_q     <= state_read.age;
       index_q        <= index;
-      entry_valid_q  <= valid_q[index];
-      entry_busy_q   <= valid_q[index] && busy_q[index];
+      entry_valid_q  <= state_read.valid;
+      entry_busy_q   <= state_read.valid && state_read.busy;
     end
     hit_q          <= entry_valid_q && (link_q.pred == pred_q) && (link_q.level == at_q.level);
     same_q         <= link_q.next == succ_q;
@@ -369,21 +381,20 @@ module lw_skiplist_insert
     end
   end
 
-  always_ff @(posedge clk_i or negedge rst_ni) begin
-    if (!rst_ni) begin
-      valid_q <= '0;
-      busy_q  <= '0;
-    end else begin
-      if (link_write) begin
-        valid_q[index_q] <= 1'b1;
-        busy_q[index_q]  <= state_q == StPlace;
-      end
-      if (state_q == StLinkedPut) begin
-        busy_q[index] <= 1'b0;
-        if (error_q[slot_q]) valid_q[index] <= 1'b0;
-      end
-      if (clear_i) valid_q <= '0;
+  // The entry of a link that is under way stays, so what is written when it has ended is of that link.
+  assign state_read = state_mem[index];
+  always_comb begin
+    state_at  = link_write ? index_q : index;
+    state_new = '{valid: link_write || !error_q[slot_q], busy: link_write && (state_q == StPlace), age: age_q};
+    if (state_q == StClear) begin
+      state_at        = clear_q;
+      state_new.valid = 1'b0;
     end
+  end
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) clear_q <= '0;
+    else if (state_q == StClear) clear_q <= clear_q + 1'b1;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -434,7 +445,8 @@ module lw_skiplist_insert
 
   // Visits.
   place_t               place_mem[Slots];
-  ending_t              end_q, end_d;
+  // How it ends: with its row, without room, or because memory refused.
+  logic [1:0]           end_q, end_d;
   logic                 room;
   always_ff @(posedge clk_i) begin
     if (save) place_mem[slot_q] <= at_d;
@@ -443,8 +455,8 @@ module lw_skiplist_insert
   assign slot_o = slot_q;
   assign word_o = (KeyWords == 1) ? '0 : word_q[1:0];
   assign sent   = mem_valid_o && mem_ready_i;
-  assign pop    = (state_q == StIdle) && !wake_q && (count_q != '0);
-  assign room   = past_q <= last_q;
+  assign pop    = (state_q == StIdle) && !clear_i && !wake_q && (count_q != '0);
+  assign room   = past_q <= set_q[39:0];
 
   logic failed;
   assign failed = error_q[slot_q] || broken_q;
@@ -461,14 +473,15 @@ module lw_skiplist_insert
     save         = 1'b0;
     done_ready_o = 1'b0;
     take_row     = 1'b0;
-    map_load     = 1'b0;
     map_step     = 1'b0;
     unique case (state_q)
+      StClear: if (clear_q == '1) state_d = StIdle;
       StIdle: begin
         again_d  = 1'b0;
         broken_d = 1'b0;
         word_d   = '0;
-        if (wake_q) begin
+        if (clear_i) state_d = StClear;
+        else if (wake_q) begin
           slot_d  = wake_slot_q;
           state_d = StVisit;
         end else if (count_q != '0) begin
@@ -490,26 +503,27 @@ module lw_skiplist_insert
       end
       StBranch: begin
         linked_d = at_q.phase == PhLinked;
-        end_d    = '{answer: AnswerReady, value: {at_q.node, 6'b0}};
+        end_d    = EndReady;
         unique case (at_q.phase)
           PhLink:   state_d = failed ? ((at_q.level == '0) ? StEnd : StUndo) : StPath;
           PhLinked: state_d = depends_q[slot_q] ? StIdle : StPath;
           PhReused: state_d = failed ? StUndo : StEnd;
           default:  state_d = StEnd;
         endcase
-        if (state_d == StEnd && failed) end_d = '{answer: AnswerFailed, value: 40'(CodeMemory)};
+        if (state_d == StEnd && failed) end_d = EndMemory;
       end
 
       // A new row.
-      StRows: state_d = StRoom;
+      StRows: state_d = StNext;
+      StNext: state_d = StRoom;
       StRoom: begin
-        at_d.node    = row_q[39:6];
+        at_d.node    = row[39:6];
         at_d.level   = asked_i.height - 1'b1;
         at_d.differs = 1'b0;
         at_d.phase   = PhLink;
         take_row     = room;
         state_d      = room ? StKey : StEnd;
-        end_d        = '{answer: AnswerFailed, value: 40'(CodeNoRoom)};
+        end_d        = EndNoRoom;
       end
       StKey: if (sent) begin
         word_d  = word_q + 1'b1;
@@ -522,12 +536,9 @@ module lw_skiplist_insert
         if (!single_mem[asked_i.tab]) state_d = StLoad;
         else if (sent) state_d = StTower;
       end
-      StLoad: begin
-        map_load = 1'b1;
-        state_d  = StBytes;
-      end
+      StLoad: state_d = StBytes;
       StBytes: begin
-        map_step = !(map_q[7] && map_other);
+        map_step = !(map_byte[7] && map_other);
         if (!map_step) state_d = StFlush;
         else if (byte_q == 3'd7) begin
           word_d  = word_q + 1'b1;
@@ -547,12 +558,13 @@ module lw_skiplist_insert
       end
 
       // An absent row.
-      StSpan: state_d = StZero;
+      StSpan: state_d = StBounds;
+      StBounds: state_d = StZero;
       StZero: begin
         if (!zero_any_q) state_d = StZeroWait;
         else if (sent && zero_q == zero_last_q) state_d = StZeroWait;
       end
-      StZeroWait: if (pending_q[slot_q] == '0) state_d = StLive;
+      StZeroWait: if (left == '0) state_d = StLive;
       StLive: if (sent) begin
         at_d.phase = PhReused;
         save       = 1'b1;
@@ -605,7 +617,7 @@ module lw_skiplist_insert
         at_d.differs = 1'b0;
         at_d.phase   = PhLink;
         linked_d     = 1'b0;
-        end_d        = '{answer: AnswerReady, value: {at_q.node, 6'b0}};
+        end_d        = EndReady;
         state_d      = failed ? StUndo : (at_q.level + 1'b1 == asked_i.height) ? StEnd : StPath;
       end
       StUndo: if (sent) begin
@@ -619,7 +631,7 @@ module lw_skiplist_insert
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
-    if (!rst_ni) state_q <= StIdle;
+    if (!rst_ni) state_q <= StClear;
     else state_q <= state_d;
   end
 
@@ -638,17 +650,13 @@ module lw_skiplist_insert
     word_q   <= word_d;
     end_q    <= end_d;
     if (state_q == StBranch) key_q <= key_i;
-    if (state_q == StRows) begin
-      row_q  <= next_mem[asked_i.tab];
-      last_q <= last_mem[asked_i.tab];
-      past_q <= next_mem[asked_i.tab] + 40'(layout_mem[asked_i.tab][15:0]);
-    end
-    if (state_q == StSpan) begin
-      zero_q       <= layout_mem[asked_i.tab][31:19];
+    if (state_q == StNext) past_q <= row + 40'(set_q[15:0]);
+    if (state_q == StBounds) begin
+      zero_q       <= set_q[31:19];
       zero_last_q  <= span_last[15:3];
-      zero_first_q <= 8'hFF << layout_mem[asked_i.tab][18:16];
+      zero_first_q <= 8'hFF << set_q[18:16];
       zero_end_q   <= 8'hFF >> (3'd7 - span_last[2:0]);
-      zero_any_q   <= layout_mem[asked_i.tab][31:16] < layout_mem[asked_i.tab][47:32];
+      zero_any_q   <= set_q[31:16] < set_q[47:32];
       zero_begin_q <= 1'b1;
     end
     if (state_q == StZero && sent) begin
@@ -700,7 +708,33 @@ module lw_skiplist_insert
   assign raise_level_o = at_q.level;
   assign end_valid_o   = state_q == StEnd;
   assign end_slot_o    = slot_q;
-  assign end_o         = end_q;
+
+  always_comb begin
+    end_o = '{answer: AnswerReady, no_room: end_q == EndNoRoom, value: at_q.node};
+    if (end_q != EndReady) end_o.answer = AnswerFailed;
+  end
+
+  // Where a request goes: so many words from a node on.
+  logic [5:0]  below_q;  // of the link on the level
+  logic [13:0] offset;
+  node_t       from, link;
+  always_ff @(posedge clk_i) begin
+    below_q <= link_below(at_q.level, asked_i.words);
+  end
+
+  always_comb begin
+    from = at_q.node;
+    link = at_q.node;
+    if (state_q == StLink) from = pred_q;
+    if (state_q == StTowerWrite) link = path_succ_i;
+    if (state_q == StRewrite) link = succ_q;
+    unique case (state_q)
+      StTowerWrite, StRewrite, StLink: offset = -14'(below_q);
+      StKey:                           offset = -14'(word_o);
+      StZero:                          offset = 14'(zero_q);
+      default:                         offset = '0;
+    endcase
+  end
 
   always_comb begin
     mem_valid_o                 = 1'b0;
@@ -709,32 +743,30 @@ module lw_skiplist_insert
     mem_req_o.strobe            = 8'hFF;
     mem_req_o.tag[2+:SlotWidth] = slot_q;
     mem_req_o.tag[1:0]          = 2'd3;
-    mem_req_o.addr              = {at_q.node, 3'b000};
+    mem_req_o.addr              = {from, 3'b000} + {{23{offset[13]}}, offset};
     unique case (state_q)
       StKey: begin
-        mem_valid_o    = 1'b1;
-        mem_req_o.addr = key_address(at_q.node, word_o);
-        mem_req_o.data = key_i;
+        mem_valid_o       = 1'b1;
+        mem_req_o.addr[3] = mem_req_o.addr[3] || (word_o == '0);
+        mem_req_o.data    = key_i;
       end
       StImage: begin
-        mem_valid_o    = single_mem[asked_i.tab];
-        mem_req_o.addr = {at_q.node, 3'b010};
-        mem_req_o.data = key_i ^ {1'b1, 63'b0};
+        mem_valid_o         = single_mem[asked_i.tab];
+        mem_req_o.addr[5:3] = 3'd2;
+        mem_req_o.data      = key_i ^ {1'b1, 63'b0};
       end
       StFlush: begin
-        mem_valid_o      = 1'b1;
-        mem_req_o.addr   = {at_q.node, 3'b010} + 37'(image_word_q);
-        mem_req_o.data   = image_q;
-        mem_req_o.strobe = strobe_q;
+        mem_valid_o         = 1'b1;
+        mem_req_o.addr[5:3] = 3'd2 + 3'(image_word_q);
+        mem_req_o.data      = image_q;
+        mem_req_o.strobe    = strobe_q;
       end
       StTowerWrite: begin
         mem_valid_o    = 1'b1;
-        mem_req_o.addr = link_address(at_q.node, at_q.level, asked_i.words);
-        mem_req_o.data = {7'b0, at_q.level == '0, 16'b0, path_succ_i, 6'b0};
+        mem_req_o.data = {7'b0, at_q.level == '0, 16'b0, link, 6'b0};
       end
       StZero: begin
-        mem_valid_o      = zero_any_q && (pending_q[slot_q] < 6'(MostPending));
-        mem_req_o.addr   = {at_q.node, 3'b000} + 37'(zero_q);
+        mem_valid_o      = zero_any_q && (left < 6'(MostPending));
         mem_req_o.strobe = (zero_begin_q ? zero_first_q : 8'hFF) & ((zero_q == zero_last_q) ? zero_end_q : 8'hFF);
       end
       StLive: begin
@@ -744,14 +776,12 @@ module lw_skiplist_insert
       end
       StRewrite: begin
         mem_valid_o      = 1'b1;
-        mem_req_o.addr   = link_address(at_q.node, at_q.level, asked_i.words);
-        mem_req_o.data   = {24'b0, succ_q, 6'b0};
+        mem_req_o.data   = {24'b0, link, 6'b0};
         mem_req_o.strobe = 8'h1F;
       end
       StLink: begin
         mem_valid_o      = 1'b1;
-        mem_req_o.addr   = link_address(pred_q, at_q.level, asked_i.words);
-        mem_req_o.data   = {24'b0, at_q.node, 6'b0};
+        mem_req_o.data   = {24'b0, link, 6'b0};
         mem_req_o.strobe = 8'h1F;
       end
       StUndo: begin

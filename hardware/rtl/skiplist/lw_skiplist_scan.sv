@@ -81,6 +81,7 @@ module lw_skiplist_scan
   localparam int unsigned LinkTag = 40;
   localparam int unsigned KeyTag = 48;
   localparam int unsigned Ahead = 4;
+  localparam int unsigned ByteWidth = $clog2(KeyWords * 8);
 
   // The scan.
   logic                 busy_q;
@@ -212,10 +213,9 @@ module lw_skiplist_scan
   endfunction
 
   grant_state_e              gr_q;
-  logic [KeyWords*64-1:0]    gr_key_q;
-  logic [63:0]               gr_first_q;
-  node_t                     gr_node_q;
-  logic [5:0]                gr_left_q;
+  logic [5:0]                gr_byte_q;
+  logic [KeyWords*64-1:0]    gr_key;
+  logic                      gr_start;
   hash_t                     gr_hash_q;
   entry_t                    gr_entry_q;
   logic [$clog2(Patience):0] gr_wait_q;
@@ -234,8 +234,11 @@ module lw_skiplist_scan
   logic [2:0] row_count_q;
   logic       row_push, row_done, row_live;
 
-  assign row_in        = '{node: gr_node_q, entry: gr_entry_q, key: gr_first_q};
-  assign found_pop     = (gr_q == GrIdle) && busy_q && !stop && (found_count_q != '0) && (wanted_q != '0);
+  // The row stays the first of those found until its grant is there.
+  assign gr_key        = found.key;
+  assign gr_start      = (gr_q == GrIdle) && busy_q && !stop && (found_count_q != '0) && (wanted_q != '0);
+  assign row_in        = '{node: found.node, entry: gr_entry_q, key: found.key[0]};
+  assign found_pop     = row_push;
   assign enough        = busy_q && (wanted_q == '0) && (row_count_q == '0) && (gr_q == GrIdle);
   assign row_push      = (gr_q == GrPut) && (row_count_q != 3'(Ahead));
   assign grant_valid_o = gr_q == GrAsk;
@@ -244,18 +247,14 @@ module lw_skiplist_scan
   assign grant_table_o = table_q;
 
   always_ff @(posedge clk_i) begin
-    if (found_pop) begin
-      gr_key_q   <= found.key;
-      gr_first_q <= found.key[0];
-      gr_node_q  <= found.node;
+    if (gr_start) begin
       gr_hash_q  <= '1;
-      gr_left_q  <= {words_q, 3'b000} - 6'd1;
+      gr_byte_q  <= '0;
       gr_tries_q <= '0;
     end
     if (gr_q == GrHash) begin
-      gr_key_q  <= {8'b0, gr_key_q[KeyWords*64-1:8]};
-      gr_hash_q <= crc_byte(gr_hash_q, gr_key_q[7:0]);
-      gr_left_q <= gr_left_q - 1'b1;
+      gr_hash_q <= crc_byte(gr_hash_q, gr_key[{gr_byte_q[ByteWidth-1:0], 3'b000}+:8]);
+      gr_byte_q <= gr_byte_q + 1'b1;
     end
     if (gr_q == GrAnswer && grant_valid_i) begin
       gr_entry_q <= grant_entry_i;
@@ -274,8 +273,8 @@ module lw_skiplist_scan
       wanted_q   <= '0;
     end else begin
       unique case (gr_q)
-        GrIdle:   if (found_pop) gr_q <= free_q ? GrPut : GrHash;
-        GrHash:   if (gr_left_q == '0) gr_q <= GrAsk;
+        GrIdle:   if (gr_start) gr_q <= free_q ? GrPut : GrHash;
+        GrHash:   if (gr_byte_q + 1'b1 == {words_q, 3'b000}) gr_q <= GrAsk;
         GrAsk:    if (grant_ready_i) gr_q <= GrAnswer;
         GrAnswer: if (grant_valid_i) begin
           unique case (grant_i)
@@ -316,6 +315,7 @@ module lw_skiplist_scan
   logic [1:0]        read_row_q, take_row_q;
   logic [2:0]        unread_q;    // rows of which not all is asked for
   logic [13:0]       read_at_q;   // 0: the header; else 1 + word
+  word_addr_t        read_addr, read_addr_q;
   logic [13:0]       last_word;   // words that hold the bytes
   logic [16:0]       span_end;
   logic              read_valid, read_sent, read_last;
@@ -327,6 +327,7 @@ module lw_skiplist_scan
   assign row_take   = row_mem[take_row_q];
   assign read_valid = (unread_q != '0) && !under_q[5];
   assign read_last  = read_at_q == last_word;
+  assign read_addr  = (read_at_q == '0) ? {row_read.node, 3'b000} : read_addr_q;
 
   // Taking them, in order: pairs of words make words of the result.
   logic [13:0]       take_at_q;
@@ -335,7 +336,8 @@ module lw_skiplist_scan
   logic              take, take_last, live_q, tail_q;
   logic [15:0]       rows_q, put_left_q;
   logic [63:0]       last_key_q;
-  word_addr_t        put_addr_q, base_q;
+  logic              first_q;  // of the words of a row
+  word_addr_t        base_q;
   logic              put_valid_q, put_sent;
   word_addr_t        out_addr_q;
   logic [63:0]       out_data_q;
@@ -352,32 +354,31 @@ module lw_skiplist_scan
                      !(release_q && !release_ready_i);
   assign take_last = take_at_q == last_word;
   assign row_live  = live_q;
-  // With an offset within a word the first word alone gives nothing, and the end may need one more step.
-  assign puts      = take && (take_at_q != '0) && ((offset_q[2:0] == '0) || take_at_q != 14'd1) && live_q && !stop;
+  // The first word alone gives nothing, and the end may need one more step.
+  assign puts      = take && (take_at_q > 14'd1) && live_q && !stop;
 
   logic tail_puts, tail_step;
   assign tail_step = tail_q && can_put && !(release_q && !release_ready_i);
   assign tail_puts = tail_step && (put_left_q != '0) && live_q && !stop;
   assign row_done  = tail_step;
 
+  // In the last step only bytes that are written matter, and they are of `before_q`.
   logic [63:0] shifted;
-  always_comb begin
-    shifted = tail_q ? (before_q >> {offset_q[2:0], 3'b000}) : 64'(pair >> {offset_q[2:0], 3'b000});
-    if (offset_q[2:0] == '0 && !tail_q) shifted = word;
-  end
+  assign shifted = 64'(pair >> {offset_q[2:0], 3'b000});
 
   always_ff @(posedge clk_i) begin
     if (mem_valid_i && !rsp_tag[5]) word_mem[rsp_tag[4:0]] <= mem_rsp_i.data;
+    if (read_sent) read_addr_q <= read_addr + ((read_at_q == '0) ? 37'(offset_q[15:3]) : 37'd1);
     if (take) before_q <= word;
     if (take && take_at_q == '0) begin
-      put_addr_q <= base_q;
+      first_q    <= 1'b1;
       put_left_q <= bytes_q;
     end
     if (puts || tail_puts) begin
-      out_addr_q   <= put_addr_q;
+      first_q      <= 1'b0;
+      out_addr_q   <= first_q ? base_q : out_addr_q + 1'b1;
       out_data_q   <= shifted;
       out_strobe_q <= (put_left_q >= 16'd8) ? 8'hFF : ~(8'hFF << put_left_q[2:0]);
-      put_addr_q   <= put_addr_q + 1'b1;
       put_left_q   <= (put_left_q >= 16'd8) ? put_left_q - 16'd8 : '0;
     end
     if (start) base_q <= start_span_i.buffer;
@@ -473,8 +474,7 @@ module lw_skiplist_scan
       mem_req_o.strobe   = out_strobe_q;
       mem_req_o.tag[5:0] = 6'(WriteTag);
     end else if (read_valid) begin
-      mem_req_o.addr     = {row_read.node, 3'b000} +
-                           ((read_at_q == '0) ? 37'd0 : 37'(offset_q[15:3]) + 37'(read_at_q) - 37'd1);
+      mem_req_o.addr     = read_addr;
       mem_req_o.tag[5:0] = {1'b0, read_q};
     end else if (walk_ask_q == 3'd1) begin
       mem_req_o.addr     = {walk_node_q, 3'b000};
@@ -493,11 +493,11 @@ module lw_skiplist_scan
   assign end_key_o   = last_key_q;
 
   always_comb begin
-    end_o = '{answer: AnswerReady, value: 40'(rows_q)};
-    if (conflict_q) end_o = '{answer: AnswerConflict, value: '0};
-    if (failed_q) end_o = '{answer: AnswerFailed, value: 40'(CodeMemory)};
+    end_o = '{answer: AnswerReady, no_room: 1'b0, value: 34'(rows_q)};
+    if (conflict_q) end_o.answer = AnswerConflict;
+    if (failed_q) end_o.answer = AnswerFailed;
   end
   // Bits that are there only because whole structs and sums are.
-  assign unused_tag    = ^{mem_rsp_i.tag, start_span_i, stride_q, span_end, row_read, row_take, walk_word};
+  assign unused_tag    = ^{mem_rsp_i.tag, start_span_i, stride_q, span_end, row_read, row_take, walk_word, gr_byte_q};
 
 endmodule

@@ -114,7 +114,10 @@ module lw_skiplist_walk
   node_t                 down_mem  [Slots];
   logic [SlotWidth-1:0]  fifo_mem  [Slots];
 
-  logic [Slots-1:0][1:0] pending_q;
+  // How many words of a slot have come, and how many will have, modulo 4.
+  logic [1:0]            came_mem [Slots];
+  logic [1:0]            whole_mem[Slots];
+  logic [1:0]            came, many;
   logic [Slots-1:0]      error_q;
 
   // Answers.
@@ -123,11 +126,13 @@ module lw_skiplist_walk
   link_t                 rsp_link;
   logic                  unused_rsp;
   assign rsp_slot   = mem_rsp_i.tag[2+:SlotWidth];
-  assign rsp_last   = mem_valid_i && (pending_q[rsp_slot] == 2'd1);
+  assign came       = came_mem[rsp_slot] + 2'd1;
+  assign rsp_last   = mem_valid_i && (came == whole_mem[rsp_slot]);
   assign rsp_link   = '{live: mem_rsp_i.data[56], next: mem_rsp_i.data[39:6]};
   assign unused_rsp = ^{mem_rsp_i.tag};
 
   always_ff @(posedge clk_i) begin
+    if (mem_valid_i) came_mem[rsp_slot] <= came;
     if (mem_valid_i && mem_rsp_i.tag[1:0] == 2'd0) key_mem[rsp_slot] <= mem_rsp_i.data;
     if (mem_valid_i && mem_rsp_i.tag[1:0] == 2'd1) next_mem[rsp_slot] <= rsp_link;
     if (mem_valid_i && mem_rsp_i.tag[1:0] == 2'd2) down_mem[rsp_slot] <= rsp_link.next;
@@ -198,6 +203,7 @@ module lw_skiplist_walk
   assign key_word_o  = (KeyWords == 1) ? '0 : place_read.word;
 
   always_ff @(posedge clk_i) begin
+    if (save) whole_mem[slot_q] <= came_mem[slot_q] + many;
     if (save) place_mem[slot_q] <= at_q;
     else if (start) place_mem[start_slot_i] <= place_start;
   end
@@ -335,14 +341,13 @@ module lw_skiplist_walk
   assign done_next_o   = at_q.cand;
   assign done_node_o   = found_q ? at_q.cand : at_q.at.pred;
 
-  // Stage three: one word a cycle, of which the first sets how many come.
+  // Stage three: one word a cycle.
   logic [2:0]           wants_q, wants_d;  // key, link, link below
-  logic                 first_q;
   logic [SlotWidth-1:0] ask_slot_q;
   node_t                ask_node_q;
-  level_t               ask_level_q;
-  logic [2:0]           ask_words_q;
+  logic [5:0]           ask_link_q, ask_down_q, offset;  // so many words before the node
   logic [1:0]           ask_word_q;
+  level_t               ask_level;
   logic [2:0]           left;
   logic                 sent;
 
@@ -355,56 +360,41 @@ module lw_skiplist_walk
     endcase
   end
 
+  assign many        = 2'(wants_d[0]) + 2'(wants_d[1]) + 2'(wants_d[2]);
   assign left        = wants_q & (wants_q - 3'd1);
   assign sent        = mem_valid_o && mem_ready_i;
   assign ask_ready   = (wants_q == '0) || (sent && left == '0);
   assign mem_valid_o = wants_q != '0;
+  assign ask_level   = (at_q.mode == ModeHeader) ? '0 : at_q.at.level;
+  assign offset      = wants_q[0] ? 6'(ask_word_q) : wants_q[1] ? ask_link_q : ask_down_q;
 
   always_comb begin
-    mem_req_o        = '0;
+    mem_req_o                   = '0;
+    mem_req_o.addr              = {ask_node_q, 3'b000} - 37'(offset);
+    mem_req_o.addr[3]           = mem_req_o.addr[3] || (wants_q[0] && ask_word_q == '0);
     mem_req_o.tag[2+:SlotWidth] = ask_slot_q;
-    if (wants_q[0]) begin
-      mem_req_o.addr     = key_address(ask_node_q, ask_word_q);
-      mem_req_o.tag[1:0] = 2'd0;
-    end else begin
-      mem_req_o.addr     = link_address(ask_node_q, wants_q[1] ? ask_level_q : ask_level_q - 1'b1, ask_words_q);
-      mem_req_o.tag[1:0] = wants_q[1] ? 2'd1 : 2'd2;
-    end
+    mem_req_o.tag[1:0]          = wants_q[0] ? 2'd0 : wants_q[1] ? 2'd1 : 2'd2;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
-    if (!rst_ni) begin
-      wants_q <= '0;
-      first_q <= 1'b0;
-    end else if (save) begin
-      wants_q <= wants_d;
-      first_q <= 1'b1;
-    end else if (sent) begin
-      wants_q <= left;
-      first_q <= 1'b0;
-    end
+    if (!rst_ni) wants_q <= '0;
+    else if (save) wants_q <= wants_d;
+    else if (sent) wants_q <= left;
   end
 
   always_ff @(posedge clk_i) begin
     if (save) begin
-      ask_slot_q  <= slot_q;
-      ask_node_q  <= (at_q.mode == ModeFetch) ? at_q.at.pred : at_q.cand;
-      ask_level_q <= (at_q.mode == ModeHeader) ? '0 : at_q.at.level;
-      ask_words_q <= at_q.at.words;
-      ask_word_q  <= at_q.word;
+      ask_slot_q <= slot_q;
+      ask_node_q <= (at_q.mode == ModeFetch) ? at_q.at.pred : at_q.cand;
+      ask_link_q <= link_below(ask_level, at_q.at.words);
+      ask_down_q <= link_below(ask_level - 1'b1, at_q.at.words);
+      ask_word_q <= (KeyWords == 1) ? '0 : at_q.word;
     end
   end
 
-  logic [1:0] many;
-  assign many = 2'(wants_q[0]) + 2'(wants_q[1]) + 2'(wants_q[2]);
-
   always_ff @(posedge clk_i or negedge rst_ni) begin
-    if (!rst_ni) begin
-      pending_q <= '0;
-      error_q   <= '0;
-    end else begin
-      if (sent && first_q) pending_q[ask_slot_q] <= many;
-      if (mem_valid_i) pending_q[rsp_slot] <= pending_q[rsp_slot] - 1'b1;
+    if (!rst_ni) error_q <= '0;
+    else begin
       if (start) error_q[start_slot_i] <= 1'b0;
       if (mem_valid_i && mem_rsp_i.error) error_q[rsp_slot] <= 1'b1;
     end
@@ -414,7 +404,7 @@ module lw_skiplist_walk
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
     end else begin
-      assert (!(mem_valid_i && pending_q[rsp_slot] == '0)) else $error("an answer that nobody waits for");
+      assert (!(mem_valid_i && came_mem[rsp_slot] == whole_mem[rsp_slot])) else $error("an answer that nobody waits for");
       assert (32'(count_q) <= Slots) else $error("a slot is ready twice");
     end
   end
