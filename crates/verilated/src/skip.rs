@@ -34,3 +34,13 @@ pub fn skipped() -> bool {
     _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
     true
 }
+
+/// Leaves the calling test if no model can be built here, and says so: see [`skipped`].
+#[macro_export]
+macro_rules! needs_verilator {
+    () => {
+        if $crate::skipped() {
+            return;
+        }
+    };
+}

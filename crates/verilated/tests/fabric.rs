@@ -158,6 +158,7 @@ fn random(topology: u64, workers: u32, requests: bool) {
 
 #[test]
 fn a_crossbar_delivers_once_and_in_order() {
+    lockwork_verilated::needs_verilator!();
     random(CROSSBAR, 2, true);
     random(CROSSBAR, 4, true);
     random(CROSSBAR, 4, false);
@@ -165,6 +166,7 @@ fn a_crossbar_delivers_once_and_in_order() {
 
 #[test]
 fn a_ring_delivers_once_and_in_order() {
+    lockwork_verilated::needs_verilator!();
     random(RING, 2, true);
     random(RING, 4, true);
     random(RING, 4, false);
@@ -205,6 +207,7 @@ fn round_trip(topology: u64, workers: u32, from: u32, to: u32) -> u64 {
 
 #[test]
 fn a_request_to_a_neighbour_and_its_answer_take_four_cycles() {
+    lockwork_verilated::needs_verilator!();
     for (topology, workers) in [(CROSSBAR, 4), (RING, 4), (RING, 8)] {
         for from in 0..workers {
             for to in [(from + 1) % workers, (from + workers - 1) % workers] {
@@ -218,6 +221,7 @@ fn a_request_to_a_neighbour_and_its_answer_take_four_cycles() {
 
 #[test]
 fn neighbours_exchange_a_message_a_cycle() {
+    lockwork_verilated::needs_verilator!();
     for topology in [CROSSBAR, RING] {
         let mut model = module("lw_fabric", &[("Topology", topology), ("Workers", 4)]);
         let channel = Channel::requests(&model);

@@ -417,8 +417,16 @@ module lw_sequencer
           act_ending_o.step = StepDrain;
         end
         StepDrain: begin
-          if (!drained_i) act_state_o = StateDrain;
-          else act_ending_o.step = StepRelease;
+          if (!drained_i) begin
+            act_state_o = StateDrain;
+          end else if (error_i && s3_ending_q.how != EndFailed) begin
+            // Memory refused the outcome or the stamp: the block says so.
+            act_ending_o.how = EndFailed;
+            act_ending_o.code = AbortMemoryError;
+            act_ending_o.step = StepOutcome;
+          end else begin
+            act_ending_o.step = StepRelease;
+          end
         end
         StepRelease: begin
           if (s3_released_q == s3_granted_q) begin

@@ -1,5 +1,5 @@
-/// For simulation only: tells the host of every softcore what its transactions do. Bound to `lw_softcore` when a model is
-/// built with a trace, so the design has no port and no flip-flop for it. What the words mean is in
+/// For simulation only: tells the host of every softcore what its transactions do. Bound to `lw_softcore` when a model
+/// is built with a trace, so the design has no flip-flop for it. What the words mean is in
 /// crates/fpga/src/trace.rs.
 module lw_softcore_trace (
   /// Clock.

@@ -1,4 +1,5 @@
-//! The tables of the golden model: rows by key, as committed, and those that a transaction has inserted and still holds.
+//! The tables of the golden model: rows by key, as committed, and those that a transaction has inserted and still
+//! holds.
 
 use std::collections::BTreeMap;
 
