@@ -168,8 +168,8 @@ impl Catalogue {
         writes.extend((address..).zip(fields).map(|(address, data)| Write { address, data }));
     }
 
-    /// All words of these procedures, which are those that were added, and of scan sources. A procedure becomes valid by
-    /// its last one.
+    /// All words of these procedures, which are those that were added, and of scan sources. A procedure becomes valid
+    /// by its last one.
     #[must_use]
     pub fn writes<'a>(&self, procedures: impl Iterator<Item = &'a Verified>, views: &Views) -> Vec<Write> {
         let source = |(number, source): (usize, &Source)| Write {

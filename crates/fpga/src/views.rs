@@ -1,14 +1,14 @@
 //! What of a table a DB instruction is about, so that the processor judges no more than that.
 //!
 //! Decision words are per key and *table number*. Here a table gets a number for each group of columns that no DB
-//! instruction of any procedure uses together with another group: TPC-C's Payment adds to `ytd` of a district and NewOrder to
-//! its `next_o`, so they are two tables as far as conflicts go, of the same rows. Of what nobody writes nothing has to be
-//! judged at all: NewOrder reads a warehouse's `tax` while Payments change its `ytd`.
+//! instruction of any procedure uses together with another group: TPC-C's Payment adds to `ytd` of a district and
+//! NewOrder to its `next_o`, so they are two tables as far as conflicts go, of the same rows. Of what nobody writes
+//! nothing has to be judged at all: NewOrder reads a warehouse's `tax` while Payments change its `ytd`.
 //!
 //! That is sound because every byte of a row that any transaction writes has one number, under which everybody who
 //! uses it asks; transactions are then ordered by time for each group of columns instead of each row. It is done for
-//! chains of rows that no procedure changes: an INSERT, a REMOVE or a SCAN is about whole rows. When a procedure is added
-//! everything is decided anew, which no transaction sees, because none is running.
+//! chains of rows that no procedure changes: an INSERT, a REMOVE or a SCAN is about whole rows. When a procedure is
+//! added everything is decided anew, which no transaction sees, because none is running.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -27,8 +27,8 @@ module lw_skiplist_insert
 
     /// Configuration; while nothing is under way.
     input  config_t              config_i,
-    /// Forgets all links, for one cycle while nothing is under way: the host has changed tables. As after reset, nothing
-    /// is taken for `Links` cycles.
+    /// Forgets all links, for one cycle while nothing is under way: the host has changed tables. As after reset,
+    /// nothing is taken for `Links` cycles.
     input  logic                 clear_i,
 
     /// Inserts in flight, from before their first access on.

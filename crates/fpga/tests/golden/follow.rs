@@ -2,8 +2,8 @@
 //!
 //! Admission's decisions come in the order of the trace; the model makes each again on its own decision words. A
 //! request that is granted is looked up in the model's tables at once, as nobody who may change the answer can be
-//! granted before it is released. A transaction is executed when its last DB instruction has been answered: what it reads was copied
-//! when it was granted, and what it writes nobody sees before its grants are let go, which is later.
+//! granted before it is released. A transaction is executed when its last DB instruction has been answered: what it
+//! reads was copied when it was granted, and what it writes nobody sees before its grants are let go, which is later.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

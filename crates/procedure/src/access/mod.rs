@@ -19,9 +19,9 @@
 //! decision is made) is also cut into one [`Fragment`] an access, which an engine that partitions keys can run wherever
 //! the row is, in any order: the common case of key-value workloads such as YCSB.
 //!
-//! The rooms: `flow` (what an instruction reads and writes, and where control goes), `ranges` (which block bytes it can
-//! mean), `rows` (which bytes of their rows DB instructions are used for), `straight`, `fragments` and `moves`, `taint` (what depends on rows), `slice` (what is left without that),
-//! `explain`.
+//! The rooms: `flow` (what an instruction reads and writes, and where control goes), `ranges` (which block bytes it
+//! can mean), `rows` (which bytes of their rows DB instructions are used for), `straight`, `fragments` and `moves`,
+//! `taint` (what depends on rows), `slice` (what is left without that), `explain`.
 
 mod explain;
 mod flow;

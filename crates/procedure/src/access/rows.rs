@@ -1,8 +1,8 @@
 //! Which bytes of its row each DB instruction is used for.
 //!
 //! A handle begins at a RET, and moves from register to register; the bytes that loads, stores and copies can mean
-//! through it are what its DB instruction is used for. Two instructions whose bytes do not meet, where one writes, do not
-//! conflict though their rows are the same: TPC-C's Payment adds to a district's `ytd`, NewOrder to its `next_o`.
+//! through it are what its DB instruction is used for. Two instructions whose bytes do not meet, where one writes, do
+//! not conflict though their rows are the same: TPC-C's Payment adds to a district's `ytd`, NewOrder to its `next_o`.
 //!
 //! Invariant: every byte of a row that an execution reads or writes is among those of the DB instruction that it had
 //! the row from. Where the analysis gives up (a very large procedure) that is the whole row, read and written.
