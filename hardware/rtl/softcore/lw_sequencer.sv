@@ -71,6 +71,8 @@ module lw_sequencer
   output context_t    ctx_o,
   /// Nothing of it is outstanding at an index; same cycle.
   input  logic        all_ready_i,
+  /// It has its time; same cycle.
+  input  logic        timed_i,
   /// It has no job, and memory has answered all it asked; same cycle.
   input  logic        drained_i,
   /// It has a job; same cycle.
@@ -341,7 +343,7 @@ module lw_sequencer
       act_blocked_o = known && !fits;
       act_o = !act_blocked_o;
       act_begin_o = !act_blocked_o;
-      act_stamp_o = !act_blocked_o;
+      act_stamp_o = !act_blocked_o && !known;
       act_clear_o = !act_blocked_o;
       act_barrel_o = known;
       act_pc_o = 1'b1;
@@ -354,7 +356,11 @@ module lw_sequencer
         StepWait: begin
           if (!all_ready_i) act_state_o = StateAll;
           else if (!drained_i) act_state_o = StateDrain;
-          else act_ending_o = judged;
+          else begin
+            act_ending_o = judged;
+            // It asked for no row.
+            act_stamp_o = !timed_i;
+          end
           walk_write = 1'b1;
           walk_next = s3_released_q;
         end
@@ -438,7 +444,6 @@ module lw_sequencer
         end
         StepRestart: begin
           act_hold_o = s3_hold_q;
-          act_stamp_o = !s3_hold_q;
           act_restart_o = !s3_hold_q;
           act_clear_o = !s3_hold_q;
           act_barrel_o = !s3_hold_q;

@@ -39,7 +39,7 @@ module lw_softcore
   input  addr_t       undo_base_i,
   /// Bytes of one context's undo log, a multiple of 16.
   input  logic [19:0] undo_bytes_i,
-  /// The time that a transaction gets which begins now; never 0, greater after each `start_o`.
+  /// The time that a transaction gets which takes one now; never 0, greater after each `start_o`.
   input  stamp_t      start_stamp_i,
   /// `start_stamp_i` was taken.
   output logic        start_o,
@@ -545,6 +545,7 @@ module lw_softcore
     .procedure_i      (procedure),
     .ctx_o            (s_context),
     .all_ready_i      (s_all_ready),
+    .timed_i          (timed_q[s_ctx]),
     .drained_i        (drained_s),
     .busy_i           (lsu_busy[s_ctx]),
     .conflict_i       (conflict_q[s_ctx]),
@@ -587,7 +588,21 @@ module lw_softcore
     .done_code_o,
     .done_stamp_o
   );
-  assign start_o = act_stamp;
+  // The time is taken with the first DB instruction, not when the transaction begins: so transactions that want the same
+  // row first ask for it in the order of their times, and none of them comes too late.
+  logic [Contexts-1:0] timed_q;
+  logic take_time;
+  assign take_time = issue && !timed_q[r_ctx];
+  assign start_o = act_stamp || take_time;
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      timed_q <= '0;
+    end else begin
+      if (act_clear) timed_q[s_ctx] <= 1'b0;
+      if (act_stamp) timed_q[s_ctx] <= 1'b1;
+      if (take_time) timed_q[r_ctx] <= 1'b1;
+    end
+  end
 
   // ---- Scheduling.
   logic [Contexts-1:0] again_q;  // it began again
@@ -630,7 +645,7 @@ module lw_softcore
       batch_end_q <= 1'b0;
       batch_q <= '0;
     end else begin
-      if (act_stamp) again_q[s_ctx] <= act_restart;
+      if (act_begin || act_restart) again_q[s_ctx] <= act_restart;
       hold_clock_q <= hold_clock_q + 6'd1;
       if (hold_clock_q == '0) hold_q <= '0;
       if (act_hold) hold_q[s_ctx] <= 1'b1;
@@ -995,7 +1010,7 @@ module lw_softcore
       if (r_valid && r_end) ending_mem[r_ctx] <= r_ending;
     end
     if (act_begin) place_mem[s_ctx] <= act_place;
-    if (act_stamp) stamp_mem[s_ctx] <= start_stamp_i;
+    if (start_o) stamp_mem[take_time ? r_ctx : s_ctx] <= start_stamp_i;
     if (r_valid) awaited_cp_mem[r_ctx] <= r_cp_b_q;
     if (r_valid) awaited_gp_mem[r_ctx] <= r_stale_gp;
   end
@@ -1051,7 +1066,7 @@ module lw_softcore
       if (issue) begin
         db_op_o <= db_op;
         db_table_o <= r_d[TableWidth-1:0];
-        db_stamp_o <= stamp_mem[r_ctx];
+        db_stamp_o <= timed_q[r_ctx] ? stamp_mem[r_ctx] : start_stamp_i;
         db_return_o <= '{worker: worker_i, ctx: r_context, cp: r_cp_a};
         db_key_addr_o <= r_addr_x;
         db_limit_o <= r_limit_given_q ? r_left[15:0] : r_w;
