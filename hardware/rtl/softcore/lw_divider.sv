@@ -34,9 +34,10 @@ module lw_divider
 
   typedef enum logic [2:0] {
     Idle,
-    Signs,
+    Divisor,   // made positive
+    Dividend,  // made positive
     Divide,
-    Negate,
+    Quotient,  // made negative
     Done
   } phase_e;
 
@@ -44,64 +45,56 @@ module lw_divider
   context_t    ctx_q;
   logic [7:0]  gp_q;
   logic [5:0]  count_q;
-  logic        negative_q, a_negative_q;
+  logic        negative_q;
   logic [63:0] divisor_q, quotient_q;
   logic [62:0] rest_q;
 
-  // One negation a stage: of the divisor when it comes, of the dividend and the quotient by the same adder.
-  logic [63:0] negated, shifted;
-  assign negated = 64'd0 - quotient_q;
-  assign shifted = {rest_q, quotient_q[63]};
-  // Divisors are at most 2^63 and rests smaller, so a rest fits 63 bits and the borrow of a difference tells.
+  // One subtraction serves all phases. Divisors are at most 2^63 and rests smaller, so a rest fits 63 bits and the
+  // borrow of a difference tells.
+  logic [63:0] shifted, minuend, subtrahend;
   logic [64:0] difference;
-  assign difference = {1'b0, shifted} - {1'b0, divisor_q};
+  assign shifted = {rest_q, quotient_q[63]};
+  assign minuend = phase_q == Divide ? shifted : '0;
+  assign subtrahend = phase_q == Dividend || phase_q == Quotient ? quotient_q : divisor_q;
+  assign difference = {1'b0, minuend} - {1'b0, subtrahend};
+
+  always_ff @(posedge clk_i) begin
+    unique case (phase_q)
+      Divisor:  if (divisor_q[63]) divisor_q <= difference[63:0];
+      Dividend: if (quotient_q[63]) quotient_q <= difference[63:0];
+      Divide:   quotient_q <= {quotient_q[62:0], !difference[64]};
+      Quotient: if (negative_q) quotient_q <= difference[63:0];
+      default: begin
+        if (phase_q == Idle) begin
+          ctx_q <= ctx_i;
+          gp_q <= gp_i;
+          negative_q <= a_i[63] ^ b_i[63];
+          divisor_q <= b_i;
+          quotient_q <= a_i;
+        end
+      end
+    endcase
+    if (phase_q != Divide) rest_q <= '0;
+    else rest_q <= difference[64] ? shifted[62:0] : difference[62:0];
+    if (phase_q == Divide) count_q <= count_q - 6'd1;
+    else count_q <= 6'd63;
+  end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       phase_q <= Idle;
-      ctx_q <= '0;
-      gp_q <= '0;
-      count_q <= '0;
-      negative_q <= 1'b0;
-      a_negative_q <= 1'b0;
-      divisor_q <= '0;
-      quotient_q <= '0;
-      rest_q <= '0;
     end else begin
       unique case (phase_q)
-        Idle: if (valid_i) begin
-          phase_q <= Signs;
-          ctx_q <= ctx_i;
-          gp_q <= gp_i;
-          negative_q <= a_i[63] ^ b_i[63];
-          a_negative_q <= a_i[63];
-          divisor_q <= b_i[63] ? 64'd0 - b_i : b_i;
-          quotient_q <= a_i;
-          rest_q <= '0;
-          count_q <= 6'd63;
-        end
-        Signs: begin
-          phase_q <= Divide;
-          if (a_negative_q) quotient_q <= negated;
-        end
-        Divide: begin
-          count_q <= count_q - 6'd1;
-          rest_q <= difference[64] ? shifted[62:0] : difference[62:0];
-          quotient_q <= {quotient_q[62:0], !difference[64]};
-          if (count_q == 6'd0) phase_q <= Negate;
-        end
-        Negate: begin
-          phase_q <= Done;
-          if (negative_q) quotient_q <= negated;
-        end
-        Done: if (ready_i) phase_q <= Idle;
-        default: phase_q <= Idle;
+        Idle:     if (valid_i) phase_q <= Divisor;
+        Divisor:  phase_q <= Dividend;
+        Dividend: phase_q <= Divide;
+        Divide:   if (count_q == 6'd0) phase_q <= Quotient;
+        Quotient: phase_q <= Done;
+        Done:     if (ready_i) phase_q <= Idle;
+        default:  phase_q <= Idle;
       endcase
     end
   end
-
-  logic unused;
-  assign unused = difference[63];
 
   assign ready_o = phase_q == Idle;
   assign valid_o = phase_q == Done;

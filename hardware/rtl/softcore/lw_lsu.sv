@@ -42,7 +42,7 @@ module lw_lsu
   input  job_t        start_i,
   /// Contexts that have a job. It ends with its last request (`JobUndo`: when everything was answered).
   output logic [Contexts-1:0] busy_o,
-  /// A job has ended; two cycles after `busy_o` and `drained` told so first.
+  /// A job has ended; two cycles after `busy_o` and `drained_o` told so first.
   output logic        done_valid_o,
   /// Whose.
   output context_t    done_ctx_o,
@@ -58,21 +58,17 @@ module lw_lsu
   /// It.
   output loaded_t     result_o,
 
-  /// First question: has this context no job, and has memory answered all it asked?
-  input  context_t    ask_a_i,
+  /// Has this context no job, and has memory answered all it asked?
+  input  context_t    ask_i,
   /// The answer, same cycle.
-  output logic        drained_a_o,
+  output logic        drained_o,
   /// Has it no job, and has memory answered all writes of its block? Same cycle.
-  output logic        settled_a_o,
-  /// Second question.
-  input  context_t    ask_b_i,
-  /// The answer, same cycle.
-  output logic        drained_b_o,
-  /// A context may be drained or settled; at least one cycle after `drained_a_o` and `settled_a_o` told so first.
+  output logic        settled_o,
+  /// A context may be drained or settled; at least one cycle after `drained_o` and `settled_o` told so first.
   output logic        drain_valid_o,
   /// Which.
   output context_t    drain_ctx_o,
-  /// Memory refused something.
+  /// Memory refused something; before `drained_o` and a load's value tell of it.
   output logic        error_valid_o,
   /// Whose.
   output context_t    error_ctx_o,
@@ -109,15 +105,16 @@ module lw_lsu
   localparam int unsigned CtxBits = $clog2(Contexts);
   localparam int unsigned SlotBits = $clog2(Slots);
   localparam int unsigned LoadBits = $clog2(Loads);
-  // Words that the order of memory tells apart, by their low address bits.
+  // Words of the block, and of rows, that the order of memory tells apart, by their low address bits.
   localparam int unsigned WordBits = CtxBits > 4 ? 8 - CtxBits : 4;
-  localparam int unsigned TouchedBits = CtxBits + WordBits;
+  localparam int unsigned TouchedBits = CtxBits + 1 + WordBits;
   localparam logic [19:0] LongBytes = 20'(8 * 2**WordBits - 8);
   localparam int unsigned EpochBits = 3;
 
   typedef logic [CtxBits-1:0] ctx_t;
   typedef logic [SlotBits-1:0] slot_t;
   typedef logic [EpochBits-1:0] epoch_t;
+  typedef logic [5:0] count_t;
 
   // Tags: 1, second word, register; 01, row, context; 001, number of the fetch; 000, turn around the ring, slot.
   function automatic tag_t tag_write(logic row, ctx_t ctx);
@@ -142,17 +139,32 @@ module lw_lsu
     logic [AddrWidth-1:4] entry;  // place in the undo log
   } slot_info_t;
 
-  // What a context's order rests on: the epoch of its marks of touched words, and whether it has read the block (0) or
-  // rows (1) since all its reads were answered.
+  // What a context's order rests on: the epochs of its marks of touched words, and whether it has read since all its
+  // reads were answered; of the block (0), and of rows (1).
   typedef struct packed {
-    epoch_t     epoch;
-    logic [1:0] reads;
+    epoch_t [1:0] epoch;
+    logic [1:0]   reads;
   } order_t;
+
+  // What a parked job waits for.
+  typedef enum logic [1:0] {
+    ParkBlock,  // writes of the block
+    ParkRows,   // writes of rows and of the undo log
+    ParkReads
+  } park_e;
 
   typedef struct packed {
     epoch_t     epoch;
     logic [7:0] strobe;
   } touched_t;
+
+  // How far a job is that has been in the engine; zeros else.
+  typedef struct packed {
+    logic        again;  // it is not new
+    logic        pass;
+    logic        begun;  // `left` is valid
+    logic [19:0] left;   // bytes
+  } progress_t;
 
   typedef struct packed {
     ctx_t       ctx;
@@ -171,19 +183,19 @@ module lw_lsu
 
   // ---- Job descriptors, and how far parked ones are.
   job_t job_mem[Contexts];
-  logic [20:0] progress_mem[Contexts];  // pass, bytes left
+  progress_t progress_mem[Contexts];
   logic [15:0] log_mem[Contexts];       // entries in the undo log
-  logic [Contexts-1:0] busy_q, busy_d, runnable_q, runnable_d, resumed_q, resumed_d;
-  logic [Contexts-1:0] park_reads_q, park_reads_d, park_writes_q, park_writes_d;
+  logic [Contexts-1:0] busy_q, busy_d, runnable_q, runnable_d, parked_q, parked_d;
+  park_e parked_mem[Contexts];
   logic [Contexts-1:0] lost_q;  // old bytes that were to be kept could not be read
 
   // ---- Counters: a pair of writers each.
-  logic [7:0] block_sent_mem[Contexts];
-  logic [7:0] block_seen_mem[Contexts];
-  logic [7:0] row_sent_mem[Contexts];  // the undo log's too
-  logic [7:0] row_seen_mem[Contexts];
-  logic [7:0] read_sent_mem[Contexts];
-  logic [7:0] read_seen_mem[Contexts];
+  count_t block_sent_mem[Contexts];
+  count_t block_seen_mem[Contexts];
+  count_t row_sent_mem[Contexts];  // the undo log's too
+  count_t row_seen_mem[Contexts];
+  count_t read_sent_mem[Contexts];
+  count_t read_seen_mem[Contexts];
 
   // ---- Engine.
   engine_e engine_q, engine_d;
@@ -216,29 +228,24 @@ module lw_lsu
 
   job_t picked;
   assign picked = job_mem[pick_ctx_q];
-  logic [20:0] picked_progress;
+  progress_t picked_progress;
   assign picked_progress = progress_mem[pick_ctx_q];
 
   // A copy whose destination lies a little above its source goes backwards.
-  addr_t distance_q;
+  logic [16:0] distance_q;
   logic  is_copy;
   assign is_copy = job_q.kind == JobCopy;
   logic near_up;
-  assign near_up = is_copy && distance_q < addr_t'(job_q.len);
+  assign near_up = is_copy && distance_q < job_q.len[16:0];
 
   logic keeping;  // the pass that fills the undo log
   assign keeping = is_copy && job_q.undo && !pass_q;
 
-  // Where a chunk lies: `src_q` and `dst_q` are its first bytes, or, backwards, the bytes after its last.
+  // Where a chunk lies: `src_q` and `dst_q` are its first bytes, or, backwards, its last.
   logic [3:0] src_room, dst_room, room, bytes;
   always_comb begin
-    if (back_q) begin
-      src_room = src_q[2:0] == 3'd0 ? 4'd8 : {1'b0, src_q[2:0]};
-      dst_room = dst_q[2:0] == 3'd0 ? 4'd8 : {1'b0, dst_q[2:0]};
-    end else begin
-      src_room = 4'd8 - {1'b0, src_q[2:0]};
-      dst_room = 4'd8 - {1'b0, dst_q[2:0]};
-    end
+    src_room = back_q ? {1'b0, src_q[2:0]} + 4'd1 : 4'd8 - {1'b0, src_q[2:0]};
+    dst_room = back_q ? {1'b0, dst_q[2:0]} + 4'd1 : 4'd8 - {1'b0, dst_q[2:0]};
     if (!is_copy || keeping) src_room = 4'd8;
     room = src_room < dst_room ? src_room : dst_room;
     bytes = left_q < 20'(room) ? left_q[3:0] : room;
@@ -251,8 +258,8 @@ module lw_lsu
   assign src_at = back_q ? 3'(src_room - bytes) : src_q[2:0];
   assign dst_at = back_q ? 3'(dst_room - bytes) : dst_q[2:0];
   word_addr_t src_word, dst_word;
-  assign src_word = src_q[AddrWidth-1:3] - word_addr_t'(back_q && src_q[2:0] == 3'd0);
-  assign dst_word = dst_q[AddrWidth-1:3] - word_addr_t'(back_q && dst_q[2:0] == 3'd0);
+  assign src_word = src_q[AddrWidth-1:3];
+  assign dst_word = dst_q[AddrWidth-1:3];
   logic [7:0] strobe;
   assign strobe = low_bytes(bytes) << dst_at;
 
@@ -292,19 +299,21 @@ module lw_lsu
   logic     out_ready, out_valid_d;
   assign out_ready = !out_valid_q || mem_ready_i;
 
-  // Where a copy begins, or a parked job goes on.
-  logic [19:0] skipped;
-  assign skipped = back_q ? left_q : job_q.len - left_q;
+  // To where a copy begins or a parked job goes on, or to the next chunk.
+  logic signed [20:0] step;
+  always_comb begin
+    if (engine_q == EnginePlace) step = back_q ? 21'(left_q) - 21'd1 : 21'(job_q.len) - 21'(left_q);
+    else step = back_q ? 21'd0 - 21'(bytes) : 21'(bytes);
+  end
 
   // ---- What may go on. Old marks of touched words mean nothing when nothing is outstanding.
-  logic [7:0] blocks_out, rows_out, reads_out;
+  count_t blocks_out, rows_out, reads_out;
   logic [1:0] writing;
   assign blocks_out = block_sent_mem[ctx_q] - block_seen_mem[ctx_q];
   assign rows_out = row_sent_mem[ctx_q] - row_seen_mem[ctx_q];
   assign reads_out = read_sent_mem[ctx_q] - read_seen_mem[ctx_q];
-  logic none_writing, none_reading;
+  logic none_reading;
   assign writing = {rows_out != '0, blocks_out != '0};
-  assign none_writing = writing == '0;
   assign none_reading = reads_out == '0;
 
   order_t   order_mem[Contexts];
@@ -312,18 +321,20 @@ module lw_lsu
   order_t   order, order_next;
   touched_t touched;
   logic [TouchedBits-1:0] touched_at;
-  logic     marked, hazard_writes, hazard_reads;
+  logic     marked, hazard_reads;
   assign order = order_mem[ctx_q];
-  assign touched_at = {ctx_q, dst_word[3+WordBits-1:3]};
+  assign touched_at = {ctx_q, job_q.dst_row, dst_word[3+WordBits-1:3]};
   assign touched = touched_mem[touched_at];
-  assign marked = !none_writing && touched.epoch == order.epoch;
+  assign marked = writing[job_q.dst_row] && touched.epoch == order.epoch[job_q.dst_row];
   // A chunk waits for writes that may touch its bytes; a copy's source for all writes of its kind, row or block; what
   // is written for all reads of its kind. A copy or fill that would meet its own marks waits for all writes first.
-  logic long;
+  logic long, fresh, hazard_marks, hazard_source, hazard_long;
+  assign fresh = first_q && !pass_q;
   assign long = job_q.len > LongBytes;
-  assign hazard_writes = !none_writing && ((marked && !keeping && !long && (touched.strobe & strobe) != '0)
-      || (first_q && (long || (is_copy && writing[job_q.src_row]))));
-  assign hazard_reads = !none_reading && first_q && job_q.kind != JobLoad && order.reads[job_q.dst_row];
+  assign hazard_marks = marked && !keeping && !long && (touched.strobe & strobe) != '0;
+  assign hazard_source = fresh && is_copy && writing[job_q.src_row];
+  assign hazard_long = fresh && long && writing[job_q.dst_row];
+  assign hazard_reads = !none_reading && fresh && job_q.kind != JobLoad && order.reads[job_q.dst_row];
 
   // ---- What the engine sends in this cycle.
   logic     send_ok, send_valid, send_slot, send_read, send_write, load_ok;
@@ -332,10 +343,11 @@ module lw_lsu
   logic [2:0] send_rotate;
   logic [63:0] stored;
   logic [1:0] send_writes;
-  assign send_ok = out_ready && !ring_valid && !blocks_out[7] && !rows_out[7] && !reads_out[7];
+  assign send_ok = out_ready && !ring_valid && blocks_out[5:2] != '1 && rows_out[5:2] != '1 && reads_out[5:2] != '1;
   assign stored = job_q.kind == JobFill ? '0 : rotate_up(job_q.data, job_q.dst[2:0]);
 
-  logic engine_end, engine_park_reads, engine_park_writes, engine_step, engine_log_up, engine_log_down;
+  park_e engine_park_for;
+  logic engine_end, engine_park, engine_step, engine_log_up, engine_log_down;
   logic engine_done, engine_full, engine_clear, engine_again;
   logic pass_d;
 
@@ -361,8 +373,8 @@ module lw_lsu
     engine_done = 1'b0;
     engine_full = 1'b0;
     engine_clear = 1'b0;
-    engine_park_reads = 1'b0;
-    engine_park_writes = 1'b0;
+    engine_park = 1'b0;
+    engine_park_for = ParkReads;
     engine_step = 1'b0;
     engine_again = 1'b0;
     engine_log_up = 1'b0;
@@ -384,16 +396,18 @@ module lw_lsu
             send_writes = 2'd1;
             engine_end = 1'b1;
             engine_log_down = 1'b1;
-            engine_park_writes = 1'b1;
+            engine_park = 1'b1;
+            engine_park_for = ParkRows;
           end
         end
       end else if (left_q == '0) begin
         engine_end = 1'b1;
         engine_done = 1'b1;
-      end else if (hazard_writes || hazard_reads) begin
+      end else if (hazard_marks || hazard_source || hazard_long || hazard_reads) begin
         engine_end = 1'b1;
-        engine_park_writes = hazard_writes;
-        engine_park_reads = !hazard_writes;
+        engine_park = 1'b1;
+        if (hazard_marks || hazard_long) engine_park_for = job_q.dst_row ? ParkRows : ParkBlock;
+        else if (hazard_source) engine_park_for = job_q.src_row ? ParkRows : ParkBlock;
       end else if (job_q.undo && !pass_q && log_full) begin
         engine_end = 1'b1;
         engine_done = 1'b1;
@@ -438,9 +452,9 @@ module lw_lsu
           end
         endcase
         engine_step = send_valid;
-        engine_end = send_valid && last && !engine_again;
-        engine_done = engine_end;
-        engine_clear = engine_end && job_q.clear;
+        engine_end = send_valid && last;
+        engine_done = engine_end && !engine_again;
+        engine_clear = engine_done && job_q.clear;
         pass_d = pass_q || engine_again;
       end
     end
@@ -448,7 +462,9 @@ module lw_lsu
 
   always_comb begin
     order_next = order;
-    if (none_writing) order_next.epoch = order.epoch + epoch_t'(1);
+    for (int unsigned i = 0; i < 2; i++) begin
+      if (!writing[i]) order_next.epoch[i] = order.epoch[i] + epoch_t'(1);
+    end
     if (none_reading) order_next.reads = '0;
     if (send_read) order_next.reads[job_q.src_row] = 1'b1;
   end
@@ -459,9 +475,6 @@ module lw_lsu
   // A job in the engine's registers comes back with what this cycle did.
   logic [19:0] left_next;
   assign left_next = left_q - 20'(bytes);
-  addr_t step;
-  assign step = back_q ? addr_t'(0) - addr_t'(bytes) : addr_t'(bytes);
-
   always_comb begin
     engine_d = engine_q;
     unique case (engine_q)
@@ -469,11 +482,9 @@ module lw_lsu
         if (pick_take) begin
           engine_d = EngineIdle;
           if (pick_valid_q) begin
-            engine_d = picked.kind == JobCopy || picked.kind == JobUndo || picked.undo || resumed_q[pick_ctx_q]
+            engine_d = picked.kind == JobCopy || picked.kind == JobUndo || picked.undo || picked_progress.again
                 ? EngineMeet : EngineRun;
           end
-        end else if (engine_again) begin
-          engine_d = EngineMeet;
         end
       end
       EngineMeet:  engine_d = EnginePlace;
@@ -499,11 +510,11 @@ module lw_lsu
     if (pick_take && pick_valid_q) begin
       ctx_q <= pick_ctx_q;
       job_q <= picked;
-      pass_q <= resumed_q[pick_ctx_q] && picked_progress[20];
-      left_q <= resumed_q[pick_ctx_q] ? picked_progress[19:0] : picked.len;
+      pass_q <= picked_progress.pass;
+      left_q <= picked_progress.begun ? picked_progress.left : picked.len;
       src_q <= picked.data[AddrWidth-1:0];
       dst_q <= picked.dst;
-      distance_q <= picked.dst - picked.data[AddrWidth-1:0];
+      distance_q <= picked.dst[16:0] - picked.data[16:0];
       back_q <= 1'b0;
       first_q <= 1'b1;
       log_q <= log_mem[pick_ctx_q];
@@ -516,22 +527,15 @@ module lw_lsu
     end
     if (engine_q == EnginePlace) begin
       log_at_q <= undo_base_i + log_at_q;
-      src_q <= src_q + addr_t'(skipped);
-      dst_q <= dst_q + addr_t'(skipped);
+    end
+    if (engine_q == EnginePlace || (engine_step && !pick_take)) begin
+      src_q <= src_q + addr_t'(step);
+      dst_q <= dst_q + addr_t'(step);
     end
     if (engine_q == EngineRun && !pick_take) begin
       pass_q <= pass_d;
       if (send_valid) first_q <= 1'b0;
-      if (engine_step) begin
-        left_q <= left_next;
-        src_q <= src_q + step;
-        dst_q <= dst_q + step;
-      end
-      if (engine_again) begin
-        left_q <= job_q.len;
-        src_q <= job_q.data[AddrWidth-1:0];
-        dst_q <= job_q.dst;
-      end
+      if (engine_step) left_q <= left_next;
       if (engine_log_up) log_q <= log_q + 16'd1;
     end
   end
@@ -549,6 +553,14 @@ module lw_lsu
     if (!init_i && engine_log_down) log_next = log_q;
   end
 
+  progress_t progress_d;
+  always_comb begin
+    progress_d = '0;
+    if (engine_park || engine_again) begin
+      progress_d = '{again: 1'b1, pass: pass_d, begun: !engine_again, left: left_q};
+    end
+  end
+
   logic [7:0] load_gp;
   load_t      load_start, load_q;
   load_t      load_mem[256];
@@ -564,20 +576,24 @@ module lw_lsu
   always_ff @(posedge clk_i) begin
     if (start_valid_i) job_mem[ctx_t'(start_ctx_i)] <= start_i;
     if (start_valid_i && start_i.kind == JobLoad) load_mem[load_gp] <= load_start;
-    if (engine_end) progress_mem[ctx_q] <= {pass_d, left_q};
+    if (init_i || engine_end) progress_mem[log_ctx] <= init_i ? '0 : progress_d;
+    if (engine_end) parked_mem[ctx_q] <= engine_park_for;
     if (log_write) log_mem[log_ctx] <= log_next;
     if (init_i || (send_valid && !job_q.dst_row)) begin
-      block_sent_mem[log_ctx] <= init_i ? '0 : block_sent_mem[ctx_q] + 8'(send_writes);
+      block_sent_mem[log_ctx] <= init_i ? '0 : block_sent_mem[ctx_q] + count_t'(send_writes);
     end
     if (init_i || (send_valid && job_q.dst_row)) begin
-      row_sent_mem[log_ctx] <= init_i ? '0 : row_sent_mem[ctx_q] + 8'(send_writes);
+      row_sent_mem[log_ctx] <= init_i ? '0 : row_sent_mem[ctx_q] + count_t'(send_writes);
     end
     if (init_i || send_slot || send_read) begin
-      read_sent_mem[log_ctx] <= init_i ? '0 : read_sent_mem[ctx_q] + 8'(send_valid);
+      read_sent_mem[log_ctx] <= init_i ? '0 : read_sent_mem[ctx_q] + count_t'(send_valid);
     end
     if (send_valid) order_mem[ctx_q] <= order_next;
     if (send_valid && send_write) begin
-      touched_mem[touched_at] <= '{epoch: order_next.epoch, strobe: strobe | (marked ? touched.strobe : 8'd0)};
+      touched_mem[touched_at] <= '{
+          epoch: order_next.epoch[job_q.dst_row],
+          strobe: strobe | (marked ? touched.strobe : 8'd0)
+      };
     end
     if (send_slot) slot_mem[tail_at] <= send_info;
     if (send_slot) store_mem[tail_at] <= stored;
@@ -708,44 +724,49 @@ module lw_lsu
     a2_ctx_q <= a1_ctx;
     a2_data_q <= rotate_up(a1_q.data, a1_rotate);
     if (init_i || (a2_write_q && !a2_row_q)) begin
-      block_seen_mem[seen_ctx] <= init_i ? '0 : block_seen_mem[a2_ctx_q] + 8'd1;
+      block_seen_mem[seen_ctx] <= init_i ? '0 : block_seen_mem[a2_ctx_q] + count_t'(1);
     end
-    if (init_i || (a2_write_q && a2_row_q)) row_seen_mem[seen_ctx] <= init_i ? '0 : row_seen_mem[a2_ctx_q] + 8'd1;
-    if (init_i || a2_slot_q || a2_load_q) read_seen_mem[seen_ctx] <= init_i ? '0 : read_seen_mem[a2_ctx_q] + 8'd1;
+    if (init_i || (a2_write_q && a2_row_q)) begin
+      row_seen_mem[seen_ctx] <= init_i ? '0 : row_seen_mem[a2_ctx_q] + count_t'(1);
+    end
+    if (init_i || a2_slot_q || a2_load_q) begin
+      read_seen_mem[seen_ctx] <= init_i ? '0 : read_seen_mem[a2_ctx_q] + count_t'(1);
+    end
     if (a2_slot_q) data_mem[a2_turn_q[SlotBits-1:0]] <= {a2_error_q, a2_data_q};
     if (init_i || a2_slot_q) came_mem[came_at] <= !init_i && a2_turn_q[SlotBits];
     if (a2_load_q) result_mem[result_tail_q[LoadBits-1:0]] <= a2_loaded;
   end
 
   // Whoever waits for memory's answers hears of them one cycle later.
-  logic a3_read_q, a3_write_q, a3_block_q, a3_error_q, drain_q, error_q;
-  ctx_t a3_ctx_q, drain_ctx_q, error_ctx_q;
-  logic blocks_equal, writes_equal, reads_equal;
+  logic a3_read_q, a3_write_q, a3_block_q, drain_q;
+  ctx_t a3_ctx_q, drain_ctx_q;
+  logic blocks_equal, rows_equal, reads_equal;
   assign blocks_equal = block_sent_mem[a3_ctx_q] == block_seen_mem[a3_ctx_q];
-  assign writes_equal = blocks_equal && row_sent_mem[a3_ctx_q] == row_seen_mem[a3_ctx_q];
+  assign rows_equal = row_sent_mem[a3_ctx_q] == row_seen_mem[a3_ctx_q];
   assign reads_equal = read_sent_mem[a3_ctx_q] == read_seen_mem[a3_ctx_q];
+
+  logic a3_answered, a3_wakes;
+  always_comb begin
+    unique case (parked_mem[a3_ctx_q])
+      ParkBlock: a3_answered = blocks_equal;
+      ParkRows:  a3_answered = rows_equal;
+      default:   a3_answered = reads_equal;
+    endcase
+  end
+  assign a3_wakes = (a3_read_q || a3_write_q) && parked_q[a3_ctx_q] && a3_answered;
 
   logic [1:0] done_q;
   ctx_t [1:0] done_ctx_q;
   always_comb begin
     busy_d = busy_q;
     runnable_d = runnable_q;
-    resumed_d = resumed_q;
-    park_reads_d = park_reads_q;
-    park_writes_d = park_writes_q;
+    parked_d = parked_q;
     if (choice_take && choice_valid) runnable_d[choice_ctx] = 1'b0;
-    if (engine_end) begin
-      resumed_d[ctx_q] = engine_park_reads || engine_park_writes;
-      park_reads_d[ctx_q] = engine_park_reads;
-      park_writes_d[ctx_q] = engine_park_writes;
-    end
+    if (engine_park) parked_d[ctx_q] = 1'b1;
+    if (engine_again) runnable_d[ctx_q] = 1'b1;
     if (engine_done) busy_d[ctx_q] = 1'b0;
-    if (a3_read_q && reads_equal && park_reads_q[a3_ctx_q]) begin
-      park_reads_d[a3_ctx_q] = 1'b0;
-      runnable_d[a3_ctx_q] = 1'b1;
-    end
-    if (a3_write_q && writes_equal && park_writes_q[a3_ctx_q]) begin
-      park_writes_d[a3_ctx_q] = 1'b0;
+    if (a3_wakes) begin
+      parked_d[a3_ctx_q] = 1'b0;
       runnable_d[a3_ctx_q] = 1'b1;
     end
     if (start_valid_i) begin
@@ -758,9 +779,7 @@ module lw_lsu
     if (!rst_ni) begin
       busy_q <= '0;
       runnable_q <= '0;
-      resumed_q <= '0;
-      park_reads_q <= '0;
-      park_writes_q <= '0;
+      parked_q <= '0;
       lost_q <= '0;
       ring_head_q <= {1'b1, slot_t'(0)};
       ring_tail_q <= {1'b1, slot_t'(0)};
@@ -772,7 +791,6 @@ module lw_lsu
       a2_load_q <= 1'b0;
       a2_slot_q <= 1'b0;
       a2_write_q <= 1'b0;
-      a3_error_q <= 1'b0;
       a3_read_q <= 1'b0;
       a3_write_q <= 1'b0;
       a3_block_q <= 1'b0;
@@ -781,14 +799,10 @@ module lw_lsu
       done_ctx_q <= '0;
       drain_q <= 1'b0;
       drain_ctx_q <= '0;
-      error_q <= 1'b0;
-      error_ctx_q <= '0;
     end else begin
       busy_q <= busy_d;
       runnable_q <= runnable_d;
-      resumed_q <= resumed_d;
-      park_reads_q <= park_reads_d;
-      park_writes_q <= park_writes_d;
+      parked_q <= parked_d;
       if (ring_beat && head.what == UseKeep && head_error) lost_q[head.ctx] <= 1'b1;
       else if (engine_done && job_q.kind == JobUndo) lost_q[ctx_q] <= 1'b0;
       if (send_slot) ring_tail_q <= ring_tail_q + (SlotBits + 1)'(1);
@@ -802,17 +816,15 @@ module lw_lsu
       a2_load_q <= a1_valid_q && a1_load;
       a2_slot_q <= a1_valid_q && a1_slot;
       a2_write_q <= a1_valid_q && a1_write;
-      a3_error_q <= (a2_load_q || a2_slot_q || a2_write_q) && a2_error_q;
       a3_read_q <= a2_load_q || a2_slot_q;
       a3_write_q <= a2_write_q;
       a3_ctx_q <= a2_ctx_q;
       done_q <= {done_q[0], engine_done};
       done_ctx_q <= {done_ctx_q[0], ctx_q};
-      drain_q <= (a3_block_q && blocks_equal) || ((a3_write_q || a3_read_q) && writes_equal && reads_equal);
+      drain_q <= (a3_block_q && blocks_equal)
+          || ((a3_write_q || a3_read_q) && blocks_equal && rows_equal && reads_equal);
       a3_block_q <= a2_write_q && !a2_row_q;
       drain_ctx_q <= a3_ctx_q;
-      error_q <= a3_error_q;
-      error_ctx_q <= a3_ctx_q;
     end
   end
 
@@ -823,18 +835,14 @@ module lw_lsu
   assign full_ctx_o = context_t'(ctx_q);
   assign result_valid_o = result_head_q != result_tail_q;
   assign result_o = result_mem[result_head_q[LoadBits-1:0]];
-  ctx_t ask_a, ask_b;
-  assign ask_a = ask_a_i[CtxBits-1:0];
-  assign ask_b = ask_b_i[CtxBits-1:0];
-  assign settled_a_o = !busy_q[ask_a] && block_sent_mem[ask_a] == block_seen_mem[ask_a];
-  assign drained_a_o = settled_a_o && row_sent_mem[ask_a] == row_seen_mem[ask_a]
-      && read_sent_mem[ask_a] == read_seen_mem[ask_a];
-  assign drained_b_o = !busy_q[ask_b] && block_sent_mem[ask_b] == block_seen_mem[ask_b]
-      && row_sent_mem[ask_b] == row_seen_mem[ask_b] && read_sent_mem[ask_b] == read_seen_mem[ask_b];
+  ctx_t ask;
+  assign ask = ask_i[CtxBits-1:0];
+  assign settled_o = !busy_q[ask] && block_sent_mem[ask] == block_seen_mem[ask];
+  assign drained_o = settled_o && row_sent_mem[ask] == row_seen_mem[ask] && read_sent_mem[ask] == read_seen_mem[ask];
   assign drain_valid_o = drain_q;
   assign drain_ctx_o = context_t'(drain_ctx_q);
-  assign error_valid_o = error_q;
-  assign error_ctx_o = context_t'(error_ctx_q);
+  assign error_valid_o = (a2_load_q || a2_slot_q || a2_write_q) && a2_error_q;
+  assign error_ctx_o = context_t'(a2_ctx_q);
   assign fetched_valid_o = a1_valid_q && a1_fetch;
   assign fetched_slot_o = a1_q.tag[1:0];
   assign fetched_data_o = a1_q.data;
@@ -848,7 +856,7 @@ module lw_lsu
 `endif
 
   logic unused;
-  assign unused = ^{job_q, log_at_q[3:0], undo_bytes_i[3:0], init_at_i, start_ctx_i, start_i, ask_a_i, ask_b_i,
+  assign unused = ^{job_q, log_at_q[3:0], undo_bytes_i[3:0], init_at_i, start_ctx_i, start_i, ask_i,
                     a1_q.tag, a2_turn_q, a2_of_q.ctx};
 
 endmodule

@@ -292,7 +292,8 @@ module lw_sequencer
     judged.step = judged.how == EndCommit ? (removed_i ? StepRows : StepHandler) : StepUndo;
   end
 
-  logic commits, job_wanted;
+  logic commits, job_wanted, row_absent;
+  logic [19:0] into_block;  // where the job writes
   assign commits = s3_ending_q.how == EndCommit;
 
   always_comb begin
@@ -319,6 +320,8 @@ module lw_sequencer
         cps: known ? procedure_i.cps : '0
     };
     job_wanted = 1'b0;
+    row_absent = 1'b0;
+    into_block = procedure_i.results_start;
     job_o = '{
         kind: JobStore,
         undo: 1'b0,
@@ -329,7 +332,7 @@ module lw_sequencer
         dst_row: 1'b0,
         src_row: 1'b0,
         len: 20'd8,
-        dst: s3_place_q.block,
+        dst: '0,
         data: '0
     };
     walk_write = 1'b0;
@@ -379,13 +382,12 @@ module lw_sequencer
             walk_write = !(job_wanted && busy_i);
             job_o.len = 20'd1;
             job_o.dst_row = 1'b1;
-            job_o.dst = {log_i.row[AddrWidth-1:3], 3'd7};
+            row_absent = 1'b1;
           end
         end
         StepFill: begin
           job_wanted = 1'b1;
           job_o.kind = JobFill;
-          job_o.dst = s3_place_q.block + addr_t'(procedure_i.results_start);
           job_o.len = procedure_i.block_bytes - procedure_i.results_start;
           act_ending_o.step = StepHandler;
         end
@@ -411,14 +413,14 @@ module lw_sequencer
         StepOutcome: begin
           job_wanted = 1'b1;
           job_o.len = 20'd4;
-          job_o.dst = s3_place_q.block + addr_t'(HeaderStatus);
+          into_block = 20'(HeaderStatus);
           job_o.data = 64'({commits ? 16'd0 : s3_ending_q.code, 8'd0, 6'd0, s3_ending_q.how});
           act_ending_o.step = StepStamp;
         end
         StepStamp: begin
           job_wanted = 1'b1;
           job_o.clear = 1'b1;
-          job_o.dst = s3_place_q.block + addr_t'(HeaderSerial);
+          into_block = 20'(HeaderSerial);
           job_o.data = 64'(s3_time_q);
           act_ending_o.step = StepDrain;
         end
@@ -459,6 +461,7 @@ module lw_sequencer
         end
       endcase
     end
+    job_o.dst = row_absent ? {log_i.row[AddrWidth-1:3], 3'd7} : s3_place_q.block + addr_t'(into_block);
     // A step whose job has to wait is taken again.
     job_valid_o = job_wanted && !busy_i;
     if (job_wanted && busy_i) begin

@@ -155,15 +155,15 @@ module lw_softcore
 
   // ---- Contexts.
   state_e [Contexts-1:0] state_q, state_d;
-  logic [Contexts-1:0] barrel_q, barrel_d;      // the barrel has it, else the sequencer
-  logic [Contexts-1:0] conflict_q, conflict_d;  // marks of its answers
-  logic [Contexts-1:0] failed_q, failed_d, inserted_q, inserted_d, removed_q, removed_d;
-  logic [Contexts-1:0] error_q, error_d;        // memory refused something
-  logic [Contexts-1:0] full_q, full_d;          // its undo log is full
-  logic [Contexts-1:0] fault_q, fault_d;        // its product was too large
-  logic [Contexts-1:0] handler_q, handler_d;    // it is in a handler
-  logic [Contexts-1:0] scan_q, scan_d;          // a scan may be writing its block
-  logic [Contexts-1:0] barrel_ready, barrel_ask, seq_ready, allowed, active;
+  logic [Contexts-1:0] barrel_q;      // the barrel has it, else the sequencer
+  logic [Contexts-1:0] conflict_q;  // marks of its answers
+  logic [Contexts-1:0] failed_q, inserted_q, removed_q;
+  logic [Contexts-1:0] error_q;        // memory refused something
+  logic [Contexts-1:0] full_q;          // its undo log is full
+  logic [Contexts-1:0] fault_q;        // its product was too large
+  logic [Contexts-1:0] handler_q;    // it is in a handler
+  logic [Contexts-1:0] scan_q;          // a scan may be writing its block
+  logic [Contexts-1:0] barrel_ready, barrel_ask, seq_ready, allowed, active, awake, s_set;
 
   logic [17:0] pc_mem[Contexts];  // flag, program counter
   ending_t     ending_mem[Contexts];
@@ -342,7 +342,7 @@ module lw_softcore
   assign r_ctx = r_context[CtxBits-1:0];
 
   // ---- Arithmetic that takes long.
-  logic        multiply, product_valid, product_overflow;
+  logic        multiply, multiplier_ready, product_valid, product_overflow;
   context_t    product_ctx;
   logic [7:0]  product_gp;
   logic [63:0] product_value;
@@ -350,6 +350,7 @@ module lw_softcore
     .clk_i,
     .rst_ni,
     .valid_i   (multiply),
+    .ready_o   (multiplier_ready),
     .ctx_i     (r_context),
     .gp_i      (r_gp_a),
     .a_i       (r_left),
@@ -384,9 +385,10 @@ module lw_softcore
   logic     job_valid, r_job_valid, s_job_valid;
   job_t     job, r_job, s_job;
   context_t job_ctx, s_context, lsu_done_ctx, lsu_full_ctx, drain_ctx, error_ctx;
-  logic     lsu_done, lsu_full, loaded_valid, loaded_ready, drained_a, settled_a, drained_s, drain_valid, error_valid;
+  logic     lsu_done, lsu_full, loaded_valid, loaded_ready, drained, settled, drain_valid, error_valid;
   logic [Contexts-1:0] lsu_busy;
   loaded_t  loaded;
+  context_t s_log_ctx;
   assign job_valid = r_job_valid || s_job_valid;
   assign job = phase_q ? s_job : r_job;
   assign job_ctx = phase_q ? s_context : r_context;
@@ -411,11 +413,9 @@ module lw_softcore
     .result_valid_o (loaded_valid),
     .result_ready_i (loaded_ready),
     .result_o       (loaded),
-    .ask_a_i        (ask_ctx),
-    .drained_a_o    (drained_a),
-    .settled_a_o    (settled_a),
-    .ask_b_i        (s_context),
-    .drained_b_o    (drained_s),
+    .ask_i          (phase_q ? ask_ctx : s_log_ctx),
+    .drained_o      (drained),
+    .settled_o      (settled),
     .drain_valid_o  (drain_valid),
     .drain_ctx_o    (drain_ctx),
     .error_valid_o  (error_valid),
@@ -445,7 +445,7 @@ module lw_softcore
   logic [$clog2(Grants)-1:0] s_log_place;
   logic [15:0] s_failed_code;
   held_t    s_grant;
-  context_t s_log_ctx, wake_ctx, mark_ctx;
+  context_t wake_ctx, mark_ctx;
   logic     act_release, wake_valid, wake_all, wake_bad;
   logic     mark_valid, mark_conflict, mark_failed, mark_inserted, mark_removed;
   cp_t      wake_cp;
@@ -490,14 +490,14 @@ module lw_softcore
     .mark_inserted_o  (mark_inserted),
     .mark_removed_o   (mark_removed)
   );
-  // The sequencer's questions are asked one cycle before its act.
-  logic r_drained_q, r_settled_q;
+  // Questions are asked one cycle before an instruction is resolved or the sequencer acts.
+  logic drained_q, r_settled_q;
   cp_t  r_cp_b_q;
   always_ff @(posedge clk_i) begin
     s_all_ready <= s_all_ready_early;
     s_failed_code <= s_code_early;
-    r_drained_q <= drained_a;
-    r_settled_q <= settled_a;
+    drained_q <= drained;
+    r_settled_q <= settled;
     r_cp_b_q <= ask_cp;
   end
 
@@ -546,7 +546,7 @@ module lw_softcore
     .ctx_o            (s_context),
     .all_ready_i      (s_all_ready),
     .timed_i          (timed_q[s_ctx]),
-    .drained_i        (drained_s),
+    .drained_i        (drained_q),
     .busy_i           (lsu_busy[s_ctx]),
     .conflict_i       (conflict_q[s_ctx]),
     .failed_i         (failed_q[s_ctx]),
@@ -645,10 +645,9 @@ module lw_softcore
       batch_end_q <= 1'b0;
       batch_q <= '0;
     end else begin
-      if (act_begin || act_restart) again_q[s_ctx] <= act_restart;
+      if (act_begin || act_restart) again_q <= (again_q & ~s_set) | (s_set & {Contexts{act_restart}});
       hold_clock_q <= hold_clock_q + 6'd1;
-      if (hold_clock_q == '0) hold_q <= '0;
-      if (act_hold) hold_q[s_ctx] <= 1'b1;
+      hold_q <= (hold_q & {Contexts{hold_clock_q != '0}}) | (s_set & {Contexts{act_hold}});
       if (act_blocked) blocked_q <= 1'b1;
       else if (give_back) blocked_q <= 1'b0;
       if (mode_i != ModeBatch || active == '0) begin
@@ -735,8 +734,10 @@ module lw_softcore
           r_end = r_overflow;
         end
         OpcodeMul, OpcodeMuli: begin
-          multiply = 1'b1;
-          r_state = StateLate;
+          // It is not busy for long: the instruction is tried again at once.
+          multiply = multiplier_ready;
+          r_go = multiplier_ready;
+          if (multiplier_ready) r_state = StateLate;
         end
         OpcodeDiv, OpcodeDivi: begin
           if (r_zero || r_extreme) begin
@@ -788,7 +789,7 @@ module lw_softcore
         OpcodeJmp, OpcodeBe, OpcodeBne, OpcodeBl, OpcodeBle, OpcodeBg, OpcodeBge: ;
         OpcodeSearch, OpcodeUpdate, OpcodeInsert, OpcodeRemove, OpcodeScan: begin
           if (r_fence) r_wait_all = 1'b1;
-          else if (!(r_opcode == OpcodeScan ? r_drained_q : r_settled_q)) r_state = StateDrain;
+          else if (!(r_opcode == OpcodeScan ? drained_q : r_settled_q)) r_state = StateDrain;
           else if (r_log_full && !r_all_ready) r_wait_all = 1'b1;
           else if (r_log_full) begin
             r_end = 1'b1;
@@ -911,65 +912,41 @@ module lw_softcore
   assign wake_cp_hit = awaited_cp_mem[wake_at] == wake_cp;
   assign heard_hit = awaited_gp_mem[heard_ctx_q] == heard_gp_q;
 
+  // Whom each event is about.
+  typedef logic [Contexts-1:0] set_t;
+  set_t wake_set, drain_set, done_set, heard_set, late_set, taken_set, r_set, clear_set, mark_set, error_set, full_set;
+  assign wake_set = (Contexts)'(wake_valid) << wake_at;
+  assign drain_set = (Contexts)'(drain_valid) << drain_at;
+  assign done_set = (Contexts)'(lsu_done) << lsu_done_at;
+  assign heard_set = (Contexts)'(heard_q && heard_hit) << heard_ctx_q;
+  assign late_set = (Contexts)'(late_valid) << late_at;
+  assign taken_set = ((Contexts)'(pick_take && pick_valid) << pick_ctx) | ((Contexts)'(choose_valid) << choose_at);
+  assign r_set = (Contexts)'(r_valid) << r_ctx;
+  assign s_set = (Contexts)'(s_act || act_begin) << s_ctx;
+  assign clear_set = s_set & {Contexts{act_clear}};
+  assign mark_set = (Contexts)'(mark_valid) << mark_at;
+  assign error_set = (Contexts)'(error_valid) << error_at;
+  assign full_set = (Contexts)'(lsu_full) << lsu_full_at;
+
+  // A context is woken, taken, resolved or acted upon; never two of them at once.
   always_comb begin
-    state_d = state_q;
-    barrel_d = barrel_q;
-    conflict_d = conflict_q;
-    failed_d = failed_q;
-    inserted_d = inserted_q;
-    removed_d = removed_q;
-    error_d = error_q;
-    full_d = full_q;
-    fault_d = fault_q;
-    handler_d = handler_q;
-    scan_d = scan_q;
-    // Events that others wait for.
-    if (wake_valid) begin
-      if (state_q[wake_at] == StateCp && (wake_cp_hit || wake_bad)) state_d[wake_at] = StateReady;
-      if (state_q[wake_at] == StateAll && wake_all) state_d[wake_at] = StateReady;
-    end
-    if (drain_valid && state_q[drain_at] == StateDrain) state_d[drain_at] = StateReady;
-    if (lsu_done && (state_q[lsu_done_at] == StateLsu || state_q[lsu_done_at] == StateDrain)) begin
-      state_d[lsu_done_at] = StateReady;
-    end
-    if (heard_q && heard_hit && state_q[heard_ctx_q] == StateLoad) state_d[heard_ctx_q] = StateReady;
-    if (late_valid) state_d[late_at] = StateReady;
     for (int unsigned i = 0; i < Contexts; i++) begin
-      if (state_q[i] == StateDivide && divider_ready) state_d[i] = StateReady;
+      unique case (state_q[i])
+        StateCp:     awake[i] = wake_set[i] && (wake_cp_hit || wake_bad);
+        StateAll:    awake[i] = wake_set[i] && wake_all;
+        StateLsu:    awake[i] = done_set[i];
+        StateLate:   awake[i] = late_set[i];
+        StateDrain:  awake[i] = drain_set[i] || done_set[i];
+        StateDivide: awake[i] = divider_ready;
+        StateLoad:   awake[i] = heard_set[i];
+        default:     awake[i] = 1'b0;
+      endcase
+      state_d[i] = state_q[i];
+      if (awake[i]) state_d[i] = StateReady;
+      if (taken_set[i]) state_d[i] = StateBusy;
+      if (r_set[i] && !(r_early && r_ok)) state_d[i] = r_state;
+      if (s_set[i]) state_d[i] = act_state;
     end
-    // What is taken, and what becomes of it.
-    if (pick_take && pick_valid) state_d[pick_ctx] = StateBusy;
-    if (choose_valid) state_d[choose_at] = StateBusy;
-    if (r_valid) begin
-      if (!(r_early && r_ok)) state_d[r_ctx] = r_state;
-      if (r_end) barrel_d[r_ctx] = 1'b0;
-      if (r_all_ready) scan_d[r_ctx] = 1'b0;
-      if (issue && r_opcode == OpcodeScan) scan_d[r_ctx] = 1'b1;
-    end
-    if (s_act || act_begin) begin
-      state_d[s_ctx] = act_state;
-      barrel_d[s_ctx] = act_barrel;
-      if (act_handler) handler_d[s_ctx] = 1'b1;
-      if (act_clear) begin
-        conflict_d[s_ctx] = 1'b0;
-        failed_d[s_ctx] = 1'b0;
-        inserted_d[s_ctx] = 1'b0;
-        removed_d[s_ctx] = 1'b0;
-        error_d[s_ctx] = 1'b0;
-        full_d[s_ctx] = 1'b0;
-        fault_d[s_ctx] = 1'b0;
-        handler_d[s_ctx] = 1'b0;
-        scan_d[s_ctx] = 1'b0;
-      end
-    end
-    // Marks.
-    if (mark_valid && mark_conflict) conflict_d[mark_at] = 1'b1;
-    if (mark_valid && mark_failed) failed_d[mark_at] = 1'b1;
-    if (mark_valid && mark_inserted) inserted_d[mark_at] = 1'b1;
-    if (mark_valid && mark_removed) removed_d[mark_at] = 1'b1;
-    if (error_valid) error_d[error_at] = 1'b1;
-    if (lsu_full) full_d[lsu_full_at] = 1'b1;
-    if (late_fault && phase_q) fault_d[late_at] = 1'b1;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -987,16 +964,17 @@ module lw_softcore
       scan_q <= '0;
     end else begin
       state_q <= state_d;
-      barrel_q <= barrel_d;
-      conflict_q <= conflict_d;
-      failed_q <= failed_d;
-      inserted_q <= inserted_d;
-      removed_q <= removed_d;
-      error_q <= error_d;
-      full_q <= full_d;
-      fault_q <= fault_d;
-      handler_q <= handler_d;
-      scan_q <= scan_d;
+      barrel_q <= (barrel_q & ~s_set & ~(r_set & {Contexts{r_end}})) | (s_set & {Contexts{act_barrel}});
+      handler_q <= (handler_q & ~clear_set) | (s_set & {Contexts{act_handler}});
+      scan_q <= (scan_q & ~clear_set & ~(r_set & {Contexts{r_all_ready}}))
+          | (r_set & {Contexts{issue && r_opcode == OpcodeScan}});
+      conflict_q <= (conflict_q & ~clear_set) | (mark_set & {Contexts{mark_conflict}});
+      failed_q <= (failed_q & ~clear_set) | (mark_set & {Contexts{mark_failed}});
+      inserted_q <= (inserted_q & ~clear_set) | (mark_set & {Contexts{mark_inserted}});
+      removed_q <= (removed_q & ~clear_set) | (mark_set & {Contexts{mark_removed}});
+      error_q <= (error_q & ~clear_set) | error_set;
+      full_q <= (full_q & ~clear_set) | full_set;
+      fault_q <= (fault_q & ~clear_set) | (late_set & {Contexts{late_fault}});
     end
   end
 
@@ -1089,7 +1067,7 @@ module lw_softcore
     end else begin
       watch_q <= watch_q + WatchdogBits'(1);
       for (int unsigned i = 0; i < Contexts; i++) begin
-        if (state_q[i] == StateFree || state_q[i] == StateBusy || state_d[i] != state_q[i]) begin
+        if (state_q[i] == StateFree || state_q[i] == StateBusy || awake[i] || taken_set[i]) begin
           moved_q[i] <= 1'b1;
           stuck_q[i] <= 1'b0;
         end else if (watch_q == '0) begin
@@ -1120,7 +1098,7 @@ module lw_softcore
 `ifdef LW_ASSERT
   // A window is given away, or begins again, only when nothing is under way to it any more.
   always_ff @(posedge clk_i) begin
-    if (rst_ni && s_act && (act_state == StateFree || act_restart)) assert (drained_s);
+    if (rst_ni && s_act && (act_state == StateFree || act_restart)) assert (drained_q);
   end
 `endif
 

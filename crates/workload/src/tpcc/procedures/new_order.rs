@@ -91,16 +91,16 @@ each:
     bge     next
     mul     r19, r17, 4
     mul     r20, r17, 2
-    load    r21, [items + r19]
     load    r22, [supply + r20]
+    load    r21, [items + r19]
     load    r23, [quantity + r17]
     add     r24, r17, 1
     store   r24, [line]
-    store   r21, [stock_i]
     store   r22, [stock_w]
-    search  c0, item, [items + r19]
-    update  c1, stock, [stock_w]
+    store   r21, [stock_i]
     insert  c2, order_line, [order_w]
+    update  c1, stock, [stock_w]
+    search  c0, item, [items + r19]
     mul     r30, r17, 24
     ret     r25, c0, unused
     loadr   r28, r25[item.price]

@@ -63,14 +63,14 @@ scratch note: u32[6]
     sub     r10, r10, r7
     add     r11, r11, r7
     add     r12, r12, 1
-    copy    r6[history.data], r3[warehouse.name], 10
-    copy    r6[history.data + 14], r4[district.name], 10
     store   r16, [note#0]
     store   r15, [note#1]
     store   r14, [note#2]
     store   r13, [note#3]
     store   r1, [note#4]
     store   r7, [note#5]
+    copy    r6[history.data], r3[warehouse.name], 10
+    copy    r6[history.data + 14], r4[district.name], 10
     store   r10, [balance]
     store   r20, [credit_lim]
     store   r21, [since]
