@@ -1,8 +1,8 @@
 /// Admission: timestamp ordering on decision words (BionicDB, section 4.7; the rules are in hardware/rtl/README.md).
 ///
 /// One request or release a cycle; two of one decision word four cycles apart. Stage A has a request and reads its
-/// word, B has the word come out of the block RAM, C compares the times, D decides and writes. A waits while its word is
-/// in B, C or D. What is not needed to decide lies aside meanwhile, under a number (`items_q`).
+/// word, B has the word come out of the block RAM, C compares the times, D decides and writes. A waits while its word
+/// is in B, C or D. What is not needed to decide lies aside meanwhile, under a number (`items_q`).
 ///
 /// Order: a request of a transaction that has one parked is parked behind it, so a transaction's requests are granted
 /// in program order. While the parked ones are tried (a pass) no other request is judged. A release in the middle of a

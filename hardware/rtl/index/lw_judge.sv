@@ -1,5 +1,5 @@
-/// The rules of admission: from a decision word and a request to a verdict and the word after it. Combinational, or with
-/// a register between comparing the times and deciding.
+/// The rules of admission: from a decision word and a request to a verdict and the word after it. Combinational, or
+/// with a register between comparing the times and deciding.
 module lw_judge #(
   /// Bits of a count.
   parameter int unsigned CountWidth = 8,

@@ -134,8 +134,8 @@ module lw_key_fetch #(
     .data_o (flags)
   );
 
-  // Tables that have a home elsewhere, and those of them whose keys have several words. They are read before it is known
-  // whose request is taken. [1] replicated, [5] has home, [9:6] home, [26:24] words
+  // Tables that have a home elsewhere, and those of them whose keys have several words. They are read before it is
+  // known whose request is taken. [1] replicated, [5] has home, [9:6] home, [26:24] words
   assign away = !config_i.data[1] && config_i.data[5] && config_i.data[9:6] != worker_i;
 
   always_ff @(posedge clk_i) begin

@@ -5,8 +5,8 @@
 /// waits for a request to be sent: an instruction of the softcore begins only when the queue to the fabric has room.
 ///
 /// An aligned key of one integer takes one cycle, others one cycle a byte of the normal form. Stages: 0 chooses a byte,
-/// 1 has the key map's entry for it, 2 reads the word of the image, 3 takes the byte, 4 hashes a word and says whose row
-/// it is. They never stand still: what leaves them has a place in the queue behind from the moment it begins.
+/// 1 has the key map's entry for it, 2 reads the word of the image, 3 takes the byte, 4 hashes a word and says whose
+/// row it is. They never stand still: what leaves them has a place in the queue behind from the moment it begins.
 module lw_prepare #(
   /// Words of the widest key in normal form, 1 to 4.
   parameter int unsigned KeyWords = 4,
