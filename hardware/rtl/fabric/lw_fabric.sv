@@ -1,11 +1,10 @@
-/// The message fabric between workers: DB instructions and releases go to the worker that has the row, answers come
-/// back,
-/// each on a channel of its own. A request to a neighbour and its answer take four cycles together.
+/// The message fabric between workers: DB instructions go to the worker that has the row, answers come back, and
+/// releases go with the answers, each on a channel of its own. A request to a neighbour and its answer take four cycles
+/// together.
 ///
-/// What it guarantees, and why, is said at `lw_fabric_crossbar` and `lw_fabric_ring`. A worker must take responses
-/// whatever
-/// else it waits for; requests may wait for memory and for the response channel, never for a request to be sent.
-/// With one worker nothing is ever sent.
+/// What it guarantees, and why, is said at `lw_fabric_crossbar` and `lw_fabric_ring`. A worker must take responses and
+/// releases whatever else it waits for; requests may wait for memory and for the response channel, never for a request
+/// to be sent. With one worker nothing is ever sent.
 module lw_fabric #(
   /// Workers: 1, 2, 4, 8 or 16.
   parameter int unsigned Workers = 4,
@@ -33,7 +32,7 @@ module lw_fabric #(
   input  logic              [Workers-1:0]    request_ready_i,
   /// The request.
   output lw_pkg::request_t  [Workers-1:0]    request_o,
-  /// A worker answers; goes to `ret.worker`, never the sender itself.
+  /// A worker answers or releases; goes to `ret.worker`, never the sender itself.
   input  logic              [Workers-1:0]    response_valid_i,
   /// The answer is taken.
   output logic              [Workers-1:0]    response_ready_o,

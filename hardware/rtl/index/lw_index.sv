@@ -39,21 +39,25 @@ module lw_index #(
   output logic                 db_ready_o,
   /// The instruction.
   input  lw_pkg::db_req_t      db_req_i,
-  /// The softcore lets a grant go.
+  /// The softcore lets a grant of this worker go.
   input  logic                 release_valid_i,
   /// It is taken.
   output logic                 release_ready_o,
-  /// Of which worker the decision word is.
-  input  lw_pkg::worker_t      release_owner_i,
   /// The grant.
   input  lw_pkg::release_t     release_i,
-  /// A request or release of another worker.
+  /// Another worker lets a grant of this worker go.
+  input  logic                 far_release_valid_i,
+  /// It is taken; never waits for anything but time.
+  output logic                 far_release_ready_o,
+  /// The grant.
+  input  lw_pkg::release_t     far_release_i,
+  /// A request of another worker.
   input  logic                 far_valid_i,
   /// It is taken.
   output logic                 far_ready_o,
   /// The request.
   input  lw_pkg::request_t     far_req_i,
-  /// A request or release for another worker; stays until taken.
+  /// A request for another worker; stays until taken; from a queue.
   output logic                 far_valid_o,
   /// It is taken.
   input  logic                 far_ready_i,
@@ -105,69 +109,14 @@ module lw_index #(
 
   import lw_pkg::*;
 
-  localparam int unsigned FarWidth = $bits(worker_t) + $bits(request_t);
-
-  // ---------------------------------------------------------------------------------------------------------------
-  // The fabric: releases on their way out and in
-  // ---------------------------------------------------------------------------------------------------------------
-
-  logic remote_valid, remote_ready, leaving_valid, leaving_ready, far_is_release, prepare_far_ready;
-  worker_t remote_dest;
-  request_t remote, leaving;
   logic [3:0] release_valid, release_ready;
   release_t [3:0] releases;
-  logic release_here, takeback_valid, takeback_ready;
+  logic takeback_valid, takeback_ready;
   release_t takeback;
 
-  assign far_is_release = far_req_i.op == OpRelease;
-  assign far_ready_o    = far_is_release ? release_ready[3] : prepare_far_ready;
-  assign release_here   = (Workers == 1) || release_owner_i == worker_i;
-
-  assign release_valid[0] = takeback_valid;
-  assign release_valid[1] = tree_release_valid_i;
-  assign release_valid[2] = release_valid_i && release_here;
-  assign release_valid[3] = far_valid_i && far_is_release;
-  assign releases[0]      = takeback;
-  assign releases[1]      = tree_release_i;
-  assign releases[2]      = release_i;
-  assign releases[3]      = '{stamp: far_req_i.stamp, entry: far_req_i.hash[EntryWidth-1:0]};
-
-  assign takeback_ready       = release_ready[0];
-  assign tree_release_ready_o = release_ready[1];
-  assign release_ready_o      = release_here ? release_ready[2] : leaving_ready;
-  assign leaving_valid        = release_valid_i && !release_here;
-
-  always_comb begin
-    // What a release does not say is left as it is beside it: no multiplexer.
-    leaving       = remote;
-    leaving.op    = OpRelease;
-    leaving.stamp = release_i.stamp;
-    leaving.hash[EntryWidth-1:0] = release_i.entry;
-  end
-
-  if (Workers > 1) begin : gen_far
-    lw_arbiter #(
-      .Inputs(2),
-      .Width (FarWidth)
-    ) u_far (
-      .clk_i,
-      .rst_ni,
-      .valid_i({leaving_valid, remote_valid}),
-      .ready_o({leaving_ready, remote_ready}),
-      .data_i ({{release_owner_i, leaving}, {remote_dest, remote}}),
-      .valid_o(far_valid_o),
-      .ready_i(far_ready_i),
-      .data_o ({far_dest_o, far_req_o})
-    );
-  end else begin : gen_alone
-    assign leaving_ready = 1'b0;
-    assign remote_ready  = 1'b0;
-    assign far_valid_o   = 1'b0;
-    assign far_dest_o    = '0;
-    assign far_req_o     = '0;
-    logic unused_far;
-    assign unused_far = ^{leaving_valid, leaving, remote_valid, remote_dest, remote, far_ready_i, release_owner_i};
-  end
+  assign release_valid = {far_release_valid_i, release_valid_i, tree_release_valid_i, takeback_valid};
+  assign releases      = {far_release_i, release_i, tree_release_i, takeback};
+  assign {far_release_ready_o, release_ready_o, tree_release_ready_o, takeback_ready} = release_ready;
 
   // ---------------------------------------------------------------------------------------------------------------
   // The units
@@ -196,8 +145,8 @@ module lw_index #(
     .db_valid_i,
     .db_ready_o,
     .db_req_i,
-    .far_valid_i    (far_valid_i && !far_is_release),
-    .far_ready_o    (prepare_far_ready),
+    .far_valid_i,
+    .far_ready_o,
     .far_req_i,
     .mem_valid_o    (mem_valid[1]),
     .mem_ready_i    (mem_ready[1]),
@@ -207,10 +156,10 @@ module lw_index #(
     .lookup_valid_o (lookup_valid),
     .lookup_ready_i (lookup_ready),
     .lookup_o       (lookup),
-    .remote_valid_o (remote_valid),
-    .remote_ready_i (remote_ready),
-    .remote_dest_o  (remote_dest),
-    .remote_o       (remote),
+    .remote_valid_o (far_valid_o),
+    .remote_ready_i (far_ready_i),
+    .remote_dest_o  (far_dest_o),
+    .remote_o       (far_req_o),
     .failed_valid_o (failed_valid),
     .failed_ready_i (failed_ready),
     .failed_o       (failed)

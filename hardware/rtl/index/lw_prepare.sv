@@ -4,10 +4,9 @@
 /// themselves, so what one transaction asks of one worker arrives there in program order. Nothing from the fabric ever
 /// waits for a request to be sent: an instruction of the softcore begins only when the queue to the fabric has room.
 ///
-/// An aligned key of one integer takes one cycle, others one cycle a byte of the normal form. Stages: 0 chooses a
-/// byte, 1 has the key map's entry for it, 2 reads the word of the image, 3 takes the byte, 4 hashes a word and says
-/// whose row it is. They never stand still: what leaves them has a place in the queue behind from the moment it
-/// begins.
+/// An aligned key of one integer takes one cycle, others one cycle a byte of the normal form. Stages: 0 chooses a byte,
+/// 1 has the key map's entry for it, 2 reads the word of the image, 3 takes the byte, 4 hashes a word and says whose
+/// row it is. They never stand still: what leaves them has a place in the queue behind from the moment it begins.
 module lw_prepare #(
   /// Words of the widest key in normal form, 1 to 4.
   parameter int unsigned KeyWords = 4,
@@ -101,13 +100,19 @@ module lw_prepare #(
   // An instruction with its key.
   typedef struct packed {
     logic                      ring;
-    slot_t                     slot;
     logic                      error;
     logic                      here;
     worker_t                   dest;
+    op_e                       op;
+    table_t                    tab;
+    stamp_t                    stamp;
+    return_t                   ret;
     logic                      judged;
     logic                      tree;
-    logic                      wide;
+    logic                      as_it_came;
+    logic [15:0]               limit;
+    logic [5:0]                source;
+    addr_t                     result;
     hash_t                     hash;
     logic [KeyWords-1:0][63:0] key;
   } out_t;
@@ -167,7 +172,7 @@ module lw_prepare #(
     .image_place_i  (place_t'({s2_q.ring, s2_q.slot})),
     .image_word_i   (image_word),
     .image_o        (image),
-    .look_place_i   (place_t'({out.ring, out.slot})),
+    .look_place_i   (place_t'({s4_q.ring, s4_q.slot})),
     .look_o         (now),
     .look_result_o  (result),
     .free_i         (free[Rings-1:0])
@@ -258,6 +263,7 @@ module lw_prepare #(
   logic [63:0] s4_word_q;
   logic [7:0] image_part;
   worker_t part_q, dest;
+  logic here;
   logic [31:0] crc, crc_q;
   logic [KeyWords-1:0][63:0] key_q;
   logic [8:0] flags;
@@ -338,20 +344,29 @@ module lw_prepare #(
     end else begin
       dest = part_q & WorkerMask;
     end
-    out_in.ring   = s4_q.ring;
-    out_in.slot   = s4_q.slot;
-    out_in.error  = s4_q.error;
-    out_in.here   = (Rings == 1) || dest == worker_i;
-    out_in.dest   = dest;
-    out_in.judged = !flags[0] && !unjudged;
-    out_in.tree   = flags[1];
-    out_in.wide   = s4_q.wide;
-    out_in.hash   = ~crc;
+    here              = (Rings == 1) || dest == worker_i;
+    out_in.ring       = s4_q.ring;
+    out_in.error      = s4_q.error;
+    out_in.here       = here;
+    out_in.dest       = dest;
+    out_in.op         = now.op;
+    out_in.tab        = now.tab;
+    out_in.stamp      = now.stamp;
+    out_in.ret        = now.ret;
+    out_in.judged     = !flags[0] && !unjudged;
+    out_in.tree       = flags[1];
+    out_in.limit      = now.hash[15:0];
+    out_in.source     = now.hash[21:16];
+    out_in.result     = result;
+    // With its key, or, as scans and keys of several words are sent on, without.
+    out_in.as_it_came = here ? now.keyed : s4_q.wide || now.op == OpScan;
+    out_in.hash       = out_in.as_it_came ? now.hash : ~crc;
     for (int unsigned w = 0; w < KeyWords; w++) begin
       out_in.key[w] = '0;
       if (s4_q.word == 2'(w)) out_in.key[w] = s4_word_q;
       if (s4_q.word > 2'(w)) out_in.key[w] = key_q[w];
     end
+    if (out_in.as_it_came) out_in.key[0] = now.key;
   end
 
   assign out_push = s4_valid_q & s4_q.last;
@@ -376,9 +391,6 @@ module lw_prepare #(
   // ---------------------------------------------------------------------------------------------------------------
 
   request_t sent;
-  logic as_it_came;
-  logic [63:0] first_word;
-  hash_t first_hash;
   logic remote_push, remote_pop, leaves, began, kept;
 
   assign failed_valid_o = out_valid & out.error;
@@ -386,38 +398,36 @@ module lw_prepare #(
   assign remote_push    = out_valid & !out.error & !out.here;
   assign out_pop        = out.error ? failed_ready_i : (!out.here || lookup_ready_i);
   assign leaves         = out_valid & out_pop;
-  assign free           = leaves ? (out.ring ? 2'b10 : 2'b01) : 2'b00;
-
-  // Scans and keys of several words are sent on without the key.
-  assign as_it_came = out.here ? now.keyed : out.wide || now.op == OpScan;
-  assign first_word = as_it_came ? now.key : out.key[0];
-  assign first_hash = as_it_came ? now.hash : out.hash;
+  // All of it is in the queue.
+  assign free           = out_push ? (s4_q.ring ? 2'b10 : 2'b01) : 2'b00;
 
   always_comb begin
-    failed_o         = '0;
-    failed_o.ret     = now.ret;
-    failed_o.op      = now.op;
-    failed_o.answer  = AnswerFailed;
-    failed_o.owner   = worker_i;
-    failed_o.value   = AddrWidth'(16'hFF13);
-    lookup_o         = '0;
-    lookup_o.op      = now.op;
-    lookup_o.tab     = now.tab;
-    lookup_o.stamp   = now.stamp;
-    lookup_o.ret     = now.ret;
-    lookup_o.judged  = out.judged;
-    lookup_o.tree    = out.tree;
-    lookup_o.hash    = first_hash;
-    lookup_o.limit   = now.hash[15:0];
-    lookup_o.source  = now.hash[21:16];
-    lookup_o.result  = result;
-    // What came with its key has one of one word.
-    for (int unsigned w = 0; w < KeyWords; w++) lookup_o.key[w] = now.keyed ? '0 : out.key[w];
-    lookup_o.key[0] = first_word;
-    sent            = now;
-    sent.keyed      = !as_it_came;
-    sent.key        = first_word;
-    sent.hash       = first_hash;
+    failed_o        = '0;
+    failed_o.ret    = out.ret;
+    failed_o.op     = out.op;
+    failed_o.answer = AnswerFailed;
+    failed_o.owner  = worker_i;
+    failed_o.value  = AddrWidth'(16'hFF13);
+    lookup_o        = '0;
+    lookup_o.op     = out.op;
+    lookup_o.tab    = out.tab;
+    lookup_o.stamp  = out.stamp;
+    lookup_o.ret    = out.ret;
+    lookup_o.judged = out.judged;
+    lookup_o.tree   = out.tree;
+    lookup_o.hash   = out.hash;
+    lookup_o.limit  = out.limit;
+    lookup_o.source = out.source;
+    lookup_o.result = out.result;
+    for (int unsigned w = 0; w < KeyWords; w++) lookup_o.key[w] = out.key[w];
+    sent            = '0;
+    sent.op         = out.op;
+    sent.tab        = out.tab;
+    sent.stamp      = out.stamp;
+    sent.ret        = out.ret;
+    sent.keyed      = !out.as_it_came;
+    sent.key        = out.key[0];
+    sent.hash       = out.hash;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin

@@ -111,7 +111,8 @@ package lw_pkg;
     AnswerFailed   = 2'd3   // `value` is the abort code
   } answer_e;
 
-  /// The answer to a DB instruction.
+  /// The answer to a DB instruction; or, with `op` OpRelease, a release: `ret.worker` has the decision word `entry`,
+  /// and `value` is the transaction's time.
   typedef struct packed {
     return_t ret;
     op_e     op;

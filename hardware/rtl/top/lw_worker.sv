@@ -77,15 +77,15 @@ module lw_worker #(
   output logic                          request_ready_o,
   /// The request.
   input  lw_pkg::request_t              request_i,
-  /// An answer for another worker; stays until taken.
+  /// An answer for another worker, or a release for it; stays until taken.
   output logic                          response_valid_o,
   /// It is taken.
   input  logic                          response_ready_i,
   /// The answer.
   output lw_pkg::response_t             response_o,
-  /// An answer of another worker.
+  /// An answer of another worker, or a release.
   input  logic                          response_valid_i,
-  /// It is taken; at the latest in the second cycle.
+  /// It is taken; waits for nothing but time.
   output logic                          response_ready_o,
   /// The answer.
   input  lw_pkg::response_t             response_i,
@@ -138,7 +138,7 @@ module lw_worker #(
   logic [1:0] source_valid, source_ready;
   lw_pkg::response_t [1:0] source;
   logic [1:0][ResponseWidth-1:0] source_words;
-  logic [ResponseWidth-1:0] answer_word;
+  logic [ResponseWidth-1:0] answer_word, out_word;
 
   // Skiplist.
   logic tree_valid, tree_ready, tree_idle, tree_release_valid, tree_release_ready;
@@ -261,9 +261,30 @@ module lw_worker #(
     .trace_begin_gp_o   (unused_trace_begin_gp)
   );
 
-  logic unused_release;
+  // A release for another worker travels with the answers, which always are taken: it waits behind no request.
+  logic unused_release, release_here, release_taken, leaving_ready;
+  logic [1:0] out_valid, out_ready;
+  lw_pkg::response_t leaving;
+  logic far_release, far_release_ready, far_answer_ready;
+  lw_pkg::release_t far_release_grant;
+
   assign unused_release = ^release_request;
   assign release_grant = '{stamp: release_request.stamp, entry: release_request.hash[lw_pkg::EntryWidth-1:0]};
+  assign release_here  = Workers == 1 || release_owner == worker_i;
+  assign release_ready = release_here ? release_taken : leaving_ready;
+
+  always_comb begin
+    // What a release does not say is left as it is beside it: no multiplexer.
+    leaving            = answer;
+    leaving.ret.worker = release_owner;
+    leaving.op         = lw_pkg::OpRelease;
+    leaving.entry      = release_grant.entry;
+    leaving.value      = lw_pkg::AddrWidth'(release_grant.stamp);
+  end
+
+  assign far_release       = response_i.op == lw_pkg::OpRelease;
+  assign far_release_grant = '{stamp: response_i.value[lw_pkg::TimeWidth-1:0], entry: response_i.entry};
+  assign response_ready_o  = far_release ? far_release_ready : far_answer_ready;
 
   lw_index #(
     .KeyWords(KeyWords),
@@ -281,10 +302,12 @@ module lw_worker #(
     .db_valid_i          (db_valid),
     .db_ready_o          (db_ready),
     .db_req_i            (db_req),
-    .release_valid_i     (release_valid),
-    .release_ready_o     (release_ready),
-    .release_owner_i     (release_owner),
+    .release_valid_i     (release_valid && release_here),
+    .release_ready_o     (release_taken),
     .release_i           (release_grant),
+    .far_release_valid_i (response_valid_i && far_release),
+    .far_release_ready_o (far_release_ready),
+    .far_release_i       (far_release_grant),
     .far_valid_i         (request_valid_i),
     .far_ready_o         (request_ready_o),
     .far_req_i           (request_i),
@@ -422,9 +445,24 @@ module lw_worker #(
   assign answer = lw_pkg::response_t'(answer_word);
 
   assign answer_here      = answer.ret.worker == worker_i;
-  assign answer_ready     = answer_here ? local_ready : response_ready_i;
-  assign response_valid_o = answer_valid & ~answer_here;
-  assign response_o       = answer;
+  assign answer_ready     = answer_here ? local_ready : out_ready[0];
+  assign out_valid        = {release_valid & ~release_here, answer_valid & ~answer_here};
+  assign leaving_ready    = out_ready[1];
+
+  lw_arbiter #(
+    .Inputs(2),
+    .Width (ResponseWidth)
+  ) u_out (
+    .clk_i,
+    .rst_ni (unit_rst_ni),
+    .valid_i(out_valid),
+    .ready_o(out_ready),
+    .data_i ({leaving, answer}),
+    .valid_o(response_valid_o),
+    .ready_i(response_ready_i),
+    .data_o (out_word)
+  );
+  assign response_o = lw_pkg::response_t'(out_word);
 
   lw_arbiter #(
     .Inputs(2),
@@ -433,8 +471,8 @@ module lw_worker #(
   ) u_answers (
     .clk_i,
     .rst_ni (unit_rst_ni),
-    .valid_i({response_valid_i, answer_valid & answer_here}),
-    .ready_o({response_ready_o, local_ready}),
+    .valid_i({response_valid_i & ~far_release, answer_valid & answer_here}),
+    .ready_o({far_answer_ready, local_ready}),
     .data_i ({response_i, answer}),
     .valid_o(back_valid),
     .ready_i(1'b1),

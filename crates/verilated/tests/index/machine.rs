@@ -71,7 +71,8 @@ pub(crate) struct Release {
 #[derive(Clone, Copy, Debug)]
 struct Ports {
     db: [Port; 3],
-    release: [Port; 4],
+    release: [Port; 3],
+    far_release: [Port; 3],
     far_in: [Port; 3],
     far_out: [Port; 4],
     tree: [Port; 3],
@@ -100,6 +101,8 @@ pub(crate) struct Worker {
     pub(crate) verdicts: Vec<(u64, u64)>,
     arriving: Vec<VecDeque<(u64, Far)>>,
     offered: Option<(usize, Far)>,
+    /// Of other workers, and when they come.
+    far_releases: VecDeque<(u64, Release)>,
 }
 
 #[derive(Debug)]
@@ -116,7 +119,8 @@ fn ports(model: &Model) -> Ports {
     let port = |name: &str| model.port(name).expect("a port of lw_index");
     Ports {
         db: ["db_valid_i", "db_ready_o", "db_req_i"].map(port),
-        release: ["release_valid_i", "release_ready_o", "release_owner_i", "release_i"].map(port),
+        release: ["release_valid_i", "release_ready_o", "release_i"].map(port),
+        far_release: ["far_release_valid_i", "far_release_ready_o", "far_release_i"].map(port),
         far_in: ["far_valid_i", "far_ready_o", "far_req_i"].map(port),
         far_out: ["far_valid_o", "far_ready_i", "far_dest_o", "far_req_o"].map(port),
         tree: ["tree_valid_o", "tree_ready_i", "tree_o"].map(port),
@@ -152,6 +156,7 @@ impl Machine {
                 verdicts: Vec::new(),
                 arriving: vec![VecDeque::new(); workers],
                 offered: None,
+                far_releases: VecDeque::new(),
             }
         };
         let workers: Vec<_> = models.into_iter().enumerate().map(worker).collect();
@@ -185,12 +190,19 @@ impl Machine {
 
     pub(crate) fn is_busy(&self) -> bool {
         self.workers.iter().any(|worker| {
-            worker.model.get(worker.ports.busy) == 1 || !worker.db.is_empty() || !worker.releases.is_empty()
+            let releases = !worker.releases.is_empty() || !worker.far_releases.is_empty();
+            worker.model.get(worker.ports.busy) == 1 || !worker.db.is_empty() || releases
         })
     }
 
     /// One cycle.
     pub(crate) fn step(&mut self) {
+        for number in 0..self.workers.len() {
+            let others = |release: &Release| release.owner != number as u64;
+            while let Some(release) = self.workers[number].releases.pop_front_if(|release| others(release)) {
+                self.workers[release.owner as usize].far_releases.push_back((self.now + 2, release));
+            }
+        }
         let mut sent = Vec::new();
         for number in 0..self.workers.len() {
             let ready = self.memory.is_ready(&mut self.random);
@@ -221,7 +233,7 @@ impl Worker {
         random: &mut Random,
         sent: &mut Vec<(u64, u64, Far)>,
     ) -> Option<Request> {
-        let Ports { db, release, far_in, far_out, tree, answer, mem, row, .. } = self.ports;
+        let Ports { db, release, far_release, far_in, far_out, tree, answer, mem, row, .. } = self.ports;
         let model = &mut self.model;
         // A request that was offered stays.
         let offer_db = self.db.front().copied().filter(|_| model.get(db[0]) == 1 || random.percent(eager));
@@ -246,9 +258,14 @@ impl Worker {
         let offer_release =
             self.releases.front().copied().filter(|_| model.get(release[0]) == 1 || random.percent(eager));
         model.set(release[0], u64::from(offer_release.is_some()));
-        if let Some(Release { owner, stamp, entry }) = offer_release {
-            model.set(release[2], owner);
-            model.set(release[3], stamp << 14 | entry);
+        if let Some(Release { stamp, entry, .. }) = offer_release {
+            model.set(release[2], stamp << 14 | entry);
+        }
+        let offer_far = self.far_releases.front().filter(|_| model.get(far_release[0]) == 1 || random.percent(eager));
+        let offer_far = offer_far.filter(|&&(due, _)| due <= now).map(|&(_, release)| release);
+        model.set(far_release[0], u64::from(offer_far.is_some()));
+        if let Some(Release { stamp, entry, .. }) = offer_far {
+            model.set(far_release[2], stamp << 14 | entry);
         }
         if self.offered.is_none() {
             let due = |from: &usize| self.arriving[*from].front().is_some_and(|&(due, _)| due <= now);
@@ -289,6 +306,10 @@ impl Worker {
         let release_taken = both(model, release[0], release[1]);
         if release_taken {
             self.releases.pop_front();
+        }
+        let far_release_taken = both(model, far_release[0], far_release[1]);
+        if far_release_taken {
+            self.far_releases.pop_front();
         }
         if both(model, far_in[0], far_in[1])
             && let Some((from, _)) = self.offered.take()
@@ -356,6 +377,9 @@ impl Worker {
         }
         if release_taken {
             self.model.set(release[0], 0);
+        }
+        if far_release_taken {
+            self.model.set(far_release[0], 0);
         }
         request
     }
