@@ -92,7 +92,7 @@ module lw_skiplist_insert
 
   localparam int unsigned LinkWidth = $clog2(Links);
   localparam int unsigned AgeWidth = 5;
-  /// Writes of one slot that may be unanswered.
+  /// With so many writes of one slot unanswered there are at most two more.
   localparam int unsigned MostPending = 60;
 
   typedef enum logic [1:0] {
@@ -124,8 +124,11 @@ module lw_skiplist_insert
     StIdle,
     StVisit,
     StBranch,
+    StNew,
     StRows,
     StNext,
+    StSum,
+    StFits,
     StRoom,
     StKey,
     StImage,
@@ -134,8 +137,10 @@ module lw_skiplist_insert
     StFlush,
     StTower,
     StTowerWrite,
+    StAbsent,
     StSpan,
     StBounds,
+    StExtent,
     StZero,
     StZeroWait,
     StLive,
@@ -183,9 +188,14 @@ module lw_skiplist_insert
   logic [63:0] set_mem   [512];
   logic        single_mem[64];
   addr_t       next_mem  [64];
+  // Of the request's table, a cycle after its slot.
+  table_t      table_q;
+  logic [2:0]  words_q;
+  level_t      height_q;
+  logic        single_q;
   logic        for_table, for_layout, for_rows, for_last, for_key, take_row;
   logic [8:0]  set_at, set_read;
-  logic [63:0] set_q;
+  logic [63:0] set_q, info_q;  // a block RAM is slow: what it has read counts a cycle later
   addr_t       row, past_q;
 
   assign for_table  = config_i.valid && (config_i.addr[15:9] == ConfigTable[15:9]);
@@ -193,23 +203,28 @@ module lw_skiplist_insert
   assign for_rows   = config_i.valid && (config_i.addr[15:11] == ConfigRows[15:11]);
   assign for_last   = for_rows && (config_i.addr[4:0] == {worker_i, 1'b1});
   assign for_key    = config_i.valid && (config_i.addr[15:8] == ConfigKey[15:8]);
-  assign row        = next_mem[asked_i.tab];
+  assign row        = next_mem[table_q];
 
   always_comb begin
     set_at = {1'b0, config_i.addr[7:0]};
     if (for_layout) set_at = {3'b100, config_i.addr[8:3]};
     if (for_last) set_at = {3'b101, config_i.addr[10:5]};
-    set_read = {1'b0, asked_i.tab, word_o};
-    if (state_q == StRows || state_q == StSpan) set_read = {3'b100, asked_i.tab};
-    if (state_q == StNext) set_read = {3'b101, asked_i.tab};
+    set_read = {1'b0, table_q, word_o};
+    if (state_q == StRows || state_q == StSpan) set_read = {3'b100, table_q};
+    if (state_q == StNext) set_read = {3'b101, table_q};
   end
 
   always_ff @(posedge clk_i) begin
     if (for_layout || for_last || for_key) set_mem[set_at] <= config_i.data;
-    set_q <= set_mem[set_read];
+    set_q    <= set_mem[set_read];
+    info_q   <= set_q;
+    table_q  <= asked_i.tab;
+    words_q  <= asked_i.words;
+    height_q <= asked_i.height;
+    single_q <= single_mem[table_q];
     if (for_table && config_i.addr[2:0] == 3'd2) single_mem[config_i.addr[8:3]] <= config_i.data[3];
     if (for_rows && config_i.addr[4:0] == {worker_i, 1'b0}) next_mem[config_i.addr[10:5]] <= config_i.data[39:0];
-    else if (take_row) next_mem[asked_i.tab] <= past_q;
+    else if (take_row) next_mem[table_q] <= past_q;
   end
 
   // The key's image, byte by byte of the normal form.
@@ -220,7 +235,7 @@ module lw_skiplist_insert
   logic [2:0]  byte_q;
   logic        map_step, map_other;
 
-  assign map_byte  = set_q[{byte_q, 3'b000}+:8];
+  assign map_byte  = info_q[{byte_q, 3'b000}+:8];
   assign key_byte  = key_i[{~byte_q, 3'b000}+:8] ^ {map_byte[5], 7'b0};
   assign map_other = (strobe_q != '0) && (image_word_q != map_byte[4:3]);
 
@@ -242,13 +257,14 @@ module lw_skiplist_insert
   logic [7:0]  zero_first_q, zero_end_q;
   logic        zero_any_q, zero_begin_q;
   logic [15:0] span_last;
-  assign span_last = set_q[47:32] - 16'd1;
+  assign span_last = info_q[47:32] - 16'd1;
 
   // Unanswered requests, and slots to visit because all are answered.
   // How many of a slot were sent and were answered, modulo 64. They are made equal when a request begins.
   logic [5:0]            sent_mem[Slots];
   logic [5:0]            came_mem[Slots];
   logic [5:0]            came, left;
+  logic                  few_q;
   logic                  fresh;
   logic [Slots-1:0]      error_q;
   logic                  installing_q;
@@ -266,7 +282,7 @@ module lw_skiplist_insert
   assign left       = sent_mem[slot_q] - came_mem[slot_q];
   assign fresh      = (state_q == StRoom) || (state_q == StSpan);
   assign push       = rsp_push || (state_q == StRetry);
-  assign unused_rsp = ^{mem_rsp_i, asked_i, row, set_q, word_q, map_byte};
+  assign unused_rsp = ^{mem_rsp_i, asked_i, row, info_q, word_q, map_byte};
 
   function automatic logic [SlotWidth-1:0] after(logic [SlotWidth-1:0] at);
     return (at == SlotWidth'(Slots - 1)) ? '0 : at + 1'b1;
@@ -274,6 +290,7 @@ module lw_skiplist_insert
 
   always_ff @(posedge clk_i) begin
     if (push) fifo_mem[tail_q] <= rsp_push ? rsp_slot : slot_q;
+    few_q <= left < 6'(MostPending);
     if (mem_valid_i) came_mem[rsp_slot] <= came;
     if (fresh || sent) sent_mem[slot_q] <= (fresh ? came_mem[slot_q] : sent_mem[slot_q]) + 6'(sent);
   end
@@ -447,7 +464,7 @@ module lw_skiplist_insert
   place_t               place_mem[Slots];
   // How it ends: with its row, without room, or because memory refused.
   logic [1:0]           end_q, end_d;
-  logic                 room;
+  logic                 room_q;
   always_ff @(posedge clk_i) begin
     if (save) place_mem[slot_q] <= at_d;
   end
@@ -456,7 +473,6 @@ module lw_skiplist_insert
   assign word_o = (KeyWords == 1) ? '0 : word_q[1:0];
   assign sent   = mem_valid_o && mem_ready_i;
   assign pop    = (state_q == StIdle) && !clear_i && !wake_q && (count_q != '0);
-  assign room   = past_q <= set_q[39:0];
 
   logic failed;
   assign failed = error_q[slot_q] || broken_q;
@@ -493,7 +509,7 @@ module lw_skiplist_insert
           again_d      = done_again_i && !done_same_i;
           broken_d     = done_again_i && done_error_i;
           at_d.node    = done_node_i;
-          state_d      = done_again_i ? StVisit : done_found_i ? StSpan : StRows;
+          state_d      = done_again_i ? StVisit : done_found_i ? StAbsent : StNew;
         end
       end
       StVisit: begin
@@ -514,26 +530,29 @@ module lw_skiplist_insert
       end
 
       // A new row.
+      StNew: state_d = StRows;
       StRows: state_d = StNext;
-      StNext: state_d = StRoom;
+      StNext: state_d = StSum;
+      StSum: state_d = StFits;
+      StFits: state_d = StRoom;
       StRoom: begin
         at_d.node    = row[39:6];
-        at_d.level   = asked_i.height - 1'b1;
+        at_d.level   = height_q - 1'b1;
         at_d.differs = 1'b0;
         at_d.phase   = PhLink;
-        take_row     = room;
-        state_d      = room ? StKey : StEnd;
+        take_row     = room_q;
+        state_d      = room_q ? StKey : StEnd;
         end_d        = EndNoRoom;
       end
       StKey: if (sent) begin
         word_d  = word_q + 1'b1;
-        if (word_q + 3'd1 == asked_i.words) begin
+        if (word_q + 3'd1 == words_q) begin
           word_d  = '0;
           state_d = StImage;
         end
       end
       StImage: begin
-        if (!single_mem[asked_i.tab]) state_d = StLoad;
+        if (!single_q) state_d = StLoad;
         else if (sent) state_d = StTower;
       end
       StLoad: state_d = StBytes;
@@ -542,10 +561,10 @@ module lw_skiplist_insert
         if (!map_step) state_d = StFlush;
         else if (byte_q == 3'd7) begin
           word_d  = word_q + 1'b1;
-          state_d = (word_q + 3'd1 == asked_i.words) ? StFlush : StImage;
+          state_d = (word_q + 3'd1 == words_q) ? StFlush : StImage;
         end
       end
-      StFlush: if (sent) state_d = (word_q == asked_i.words) ? StTower : StBytes;
+      StFlush: if (sent) state_d = (word_q == words_q) ? StTower : StBytes;
       StTower: state_d = StTowerWrite;
       StTowerWrite: if (sent) begin
         at_d.level = at_q.level - 1'b1;
@@ -558,8 +577,10 @@ module lw_skiplist_insert
       end
 
       // An absent row.
+      StAbsent: state_d = StSpan;
       StSpan: state_d = StBounds;
-      StBounds: state_d = StZero;
+      StBounds: state_d = StExtent;
+      StExtent: state_d = StZero;
       StZero: begin
         if (!zero_any_q) state_d = StZeroWait;
         else if (sent && zero_q == zero_last_q) state_d = StZeroWait;
@@ -618,7 +639,7 @@ module lw_skiplist_insert
         at_d.phase   = PhLink;
         linked_d     = 1'b0;
         end_d        = EndReady;
-        state_d      = failed ? StUndo : (at_q.level + 1'b1 == asked_i.height) ? StEnd : StPath;
+        state_d      = failed ? StUndo : (at_q.level + 1'b1 == height_q) ? StEnd : StPath;
       end
       StUndo: if (sent) begin
         at_d.phase = PhUndone;
@@ -637,7 +658,7 @@ module lw_skiplist_insert
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) installing_q <= 1'b0;
-    else if (state_q == StIdle && (state_d == StRows || state_d == StSpan)) installing_q <= 1'b1;
+    else if (state_q == StIdle && (state_d == StNew || state_d == StAbsent)) installing_q <= 1'b1;
     else if (state_d == StIdle || state_d == StEnd) installing_q <= 1'b0;
   end
 
@@ -650,13 +671,14 @@ module lw_skiplist_insert
     word_q   <= word_d;
     end_q    <= end_d;
     if (state_q == StBranch) key_q <= key_i;
-    if (state_q == StNext) past_q <= row + 40'(set_q[15:0]);
-    if (state_q == StBounds) begin
-      zero_q       <= set_q[31:19];
+    room_q <= past_q <= info_q[39:0];
+    if (state_q == StSum) past_q <= row + 40'(info_q[15:0]);
+    if (state_q == StExtent) begin
+      zero_q       <= info_q[31:19];
       zero_last_q  <= span_last[15:3];
-      zero_first_q <= 8'hFF << set_q[18:16];
+      zero_first_q <= 8'hFF << info_q[18:16];
       zero_end_q   <= 8'hFF >> (3'd7 - span_last[2:0]);
-      zero_any_q   <= set_q[31:16] < set_q[47:32];
+      zero_any_q   <= info_q[31:16] < info_q[47:32];
       zero_begin_q <= 1'b1;
     end
     if (state_q == StZero && sent) begin
@@ -694,17 +716,17 @@ module lw_skiplist_insert
   assign start_valid_o = state_q == StAgain;
   assign start_o       = '{
           again: 1'b1,
-          tab: asked_i.tab,
+          tab: table_q,
           pred: pred_q,
           bound: succ_q,
           level: at_q.level,
           stop: at_q.level,
           height: at_q.level + 1'b1,
-          words: asked_i.words,
+          words: words_q,
           scan: 1'b0
       };
   assign raise_valid_o = state_q == StLinkedPut;
-  assign raise_table_o = asked_i.tab;
+  assign raise_table_o = table_q;
   assign raise_level_o = at_q.level;
   assign end_valid_o   = state_q == StEnd;
   assign end_slot_o    = slot_q;
@@ -719,7 +741,7 @@ module lw_skiplist_insert
   logic [13:0] offset;
   node_t       from, link;
   always_ff @(posedge clk_i) begin
-    below_q <= link_below(at_q.level, asked_i.words);
+    below_q <= link_below(at_q.level, words_q);
   end
 
   always_comb begin
@@ -751,7 +773,7 @@ module lw_skiplist_insert
         mem_req_o.data    = key_i;
       end
       StImage: begin
-        mem_valid_o         = single_mem[asked_i.tab];
+        mem_valid_o         = single_q;
         mem_req_o.addr[5:3] = 3'd2;
         mem_req_o.data      = key_i ^ {1'b1, 63'b0};
       end
@@ -766,7 +788,7 @@ module lw_skiplist_insert
         mem_req_o.data = {7'b0, at_q.level == '0, 16'b0, link, 6'b0};
       end
       StZero: begin
-        mem_valid_o      = zero_any_q && (left < 6'(MostPending));
+        mem_valid_o      = zero_any_q && few_q;
         mem_req_o.strobe = (zero_begin_q ? zero_first_q : 8'hFF) & ((zero_q == zero_last_q) ? zero_end_q : 8'hFF);
       end
       StLive: begin

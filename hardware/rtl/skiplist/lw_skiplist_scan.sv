@@ -349,16 +349,15 @@ module lw_skiplist_scan
 
   assign word      = word_mem[take_q];
   assign pair      = {word, before_q};
-  assign can_put   = (!put_valid_q || put_sent) && (writes_q < 6'd30);
-  assign take      = (row_count_q != '0) && !tail_q && (under_q != '0) && come_q[take_q] && can_put &&
-                     !(release_q && !release_ready_i);
+  assign can_put   = !put_valid_q && !release_q && (writes_q < 6'd30);
+  assign take      = (row_count_q != '0) && !tail_q && (under_q != '0) && come_q[take_q] && can_put;
   assign take_last = take_at_q == last_word;
   assign row_live  = live_q;
   // The first word alone gives nothing, and the end may need one more step.
   assign puts      = take && (take_at_q > 14'd1) && live_q && !stop;
 
   logic tail_puts, tail_step;
-  assign tail_step = tail_q && can_put && !(release_q && !release_ready_i);
+  assign tail_step = tail_q && can_put;
   assign tail_puts = tail_step && (put_left_q != '0) && live_q && !stop;
   assign row_done  = tail_step;
 

@@ -148,9 +148,10 @@ module lw_skiplist_walk
     return (at == SlotWidth'(Slots - 1)) ? '0 : at + 1'b1;
   endfunction
 
+  state_e                state_q, state_d;
   logic                  start;
   logic                  save;
-  assign start_ready_o = !rsp_last && !save;
+  assign start_ready_o = !rsp_last && (state_q != StAsk);
   assign start         = start_valid_i && start_ready_o;
   assign push          = rsp_last || start;
   assign push_slot     = rsp_last ? rsp_slot : start_slot_i;
@@ -174,7 +175,6 @@ module lw_skiplist_walk
   end
 
   // Stages one and two.
-  state_e               state_q, state_d;
   logic [SlotWidth-1:0] slot_q;
   place_t               at_q, at_d;
   logic [63:0]          mine_q, key_q;
