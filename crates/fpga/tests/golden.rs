@@ -125,6 +125,7 @@ fn random_run(seed: u64, workers: usize, interleave: Interleave, behaviour: Beha
         memory_bytes: 64 << 20,
         seed,
         trace: Some(trace.clone()),
+        sources: std::env::var_os(lockwork_fpga::create::RTL).map(Into::into),
         ..Simulation::new(configuration(workers))
     };
     let entries = simulation.configuration.number("entries").unwrap();
@@ -181,6 +182,7 @@ fn mixes_follow_the_traced_order_in_every_mode() {
             assertions: true,
             memory_bytes: 64 << 20,
             trace: Some(trace.clone()),
+            sources: std::env::var_os(lockwork_fpga::create::RTL).map(Into::into),
             ..Simulation::new(configuration(workers))
         };
         let entries = simulation.configuration.number("entries").unwrap();

@@ -588,8 +588,8 @@ module lw_softcore
     .done_code_o,
     .done_stamp_o
   );
-  // The time is taken with the first DB instruction, not when the transaction begins: so transactions that want the same
-  // row first ask for it in the order of their times, and none of them comes too late.
+  // The time is taken with the first DB instruction, not when the transaction begins: so transactions that want the
+  // same row first ask for it in the order of their times, and none of them comes too late.
   logic [Contexts-1:0] timed_q;
   logic take_time;
   assign take_time = issue && !timed_q[r_ctx];

@@ -10,6 +10,8 @@
 
 mod probe;
 
+use std::time::Instant;
+
 use lockwork_engine::{Engine, Interleave, Options};
 use lockwork_fpga::configurations::Configuration;
 use lockwork_fpga::driver::Settings;
@@ -74,6 +76,8 @@ struct Taken {
     transactions: usize,
     /// How often transactions began again.
     restarts: u64,
+    /// Of this machine's time, by the simulator and the driver.
+    seconds: f64,
 }
 
 impl Machine {
@@ -98,10 +102,14 @@ fn run(engine: &mut dyn Engine, workload: &mut dyn Workload, transactions: usize
         ahead: 1,
     };
     let mut done = Vec::new();
-    let (mut cycles, mut restarts) = (0, 0);
+    let (mut cycles, mut restarts, mut seconds) = (0, 0, 0.0);
     for batch in input(workload, &plan)? {
+        // Tables and procedures go to the card before.
+        engine.start()?;
+        let begin = Instant::now();
         engine.submit(batch).map_err(|refused| refused.error)?;
         let completed = engine.complete()?.expect("a batch was submitted");
+        seconds += begin.elapsed().as_secs_f64();
         cycles += completed.report.device.map_or(0, |device| device.cycles);
         restarts += completed.report.tally.conflicts.total();
         workload.observe(&completed.batch);
@@ -110,12 +118,14 @@ fn run(engine: &mut dyn Engine, workload: &mut dyn Workload, transactions: usize
     // If the card was lost, this says why.
     engine.digest()?;
     verify(engine, workload, &done)?;
-    Ok(Taken { cycles, transactions, restarts })
+    Ok(Taken { cycles, transactions, restarts, seconds })
 }
 
 struct Paper<'a> {
     study: Study<'a>,
     machine: Machine,
+    /// Cycles that were simulated since the last figure, and the seconds that this took.
+    simulated: (u64, f64),
 }
 
 impl Paper<'_> {
@@ -128,11 +138,29 @@ impl Paper<'_> {
     }
 
     /// Transactions of `workload` on a machine that is made for it.
-    fn measure(&self, machine: &Machine, workload: &mut dyn Workload, transactions: usize) -> Result<Taken, Failure> {
+    fn measure(
+        &mut self,
+        machine: &Machine,
+        workload: &mut dyn Workload,
+        transactions: usize,
+    ) -> Result<Taken, Failure> {
         let mut progress = |what: &str| self.show(&format!("{}: {what}", workload_name(what)));
         let mut engine = load(machine.engine()?, workload, transactions, &mut progress)?;
         self.show(&format!("{} transactions", transactions));
-        run(&mut *engine, workload, transactions)
+        let taken = run(&mut *engine, workload, transactions)?;
+        self.simulated.0 += taken.cycles;
+        self.simulated.1 += taken.seconds;
+        Ok(taken)
+    }
+
+    /// Keeps a figure, and says how fast it was simulated.
+    fn keep(&mut self, mut figure: Figure) -> Outcome {
+        let (cycles, seconds) = std::mem::take(&mut self.simulated);
+        if seconds > 0.0 {
+            let rate = (cycles as f64 / seconds).round();
+            figure.notes.push(format!("simulated by this machine at {rate} cycles a second"));
+        }
+        self.study.keep(figure)
     }
 
     /// A series, of `each` things a transaction: rates, and cycles a thing and a worker.
@@ -145,7 +173,7 @@ impl Paper<'_> {
         figure.ratios.push(Ratio { name: format!("{name}: cycles of a worker"), values });
     }
 
-    fn in_flight(&self, figure: &mut Figure, probe: &Probe, transactions: usize) -> Outcome {
+    fn in_flight(&mut self, figure: &mut Figure, probe: &Probe, transactions: usize) -> Outcome {
         let mut taken = Vec::new();
         for in_flight in IN_FLIGHT {
             let machine = match probe.what {
@@ -192,7 +220,7 @@ impl Paper<'_> {
         figure
             .notes
             .push("the paper's peaks, read for four workers: searches 71 cycles of a worker, inserts 59".into());
-        self.study.keep(figure)?;
+        self.keep(figure)?;
 
         let probe = Probe { payload: 1000, ..self.probe(What::Search, 16, 20_000) };
         let mut figure = Figure::new("Figure 10b", "hash index, YCSB C, 16 accesses", "transactions", axis, &IN_FLIGHT);
@@ -202,7 +230,7 @@ impl Paper<'_> {
             taken.push(self.measure(&machine, &mut probe.clone(), self.quick(workers * 600))?);
         }
         self.add(&mut figure, "YCSB C", 1, &taken);
-        self.study.keep(figure)?;
+        self.keep(figure)?;
         for (id, name, mix) in [("Figure 10c", "NewOrder", Mix::NewOrder), ("Figure 10d", "Payment", Mix::Payment)] {
             let mut figure =
                 Figure::new(id, &format!("hash index, TPC-C {name}"), "transactions", axis, &IN_FLIGHT[2..]);
@@ -212,7 +240,7 @@ impl Paper<'_> {
                 taken.push(self.measure(&machine, &mut *self.tpcc(mix)?, self.quick(workers * 100))?);
             }
             self.add(&mut figure, name, 1, &taken);
-            self.study.keep(figure)?;
+            self.keep(figure)?;
         }
         Ok(())
     }
@@ -236,7 +264,7 @@ impl Paper<'_> {
             figure
                 .notes
                 .push("the paper: steep to 4 in flight, flatter to 8, then no more; look-ups are faster".into());
-            self.study.keep(figure)?;
+            self.keep(figure)?;
         }
         let mut figure =
             Figure::new("Figure 11c", "skiplist, YCSB E, scans of 50 rows alone", "scans", axis, &IN_FLIGHT);
@@ -255,7 +283,7 @@ impl Paper<'_> {
         figure.compare("8 scanners", "1 scanner");
         figure.notes.push("a scanner waits for memory once a row, to know which is next".into());
         figure.notes.push("the paper: its one scanner is what bounds; 5 would equal a skiplist in software".into());
-        self.study.keep(figure)
+        self.keep(figure)
     }
 
     /// Figure 12: how transactions overlap.
@@ -276,7 +304,7 @@ impl Paper<'_> {
         figure.compare("batch", "serial");
         figure.compare("dynamic", "serial");
         figure.notes.push("the paper: batch / serial 3 with one access, less with more".into());
-        self.study.keep(figure)?;
+        self.keep(figure)?;
 
         let mixes = [("NewOrder", Mix::NewOrder), ("Payment", Mix::Payment), ("both", Mix::NewOrderPayment)];
         let names = mixes.map(|(name, _)| name);
@@ -295,7 +323,7 @@ impl Paper<'_> {
         figure.compare("dynamic", "batch");
         figure.notes.push("the paper: batch / serial 1, nothing gained".into());
         figure.apart = true;
-        self.study.keep(figure)
+        self.keep(figure)
     }
 
     /// Figure 13: transactions of one site and of several.
@@ -306,7 +334,7 @@ impl Paper<'_> {
         if workers == 1 {
             figure.labels.clear();
             figure.notes.push("one worker has no other to ask: left out (--threads 4)".into());
-            return self.study.keep(figure);
+            return self.keep(figure);
         }
         figure.labels[1] = format!("{} % remote", 100 - 100 / workers);
         for topology in ["crossbar", "ring"] {
@@ -323,7 +351,7 @@ impl Paper<'_> {
         }
         figure.apart = true;
         figure.notes.push("the paper (crossbar): almost the same".into());
-        self.study.keep(figure)
+        self.keep(figure)
     }
 }
 
@@ -358,7 +386,7 @@ pub(in super::super) fn bench_fpga(arguments: &Arguments) -> Outcome {
     // A machine that cannot be is told before anything is printed.
     drop(machine.engine()?);
     let study = Study::begin_cycles(arguments, options, &live, &machine.describe())?;
-    let mut paper = Paper { study, machine };
+    let mut paper = Paper { study, machine, simulated: (0, 0.0) };
     let is_wanted = |figure: &str| wanted.is_empty() || wanted.iter().any(|name| name == figure);
     if is_wanted("10") {
         paper.hash()?;
