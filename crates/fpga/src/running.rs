@@ -10,7 +10,7 @@ use crate::demands::Demands;
 use crate::driver::Driver;
 use crate::flight::{Call, Slots, Taken};
 use crate::homes::Homes;
-use crate::layout::{Placed, Spread};
+use crate::layout::{Placed, Shape, Spread};
 use crate::memory_map::MemoryMap;
 use crate::tables;
 use crate::views::Views;
@@ -57,7 +57,8 @@ impl Running {
         let block_bytes = registry.all().map(|registered| registered.block_bytes).max().unwrap_or(64);
         let slots = Slots::new(&mut map, block_bytes as u64)?;
         let procedures = || registry.all().map(|registered| &registered.verified);
-        let views = Views::of(procedures(), &shapes, card.tables);
+        let divisible = |shape: &Shape| shape.levels == 0 && shape.spread != Spread::Replicated;
+        let views = Views::of(procedures(), &shapes.iter().map(divisible).collect::<Vec<_>>(), card.tables);
         let mut writes = catalogue.writes(procedures(), &views);
         let mut placed = Vec::new();
         for (number, shape) in shapes.into_iter().enumerate() {

@@ -67,8 +67,6 @@ pub enum Event {
     Begin {
         /// Its context.
         context: u8,
-        /// Its time.
-        stamp: u32,
         /// Its block, if it begins for the first time.
         block: Option<u64>,
         /// The first register of its window.
@@ -227,10 +225,10 @@ impl Record {
         let &[kind, worker, ref w @ ..] = note;
         let event = match kind {
             1 => {
-                let block = long(w[2], w[3] & 0xFF);
-                let (context, gp_base) = (w[1] as u8, (w[3] >> 8) as u8);
+                let block = long(w[1], w[2] & 0xFF);
+                let (context, gp_base) = (w[0] as u8, (w[2] >> 8) as u8);
                 let block = (block != 0).then_some(block);
-                Event::Begin { context, stamp: w[0], block, gp_base, bytes: Vec::new() }
+                Event::Begin { context, block, gp_base, bytes: Vec::new() }
             }
             2 => Event::Write { context: w[0] as u8, gp: w[1] as u8, value: long(w[2], w[3]) },
             3 => {

@@ -16,8 +16,6 @@ use std::ops::Range;
 use lockwork_procedure::access::{Operation, RowUse, row_uses};
 use lockwork_procedure::verified::Verified;
 
-use crate::layout::{Shape, Spread};
-
 /// Another number of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
@@ -44,21 +42,22 @@ struct Site {
 }
 
 impl Views {
-    /// Decides for tables of these shapes and all procedures. There are at most `numbers` table numbers: where they do
-    /// not suffice, a table keeps its one.
+    /// Decides for all procedures and as many tables as `divisible` has, which says of each whether it is chains of
+    /// rows, and not replicated. There are at most `numbers` table numbers: where they do not suffice, a table keeps
+    /// its one.
     #[must_use]
-    pub fn of<'a>(procedures: impl Iterator<Item = &'a Verified>, shapes: &[Shape], numbers: usize) -> Self {
-        let mut views = Self { tables: shapes.len(), ..Self::default() };
-        let mut sites: Vec<Vec<Site>> = shapes.iter().map(|_| Vec::new()).collect();
+    pub fn of<'a>(procedures: impl Iterator<Item = &'a Verified>, divisible: &[bool], numbers: usize) -> Self {
+        let mut views = Self { tables: divisible.len(), ..Self::default() };
+        let mut sites: Vec<Vec<Site>> = divisible.iter().map(|_| Vec::new()).collect();
         for (procedure, verified) in procedures.enumerate() {
             for row in row_uses(verified) {
                 let table = verified.tables()[usize::from(row.slot)].id;
                 sites[usize::from(table)].push(Site { procedure, row });
             }
         }
-        for (table, (sites, shape)) in sites.iter().zip(shapes).enumerate() {
+        for (table, (sites, &divisible)) in sites.iter().zip(divisible).enumerate() {
             let steady = sites.iter().all(|site| matches!(site.row.operation, Operation::Search | Operation::Update));
-            if steady && shape.levels == 0 && shape.spread != Spread::Replicated {
+            if steady && divisible {
                 views.divide(table as u16, sites, numbers);
             }
         }

@@ -8,8 +8,6 @@ module lw_softcore_trace (
   input logic                rst_ni,
   /// This worker.
   input lw_pkg::worker_t     worker_i,
-  /// The time of a transaction that begins now.
-  input lw_pkg::stamp_t      start_stamp_i,
   /// A transaction begins, or begins again.
   input logic                begin_i,
   /// Its context.
@@ -60,7 +58,7 @@ module lw_softcore_trace (
 
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
-      if (begin_i) lw_note(1, 32'(worker_i), 384'({begin_gp_i, begin_block_i, 32'(begin_ctx_i), start_stamp_i}));
+      if (begin_i) lw_note(1, 32'(worker_i), 384'({begin_gp_i, begin_block_i, 32'(begin_ctx_i)}));
       if (write_i) lw_note(2, 32'(worker_i), 384'({write_value_i, 32'(write_gp_i), 32'(write_ctx_i)}));
       if (issue_i) begin
         lw_note(3, 32'(worker_i), 384'({
@@ -85,7 +83,6 @@ bind lw_softcore lw_softcore_trace u_trace (
   .clk_i,
   .rst_ni,
   .worker_i,
-  .start_stamp_i,
   .begin_i       (trace_begin_o),
   .begin_ctx_i   (trace_begin_ctx_o),
   .begin_block_i (trace_begin_block_o),

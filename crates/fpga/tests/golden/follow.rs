@@ -10,7 +10,10 @@ use std::sync::Arc;
 
 use lockwork_engine::registry::Registered;
 use lockwork_fpga::trace::{Event, Found, Op, Record, Return, Verdict};
+use lockwork_fpga::views::Views;
 use lockwork_procedure::block::abort;
+use lockwork_procedure::isa::Opcode;
+use lockwork_procedure::partitioning::Partitioning;
 
 use super::interpret::interpret;
 use super::rows::{Key, Table};
@@ -85,6 +88,8 @@ struct Attempt {
 pub(crate) struct Golden<'a> {
     pub(crate) tables: Vec<Table>,
     pub(crate) seen: Seen,
+    /// The table that each number of the catalogue means.
+    numbers: Vec<usize>,
     procedure: &'a dyn Fn(u32) -> Option<Arc<Registered>>,
     entry_bits: u32,
     /// By worker and number.
@@ -105,6 +110,7 @@ impl<'a> Golden<'a> {
         procedure: &'a dyn Fn(u32) -> Option<Arc<Registered>>,
     ) -> Self {
         Self {
+            numbers: numbers(&tables, procedure),
             tables,
             seen: Seen::default(),
             procedure,
@@ -120,20 +126,22 @@ impl<'a> Golden<'a> {
 
     /// Follows the trace of whole batches: nothing is under way at its end.
     pub(crate) fn follow(&mut self, trace: &[Record]) {
-        self.attempts = attempts(trace);
+        let times = times(trace);
+        self.attempts = attempts(trace, &times, &self.numbers);
         // Who is in a context now.
         let mut running: HashMap<(u8, u8), u32> = HashMap::new();
-        for Record { cycle, worker, event } in trace {
+        for (number, Record { cycle, worker, event }) in trace.iter().enumerate() {
             let (worker, what) = (*worker, format!("{}, cycle {cycle}, worker {worker}, {event:?}", self.what));
             match event {
                 Event::Clear => {
                     self.words.retain(|(of, _), _| *of != worker);
                     self.scans.clear();
                 }
-                Event::Begin { context, stamp, .. } => {
-                    running.insert((worker, *context), *stamp);
-                    if self.attempts[stamp].total == 0 {
-                        self.execute(*stamp);
+                Event::Begin { context, .. } => {
+                    let stamp = times[&number];
+                    running.insert((worker, *context), stamp);
+                    if self.attempts[&stamp].total == 0 {
+                        self.execute(stamp);
                     }
                 }
                 Event::Request { .. } => self.request(worker, event, &what),
@@ -166,9 +174,9 @@ impl<'a> Golden<'a> {
         let &Event::Request { stamp, to, op, table, key, entry, again, judged, round, verdict } = event else {
             unreachable!()
         };
-        let table = usize::from(table);
+        let (number, table) = (usize::from(table), self.numbers[usize::from(table)]);
         if judged {
-            assert_eq!(entry, self.entry(table, self.tables[table].hash(&key)), "{what}: the decision word");
+            assert_eq!(entry, self.entry(number, self.tables[table].hash(&key)), "{what}: the decision word");
         }
         let parked = self.parked.entry(worker).or_default();
         let full = parked.len() >= PARK;
@@ -396,7 +404,11 @@ impl<'a> Golden<'a> {
         }
         let gone = if attempt.end == End::Done(1, 0) {
             for copy in stepper.copies.values() {
-                self.tables[copy.table].rows.insert(copy.key, copy.bytes.clone());
+                let before = &attempt.granted[&(copy.table, copy.key)];
+                let row = self.tables[copy.table].rows.entry(copy.key).or_insert_with(|| before.clone());
+                // Others may have written other columns meanwhile.
+                let bytes = row.iter_mut().zip(&copy.bytes).zip(before);
+                bytes.filter(|((_, now), before)| now != before).for_each(|((byte, now), _)| *byte = *now);
             }
             std::mem::take(&mut attempt.removed)
         } else {
@@ -416,14 +428,63 @@ fn by_register(writes: &[(u8, u64)]) -> HashMap<u8, Vec<u64>> {
     all
 }
 
+/// The tables of the numbers of the catalogue: those of groups of columns follow those of tables.
+fn numbers(tables: &[Table], procedure: &dyn Fn(u32) -> Option<Arc<Registered>>) -> Vec<usize> {
+    let procedures: Vec<_> = (0..).map_while(procedure).collect();
+    let is_scanned = |table: usize| {
+        procedures.iter().any(|registered| {
+            let verified = &registered.verified;
+            let id = |slot: u8| usize::from(verified.tables()[usize::from(slot)].id);
+            verified.procedure().code.iter().any(|i| i.opcode == Opcode::Scan && id(i.d) == table)
+        })
+    };
+    let divisible = |(number, table): (usize, &Table)| {
+        table.schema.partitioning() != Some(Partitioning::Replicated) && !is_scanned(number)
+    };
+    let divisible: Vec<bool> = tables.iter().enumerate().map(divisible).collect();
+    let views = Views::of(procedures.iter().map(|registered| &registered.verified), &divisible, 64);
+    (0..tables.len()).chain(views.views.iter().map(|view| usize::from(view.table))).collect()
+}
+
+/// The time of each beginning, by its place in the trace: it is taken with the first DB instruction, or at the end.
+fn times(trace: &[Record]) -> HashMap<usize, u32> {
+    let mut times = HashMap::new();
+    // Beginnings whose time is not known: by context, and the block.
+    let mut waiting: HashMap<(u8, u8), (usize, Option<u64>)> = HashMap::new();
+    for (number, Record { worker, event, .. }) in trace.iter().enumerate() {
+        match event {
+            Event::Begin { context, block, .. } => {
+                waiting.insert((*worker, *context), (number, *block));
+            }
+            Event::Issue { stamp, to, .. } => {
+                if let Some((begun, _)) = waiting.remove(&(*worker, to.context)) {
+                    times.insert(begun, *stamp);
+                }
+            }
+            Event::Done { block, stamp, .. } => {
+                let of = |(of, begun): (&(u8, u8), &(usize, Option<u64>))| {
+                    (of.0 == *worker && begun.1 == Some(*block)).then_some(*of)
+                };
+                if let Some((begun, _)) = waiting.iter().find_map(of).and_then(|of| waiting.remove(&of)) {
+                    times.insert(begun, *stamp);
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(waiting.is_empty(), "transactions without a time: {waiting:?}");
+    times
+}
+
 /// All executions of a trace, by their times, with what their softcores did and were answered.
-fn attempts(trace: &[Record]) -> HashMap<u32, Attempt> {
+fn attempts(trace: &[Record], times: &HashMap<usize, u32>, numbers: &[usize]) -> HashMap<u32, Attempt> {
     let mut attempts: HashMap<u32, Attempt> = HashMap::new();
     let mut running: HashMap<(u8, u8), u32> = HashMap::new();
-    for Record { worker, event, .. } in trace {
+    for (number, Record { worker, event, .. }) in trace.iter().enumerate() {
         match event {
-            Event::Begin { context, stamp, block, gp_base, bytes } => {
-                let before = running.insert((*worker, *context), *stamp);
+            Event::Begin { context, block, gp_base, bytes } => {
+                let stamp = times[&number];
+                let before = running.insert((*worker, *context), stamp);
                 let (mut address, mut base) = (block.unwrap_or(0), *gp_base);
                 if block.is_none() {
                     let before = attempts.get_mut(&before.expect("it began before")).expect("it began before");
@@ -447,7 +508,7 @@ fn attempts(trace: &[Record]) -> HashMap<u32, Attempt> {
                     inserted: Vec::new(),
                     removed: Vec::new(),
                 };
-                assert!(attempts.insert(*stamp, attempt).is_none(), "two transactions of time {stamp}");
+                assert!(attempts.insert(stamp, attempt).is_none(), "two transactions of time {stamp}");
             }
             Event::Write { context, gp, value } => {
                 let attempt = attempts.get_mut(&running[&(*worker, *context)]).expect("it began");
@@ -459,7 +520,7 @@ fn attempts(trace: &[Record]) -> HashMap<u32, Attempt> {
                 attempt.asked.push(Asked {
                     to: *to,
                     op: *op,
-                    table: usize::from(*table),
+                    table: numbers[usize::from(*table)],
                     key_address: *key_address,
                     limit: u32::from(*limit),
                     key: None,
