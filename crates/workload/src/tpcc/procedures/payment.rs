@@ -69,8 +69,6 @@ scratch note: u32[6]
     store   r13, [note#3]
     store   r1, [note#4]
     store   r7, [note#5]
-    copy    r6[history.data], r3[warehouse.name], 10
-    copy    r6[history.data + 14], r4[district.name], 10
     store   r10, [balance]
     store   r20, [credit_lim]
     store   r21, [since]
@@ -87,6 +85,8 @@ scratch note: u32[6]
     storer  r15, r6[history.c_d]
     storer  r16, r6[history.c]
     copy    [person], r5[customer.first], 123
+    copy    r6[history.data], r3[warehouse.name], 10
+    copy    r6[history.data + 14], r4[district.name], 10
     cmp     r18, 0x4342             ; 'BC'
     bne     good
     mov     r19, 0
