@@ -24,7 +24,7 @@ use lockwork_fpga::engine::{FpgaEngine, settings};
 use lockwork_fpga::memory::Behaviour;
 use lockwork_fpga::simulated::{SimulatedCard, Simulation};
 use lockwork_fpga::trace::Trace;
-use lockwork_procedure::block::Batch;
+use lockwork_procedure::block::{Batch, abort};
 use rows::Table;
 
 const MODES: [Interleave; 3] = [Interleave::None, Interleave::Batch, Interleave::Dynamic];
@@ -64,6 +64,8 @@ fn run(
     for (number, batch) in batches.enumerate() {
         engine.submit(batch).unwrap_or_else(|refused| panic!("{what}: {refused}"));
         let completed = engine.complete().unwrap().unwrap();
+        let lost = completed.report.tally.failed.contains_key(&abort::DEVICE_LOST);
+        assert!(!lost, "{what}: {:?}", engine.start());
         // The mirror is read between batches, and the card keeps the tables.
         golden.follow(&trace.take());
         let same = replay(oracle, &completed.batch, number, engine.serial_order());
