@@ -666,7 +666,9 @@ module lw_skiplist
   // Endings, one after the other: the scan's range, its own grant, the answer.
   logic end_valid, end_ready, finish_release, finish_release_ready;
   end_t end_now;
-  assign end_all[0]     = '{slot: front_slot_q, ending: '{answer: AnswerConflict, no_room: 1'b0, value: '0}, known: 1'b0};
+  ending_t late_end;
+  assign late_end       = '{answer: AnswerConflict, no_room: 1'b0, value: '0};
+  assign end_all[0]     = '{slot: front_slot_q, ending: late_end, known: 1'b0};
   assign end_all[1]     = '{slot: done_slot, ending: walk_end, known: 1'b0};
   assign end_all[2]     = '{slot: insert_end_slot, ending: insert_end, known: 1'b0};
   assign end_valids[0]  = late_valid;

@@ -62,7 +62,9 @@ module lw_skiplist_gaps
   gap_t                         gap_mem  [Gaps];
   logic [63:0]                  to_mem   [Gaps];
   logic [GapWidth-1:0]          index_mem[Slots];
-  stamp_t                       table_mem[64];  // 0: none
+  // 0: none. A block RAM would be too slow for the comparisons behind it.
+  (* ram_style = "distributed" *)
+  stamp_t                       table_mem[64];
   table_t                       table_at, clear_q;
   logic                         table_write;
   // Of ranges: they are there; their scan has not ended; they go to the end of the table.

@@ -312,6 +312,8 @@ module lw_skiplist_insert
   end
 
   // The table of links.
+  // A block RAM would be too slow for the comparisons behind it.
+  (* ram_style = "distributed" *)
   link_t                link_mem[Links];
   link_t                link_q, link_new;
   // Whether it is there, whether its write is under way, and when that was answered: before, the old link may still be

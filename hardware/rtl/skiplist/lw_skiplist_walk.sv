@@ -404,7 +404,7 @@ module lw_skiplist_walk
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
     end else begin
-      assert (!(mem_valid_i && came_mem[rsp_slot] == whole_mem[rsp_slot])) else $error("an answer that nobody waits for");
+      assert (!(mem_valid_i && came_mem[rsp_slot] == whole_mem[rsp_slot])) else $error("an answer to nobody");
       assert (32'(count_q) <= Slots) else $error("a slot is ready twice");
     end
   end
