@@ -80,6 +80,8 @@ pub enum Event {
         context: u8,
         /// Physical register.
         gp: u8,
+        /// Which of its bytes: a load from two words comes in two parts.
+        bytes: u8,
         /// Its value.
         value: u64,
     },
@@ -230,7 +232,10 @@ impl Record {
                 let block = (block != 0).then_some(block);
                 Event::Begin { context, block, gp_base, bytes: Vec::new() }
             }
-            2 => Event::Write { context: w[0] as u8, gp: w[1] as u8, value: long(w[2], w[3]) },
+            2 => {
+                let (context, gp, bytes) = (w[0] as u8, w[1] as u8, (w[1] >> 8) as u8);
+                Event::Write { context, gp, bytes, value: long(w[2], w[3]) }
+            }
             3 => {
                 let (key_address, limit) = (long(w[4], w[5] & 0xFF), (w[5] >> 8) as u16);
                 Event::Issue { stamp: w[0], to: to(w[1]), op: op(w[2]), table: w[3] as u8, key_address, limit }

@@ -22,6 +22,8 @@ module lw_softcore_trace (
   input lw_pkg::context_t    write_ctx_i,
   /// Physical GP register.
   input logic [7:0]          write_gp_i,
+  /// Which of its bytes.
+  input logic [7:0]          write_bytes_i,
   /// Its value.
   input logic [63:0]         write_value_i,
   /// A DB instruction is taken.
@@ -59,7 +61,7 @@ module lw_softcore_trace (
   always_ff @(posedge clk_i) begin
     if (rst_ni) begin
       if (begin_i) lw_note(1, 32'(worker_i), 384'({begin_gp_i, begin_block_i, 32'(begin_ctx_i)}));
-      if (write_i) lw_note(2, 32'(worker_i), 384'({write_value_i, 32'(write_gp_i), 32'(write_ctx_i)}));
+      if (write_i) lw_note(2, 32'(worker_i), 384'({write_value_i, 16'b0, write_bytes_i, write_gp_i, 32'(write_ctx_i)}));
       if (issue_i) begin
         lw_note(3, 32'(worker_i), 384'({
           issue_limit_i, issue_key_i, 32'(issue_table_i), 32'(issue_op_i), 32'(issue_return_i), issue_stamp_i
@@ -90,6 +92,7 @@ bind lw_softcore lw_softcore_trace u_trace (
   .write_i       (trace_write_o),
   .write_ctx_i   (trace_write_ctx_o),
   .write_gp_i    (trace_write_gp_o),
+  .write_bytes_i (trace_write_bytes_o),
   .write_value_i (trace_write_value_o),
   .issue_i       (db_valid_o && db_ready_i),
   .issue_op_i    (db_op_o),

@@ -75,6 +75,8 @@ struct Attempt {
     total: usize,
     answered: usize,
     writes: Vec<(u8, u64)>,
+    /// Registers that were written in part: which bytes, and those.
+    parts: HashMap<u8, (u8, u64)>,
     gp_base: u8,
     end: End,
     copies: HashMap<u64, Copy>,
@@ -449,27 +451,25 @@ fn numbers(tables: &[Table], procedure: &dyn Fn(u32) -> Option<Arc<Registered>>)
 /// The time of each beginning, by its place in the trace: it is taken with the first DB instruction, or at the end.
 fn times(trace: &[Record]) -> HashMap<usize, u32> {
     let mut times = HashMap::new();
-    // Beginnings whose time is not known: by context, and the block.
-    let mut waiting: HashMap<(u8, u8), (usize, Option<u64>)> = HashMap::new();
+    // Beginnings whose time is not known: place, worker, context, block.
+    let mut waiting: Vec<(usize, u8, u8, Option<u64>)> = Vec::new();
     for (number, Record { worker, event, .. }) in trace.iter().enumerate() {
-        match event {
+        let (place, stamp) = match event {
             Event::Begin { context, block, .. } => {
-                waiting.insert((*worker, *context), (number, *block));
+                waiting.push((number, *worker, *context, *block));
+                continue;
             }
+            // A context may be taken again before the block that was in it is told to be done.
             Event::Issue { stamp, to, .. } => {
-                if let Some((begun, _)) = waiting.remove(&(*worker, to.context)) {
-                    times.insert(begun, *stamp);
-                }
+                (waiting.iter().rposition(|of| (of.1, of.2) == (*worker, to.context)), *stamp)
             }
             Event::Done { block, stamp, .. } => {
-                let of = |(of, begun): (&(u8, u8), &(usize, Option<u64>))| {
-                    (of.0 == *worker && begun.1 == Some(*block)).then_some(*of)
-                };
-                if let Some((begun, _)) = waiting.iter().find_map(of).and_then(|of| waiting.remove(&of)) {
-                    times.insert(begun, *stamp);
-                }
+                (waiting.iter().position(|of| (of.1, of.3) == (*worker, Some(*block))), *stamp)
             }
-            _ => {}
+            _ => continue,
+        };
+        if let Some(place) = place {
+            times.insert(waiting.remove(place).0, stamp);
         }
     }
     assert!(waiting.is_empty(), "transactions without a time: {waiting:?}");
@@ -501,6 +501,7 @@ fn attempts(trace: &[Record], times: &HashMap<usize, u32>, numbers: &[usize]) ->
                     total: 0,
                     answered: 0,
                     writes: Vec::new(),
+                    parts: HashMap::new(),
                     gp_base: base,
                     end: End::Unknown,
                     copies: HashMap::new(),
@@ -510,9 +511,17 @@ fn attempts(trace: &[Record], times: &HashMap<usize, u32>, numbers: &[usize]) ->
                 };
                 assert!(attempts.insert(stamp, attempt).is_none(), "two transactions of time {stamp}");
             }
-            Event::Write { context, gp, value } => {
+            Event::Write { context, gp, bytes, value } => {
                 let attempt = attempts.get_mut(&running[&(*worker, *context)]).expect("it began");
-                attempt.writes.push((*gp, *value));
+                let mask = (0..8).filter(|at| bytes >> at & 1 == 1).map(|at| 0xFF << (8 * at)).sum::<u64>();
+                let (before, old) = attempt.parts.remove(gp).unwrap_or((0, 0));
+                assert_eq!(before & bytes, 0, "register {gp} is written twice at a time");
+                let (bytes, value) = (before | bytes, old | (value & mask));
+                if bytes == 0xFF {
+                    attempt.writes.push((*gp, value));
+                } else {
+                    attempt.parts.insert(*gp, (bytes, value));
+                }
             }
             Event::Issue { stamp, to, op, table, key_address, limit } => {
                 let attempt = attempts.get_mut(stamp).expect("it began");
