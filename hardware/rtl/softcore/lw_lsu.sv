@@ -117,8 +117,8 @@ module lw_lsu
   typedef logic [5:0] count_t;
 
   // Tags: 1, second word, register; 01, row, context; 001, number of the fetch; 000, turn around the ring, slot.
-  function automatic tag_t tag_write(logic row, ctx_t ctx);
-    return {2'b01, row, 7'(ctx)};
+  function automatic tag_t tag_write(logic of_row, ctx_t ctx);
+    return {2'b01, of_row, 7'(ctx)};
   endfunction
 
   typedef enum logic [1:0] {

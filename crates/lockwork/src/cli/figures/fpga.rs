@@ -41,10 +41,11 @@ const MODES: [(&str, Interleave); 3] =
 // Without it the whole would count as an argument that was given.
 #[group(skip)]
 pub(in super::super) struct Settled {
-    /// For fpga: figures, with commas: 10, 11, 12, 13 [default: all]
+    /// For fpga: figures or parts of them, with commas: 10, 11, 12b, 13 [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(in super::super) figure: Vec<String>,
-    /// For fpga: the processor, as hardware/rtl/configurations.toml names them
+    /// For fpga: the processor, as hardware/rtl/configurations.toml names them; with other values of fields if wanted,
+    /// as in paper,entries=4096
     #[arg(long, default_value = "paper")]
     pub(in super::super) configuration: String,
     /// For fpga: cycles from a word's request to its answer, 1 to 1000
@@ -128,6 +129,14 @@ struct Paper<'a> {
     simulated: (u64, f64),
 }
 
+/// Whether a part of a figure was asked for: `12` is all of it, `12b` the part; nothing is everything.
+fn is_wanted(wanted: &[String], part: &str) -> bool {
+    wanted.is_empty() || wanted.iter().any(|name| part.starts_with(name.as_str()))
+}
+
+/// Figures, with their parts.
+const FIGURES: [&str; 10] = ["10a", "10b", "10c", "10d", "11a", "11b", "11c", "12a", "12b", "13"];
+
 impl Paper<'_> {
     fn quick(&self, count: usize) -> usize {
         if self.study.arguments.quick { (count / 8).max(1) } else { count }
@@ -200,13 +209,13 @@ impl Paper<'_> {
     fn tpcc(&self, mix: Mix) -> super::Boxed {
         let mut config = self.study.tpcc(mix);
         (config.remote_payment, config.remote_order) = (0.0, 0.0);
-        // Pages of simulated memory are slow to fill; the depth of the index does not depend on how many rows there
-        // are.
-        (config.customers, config.items) = (300, 10_000);
+        // Pages of simulated memory are slow to fill, and the depth of the index does not depend on how many customers
+        // there are. How often NewOrders meet at an item's stock does depend on how many items there are.
+        config.customers = 300;
         boxed(Tpcc::new(config))
     }
 
-    /// Figure 10: the hash index.
+    /// Figure 10a: the hash index alone.
     fn hash(&mut self) -> Outcome {
         let workers = self.machine.workers;
         let axis = "DB instructions in flight in a worker";
@@ -220,8 +229,12 @@ impl Paper<'_> {
         figure
             .notes
             .push("the paper's peaks, read for four workers: searches 71 cycles of a worker, inserts 59".into());
-        self.keep(figure)?;
+        self.keep(figure)
+    }
 
+    /// Figure 10b: YCSB C.
+    fn ycsb(&mut self) -> Outcome {
+        let (workers, axis) = (self.machine.workers, "DB instructions in flight in a worker");
         let probe = Probe { payload: 1000, ..self.probe(What::Search, 16, 20_000) };
         let mut figure = Figure::new("Figure 10b", "hash index, YCSB C, 16 accesses", "transactions", axis, &IN_FLIGHT);
         let mut taken = Vec::new();
@@ -230,42 +243,40 @@ impl Paper<'_> {
             taken.push(self.measure(&machine, &mut probe.clone(), self.quick(workers * 600))?);
         }
         self.add(&mut figure, "YCSB C", 1, &taken);
-        self.keep(figure)?;
-        for (id, name, mix) in [("Figure 10c", "NewOrder", Mix::NewOrder), ("Figure 10d", "Payment", Mix::Payment)] {
-            let mut figure =
-                Figure::new(id, &format!("hash index, TPC-C {name}"), "transactions", axis, &IN_FLIGHT[2..]);
-            let mut taken = Vec::new();
-            for in_flight in &IN_FLIGHT[2..] {
-                let machine = self.one_by_one(*in_flight);
-                taken.push(self.measure(&machine, &mut *self.tpcc(mix)?, self.quick(workers * 100))?);
-            }
-            self.add(&mut figure, name, 1, &taken);
-            self.keep(figure)?;
-        }
-        Ok(())
+        self.keep(figure)
     }
 
-    /// Figure 11: the skiplist.
-    fn ordered(&mut self) -> Outcome {
-        let workers = self.machine.workers;
-        let axis = "DB instructions in flight in a worker";
-        let places = self.machine.configuration.number("skiplist_slots").unwrap_or_default();
-        for (id, title, what, records) in [
-            ("Figure 11a", "skiplist, sequential inserts, 60 a transaction", What::Insert, 0),
-            ("Figure 11b", "skiplist, look-ups, 60 a transaction", What::Search, 40_000),
-        ] {
-            let mut figure = Figure::new(id, title, "operations", axis, &IN_FLIGHT);
-            let probe = Probe { ordered: true, ..self.probe(what, 60, records) };
-            self.in_flight(&mut figure, &probe, self.quick(workers * 24))?;
-            if what == What::Insert {
-                figure.notes.push("one transaction after the other".into());
-            }
-            figure.notes.push(format!("the skiplist works on {places} at once (skiplist_slots)"));
-            figure
-                .notes
-                .push("the paper: steep to 4 in flight, flatter to 8, then no more; look-ups are faster".into());
-            self.keep(figure)?;
+    /// Figures 10c and 10d: transactions of TPC-C.
+    fn tpcc_alone(&mut self, id: &'static str, name: &str, mix: Mix) -> Outcome {
+        let (workers, axis) = (self.machine.workers, "DB instructions in flight in a worker");
+        let mut figure = Figure::new(id, &format!("hash index, TPC-C {name}"), "transactions", axis, &IN_FLIGHT[2..]);
+        let mut taken = Vec::new();
+        for in_flight in &IN_FLIGHT[2..] {
+            let machine = self.one_by_one(*in_flight);
+            taken.push(self.measure(&machine, &mut *self.tpcc(mix)?, self.quick(workers * 100))?);
         }
+        self.add(&mut figure, name, 1, &taken);
+        self.keep(figure)
+    }
+
+    /// Figures 11a and 11b: the skiplist.
+    fn ordered(&mut self, id: &'static str, title: &str, what: What, records: u64) -> Outcome {
+        let (workers, axis) = (self.machine.workers, "DB instructions in flight in a worker");
+        let places = self.machine.configuration.number("skiplist_slots").unwrap_or_default();
+        let mut figure = Figure::new(id, title, "operations", axis, &IN_FLIGHT);
+        let probe = Probe { ordered: true, ..self.probe(what, 60, records) };
+        self.in_flight(&mut figure, &probe, self.quick(workers * 24))?;
+        if what == What::Insert {
+            figure.notes.push("one transaction after the other".into());
+        }
+        figure.notes.push(format!("the skiplist works on {places} at once (skiplist_slots)"));
+        figure.notes.push("the paper: steep to 4 in flight, flatter to 8, then no more; look-ups are faster".into());
+        self.keep(figure)
+    }
+
+    /// Figure 11c: scans.
+    fn scans(&mut self) -> Outcome {
+        let (workers, axis) = (self.machine.workers, "DB instructions in flight in a worker");
         let mut figure =
             Figure::new("Figure 11c", "skiplist, YCSB E, scans of 50 rows alone", "scans", axis, &IN_FLIGHT);
         for scanners in [1, 8] {
@@ -286,7 +297,7 @@ impl Paper<'_> {
         self.keep(figure)
     }
 
-    /// Figure 12: how transactions overlap.
+    /// Figure 12a: how transactions overlap.
     fn interleaving(&mut self) -> Outcome {
         let workers = self.machine.workers;
         let mut figure =
@@ -304,8 +315,12 @@ impl Paper<'_> {
         figure.compare("batch", "serial");
         figure.compare("dynamic", "serial");
         figure.notes.push("the paper: batch / serial 3 with one access, less with more".into());
-        self.keep(figure)?;
+        self.keep(figure)
+    }
 
+    /// Figure 12b: how transactions of TPC-C overlap.
+    fn interleaved_tpcc(&mut self) -> Outcome {
+        let workers = self.machine.workers;
         let mixes = [("NewOrder", Mix::NewOrder), ("Payment", Mix::Payment), ("both", Mix::NewOrderPayment)];
         let names = mixes.map(|(name, _)| name);
         let mut figure = Figure::new("Figure 12b", "interleaving, TPC-C", "transactions", "transaction", &names);
@@ -363,10 +378,14 @@ fn workload_name(what: &str) -> &str {
 pub(in super::super) fn bench_fpga(arguments: &Arguments) -> Outcome {
     let wanted = &arguments.fpga.figure;
     for name in wanted {
-        match name.as_str() {
-            "10" | "11" | "12" | "13" => {}
-            "" => return Err(empty_entry("--figure", "--figure 10,13")),
-            other => return Err(Failure::usage(format!("--figure is '{other}'; 10, 11, 12 and 13 are possible"))),
+        if name.is_empty() {
+            return Err(empty_entry("--figure", "--figure 10,13"));
+        }
+        if name.len() < 2 || !FIGURES.iter().any(|part| part.starts_with(name.as_str())) {
+            return Err(Failure::usage(format!(
+                "--figure is '{name}'; 10, 11, 12 and 13 are possible, and their parts {}",
+                FIGURES[..9].join(", ")
+            )));
         }
     }
     let workers = arguments.threads.unwrap_or(4);
@@ -387,18 +406,19 @@ pub(in super::super) fn bench_fpga(arguments: &Arguments) -> Outcome {
     drop(machine.engine()?);
     let study = Study::begin_cycles(arguments, options, &live, &machine.describe())?;
     let mut paper = Paper { study, machine, simulated: (0, 0.0) };
-    let is_wanted = |figure: &str| wanted.is_empty() || wanted.iter().any(|name| name == figure);
-    if is_wanted("10") {
-        paper.hash()?;
-    }
-    if is_wanted("11") {
-        paper.ordered()?;
-    }
-    if is_wanted("12") {
-        paper.interleaving()?;
-    }
-    if is_wanted("13") {
-        paper.sites()?;
+    for part in FIGURES.into_iter().filter(|part| is_wanted(wanted, part)) {
+        match part {
+            "10a" => paper.hash(),
+            "10b" => paper.ycsb(),
+            "10c" => paper.tpcc_alone("Figure 10c", "NewOrder", Mix::NewOrder),
+            "10d" => paper.tpcc_alone("Figure 10d", "Payment", Mix::Payment),
+            "11a" => paper.ordered("Figure 11a", "skiplist, sequential inserts, 60 a transaction", What::Insert, 0),
+            "11b" => paper.ordered("Figure 11b", "skiplist, look-ups, 60 a transaction", What::Search, 40_000),
+            "11c" => paper.scans(),
+            "12a" => paper.interleaving(),
+            "12b" => paper.interleaved_tpcc(),
+            _ => paper.sites(),
+        }?;
     }
     paper.study.end()
 }
