@@ -14,7 +14,7 @@ module lw_admission #(
   /// Words of the widest key in normal form, 1 to 4.
   parameter int unsigned KeyWords = 4,
   /// Requests that can be parked; a power of two.
-  parameter int unsigned Park = 16,
+  parameter int unsigned Park = 64,
   /// Bits of a count of grants.
   parameter int unsigned CountWidth = 8,
   /// Streams of releases.

@@ -15,7 +15,7 @@ module lw_index #(
   /// Decision words; a power of two, 64 to 16384, at most the buckets of any table.
   parameter int unsigned Entries = 4096,
   /// Requests that can be parked; a power of two.
-  parameter int unsigned Park = 16,
+  parameter int unsigned Park = 64,
   /// Bits of a count of grants.
   parameter int unsigned CountWidth = 8,
   /// Workers of the machine; a power of two, at most 16.

@@ -21,7 +21,7 @@ use super::stepper::{Copy, Ending, Issue, Stepper, first_cp};
 use super::words::Word;
 
 /// Requests that a worker parks at most.
-const PARK: usize = 16;
+const PARK: usize = 64;
 /// Bytes of a block's header that are the machine's: status and code, and the serial stamp.
 const OUTCOME: std::ops::Range<usize> = 4..8;
 const STAMP: std::ops::Range<usize> = 24..32;
