@@ -438,7 +438,8 @@ module lw_softcore
   // ---- Answers.
   logic     s_all_ready_early;
   logic [15:0] s_code_early;
-  logic     issue, cp_ready, r_all_ready, r_log_full, s_all_ready;
+  logic     issue, cp_ready, r_all_ready, r_log_full, s_all_ready, take_time;
+  logic [Contexts-1:0] timed_q;
   answer_e  cp_answer;
   addr_t    cp_value;
   logic [$clog2(Grants):0] s_granted, s_released;
@@ -590,8 +591,6 @@ module lw_softcore
   );
   // The time is taken with the first DB instruction, not when the transaction begins: so transactions that want the
   // same row first ask for it in the order of their times, and none of them comes too late.
-  logic [Contexts-1:0] timed_q;
-  logic take_time;
   assign take_time = issue && !timed_q[r_ctx];
   assign start_o = act_stamp || take_time;
   always_ff @(posedge clk_i or negedge rst_ni) begin
