@@ -24,7 +24,7 @@ const UNDER_WAY: [(u32, bool, &str); 7] = [
     (24, true, "a context is stuck"),
 ];
 /// What a context does, by its number in `state_e` of the softcore's package.
-const CONTEXT: [&str; 9] = [
+const CONTEXT: [&str; 10] = [
     "free",
     "ready",
     "in the pipeline",
@@ -32,8 +32,9 @@ const CONTEXT: [&str; 9] = [
     "waits for all answers",
     "waits for its job of loads and stores",
     "waits for a register",
-    "waits for its writes",
+    "waits for memory to answer everything",
     "waits for the divider",
+    "waits for a load",
 ];
 /// Contexts that the word has room for.
 const CONTEXTS: u32 = 8;

@@ -116,7 +116,7 @@ fn a_key_longer_than_supported_is_refused_by_name() {
 #[test]
 fn a_hang_is_told_with_every_stage_and_the_card_works_after_a_reset() {
     for (number, stage) in
-        [(4, "context 0 waits for an answer"), (1, "the rings are busy"), (7, "context 0 waits for a register")]
+        [(4, "context 0 waits for an answer"), (1, "the rings are busy"), (7, "context 0 waits for a load")]
     {
         let Some(card) = Shared::new(Behaviour::paper()) else { return };
         let settings = Settings { watchdog: 16, ..Settings::default() };
