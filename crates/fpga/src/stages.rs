@@ -73,7 +73,7 @@ mod tests {
         let text = describe(rest & !(1 << 19) | 0b01 << 4 | 0b11 << 22 | 1 << 24 | 3 << 32 | 7 << 60 | 15 << 36);
         let expected = "DB instruction waits to be taken, memory request moves, the softcore is busy, a context is stuck, \
                         context 0 waits for an answer, context 1 is in a state that there is not, \
-                        context 7 waits for its writes (state word 0x700000f301f00010)";
+                        context 7 waits for memory to answer everything (state word 0x700000f301f00010)";
         assert_eq!(text, expected, "{text}");
     }
 }
