@@ -8,7 +8,7 @@ use lockwork_procedure::verified::Verified;
 use lockwork_storage::Database;
 
 use crate::capabilities::Capabilities;
-use crate::demands::{Demands, keys_are_aligned};
+use crate::demands::{Demands, keeps, keys_are_aligned};
 use crate::key_words;
 use crate::layout::{Free, Placed, Shape, Spread};
 use crate::views::Views;
@@ -125,9 +125,9 @@ impl Catalogue {
     /// The words of procedure `number`, whose code begins at instruction `first`.
     fn write(&self, writes: &mut Vec<Write>, verified: &Verified, number: usize, first: usize, views: &Views) {
         let procedure = verified.procedure();
-        let procedure_number = number;
         let first = first as u32;
-        for (number, instruction) in procedure.code.iter().enumerate() {
+        let keeps = keeps(verified);
+        for (pc, instruction) in procedure.code.iter().enumerate() {
             let mut i = *instruction;
             if i.opcode.is_db() {
                 let table = &verified.tables()[usize::from(i.d)];
@@ -135,18 +135,18 @@ impl Catalogue {
                     let source = Source::of(&table.schema, i.e);
                     i.e = self.sources.iter().position(|known| *known == source).unwrap_or(0) as u8;
                 }
-                i.d = views.number(procedure_number, number as u32, table.id) as u8;
+                i.d = views.number(number, pc as u32, table.id) as u8;
             }
             let branches = i.opcode.is_branch() || i.opcode == Opcode::Jmp || i.opcode == Opcode::Ret;
             if branches && i.x != NO_LABEL {
                 i.x += first;
             }
             let mut bytes = i.encode();
-            if verified.facts()[number].needs_undo {
+            if keeps[pc] {
                 bytes[0] |= UNDO_BIT;
             }
             let words = u128::from_le_bytes(bytes);
-            let address = region::CODE + 2 * (first as u16 + number as u16);
+            let address = region::CODE + 2 * (first as u16 + pc as u16);
             writes.push(Write { address, data: words as u64 });
             writes.push(Write { address: address + 1, data: (words >> 64) as u64 });
         }
@@ -164,7 +164,7 @@ impl Catalogue {
             whole_words(layout.results_start) | whole_words(layout.block_bytes) << 20,
             1,
         ];
-        let address = region::PROCEDURE + 8 * procedure_number as u16;
+        let address = region::PROCEDURE + 8 * number as u16;
         writes.extend((address..).zip(fields).map(|(address, data)| Write { address, data }));
     }
 

@@ -91,18 +91,13 @@ impl Configuration {
     ///
     /// # Errors
     /// [`EngineError::BackEnd`] when there can be no such number.
-    pub fn with_workers(mut self, workers: usize) -> Result<Self, EngineError> {
+    pub fn with_workers(self, workers: usize) -> Result<Self, EngineError> {
         if !workers.is_power_of_two() || workers > MOST_WORKERS {
             return Err(EngineError::BackEnd(format!(
                 "a transaction processor of {workers} workers is not possible; use 1, 2, 4, 8 or {MOST_WORKERS} threads"
             )));
         }
-        for (name, value) in &mut self.fields {
-            if name == "workers" {
-                *value = Value::Number(workers as u64);
-            }
-        }
-        Ok(self)
+        self.with_value("workers", Value::Number(workers as u64))
     }
 
     /// The same with another value of a field that is a number.

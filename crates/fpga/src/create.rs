@@ -84,12 +84,7 @@ fn simulated(workers: usize) -> Result<Box<dyn Card>, EngineError> {
 fn simulator() -> Result<String, EngineError> {
     let name = text(CONFIGURATION).unwrap_or_else(|| USUAL.into());
     let configuration = Configuration::named(&name)?;
-    let absent = |missing: String| EngineError::BackEndAbsent(format!("{missing}; or name a card by {CARD}"));
-    match (lockwork_verilated::missing(), lockwork_verilated::Verilator::find()) {
-        (Some(missing), _) => Err(absent(missing)),
-        (None, Some(verilator)) => {
-            Ok(format!("simulated, configuration '{}', by {}", configuration.name, verilator.version))
-        }
-        (None, None) => Err(absent("no Verilator".into())),
-    }
+    let verilator = lockwork_verilated::tools()
+        .map_err(|missing| EngineError::BackEndAbsent(format!("{missing}; or name a card by {CARD}")))?;
+    Ok(format!("simulated, configuration '{}', by {}", configuration.name, verilator.version))
 }

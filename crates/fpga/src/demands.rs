@@ -1,5 +1,6 @@
 //! What a call of a procedure may ask of the card, at most: bounds that follow from its code.
 
+use lockwork_procedure::access::writes_new_rows;
 use lockwork_procedure::isa::{Instruction, Opcode, SIGNED};
 use lockwork_procedure::verified::Verified;
 
@@ -22,6 +23,7 @@ impl Demands {
     #[must_use]
     pub fn of(verified: &Verified) -> Self {
         let mut demands = Self::default();
+        let keeps = keeps(verified);
         for (at, instruction) in verified.procedure().code.iter().enumerate() {
             let times = times(verified, at);
             if instruction.opcode.is_db() {
@@ -30,13 +32,21 @@ impl Demands {
             if instruction.opcode == Opcode::Insert {
                 demands.inserts.push((verified.tables()[usize::from(instruction.d)].id, times));
             }
-            if verified.facts()[at].needs_undo {
+            if keeps[at] {
                 let words = words_touched(instruction);
                 demands.undo_bytes = demands.undo_bytes.saturating_add(times.saturating_mul(words * UNDO_ENTRY));
             }
         }
         demands
     }
+}
+
+/// For each instruction, whether the processor has to keep the bytes of rows that it writes over: an abort may follow,
+/// and it does not only write rows that its transaction has inserted, which become absent anyway.
+#[must_use]
+pub fn keeps(verified: &Verified) -> Vec<bool> {
+    let new = writes_new_rows(verified);
+    verified.facts().iter().zip(new).map(|(facts, new)| facts.needs_undo && !new).collect()
 }
 
 /// How often a call can execute the instruction at `at`, at most.
@@ -111,10 +121,11 @@ mod tests {
     fn loops_multiply_what_a_call_may_ask_for() {
         let verified = verified(
             "param ids: i64[5]\nparam text: bytes(20)\nmov r2, 0\nagain:\nmul r3, r2, 8\ninsert c0, t, [ids + r3]\nret r1, c0
-             copy r1[t.text], [text]\nadd r2, r2, 1\ncmp r2, 5\nbl again\nupdate c0, t, [ids]\nret r1, c0\ncommit",
+             copy r1[t.text], [text]\nupdate c1, t, [ids + r3]\nret r4, c1\ncopy r4[t.text], [text]\nadd r2, r2, 1\ncmp r2, 5\nbl again\nupdate c0, t, [ids]\nret r1, c0\ncommit",
         );
         let demands = Demands::of(&verified);
-        assert_eq!((demands.grants, &demands.inserts[..]), (6, &[(0, 5)][..]));
+        assert_eq!((demands.grants, &demands.inserts[..]), (11, &[(0, 5)][..]));
+        // The rows that it inserts are taken away, whatever is in them.
         assert_eq!(demands.undo_bytes, 5 * 16 * 4);
         assert!(keys_are_aligned(&verified, 0));
     }

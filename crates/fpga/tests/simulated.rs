@@ -124,7 +124,7 @@ fn one_batch_of_reads_and_writes() {
 #[test]
 fn results_do_not_depend_on_what_memory_does() {
     lockwork_verilated::needs_verilator!();
-    let seed = std::env::var("LOCKWORK_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
+    let seed = numbers("LOCKWORK_SEED", &[1])[0];
     println!("LOCKWORK_SEED={seed}");
     for round in 0..6 {
         let seed = seed.wrapping_mul(1000).wrapping_add(round);

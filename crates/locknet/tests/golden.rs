@@ -66,7 +66,10 @@ impl Daemon {
         };
         let plane: Result<InKernel, KernelError> = network.switch.within(start).expect("it is there");
         let plane = match plane {
-            Err(error @ KernelError::NoPermission { .. }) => return privileged::skip(&error.to_string()),
+            Err(error @ KernelError::NoPermission { .. }) => {
+                lockwork_skip::skip(&error.to_string());
+                return None;
+            }
             plane => plane.expect("the programs are attached"),
         };
         let address = SocketAddr::from((Network::DECIDER, PORT));

@@ -19,5 +19,5 @@ mod tool;
 pub use build::{Build, BuildError};
 pub use model::{Model, Note};
 pub use port::{Direction, Port, PortError};
-pub use skip::{missing, skipped};
-pub use tool::Verilator;
+pub use skip::skipped;
+pub use tool::{Verilator, tools};

@@ -15,6 +15,17 @@ pub struct Verilator {
     pub version: String,
 }
 
+/// What models are built with.
+///
+/// # Errors
+/// What is missing, Verilator or a C++ compiler, and how to get it.
+pub fn tools() -> Result<Verilator, String> {
+    let verilator =
+        Verilator::find().ok_or_else(|| format!("no Verilator: run scripts/rtl-tools, or name one by {VARIABLE}"))?;
+    let compiler = Command::new("c++").arg("--version").output().is_ok_and(|output| output.status.success());
+    if compiler { Ok(verilator) } else { Err("no C++ compiler: install one that is called c++ (Debian: g++)".into()) }
+}
+
 impl Verilator {
     /// The one that the environment variable `LOCKWORK_VERILATOR` names (a program, or a root with `bin` in it), else
     /// the one that `scripts/rtl-tools` installs in `target/rtl-tools` of this workspace, else the one in the path.

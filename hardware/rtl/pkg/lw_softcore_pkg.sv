@@ -115,15 +115,31 @@ package lw_softcore_pkg;
     logic [19:0] block_bytes;
   } procedure_t;
 
+  /// Windows of registers begin and end at granules.
+  localparam int unsigned GranuleBits = 3;
+  localparam int unsigned Granules = 256 >> GranuleBits;
+  typedef logic [7-GranuleBits:0] granule_t;
+  typedef logic [8-GranuleBits:0] granules_t;
+
   /// Where a context's transaction lives, from its beginning to its end.
   typedef struct packed {
     logic [9:0] procedure;
     addr_t      block;
-    logic [7:0] gp_base;
-    logic [7:0] cp_base;
-    logic [8:0] gps;
-    logic [8:0] cps;
+    granule_t   gp_base;
+    granule_t   cp_base;
+    granules_t  gps;
+    granules_t  cps;
   } place_t;
+
+  /// How many granules so many registers (0 to 256) take.
+  function automatic granules_t granules(logic [8:0] registers);
+    return granules_t'((registers + 9'((1 << GranuleBits) - 1)) >> GranuleBits);
+  endfunction
+
+  /// Physical register of a window.
+  function automatic logic [7:0] physical(granule_t base, logic [7:0] register);
+    return {base, {GranuleBits{1'b0}}} + register;
+  endfunction
 
   /// Ones in the lowest `bytes` (0 to 8) places.
   function automatic logic [7:0] low_bytes(logic [3:0] bytes);

@@ -23,9 +23,9 @@ module lw_barrel
   /// Block of its transaction.
   input  addr_t        pick_block_i,
   /// Its window of GP registers.
-  input  logic [7:0]   pick_gp_base_i,
+  input  granule_t     pick_gp_base_i,
   /// Its window of CP registers.
-  input  logic [7:0]   pick_cp_base_i,
+  input  granule_t     pick_cp_base_i,
 
   /// Cycle 1, to the catalogue.
   output logic [15:0]  code_addr_o,
@@ -130,8 +130,8 @@ module lw_barrel
     logic [15:0] pc;
     logic [1:0]  flag;
     addr_t       block;
-    logic [7:0]  gp_base;
-    logic [7:0]  cp_base;
+    granule_t    gp_base;
+    granule_t    cp_base;
   } slot_t;
 
   typedef struct packed {
@@ -163,8 +163,8 @@ module lw_barrel
   logic [63:0] rf0_q, rf1_q;
   logic [7:0] rf0_at, rf1_at, second_at;
   assign second_at = is_copy(i3_q.opcode) ? i3_q.d : i3_q.a;
-  assign rf0_at = s2_q.valid ? s2_q.gp_base + i2.b : s3_q.gp_base + second_at;
-  assign rf1_at = s2_q.valid ? s2_q.gp_base + i2.c : s3_q.gp_base + i3_q.e;
+  assign rf0_at = s2_q.valid ? physical(s2_q.gp_base, i2.b) : physical(s3_q.gp_base, second_at);
+  assign rf1_at = s2_q.valid ? physical(s2_q.gp_base, i2.c) : physical(s3_q.gp_base, i3_q.e);
 
   always_ff @(posedge clk_i) begin
     rf0_q <= rf0_mem[rf0_at];
@@ -289,7 +289,7 @@ module lw_barrel
 
   assign ask_ctx_o = s5_q.ctx;
   assign ask_b_o = i5_q.b != '0;
-  assign ask_cp_o = s5_q.cp_base + i5_q.b;
+  assign ask_cp_o = physical(s5_q.cp_base, i5_q.b);
 
   always_ff @(posedge clk_i) begin
     i3_q <= i2;
@@ -315,8 +315,8 @@ module lw_barrel
     e_o <= i5_q.e;
     w_o <= i5_q.w;
     x_o <= i5_q.x;
-    gp_a_o <= s5_q.gp_base + i5_q.a;
-    cp_a_o <= s5_q.cp_base + i5_q.a;
+    gp_a_o <= physical(s5_q.gp_base, i5_q.a);
+    cp_a_o <= physical(s5_q.cp_base, i5_q.a);
     left_o <= left5_q;
     right_o <= right5_q;
     stored_o <= second5_q;

@@ -41,14 +41,18 @@ module lw_sequencer
   input  logic        begin_unknown_i,
   /// Memory refused the block.
   input  logic        begin_error_i,
-  /// GP registers in use, and the next free one.
-  input  logic [8:0]  gp_used_i,
-  /// See `gp_used_i`.
-  input  logic [7:0]  gp_next_i,
-  /// CP registers in use, and the next free one.
-  input  logic [8:0]  cp_used_i,
-  /// See `cp_used_i`.
-  input  logic [7:0]  cp_next_i,
+  /// Granules of GP registers in use.
+  input  granules_t   gp_used_i,
+  /// The next window of GP registers begins here.
+  input  granule_t    gp_base_i,
+  /// It may have so many granules.
+  input  granules_t   gp_free_i,
+  /// Granules of CP registers in use.
+  input  granules_t   cp_used_i,
+  /// See `gp_base_i`.
+  input  granule_t    cp_base_i,
+  /// See `gp_free_i`.
+  input  granules_t   cp_free_i,
 
   /// A context is chosen: it is busy until the act.
   output logic        choose_valid_o,
@@ -114,8 +118,10 @@ module lw_sequencer
   output logic        act_clear_o,
   /// A transaction begins.
   output logic        act_begin_o,
-  /// The chosen block does not fit now.
+  /// The block has to wait until registers are given back.
   output logic        act_blocked_o,
+  /// It has to wait until its windows are found.
+  output logic        act_seek_o,
   /// A time was taken.
   output logic        act_stamp_o,
   /// The transaction begins again.
@@ -130,7 +136,7 @@ module lw_sequencer
   output logic        act_pc_o,
   /// To this.
   output logic [15:0] act_pc_value_o,
-  /// Where it lives, when it begins.
+  /// Where it lives, when it begins; its granules also when it has to wait.
   output place_t      act_place_o,
   /// A job begins.
   output logic        job_valid_o,
@@ -265,11 +271,14 @@ module lw_sequencer
   assign release_free = !release_valid_o || release_ready_i;
   assign done_free = !done_valid_o || done_ready_i;
 
-  logic fits, known;
+  logic fits, found, known;
+  granules_t gps, cps;
   assign known = procedure_i.valid && !begin_unknown_i && !begin_error_i && procedure_i.gps <= 9'd256
       && procedure_i.cps <= 9'd256;
-  assign fits = 10'(procedure_i.gps) + 10'(gp_used_i) <= 10'd256
-      && 10'(procedure_i.cps) + 10'(cp_used_i) <= 10'd256;
+  assign gps = known ? granules(procedure_i.gps) : '0;
+  assign cps = known ? granules(procedure_i.cps) : '0;
+  assign fits = 7'(gps) + 7'(gp_used_i) <= 7'(Granules) && 7'(cps) + 7'(cp_used_i) <= 7'(Granules);
+  assign found = gps <= gp_free_i && cps <= cp_free_i;
 
   logic    too_often;
   ending_t judged;  // what becomes of the transaction now that all answers are in
@@ -304,6 +313,7 @@ module lw_sequencer
     act_clear_o = 1'b0;
     act_begin_o = 1'b0;
     act_blocked_o = 1'b0;
+    act_seek_o = 1'b0;
     act_stamp_o = 1'b0;
     act_restart_o = 1'b0;
     act_hold_o = 1'b0;
@@ -314,10 +324,10 @@ module lw_sequencer
     act_place_o = '{
         procedure: begin_procedure_i,
         block: begin_block_i,
-        gp_base: gp_next_i,
-        cp_base: cp_next_i,
-        gps: known ? procedure_i.gps : '0,
-        cps: known ? procedure_i.cps : '0
+        gp_base: gp_base_i,
+        cp_base: cp_base_i,
+        gps: gps,
+        cps: cps
     };
     job_wanted = 1'b0;
     row_absent = 1'b0;
@@ -343,14 +353,15 @@ module lw_sequencer
     done_push = 1'b0;
 
     if (s3_begin_q) begin
-      act_blocked_o = known && !fits;
-      act_o = !act_blocked_o;
-      act_begin_o = !act_blocked_o;
-      act_stamp_o = !act_blocked_o && !known;
-      act_clear_o = !act_blocked_o;
+      act_blocked_o = !fits;
+      act_seek_o = fits && !found;
+      act_o = fits && found;
+      act_begin_o = act_o;
+      act_stamp_o = act_o && !known;
+      act_clear_o = act_o;
       act_barrel_o = known;
       act_pc_o = 1'b1;
-      retries_write = 1'b1;
+      retries_write = act_o;
       act_ending_o.step = StepOutcome;
       act_ending_o.how = EndFailed;
       act_ending_o.code = begin_error_i ? AbortMemoryError : AbortUnknownProcedure;

@@ -172,15 +172,48 @@ module lw_softcore
   logic [7:0]  awaited_cp_mem[Contexts];  // what its RET asked for
   logic [7:0]  awaited_gp_mem[Contexts];  // the register that it waits for
 
-  // ---- Windows, around the ring; contexts too.
-  ctx_t head_q, tail_q;
+  // ---- Contexts and windows are given out in order and come back in any: a context that has ended keeps them until it
+  // is looked at.
+  logic [Contexts-1:0] held_q;
+  ctx_t      next_q, look_q;  // the next transaction's, unless held; looked at
   logic [CtxBits:0] count_q;
-  logic [7:0] gp_next_q, cp_next_q;
-  logic [8:0] gp_used_q, cp_used_q;
-  logic give_back;
-  place_t head_place;
-  assign head_place = place_mem[head_q];
-  assign give_back = count_q != '0 && state_q[head_q] == StateFree;
+  granule_t  gp_base, cp_base;
+  granules_t gp_free, cp_free, gp_used_q, cp_used_q, gp_want_q, cp_want_q;
+  logic      gp_give_ready, cp_give_ready, ended, may_give, give_back, act_begin;
+  place_t    look_place, act_place;
+  assign look_place = place_mem[look_q];
+  assign ended = held_q[look_q] && state_q[look_q] == StateFree;
+  assign give_back = ended && gp_give_ready && cp_give_ready && may_give;
+  lw_windows u_gp_windows (
+    .clk_i,
+    .rst_ni,
+    .init_i      (init),
+    .init_at_i   (granule_t'(init_q)),
+    .want_i      (gp_want_q),
+    .base_o      (gp_base),
+    .free_o      (gp_free),
+    .take_i      (act_begin),
+    .take_count_i(act_place.gps),
+    .give_valid_i(give_back),
+    .give_ready_o(gp_give_ready),
+    .give_base_i (look_place.gp_base),
+    .give_count_i(look_place.gps)
+  );
+  lw_windows u_cp_windows (
+    .clk_i,
+    .rst_ni,
+    .init_i      (init),
+    .init_at_i   (granule_t'(init_q)),
+    .want_i      (cp_want_q),
+    .base_o      (cp_base),
+    .free_o      (cp_free),
+    .take_i      (act_begin),
+    .take_count_i(act_place.cps),
+    .give_valid_i(give_back),
+    .give_ready_o(cp_give_ready),
+    .give_base_i (look_place.cp_base),
+    .give_count_i(look_place.cps)
+  );
 
   // ---- Front end.
   logic       fetch_valid, fetch_ready, fetched_valid, fetched_error;
@@ -190,7 +223,6 @@ module lw_softcore
   logic       block_valid, block_unknown, block_error, no_block;
   addr_t      block_addr;
   logic [9:0] block_procedure;
-  logic       act_begin;
 
   lw_front_end u_front_end (
     .clk_i,
@@ -504,13 +536,12 @@ module lw_softcore
 
   // ---- Sequencer.
   logic     choose_valid, begin_ok, s_act, act_barrel, act_handler, act_clear, act_blocked, act_stamp, act_restart;
-  logic     act_hold;
+  logic     act_hold, act_seek;
   logic     act_pc;
   context_t choose_ctx, s_read_ctx;
   state_e   act_state;
   ending_t  act_ending;
   logic [15:0] act_pc_value;
-  place_t   act_place;
   ctx_t     s_ctx, s_read;
   assign s_ctx = s_context[CtxBits-1:0];
   assign s_read = s_read_ctx[CtxBits-1:0];
@@ -527,15 +558,17 @@ module lw_softcore
     .worker_i,
     .ready_i          (seq_ready),
     .begin_i          (begin_ok),
-    .begin_ctx_i      (context_t'(tail_q)),
+    .begin_ctx_i      (context_t'(next_q)),
     .begin_block_i    (block_addr),
     .begin_procedure_i(block_procedure),
     .begin_unknown_i  (block_unknown),
     .begin_error_i    (block_error),
     .gp_used_i        (gp_used_q),
-    .gp_next_i        (gp_next_q),
+    .gp_base_i        (gp_base),
+    .gp_free_i        (gp_free),
     .cp_used_i        (cp_used_q),
-    .cp_next_i        (cp_next_q),
+    .cp_base_i        (cp_base),
+    .cp_free_i        (cp_free),
     .choose_valid_o   (choose_valid),
     .choose_ctx_o     (choose_ctx),
     .read_ctx_o       (s_read_ctx),
@@ -568,6 +601,7 @@ module lw_softcore
     .act_clear_o      (act_clear),
     .act_begin_o      (act_begin),
     .act_blocked_o    (act_blocked),
+    .act_seek_o       (act_seek),
     .act_stamp_o      (act_stamp),
     .act_restart_o    (act_restart),
     .act_hold_o       (act_hold),
@@ -607,19 +641,24 @@ module lw_softcore
   logic [Contexts-1:0] again_q;  // it began again
   logic [Contexts-1:0] hold_q;   // it waits before it begins again
   logic [5:0] hold_clock_q;
-  logic blocked_q, batch_run_q, batch_end_q, may_begin, batch_idle;
-  ctx_t batch_q;
+  logic blocked_q, found, batch_run_q, batch_end_q, may_begin, all_free, batch_idle;
+  ctx_t batch_q, first_q;  // whose turn it is in a batch; its first
   always_comb begin
     for (int unsigned i = 0; i < Contexts; i++) active[i] = state_q[i] != StateFree;
   end
   always_comb begin
     unique case (mode_i)
       ModeSerial: may_begin = count_q == '0;
-      ModeBatch:  may_begin = !batch_run_q && !batch_end_q;
+      ModeBatch:  may_begin = !batch_run_q && !batch_end_q && (active != '0 || all_free);
       default:    may_begin = 1'b1;
     endcase
   end
-  assign begin_ok = block_valid && !count_q[CtxBits] && !blocked_q && may_begin && !init;
+  // A batch begins with everything free and gets nothing back before its end: so its contexts follow each other in the
+  // order of their beginnings, and what is free of the registers stays in one piece.
+  assign all_free = count_q == '0 && gp_give_ready && cp_give_ready;
+  assign may_give = mode_i != ModeBatch || batch_end_q || active == '0;
+  assign found = gp_want_q <= gp_free && cp_want_q <= cp_free;
+  assign begin_ok = block_valid && !held_q[next_q] && !blocked_q && found && may_begin && !init;
   assign allowed = mode_i == ModeBatch ? (Contexts)'(batch_run_q) << batch_q : '1;
   always_comb begin
     for (int unsigned i = 0; i < Contexts; i++) begin
@@ -643,7 +682,9 @@ module lw_softcore
       batch_run_q <= 1'b0;
       batch_end_q <= 1'b0;
       batch_q <= '0;
+      first_q <= '0;
     end else begin
+      if (act_begin && active == '0) first_q <= s_ctx;
       if (act_begin || act_restart) again_q <= (again_q & ~s_set) | (s_set & {Contexts{act_restart}});
       hold_clock_q <= hold_clock_q + 6'd1;
       hold_q <= (hold_q & {Contexts{hold_clock_q != '0}}) | (s_set & {Contexts{act_hold}});
@@ -662,7 +703,7 @@ module lw_softcore
         end else if (batch_idle) begin
           batch_run_q <= 1'b1;
           batch_end_q <= 1'b1;
-          batch_q <= head_q;
+          batch_q <= first_q;
         end
       end else if (!active[batch_q] || (act_restart && s_ctx == batch_q)
           || (again_q[batch_q] && (state_q[batch_q] == StateCp || state_q[batch_q] == StateAll))) begin
@@ -994,23 +1035,27 @@ module lw_softcore
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
-      head_q <= '0;
-      tail_q <= '0;
+      held_q <= '0;
+      next_q <= '0;
+      look_q <= '0;
       count_q <= '0;
-      gp_next_q <= '0;
-      cp_next_q <= '0;
       gp_used_q <= '0;
       cp_used_q <= '0;
+      gp_want_q <= '0;
+      cp_want_q <= '0;
     end else begin
-      if (act_begin) begin
-        tail_q <= tail_q + ctx_t'(1);
-        gp_next_q <= gp_next_q + act_place.gps[7:0];
-        cp_next_q <= cp_next_q + act_place.cps[7:0];
-      end
-      if (give_back) head_q <= head_q + ctx_t'(1);
+      held_q <= (held_q | ((Contexts)'(act_begin) << s_ctx)) & ~((Contexts)'(give_back) << look_q);
+      if (held_q[next_q]) next_q <= next_q + ctx_t'(1);
+      // Whoever ends is looked at first, if nobody is waited for.
+      if (!ended && s_act && act_state == StateFree) look_q <= s_ctx;
+      else if (!ended || give_back) look_q <= look_q + ctx_t'(1);
       count_q <= count_q + (CtxBits + 1)'(act_begin) - (CtxBits + 1)'(give_back);
-      gp_used_q <= gp_used_q + (act_begin ? act_place.gps : '0) - (give_back ? head_place.gps : '0);
-      cp_used_q <= cp_used_q + (act_begin ? act_place.cps : '0) - (give_back ? head_place.cps : '0);
+      gp_used_q <= gp_used_q + (act_begin ? act_place.gps : '0) - (give_back ? look_place.gps : '0);
+      cp_used_q <= cp_used_q + (act_begin ? act_place.cps : '0) - (give_back ? look_place.cps : '0);
+      if (act_begin || act_seek) begin
+        gp_want_q <= act_seek ? act_place.gps : '0;
+        cp_want_q <= act_seek ? act_place.cps : '0;
+      end
     end
   end
 
@@ -1088,10 +1133,10 @@ module lw_softcore
   assign trace_begin_o = (act_begin || act_restart) && act_barrel;
   assign trace_begin_ctx_o = s_context;
   assign trace_begin_block_o = act_begin ? block_addr : '0;
-  assign trace_begin_gp_o = gp_next_q;
+  assign trace_begin_gp_o = physical(gp_base, '0);
 
   logic unused;
-  assign unused = ^{r_pc, r_d, r_e, b1_place, head_place, r_pc_word, lsu_done_ctx, lsu_full_ctx, drain_ctx, error_ctx,
+  assign unused = ^{r_pc, r_d, r_e, b1_place, look_place, r_pc_word, lsu_done_ctx, lsu_full_ctx, drain_ctx, error_ctx,
                     wake_ctx, mark_ctx, choose_ctx, s_read_ctx};
 
 `ifdef LW_ASSERT

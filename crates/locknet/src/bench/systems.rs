@@ -270,7 +270,7 @@ mod tests {
         for client in [Client::Udp, Client::AfXdp] {
             let bench = match Bench::new(settings(client)) {
                 Err(BenchError::Network(error @ (NetworkError::NotPermitted | NetworkError::NoIp))) => {
-                    return privileged::skip(&error.to_string()).unwrap_or_default();
+                    return lockwork_skip::skip(&error.to_string());
                 }
                 bench => bench.expect("as root"),
             };

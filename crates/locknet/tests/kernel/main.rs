@@ -12,9 +12,9 @@ mod vectors;
 
 use lockwork_locknet::kernel::error::KernelError;
 use lockwork_locknet::kernel::{KernelDecider, Options};
-use lockwork_locknet::privileged::skip;
 use lockwork_lockservice::decider::Settings;
 use lockwork_lockservice::packet::Key;
+use lockwork_skip::skip;
 use std::process::Command;
 
 /// The decider's port in all tests.
@@ -36,7 +36,10 @@ fn load(options: &Options, object: Option<&[u8]>, programs: &[&str]) -> Option<K
         None => KernelDecider::load(options),
     };
     match loaded {
-        Err(error @ KernelError::NoPermission { .. }) => skip(&error.to_string()),
+        Err(error @ KernelError::NoPermission { .. }) => {
+            skip(&error.to_string());
+            None
+        }
         loaded => {
             let mut decider = loaded.expect("the decider loads");
             programs.iter().for_each(|program| decider.load_program(program).expect("the program loads"));

@@ -4,9 +4,9 @@
 use crate::frames::{BEFORE, Machines, run};
 use crate::{BROKEN, KEY, load, options};
 use aya::programs::Xdp;
-use lockwork_locknet::privileged::say_skipped;
 use lockwork_lockservice::packet::{Kind, Packet, datagram, parse};
 use lockwork_lockservice::word::Machine;
+use lockwork_skip::skip_optional;
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 
@@ -57,7 +57,7 @@ fn ask_and_free(program: &Xdp, machines: &Machines, machine: u16) -> Vec<u32> {
 /// How many grants there were, and in how many incarnations.
 fn race(object: Option<&[u8]>) -> Option<(usize, usize)> {
     let [first, second, ..] = processors()[..] else {
-        say_skipped("one processor cannot race with itself");
+        skip_optional("one processor cannot race with itself");
         return None;
     };
     let mut decider = load(&options(1, Some(KEY), false), object, &["lockwork_xdp"])?;

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use crate::command::run;
 use lockwork_locknet::namespace::{Machine, Namespace, Network};
-use lockwork_locknet::privileged::{network, skip};
+use lockwork_locknet::privileged::network;
+use lockwork_skip::skip;
 use serde_json::Value;
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_lockwork");
@@ -45,7 +46,8 @@ impl Daemon {
             process.stderr.take().expect("it is piped").read_to_string(&mut error).expect("text");
             process.wait().expect("it has ended");
             assert!(error.contains("CAP_NET_ADMIN"), "{error}");
-            return skip(&error);
+            skip(&error);
+            return None;
         }
         Some(Self { process, ready })
     }
@@ -246,7 +248,7 @@ fn privileged_without_rights_the_error_says_which_are_needed() {
     std::fs::remove_file(&copy).expect("it is there");
     match output {
         Ok(output) => refused(&output),
-        Err(error) => _ = skip::<()>(&format!("setpriv: {error}")),
+        Err(error) => skip(&format!("setpriv: {error}")),
     }
 }
 

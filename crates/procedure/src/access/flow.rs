@@ -3,7 +3,7 @@
 //! Every analysis of this module folder asks these questions; they are answered once, here, from the table in
 //! [`crate::isa`]. `r0` is never written and always clean, so it may appear among the registers used.
 
-use crate::isa::{Instruction, NO_LABEL, Opcode};
+use crate::isa::{Instruction, NO_LABEL, Opcode, SIGNED};
 
 /// The GP registers that an instruction reads; unused places are `r0`.
 pub(super) fn used(i: &Instruction) -> [u8; 4] {
@@ -51,17 +51,30 @@ pub(super) fn sets_flag(i: &Instruction) -> bool {
     matches!(i.opcode, Opcode::Cmp | Opcode::Cmpi)
 }
 
-/// A piece of a row that an instruction touches: handle register, offset, index register, whether it writes.
-pub(super) type RowUse = (u8, u32, u8, bool);
+/// A piece of a row that an instruction touches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowPiece {
+    /// The GP register that holds the row.
+    pub(super) handle: u8,
+    pub(super) offset: u32,
+    /// The GP register that is added to the offset.
+    pub(super) index: u8,
+    /// In bytes.
+    pub(super) length: u32,
+    pub(super) write: bool,
+}
 
 /// The pieces of rows that an instruction reads or writes.
-pub(super) fn row_uses(i: &Instruction) -> [Option<RowUse>; 2] {
+pub(super) fn row_pieces(i: &Instruction) -> [Option<RowPiece>; 2] {
+    let value = u32::from(i.w & !SIGNED);
+    let read = |handle, offset, index, length| Some(RowPiece { handle, offset, index, length, write: false });
+    let write = |handle, offset, index, length| Some(RowPiece { handle, offset, index, length, write: true });
     match i.opcode {
-        Opcode::Loadr => [Some((i.b, i.x, i.c, false)), None],
-        Opcode::Storer => [Some((i.b, i.x, i.c, true)), None],
-        Opcode::CopyBr => [Some((i.c, i.y, i.e, false)), None],
-        Opcode::CopyRb => [Some((i.b, i.x, i.d, true)), None],
-        Opcode::CopyRr => [Some((i.c, i.y, i.e, false)), Some((i.b, i.x, i.d, true))],
+        Opcode::Loadr => [read(i.b, i.x, i.c, value), None],
+        Opcode::Storer => [write(i.b, i.x, i.c, value), None],
+        Opcode::CopyBr => [read(i.c, i.y, i.e, i.w.into()), None],
+        Opcode::CopyRb => [write(i.b, i.x, i.d, i.w.into()), None],
+        Opcode::CopyRr => [read(i.c, i.y, i.e, i.w.into()), write(i.b, i.x, i.d, i.w.into())],
         _ => [None, None],
     }
 }

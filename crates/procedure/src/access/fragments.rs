@@ -164,7 +164,7 @@ impl Walk<'_> {
         if let Some(register) = flow::defined(i) {
             self.registers[usize::from(register)] = owner;
         }
-        if let (true, Some(owner)) = (flow::row_uses(i)[0].is_some(), owner) {
+        if let (true, Some(owner)) = (flow::row_pieces(i)[0].is_some(), owner) {
             let first = self.touched[owner].as_ref().map_or(pc, |touched| touched.start);
             self.touched[owner] = Some(first..pc + 1);
         }

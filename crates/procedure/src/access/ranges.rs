@@ -8,7 +8,7 @@
 //! Invariant: every address of every execution lies in the span given. Where the analysis gives up (a very
 //! large procedure) the span is all that the verifier allows: it is never too small.
 
-use super::flow;
+use super::flow::{self, RowPiece};
 use crate::block::HEADER_BYTES;
 use crate::block_access::{BlockAccess, block_accesses};
 use crate::isa::{Instruction, Opcode, SIGNED};
@@ -53,22 +53,18 @@ pub(super) fn block_uses(verified: &Verified) -> Vec<BlockUse> {
     uses
 }
 
-/// The pieces of rows that each instruction can touch: handle register, bytes, whether it writes.
-pub(super) fn row_pieces(verified: &Verified) -> Vec<[Option<(u8, Span, bool)>; 2]> {
+/// The bytes of rows that each instruction can touch: handle register, bytes, whether it writes.
+pub(super) fn row_spans(verified: &Verified) -> Vec<[Option<(u8, Span, bool)>; 2]> {
     let code = &verified.procedure.code;
-    let mut pieces = vec![[None, None]; code.len()];
+    let mut spans = vec![[None, None]; code.len()];
     visit(verified, |pc, of| {
-        let length = match code[pc].opcode {
-            Opcode::Loadr | Opcode::Storer => code[pc].w & !SIGNED,
-            _ => code[pc].w,
-        };
-        pieces[pc] = flow::row_uses(&code[pc]).map(|used| {
-            let (handle, offset, index, write) = used?;
-            let span = span((ROW_HEADER_BYTES, u32::MAX), offset, of(index), length.into())?;
+        spans[pc] = flow::row_pieces(&code[pc]).map(|piece| {
+            let RowPiece { handle, offset, index, length, write } = piece?;
+            let span = span((ROW_HEADER_BYTES, u32::MAX), offset, of(index), length)?;
             Some((handle, span, write))
         });
     });
-    pieces
+    spans
 }
 
 /// Shows every instruction that control can reach, with what its registers can hold: first anything, then, if the

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::{Operation, flow, ranges};
-use crate::isa::Opcode;
+use crate::isa::{Instruction, Opcode};
 use crate::schema::ROW_HEADER_BYTES;
 use crate::verified::Verified;
 
@@ -79,8 +79,8 @@ pub fn row_uses(verified: &Verified) -> Vec<RowUse> {
         }
         return uses.into_values().collect();
     };
-    for (pc, pieces) in ranges::row_pieces(verified).into_iter().enumerate() {
-        for (handle, span, write) in pieces.into_iter().flatten() {
+    for (pc, spans) in ranges::row_spans(verified).into_iter().enumerate() {
+        for (handle, span, write) in spans.into_iter().flatten() {
             let origins = states[pc].as_ref().and_then(|state| state.handles.get(&handle));
             for origin in origins.into_iter().flatten() {
                 let row = uses.get_mut(origin).expect("a DB instruction that control reaches");
@@ -90,6 +90,24 @@ pub fn row_uses(verified: &Verified) -> Vec<RowUse> {
         }
     }
     uses.into_values().collect()
+}
+
+/// For each instruction, whether every row that it writes is one that its transaction has inserted: an abort that takes
+/// those rows away need not restore what was in them.
+#[must_use]
+pub fn writes_new_rows(verified: &Verified) -> Vec<bool> {
+    let code = &verified.procedure.code;
+    let Some(states) = states(verified) else { return vec![false; code.len()] };
+    let is_new = |state: &State, handle| {
+        let origins = state.handles.get(&handle);
+        origins.is_some_and(|origins| origins.iter().all(|&pc| code[pc as usize].opcode == Opcode::Insert))
+    };
+    let writes_new = |(i, state): (&Instruction, &Option<State>)| {
+        let mut written = flow::row_pieces(i).into_iter().flatten().filter(|piece| piece.write).peekable();
+        let state = state.as_ref().filter(|_| written.peek().is_some());
+        state.is_some_and(|state| written.all(|piece| is_new(state, piece.handle)))
+    };
+    code.iter().zip(&states).map(writes_new).collect()
 }
 
 /// What registers may hold before each instruction that control can reach, by forward iteration; `None` when that

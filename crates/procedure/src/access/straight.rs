@@ -9,7 +9,7 @@
 //! Invariant: a touch is never less than what the procedure touches of that row. What cannot be said exactly is the
 //! whole row.
 
-use super::flow::{self, Graph};
+use super::flow::{self, Graph, RowPiece};
 use super::fragments::{self, Fragment};
 use super::moves::{Effect, Move};
 use super::ranges::BlockUse;
@@ -372,14 +372,8 @@ impl Execution<'_> {
 
     /// Notes the pieces of rows that an instruction touches.
     fn touch(&mut self, i: &Instruction) {
-        let length = if matches!(i.opcode, Opcode::Loadr | Opcode::Storer) { i.w & !SIGNED } else { i.w };
-        for (handle, offset, index, write) in flow::row_uses(i).into_iter().flatten() {
-            let touch = self.place(offset, index).map(|(offset, index)| Touch {
-                offset,
-                index,
-                length: u32::from(length),
-                write,
-            });
+        for RowPiece { handle, offset, index, length, write } in flow::row_pieces(i).into_iter().flatten() {
+            let touch = self.place(offset, index).map(|(offset, index)| Touch { offset, index, length, write });
             match self.of(handle) {
                 Value::Row(access) => self.note(access, touch, write),
                 // Which row is not known: any.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lockwork_locking::shared::TableError;
 use lockwork_locking::shared::memory::Memory;
-use lockwork_locknet::privileged::skip;
 use lockwork_sharedlocks::{Error, Layout, LockMode, Options, Patience, SessionNumber, SharedLocks, segment};
+use lockwork_skip::skip;
 
 use crate::support::{Chance, Name, Player, options, table};
 
@@ -307,7 +307,10 @@ fn with_small_file_system<T: Send>(bytes: u32, step: impl FnOnce(&Path) -> T + S
     std::fs::remove_dir(&folder).unwrap();
     match mounted {
         Ok(done) => Some(done),
-        Err(error) => skip(&format!("a file system cannot be mounted in a namespace of its own: {error}")),
+        Err(error) => {
+            skip(&format!("a file system cannot be mounted in a namespace of its own: {error}"));
+            None
+        }
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Run {
     pub(super) pcs: Vec<u32>,
     /// Access, offset, length, whether it wrote.
     pub(super) touches: Vec<(usize, u32, u32, bool)>,
+    /// An instruction that wrote to a row, and the row's access.
+    pub(super) writers: Vec<(u32, usize)>,
 }
 
 struct Machine<'a> {
@@ -42,13 +44,14 @@ struct Machine<'a> {
     answers: [(usize, Option<i64>); 256],
     database: &'a mut Database,
     block: &'a mut [u8],
+    pc: u32,
     run: Run,
 }
 
 /// Runs `code` from its beginning. Row handles are numbers of accesses, plus one thousand.
 pub(super) fn execute(verified: &Verified, code: &[Instruction], database: &mut Database, block: &mut [u8]) -> Run {
     let answers = [(0, None); 256];
-    let mut machine = Machine { verified, registers: [0; 256], answers, database, block, run: Run::default() };
+    let mut machine = Machine { verified, registers: [0; 256], answers, database, block, pc: 0, run: Run::default() };
     machine.run.committed = machine.go(code).is_some();
     machine.run
 }
@@ -73,6 +76,9 @@ impl Machine<'_> {
     fn row(&mut self, handle: u8, place: &std::ops::Range<usize>, write: bool) -> &mut [u8] {
         let access = usize::try_from(self.of(handle) - 1000).expect("a handle");
         self.run.touches.push((access, place.start as u32, place.len() as u32, write));
+        if write {
+            self.run.writers.push((self.pc, access));
+        }
         let KeyAccess { slot, key, .. } = self.run.accesses[access];
         &mut self.database.get_mut(&(slot, key)).expect("a row")[place.clone()]
     }
@@ -83,6 +89,7 @@ impl Machine<'_> {
         let mut pc = 0;
         for _ in 0..100_000 {
             let i = &code[pc];
+            self.pc = pc as u32;
             let (b, c, immediate) = (self.of(i.b), self.of(i.c), i.immediate());
             pc += 1;
             let mut value = None;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::build::*;
 use super::model::{self, Database};
-use crate::access::{AccessSet, KeyAccess, access_set, row_uses};
+use crate::access::{AccessSet, KeyAccess, Operation, access_set, row_uses, writes_new_rows};
 use crate::isa::{Instruction, Opcode};
 use crate::verified::Verified;
 
@@ -307,6 +307,11 @@ proptest! {
             let inside = spans.iter().any(|span| span.start <= start && start + length <= span.end);
             prop_assert!(inside, "bytes {start} and {length} more, write {write}, of {pc}: {uses:?}");
         }
+        let new = writes_new_rows(&verified);
+        for (pc, access) in run.writers {
+            let inserted = run.accesses[access].operation == Operation::Insert;
+            prop_assert!(inserted || !new[pc as usize], "{pc} writes to a row that was there");
+        }
     }
 
     /// Where nothing is read, nothing can be dependent, and the set is exact: all that a run does that finds
@@ -324,7 +329,7 @@ proptest! {
         // Rows for every key named, but none where it is to be inserted; give up where one call wants both.
         let mut database = Database::new();
         for access in &named {
-            if access.operation != crate::access::Operation::Insert {
+            if access.operation != Operation::Insert {
                 database.insert((access.slot, access.key), model::row(&verified, access.slot, 1, 1));
             }
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lockwork_locknet::privileged::say_skipped;
+use lockwork_skip::skip_optional;
 
 use super::cluster::{Cluster, Installation, major, user_of};
 use super::*;
@@ -18,13 +18,13 @@ const SEED: u64 = u64::MAX - 3;
 
 /// The server, or `None` where there is none: it is optional, so that is no failure whatever the privileges.
 fn installation() -> Option<Installation> {
-    Installation::find().map_err(|error| say_skipped(&error.to_string())).ok()
+    Installation::find().map_err(|error| skip_optional(&error.to_string())).ok()
 }
 
 #[test]
 fn every_row_is_locked_in_every_way() {
     let baseline = match measure(ROWS, SEED) {
-        Err(error @ PostgresError::Absent { .. }) => return say_skipped(&error.to_string()),
+        Err(error @ PostgresError::Absent { .. }) => return skip_optional(&error.to_string()),
         measured => measured.expect("a server that works"),
     };
     for rows in [0, MOST_ROWS + 1] {
@@ -76,7 +76,7 @@ fn a_module_that_locks_nothing_is_found_out() {
     let cluster = Cluster::start(&installation, ROWS).expect("a server that works");
     let idle = SOURCE.replace("case ROW:", "case -1:");
     assert_ne!(idle, SOURCE);
-    let Ok(module) = cluster.compile(&installation, &idle) else { return say_skipped("no module can be compiled") };
+    let Ok(module) = cluster.compile(&installation, &idle) else { return skip_optional("no module can be compiled") };
     cluster.psql(&declarations(&module)).expect("it is loaded");
     let session = Session { cluster: &cluster, rows: ROWS, seed: SEED };
     let error = session.one(Lock::Row, Order::Random, ROW, 0).expect_err("no row is locked").to_string();
