@@ -293,7 +293,7 @@ fn top_tells_how_often_is_decided_on_each_lock() {
 
 #[test]
 fn the_lock_of_a_killed_holder_goes_to_who_waits_and_its_command_ends() {
-    let daemon = Daemon::start("--locks 50 --lease 500ms");
+    let daemon = Daemon::start("--locks 50 --lease 3s");
     let alive = file("alive", "");
     // Writes as long as it lives.
     let script = format!("while true; do echo x >> {}; sleep 0.02; done", alive.display());
@@ -319,7 +319,7 @@ fn the_lock_of_a_killed_holder_goes_to_who_waits_and_its_command_ends() {
 
 #[test]
 fn a_holder_that_was_stopped_too_long_finds_its_lock_lost_and_ends_its_command() {
-    let daemon = Daemon::start("--locks 50 --lease 300ms");
+    let daemon = Daemon::start("--locks 50 --lease 2s");
     let holder = spawn(daemon.lock("5 --kill-after 200ms", "trap '' TERM; while true; do sleep 0.05; done"));
     daemon.until(5, 1, 0);
     signal("-STOP", &holder);
@@ -361,10 +361,12 @@ fn no_service_a_busy_port_and_another_key_are_told() {
     let bad = file("bad", "not a key");
     let output = run(&format!("lock 1 --key {} -- true", bad.display()));
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("32 hexadecimal digits"));
-    let address = daemon.address.clone();
-    drop(daemon);
-    let output = run(&format!("lock 1 --server {address} -- true"));
-    assert!(output.status.code() == Some(3) && text(&output.stderr).contains("the port is closed"));
+    // On an address that no daemon of another test can be given.
+    let closed = daemon.address.replace("127.0.0.1", "127.77.0.1");
+    assert_ne!(closed, daemon.address);
+    let output = run(&format!("lock 1 --server {closed} -- true"));
+    let error = text(&output.stderr);
+    assert!(output.status.code() == Some(3) && error.contains("the port is closed"), "{error}");
     let output = run("lock 1 --server nowhere -- true");
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("HOST:PORT"));
 }

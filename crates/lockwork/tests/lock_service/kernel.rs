@@ -151,7 +151,7 @@ fn ip(namespace: &Namespace, line: &str) {
 #[test]
 fn privileged_a_machine_whose_hardware_address_changes_is_reached_again() {
     let Some(network) = network(2) else { return };
-    let Some(_daemon) = Daemon::start(&network, "--xdp port1 port2 --lease 600ms") else { return };
+    let Some(_daemon) = Daemon::start(&network, "--xdp port1 port2 --lease 2s") else { return };
     let [here, there] = &network.machines[..] else { panic!("two machines") };
     let mut holder = within(&here.namespace, &format!("lock 6 --server {SERVICE} -- cat"));
     let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("ip is installed");
@@ -165,7 +165,7 @@ fn privileged_a_machine_whose_hardware_address_changes_is_reached_again() {
     ip(&here.namespace, &format!("neighbour replace {decider} lladdr {far} nud permanent dev {uplink}"));
     ip(&network.switch, &format!("neighbour replace {own} lladdr {other} nud permanent dev port1"));
     // It renews its session in this time.
-    std::thread::sleep(std::time::Duration::from_millis(600));
+    std::thread::sleep(std::time::Duration::from_secs(2));
     // The kernel sends the request on to the holder's machine.
     let busy = at(there, &format!("lock 6 --server {SERVICE} --timeout 1s -- true"));
     assert_eq!(busy.status.code(), Some(1), "{}", text(&busy.stderr));
