@@ -235,7 +235,6 @@ mod tests {
     use crate::bench::{Bench, Settings};
     use crate::kernel::counters::{Counters, NAMES};
     use crate::namespace::NetworkError;
-    use crate::privileged;
 
     #[test]
     fn a_kernel_that_leaves_the_work_to_the_daemon_is_found_out() {
