@@ -42,7 +42,7 @@ impl Capabilities {
     pub fn check(&self) -> Result<(), EngineError> {
         let sizes = [
             ("workers", self.workers, self.workers.is_power_of_two() && self.workers <= MOST_WORKERS),
-            ("contexts", self.contexts, (1..=64).contains(&self.contexts)),
+            ("contexts", self.contexts, self.contexts.is_power_of_two() && (2..=64).contains(&self.contexts)),
             ("decision words", self.entries, self.entries.is_power_of_two() && (64..=16384).contains(&self.entries)),
             ("key words", self.key_words, (1..=4).contains(&self.key_words)),
             ("instructions", self.instructions, (1..=16384).contains(&self.instructions)),

@@ -130,7 +130,11 @@ impl Configuration {
 
     fn with_value(mut self, field: &str, value: Value) -> Result<Self, EngineError> {
         match self.fields.iter_mut().find(|(name, _)| name == field) {
-            Some((_, old)) => *old = value,
+            Some((_, old)) if std::mem::discriminant(old) == std::mem::discriminant(&value) => *old = value,
+            Some((_, old)) => {
+                let kind = if matches!(old, Value::Number(_)) { "number" } else { "name" };
+                return Err(EngineError::BackEnd(format!("field '{field}' of configurations is a {kind}")));
+            }
             None => {
                 let names: Vec<&str> = self.fields.iter().map(|(name, _)| name.as_str()).collect();
                 return Err(EngineError::BackEnd(format!(
@@ -241,6 +245,7 @@ mod tests {
         let other = Configuration::named("paper,entries=4096,topology=ring").unwrap();
         assert_eq!((other.number("entries"), other.number("contexts")), (Some(4096), Some(16)));
         assert!(other.parameters().contains(&("Topology".into(), 1)) && other.name.contains("4096"));
+        assert!(other.with("topology", 7).unwrap_err().to_string().contains("'topology'"));
         assert!(parse("[a]\nb = 1\nc = d").unwrap_err().to_string().contains("toml:3: 'c = d'"));
         assert!(parse("b = 1").is_err());
     }

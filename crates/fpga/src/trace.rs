@@ -69,7 +69,7 @@ pub enum Event {
         context: u8,
         /// Its block, if it begins for the first time.
         block: Option<u64>,
-        /// The first register of its window.
+        /// The first register of its window, if it begins for the first time.
         gp_base: u8,
         /// The bytes of its block, as many as were asked for.
         bytes: Vec<u8>,

@@ -275,6 +275,7 @@ fn saturated(topology: u64, closed: u64) -> f64 {
 /// they are sent: of spells of which one in four is open, most of the possible 25 messages come.
 #[test]
 fn random_receivers_get_most_of_what_they_can_take() {
+    lockwork_verilated::needs_verilator!();
     for (topology, open, one_in_four) in [(CROSSBAR, 66.0, 20.5), (RING, 85.0, 22.0)] {
         let (all, some) = (saturated(topology, 0), saturated(topology, 3));
         println!("topology {topology}: {all:.1} and {some:.1} messages in 100 cycles");

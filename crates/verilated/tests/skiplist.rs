@@ -131,6 +131,7 @@ fn ascending_keys_load_faster_with_more_in_flight() {
 /// again while others change them.
 #[test]
 fn almost_ascending_keys_find_their_places_on_every_level() {
+    lockwork_verilated::needs_verilator!();
     let first = seed();
     let model = Bench::build(SMALL);
     for round in 0..24 {

@@ -1,6 +1,8 @@
 //! The softcore against the interpreter: the same blocks, the same rows, the same registers.
 
 mod common_softcore;
+#[path = "softcore/windows.rs"]
+mod windows;
 
 use common_softcore::golden::{UNTOUCHED, execute};
 use common_softcore::machine::{BATCH, DYNAMIC, Execution, Machine, Options, SERIAL, build};
@@ -275,13 +277,14 @@ fn unknown_procedures_are_refused_among_others() {
 /// Blocks of one procedure in all modes, compared with the interpreter.
 fn compare_one(source: &str, seed: u64, blocks: usize, fill: impl Fn(&mut Random, &mut [u8])) -> Vec<u16> {
     let world = World::new();
-    compare_verified(&build(16, 64), &world, &assembled(source, &world), seed, blocks, fill)
+    compare_verified(&build(16, 64), &world, &[assembled(source, &world)], seed, blocks, fill)
 }
 
+/// Blocks of some procedures, at any times, in all modes, compared with the interpreter.
 fn compare_verified(
     model: &Model,
     world: &World,
-    verified: &Verified,
+    verified: &[Verified],
     seed: u64,
     blocks: usize,
     fill: impl Fn(&mut Random, &mut [u8]),
@@ -292,18 +295,25 @@ fn compare_verified(
         // Conflicts without a reason undo what was written in the middle.
         let conflict = if mode == DYNAMIC && seed % 2 == 1 { 12 } else { 0 };
         let options = Options { conflict, ..Options::new(seed + mode, mode) };
-        let mut machine =
-            Machine::new(model.again(seed), world.clone(), options, &catalogue(std::slice::from_ref(verified)));
-        for number in 0..blocks {
+        let mut machine = Machine::new(model.again(seed), world.clone(), options, &catalogue(verified));
+        let of: Vec<usize> = (0..blocks).map(|_| random.below(verified.len() as u64) as usize).collect();
+        for (number, of) in of.iter().enumerate() {
             let at = BLOCKS + number * STRIDE;
+            machine.world.bytes[at] = *of as u8;
             fill(&mut random, &mut machine.world.bytes[at + 32..at + STRIDE]);
         }
         let mut golden = machine.world.clone();
-        submit(&mut machine, blocks, |_, _| ());
+        let together = random.below(2) == 0;
+        for number in 0..blocks {
+            machine.submit(BLOCKS + number * STRIDE);
+            let later = if together { 0 } else { random.below(600) };
+            (0..later).for_each(|_| machine.step());
+        }
         machine.finish();
         let mut order = machine.done.clone();
         order.sort_by_key(|done| done.stamp);
         for done in &order {
+            let verified = &verified[of[(done.block - BLOCKS) / STRIDE]];
             if mode == SERIAL {
                 let expected = register_writes(&golden, verified, done.block);
                 let found = Execution::histories(&machine.traced[&done.block].writes);
@@ -405,7 +415,7 @@ fn copies_of_any_alignment_and_overlap_are_moves() {
             put(block, 40, random.below(6) as i64 - 2);
             block[32..160].iter_mut().for_each(|byte| *byte = random.below(256) as u8);
         };
-        let codes = compare_verified(&model, &world, &verified, seed, 25, fill);
+        let codes = compare_verified(&model, &world, &[verified], seed, 25, fill);
         assert!(codes.contains(&0) && codes.contains(&0xFF05), "{codes:?}");
     }
 }
@@ -480,6 +490,7 @@ fn overlapping(world: &World, seed: u64) -> Verified {
 
 #[test]
 fn accesses_under_way_at_the_same_time_happen_in_order() {
+    lockwork_verilated::needs_verilator!();
     let world = World::new();
     let model = build(16, 64);
     let mut counts = [0; 3];
@@ -489,7 +500,7 @@ fn accesses_under_way_at_the_same_time_happen_in_order() {
             put(block, 40, random.below(6) as i64 - 2);
             block[16..144].iter_mut().for_each(|byte| *byte = random.below(256) as u8);
         };
-        for code in compare_verified(&model, &world, &overlapping(&world, seed), seed, 16, fill) {
+        for code in compare_verified(&model, &world, &[overlapping(&world, seed)], seed, 16, fill) {
             counts[match code {
                 0 => 0,
                 0xFF05 => 1,

@@ -89,7 +89,7 @@ package lw_pkg;
   typedef struct packed {
     worker_t  worker;
     context_t ctx;
-    cp_t      cp;  // in the transaction's window
+    cp_t      cp;  // a physical register
   } return_t;
 
   /// A DB instruction, or a release, on its way to the worker that has the row.

@@ -64,6 +64,8 @@ module lw_lsu
   output logic        drained_o,
   /// Has it no job, and has memory answered all writes of its block? Same cycle.
   output logic        settled_o,
+  /// Have loads of it been answered that were not taken yet? Same cycle.
+  output logic        queued_o,
   /// A context may be drained or settled; at least one cycle after `drained_o` and `settled_o` told so first.
   output logic        drain_valid_o,
   /// Which.
@@ -196,6 +198,8 @@ module lw_lsu
   count_t row_seen_mem[Contexts];
   count_t read_sent_mem[Contexts];
   count_t read_seen_mem[Contexts];
+  count_t result_in_mem[Contexts];   // results of loads that have come
+  count_t result_out_mem[Contexts];  // and have left
 
   // ---- Engine.
   engine_e engine_q, engine_d;
@@ -707,6 +711,11 @@ module lw_lsu
   assign loads_out = load_tail_q - result_head_q;
   assign load_ok = !loads_out[LoadBits];
 
+  logic result_take;
+  ctx_t result_ctx;
+  assign result_take = result_valid_o && result_ready_i;
+  assign result_ctx = result_o.ctx[CtxBits-1:0];
+
   ctx_t seen_ctx;
   slot_t came_at;
   assign seen_ctx = init_i ? init_ctx : a2_ctx_q;
@@ -735,6 +744,12 @@ module lw_lsu
     if (a2_slot_q) data_mem[a2_turn_q[SlotBits-1:0]] <= {a2_error_q, a2_data_q};
     if (init_i || a2_slot_q) came_mem[came_at] <= !init_i && a2_turn_q[SlotBits];
     if (a2_load_q) result_mem[result_tail_q[LoadBits-1:0]] <= a2_loaded;
+    if (init_i || a2_load_q) begin
+      result_in_mem[seen_ctx] <= init_i ? '0 : result_in_mem[a2_ctx_q] + count_t'(1);
+    end
+    if (init_i || result_take) begin
+      result_out_mem[init_i ? init_ctx : result_ctx] <= init_i ? '0 : result_out_mem[result_ctx] + count_t'(1);
+    end
   end
 
   // Whoever waits for memory's answers hears of them one cycle later.
@@ -811,7 +826,7 @@ module lw_lsu
       else if (ring_beat) beat_q <= beat_q + 2'd1;
       if (send_valid && send.tag[9]) load_tail_q <= load_tail_q + (LoadBits + 1)'(1);
       if (a2_load_q) result_tail_q <= result_tail_q + (LoadBits + 1)'(1);
-      if (result_valid_o && result_ready_i) result_head_q <= result_head_q + (LoadBits + 1)'(1);
+      if (result_take) result_head_q <= result_head_q + (LoadBits + 1)'(1);
       a1_valid_q <= mem_rsp_valid_i;
       a2_load_q <= a1_valid_q && a1_load;
       a2_slot_q <= a1_valid_q && a1_slot;
@@ -839,6 +854,7 @@ module lw_lsu
   assign ask = ask_i[CtxBits-1:0];
   assign settled_o = !busy_q[ask] && block_sent_mem[ask] == block_seen_mem[ask];
   assign drained_o = settled_o && row_sent_mem[ask] == row_seen_mem[ask] && read_sent_mem[ask] == read_seen_mem[ask];
+  assign queued_o = result_in_mem[ask] != result_out_mem[ask];
   assign drain_valid_o = drain_q;
   assign drain_ctx_o = context_t'(drain_ctx_q);
   assign error_valid_o = (a2_load_q || a2_slot_q || a2_write_q) && a2_error_q;

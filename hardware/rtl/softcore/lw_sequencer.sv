@@ -54,6 +54,8 @@ module lw_sequencer
   /// See `gp_free_i`.
   input  granules_t   cp_free_i,
 
+  /// A block is chosen, and its act is to come, or comes.
+  output logic        beginning_o,
   /// A context is chosen: it is busy until the act.
   output logic        choose_valid_o,
   /// Which.
@@ -79,6 +81,8 @@ module lw_sequencer
   input  logic        timed_i,
   /// It has no job, and memory has answered all it asked; same cycle.
   input  logic        drained_i,
+  /// Loads of it have been answered and are not in their registers; same cycle.
+  input  logic        queued_i,
   /// It has a job; same cycle.
   input  logic        busy_i,
   /// One of its answers is a conflict; same cycle.
@@ -198,6 +202,7 @@ module lw_sequencer
   logic [15:0] s2_retries_q, s3_retries_q;
   logic        s3_hold_q;
   assign begin_busy = s1_begin_q || s2_begin_q;
+  assign beginning_o = begin_busy || s3_begin_q;
 
   count_t walk_mem[Contexts];
   logic [15:0] retries_mem[Contexts];
@@ -455,17 +460,18 @@ module lw_sequencer
             act_release_o = 1'b1;
           end
         end
+        // Nothing may come to a window when it begins again, or is another's.
         StepRestart: begin
-          act_hold_o = s3_hold_q;
-          act_restart_o = !s3_hold_q;
-          act_clear_o = !s3_hold_q;
-          act_barrel_o = !s3_hold_q;
-          act_pc_o = !s3_hold_q;
-          retries_write = !s3_hold_q;
+          act_hold_o = !queued_i && s3_hold_q;
+          act_restart_o = !queued_i && !s3_hold_q;
+          act_clear_o = act_restart_o;
+          act_barrel_o = act_restart_o;
+          act_pc_o = act_restart_o;
+          retries_write = act_restart_o;
           retries_next = s3_retries_q + 16'd1;
         end
         default: begin
-          if (done_free) begin
+          if (done_free && !queued_i) begin
             done_push = 1'b1;
             act_state_o = StateFree;
           end

@@ -130,7 +130,7 @@ module lw_softcore
   output context_t    trace_begin_ctx_o,
   /// Its block.
   output addr_t       trace_begin_block_o,
-  /// Its window of GP registers.
+  /// Its window of GP registers, if it begins for the first time.
   output logic [7:0]  trace_begin_gp_o
 );
 
@@ -179,7 +179,7 @@ module lw_softcore
   logic [CtxBits:0] count_q;
   granule_t  gp_base, cp_base;
   granules_t gp_free, cp_free, gp_used_q, cp_used_q, gp_want_q, cp_want_q;
-  logic      gp_give_ready, cp_give_ready, ended, may_give, give_back, act_begin;
+  logic      gp_give_ready, cp_give_ready, ended, may_give, give_back, beginning, act_begin;
   place_t    look_place, act_place;
   assign look_place = place_mem[look_q];
   assign ended = held_q[look_q] && state_q[look_q] == StateFree;
@@ -417,7 +417,7 @@ module lw_softcore
   logic     job_valid, r_job_valid, s_job_valid;
   job_t     job, r_job, s_job;
   context_t job_ctx, s_context, lsu_done_ctx, lsu_full_ctx, drain_ctx, error_ctx;
-  logic     lsu_done, lsu_full, loaded_valid, loaded_ready, drained, settled, drain_valid, error_valid;
+  logic     lsu_done, lsu_full, loaded_valid, loaded_ready, drained, settled, queued, drain_valid, error_valid;
   logic [Contexts-1:0] lsu_busy;
   loaded_t  loaded;
   context_t s_log_ctx;
@@ -448,6 +448,7 @@ module lw_softcore
     .ask_i          (phase_q ? ask_ctx : s_log_ctx),
     .drained_o      (drained),
     .settled_o      (settled),
+    .queued_o       (queued),
     .drain_valid_o  (drain_valid),
     .drain_ctx_o    (drain_ctx),
     .error_valid_o  (error_valid),
@@ -524,12 +525,13 @@ module lw_softcore
     .mark_removed_o   (mark_removed)
   );
   // Questions are asked one cycle before an instruction is resolved or the sequencer acts.
-  logic drained_q, r_settled_q;
+  logic drained_q, r_settled_q, queued_q;
   cp_t  r_cp_b_q;
   always_ff @(posedge clk_i) begin
     s_all_ready <= s_all_ready_early;
     s_failed_code <= s_code_early;
     drained_q <= drained;
+    queued_q <= queued;
     r_settled_q <= settled;
     r_cp_b_q <= ask_cp;
   end
@@ -569,6 +571,7 @@ module lw_softcore
     .cp_used_i        (cp_used_q),
     .cp_base_i        (cp_base),
     .cp_free_i        (cp_free),
+    .beginning_o      (beginning),
     .choose_valid_o   (choose_valid),
     .choose_ctx_o     (choose_ctx),
     .read_ctx_o       (s_read_ctx),
@@ -581,6 +584,7 @@ module lw_softcore
     .all_ready_i      (s_all_ready),
     .timed_i          (timed_q[s_ctx]),
     .drained_i        (drained_q),
+    .queued_i         (queued_q),
     .busy_i           (lsu_busy[s_ctx]),
     .conflict_i       (conflict_q[s_ctx]),
     .failed_i         (failed_q[s_ctx]),
@@ -653,10 +657,10 @@ module lw_softcore
       default:    may_begin = 1'b1;
     endcase
   end
-  // A batch begins with everything free and gets nothing back before its end: so its contexts follow each other in the
+  // A batch begins with everything free and gets nothing back while it can grow: so its contexts follow each other in the
   // order of their beginnings, and what is free of the registers stays in one piece.
   assign all_free = count_q == '0 && gp_give_ready && cp_give_ready;
-  assign may_give = mode_i != ModeBatch || batch_end_q || active == '0;
+  assign may_give = mode_i != ModeBatch || batch_end_q || (active == '0 && !beginning);
   assign found = gp_want_q <= gp_free && cp_want_q <= cp_free;
   assign begin_ok = block_valid && !held_q[next_q] && !blocked_q && found && may_begin && !init;
   assign allowed = mode_i == ModeBatch ? (Contexts)'(batch_run_q) << batch_q : '1;
@@ -688,8 +692,9 @@ module lw_softcore
       if (act_begin || act_restart) again_q <= (again_q & ~s_set) | (s_set & {Contexts{act_restart}});
       hold_clock_q <= hold_clock_q + 6'd1;
       hold_q <= (hold_q & {Contexts{hold_clock_q != '0}}) | (s_set & {Contexts{act_hold}});
-      if (act_blocked) blocked_q <= 1'b1;
-      else if (give_back) blocked_q <= 1'b0;
+      // What comes back in the cycle of the act was not counted by it.
+      if (give_back) blocked_q <= 1'b0;
+      else if (act_blocked) blocked_q <= 1'b1;
       if (mode_i != ModeBatch || active == '0) begin
         batch_run_q <= mode_i == ModeBatch && act_begin;
         batch_end_q <= 1'b0;
@@ -1142,7 +1147,7 @@ module lw_softcore
 `ifdef LW_ASSERT
   // A window is given away, or begins again, only when nothing is under way to it any more.
   always_ff @(posedge clk_i) begin
-    if (rst_ni && s_act && (act_state == StateFree || act_restart)) assert (drained_q);
+    if (rst_ni && s_act && (act_state == StateFree || act_restart)) assert (drained_q && !queued_q);
   end
 `endif
 

@@ -14,7 +14,7 @@ module lw_softcore_trace (
   input lw_pkg::context_t    begin_ctx_i,
   /// Its block; 0 if it begins again.
   input lw_pkg::addr_t       begin_block_i,
-  /// Its window of GP registers.
+  /// Its window of GP registers, if it begins for the first time.
   input logic [7:0]          begin_gp_i,
   /// A register is written.
   input logic                write_i,
