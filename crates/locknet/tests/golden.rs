@@ -3,6 +3,7 @@
 //!
 //! Time in scripts is stretched, so that ten milliseconds are long against a round trip. After every step the manager
 //! looks until nothing has happened for some time; what happens later would be missed here and found by the next step.
+//! On a machine that is busy with something else that can be too short, so what fails is tried again, more slowly.
 
 use lockwork_locking::conformance::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
 use lockwork_locking::{LockId, LockMode, Outcome, Request};
@@ -18,6 +19,7 @@ use lockwork_lockservice::packet::Key;
 use std::collections::HashMap;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +32,8 @@ const MS: Duration = Duration::from_millis(20);
 /// Nothing more will happen if nothing has for so long.
 const QUIET: Duration = Duration::from_millis(15);
 const LEASE_MS: u32 = 500;
+/// How much longer all of this takes, at the first try and at the next ones.
+const PACES: [u32; 3] = [1, 4, 16];
 /// Locks of a script.
 const A_SCRIPT: u64 = 16;
 /// Sessions of the largest script.
@@ -46,14 +50,15 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(key: Option<Key>) -> Self {
+    fn start(key: Option<Key>, pace: u32) -> Self {
         let any = "127.0.0.1:0".parse().expect("an address");
-        let lockd = Lockd::bind(&options(any, key), InProcess::new(64).expect("a kilobyte")).expect("a free port");
+        let lockd =
+            Lockd::bind(&options(any, key, pace), InProcess::new(64).expect("a kilobyte")).expect("a free port");
         Self::serve(lockd, None)
     }
 
     /// With the decider in the kernel, and namespaces for the machines; `None` where nobody may have that.
-    fn in_kernel(hook: Hook) -> Option<Self> {
+    fn in_kernel(hook: Hook, pace: u32) -> Option<Self> {
         let network = privileged::network(SESSIONS)?;
         let start = || {
             let settings = Settings { writers_first: true };
@@ -73,7 +78,7 @@ impl Daemon {
             plane => plane.expect("the programs are attached"),
         };
         let address = SocketAddr::from((Network::DECIDER, PORT));
-        let bind = || Lockd::bind(&self::options(address, None), plane);
+        let bind = || Lockd::bind(&self::options(address, None, pace), plane);
         let lockd = network.switch.within(bind).expect("it is there").expect("a free port");
         Some(Self::serve(lockd, Some(network)))
     }
@@ -107,8 +112,8 @@ impl Daemon {
     }
 }
 
-fn options(udp: SocketAddr, key: Option<Key>) -> lockd::Options {
-    lockd::Options { lease_ms: LEASE_MS, writers_first: true, key, fresh: true, ..lockd::Options::new(udp) }
+fn options(udp: SocketAddr, key: Option<Key>, pace: u32) -> lockd::Options {
+    lockd::Options { lease_ms: LEASE_MS * pace, writers_first: true, key, fresh: true, ..lockd::Options::new(udp) }
 }
 
 impl Drop for Daemon {
@@ -136,6 +141,7 @@ struct Udp {
     key: Option<Key>,
     /// All sessions are tasks of one machine.
     one_machine: bool,
+    pace: u32,
     machines: HashMap<u32, Locks>,
     entries: Vec<Entry>,
     start: Instant,
@@ -144,12 +150,13 @@ struct Udp {
 }
 
 impl Udp {
-    fn new(daemon: Arc<Daemon>, first_lock: u64, one_machine: bool, key: Option<Key>) -> Self {
+    fn new(daemon: Arc<Daemon>, first_lock: u64, one_machine: bool, key: Option<Key>, pace: u32) -> Self {
         Self {
             daemon,
             first_lock,
             key,
             one_machine,
+            pace,
             machines: HashMap::new(),
             entries: Vec::new(),
             start: Instant::now(),
@@ -167,7 +174,7 @@ impl Udp {
     fn settle(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         let mut last = Instant::now();
-        while last.elapsed() < QUIET {
+        while last.elapsed() < QUIET * self.pace {
             std::thread::sleep(Duration::from_millis(1));
             let mut refused = Vec::new();
             for (at, entry) in self.entries.iter_mut().enumerate() {
@@ -210,7 +217,8 @@ impl Manager for Udp {
         let request = if mode == LockMode::Exclusive { locks.exclusive(number) } else { locks.shared(number) };
         let request = match timeout_ms {
             Some(time_ms) => {
-                let end = self.start + self.passed + MS * u32::try_from(time_ms).expect("scripts are short");
+                let end =
+                    self.start + self.passed + MS * self.pace * u32::try_from(time_ms).expect("scripts are short");
                 request.timeout(end - Instant::now())
             }
             None => request,
@@ -243,21 +251,31 @@ impl Manager for Udp {
             locks.abandon();
         }
         drop(gone);
-        std::thread::sleep(Duration::from_millis(u64::from(LEASE_MS) + 100));
+        std::thread::sleep(Duration::from_millis(u64::from(LEASE_MS * self.pace) + 100));
         self.settle()
     }
 
     fn pass(&mut self, time_ms: u64) -> Vec<Event> {
-        self.passed += MS * u32::try_from(time_ms).expect("scripts are short");
+        self.passed += MS * self.pace * u32::try_from(time_ms).expect("scripts are short");
         std::thread::sleep((self.start + self.passed).saturating_duration_since(Instant::now()));
         self.settle()
     }
 }
 
+/// Runs `test`, and again more slowly if it fails, which the slowest time is a failure.
+fn at_some_pace(test: impl Fn(u32)) {
+    let [tries @ .., slowest] = PACES;
+    if !tries.iter().any(|pace| std::panic::catch_unwind(AssertUnwindSafe(|| test(*pace))).is_ok()) {
+        test(slowest);
+    }
+}
+
 fn passes(one_machine: bool, key: Option<Key>) {
-    let report = run_all(&golden(), || Udp::new(Arc::new(Daemon::start(key)), 0, one_machine, key));
-    assert!(report.is_clean(), "{report}");
-    assert!(report.passed() >= 10, "{report}");
+    at_some_pace(|pace| {
+        let report = run_all(&golden(), || Udp::new(Arc::new(Daemon::start(key, pace)), 0, one_machine, key, pace));
+        assert!(report.is_clean(), "{report}");
+        assert!(report.passed() >= 10, "{report}");
+    });
 }
 
 #[test]
@@ -275,12 +293,12 @@ fn scripts_pass_with_a_key() {
     passes(false, Some(Key(*b"sixteen bytes...")));
 }
 
-fn passes_in_kernel(hook: Hook) {
-    let Some(daemon) = Daemon::in_kernel(hook).map(Arc::new) else { return };
+fn passes_in_kernel(hook: Hook, pace: u32) {
+    let Some(daemon) = Daemon::in_kernel(hook, pace).map(Arc::new) else { return };
     let mut next_lock = 0;
     let report = run_all(&golden(), || {
         next_lock += A_SCRIPT;
-        Udp::new(Arc::clone(&daemon), next_lock - A_SCRIPT, false, None)
+        Udp::new(Arc::clone(&daemon), next_lock - A_SCRIPT, false, None, pace)
     });
     assert!(report.is_clean(), "{report}");
     assert!(report.passed() >= 10, "{report}");
@@ -294,10 +312,10 @@ fn passes_in_kernel(hook: Hook) {
 
 #[test]
 fn privileged_scripts_pass_with_the_decider_at_native_xdp() {
-    passes_in_kernel(Hook::Xdp);
+    at_some_pace(|pace| passes_in_kernel(Hook::Xdp, pace));
 }
 
 #[test]
 fn privileged_scripts_pass_with_the_decider_at_tc() {
-    passes_in_kernel(Hook::Tc);
+    at_some_pace(|pace| passes_in_kernel(Hook::Tc, pace));
 }

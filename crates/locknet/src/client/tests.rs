@@ -189,7 +189,7 @@ fn a_guard_knows_that_its_service_is_gone_and_a_new_session_begins_with_the_next
 
 #[test]
 fn what_a_vanished_machine_held_goes_to_who_waits_when_its_lease_is_over() {
-    let daemon = Daemon::at("127.0.0.1:0".parse().unwrap(), None, 300);
+    let daemon = Daemon::at("127.0.0.1:0".parse().unwrap(), None, 1500);
     let (one, two, three) = (daemon.locks(), daemon.locks(), daemon.locks());
     let exclusive = one.exclusive(5).acquire().unwrap();
     let shared = [one.shared(6).acquire().unwrap(), two.shared(6).acquire().unwrap()];
@@ -197,7 +197,7 @@ fn what_a_vanished_machine_held_goes_to_who_waits_when_its_lease_is_over() {
     let start = Instant::now();
     one.abandon();
     let next = three.exclusive(5).timeout(LONG).acquire().unwrap();
-    assert!(start.elapsed() > Duration::from_millis(200) && exclusive.is_lost());
+    assert!(start.elapsed() > Duration::from_millis(1000) && exclusive.is_lost());
     assert!(next.token() > token);
     assert!(matches!(three.exclusive(6).timeout(SHORT).acquire(), Err(LockError::TimedOut(6))), "two reads on");
     drop(shared);
