@@ -146,26 +146,6 @@ fn results_do_not_depend_on_what_memory_does() {
 }
 
 #[test]
-fn the_simulator_is_fast_enough() {
-    lockwork_verilated::needs_verilator!();
-    let simulation = Simulation {
-        assertions: false,
-        ..simulation("paper", numbers("WORKERS", &[4])[0] as usize, Behaviour::paper())
-    };
-    let mut engine = prepared(&|| engine(&simulation, Interleave::Dynamic), false);
-    let mut random = Random(1);
-    let batch = fill(&*engine, &mut random, &["look"], 20_000);
-    engine.start().unwrap();
-    let start = std::time::Instant::now();
-    engine.submit(batch).unwrap();
-    let completed = engine.complete().unwrap().unwrap();
-    let cycles = completed.report.device.unwrap().cycles;
-    let rate = cycles as f64 / start.elapsed().as_secs_f64();
-    println!("{cycles} cycles for 20000 transactions, {rate:.0} cycles a second");
-    assert!(cycles > 10_000);
-}
-
-#[test]
 fn whatever_request_memory_refuses_every_block_ends_and_others_are_not_held_up() {
     lockwork_verilated::needs_verilator!();
     let seed = numbers("LOCKWORK_SEED", &[1])[0];
