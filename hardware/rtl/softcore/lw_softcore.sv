@@ -657,8 +657,8 @@ module lw_softcore
       default:    may_begin = 1'b1;
     endcase
   end
-  // A batch begins with everything free and gets nothing back while it can grow: so its contexts follow each other in the
-  // order of their beginnings, and what is free of the registers stays in one piece.
+  // A batch begins with everything free and gets nothing back while it can grow: so its contexts follow each other in
+  // the order of their beginnings, and what is free of the registers stays in one piece.
   assign all_free = count_q == '0 && gp_give_ready && cp_give_ready;
   assign may_give = mode_i != ModeBatch || batch_end_q || (active == '0 && !beginning);
   assign found = gp_want_q <= gp_free && cp_want_q <= cp_free;
