@@ -4,7 +4,7 @@
 //! item that does not exist aborts it with code 1, after everything else of the order was written (2.4.1.4).
 //!
 //! Loads stand as far in front of what uses them as they can, and copies in front of stores: the transaction processor
-//! does not wait for them.
+//! does not wait for them. The lines use registers of the head again, so that eight windows fit into its register file.
 
 use super::compose;
 
@@ -101,41 +101,41 @@ each:
     insert  c2, order_line, [order_w]
     update  c1, stock, [stock_w]
     search  c0, item, [items + r19]
-    mul     r30, r17, 24
+    mul     r1, r17, 24
     ret     r25, c0, unused
     loadr   r28, r25[item.price]
-    loadr   r31, r25[item.original]
+    loadr   r2, r25[item.original]
     ret     r26, c1
-    loadr   r33, r26[stock.quantity]
-    loadr   r32, r26[stock.original]
-    loadr   r35, r26[stock.ytd]
-    loadr   r36, r26[stock.order_cnt]
-    loadr   r37, r26[stock.remote_cnt]
+    loadr   r7, r26[stock.quantity]
+    loadr   r3, r26[stock.original]
+    loadr   r10, r26[stock.ytd]
+    loadr   r11, r26[stock.order_cnt]
+    loadr   r12, r26[stock.remote_cnt]
     ret     r27, c2
-    copy    [name + r30], r25[item.name]
+    copy    [name + r1], r25[item.name]
     copy    r27[order_line.dist], r26[stock.dist_01 + r16]
-    add     r34, r23, 10
+    add     r8, r23, 10
     mul     r29, r28, r23
     add     r18, r18, r29
     store   r28, [price + r19]
     store   r29, [amount + r19]
-    mul     r31, r31, r32
-    store   r31, [brand + r17]
-    cmp     r33, r34
+    mul     r2, r2, r3
+    store   r2, [brand + r17]
+    cmp     r7, r8
     bge     enough
-    add     r33, r33, 91
+    add     r7, r7, 91
 enough:
-    sub     r33, r33, r23
-    store   r33, [in_stock + r20]
-    add     r35, r35, r23
-    add     r36, r36, 1
-    storer  r33, r26[stock.quantity]
-    storer  r35, r26[stock.ytd]
-    storer  r36, r26[stock.order_cnt]
+    sub     r7, r7, r23
+    store   r7, [in_stock + r20]
+    add     r10, r10, r23
+    add     r11, r11, 1
+    storer  r7, r26[stock.quantity]
+    storer  r10, r26[stock.ytd]
+    storer  r11, r26[stock.order_cnt]
     cmp     r22, r9
     be      local
-    add     r37, r37, 1
-    storer  r37, r26[stock.remote_cnt]
+    add     r12, r12, 1
+    storer  r12, r26[stock.remote_cnt]
 local:
     storer  r21, r27[order_line.i]
     storer  r22, r27[order_line.supply]
@@ -145,12 +145,12 @@ next:
     add     r17, r17, 1
     cmp     r17, 15
     bl      each
-    mov     r38, 10000              ; taxes and discount are in hundredths of a per cent
-    sub     r38, r38, r6
-    mul     r18, r18, r38
-    add     r39, r4, r5
-    add     r39, r39, 10000
-    mul     r18, r18, r39
+    mov     r13, 10000              ; taxes and discount are in hundredths of a per cent
+    sub     r13, r13, r6
+    mul     r18, r18, r13
+    add     r15, r4, r5
+    add     r15, r15, 10000
+    mul     r18, r18, r15
     div     r18, r18, 100000000
     store   r18, [total]
     commit
