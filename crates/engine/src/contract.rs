@@ -166,6 +166,9 @@ pub enum EngineError {
     /// memory, a device that was lost.
     #[error("{0}")]
     BackEnd(String),
+    /// A setting of the back end, by an option or a variable, is not possible; the text says what would be.
+    #[error("{0}")]
+    Setting(String),
     /// A worker thread could not be started, or died.
     #[error("a worker thread {0}; the engine cannot go on")]
     Worker(String),

@@ -2,13 +2,14 @@
 
 use lockwork_engine::registry::Registry;
 use lockwork_engine::{EngineError, EngineKind};
+use lockwork_procedure::access::overwrites;
 use lockwork_procedure::isa::{NO_LABEL, Opcode, scan_source, scan_stride};
 use lockwork_procedure::schema::TableSchema;
 use lockwork_procedure::verified::Verified;
 use lockwork_storage::Database;
 
 use crate::capabilities::Capabilities;
-use crate::demands::{Demands, keeps, keys_are_aligned};
+use crate::demands::{Demands, keys_are_aligned};
 use crate::key_words;
 use crate::layout::{Free, Placed, Shape, Spread};
 use crate::views::Views;
@@ -126,7 +127,7 @@ impl Catalogue {
     fn write(&self, writes: &mut Vec<Write>, verified: &Verified, number: usize, first: usize, views: &Views) {
         let procedure = verified.procedure();
         let first = first as u32;
-        let keeps = keeps(verified);
+        let overwrites = overwrites(verified);
         for (pc, instruction) in procedure.code.iter().enumerate() {
             let mut i = *instruction;
             if i.opcode.is_db() {
@@ -142,7 +143,7 @@ impl Catalogue {
                 i.x += first;
             }
             let mut bytes = i.encode();
-            if keeps[pc] {
+            if overwrites[pc] {
                 bytes[0] |= UNDO_BIT;
             }
             let words = u128::from_le_bytes(bytes);

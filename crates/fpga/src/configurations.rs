@@ -54,19 +54,19 @@ impl Configuration {
     /// The configuration of this name, or one with other values of some fields: `paper,entries=4096,topology=ring`.
     ///
     /// # Errors
-    /// [`EngineError::BackEnd`] names the configurations that there are, the fields, or the values that are possible.
+    /// [`EngineError::Setting`] names the configurations that there are, the fields, or the values that are possible.
     pub fn named(text: &str) -> Result<Self, EngineError> {
         let (name, changes) = text.split_once(',').map_or((text, None), |(name, rest)| (name, Some(rest)));
         let mut found = Self::of_file(name)?;
         for change in changes.into_iter().flat_map(|changes| changes.split(',')) {
             let Some((field, value)) = change.split_once('=') else {
-                return Err(EngineError::BackEnd(format!("'{change}' is no field with a value, as in entries=4096")));
+                return Err(EngineError::Setting(format!("'{change}' is no field with a value, as in entries=4096")));
             };
             found = match (field, value.parse()) {
                 ("topology", _) => found.with_topology(value)?,
                 (_, Ok(number)) => found.with(field, number)?,
                 (_, Err(_)) => {
-                    return Err(EngineError::BackEnd(format!("{field} is '{value}', and a number is wanted")));
+                    return Err(EngineError::Setting(format!("{field} is '{value}', and a number is wanted")));
                 }
             };
         }
@@ -80,7 +80,7 @@ impl Configuration {
         let all = Self::all()?;
         let names: Vec<String> = all.iter().map(|configuration| configuration.name.clone()).collect();
         all.into_iter().find(|configuration| configuration.name == name).ok_or_else(|| {
-            EngineError::BackEnd(format!(
+            EngineError::Setting(format!(
                 "there is no configuration '{name}' of the transaction processor; there are {}",
                 names.join(", ")
             ))
@@ -90,10 +90,10 @@ impl Configuration {
     /// The same with another number of workers.
     ///
     /// # Errors
-    /// [`EngineError::BackEnd`] when there can be no such number.
+    /// [`EngineError::Setting`] when there can be no such number.
     pub fn with_workers(self, workers: usize) -> Result<Self, EngineError> {
         if !workers.is_power_of_two() || workers > MOST_WORKERS {
-            return Err(EngineError::BackEnd(format!(
+            return Err(EngineError::Setting(format!(
                 "a transaction processor of {workers} workers is not possible; use 1, 2, 4, 8 or {MOST_WORKERS} threads"
             )));
         }
@@ -103,14 +103,14 @@ impl Configuration {
     /// The same with another value of a field that is a number.
     ///
     /// # Errors
-    /// [`EngineError::BackEnd`] when there is no such field, or it cannot have this value.
+    /// [`EngineError::Setting`] when there is no such field, or it cannot have this value.
     pub fn with(self, field: &str, value: u64) -> Result<Self, EngineError> {
         let known = LIMITS.iter().find(|(name, ..)| *name == field);
         if let Some((_, least, most, power)) = known
             && (!(*least..=*most).contains(&value) || (*power && !value.is_power_of_two()))
         {
             let kind = if *power { "powers of two" } else { "numbers" };
-            return Err(EngineError::BackEnd(format!(
+            return Err(EngineError::Setting(format!(
                 "{field} of the transaction processor is {value}; {kind} from {least} to {most} are possible"
             )));
         }
@@ -120,10 +120,10 @@ impl Configuration {
     /// The same with another topology of the message fabric, `ring` or `crossbar`.
     ///
     /// # Errors
-    /// [`EngineError::BackEnd`] when there is no such topology.
+    /// [`EngineError::Setting`] when there is no such topology.
     pub fn with_topology(self, topology: &str) -> Result<Self, EngineError> {
         if !["ring", "crossbar"].contains(&topology) {
-            return Err(EngineError::BackEnd(format!("'{topology}' is no topology; use ring or crossbar")));
+            return Err(EngineError::Setting(format!("'{topology}' is no topology; use ring or crossbar")));
         }
         self.with_value("topology", Value::Text(topology.into()))
     }
@@ -133,11 +133,11 @@ impl Configuration {
             Some((_, old)) if std::mem::discriminant(old) == std::mem::discriminant(&value) => *old = value,
             Some((_, old)) => {
                 let kind = if matches!(old, Value::Number(_)) { "number" } else { "name" };
-                return Err(EngineError::BackEnd(format!("field '{field}' of configurations is a {kind}")));
+                return Err(EngineError::Setting(format!("field '{field}' of configurations is a {kind}")));
             }
             None => {
                 let names: Vec<&str> = self.fields.iter().map(|(name, _)| name.as_str()).collect();
-                return Err(EngineError::BackEnd(format!(
+                return Err(EngineError::Setting(format!(
                     "configurations have no field '{field}'; there are {}",
                     names.join(", ")
                 )));

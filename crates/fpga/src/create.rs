@@ -30,8 +30,9 @@ pub const WAVEFORM: &str = "LOCKWORK_FPGA_WAVEFORM";
 /// Creates the engine over an empty database, with `options.threads` workers.
 ///
 /// # Errors
-/// [`EngineError::BackEndAbsent`] when there is neither a card nor a simulator, [`EngineError::BackEnd`] when the card
-/// is not what was asked for; [`EngineError::Threads`] and [`EngineError::Window`] as for every engine.
+/// [`EngineError::BackEndAbsent`] when there is neither a card nor a simulator, [`EngineError::Setting`] when a
+/// variable has a value that is not possible, [`EngineError::BackEnd`] when the card is not what was asked for;
+/// [`EngineError::Threads`] and [`EngineError::Window`] as for every engine.
 pub fn create(options: Options) -> Result<Box<dyn Engine>, EngineError> {
     contract::check(&options)?;
     let card = match text(CARD) {
@@ -44,7 +45,8 @@ pub fn create(options: Options) -> Result<Box<dyn Engine>, EngineError> {
 /// What an engine would run on, in words.
 ///
 /// # Errors
-/// [`EngineError::BackEndAbsent`] says what is missing and how to get it.
+/// [`EngineError::BackEndAbsent`] says what is missing and how to get it, [`EngineError::Setting`] which variable has a
+/// value that is not possible.
 pub fn available() -> Result<String, EngineError> {
     match text(CARD) {
         Some(files) => Ok(mapped(&files)?.describe()),
@@ -70,20 +72,33 @@ fn mapped(files: &str) -> Result<Box<dyn Card>, EngineError> {
 fn simulated(workers: usize) -> Result<Box<dyn Card>, EngineError> {
     let name = text(CONFIGURATION).unwrap_or_else(|| USUAL.into());
     let mut simulation = Simulation::new(Configuration::named(&name)?.with_workers(workers)?);
-    if let Some(mib) = text(MEMORY_MIB) {
-        let mib: u64 = mib.parse().ok().filter(|mib| (1..=1 << 20).contains(mib)).ok_or_else(|| {
-            EngineError::BackEnd(format!("{MEMORY_MIB} is '{mib}', and should be a number of mebibytes up to 1048576"))
-        })?;
-        simulation.memory_bytes = mib << 20;
-    }
+    let memory = memory_bytes()?;
+    simulation.memory_bytes = memory.unwrap_or(simulation.memory_bytes);
     simulation.sources = text(RTL).map(Into::into);
     simulation.waveform = text(WAVEFORM).map(Into::into);
-    Ok(Box::new(SimulatedCard::new(&simulation)?))
+    match SimulatedCard::new(&simulation) {
+        Err(EngineError::Memory(error)) if memory.is_some() => {
+            Err(EngineError::Setting(format!("{MEMORY_MIB} is {}: {error}", memory.unwrap_or(0) >> 20)))
+        }
+        card => Ok(Box::new(card?)),
+    }
+}
+
+/// What is to be the memory of a simulated card, if somebody says.
+fn memory_bytes() -> Result<Option<u64>, EngineError> {
+    let Some(mib) = text(MEMORY_MIB) else { return Ok(None) };
+    match mib.parse() {
+        Ok(mib @ 1..=0x10_0000_u64) => Ok(Some(mib << 20)),
+        _ => Err(EngineError::Setting(format!(
+            "{MEMORY_MIB} is '{mib}', and should be a number of mebibytes up to 1048576"
+        ))),
+    }
 }
 
 fn simulator() -> Result<String, EngineError> {
     let name = text(CONFIGURATION).unwrap_or_else(|| USUAL.into());
     let configuration = Configuration::named(&name)?;
+    memory_bytes()?;
     let verilator = lockwork_verilated::tools()
         .map_err(|missing| EngineError::BackEndAbsent(format!("{missing}; or name a card by {CARD}")))?;
     Ok(format!("simulated, configuration '{}', by {}", configuration.name, verilator.version))

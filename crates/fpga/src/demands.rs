@@ -1,6 +1,6 @@
 //! What a call of a procedure may ask of the card, at most: bounds that follow from its code.
 
-use lockwork_procedure::access::writes_new_rows;
+use lockwork_procedure::access::overwrites;
 use lockwork_procedure::isa::{Instruction, Opcode, SIGNED};
 use lockwork_procedure::verified::Verified;
 
@@ -23,7 +23,7 @@ impl Demands {
     #[must_use]
     pub fn of(verified: &Verified) -> Self {
         let mut demands = Self::default();
-        let keeps = keeps(verified);
+        let overwrites = overwrites(verified);
         for (at, instruction) in verified.procedure().code.iter().enumerate() {
             let times = times(verified, at);
             if instruction.opcode.is_db() {
@@ -32,21 +32,13 @@ impl Demands {
             if instruction.opcode == Opcode::Insert {
                 demands.inserts.push((verified.tables()[usize::from(instruction.d)].id, times));
             }
-            if keeps[at] {
+            if overwrites[at] {
                 let words = words_touched(instruction);
                 demands.undo_bytes = demands.undo_bytes.saturating_add(times.saturating_mul(words * UNDO_ENTRY));
             }
         }
         demands
     }
-}
-
-/// For each instruction, whether the processor has to keep the bytes of rows that it writes over: an abort may follow,
-/// and it does not only write rows that its transaction has inserted, which become absent anyway.
-#[must_use]
-pub fn keeps(verified: &Verified) -> Vec<bool> {
-    let new = writes_new_rows(verified);
-    verified.facts().iter().zip(new).map(|(facts, new)| facts.needs_undo && !new).collect()
 }
 
 /// How often a call can execute the instruction at `at`, at most.

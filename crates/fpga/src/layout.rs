@@ -100,8 +100,8 @@ impl Shape {
         if words > card.key_words {
             let most = card.key_words;
             return refuse(format!(
-                "has keys of {words} words, and the card takes {most}: take a configuration with wider keys, or shorter \
-                 key columns"
+                "has keys of {words} words, and the card takes {most}: take a configuration with key_words={words}, as in \
+                 LOCKWORK_FPGA_CONFIGURATION=paper,key_words={words}, or shorter key columns"
             ));
         }
         if scanned && card.levels == 0 {

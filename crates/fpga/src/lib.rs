@@ -40,3 +40,4 @@ pub mod trace;
 pub mod views;
 
 pub use create::{available, create};
+pub use lockwork_verilated::tell_builds;

@@ -75,6 +75,10 @@ impl Simulation {
     }
 }
 
+fn no_waveform(file: &Path, error: &std::io::Error) -> String {
+    format!("no waveform can be written to {}: {error}", file.display())
+}
+
 /// The parameters that the top module declares: a configuration can have more.
 fn parameters(folder: &Path) -> Result<Vec<String>, EngineError> {
     let file = folder.join("top").join(TOP).with_extension("sv");
@@ -129,6 +133,7 @@ pub struct SimulatedCard {
     workers: usize,
     name: String,
     tracing: Option<Tracing>,
+    waveform: Option<PathBuf>,
     /// Why the simulation ended, if it did.
     ended: Option<String>,
 }
@@ -191,10 +196,8 @@ impl SimulatedCard {
                 ports.mem_req.bits, ports.rsp.bits, expected.0, expected.1
             )));
         }
-        if let Some(file) = &simulation.waveform
-            && !model.trace(file)
-        {
-            return Err(EngineError::BackEnd(format!("no waveform can be written to {}", file.display())));
+        if let Some(file) = &simulation.waveform {
+            model.trace(file).map_err(|error| EngineError::BackEnd(no_waveform(file, &error)))?;
         }
         let reset = model.port("rst_ni").map_err(|error| EngineError::BackEnd(error.to_string()))?;
         // Reset is asynchronous: its edge comes before the first one of the clock, when registers hold anything.
@@ -208,7 +211,8 @@ impl SimulatedCard {
         let memory = Memory::new(simulation.memory_bytes, workers, simulation.behaviour.clone())?;
         let tracing = simulation.trace.clone();
         let tracing = tracing.map(|trace| Tracing { trace, records: Vec::new(), blocks: HashMap::new() });
-        let mut card = Self { model, memory, ports, workers, name, tracing, ended: None };
+        let waveform = simulation.waveform.clone();
+        let mut card = Self { model, memory, ports, workers, name, tracing, waveform, ended: None };
         card.model.set(ports.wstrb, 0xF);
         card.model.set(ports.bready, 1);
         card.model.set(ports.rready, 1);
@@ -258,13 +262,19 @@ impl SimulatedCard {
         self.memory.take(worker, request);
     }
 
-    /// Does something in which the processor is clocked. An assertion of the design that fails ends the simulation.
+    /// Does something in which the processor is clocked. An assertion of the design that fails ends the simulation, and
+    /// so does a waveform that cannot be written.
     fn simulate<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> Result<T, CardError> {
         if let Some(why) = &self.ended {
             return Err(CardError::Simulation(why.clone()));
         }
-        catch_unwind(AssertUnwindSafe(|| f(self))).map_err(|panic| {
-            let why = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "an assertion failed".into());
+        let done = catch_unwind(AssertUnwindSafe(|| f(self)))
+            .map_err(|panic| panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "an assertion failed".into()));
+        let done = done.and_then(|done| match &self.waveform {
+            None => Ok(done),
+            Some(file) => self.model.flush_waveform().map(|()| done).map_err(|error| no_waveform(file, &error)),
+        });
+        done.map_err(|why| {
             self.ended = Some(why.clone());
             CardError::Simulation(why)
         })

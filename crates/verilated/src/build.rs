@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
 
@@ -76,6 +77,18 @@ pub struct Build {
     seed: u64,
     /// Modules that nothing names and that bind themselves to others.
     bound: Vec<String>,
+}
+
+/// Nothing is written into the folder of a build for so long only if nobody builds.
+const ABANDONED: Duration = Duration::from_secs(3600);
+/// Who is told of builds.
+static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
+
+/// Has `listener` told of every model that is built from now on, in words, before the minute or more that it takes.
+/// Only the first one that asks is.
+pub fn tell_builds(listener: fn(&str)) {
+    // Whoever was first stays.
+    let _ = LISTENER.set(listener);
 }
 
 /// Bytes of C++ that one call of the compiler takes.
@@ -244,6 +257,8 @@ impl Build {
         let cache = target().join("verilated");
         let object = cache.join(format!("{}-{digest:016x}.so", self.module));
         if !object.exists() {
+            self.tell(&cache);
+            sweep(&cache);
             let folder = cache.join(format!("{}-{digest:016x}-{}", self.module, own()));
             in_file(&folder, std::fs::create_dir_all(&folder))?;
             let runtime = self.runtime(&verilator, &cache)?;
@@ -258,6 +273,22 @@ impl Build {
             in_file(&folder, std::fs::remove_dir_all(&folder))?;
         }
         self.open(&object)
+    }
+
+    fn tell(&self, cache: &Path) {
+        if let Some(listener) = LISTENER.get() {
+            let workers = self.parameters.iter().find(|(name, _)| name == "Workers").map(|(_, count)| count.as_str());
+            let workers = match workers {
+                None => String::new(),
+                Some("1") => " with 1 worker".into(),
+                Some(count) => format!(" with {count} workers"),
+            };
+            listener(&format!(
+                "building the model of {}{workers}, which takes a minute or more and is done once; it is kept in {}",
+                self.module,
+                cache.display()
+            ));
+        }
     }
 
     fn open(&self, object: &Path) -> Result<Model, BuildError> {
@@ -277,6 +308,7 @@ impl Build {
                 port_data: *library.get(b"lw_port_data\0").map_err(failed)?,
                 trace: *library.get(b"lw_trace\0").map_err(failed)?,
                 dump: *library.get(b"lw_dump\0").map_err(failed)?,
+                flush: *library.get(b"lw_flush\0").map_err(failed)?,
                 notes: *library.get(b"lw_notes\0").map_err(failed)?,
                 forget_notes: *library.get(b"lw_forget_notes\0").map_err(failed)?,
             };
@@ -443,6 +475,23 @@ fn own() -> String {
     format!("{}-{}", std::process::id(), BUILDS.fetch_add(1, Ordering::Relaxed))
 }
 
+/// Removes what builds have left that were killed: folders of processes that have gone, untouched for a while, as a
+/// process of another container cannot be seen.
+fn sweep(cache: &Path) {
+    let is_left = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        let process = name.to_str()?.rsplit('-').nth(1)?.parse::<u32>().ok()?;
+        let touched = entry.metadata().ok().filter(std::fs::Metadata::is_dir)?.modified().ok()?;
+        let gone = !Path::new("/proc").join(process.to_string()).exists();
+        Some(gone && touched.elapsed().ok()? > ABANDONED)
+    };
+    let entries = std::fs::read_dir(cache).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| is_left(entry) == Some(true)) {
+        // Another process may have been faster.
+        let _ = std::fs::remove_dir_all(entry.path());
+    }
+}
+
 /// The folder that cargo builds into.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
@@ -459,4 +508,34 @@ fn shim_source(ports: &[Declared]) -> String {
         writeln!(table, "    {{\"{name}\", {bits}, {}, {address}}},", u8::from(*input)).expect("a string takes it");
     }
     SHIM.replace("    // PORTS\n", &table)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, create_dir_all, exists, remove_dir_all, write};
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn only_what_builds_have_left_that_are_over_is_swept() {
+        let cache = std::env::temp_dir().join(format!("lockwork-sweep-{}", std::process::id()));
+        // No process has the greatest number.
+        let gone = u32::MAX;
+        let (left, fresh, mine) =
+            (format!("m-0-{gone}-0"), format!("m-1-{gone}-0"), format!("m-2-{}-0", std::process::id()));
+        for name in [&left, &fresh, &mine] {
+            create_dir_all(cache.join(name)).unwrap();
+            write(cache.join(name).join("Model.cpp"), "").unwrap();
+        }
+        write(cache.join(format!("m-3-{gone}-0.so")), "").unwrap();
+        for name in [&left, &mine] {
+            File::open(cache.join(name)).unwrap().set_modified(SystemTime::now() - 2 * ABANDONED).unwrap();
+        }
+        sweep(&cache);
+        let there = |name: &str| exists(cache.join(name)).unwrap();
+        let found = [there(&left), there(&fresh), there(&mine), there(&format!("m-3-{gone}-0.so"))];
+        remove_dir_all(&cache).unwrap();
+        assert_eq!(found, [false, true, true, true]);
+    }
 }

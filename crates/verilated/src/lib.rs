@@ -16,7 +16,7 @@ mod port;
 mod skip;
 mod tool;
 
-pub use build::{Build, BuildError};
+pub use build::{Build, BuildError, tell_builds};
 pub use model::{Model, Note};
 pub use port::{Direction, Port, PortError};
 pub use skip::skipped;

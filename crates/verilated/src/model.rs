@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ pub(crate) struct Interface {
     pub(crate) port_data: unsafe extern "C" fn(*mut c_void, u32) -> *mut c_void,
     pub(crate) trace: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,
     pub(crate) dump: unsafe extern "C" fn(*mut c_void, u64),
+    pub(crate) flush: unsafe extern "C" fn(*mut c_void) -> c_int,
     pub(crate) notes: unsafe extern "C" fn(*mut c_void, *mut *const u32) -> u32,
     pub(crate) forget_notes: unsafe extern "C" fn(*mut c_void),
 }
@@ -249,12 +251,31 @@ impl Model {
         }
     }
 
-    /// Writes a waveform of all that follows to `file` (VCD). Returns `false` if the model was built without.
-    pub fn trace(&mut self, file: &Path) -> bool {
-        let Ok(name) = CString::new(file.as_os_str().as_encoded_bytes()) else { return false };
+    /// Writes a waveform of all that follows to `file` (VCD).
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the model was built without waveforms.
+    pub fn trace(&mut self, file: &Path) -> io::Result<()> {
+        let name = CString::new(file.as_os_str().as_encoded_bytes())?;
         // SAFETY: the instance lives, and the name is a string.
-        self.traced = unsafe { (self.interface.trace)(self.instance, name.as_ptr()) } != 0;
-        self.traced
+        match unsafe { (self.interface.trace)(self.instance, name.as_ptr()) } {
+            0 => self.traced = true,
+            -1 => return Err(io::Error::new(io::ErrorKind::Unsupported, "the model was built without waveforms")),
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+        Ok(())
+    }
+
+    /// Writes what there is of the waveform, if there is one.
+    ///
+    /// # Errors
+    /// The file has not taken all of it; it takes nothing more.
+    pub fn flush_waveform(&mut self) -> io::Result<()> {
+        // SAFETY: the instance lives.
+        match if self.traced { unsafe { (self.interface.flush)(self.instance) } } else { 0 } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 // The C interface of a verilated module. The table of ports is filled in by build.rs.
 
+#include <cerrno>
 #include <cstdint>
-#include <cstdio>
+#include <fcntl.h>
 #include <memory>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include "Model.h"
@@ -28,11 +30,47 @@ const Port PORTS[] = {
 // A note of the design: its kind, its worker, and 384 bits.
 const uint32_t NOTE_WORDS = 14;
 
+#ifdef LW_TRACE
+// A file that takes no more is told to whoever asks; Verilator's own ends the process.
+class Waveform : public VerilatedVcdFile {
+public:
+    int error = 0;
+
+    bool open(const std::string& name) override {
+        descriptor = ::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        error = descriptor < 0 ? errno : 0;
+        return descriptor >= 0;
+    }
+
+    void close() override {
+        if (::close(descriptor) != 0 && error == 0) {
+            error = errno;
+        }
+    }
+
+    ssize_t write(const char* bytes, ssize_t count) override {
+        if (error != 0) {
+            return count;
+        }
+        const ssize_t written = ::write(descriptor, bytes, static_cast<size_t>(count));
+        if (written >= 0 || errno == EINTR || errno == EAGAIN) {
+            return written;
+        }
+        error = errno;
+        return count;
+    }
+
+private:
+    int descriptor = -1;
+};
+#endif
+
 struct Instance {
     std::vector<uint32_t> notes;
     std::unique_ptr<VerilatedContext> context;
     std::unique_ptr<Model> model;
 #ifdef LW_TRACE
+    Waveform file;
     std::unique_ptr<VerilatedVcdC> waveform;
 #endif
 };
@@ -118,16 +156,29 @@ LW_EXPORT void* lw_port_data(void* handle, uint32_t number) {
     return PORTS[number].address(static_cast<Instance*>(handle)->model.get());
 }
 
+// Zero, what kept the file from being opened, or -1 if the model was built without waveforms.
 LW_EXPORT int lw_trace(void* handle, const char* file) {
 #ifdef LW_TRACE
     auto instance = static_cast<Instance*>(handle);
-    instance->waveform = std::make_unique<VerilatedVcdC>();
+    instance->waveform = std::make_unique<VerilatedVcdC>(&instance->file);
     instance->model->trace(instance->waveform.get(), 99);
     instance->waveform->open(file);
-    return instance->waveform->isOpen();
+    return instance->file.error;
 #else
     (void)handle;
     (void)file;
+    return -1;
+#endif
+}
+
+// Writes what has been dumped; zero, or why the file has not taken all of it since it was opened.
+LW_EXPORT int lw_flush(void* handle) {
+#ifdef LW_TRACE
+    auto instance = static_cast<Instance*>(handle);
+    instance->waveform->flush();
+    return instance->file.error;
+#else
+    (void)handle;
     return 0;
 #endif
 }

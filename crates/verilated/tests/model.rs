@@ -58,7 +58,7 @@ fn a_waveform_has_the_signals() {
     lockwork_verilated::needs_verilator!();
     let file = std::env::temp_dir().join(format!("lockwork-waveform-{}.vcd", std::process::id()));
     let mut model = counter(8, true);
-    assert!(model.trace(&file));
+    model.trace(&file).unwrap();
     let step = model.port("step_i").unwrap();
     model.set(step, 1);
     (0..4).for_each(|_| model.tick());
@@ -66,6 +66,23 @@ fn a_waveform_has_the_signals() {
     let waveform = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert!(waveform.contains("count_o") && waveform.contains("#7"), "{waveform}");
+}
+
+#[test]
+fn a_waveform_that_is_not_taken_is_an_error() {
+    lockwork_verilated::needs_verilator!();
+    let mut model = counter(8, true);
+    let absent = model.trace(Path::new("/dev/null/absent.vcd")).unwrap_err();
+    assert_eq!(absent.kind(), std::io::ErrorKind::NotADirectory, "{absent}");
+    let mut model = counter(8, true);
+    model.trace(Path::new("/dev/full")).unwrap();
+    let step = model.port("step_i").unwrap();
+    model.set(step, 1);
+    (0..100_000).for_each(|_| model.tick());
+    let full = model.flush_waveform().unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull, "{full}");
+    let unsupported = counter(8, false).trace(Path::new("/dev/null")).unwrap_err();
+    assert_eq!(unsupported.kind(), std::io::ErrorKind::Unsupported, "{unsupported}");
 }
 
 #[test]

@@ -144,7 +144,7 @@ pub(super) struct Arguments {
     /// are their medians
     #[arg(long, default_value_t = 3)]
     pub(super) passes: usize,
-    /// For bionicdb, engines and near-data: a tenth of the work, and one short round
+    /// For bionicdb, engines, fpga and near-data: a tenth of the work, and one short round
     #[arg(long)]
     pub(super) quick: bool,
     /// Everything random follows from it [default: 1]
@@ -173,7 +173,7 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value = "text")]
     pub(super) output: Output,
     /// A folder for result.json, result.csv and throughput.svg, or the charts of all figures [default: none;
-    /// out/NAME for opencl, bionicdb, engines and near-data]
+    /// out/NAME for opencl, bionicdb, engines, fpga and near-data]
     #[arg(long)]
     pub(super) out: Option<PathBuf>,
     #[command(flatten)]
@@ -385,7 +385,7 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         let (Some(letter @ 'a'..='f'), None) = (letter.clone().next(), letter.clone().nth(1)) else {
             return Err(Failure::usage(format!(
                 "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, \
-                 tpcc, tpcc-np, locks, lock-service, near-data, memory, copy, opencl, bionicdb, engines"
+                 tpcc, tpcc-np, locks, lock-service, near-data, memory, copy, opencl, bionicdb, fpga, engines"
             )));
         };
         let config = match arguments.preset {

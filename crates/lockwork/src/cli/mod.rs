@@ -113,7 +113,7 @@ enum Command {
     /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
     /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, lock-service,
-    /// near-data, memory, copy, opencl, bionicdb, engines
+    /// near-data, memory, copy, opencl, bionicdb, fpga, engines
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
@@ -159,6 +159,7 @@ enum Locks {
 }
 
 pub(crate) fn main() -> ExitCode {
+    lockwork_fpga::tell_builds(progress::tell);
     let matches = Arguments::command().get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let outcome = match arguments.command {

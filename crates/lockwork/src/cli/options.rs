@@ -41,6 +41,10 @@ const SERVICE: &[&str] =
 /// Options of the near-data experiments alone.
 const NEAR_DATA: &[&str] = &["experiment", "link", "lock_lines", "requests", "elements", "overlap", "data", "patience"];
 
+/// Options of the figures of the transaction processor.
+const FPGA: &[&str] =
+    &["figure", "configuration", "latency", "words", "waveform", "threads", "quick", "seed", "output", "out"];
+
 /// Options that mean something for a workload; `None` when there is no such workload.
 fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
     Some(match workload {
@@ -55,6 +59,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "copy" => [&["device"], &["output", "out"]],
         "opencl" => [&["device", "records", "seed"], &["out"]],
         "bionicdb" => [FIGURES, &[]],
+        "fpga" => [FPGA, &[]],
         "engines" => [FIGURES, &["engine", "device"]],
         "ycsb" => [ENGINES, &YCSB[..YCSB.len() - 1]],
         name if name.starts_with("ycsb-") => [ENGINES, YCSB],

@@ -1,23 +1,31 @@
 //! What is going on, for somebody who watches: on standard error, on a terminal only.
 
+use std::sync::LazyLock;
+
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// What all tables are drawn on: one at a time.
+static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Tells something on standard error, above the table if one is drawn.
+pub(super) fn tell(what: &str) {
+    SCREEN.suspend(|| eprintln!("lockwork: {what}"));
+}
 
 /// A table of rows that are drawn in place, one for each name. Gone from the screen when dropped.
 pub(super) struct Live {
-    screen: MultiProgress,
     rows: Vec<(String, ProgressBar)>,
 }
 
 impl Live {
     /// A table with a row for every name, all waiting.
     pub(super) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        let screen = MultiProgress::new();
         let style = ProgressStyle::with_template("{wide_msg}").expect("a constant template");
         let row = |name: &str| {
-            let bar = screen.add(ProgressBar::new_spinner().with_style(style.clone()));
+            let bar = SCREEN.add(ProgressBar::new_spinner().with_style(style.clone()));
             (name.to_string(), bar)
         };
-        let live = Self { rows: names.into_iter().map(row).collect(), screen };
+        let live = Self { rows: names.into_iter().map(row).collect() };
         (0..live.rows.len()).for_each(|row| live.show(row, "waiting"));
         live
     }
@@ -31,13 +39,14 @@ impl Live {
 
     /// Prints something while the table is off the screen.
     pub(super) fn aside<T>(&self, printing: impl FnOnce() -> T) -> T {
-        self.screen.suspend(printing)
+        SCREEN.suspend(printing)
     }
 }
 
 impl Drop for Live {
     fn drop(&mut self) {
         // A terminal that has gone away is no error.
-        let _ = self.screen.clear();
+        let _ = SCREEN.clear();
+        self.rows.iter().for_each(|(_, bar)| SCREEN.remove(bar));
     }
 }

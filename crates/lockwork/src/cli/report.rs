@@ -310,6 +310,14 @@ impl Report {
                 m.resident / (m.row_images + m.index)
             ));
         }
+        match self.runs.as_slice() {
+            [first, rest @ ..] if !rest.is_empty() && rest.iter().all(|run| run.digest == first.digest) => {
+                text.push_str(&format!("digest {} on all engines\n", first.digest));
+            }
+            runs => {
+                runs.iter().for_each(|run| text.push_str(&format!("  {}: digest {}\n", run.engine, run.digest)));
+            }
+        }
         for run in &self.runs {
             for (cause, count) in &run.aborts {
                 text.push_str(&format!("  {}: {count} aborted: {cause}\n", run.engine));

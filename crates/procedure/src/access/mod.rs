@@ -38,7 +38,7 @@ mod tests;
 pub use explain::explain;
 pub use fragments::Fragment;
 pub use moves::Move;
-pub use rows::{RowUse, row_uses, writes_new_rows};
+pub use rows::{RowUse, overwrites, row_uses};
 pub use slice::{KeyAccess, Slice};
 pub use straight::{Access, ArgumentCheck, ArgumentIndex, Straight, Touch};
 use taint::Wanted;

@@ -92,10 +92,16 @@ pub fn row_uses(verified: &Verified) -> Vec<RowUse> {
     uses.into_values().collect()
 }
 
-/// For each instruction, whether every row that it writes is one that its transaction has inserted: an abort that takes
-/// those rows away need not restore what was in them.
+/// For each instruction, whether the bytes of rows that it writes over must be kept: an abort may follow, and not all
+/// of the rows are new ones, which an abort takes away with what is in them.
 #[must_use]
-pub fn writes_new_rows(verified: &Verified) -> Vec<bool> {
+pub fn overwrites(verified: &Verified) -> Vec<bool> {
+    let new = writes_new_rows(verified);
+    verified.facts().iter().zip(new).map(|(facts, new)| facts.needs_undo && !new).collect()
+}
+
+/// For each instruction, whether every row that it writes is one that its transaction has inserted.
+fn writes_new_rows(verified: &Verified) -> Vec<bool> {
     let code = &verified.procedure.code;
     let Some(states) = states(verified) else { return vec![false; code.len()] };
     let is_new = |state: &State, handle| {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use lockwork_engine::random_procedures::{key, schemas};
-use lockwork_procedure::access::writes_new_rows;
+use lockwork_procedure::access::overwrites;
 use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode, scan_source};
 use lockwork_procedure::key::{Key, KeyFormat};
 use lockwork_procedure::schema::TableSchema;
@@ -114,11 +114,11 @@ pub(crate) fn catalogue(procedures: &[Verified]) -> Vec<(u16, u64)> {
     let mut base = 0_u32;
     for (number, verified) in procedures.iter().enumerate() {
         let procedure = verified.procedure();
-        let new = writes_new_rows(verified);
-        for (at, (instruction, facts)) in procedure.code.iter().zip(verified.facts()).enumerate() {
+        let overwrites = overwrites(verified);
+        for (at, instruction) in procedure.code.iter().enumerate() {
             let word = located(*instruction, base).encode();
             let mut halves = [0, 8].map(|at| u64::from_le_bytes(word[at..at + 8].try_into().expect("eight bytes")));
-            halves[0] |= u64::from(facts.needs_undo && !new[at]) << 7;
+            halves[0] |= u64::from(overwrites[at]) << 7;
             let address = 2 * (base as u16 + at as u16);
             writes.extend([(address, halves[0]), (address + 1, halves[1])]);
         }

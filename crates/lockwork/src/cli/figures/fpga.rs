@@ -392,7 +392,7 @@ pub(in super::super) fn bench_fpga(arguments: &Arguments) -> Outcome {
     let options = Options { threads: workers, ..base_options(arguments)? };
     let configuration =
         Configuration::named(&arguments.fpga.configuration).and_then(|named| named.with_workers(workers));
-    let configuration = configuration.map_err(Failure::usage)?;
+    let configuration = configuration?;
     let mut behaviour = Behaviour::paper_each();
     behaviour.latency = arguments.fpga.latency;
     if let Some(words) = arguments.fpga.words {
@@ -427,11 +427,13 @@ impl Machine {
     /// What is simulated, in words.
     fn describe(&self) -> String {
         let Behaviour { latency, words_each, words_all, .. } = self.behaviour;
+        let count = |count: f64, what: &str| format!("{count} {what}{}", if count == 1.0 { "" } else { "s" });
         format!(
-            "configuration {}, {} workers, simulated; memory {latency} cycles, {words_each} words a cycle for a worker, \
-             {words_all} for all; rates at {} MHz",
+            "configuration {}, {}, simulated; memory {}, {} a cycle for a worker, {words_all} for all; rates at {} MHz",
             self.configuration.name,
-            self.workers,
+            count(self.workers as f64, "worker"),
+            count(f64::from(latency), "cycle"),
+            count(words_each, "word"),
             CLOCK_HZ / 1e6
         )
     }

@@ -61,7 +61,8 @@ struct Figure {
     /// What one series is to another, point by point.
     ratios: Vec<Ratio>,
     notes: Vec<String>,
-    /// Whether each series is drawn by its own scale, the points of an axis having no order: then there is no chart.
+    /// Whether each series is drawn by its own scale, the points of an axis having no order: then, as without series,
+    /// there is no chart.
     apart: bool,
 }
 
@@ -137,7 +138,8 @@ impl Figure {
     fn chart(&self) -> Option<String> {
         let series: Vec<_> = self.series.iter().map(|series| (series.name.clone(), series.values.clone())).collect();
         let unit = format!("{} a second, against {}", self.unit, self.axis);
-        (!self.apart).then(|| lines(&format!("{}: {}", self.id, self.title), &unit, &self.labels, &series))
+        (!self.apart && !series.is_empty())
+            .then(|| lines(&format!("{}: {}", self.id, self.title), &unit, &self.labels, &series))
     }
 
     /// Lines of figure, series, point, median, least and most.
@@ -323,6 +325,7 @@ mod tests {
         assert!(figure().csv().starts_with("7,slow,1,2000,1000,3000\n7,slow,2,4000,4000,5000\n"));
         assert!(figure().chart().is_some());
         assert!(Figure { apart: true, ..figure() }.chart().is_none());
+        assert!(Figure { series: Vec::new(), ..figure() }.chart().is_none());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::build::*;
 use super::model::{self, Database};
-use crate::access::{AccessSet, KeyAccess, Operation, access_set, row_uses, writes_new_rows};
+use crate::access::{AccessSet, KeyAccess, Operation, access_set, overwrites, row_uses};
 use crate::isa::{Instruction, Opcode};
 use crate::verified::Verified;
 
@@ -307,10 +307,11 @@ proptest! {
             let inside = spans.iter().any(|span| span.start <= start && start + length <= span.end);
             prop_assert!(inside, "bytes {start} and {length} more, write {write}, of {pc}: {uses:?}");
         }
-        let new = writes_new_rows(&verified);
+        let kept = overwrites(&verified);
         for (pc, access) in run.writers {
             let inserted = run.accesses[access].operation == Operation::Insert;
-            prop_assert!(inserted || !new[pc as usize], "{pc} writes to a row that was there");
+            let needs_undo = verified.facts()[pc as usize].needs_undo;
+            prop_assert!(inserted || kept[pc as usize] == needs_undo, "{pc} writes to a row that was there");
         }
     }
 
