@@ -30,6 +30,8 @@ module lw_admission #(
   input  logic                                  clear_i,
   /// Words are zeroed, or requests are parked or between the stages; from registers.
   output logic                                  busy_o,
+  /// A new request has been parked, in the cycle before; from a register.
+  output logic                                  parked_o,
   /// A request; taken in a cycle with `req_ready_o`.
   input  logic                                  req_valid_i,
   /// Follows the valid of what is preferred (releases, parked ones, rows of scans) in the same cycle.
@@ -381,6 +383,14 @@ module lw_admission #(
       end
     end
   end
+
+  // To be counted.
+  logic parked_q;
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) parked_q <= 1'b0;
+    else         parked_q <= park_push && d_class_q == ClassNew;
+  end
+  assign parked_o = parked_q;
 
   assign busy_o = sweep_q || a_valid_q || b_valid_q || c_valid_q || d_valid_q || park_count != '0;
 

@@ -33,6 +33,8 @@ module lw_index #(
   input  logic                 clear_i,
   /// Something is under way in admission or in the hash index; from registers. Grants that are held do not count.
   output logic                 busy_o,
+  /// A new request has been parked, in the cycle before; from a register.
+  output logic                 parked_o,
   /// An instruction of the softcore.
   input  logic                 db_valid_i,
   /// It is taken; follows `far_valid_i` in the same cycle.
@@ -177,6 +179,7 @@ module lw_index #(
     .worker_i,
     .clear_i,
     .busy_o          (admission_busy),
+    .parked_o,
     .req_valid_i     (lookup_valid),
     .req_ready_o     (lookup_ready),
     .req_i           (lookup),

@@ -134,7 +134,7 @@ module lw_worker #(
   logic [ResponseWidth-1:0] back;
   lw_pkg::response_t back_response;
 
-  logic index_busy;
+  logic index_busy, parked;
   logic [1:0] source_valid, source_ready;
   lw_pkg::response_t [1:0] source;
   logic [1:0][ResponseWidth-1:0] source_words;
@@ -299,6 +299,7 @@ module lw_worker #(
     .config_i,
     .clear_i,
     .busy_o              (index_busy),
+    .parked_o            (parked),
     .db_valid_i          (db_valid),
     .db_ready_o          (db_ready),
     .db_req_i            (db_req),
@@ -489,7 +490,7 @@ module lw_worker #(
     events.db          = db_valid & db_ready;
     events.memory      = (unit_valid & unit_ready) != '0;
     events.conflict    = back_valid && back_response.answer == lw_pkg::AnswerConflict;
-    events.park        = 1'b0;
+    events.park        = parked;
     shown = '0;
     for (int unsigned i = 0; i < Shown; i++) shown[4*i+:4] = states[i];
   end

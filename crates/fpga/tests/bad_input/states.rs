@@ -1,6 +1,8 @@
 //! Every register written in every state of the machine: what the register map allows is taken, everything else is
-//! refused with an error, and changes nothing.
+//! refused with an error, and changes nothing. And what the counters count.
 
+use lockwork_engine::conformance::{Random, fill, prepared};
+use lockwork_fpga::driver::Settings;
 use lockwork_fpga::memory::Behaviour;
 use lockwork_fpga::registers as at;
 
@@ -109,6 +111,32 @@ fn in_state(card: &Shared, wanted: u32) {
         _ => {}
     }
     assert_eq!(state(card), wanted);
+}
+
+#[test]
+fn the_counters_tell_what_was_done() {
+    let Some(card) = Shared::new(Behaviour::paper()) else { return };
+    let mut engine = prepared(&|| Ok(card.engine(Settings::default())), false);
+    let counters = [at::TRANSACTIONS, at::DB_INSTRUCTIONS, at::MEMORY_WORDS, at::CONFLICTS, at::PARKS];
+    // Deposits to one account, and what the counters have counted of them.
+    let mut deposits = |calls: usize| {
+        engine.start().unwrap();
+        let before = counters.map(|counter| card.read(at::WORKER + counter));
+        let mut batch = fill(&*engine, &mut Random(1), &["deposit"], calls);
+        (0..calls).for_each(|call| batch.block_mut(call).bytes()[32..40].copy_from_slice(&12_i64.to_le_bytes()));
+        engine.submit(batch).unwrap();
+        engine.complete().unwrap().unwrap();
+        let after = counters.map(|counter| card.read(at::WORKER + counter));
+        std::array::from_fn(|counter| after[counter].wrapping_sub(before[counter]))
+    };
+    let [transactions, db, memory, conflicts, parks] = deposits(1);
+    assert_eq!((transactions, db, conflicts, parks), (1, 1, 0, 0));
+    // Of the block its header, a parameter and a result; of the index a head; of the row key and balance.
+    assert!(memory > 6, "{memory}");
+    let [transactions, db, _, conflicts, parks] = deposits(12);
+    assert_eq!((transactions, db), (12, 12 + conflicts));
+    // The first has the row while the others come.
+    assert!(parks > 0 && parks <= db, "{parks} of {db}");
 }
 
 #[test]
