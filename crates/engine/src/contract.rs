@@ -334,6 +334,21 @@ pub trait Engine: Send {
     /// [`Refused`] gives the batch back.
     fn submit(&mut self, batch: Batch) -> Result<(), Box<Refused>>;
 
+    /// Whether [`Self::submit_in_order`] runs batches in the order of their blocks. If it does not, whoever replays calls
+    /// does so on another engine and loads the rows.
+    fn runs_in_order(&self) -> bool {
+        self.serial_order() == SerialOrder::Batch
+    }
+
+    /// As [`Self::submit`], but the batch runs in the order of its blocks, whatever order the engine is equivalent to
+    /// otherwise: for the replay of calls that have run before. Means nothing unless [`Self::runs_in_order`].
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    fn submit_in_order(&mut self, batch: Batch) -> Result<(), Box<Refused>> {
+        self.submit(batch)
+    }
+
     /// The oldest batch that was submitted and not yet completed, waiting for it to finish; `None` when there is none.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_storage::Database;
 
 use crate::contract::{BatchReport, Completed, Engine, EngineError, Options, Refused, SerialOrder};
+use crate::deterministic::Deterministic;
 use crate::registry::{Registered, Registry};
 use crate::team::Team;
 
@@ -55,13 +56,17 @@ pub(crate) trait Scheme: Send + 'static {
 struct State<S> {
     core: Core,
     scheme: S,
+    /// Runs batches in the order of their blocks where the scheme does not. Nothing of a scheme's lies in a row between
+    /// batches that another one would trip over: header words are times and versions that only the scheme reads.
+    in_order: Option<Deterministic>,
+    options: Options,
 }
 
 /// An engine made of a scheme.
 pub(crate) struct HostEngine<S: Scheme> {
     state: Arc<Mutex<State<S>>>,
     options: Options,
-    to_leader: Option<Sender<Batch>>,
+    to_leader: Option<Sender<(Batch, bool)>>,
     from_leader: Receiver<Completed>,
     leader: Option<JoinHandle<()>>,
     in_flight: usize,
@@ -72,15 +77,15 @@ impl<S: Scheme> HostEngine<S> {
     /// Starts the threads of an engine over an empty database.
     pub(crate) fn new(scheme: S, options: Options) -> Result<Self, EngineError> {
         let core = Core { database: Database::new(options.pages), registry: Registry::default(), first_sequence: 0 };
-        let state = Arc::new(Mutex::new(State { core, scheme }));
+        let state = Arc::new(Mutex::new(State { core, scheme, in_order: None, options }));
         let failed = |error: std::io::Error| EngineError::Worker(format!("could not be started: {error}"));
         let team = Team::new(options.threads).map_err(failed)?;
-        let (to_leader, batches) = channel::<Batch>();
+        let (to_leader, batches) = channel();
         let (finished, from_leader) = channel();
         let shared = state.clone();
         let lead = move || {
-            for batch in batches {
-                if finished.send(run(&mut lock(&shared), &team, batch)).is_err() {
+            for (batch, in_order) in batches {
+                if finished.send(run(&mut lock(&shared), &team, batch, in_order)).is_err() {
                     return;
                 }
             }
@@ -104,6 +109,21 @@ impl<S: Scheme> HostEngine<S> {
             busy => Err(EngineError::Busy(busy)),
         }
     }
+
+    fn hand_over(&mut self, batch: Batch, in_order: bool) -> Result<(), Box<Refused>> {
+        let idle = self.in_flight == self.finished.len();
+        if idle && (batch.len() <= INLINE_BLOCKS || self.options.threads == 0) {
+            let completed = run(&mut lock(&self.state), &Team::solo(), batch, in_order);
+            self.finished.push_back(completed);
+        } else if let Some(to_leader) = &self.to_leader
+            && let Err(refused) = to_leader.send((batch, in_order))
+        {
+            let error = EngineError::Worker("died".into());
+            return Err(Box::new(Refused { batch: refused.0.0, error }));
+        }
+        self.in_flight += 1;
+        Ok(())
+    }
 }
 
 /// A scheme that panicked has told its caller; what it left behind is still memory-safe to look at.
@@ -111,9 +131,14 @@ fn lock<S>(state: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run<S: Scheme>(state: &mut State<S>, team: &Team, mut batch: Batch) -> Completed {
+fn run<S: Scheme>(state: &mut State<S>, team: &Team, mut batch: Batch, in_order: bool) -> Completed {
     let start = Instant::now();
-    let mut report = state.scheme.run(&state.core, team, &mut batch);
+    let mut report = if in_order && S::ORDER == SerialOrder::Stamp {
+        let scheme = state.in_order.get_or_insert_with(|| Deterministic::new(state.options));
+        scheme.run(&state.core, team, &mut batch)
+    } else {
+        state.scheme.run(&state.core, team, &mut batch)
+    };
     state.core.first_sequence += batch.len() as u64;
     // SAFETY: batches run one after the other, so no transaction is running.
     unsafe { state.core.database.reclaim() };
@@ -159,18 +184,15 @@ impl<S: Scheme> Engine for HostEngine<S> {
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), Box<Refused>> {
-        let idle = self.in_flight == self.finished.len();
-        if idle && (batch.len() <= INLINE_BLOCKS || self.options.threads == 0) {
-            let completed = run(&mut lock(&self.state), &Team::solo(), batch);
-            self.finished.push_back(completed);
-        } else if let Some(to_leader) = &self.to_leader
-            && let Err(refused) = to_leader.send(batch)
-        {
-            let error = EngineError::Worker("died".into());
-            return Err(Box::new(Refused { batch: refused.0, error }));
-        }
-        self.in_flight += 1;
-        Ok(())
+        self.hand_over(batch, false)
+    }
+
+    fn runs_in_order(&self) -> bool {
+        true
+    }
+
+    fn submit_in_order(&mut self, batch: Batch) -> Result<(), Box<Refused>> {
+        self.hand_over(batch, true)
     }
 
     fn complete(&mut self) -> Result<Option<Completed>, EngineError> {

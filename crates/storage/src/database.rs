@@ -198,6 +198,36 @@ mod tests {
     }
 
     #[test]
+    fn pieces_of_a_table_are_all_of_it_and_rows_keep_their_places() {
+        let mut database = Database::new(Pages::Plain);
+        database.create_table(schema(false), 10).unwrap();
+        let table = database.table(0);
+        (0..3000).for_each(|a| assert!(table.load(&image(a, 1, 7)).is_ok()));
+        for a in (0..3000).step_by(3) {
+            let key = table.key_format().encode(&image(a, 1, 0));
+            // SAFETY: this thread is alone with the table.
+            assert!(unsafe { table.remove(key.hash(), &key) });
+        }
+        for count in [1, 7, 640, 1 << 20] {
+            let (mut start, mut images, mut places) = (0, Vec::new(), Vec::new());
+            loop {
+                let next = table.for_some(start, count, |row| {
+                    // SAFETY: this thread is alone with the table.
+                    images.extend_from_slice(unsafe { table.row_image(row) });
+                    places.push(table.place(row).unwrap());
+                    assert!((start..start + count).contains(places.last().unwrap()));
+                });
+                match next {
+                    Some(next) => start = next,
+                    None => break,
+                }
+            }
+            assert!(places.is_sorted() && places.len() == 2000, "{count}");
+            assert_eq!(Digest::of_rows("t", 24, &images), database.digest());
+        }
+    }
+
+    #[test]
     fn refusals_name_the_table_and_what_is_right() {
         let mut database = Database::new(Pages::Plain);
         database.create_table(schema(false), 1).unwrap();

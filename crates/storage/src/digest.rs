@@ -12,6 +12,14 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 pub struct Digest(pub u128);
 
 impl Digest {
+    /// The digest of `table` if it held just the rows with these images, `image_bytes` (not zero) each.
+    #[must_use]
+    pub fn of_rows(table: &str, image_bytes: usize, images: &[u8]) -> Self {
+        let mut digester = Digester::new(table);
+        images.chunks_exact(image_bytes).for_each(|image| digester.add(image));
+        digester.finish()
+    }
+
     /// The digest of the contents of both.
     #[must_use]
     pub const fn combine(self, other: Self) -> Self {

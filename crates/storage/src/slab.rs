@@ -174,17 +174,46 @@ impl Slab {
     }
 
     /// Calls `f` with every row that was ever allocated; a free one has state [`crate::row::FREE`].
-    pub(crate) fn for_each(&self, mut f: impl FnMut(RowPtr)) {
+    pub(crate) fn for_each(&self, f: impl FnMut(RowPtr)) {
+        self.for_some(0, u64::MAX, f);
+    }
+
+    /// As [`Self::for_each`], with up to `count` rows from place `start` on. Rows keep their places, new ones come
+    /// behind. Returns the next place; `None` when there is nothing behind.
+    pub(crate) fn for_some(&self, start: u64, count: u64, mut f: impl FnMut(RowPtr)) -> Option<u64> {
         let ranges: Vec<Range<u32>> = {
             let common = self.common.lock().unwrap_or_else(PoisonError::into_inner);
             let taken = common.extents.iter().take(common.current + 1).enumerate();
             let end = |index, extent: &Extent| if index == common.current { common.next } else { extent.numbers.end };
             taken.map(|(index, extent)| extent.numbers.start..end(index, extent)).collect()
         };
-        for number in ranges.into_iter().flatten() {
-            // SAFETY: numbers up to `next` are backed by memory, handed out or not.
-            f(unsafe { self.row(number) });
+        let end = start.saturating_add(count);
+        let mut place = 0;
+        for range in ranges {
+            let length = u64::from(range.end - range.start);
+            let (from, to) = (start.clamp(place, place + length), end.clamp(place, place + length));
+            for number in range.start + (from - place) as u32..range.start + (to - place) as u32 {
+                // SAFETY: numbers up to `next` are backed by memory, handed out or not.
+                f(unsafe { self.row(number) });
+            }
+            place += length;
         }
+        (end < place).then_some(end)
+    }
+
+    /// Where [`Self::for_some`] comes by a row.
+    pub(crate) fn place(&self, row: RowPtr) -> Option<u64> {
+        let common = self.common.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = 0;
+        for extent in &common.extents {
+            let length = u64::from(extent.numbers.end - extent.numbers.start);
+            let distance = (row.as_ptr() as usize).wrapping_sub(extent.buffer.as_ptr() as usize) / self.stride;
+            if (distance as u64) < length {
+                return Some(place + distance as u64);
+            }
+            place += length;
+        }
+        None
     }
 
     /// Bytes of all extents, whether rows have reached them or not.

@@ -343,6 +343,22 @@ impl Table {
         });
     }
 
+    /// As [`Self::for_each`], with the live ones of up to `count` places for rows from place `start` on. A row keeps its
+    /// place as long as it lives, and new rows may come before or behind. Returns the next place; `None` at the end.
+    pub fn for_some(&self, start: u64, count: u64, mut f: impl FnMut(RowPtr)) -> Option<u64> {
+        self.slab.for_some(start, count, |row| {
+            if row.state().load(Ordering::Acquire) & STATE_MASK == u64::from(LIVE) {
+                f(row);
+            }
+        })
+    }
+
+    /// The place of a row in the sense of [`Self::for_some`]; `None` for a row of another table.
+    #[must_use]
+    pub fn place(&self, row: RowPtr) -> Option<u64> {
+        self.slab.place(row)
+    }
+
     /// Inserts a row by its image: its bytes from offset 16 to the end.
     ///
     /// # Errors

@@ -49,7 +49,7 @@ use crate::schema::TableSchema;
 
 pub use binary::{FormatError, decode, encode};
 pub use disassemble::disassemble;
-pub use parser::assemble;
+pub use parser::{assemble, assemble_tables};
 
 /// A procedure, and the tables that its source declares with columns.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,6 +28,29 @@ pub fn assemble(source: &str, catalog: &(impl Catalog + ?Sized)) -> Result<Assem
     parser.finish()
 }
 
+/// Assembles a source of table declarations with columns and nothing else.
+///
+/// # Errors
+/// The first thing that is wrong, with its place.
+pub fn assemble_tables(source: &str, catalog: &(impl Catalog + ?Sized)) -> Result<Vec<TableSchema>, AssemblyError> {
+    let mut parser = Parser::start(source, catalog)?;
+    loop {
+        match parser.token.kind {
+            Kind::End => return Ok(parser.schemas),
+            Kind::Newline => drop(parser.next()?),
+            Kind::Word("table") => {
+                let (place, declared) = (parser.next()?.place, parser.schemas.len());
+                parser.table()?;
+                if parser.schemas.len() == declared {
+                    return Err(place.error("a table is declared with its columns here"));
+                }
+                parser.end_of_line()?;
+            }
+            _ => return parser.expected("'table'"),
+        }
+    }
+}
+
 pub(super) struct Table<'a> {
     pub(super) name: &'a str,
     /// `None` when the source calls the table opaque: its columns have no names here.

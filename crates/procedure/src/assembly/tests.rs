@@ -202,3 +202,15 @@ proptest! {
         let _ = decode(&mutated);
     }
 }
+
+#[test]
+fn tables_alone_assemble_to_schemas() {
+    let text = "table a (id: i64 key, v: i32) partition by hash(id)\n\ntable b (k: u16 key) ordered ; and more\n";
+    let tables = super::assemble_tables(text, [].as_slice()).unwrap();
+    let shown: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["a (id: i64 key, v: i32) partition by hash(id)", "b (k: u16 key) ordered"]);
+    let refused = |text| super::assemble_tables(text, tables.as_slice()).unwrap_err().to_string();
+    assert_eq!(refused("table a"), "line 1, column 1: a table is declared with its columns here");
+    assert!(refused("table c (k: u8 key)\nprocedure p").contains("line 2, column 1: 'table' is wanted"));
+    assert!(refused("table a (id: i64 key)").contains("exists with other columns"));
+}

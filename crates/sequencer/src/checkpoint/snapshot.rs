@@ -1,0 +1,195 @@
+//! The database as it was between two batches, copied while later batches run.
+//!
+//! A cursor walks all tables, a slice at a time, between batches. Before a batch runs, every key that it may write is
+//! *touched*: if the cursor has not come by its row yet, the row is copied now; and the cursor passes by whatever was
+//! touched. So each row is copied once, as it was at the moment of the snapshot, whether it is changed, removed, or its
+//! memory given to another one meanwhile, and no row that came later is copied.
+//!
+//! A batch with a call whose keys are not known before it runs, and rows that are loaded, wait for the whole rest.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::Instant;
+
+use lockwork_engine::registry::Registered;
+use lockwork_procedure::access::{AccessSet, KeyAccess};
+use lockwork_procedure::block::Batch;
+use lockwork_procedure::key::Key;
+use lockwork_procedure::schema::ROW_HEADER_BYTES;
+use lockwork_storage::{Database, RowPtr, Table};
+
+use super::write::Piece;
+
+/// Bytes of a piece.
+const PIECE_BYTES: usize = 1 << 20;
+/// Places looked at between two looks at the clock.
+const STEP: u64 = 2048;
+/// Keys touched, and bytes of rows copied out of turn, at most; then the rest is copied at once, so that memory stays
+/// bounded.
+const MOST_TOUCHED: usize = 1 << 20;
+const MOST_KEPT_BYTES: usize = 256 << 20;
+
+/// See the module.
+pub(crate) struct Snapshot {
+    pieces: SyncSender<Piece>,
+    /// A piece that there was no room for.
+    waiting: Option<Piece>,
+    table: u16,
+    place: u64,
+    images: Vec<u8>,
+    touched: HashSet<(u16, Key)>,
+    /// Rows copied out of turn, by table.
+    kept: Vec<Vec<u8>>,
+    kept_bytes: usize,
+    keys: Vec<KeyAccess>,
+}
+
+/// How far a step has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// There is more to copy.
+    More,
+    /// Whoever writes the pieces has enough for now.
+    Full,
+    /// All rows are on their way.
+    Done,
+    /// Nobody writes the pieces any more.
+    Gone,
+}
+
+fn image_bytes(table: &Table) -> usize {
+    (table.schema().row_bytes() - ROW_HEADER_BYTES) as usize
+}
+
+impl Snapshot {
+    pub(crate) fn new(pieces: SyncSender<Piece>) -> Self {
+        Self {
+            pieces,
+            waiting: None,
+            table: 0,
+            place: 0,
+            images: Vec::new(),
+            touched: HashSet::new(),
+            kept: Vec::new(),
+            kept_bytes: 0,
+            keys: Vec::new(),
+        }
+    }
+
+    /// The other end of the pieces, for what comes behind the rows.
+    pub(crate) fn into_pieces(self) -> SyncSender<Piece> {
+        self.pieces
+    }
+
+    fn send(&mut self, piece: Piece, wait: bool) -> Result<(), Step> {
+        if wait {
+            return self.pieces.send(piece).map_err(|_| Step::Gone);
+        }
+        self.pieces.try_send(piece).map_err(|error| match error {
+            TrySendError::Full(piece) => {
+                self.waiting = Some(piece);
+                Step::Full
+            }
+            TrySendError::Disconnected(_) => Step::Gone,
+        })
+    }
+
+    /// Copies rows until `until`, or all that are left if there is no such moment. The engine is idle.
+    pub(crate) fn step(&mut self, database: &Database, until: Option<Instant>) -> Step {
+        match self.copy(database, until) {
+            Ok(()) => Step::Done,
+            Err(step) => step,
+        }
+    }
+
+    fn copy(&mut self, database: &Database, until: Option<Instant>) -> Result<(), Step> {
+        let wait = until.is_none();
+        if let Some(piece) = self.waiting.take() {
+            self.send(piece, wait)?;
+        }
+        while usize::from(self.table) < database.len() {
+            let table = database.table(self.table).clone();
+            let next = self.slice(&table);
+            let ended = next.is_none();
+            (self.table, self.place) = next.map_or((self.table + 1, 0), |place| (self.table, place));
+            if self.images.len() >= PIECE_BYTES || ended && !self.images.is_empty() {
+                let piece = rows(&table, std::mem::take(&mut self.images));
+                self.send(piece, wait)?;
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(Step::More);
+            }
+        }
+        while let Some(images) = self.kept.pop() {
+            if !images.is_empty() {
+                let piece = rows(database.table(self.kept.len() as u16), images);
+                self.send(piece, wait)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn slice(&mut self, table: &Table) -> Option<u64> {
+        let (number, touched, images) = (self.table, &self.touched, &mut self.images);
+        table.for_some(self.place, STEP, |row| {
+            // SAFETY: the engine is idle, so nobody writes.
+            let image = unsafe { table.row_image(row) };
+            let key = || table.key_format().encode(&image[..table.key_format().image_bytes()]);
+            if touched.is_empty() || !touched.contains(&(number, key())) {
+                images.extend_from_slice(image);
+            }
+        })
+    }
+
+    /// Copies what a batch, which will run next, may write. The engine is idle. Returns how far that has brought the
+    /// copy: it is done when keys were not known.
+    pub(crate) fn before(
+        &mut self,
+        database: &Database,
+        batch: &Batch,
+        procedures: &[Arc<Registered>],
+    ) -> Option<Step> {
+        if self.touched.len() >= MOST_TOUCHED || self.kept_bytes >= MOST_KEPT_BYTES {
+            return Some(self.step(database, None));
+        }
+        let mut keys = std::mem::take(&mut self.keys);
+        for block in batch.blocks() {
+            let Some(registered) = procedures.get(block.procedure() as usize) else { continue };
+            if !registered.traits.writes || registered.block_bytes > batch.stride() {
+                continue;
+            }
+            keys.clear();
+            match &registered.access {
+                AccessSet::Straight(straight) => straight.collect(&registered.verified, block.bytes(), &mut keys),
+                AccessSet::Sliced(slice) => slice.collect(&block.bytes()[..registered.block_bytes], &mut keys),
+                AccessSet::Dependent(_) => return Some(self.step(database, None)),
+            }
+            for access in keys.iter().filter(|access| access.operation.writes()) {
+                self.touch(database, registered.table_id(access.slot), &access.key);
+            }
+        }
+        self.keys = keys;
+        None
+    }
+
+    fn touch(&mut self, database: &Database, number: u16, key: &Key) {
+        if number < self.table || !self.touched.insert((number, *key)) {
+            return;
+        }
+        let table = database.table(number);
+        let Some(row) = table.find(key.hash(), key).filter(RowPtr::is_live) else { return };
+        let behind = number == self.table && table.place(row).is_some_and(|place| place < self.place);
+        if !behind {
+            self.kept.resize_with(database.len().max(self.kept.len()), Vec::new);
+            // SAFETY: the engine is idle, so nobody writes.
+            let image = unsafe { table.row_image(row) };
+            self.kept[usize::from(number)].extend_from_slice(image);
+            self.kept_bytes += image.len();
+        }
+    }
+}
+
+fn rows(table: &Table, images: Vec<u8>) -> Piece {
+    Piece::Rows { table: table.schema().name().to_string(), image_bytes: image_bytes(table), images }
+}

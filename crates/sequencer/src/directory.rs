@@ -1,0 +1,124 @@
+//! What lies where in a directory.
+//!
+//! ```text
+//! LOCK                     locked by the process that has the directory open; holds its id
+//! FORMAT                   the header of a file: which database this is; written once
+//! log/N.log                segments, N is the number of the first record, 20 digits
+//! checkpoint/N.ckpt        checkpoints, N is the number of the last record that it covers, 20 digits
+//! checkpoint/N.ckpt.tmp    a checkpoint that is being written
+//! ```
+//!
+//! Anything else is left alone and reported.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::format::file::{self, FileHeader, FileKind};
+use crate::io::{Io, Mode, read_all};
+
+/// Names in one directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Directory {
+    pub(crate) root: PathBuf,
+    pub(crate) log: PathBuf,
+    pub(crate) checkpoint: PathBuf,
+}
+
+/// What there is.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// First record of each segment, ascending.
+    pub(crate) segments: Vec<u64>,
+    /// Last record of each checkpoint, ascending.
+    pub(crate) checkpoints: Vec<u64>,
+    /// Files that nobody will finish.
+    pub(crate) unfinished: Vec<PathBuf>,
+    /// Files that are not ours.
+    pub(crate) unknown: Vec<PathBuf>,
+}
+
+const FORMAT: &str = "FORMAT";
+const LOCK: &str = "LOCK";
+
+fn number(name: &str, ending: &str) -> Option<u64> {
+    let digits = name.strip_suffix(ending)?;
+    (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
+}
+
+impl Directory {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf(), log: root.join("log"), checkpoint: root.join("checkpoint") }
+    }
+
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.root.join(LOCK)
+    }
+
+    pub(crate) fn format(&self) -> PathBuf {
+        self.root.join(FORMAT)
+    }
+
+    pub(crate) fn segment(&self, first: u64) -> PathBuf {
+        self.log.join(format!("{first:020}.log"))
+    }
+
+    pub(crate) fn checkpoint(&self, last: u64) -> PathBuf {
+        self.checkpoint.join(format!("{last:020}.ckpt"))
+    }
+
+    /// Sorts the files by what they are.
+    pub(crate) fn list(&self, io: &dyn Io) -> Result<Listing, Error> {
+        let names = |path: &Path| io.list(path).map_err(|error| Error::io("list", path, error));
+        let mut listing = Listing::default();
+        for name in names(&self.root)? {
+            match name.as_str() {
+                FORMAT | LOCK => {}
+                "FORMAT.tmp" => listing.unfinished.push(self.root.join(name)),
+                _ => listing.unknown.push(self.root.join(name)),
+            }
+        }
+        for name in names(&self.log)? {
+            match number(&name, ".log").filter(|&first| first > 0) {
+                Some(first) => listing.segments.push(first),
+                None => listing.unknown.push(self.log.join(name)),
+            }
+        }
+        for name in names(&self.checkpoint)? {
+            if let Some(last) = number(&name, ".ckpt") {
+                listing.checkpoints.push(last);
+            } else if number(&name, ".ckpt.tmp").is_some() {
+                listing.unfinished.push(self.checkpoint.join(name));
+            } else {
+                listing.unknown.push(self.checkpoint.join(name));
+            }
+        }
+        listing.segments.sort_unstable();
+        listing.checkpoints.sort_unstable();
+        Ok(listing)
+    }
+
+    /// Which database this is; `None` when the file that says so was never finished.
+    pub(crate) fn read_format(&self, io: &dyn Io) -> Result<Option<u64>, Error> {
+        let path = self.format();
+        let bytes = match io.open(&path, Mode::Read).and_then(|file| read_all(&*file)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io("read", &path, error)),
+        };
+        let header = FileHeader::decode(&path, &bytes, FileKind::Format)?;
+        if header.number != 0 || bytes.len() != file::BYTES {
+            return Err(Error::damaged(&path, 24, "the file has more in it than version 1 has"));
+        }
+        Ok(Some(header.database))
+    }
+
+    /// Writes down which database this is, durably and whole.
+    pub(crate) fn write_format(&self, io: &dyn Io, database: u64) -> Result<(), Error> {
+        let path = self.format();
+        let unfinished = self.root.join("FORMAT.tmp");
+        let header = FileHeader { kind: FileKind::Format, database, number: 0 };
+        let written = io.open(&unfinished, Mode::Create).and_then(|file| file.write_and_sync(0, &header.encode()));
+        let renamed = written.and_then(|()| io.rename(&unfinished, &path));
+        renamed.and_then(|()| io.sync_directory(&self.root)).map_err(|error| Error::io("write", &path, error))
+    }
+}

@@ -1,0 +1,180 @@
+//! What can go wrong, with the file, the place in it and what to do.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lockwork_engine::EngineError;
+use lockwork_procedure::assembly::AssemblyError;
+use lockwork_procedure::block::Batch;
+
+/// An action on a file that failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What was tried, as a verb: "write", "sync".
+    pub action: &'static str,
+    /// The file or directory.
+    pub path: PathBuf,
+    /// Where in the file, in bytes.
+    pub offset: Option<u64>,
+    /// The system's error.
+    pub error: Arc<io::Error>,
+}
+
+impl Failure {
+    pub(crate) fn new(action: &'static str, path: &Path, offset: Option<u64>, error: io::Error) -> Self {
+        Self { action, path: path.to_path_buf(), offset, error: Arc::new(error) }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {} '{}'", self.action, self.path.display())?;
+        if let Some(offset) = self.offset {
+            write!(f, " at offset {offset}")?;
+        }
+        write!(f, ": {}", self.error)
+    }
+}
+
+/// What can go wrong.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The engine refused.
+    #[error("{0}")]
+    Engine(Arc<EngineError>),
+    /// A definition does not assemble.
+    #[error(transparent)]
+    Assembly(#[from] AssemblyError),
+    /// The system refused something, and nothing was lost by it.
+    #[error("{0}")]
+    Io(Failure),
+    /// There is no room for the log. Nothing of the call has happened; the same call works when there is room again.
+    #[error(
+        "the disk is full: {0}; nothing of this call has happened; make room and call again, reads go on meanwhile"
+    )]
+    Full(Failure),
+    /// Somebody else has the directory open.
+    #[error("'{path}' is in use by {owner}; one process at a time can open it")]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// Who, as far as that is known.
+        owner: String,
+    },
+    /// What was durable is damaged.
+    #[error("'{path}' is damaged at offset {offset}: {problem}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where, in bytes.
+        offset: u64,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A file has another format version.
+    #[error(
+        "'{path}' has format version {found}, and this program reads and writes version {wanted} only; open it with the \
+         program that wrote it"
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The version that there is.
+        wanted: u32,
+    },
+    /// A write or sync of the log failed, and nothing more is accepted.
+    #[error(
+        "{0}; whether the calls that were waiting for it are durable is not known, and no further one is accepted; open \
+         the directory again: recovery tells"
+    )]
+    Poisoned(Failure),
+    /// The engine and the log went apart; nothing more is accepted.
+    #[error(
+        "{0}; the calls since the last answer are not in the log, and no further one is accepted; open the directory again"
+    )]
+    Stopped(String),
+    /// The sequencer was closed.
+    #[error("the database is closed; open the directory again")]
+    Closed,
+    /// A request id was used before, for a call of another procedure.
+    #[error(
+        "request id {request} was used for a call of procedure {first}, and now for one of procedure {now}; choose another id"
+    )]
+    RequestReused {
+        /// The id.
+        request: u64,
+        /// Id of the procedure that was called first.
+        first: u32,
+        /// Id of the procedure that is called now.
+        now: u32,
+    },
+    /// Rows were loaded up to one that was refused. Those before it are there, and durable.
+    #[error("{loaded} rows were loaded, and the next was refused: {error}")]
+    Load {
+        /// How many rows are there.
+        loaded: usize,
+        /// Why not more.
+        error: Arc<EngineError>,
+    },
+    /// A call in the log did not run as it did the first time.
+    #[error("replaying record {record}: {problem}")]
+    Replay {
+        /// Number of the record.
+        record: u64,
+        /// What happened.
+        problem: String,
+    },
+    /// An option has a value that is not possible.
+    #[error("option '{option}' is {value}; {expected}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What is possible.
+        expected: String,
+    },
+}
+
+impl Error {
+    /// Whether what was durable is damaged; the command ends with exit code 5 then.
+    #[must_use]
+    pub const fn is_corruption(&self) -> bool {
+        matches!(self, Self::Damaged { .. })
+    }
+
+    /// Whether the same call may succeed later on the same sequencer.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Full(_))
+    }
+
+    pub(crate) fn damaged(path: &Path, offset: u64, problem: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_path_buf(), offset, problem: problem.into() }
+    }
+
+    pub(crate) fn io(action: &'static str, path: &Path, error: io::Error) -> Self {
+        Self::Io(Failure::new(action, path, None, error))
+    }
+}
+
+impl From<EngineError> for Error {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(Arc::new(error))
+    }
+}
+
+/// A batch that was not acknowledged.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused {
+    /// The batch, unchanged, if nothing of it has happened.
+    pub batch: Option<Batch>,
+    /// Why.
+    pub error: Error,
+}

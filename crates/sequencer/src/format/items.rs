@@ -1,0 +1,140 @@
+//! Payloads of definitions, rows, requests and ends.
+//!
+//! ```text
+//! definition  assembly bytes (4), assembly, source bytes (4), source
+//! rows        table name bytes (2), table name, bytes of a row image (4), row images
+//! requests    repeated: request id (8), procedure id (4), status (1), zero (1), abort code (2),
+//!             result bytes (4), results
+//! end         rows (8), definitions (8), request ids (8), digest (16), whether the log reaches as far (8: 0 or 1)
+//! ```
+
+use lockwork_procedure::block::Status;
+use lockwork_storage::Digest;
+
+use super::Cursor;
+use crate::requests::Outcome;
+
+/// A table or a procedure, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// One procedure, as [`lockwork_procedure::assembly::assemble`] takes it, with the tables that it declares; or
+    /// tables alone, as [`lockwork_procedure::assembly::assemble_tables`] takes them.
+    pub assembly: String,
+    /// The text that it was made from, for people and for tools; empty when there is none. It has no effect.
+    pub source: String,
+}
+
+impl Definition {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        for text in [&self.assembly, &self.source] {
+            out.extend((text.len() as u32).to_le_bytes());
+            out.extend(text.as_bytes());
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        8 + self.assembly.len() + self.source.len()
+    }
+
+    pub(crate) fn decode(payload: &[u8]) -> Result<Self, String> {
+        let mut cursor = Cursor::new(payload);
+        let mut text = |what: &str| {
+            let count = cursor.u32(what)? as usize;
+            cursor.text(count, what)
+        };
+        let definition = Self { assembly: text("the assembly")?, source: text("the source")? };
+        if cursor.left() > 0 { Err("bytes are left behind the definition".into()) } else { Ok(definition) }
+    }
+}
+
+/// Row images of one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows<'a> {
+    pub(crate) table: &'a str,
+    pub(crate) image_bytes: usize,
+    pub(crate) images: &'a [u8],
+}
+
+impl<'a> Rows<'a> {
+    /// The bytes before the images.
+    pub(crate) fn put_head(out: &mut Vec<u8>, table: &str, image_bytes: usize) {
+        out.extend((table.len() as u16).to_le_bytes());
+        out.extend(table.as_bytes());
+        out.extend((image_bytes as u32).to_le_bytes());
+    }
+
+    pub(crate) fn decode(payload: &'a [u8]) -> Result<Self, String> {
+        let mut cursor = Cursor::new(payload);
+        let count = usize::from(cursor.u16("the table's name")?);
+        let table = std::str::from_utf8(cursor.take(count, "the table's name")?);
+        let table = table.map_err(|_| "the table's name is not UTF-8".to_string())?;
+        let image_bytes = cursor.u32("the length of a row")? as usize;
+        let images = cursor.take(cursor.left(), "rows")?;
+        if image_bytes == 0 || !images.len().is_multiple_of(image_bytes) {
+            return Err(format!("{} bytes of rows of {image_bytes} bytes", images.len()));
+        }
+        Ok(Self { table, image_bytes, images })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.images.len() / self.image_bytes
+    }
+}
+
+pub(crate) fn put_outcome(out: &mut Vec<u8>, request: u64, outcome: &Outcome) {
+    out.extend(request.to_le_bytes());
+    out.extend(outcome.procedure.to_le_bytes());
+    out.extend([outcome.status as u8, 0]);
+    out.extend(outcome.code.to_le_bytes());
+    out.extend((outcome.results.len() as u32).to_le_bytes());
+    out.extend(&*outcome.results);
+}
+
+pub(crate) fn outcomes(payload: &[u8], mut each: impl FnMut(u64, Outcome)) -> Result<(), String> {
+    let mut cursor = Cursor::new(payload);
+    while cursor.left() > 0 {
+        let request = cursor.u64("a request id")?;
+        let procedure = cursor.u32("a procedure id")?;
+        let status = u8::try_from(cursor.u16("a status")?).ok().and_then(Status::from_byte);
+        let status = status.filter(|status| matches!(status, Status::Committed | Status::Aborted));
+        let status = status.ok_or("a remembered call has no outcome")?;
+        let code = cursor.u16("an abort code")?;
+        let count = cursor.u32("the length of results")? as usize;
+        let results = cursor.take(count, "results")?.into();
+        each(request, Outcome { procedure, status, code, results });
+    }
+    Ok(())
+}
+
+/// What stands at the end of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct End {
+    pub(crate) rows: u64,
+    pub(crate) definitions: u64,
+    pub(crate) requests: u64,
+    pub(crate) digest: Digest,
+    /// The log holds the record that the checkpoint is named by. It does not when no log was written.
+    pub(crate) logged: bool,
+}
+
+impl End {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        for count in [self.rows, self.definitions, self.requests] {
+            out.extend(count.to_le_bytes());
+        }
+        out.extend(self.digest.0.to_le_bytes());
+        out.extend(u64::from(self.logged).to_le_bytes());
+    }
+
+    pub(crate) fn decode(payload: &[u8]) -> Result<Self, String> {
+        let mut cursor = Cursor::new(payload);
+        let mut count = || cursor.u64("the end");
+        let (rows, definitions, requests) = (count()?, count()?, count()?);
+        let (low, high, logged) = (count()?, count()?, count()?);
+        if cursor.left() > 0 || logged > 1 {
+            return Err("the end of the checkpoint has other fields than version 1 has".into());
+        }
+        let digest = Digest(u128::from(high) << 64 | u128::from(low));
+        Ok(Self { rows, definitions, requests, digest, logged: logged == 1 })
+    }
+}

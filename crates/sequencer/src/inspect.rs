@@ -1,0 +1,232 @@
+//! Walks a log or a checkpoint, verifies all of it, and tells what is there. Nothing is opened for writing or locked, so it
+//! can look at a directory that is in use; what is being written at the moment then looks torn.
+
+use std::path::{Path, PathBuf};
+
+use lockwork_storage::Digest;
+
+use crate::catalogue::Catalogue;
+use crate::checkpoint::read::{Visitor, read};
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::format::calls::runs;
+use crate::format::frame::RecordKind;
+use crate::format::items::{Definition, Rows};
+use crate::io::Io;
+use crate::log::reader::{LogEnd, Record, Torn, Wanted, walk};
+use crate::requests::Outcome;
+
+/// What is in a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Runs of calls: name of the procedure, how many, and how many of them have a request id. `None` for the runs when
+    /// the definitions that say how long calls are lie before what is inspected.
+    Calls(Option<Vec<(String, usize, usize)>>),
+    /// A table or a procedure.
+    Definition(Definition),
+    /// Table, and how many rows.
+    Rows(String, usize),
+    /// How many request ids, in a checkpoint.
+    Requests(usize),
+    /// Everything before is durable.
+    Durable,
+    /// Rows and digest of a checkpoint.
+    End(u64, Digest),
+}
+
+/// A record, verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The file.
+    pub path: PathBuf,
+    /// Where it begins.
+    pub offset: u64,
+    /// Its bytes, header and padding included.
+    pub bytes: u64,
+    /// Its number; in a checkpoint, its place.
+    pub number: u64,
+    /// Its kind.
+    pub kind: RecordKind,
+    /// What is in it.
+    pub contents: Contents,
+}
+
+/// What a walk found.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// The number of the next record of the log; the last record that the checkpoint covers.
+    pub number: u64,
+    /// Records or frames.
+    pub records: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// What is torn at the end of the log.
+    pub torn: Option<Torn>,
+    /// Files in the directory that are not Lockwork's.
+    pub unknown: Vec<PathBuf>,
+}
+
+/// Definitions as of the newest checkpoint that can be read.
+struct Definitions<'a> {
+    catalogue: Catalogue,
+    entry: &'a mut dyn FnMut(Entry),
+    path: PathBuf,
+    at: (u64, u64, RecordKind),
+    number: u64,
+    summary: Summary,
+    requests: usize,
+    silent: bool,
+}
+
+impl Definitions<'_> {
+    fn tell(&mut self, contents: Contents) {
+        let (offset, bytes, kind) = self.at;
+        let number = self.number - 1;
+        if !self.silent {
+            (self.entry)(Entry { path: self.path.clone(), offset, bytes, number, kind, contents });
+        }
+    }
+
+    fn flush_requests(&mut self) {
+        if self.requests > 0 {
+            let count = std::mem::take(&mut self.requests);
+            self.tell(Contents::Requests(count));
+        }
+    }
+}
+
+impl Visitor for Definitions<'_> {
+    fn definition(&mut self, definition: Definition) -> Result<(), Error> {
+        self.catalogue.add(self.catalogue.understand(&definition)?);
+        self.tell(Contents::Definition(definition));
+        Ok(())
+    }
+
+    fn rows(&mut self, rows: &Rows<'_>) -> Result<(), Error> {
+        self.tell(Contents::Rows(rows.table.to_string(), rows.count()));
+        Ok(())
+    }
+
+    fn outcome(&mut self, _: u64, _: Outcome) {
+        self.requests += 1;
+    }
+
+    fn frame(&mut self, kind: RecordKind, offset: u64, bytes: u64) {
+        self.flush_requests();
+        self.at = (offset, bytes, kind);
+        self.number += 1;
+        self.summary.records += 1;
+        self.summary.bytes += bytes;
+    }
+}
+
+/// Walks the newest checkpoint of the directory at `path`. `None` when there is none.
+///
+/// # Errors
+/// [`Error::Damaged`] and [`Error::Version`] with file and offset, and [`Error::Io`].
+pub fn checkpoint(io: &dyn Io, path: &Path, entry: &mut dyn FnMut(Entry)) -> Result<Option<Summary>, Error> {
+    let directory = Directory::new(path);
+    let listing = directory.list(io)?;
+    let Some(&number) = listing.checkpoints.last() else { return Ok(None) };
+    let mut walked = visit(io, &directory, number, entry, false)?;
+    (walked.1.number, walked.1.unknown) = (number, listing.unknown);
+    Ok(Some(walked.1))
+}
+
+fn visit(
+    io: &dyn Io,
+    directory: &Directory,
+    number: u64,
+    entry: &mut dyn FnMut(Entry),
+    silent: bool,
+) -> Result<(Catalogue, Summary), Error> {
+    let path = directory.checkpoint(number);
+    let mut visitor = Definitions {
+        catalogue: Catalogue::default(),
+        entry,
+        path: path.clone(),
+        at: (0, 0, RecordKind::End),
+        number: 0,
+        summary: Summary::default(),
+        requests: 0,
+        silent,
+    };
+    let (header, end) = read(io, &path, number, &mut visitor)?;
+    if directory.read_format(io)?.is_some_and(|database| database != header.database) {
+        return Err(Error::damaged(&path, 16, "the checkpoint belongs to another database"));
+    }
+    visitor.flush_requests();
+    visitor.tell(Contents::End(end.rows, end.digest));
+    Ok((visitor.catalogue, visitor.summary))
+}
+
+/// Walks the log of the directory at `path`.
+///
+/// # Errors
+/// [`Error::Damaged`] and [`Error::Version`] with file and offset, and [`Error::Io`]. Entries before the place have been
+/// told by then.
+pub fn log(io: &dyn Io, path: &Path, entry: &mut dyn FnMut(Entry)) -> Result<Summary, Error> {
+    let directory = Directory::new(path);
+    let listing = directory.list(io)?;
+    let covered = listing.checkpoints.last().copied().unwrap_or(0);
+    // How long calls are follows from definitions, the first of which may be in the checkpoint only.
+    let mut known = match listing.checkpoints.last() {
+        Some(&number) => visit(io, &directory, number, &mut |_| (), true)?.0,
+        None => Catalogue::default(),
+    };
+    let complete = listing.segments.first() == Some(&1);
+    if complete {
+        known = Catalogue::default();
+    }
+    let database = directory.read_format(io)?;
+    let wanted = Wanted { segments: &listing.segments, database, covered, all: true };
+    let mut summary = Summary::default();
+    let mut each = |record: Record<'_>| {
+        summary.records += 1;
+        summary.bytes += record.frame.bytes() as u64;
+        let fresh = complete || record.frame.number > covered;
+        let contents = contents(&mut known, &record, fresh)?;
+        let Record { path, offset, frame, .. } = record;
+        let (bytes, number, kind) = (frame.bytes() as u64, frame.number, frame.kind);
+        entry(Entry { path: path.to_path_buf(), offset, bytes, number, kind, contents });
+        Ok(())
+    };
+    let LogEnd { next, torn, .. } = walk(io, &directory, &wanted, &mut each)?;
+    (summary.number, summary.torn, summary.unknown) = (next, torn, listing.unknown);
+    Ok(summary)
+}
+
+/// Decodes a record. `fresh` says that what it defines is not known yet.
+fn contents(known: &mut Catalogue, record: &Record<'_>, fresh: bool) -> Result<Contents, Error> {
+    let damaged = |problem: String| Error::damaged(record.path, record.offset, problem);
+    Ok(match record.frame.kind {
+        RecordKind::Calls => {
+            let mut found: Vec<(String, usize, usize)> = Vec::new();
+            let each = |run: crate::format::calls::Run<'_>| {
+                let name = known.procedures[run.procedure as usize].name.clone();
+                let requests = (0..run.count).filter(|&index| run.request(index) != 0).count();
+                found.push((name, run.count, requests));
+                Ok(())
+            };
+            match runs(record.payload, |procedure| known.arguments(procedure), each) {
+                Ok(()) => Contents::Calls(Some(found)),
+                // What the checkpoint covers may be older than a procedure it has.
+                Err(_) if !fresh => Contents::Calls(None),
+                Err(problem) => return Err(damaged(problem)),
+            }
+        }
+        RecordKind::Definition => {
+            let definition = Definition::decode(record.payload).map_err(damaged)?;
+            if fresh {
+                let addition = known.understand(&definition).map_err(|error| damaged(error.to_string()))?;
+                known.add(addition);
+            }
+            Contents::Definition(definition)
+        }
+        RecordKind::Rows => {
+            let rows = Rows::decode(record.payload).map_err(damaged)?;
+            Contents::Rows(rows.table.to_string(), rows.count())
+        }
+        _ => Contents::Durable,
+    })
+}

@@ -1,0 +1,58 @@
+//! Order and durability: what is acknowledged is there after a crash.
+//!
+//! ```text
+//! calls -> order thread: reserve space -> engine runs the batch -> records in serial order -> writer: write, sync -> answers
+//!                |                                                                        \
+//!                +-- checkpoint: a snapshot between two batches, copied in slices --------- file, rename, log truncated
+//! ```
+//!
+//! There is one path for every engine. Space for a batch is reserved in a segment of the log before the batch runs, so a
+//! full disk is found before anything has happened. Then the engine runs it. What ran is written in the engine's serial
+//! order, so replay is plain batch order, whatever the engine. Calls that failed did not happen, and calls that only read,
+//! or aborted, leave nothing in the database: without a request id they are not written. Answers go out in order, when what
+//! they may have seen is durable. The engine runs a batch while the log of the one before is written.
+//!
+//! A write or sync of the log that fails is final: callers that waited get an error that says that the outcome is not
+//! known, later ones that nothing is accepted, and opening the directory again tells. Reads go on.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`io`] | the file system as a trait; the real one, and a simulated one that fails |
+//! | `directory` | what lies where |
+//! | `format` | bytes on disk |
+//! | `log` | segments: space, the writing thread, reading and telling torn from damaged |
+//! | `checkpoint` | snapshots, files, reading |
+//! | `order` | the thread that runs everything in order |
+//! | `requests` | the window of request ids |
+//! | `recovery` | checkpoint and log back into an engine |
+//! | [`inspect`] | looks at a log or checkpoint without touching it |
+//!
+//! `docs/durability.md` has the guarantees, the formats byte by byte and the recovery argument.
+
+mod catalogue;
+mod checkpoint;
+mod directory;
+mod error;
+mod format;
+#[doc(hidden)]
+pub mod fuzz;
+pub mod inspect;
+pub mod io;
+mod log;
+mod options;
+mod order;
+mod recovery;
+mod requests;
+mod sequencer;
+mod shared;
+
+pub use checkpoint::write::CheckpointReport;
+pub use error::{Error, Failure, Refused};
+pub use format::VERSION;
+pub use format::frame::RecordKind;
+pub use format::items::Definition;
+pub use log::reader::Torn;
+pub use options::{Durability, Options};
+pub use recovery::{Progress, RecoveryReport};
+pub use sequencer::{Handle, Sequencer, Ticket};
+pub use shared::Statistics;

@@ -1,0 +1,11 @@
+//! The log: segments of frames.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `space` | segments are made, and room in them reserved, before anything happens |
+//! | `writer` | one thread writes and syncs, and then tells those who wait |
+//! | `reader` | walks all segments, and tells a torn tail from damage |
+
+pub(crate) mod reader;
+pub(crate) mod space;
+pub(crate) mod writer;

@@ -1,0 +1,213 @@
+//! Walks the log and tells a torn tail from damage. `docs/durability.md` has the argument; in short:
+//!
+//! - Records have consecutive numbers, over all segments. A number that is missing is damage.
+//! - A bad record is *torn* if it may be part of what was being written when the machine stopped. It was not, and so is
+//!   damage, if a sound frame behind it says that everything up to it was durable, or if there are records in a later
+//!   segment, which is begun only when everything before it is durable.
+//! - What is torn is at the end, and nobody was told that it is durable.
+
+use std::path::{Path, PathBuf};
+
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::format::file::{self, FileHeader, FileKind};
+use crate::format::frame::{self, Found, Frame, RecordKind};
+use crate::io::{Io, Mode, read_all};
+
+/// A record of the log.
+pub(crate) struct Record<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) offset: u64,
+    pub(crate) frame: Frame,
+    pub(crate) payload: &'a [u8],
+}
+
+/// The end of a log, cut off where it was torn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// The file.
+    pub path: PathBuf,
+    /// Where the first torn byte is.
+    pub offset: u64,
+    /// Bytes from there to the last one that is not zero.
+    pub bytes: u64,
+    /// What stands there, in words.
+    pub problem: String,
+}
+
+/// Where a log ends.
+#[derive(Debug, Default)]
+pub(crate) struct LogEnd {
+    /// The number of the next record.
+    pub(crate) next: u64,
+    /// The number behind the last record that was found, in a log that may end before a checkpoint does.
+    pub(crate) next_found: u64,
+    /// The last segment that has records, if any was read: its first record and where its records end.
+    pub(crate) last: Option<(u64, u64)>,
+    /// The bytes at its end that no sound frame proves to be durable.
+    pub(crate) unproven: Vec<u8>,
+    pub(crate) torn: Option<Torn>,
+    /// Segments behind the last that have no record.
+    pub(crate) empty: Vec<u64>,
+    /// Bytes of segments read, zero tails not counted.
+    pub(crate) bytes: u64,
+}
+
+/// Which part of the log is wanted.
+pub(crate) struct Wanted<'a> {
+    pub(crate) segments: &'a [u64],
+    /// The database that the segments should belong to, if that is known.
+    pub(crate) database: Option<u64>,
+    /// Records up to this one are not needed.
+    pub(crate) covered: u64,
+    /// Whether segments are read that hold no record which is needed.
+    pub(crate) all: bool,
+}
+
+/// The bytes of a segment, with its header read. `None` for the header if the segment was never finished: it is the
+/// last, and nothing but perhaps a header is in it.
+fn load(io: &dyn Io, path: &Path, wanted: &Wanted<'_>, last: bool) -> Result<(Vec<u8>, Option<FileHeader>), Error> {
+    let bytes = io.open(path, Mode::Read).and_then(|file| read_all(&*file));
+    let bytes = bytes.map_err(|error| Error::io("read", path, error))?;
+    let header = match FileHeader::decode(path, &bytes, FileKind::Segment) {
+        Ok(header) => header,
+        Err(Error::Damaged { .. }) if last && bytes.iter().skip(file::BYTES).all(|&byte| byte == 0) => {
+            return Ok((bytes, None));
+        }
+        Err(error) => return Err(error),
+    };
+    if wanted.database.is_some_and(|database| database != header.database) {
+        return Err(Error::damaged(path, 16, "the segment belongs to another database"));
+    }
+    Ok((bytes, Some(header)))
+}
+
+/// Gives every record to `each`, in order.
+///
+/// # Errors
+/// [`Error::Damaged`], [`Error::Version`], [`Error::Io`], and those of `each`.
+pub(crate) fn walk(
+    io: &dyn Io,
+    directory: &Directory,
+    wanted: &Wanted<'_>,
+    each: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
+) -> Result<LogEnd, Error> {
+    let mut end = LogEnd { next: wanted.covered + 1, ..LogEnd::default() };
+    let needed = |index: usize| wanted.segments.get(index + 1).is_none_or(|&next| next > wanted.covered + 1);
+    let first = if wanted.all { 0 } else { (0..wanted.segments.len()).find(|&i| needed(i)).unwrap_or(0) };
+    let mut expected = None;
+    let mut torn: Option<Torn> = None;
+    for (index, &number) in wanted.segments.iter().enumerate().skip(first) {
+        let path = directory.segment(number);
+        let (bytes, header) = load(io, &path, wanted, index + 1 == wanted.segments.len())?;
+        let Some(header) = header else {
+            end.empty.push(number);
+            continue;
+        };
+        if header.number != number {
+            return Err(Error::damaged(&path, 24, format!("its name says record {number}, it says {}", header.number)));
+        }
+        // Made, and not used any more before the end.
+        if bytes[file::BYTES..].iter().all(|&byte| byte == 0) {
+            if expected.is_none() {
+                if number > wanted.covered + 1 {
+                    let problem = format!("it begins with record {number}, and record {} is due", wanted.covered + 1);
+                    return Err(Error::damaged(&path, 24, problem));
+                }
+                expected = Some(number);
+            }
+            end.empty.push(number);
+            continue;
+        }
+        if let Some(torn) = &torn {
+            return Err(damaged(torn, &path));
+        }
+        let gap = expected.unwrap_or(wanted.covered + 1) < number && number > wanted.covered + 1;
+        if gap || expected.is_some_and(|expected| number < expected) {
+            let due = expected.unwrap_or(wanted.covered + 1);
+            return Err(Error::damaged(&path, 24, format!("it begins with record {number}, and record {due} is due")));
+        }
+        let found = segment(&path, &bytes, &header, &mut end, each)?;
+        // A segment without records before this one has left no trace in the numbers.
+        if let Some(&empty) = end.empty.first() {
+            let path = directory.segment(empty);
+            return Err(Error::damaged(&path, file::BYTES as u64, format!("record {empty} is missing")));
+        }
+        end.last = Some((number, found.end));
+        expected = Some(found.next);
+        torn = found.torn;
+    }
+    end.next_found = expected.unwrap_or(1);
+    end.next = end.next_found.max(wanted.covered + 1);
+    end.torn = torn;
+    Ok(end)
+}
+
+fn damaged(torn: &Torn, proof: &Path) -> Error {
+    let proof = proof.display();
+    let problem = format!("{}, and '{proof}' shows that it was durable", torn.problem);
+    Error::damaged(&torn.path, torn.offset, problem)
+}
+
+struct Walked {
+    next: u64,
+    end: u64,
+    torn: Option<Torn>,
+}
+
+/// Walks one segment.
+fn segment(
+    path: &Path,
+    bytes: &[u8],
+    header: &FileHeader,
+    end: &mut LogEnd,
+    each: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
+) -> Result<Walked, Error> {
+    let salt = header.salt();
+    let (mut at, mut next) = (file::BYTES, header.number);
+    // Where the records begin that no frame has proved to be durable, by number.
+    let mut unproven: std::collections::VecDeque<(u64, usize)> = std::collections::VecDeque::new();
+    let torn = loop {
+        match frame::look(&bytes[at.min(bytes.len())..], salt) {
+            Found::Nothing => break None,
+            Found::Version(found) => {
+                return Err(Error::Version { path: path.into(), found, wanted: crate::format::VERSION });
+            }
+            Found::Frame(frame, payload) => {
+                if frame.number != next {
+                    let problem = format!("record {} stands where record {next} is due", frame.number);
+                    return Err(Error::damaged(path, at as u64, problem));
+                }
+                if !matches!(
+                    frame.kind,
+                    RecordKind::Calls | RecordKind::Definition | RecordKind::Rows | RecordKind::Durable
+                ) {
+                    let problem = format!("a record of kind {} has no place in a log", frame.kind.name());
+                    return Err(Error::damaged(path, at as u64, problem));
+                }
+                let durable = frame.durable();
+                while unproven.front().is_some_and(|(number, _)| *number < durable) {
+                    unproven.pop_front();
+                }
+                each(Record { path, offset: at as u64, frame, payload })?;
+                if frame.kind != RecordKind::Durable {
+                    unproven.push_back((next, at));
+                    next += 1;
+                }
+                at += frame.bytes();
+            }
+            Found::Bad(problem) => {
+                if let Some(place) = frame::proof(bytes, at + 1, salt, next) {
+                    let problem = format!("{problem}, and the frame at offset {place} shows that it was durable");
+                    return Err(Error::damaged(path, at as u64, problem));
+                }
+                let last = bytes.iter().rposition(|&byte| byte != 0).unwrap_or(at);
+                let count = (last + 1).saturating_sub(at) as u64;
+                break Some(Torn { path: path.into(), offset: at as u64, bytes: count, problem });
+            }
+        }
+    };
+    end.bytes += at as u64;
+    end.unproven = unproven.front().map_or(Vec::new(), |&(_, from)| bytes[from..at].to_vec());
+    Ok(Walked { next, end: at as u64, torn })
+}

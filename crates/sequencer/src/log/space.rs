@@ -1,0 +1,119 @@
+//! Room in the log, reserved before a batch runs.
+//!
+//! A segment is allocated whole when it is made, so what was reserved in it can be written, however full the disk is by
+//! then. When there is no room for a new segment, nothing has happened yet.
+//!
+//! Invariant: `used` + `reserved` never exceeds `capacity`; beside the bytes of every unit `used` counts one mark,
+//! which the writer may put behind it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::directory::Directory;
+use crate::error::{Error, Failure};
+use crate::format::file::{self, FileHeader, FileKind};
+use crate::format::frame;
+use crate::io::{File, Io, Mode, is_full};
+
+/// A segment that is written.
+pub(crate) struct Segment {
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) path: PathBuf,
+    pub(crate) salt: u32,
+}
+
+/// See the module.
+pub(crate) struct Space {
+    io: Arc<dyn Io>,
+    directory: Directory,
+    database: u64,
+    segment_bytes: u64,
+    pub(crate) segment: Arc<Segment>,
+    capacity: u64,
+    used: u64,
+    reserved: u64,
+}
+
+/// Makes the segment that begins with record `first`, durably, with room for `bytes` bytes behind its header.
+pub(crate) fn make(
+    io: &dyn Io,
+    directory: &Directory,
+    database: u64,
+    first: u64,
+    bytes: u64,
+) -> Result<Arc<Segment>, Error> {
+    let path = directory.segment(first);
+    let header = FileHeader { kind: FileKind::Segment, database, number: first };
+    let length = file::BYTES as u64 + bytes;
+    let failed = |action, error| Failure::new(action, &path, None, error);
+    let made = io.open(&path, Mode::Create).map_err(|error| failed("create", error)).and_then(|file| {
+        file.allocate(length).map_err(|error| failed("allocate room for", error))?;
+        file.write_at(0, &header.encode()).map_err(|error| failed("write", error))?;
+        Ok(file)
+    });
+    let file = match made {
+        Ok(file) => file,
+        Err(failure) => {
+            // Half a segment is of no use, and what room it took is wanted.
+            drop(io.remove(&path));
+            return Err(if is_full(&failure.error) { Error::Full(failure) } else { Error::Io(failure) });
+        }
+    };
+    // What is not synced now cannot be saved by syncing it again.
+    file.sync().map_err(|error| Error::Poisoned(failed("sync", error)))?;
+    let named = io.sync_directory(&directory.log);
+    named.map_err(|error| Error::Poisoned(Failure::new("sync", &directory.log, None, error)))?;
+    Ok(Arc::new(Segment { file, path, salt: header.salt() }))
+}
+
+impl Space {
+    /// Begins a segment with record `first`.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Io`] and [`Error::Poisoned`].
+    pub(crate) fn begin(
+        io: Arc<dyn Io>,
+        directory: Directory,
+        database: u64,
+        first: u64,
+        segment_bytes: u64,
+    ) -> Result<Self, Error> {
+        let segment = make(&*io, &directory, database, first, segment_bytes)?;
+        Ok(Self { io, directory, database, segment_bytes, segment, capacity: segment_bytes, used: 0, reserved: 0 })
+    }
+
+    /// Reserves room for a unit of `bytes` bytes, if the segment has it.
+    pub(crate) fn reserve(&mut self, bytes: u64) -> bool {
+        let wanted = bytes + frame::BYTES as u64;
+        let fits = self.used + self.reserved + wanted <= self.capacity;
+        if fits {
+            self.reserved += wanted;
+        }
+        fits
+    }
+
+    /// Begins another segment, with record `first`, that has room for a unit of `bytes` bytes. Nothing is reserved any
+    /// more: every unit before was written into the one before, or never will be.
+    ///
+    /// # Errors
+    /// As [`Self::begin`]; then the segment before goes on.
+    pub(crate) fn advance(&mut self, first: u64, bytes: u64) -> Result<(), Error> {
+        assert_eq!(self.reserved, 0, "a segment is left only when nothing is on the way into it");
+        if self.used == 0 && bytes + frame::BYTES as u64 <= self.capacity {
+            return Ok(());
+        }
+        let capacity = self.segment_bytes.max(bytes + frame::BYTES as u64);
+        self.segment = make(&*self.io, &self.directory, self.database, first, capacity)?;
+        (self.capacity, self.used) = (capacity, 0);
+        Ok(())
+    }
+
+    /// Uses `used` of the bytes that were reserved for a unit, and gives the others back.
+    pub(crate) fn settle(&mut self, bytes: u64, used: u64) {
+        assert!(used <= bytes, "a unit of {used} bytes was expected to have {bytes} at most");
+        self.reserved -= bytes + frame::BYTES as u64;
+        if used > 0 {
+            self.used += used + frame::BYTES as u64;
+        }
+    }
+}

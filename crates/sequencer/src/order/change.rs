@@ -1,0 +1,347 @@
+//! Definitions, rows that are loaded, checkpoints: what happens while nothing is in flight.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Instant;
+
+use lockwork_engine::{EngineError, EngineKind};
+use lockwork_procedure::block::Batch;
+use lockwork_procedure::schema::ROW_HEADER_BYTES;
+
+use super::{Checkpointing, Order, Reply};
+use crate::checkpoint::snapshot::{Snapshot, Step};
+use crate::checkpoint::write::{Piece, Task};
+use crate::error::Error;
+use crate::format::frame::{self, RecordKind};
+use crate::format::items::{Definition, Rows, put_outcome};
+
+/// Rows that a table is given room for when it is created; it grows beyond that.
+pub(crate) const EXPECTED_ROWS: usize = 1024;
+/// The most bytes of rows of one record.
+const ROWS_BYTES: usize = 4 << 20;
+/// The most bytes of a definition.
+const MOST_DEFINITION_BYTES: usize = 16 << 20;
+/// Pieces of a checkpoint that may wait to be written: megabytes, about.
+const PIECES: usize = 16;
+
+impl Order {
+    /// Sees that a record of `bytes` bytes of payload can be written now.
+    fn room_for_record(&mut self, bytes: usize) -> Result<(), Error> {
+        self.drain();
+        if let Some(error) = self.shared.trouble() {
+            return Err(error);
+        }
+        let next = self.next;
+        let Some(space) = &mut self.space else { return Ok(()) };
+        let bytes = frame::whole(bytes) as u64;
+        if !space.reserve(bytes) {
+            space.advance(next, bytes).inspect_err(|error| {
+                if matches!(error, Error::Poisoned(_)) {
+                    self.shared.stop(error.clone());
+                }
+            })?;
+            assert!(space.reserve(bytes), "a fresh segment has room for what it was made for");
+        }
+        Ok(())
+    }
+
+    /// Writes a record into the room for `room` bytes of payload.
+    fn record(
+        &mut self,
+        kind: RecordKind,
+        room: usize,
+        payload: impl FnOnce(&mut Vec<u8>),
+        done: impl FnOnce(Result<(), Error>) + Send + 'static,
+    ) {
+        let (mut bytes, mut frames) = (Vec::new(), Vec::new());
+        if let Some(space) = &mut self.space {
+            frame::put(&mut bytes, space.segment.salt, kind, self.next, 0, payload);
+            space.settle(frame::whole(room) as u64, bytes.len() as u64);
+            frames.push(0);
+        }
+        self.next += 1;
+        self.send(bytes, frames, true, Box::new(done));
+    }
+
+    pub(super) fn define(&mut self, definition: Definition, reply: Reply<()>) {
+        let room = definition.bytes();
+        match self.try_define(&definition) {
+            Ok(()) => {
+                let kept = definition.clone();
+                self.definitions.push(definition);
+                self.record(
+                    RecordKind::Definition,
+                    room,
+                    |out| kept.encode(out),
+                    move |outcome| drop(reply.send(outcome)),
+                );
+            }
+            Err(error) => drop(reply.send(Err(error))),
+        }
+    }
+
+    fn try_define(&mut self, definition: &Definition) -> Result<(), Error> {
+        if definition.bytes() > MOST_DEFINITION_BYTES {
+            let expected = format!("at most {MOST_DEFINITION_BYTES} bytes of text are possible");
+            return Err(Error::Option { option: "definition", value: definition.bytes().to_string(), expected });
+        }
+        let addition = self.catalogue.understand(definition)?;
+        if let Some(procedure) = &addition.procedure {
+            self.engine.accepts(procedure, &Tables(self.catalogue.future(&addition)))?;
+        }
+        self.room_for_record(definition.bytes())?;
+        self.copy_rest();
+        let applied = apply(&mut *self.engine, &addition);
+        if let Err(error) = applied {
+            // Memory ran out in the middle: the engine may have what the log has not.
+            let error = Error::Stopped(error.to_string());
+            self.shared.stop(error.clone());
+            return Err(error);
+        }
+        let id = self.catalogue.procedures.len() as u32;
+        self.procedures.extend(self.engine.procedure(id).filter(|_| addition.procedure.is_some()));
+        self.catalogue.add(addition);
+        Ok(())
+    }
+
+    pub(super) fn load(&mut self, table: &str, images: &[u8], reply: Reply<usize>) {
+        let schema = self.catalogue.tables.iter().find(|schema| schema.name() == table);
+        let width = schema.map(|schema| (schema.row_bytes() - ROW_HEADER_BYTES) as usize);
+        let refused = match width {
+            None => self.engine.load(table, &[]).err(),
+            Some(width) if !images.len().is_multiple_of(width) => {
+                let cut = &images[images.len() / width * width..];
+                self.drain();
+                self.engine.load(table, cut).err()
+            }
+            Some(_) => None,
+        };
+        if let Some(error) = refused {
+            return drop(reply.send(Err(error.into())));
+        }
+        let width = width.unwrap_or(1);
+        self.copy_rest();
+        let mut loaded = 0;
+        for piece in images.chunks((ROWS_BYTES / width).max(1) * width) {
+            let room = 6 + table.len() + piece.len();
+            if let Err(error) = self.room_for_record(room) {
+                return drop(reply.send(Err(error)));
+            }
+            let mut rows = piece.chunks_exact(width);
+            let refused = rows.find_map(|image| match self.engine.load(table, image) {
+                Ok(()) => {
+                    loaded += 1;
+                    None
+                }
+                Err(error) => Some(error),
+            });
+            let there = piece.len() - rows.len() * width - if refused.is_some() { width } else { 0 };
+            let payload = |out: &mut Vec<u8>| {
+                Rows::put_head(out, table, width);
+                out.extend_from_slice(&piece[..there]);
+            };
+            let last = refused.is_some() || loaded * width == images.len();
+            let reply = last.then(|| reply.clone());
+            let answer = move |outcome: Result<(), Error>| {
+                let outcome = outcome.and(match refused {
+                    None => Ok(loaded),
+                    Some(error) => Err(Error::Load { loaded, error: error.into() }),
+                });
+                reply.into_iter().for_each(|reply| drop(reply.send(outcome.clone())));
+            };
+            if there > 0 {
+                self.record(RecordKind::Rows, room, payload, answer);
+            } else {
+                if let Some(space) = &mut self.space {
+                    space.settle(frame::whole(room) as u64, 0);
+                }
+                self.send(Vec::new(), Vec::new(), true, Box::new(answer));
+            }
+            if last {
+                return;
+            }
+        }
+        self.send(Vec::new(), Vec::new(), true, Box::new(move |outcome| drop(reply.send(outcome.map(|()| loaded)))));
+    }
+
+    /// Begins a checkpoint if one is wanted, or the log has grown enough, and none is under way.
+    pub(super) fn checkpoint_if_due(&mut self) {
+        if let Some(checkpointing) = &self.work.checkpointing {
+            if !checkpointing.thread.is_finished() {
+                return;
+            }
+            self.finish_checkpoint();
+        }
+        let grown = self.shared.since_checkpoint.load(Ordering::Relaxed);
+        let enough = self.options.checkpoint_bytes.max(2 * self.shared.statistics_checkpoint_bytes());
+        let due = self.options.checkpoint_bytes > 0 && grown >= enough;
+        if (due || !self.work.wanted.is_empty()) && self.shared.trouble().is_none() {
+            self.begin_checkpoint();
+        } else if let Some(error) = self.shared.trouble() {
+            for reply in std::mem::take(&mut self.work.wanted) {
+                drop(reply.send(Err(error.clone())));
+            }
+        }
+    }
+
+    fn begin_checkpoint(&mut self) {
+        self.drain();
+        let start = Instant::now();
+        self.shared.since_checkpoint.store(0, Ordering::Relaxed);
+        let (pieces, taken) = sync_channel(PIECES);
+        let task = Task {
+            io: self.io.clone(),
+            directory: self.directory.clone(),
+            database: self.database,
+            number: self.next - 1,
+            logged: self.space.is_some(),
+            shared: self.shared.clone(),
+        };
+        let waiting = std::mem::take(&mut self.work.wanted);
+        let shared = self.shared.clone();
+        let run = move || {
+            let outcome = task.run(&taken);
+            drop(taken);
+            shared.set_checkpoint_trouble(outcome.as_ref().err().cloned());
+            waiting.into_iter().for_each(|reply| drop(reply.send(outcome.clone())));
+        };
+        let thread = match std::thread::Builder::new().name("lockwork-checkpoint".into()).spawn(run) {
+            Ok(thread) => thread,
+            Err(error) => {
+                let error = Error::Engine(EngineError::Worker(format!("could not be started: {error}")).into());
+                return self.shared.set_checkpoint_trouble(Some(error));
+            }
+        };
+        for definition in &self.definitions {
+            drop(pieces.send(Piece::Definition(definition.clone())));
+        }
+        let mut requests: Vec<(Vec<u8>, u64)> = Vec::new();
+        for (request, outcome) in self.window.iter() {
+            if requests.last().is_none_or(|(bytes, _)| bytes.len() >= ROWS_BYTES) {
+                requests.push(Default::default());
+            }
+            if let Some((bytes, count)) = requests.last_mut() {
+                put_outcome(bytes, request, outcome);
+                *count += 1;
+            }
+        }
+        self.work.checkpointing = Some(Checkpointing { snapshot: Some(Snapshot::new(pieces)), requests, thread });
+        let on_device = self.engine.name().parse().is_ok_and(EngineKind::runs_on_device);
+        self.copy(if on_device { None } else { Some(start + self.options.checkpoint_slice) });
+        self.count_pause(start);
+    }
+
+    fn count_pause(&self, start: Instant) {
+        let took = start.elapsed().as_nanos() as u64;
+        self.shared.count(|statistics| {
+            statistics.checkpoint_pause_ns += took;
+            statistics.checkpoint_longest_ns = statistics.checkpoint_longest_ns.max(took);
+        });
+    }
+
+    /// Copies for as long as a checkpoint may stop the calls at a time.
+    pub(super) fn copy_slice(&mut self) {
+        if self.work.checkpointing.as_ref().is_some_and(|checkpoint| checkpoint.snapshot.is_some()) {
+            let start = Instant::now();
+            self.copy(Some(start + self.options.checkpoint_slice));
+            self.count_pause(start);
+        }
+    }
+
+    /// Copies all that is left to copy.
+    fn copy_rest(&mut self) {
+        self.drain();
+        if self.work.checkpointing.as_ref().is_some_and(|checkpoint| checkpoint.snapshot.is_some()) {
+            let start = Instant::now();
+            self.copy(None);
+            self.count_pause(start);
+        }
+    }
+
+    /// Copies what a batch may write.
+    pub(super) fn copy_before(&mut self, batch: &Batch) {
+        let start = Instant::now();
+        self.with_snapshot(|snapshot, engine, procedures| {
+            let mut step = None;
+            let read = engine.with_database(&mut |database| step = snapshot.before(database, batch, procedures));
+            read.map(|()| step.unwrap_or(Step::More))
+        });
+        self.count_pause(start);
+    }
+
+    fn copy(&mut self, until: Option<Instant>) {
+        self.with_snapshot(|snapshot, engine, _| {
+            let mut step = Step::More;
+            engine.with_database(&mut |database| step = snapshot.step(database, until)).map(|()| step)
+        });
+    }
+
+    fn with_snapshot(
+        &mut self,
+        work: impl FnOnce(
+            &mut Snapshot,
+            &dyn lockwork_engine::Engine,
+            &[std::sync::Arc<lockwork_engine::registry::Registered>],
+        ) -> Result<Step, EngineError>,
+    ) {
+        let Some(checkpointing) = &mut self.work.checkpointing else { return };
+        let Some(mut snapshot) = checkpointing.snapshot.take() else { return };
+        match work(&mut snapshot, &*self.engine, &self.procedures) {
+            Ok(Step::More | Step::Full) => checkpointing.snapshot = Some(snapshot),
+            Ok(Step::Done) => {
+                let pieces: SyncSender<Piece> = snapshot.into_pieces();
+                for (outcomes, count) in std::mem::take(&mut checkpointing.requests) {
+                    drop(pieces.send(Piece::Requests(outcomes, count)));
+                }
+                drop(pieces.send(Piece::End));
+            }
+            // Whoever writes has told why; without an end there is no checkpoint.
+            Ok(Step::Gone) | Err(_) => {}
+        }
+    }
+
+    /// Makes the checkpoint that is all that stays when no log is written.
+    pub(super) fn last_checkpoint(&mut self) -> Result<(), Error> {
+        let (reply, answer) = sync_channel(1);
+        self.work.wanted.push(reply);
+        self.begin_checkpoint();
+        self.finish_checkpoint();
+        answer.recv().unwrap_or(Err(Error::Closed)).map(drop)
+    }
+
+    /// Waits for a checkpoint under way to end.
+    pub(super) fn finish_checkpoint(&mut self) {
+        self.copy_rest();
+        if let Some(checkpointing) = self.work.checkpointing.take() {
+            drop(checkpointing.snapshot);
+            drop(checkpointing.thread.join());
+        }
+    }
+}
+
+/// Schemas as a catalogue.
+pub(crate) struct Tables(pub(crate) Vec<lockwork_procedure::schema::TableSchema>);
+
+impl lockwork_procedure::schema::Catalog for Tables {
+    fn table(&self, name: &str) -> Option<(u16, &lockwork_procedure::schema::TableSchema)> {
+        self.0.as_slice().table(name)
+    }
+
+    fn table_names(&self) -> Vec<String> {
+        self.0.as_slice().table_names()
+    }
+}
+
+/// Gives an engine what a definition adds.
+pub(crate) fn apply(
+    engine: &mut dyn lockwork_engine::Engine,
+    addition: &crate::catalogue::Addition,
+) -> Result<(), EngineError> {
+    for schema in &addition.tables {
+        engine.create_table(schema.clone(), EXPECTED_ROWS)?;
+    }
+    if let Some(procedure) = &addition.procedure {
+        engine.register(procedure.clone())?;
+    }
+    Ok(())
+}

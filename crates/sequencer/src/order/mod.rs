@@ -1,0 +1,284 @@
+//! The thread that gives everything its order: it owns the engine, and does one thing after the other.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `mod` | requests, and the loop that takes them |
+//! | `run` | batches: reserve, run, write what ran in its serial order |
+//! | `repeat` | calls that have an outcome already |
+//! | `change` | definitions, rows, checkpoints |
+//!
+//! Two batches are in the engine's hands at a time, so that it runs one while the other is encoded; behind it the writer
+//! writes a third. Answers go through the writer too, so that they come in order, and none before what it may have seen
+//! is durable.
+
+mod change;
+mod repeat;
+mod run;
+
+pub(crate) use change::apply;
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use lockwork_engine::registry::Registered;
+use lockwork_engine::{Engine, SerialOrder};
+use lockwork_procedure::block::Batch;
+
+use crate::catalogue::Catalogue;
+use crate::checkpoint::snapshot::Snapshot;
+use crate::checkpoint::write::CheckpointReport;
+use crate::directory::Directory;
+use crate::error::{Error, Refused};
+use crate::format::items::Definition;
+use crate::io::Io;
+use crate::log::space::Space;
+use crate::log::writer::Unit;
+use crate::options::Options;
+use crate::requests::Window;
+use crate::shared::Shared;
+
+/// Batches in the engine's hands.
+const DEPTH: usize = 2;
+
+/// Where an answer goes.
+pub(crate) type Reply<T> = SyncSender<Result<T, Error>>;
+
+/// What is asked of the sequencer.
+pub(crate) enum Request {
+    Batch {
+        batch: Batch,
+        reply: SyncSender<Result<Batch, Box<Refused>>>,
+    },
+    /// A single call, by its block.
+    Call {
+        block: Vec<u8>,
+        reply: Reply<Vec<u8>>,
+    },
+    Define {
+        definition: Definition,
+        reply: Reply<()>,
+    },
+    Load {
+        table: String,
+        images: Vec<u8>,
+        reply: Reply<usize>,
+    },
+    /// To be called with the engine, while nothing is in flight.
+    Read(Read),
+    Checkpoint(Reply<CheckpointReport>),
+    Close(Reply<()>),
+}
+
+/// What reads.
+pub(crate) type Read = Box<dyn FnOnce(&dyn Engine) -> Answered + Send>;
+
+/// What remains to be done for a read when everything that it may have seen is durable.
+pub(crate) type Answered = Box<dyn FnOnce(Result<(), Error>) + Send>;
+
+/// A call by its block, and who waits for it.
+type Single = (Vec<u8>, Reply<Vec<u8>>);
+
+/// Who waits for a batch.
+enum Callers {
+    One(SyncSender<Result<Batch, Box<Refused>>>),
+    Many(Vec<Reply<Vec<u8>>>),
+}
+
+/// A batch that the engine has.
+struct InFlight {
+    callers: Callers,
+    /// Bytes of log that were reserved for it.
+    reserved: u64,
+    /// Whether its callers need it to be durable.
+    needed: bool,
+    /// Whether some call has a request id.
+    requests: bool,
+    repeats: Option<repeat::Repeats>,
+}
+
+/// A checkpoint under way.
+struct Checkpointing {
+    snapshot: Option<Snapshot>,
+    /// Encoded outcomes of request ids as of the moment, and how many, in pieces.
+    requests: Vec<(Vec<u8>, u64)>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+/// See the module.
+pub(crate) struct Order {
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) serial_order: SerialOrder,
+    pub(crate) options: Options,
+    pub(crate) io: Arc<dyn Io>,
+    pub(crate) directory: Directory,
+    pub(crate) database: u64,
+    /// `None` when no log is written.
+    pub(crate) space: Option<Space>,
+    pub(crate) units: SyncSender<Unit>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) catalogue: Catalogue,
+    pub(crate) definitions: Vec<Definition>,
+    pub(crate) procedures: Vec<Arc<Registered>>,
+    pub(crate) window: Window,
+    /// The number of the next record.
+    pub(crate) next: u64,
+    work: Work,
+}
+
+/// What is under way.
+#[derive(Default)]
+struct Work {
+    in_flight: VecDeque<InFlight>,
+    /// Request ids of calls that the engine has.
+    running: HashSet<u64>,
+    checkpointing: Option<Checkpointing>,
+    /// Who waits for a checkpoint that has not begun.
+    wanted: Vec<Reply<CheckpointReport>>,
+    /// A request that was taken while calls were gathered.
+    stashed: Option<Request>,
+    indexes: Vec<u32>,
+    closing: Option<Reply<()>>,
+}
+
+/// What an order thread is made of; see the fields of [`Order`].
+pub(crate) struct Parts {
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) options: Options,
+    pub(crate) io: Arc<dyn Io>,
+    pub(crate) directory: Directory,
+    pub(crate) database: u64,
+    pub(crate) space: Option<Space>,
+    pub(crate) units: SyncSender<Unit>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) catalogue: Catalogue,
+    pub(crate) definitions: Vec<Definition>,
+    pub(crate) window: Window,
+    pub(crate) next: u64,
+}
+
+impl Order {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let count = parts.catalogue.procedures.len() as u32;
+        let procedures = (0..count).filter_map(|id| parts.engine.procedure(id)).collect();
+        Self {
+            serial_order: parts.engine.serial_order(),
+            engine: parts.engine,
+            options: parts.options,
+            io: parts.io,
+            directory: parts.directory,
+            database: parts.database,
+            space: parts.space,
+            units: parts.units,
+            shared: parts.shared,
+            catalogue: parts.catalogue,
+            definitions: parts.definitions,
+            procedures,
+            window: parts.window,
+            next: parts.next,
+            work: Work::default(),
+        }
+    }
+
+    /// Takes requests until there will be no more.
+    pub(crate) fn run(mut self, requests: &Receiver<Request>) {
+        while self.work.closing.is_none() {
+            self.checkpoint_if_due();
+            let idle = self.work.in_flight.is_empty();
+            let copying = self.work.checkpointing.as_ref().is_some_and(|checkpoint| checkpoint.snapshot.is_some());
+            let request = match self.work.stashed.take() {
+                Some(request) => Ok(request),
+                None if !idle => requests.try_recv(),
+                // While a checkpoint is written there is nothing to do but look again.
+                None if self.work.checkpointing.is_some() => {
+                    let wait = Duration::from_micros(if copying { 200 } else { 2000 });
+                    requests.recv_timeout(wait).map_err(|error| match error {
+                        RecvTimeoutError::Timeout => TryRecvError::Empty,
+                        RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                    })
+                }
+                None => requests.recv().map_err(|_| TryRecvError::Disconnected),
+            };
+            match request {
+                Ok(request) => self.take(request, requests),
+                Err(TryRecvError::Empty) if !idle => self.complete_one(),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => break,
+            }
+            let depth = if copying { 1 } else { DEPTH };
+            while self.work.in_flight.len() >= depth {
+                self.complete_one();
+            }
+            if self.work.in_flight.is_empty() {
+                self.copy_slice();
+            }
+        }
+        self.drain();
+        self.finish_checkpoint();
+        for reply in std::mem::take(&mut self.work.wanted) {
+            drop(reply.send(Err(Error::Closed)));
+        }
+        let kept = if self.space.is_none() { self.last_checkpoint() } else { Ok(()) };
+        if let Some(reply) = self.work.closing.take() {
+            let done: crate::log::writer::Done = Box::new(move |outcome| drop(reply.send(kept.and(outcome))));
+            self.send(Vec::new(), Vec::new(), true, done);
+        }
+    }
+
+    fn take(&mut self, request: Request, requests: &Receiver<Request>) {
+        match request {
+            Request::Batch { batch, reply } => self.start(batch, Callers::One(reply)),
+            Request::Call { block, reply } => self.gather(block, reply, requests),
+            Request::Define { definition, reply } => self.define(definition, reply),
+            Request::Load { table, images, reply } => self.load(&table, &images, reply),
+            Request::Read(read) => {
+                self.drain();
+                let answered = read(&*self.engine);
+                self.send(Vec::new(), Vec::new(), false, answered);
+            }
+            Request::Checkpoint(reply) => self.work.wanted.push(reply),
+            Request::Close(reply) => self.work.closing = Some(reply),
+        }
+    }
+
+    /// Makes a batch of a call and of those that wait behind it.
+    fn gather(&mut self, block: Vec<u8>, reply: Reply<Vec<u8>>, requests: &Receiver<Request>) {
+        let mut calls = vec![(block, reply)];
+        let until = (!self.options.group_wait.is_zero()).then(|| Instant::now() + self.options.group_wait);
+        while calls.len() < self.options.group_calls {
+            let next = requests.try_recv().or_else(|error| match until {
+                Some(until) => {
+                    let wait = until.saturating_duration_since(Instant::now());
+                    requests.recv_timeout(wait).map_err(|_| TryRecvError::Empty)
+                }
+                None => Err(error),
+            });
+            match next {
+                Ok(Request::Call { block, reply }) => calls.push((block, reply)),
+                Ok(other) => {
+                    self.work.stashed = Some(other);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        self.start_calls(calls);
+    }
+
+    /// Hands bytes, whose frames begin at `frames`, and an answer to the writer.
+    fn send(&mut self, bytes: Vec<u8>, frames: Vec<usize>, needed: bool, done: crate::log::writer::Done) {
+        let segment = self.space.as_ref().filter(|_| !bytes.is_empty()).map(|space| space.segment.clone());
+        let unit = Unit { segment, bytes, frames, next: self.next, needed, done };
+        if let Err(refused) = self.units.send(unit) {
+            (refused.0.done)(Err(self.shared.trouble().unwrap_or(Error::Closed)));
+        }
+    }
+
+    /// Waits until the engine has nothing.
+    fn drain(&mut self) {
+        while !self.work.in_flight.is_empty() {
+            self.complete_one();
+        }
+    }
+}

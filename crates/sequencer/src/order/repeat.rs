@@ -1,0 +1,110 @@
+//! Calls that were made before: a block whose request id is remembered, or stands twice in a batch, does not run again,
+//! and gets the first outcome.
+//!
+//! A call that is in the engine's hands ends first. Answers go out in order, so a retry is answered after the first call
+//! is durable.
+
+use std::collections::HashMap;
+
+use lockwork_engine::EngineError;
+use lockwork_procedure::block::Batch;
+
+use super::Order;
+use crate::catalogue::Catalogue;
+use crate::error::{Error, Refused};
+use crate::requests::Outcome;
+
+/// What was taken out of a batch, to be put together again.
+pub(super) struct Repeats {
+    /// The batch as it came.
+    pub(super) whole: Batch,
+    /// Where in it the blocks stand that run.
+    places: Vec<u32>,
+    /// Outcomes that are known, by place.
+    known: Vec<(u32, Outcome)>,
+    /// Places of calls that stand twice, and which of the blocks that run has their outcome.
+    same: Vec<(u32, u32)>,
+}
+
+/// A batch of some blocks of another one.
+pub(super) fn pick(batch: &Batch, indexes: &[u32]) -> Result<Batch, Error> {
+    let mut picked = Batch::new(batch.stride() as u32, indexes.len()).map_err(EngineError::from)?;
+    for &index in indexes {
+        let from = batch.block(index as usize);
+        let mut block = picked.push(from.procedure()).expect("as many blocks as indexes");
+        block.bytes().copy_from_slice(from.bytes());
+    }
+    Ok(picked)
+}
+
+impl Repeats {
+    /// The batch as it came, every block with its outcome.
+    pub(super) fn join(mut self, ran: &Batch, catalogue: &Catalogue) -> Batch {
+        for (block, &place) in ran.blocks().zip(&self.places) {
+            self.whole.block_mut(place as usize).bytes().copy_from_slice(block.bytes());
+        }
+        for (place, first) in self.same {
+            let first = ran.block(first as usize);
+            let mut block = self.whole.block_mut(place as usize);
+            if let Some(known) = catalogue.procedures.get(first.procedure() as usize) {
+                let (start, length) = known.results;
+                block.bytes()[start..start + length].copy_from_slice(&first.bytes()[start..start + length]);
+            }
+            let status = first.status().unwrap_or(lockwork_procedure::block::Status::Failed);
+            block.set_outcome(status, first.abort_code());
+        }
+        for (place, outcome) in &self.known {
+            let mut block = self.whole.block_mut(*place as usize);
+            if let Some(known) = catalogue.procedures.get(outcome.procedure as usize) {
+                outcome.answer(&mut block, known.results);
+            }
+        }
+        self.whole
+    }
+}
+
+impl Order {
+    /// Takes the calls out of a batch that have an outcome, or will have one by another call of the batch.
+    pub(super) fn sort_out(&mut self, batch: Batch) -> Result<(Batch, Option<Repeats>), Box<Refused>> {
+        if batch.blocks().any(|block| self.work.running.contains(&block.request())) {
+            self.drain();
+        }
+        let (mut places, mut known, mut same) = (Vec::new(), Vec::new(), Vec::new());
+        let mut first: HashMap<u64, (u32, u32)> = HashMap::new();
+        let mut reused = None;
+        for (index, block) in batch.blocks().enumerate() {
+            let (request, now, index) = (block.request(), block.procedure(), index as u32);
+            let before = if request == 0 {
+                places.push(index);
+                continue;
+            } else if let Some(outcome) = self.window.get(request) {
+                known.push((index, outcome.clone()));
+                outcome.procedure
+            } else if let Some(&(position, procedure)) = first.get(&request) {
+                same.push((index, position));
+                procedure
+            } else {
+                first.insert(request, (places.len() as u32, now));
+                places.push(index);
+                continue;
+            };
+            if before != now {
+                reused = Some(Error::RequestReused { request, first: before, now });
+                break;
+            }
+        }
+        if let Some(error) = reused {
+            return Err(Box::new(Refused { batch: Some(batch), error }));
+        }
+        if known.is_empty() && same.is_empty() {
+            return Ok((batch, None));
+        }
+        match pick(&batch, &places) {
+            Ok(part) => {
+                self.shared.count(|statistics| statistics.repeats += (known.len() + same.len()) as u64);
+                Ok((part, Some(Repeats { whole: batch, places, known, same })))
+            }
+            Err(error) => Err(Box::new(Refused { batch: Some(batch), error })),
+        }
+    }
+}

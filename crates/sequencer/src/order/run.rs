@@ -1,0 +1,304 @@
+//! Batches: space for them is reserved, they run, and what ran is written in its serial order.
+
+use lockwork_engine::EngineError;
+use lockwork_engine::replay::serial_order;
+use lockwork_procedure::block::{Batch, Status};
+
+use super::{Callers, InFlight, Order, Reply, Single};
+use crate::error::{Error, Failure, Refused};
+use crate::format::calls;
+use crate::format::frame::{self, RecordKind};
+use crate::requests::Outcome;
+
+/// About how many bytes of calls a record holds at most, so that reading one takes little memory.
+const RECORD_BYTES: usize = 16 << 20;
+
+type Replies = Vec<Reply<Vec<u8>>>;
+
+/// What has to be known of a batch before it runs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Survey {
+    /// Calls that have to be in the log if they do what they may.
+    logged: usize,
+    /// The most bytes that they take there.
+    bytes: u64,
+    /// Whether some call has a request id.
+    requests: bool,
+}
+
+/// What a batch needs, that could not be had.
+struct Denied(Error);
+
+impl Callers {
+    fn refuse(self, batch: Option<Batch>, error: Error) {
+        match self {
+            Self::One(reply) => drop(reply.send(Err(Box::new(Refused { batch, error })))),
+            Self::Many(replies) => {
+                replies.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
+            }
+        }
+    }
+
+    /// Gives a batch that ran to those who called, or says why it is not certain.
+    fn answer(self, batch: Batch, outcome: Result<(), Error>) {
+        match (self, outcome) {
+            (callers, Err(error)) => callers.refuse(None, error),
+            (Self::One(reply), Ok(())) => drop(reply.send(Ok(batch))),
+            (Self::Many(replies), Ok(())) => {
+                for (reply, block) in replies.into_iter().zip(batch.blocks()) {
+                    drop(reply.send(Ok(block.bytes().to_vec())));
+                }
+            }
+        }
+    }
+}
+
+impl Order {
+    fn survey(&self, batch: &Batch) -> Survey {
+        let mut survey = Survey::default();
+        for block in batch.blocks() {
+            let Some(known) = self.procedures.get(block.procedure() as usize) else { continue };
+            let request = block.request() != 0;
+            if request || known.traits.writes {
+                let arguments = self.catalogue.procedures[block.procedure() as usize].arguments;
+                survey.logged += 1;
+                survey.bytes += calls::most_bytes(arguments) as u64;
+                survey.requests |= request;
+            }
+        }
+        let records = survey.logged / self.calls_a_record() + 1;
+        survey.bytes += (records * (frame::BYTES + frame::ALIGN)) as u64;
+        survey
+    }
+
+    /// How many calls go into one record.
+    fn calls_a_record(&self) -> usize {
+        let longest = self.catalogue.procedures.iter().map(|known| calls::most_bytes(known.arguments)).max();
+        (RECORD_BYTES / longest.unwrap_or(1)).max(1)
+    }
+
+    /// Makes a batch of single calls. Those that only read go first if the others cannot be logged.
+    pub(super) fn start_calls(&mut self, calls: Vec<Single>) {
+        let stride = calls.iter().map(|(block, _)| block.len()).max().unwrap_or(0).max(self.catalogue.block_bytes());
+        let mut batch = match Batch::new(stride as u32, calls.len()) {
+            Ok(batch) => batch,
+            Err(error) => {
+                let error = Error::from(EngineError::from(error));
+                return Callers::Many(calls.into_iter().map(|(_, reply)| reply).collect()).refuse(None, error);
+            }
+        };
+        let mut replies = Vec::with_capacity(calls.len());
+        for (bytes, reply) in calls {
+            let procedure = lockwork_procedure::block::Block::new(&bytes).procedure();
+            let mut block = batch.push(procedure).expect("as many blocks as calls");
+            block.bytes()[..bytes.len()].copy_from_slice(&bytes);
+            replies.push(reply);
+        }
+        let survey = self.survey(&batch);
+        if survey.logged == 0 || survey.logged == batch.len() || self.room(survey.bytes, false).is_ok() {
+            return self.start(batch, Callers::Many(replies));
+        }
+        // The two kinds apart, so that reads go on.
+        let mut parts: [(Vec<u32>, Replies); 2] = Default::default();
+        for (index, reply) in replies.into_iter().enumerate() {
+            let block = batch.block(index);
+            let writes = self.procedures.get(block.procedure() as usize).is_some_and(|known| known.traits.writes);
+            let part = &mut parts[usize::from(writes || block.request() != 0)];
+            part.0.push(index as u32);
+            part.1.push(reply);
+        }
+        for (indexes, replies) in parts {
+            match super::repeat::pick(&batch, &indexes) {
+                Ok(part) => self.start(part, Callers::Many(replies)),
+                Err(error) => Callers::Many(replies).refuse(None, error),
+            }
+        }
+    }
+
+    /// Sees that there is room for `bytes` bytes of log, and reserves it if `reserve`.
+    fn room(&mut self, bytes: u64, reserve: bool) -> Result<(), Denied> {
+        if let Some(error) = self.shared.trouble() {
+            return Err(Denied(error));
+        }
+        for fresh in [false, true] {
+            if fresh {
+                self.drain();
+            }
+            let next = self.next;
+            let Some(space) = &mut self.space else { return Ok(()) };
+            if fresh && let Err(error) = space.advance(next, bytes) {
+                if let Error::Poisoned(Failure { .. }) = &error {
+                    self.shared.stop(error.clone());
+                }
+                return Err(Denied(error));
+            }
+            if space.reserve(bytes) {
+                if !reserve {
+                    space.settle(bytes, 0);
+                }
+                return Ok(());
+            }
+        }
+        unreachable!("a fresh segment has room for what it was made for")
+    }
+
+    /// Begins to run a batch.
+    pub(super) fn start(&mut self, batch: Batch, callers: Callers) {
+        let survey = self.survey(&batch);
+        let needed = survey.logged > 0;
+        let (batch, repeats) = if survey.requests {
+            match self.sort_out(batch) {
+                Ok(sorted) => sorted,
+                Err(refused) => return callers.refuse(refused.batch, refused.error),
+            }
+        } else {
+            (batch, None)
+        };
+        let give_back = |batch, repeats: Option<super::repeat::Repeats>| repeats.map_or(batch, |r| r.whole);
+        if needed && let Err(Denied(error)) = self.room(survey.bytes, true) {
+            return callers.refuse(Some(give_back(batch, repeats)), error);
+        }
+        let reserved = if needed { survey.bytes } else { 0 };
+        if survey.requests {
+            self.work.running.extend(batch.blocks().map(|block| block.request()).filter(|&request| request != 0));
+        }
+        let in_flight = InFlight { callers, reserved, needed, requests: survey.requests, repeats };
+        if batch.is_empty() {
+            // Everything was answered before; the answers wait their turn.
+            self.drain();
+            return self.finish(in_flight, batch);
+        }
+        self.save_before(&batch);
+        match self.engine.submit(batch) {
+            Ok(()) => self.work.in_flight.push_back(in_flight),
+            Err(refused) => {
+                let InFlight { callers, repeats, .. } = in_flight;
+                for block in refused.batch.blocks() {
+                    self.work.running.remove(&block.request());
+                }
+                if let (Some(space), true) = (&mut self.space, needed) {
+                    space.settle(reserved, 0);
+                }
+                callers.refuse(Some(give_back(refused.batch, repeats)), refused.error.into());
+            }
+        }
+    }
+
+    /// Takes the oldest batch from the engine.
+    pub(super) fn complete_one(&mut self) {
+        let Some(in_flight) = self.work.in_flight.pop_front() else { return };
+        match self.engine.complete() {
+            Ok(Some(completed)) => self.finish(in_flight, completed.batch),
+            other => {
+                let why = match other {
+                    Err(error) => error.to_string(),
+                    _ => "the engine has lost a batch".into(),
+                };
+                let error = Error::Stopped(why);
+                self.shared.stop(error.clone());
+                in_flight.callers.refuse(None, error);
+            }
+        }
+    }
+
+    /// Writes what ran, and answers when it is durable.
+    fn finish(&mut self, in_flight: InFlight, batch: Batch) {
+        let InFlight { callers, reserved, needed, requests, repeats } = in_flight;
+        let mut indexes = std::mem::take(&mut self.work.indexes);
+        indexes.clear();
+        let mut argument_bytes = 0;
+        let happened = |index: usize, argument_bytes: &mut u64| {
+            let block = batch.block(index);
+            let known = self.procedures.get(block.procedure() as usize)?;
+            let kept = match block.status() {
+                Some(Status::Committed) => known.traits.writes || block.request() != 0,
+                Some(Status::Aborted) => block.request() != 0,
+                _ => false,
+            };
+            if kept {
+                *argument_bytes += self.catalogue.procedures[block.procedure() as usize].arguments as u64;
+            }
+            kept.then_some(index as u32)
+        };
+        match self.serial_order {
+            lockwork_engine::SerialOrder::Batch => {
+                indexes.extend((0..batch.len()).filter_map(|index| happened(index, &mut argument_bytes)));
+            }
+            order @ lockwork_engine::SerialOrder::Stamp if needed => {
+                let order = serial_order(&batch, order);
+                indexes.extend(order.into_iter().filter_map(|index| happened(index, &mut argument_bytes)));
+            }
+            lockwork_engine::SerialOrder::Stamp => {}
+        }
+        let (bytes, frames) = self.encode(&batch, &indexes);
+        if let (Some(space), true) = (&mut self.space, needed) {
+            space.settle(reserved, bytes.len() as u64);
+        }
+        if requests {
+            self.remember(&batch, &indexes);
+        }
+        self.shared.count(|statistics| {
+            statistics.batches += 1;
+            statistics.calls += batch.len() as u64;
+            if !bytes.is_empty() {
+                statistics.logged_calls += indexes.len() as u64;
+                statistics.argument_bytes += argument_bytes;
+            }
+        });
+        self.work.indexes = indexes;
+        let batch = match repeats {
+            Some(repeats) => repeats.join(&batch, &self.catalogue),
+            None => batch,
+        };
+        self.send(bytes, frames, needed, Box::new(move |outcome| callers.answer(batch, outcome)));
+    }
+
+    /// The records of these calls, and where in the bytes they begin. None when no log is written.
+    fn encode(&mut self, batch: &Batch, indexes: &[u32]) -> (Vec<u8>, Vec<usize>) {
+        if indexes.is_empty() {
+            return (Vec::new(), Vec::new());
+        }
+        let arguments = |procedure: u32| self.catalogue.procedures[procedure as usize].arguments;
+        let pieces = indexes.chunks(self.calls_a_record());
+        let Some(space) = &self.space else {
+            self.next += pieces.len() as u64;
+            return (Vec::new(), Vec::new());
+        };
+        let salt = space.segment.salt;
+        let (mut bytes, mut frames) = (self.shared.buffer(), Vec::new());
+        for piece in pieces {
+            frames.push(bytes.len());
+            frame::put(&mut bytes, salt, RecordKind::Calls, self.next, 0, |out| {
+                calls::put(out, batch, piece, arguments);
+            });
+            self.next += 1;
+        }
+        (bytes, frames)
+    }
+
+    /// Remembers the outcomes of calls that have request ids, in their serial order.
+    fn remember(&mut self, batch: &Batch, indexes: &[u32]) {
+        for block in batch.blocks() {
+            self.work.running.remove(&block.request());
+        }
+        for &index in indexes {
+            let block = batch.block(index as usize);
+            if block.request() == 0 {
+                continue;
+            }
+            let results = self.catalogue.procedures[block.procedure() as usize].results;
+            if let Some(outcome) = Outcome::of(block, results) {
+                self.window.put(block.request(), outcome);
+            }
+        }
+    }
+
+    /// A checkpoint under way copies what `batch` may write.
+    fn save_before(&mut self, batch: &Batch) {
+        if self.work.checkpointing.as_ref().is_none_or(|checkpoint| checkpoint.snapshot.is_none()) {
+            return;
+        }
+        self.drain();
+        self.copy_before(batch);
+    }
+}

@@ -1,0 +1,91 @@
+//! Request ids: what became of the last calls that had one, so that a retry gets the first outcome.
+//!
+//! The window holds the last ids in serial order, up to a number that is fixed when the directory is opened. It is a
+//! function of the log alone: replay makes the same window, and a checkpoint holds it.
+//!
+//! Invariant: every id in `order` is a key of `outcomes`, and there are no others.
+
+use std::collections::{HashMap, VecDeque};
+
+use lockwork_procedure::block::{Block, BlockMut, Status};
+
+/// What became of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) procedure: u32,
+    pub(crate) status: Status,
+    pub(crate) code: u16,
+    pub(crate) results: Box<[u8]>,
+}
+
+impl Outcome {
+    /// Of a block that was run. `None` when it failed: such a call did not happen, and its retry runs.
+    pub(crate) fn of(block: Block<'_>, (start, length): (usize, usize)) -> Option<Self> {
+        let status = block.status().filter(|status| matches!(status, Status::Committed | Status::Aborted))?;
+        let results = block.bytes()[start..start + length].into();
+        Some(Self { procedure: block.procedure(), status, code: block.abort_code(), results })
+    }
+
+    /// Writes the outcome into the block of a retry.
+    pub(crate) fn answer(&self, block: &mut BlockMut<'_>, (start, length): (usize, usize)) {
+        block.set_outcome(self.status, self.code);
+        if self.results.len() == length {
+            block.bytes()[start..start + length].copy_from_slice(&self.results);
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Window {
+    most: usize,
+    order: VecDeque<u64>,
+    outcomes: HashMap<u64, Outcome>,
+}
+
+impl Window {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, order: VecDeque::new(), outcomes: HashMap::new() }
+    }
+
+    pub(crate) fn get(&self, request: u64) -> Option<&Outcome> {
+        self.outcomes.get(&request)
+    }
+
+    /// Remembers an outcome, and forgets the oldest if there are too many.
+    pub(crate) fn put(&mut self, request: u64, outcome: Outcome) {
+        if self.outcomes.insert(request, outcome).is_none() {
+            self.order.push_back(request);
+        }
+        while self.order.len() > self.most {
+            if let Some(oldest) = self.order.pop_front() {
+                self.outcomes.remove(&oldest);
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// All of them, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Outcome)> {
+        self.order.iter().map(|&request| (request, &self.outcomes[&request]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_go_first() {
+        let outcome = |code| Outcome { procedure: 0, status: Status::Aborted, code, results: [].into() };
+        let mut window = Window::new(3);
+        (1..=5).for_each(|request| window.put(request, outcome(request as u16)));
+        assert_eq!(window.iter().map(|(request, _)| request).collect::<Vec<_>>(), [3, 4, 5]);
+        assert_eq!((window.get(2), window.get(4).unwrap().code, window.len()), (None, 4, 3));
+        window.put(3, outcome(9));
+        assert_eq!((window.get(3).unwrap().code, window.len()), (9, 3));
+    }
+}

@@ -1,0 +1,426 @@
+//! The front: opening, calls, closing. See the crate for what it guarantees.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use lockwork_engine::{Engine, EngineError};
+use lockwork_procedure::block::{Batch, HEADER_BYTES, MAX_BLOCK_BYTES};
+use lockwork_storage::Digest;
+
+use crate::checkpoint::write::{CheckpointReport, clean};
+use crate::directory::{Directory, Listing};
+use crate::error::{Error, Failure, Refused};
+use crate::format::items::Definition;
+use crate::io::{Io, Locking, Mode};
+use crate::log::reader::{LogEnd, Wanted, walk};
+use crate::log::space::Space;
+use crate::log::writer::Writer;
+use crate::options::{Durability, Options};
+use crate::order::{Order, Parts, Request};
+use crate::recovery::{Progress, RecoveryReport, Source, recover};
+use crate::shared::{Shared, Statistics};
+
+/// Requests that may wait for the order thread.
+const REQUESTS: usize = 1024;
+/// Units that may wait for the writer.
+const UNITS: usize = 16;
+
+/// An open directory. Dropping it waits for what was submitted and closes it.
+pub struct Sequencer {
+    handle: Option<Handle>,
+    threads: Vec<JoinHandle<()>>,
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// The way in, for any number of threads.
+#[derive(Clone)]
+pub struct Handle {
+    requests: SyncSender<Request>,
+    shared: Arc<Shared>,
+}
+
+/// A batch that was submitted.
+#[must_use = "only waiting tells whether the batch is durable"]
+pub struct Ticket(Receiver<Result<Batch, Box<Refused>>>);
+
+impl Ticket {
+    /// Waits until the batch is acknowledged: it has run and is as durable as the options ask.
+    ///
+    /// # Errors
+    /// [`Refused`], with the batch if nothing of it has happened.
+    pub fn wait(self) -> Result<Batch, Box<Refused>> {
+        self.0.recv().unwrap_or(Err(Box::new(Refused { batch: None, error: Error::Closed })))
+    }
+}
+
+impl Sequencer {
+    /// Opens a directory, which is made if it is not there, and recovers what is in it into `engine`. `progress` is told
+    /// how far that has come.
+    ///
+    /// # Errors
+    /// [`Error::Locked`]; [`Error::Damaged`] and [`Error::Version`], which change nothing in the directory; [`Error::Io`]
+    /// and [`Error::Full`]; [`Error::Engine`] when the engine has tables or procedures already.
+    pub fn open(
+        io: Arc<dyn Io>,
+        path: &Path,
+        options: Options,
+        mut engine: Box<dyn Engine>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, RecoveryReport), Error> {
+        options.validate()?;
+        is_empty(&*engine)?;
+        let directory = Directory::new(path);
+        for folder in [&directory.root, &directory.log, &directory.checkpoint] {
+            io.create_directory(folder).map_err(|error| Error::io("create", folder, error))?;
+        }
+        let lock = match io.lock(&directory.lock()).map_err(|error| Error::io("lock", &directory.lock(), error))? {
+            Locking::Held(lock) => lock,
+            Locking::Taken(owner) => return Err(Error::Locked { path: path.to_path_buf(), owner }),
+        };
+        let listing = directory.list(&*io)?;
+        let mut report = RecoveryReport { io: io.describe(), unknown: listing.unknown.clone(), ..Default::default() };
+        let (database, listing) = identify(&*io, &directory, listing, &mut report)?;
+        let source = Source {
+            io: &*io,
+            directory: &directory,
+            listing: &listing,
+            database,
+            request_window: options.request_window,
+        };
+        let recovered = recover(&source, &mut *engine, &mut report, progress)?;
+        report.rewritten_bytes = settle(&*io, &directory, &listing, &recovered.end)?;
+        let next = recovered.end.next;
+        let space = match options.durability {
+            Durability::None => None,
+            _ => Some(Space::begin(io.clone(), directory.clone(), database, next, options.segment_bytes)?),
+        };
+        let shared = Arc::new(Shared::new(next));
+        shared.count(|statistics| statistics.checkpoint_bytes = report.checkpoint.map_or(0, |(_, bytes)| bytes));
+        shared.since_checkpoint.store(report.log_bytes, std::sync::atomic::Ordering::Relaxed);
+        let (units, written) = sync_channel(UNITS);
+        let (requests, taken) = sync_channel(REQUESTS);
+        let writer = Writer::new(shared.clone(), options.durability, options.async_interval, options.idle_mark, next);
+        let order = Order::new(Parts {
+            engine,
+            options,
+            io,
+            directory,
+            database,
+            space,
+            units,
+            shared: shared.clone(),
+            catalogue: recovered.catalogue,
+            definitions: recovered.definitions,
+            window: recovered.window,
+            next,
+        });
+        let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let started = std::thread::Builder::new().name(name.into()).spawn(run);
+            started.map_err(|error| Error::from(EngineError::Worker(format!("could not be started: {error}"))))
+        };
+        let threads = vec![
+            start("lockwork-log", Box::new(move || writer.run(&written)))?,
+            start("lockwork-order", Box::new(move || order.run(&taken)))?,
+        ];
+        Ok((Self { handle: Some(Handle { requests, shared }), threads, _lock: lock }, report))
+    }
+
+    /// A way in, to be given to other threads.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle.clone().expect("open until it is dropped")
+    }
+
+    fn way_in(&self) -> &Handle {
+        self.handle.as_ref().expect("open until it is dropped")
+    }
+
+    /// Creates a table or registers a procedure, durably.
+    ///
+    /// # Errors
+    /// What is wrong with the definition, [`Error::Full`], or why nothing is accepted any more.
+    pub fn define(&self, definition: Definition) -> Result<(), Error> {
+        self.way_in().define(definition)
+    }
+
+    /// As [`Handle::load`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(&self, table: &str, images: Vec<u8>) -> Result<usize, Error> {
+        self.way_in().load(table, images)
+    }
+
+    /// As [`Handle::call_batch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn call_batch(&self, batch: Batch) -> Result<Batch, Box<Refused>> {
+        self.way_in().call_batch(batch)
+    }
+
+    /// As [`Handle::submit`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn submit(&self, batch: Batch) -> Result<Ticket, Box<Refused>> {
+        self.way_in().submit(batch)
+    }
+
+    /// As [`Handle::read`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read<T: Send + 'static>(&self, read: impl FnOnce(&dyn Engine) -> T + Send + 'static) -> Result<T, Error> {
+        self.way_in().read(read)
+    }
+
+    /// As [`Handle::digest`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn digest(&self) -> Result<Digest, Error> {
+        self.way_in().digest()
+    }
+
+    /// As [`Handle::checkpoint`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn checkpoint(&self) -> Result<CheckpointReport, Error> {
+        self.way_in().checkpoint()
+    }
+
+    /// What was done since it was opened.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.way_in().shared.statistics()
+    }
+
+    /// Why the last checkpoint was not made, if it was not.
+    #[must_use]
+    pub fn checkpoint_trouble(&self) -> Option<Error> {
+        self.way_in().shared.checkpoint_trouble()
+    }
+
+    /// Waits until everything is durable and closes the directory. With [`Durability::None`] it makes a checkpoint first.
+    ///
+    /// # Errors
+    /// Why something is not durable.
+    pub fn close(mut self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        let Some(handle) = self.handle.take() else { return Ok(()) };
+        let trouble = handle.shared.trouble();
+        let (reply, answer) = sync_channel(1);
+        let asked = handle.requests.send(Request::Close(reply));
+        let closed = match asked {
+            Ok(()) => answer.recv().unwrap_or(Err(Error::Closed)),
+            Err(_) => Err(Error::Closed),
+        };
+        let shared = handle.shared.clone();
+        drop(handle);
+        // The writer ends when the order thread, which feeds it, has; its last words are in `shared`.
+        for thread in std::mem::take(&mut self.threads).into_iter().rev() {
+            drop(thread.join());
+        }
+        closed.and(trouble.or(shared.trouble()).map_or(Ok(()), Err))
+    }
+}
+
+impl Drop for Sequencer {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
+
+impl Handle {
+    fn ask<T>(&self, request: impl FnOnce(SyncSender<Result<T, Error>>) -> Request) -> Result<T, Error> {
+        let (reply, answer) = sync_channel(1);
+        self.requests.send(request(reply)).map_err(|_| Error::Closed)?;
+        answer.recv().unwrap_or_else(|_| Err(self.shared.trouble().unwrap_or(Error::Closed)))
+    }
+
+    /// As [`Sequencer::define`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn define(&self, definition: Definition) -> Result<(), Error> {
+        self.ask(|reply| Request::Define { definition, reply })
+    }
+
+    /// Inserts rows by their images, one behind the other, outside any call. Returns how many; all of them are durable.
+    ///
+    /// # Errors
+    /// [`Error::Load`] when a row was refused: those before it are there. [`Error::Full`]: rows of whole megabytes before
+    /// may be there.
+    pub fn load(&self, table: &str, images: Vec<u8>) -> Result<usize, Error> {
+        self.ask(|reply| Request::Load { table: table.into(), images, reply })
+    }
+
+    /// Runs a batch and returns it when it is acknowledged. A call that aborted or failed is no error: its block says so.
+    ///
+    /// # Errors
+    /// [`Refused`], with the batch if nothing of it has happened.
+    pub fn call_batch(&self, batch: Batch) -> Result<Batch, Box<Refused>> {
+        self.submit(batch)?.wait()
+    }
+
+    /// Hands over a batch. Batches run and are acknowledged in the order in which they were handed over by one thread.
+    ///
+    /// # Errors
+    /// [`Refused`] when the sequencer is closed.
+    pub fn submit(&self, batch: Batch) -> Result<Ticket, Box<Refused>> {
+        let (reply, answer) = sync_channel(1);
+        match self.requests.send(Request::Batch { batch, reply }) {
+            Ok(()) => Ok(Ticket(answer)),
+            Err(refused) => {
+                let batch = match refused.0 {
+                    Request::Batch { batch, .. } => Some(batch),
+                    _ => None,
+                };
+                Err(Box::new(Refused { batch, error: Error::Closed }))
+            }
+        }
+    }
+
+    /// Runs one call, together with those of other threads, and writes its outcome and results into `block`, which holds a
+    /// header and arguments and has room for the results. Returns when it is acknowledged.
+    ///
+    /// # Errors
+    /// As [`Self::call_batch`]; the block is unchanged then. [`Error::Option`] for a block that is no block.
+    pub fn call(&self, block: &mut [u8]) -> Result<(), Error> {
+        if !(HEADER_BYTES as usize..=MAX_BLOCK_BYTES as usize).contains(&block.len()) {
+            let expected = format!("{HEADER_BYTES} to {MAX_BLOCK_BYTES} bytes are possible");
+            return Err(Error::Option { option: "block", value: format!("{} bytes", block.len()), expected });
+        }
+        let answer = self.ask(|reply| Request::Call { block: block.to_vec(), reply })?;
+        block.copy_from_slice(&answer[..block.len()]);
+        Ok(())
+    }
+
+    /// Calls `read` with the engine while no batch runs, and returns what it says when all that it may have seen is
+    /// durable. After a failed write of the log reads go on, and may see what is not durable and never will be.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn read<T: Send + 'static>(&self, read: impl FnOnce(&dyn Engine) -> T + Send + 'static) -> Result<T, Error> {
+        self.ask(|reply| {
+            Request::Read(Box::new(move |engine| {
+                let seen = read(engine);
+                Box::new(move |outcome| drop(reply.send(outcome.map(|()| seen))))
+            }))
+        })
+    }
+
+    /// The digest of all tables, when everything before it is durable.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn digest(&self) -> Result<Digest, Error> {
+        Ok(self.read(|engine| engine.digest())??)
+    }
+
+    /// Makes a checkpoint and waits until it is current. Calls go on meanwhile.
+    ///
+    /// # Errors
+    /// Why there is none; the one before stays.
+    pub fn checkpoint(&self) -> Result<CheckpointReport, Error> {
+        self.ask(Request::Checkpoint)
+    }
+
+    /// What was done since the directory was opened.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.shared.statistics()
+    }
+}
+
+/// Refuses an engine that has something in it.
+fn is_empty(engine: &dyn Engine) -> Result<(), Error> {
+    let mut tables = 0;
+    engine.with_database(&mut |database| tables = database.len())?;
+    if tables == 0 && engine.procedure(0).is_none() {
+        return Ok(());
+    }
+    let value = format!("one with {tables} tables");
+    Err(Error::Option { option: "engine", value, expected: "one without tables and procedures is possible".into() })
+}
+
+/// Finds out which database this is, or makes a new one, and clears away what was never finished.
+fn identify(
+    io: &dyn Io,
+    directory: &Directory,
+    listing: Listing,
+    report: &mut RecoveryReport,
+) -> Result<(u64, Listing), Error> {
+    for path in &listing.unfinished {
+        io.remove(path).map_err(|error| Error::io("remove", path, error))?;
+    }
+    if let Some(database) = directory.read_format(io)? {
+        if listing.segments.is_empty() {
+            return Err(Error::damaged(&directory.log, 0, "there is no segment of the log, and there always is one"));
+        }
+        return Ok((database, listing));
+    }
+    // The first segment is made before the file that is missing, and used only after it.
+    let wanted = Wanted { segments: &listing.segments, database: None, covered: 0, all: true };
+    let end = walk(io, directory, &wanted, &mut |_| Ok(()))?;
+    if !listing.checkpoints.is_empty() || end.last.is_some() {
+        let problem = "the file is missing, and there are a log or checkpoints that it belongs to";
+        return Err(Error::damaged(&directory.format(), 0, problem));
+    }
+    report.created = true;
+    let database = fresh_id();
+    crate::log::space::make(io, directory, database, 1, 0)?;
+    directory.write_format(io, database)?;
+    Ok((database, Listing { segments: vec![1], ..listing }))
+}
+
+/// A number that no other database has.
+fn fresh_id() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // Seeded by the system's randomness.
+    let mut hasher = std::hash::RandomState::new().build_hasher();
+    hasher.write_u128(std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()));
+    hasher.finish()
+}
+
+/// Makes the end of the log what it was taken for: what is torn is cut off, what may not be durable is written again, and
+/// segments that were never used are removed. Returns how many bytes were written again.
+fn settle(io: &dyn Io, directory: &Directory, listing: &Listing, end: &LogEnd) -> Result<u64, Error> {
+    let mut rewritten = 0;
+    if let Some((first, at)) = end.last {
+        let path = directory.segment(first);
+        let failed = |action| {
+            let path = path.clone();
+            move |error| Error::Io(Failure::new(action, &path, Some(at), error))
+        };
+        let file = io.open(&path, Mode::Write).map_err(failed("open"))?;
+        if file.length().map_err(failed("look at"))? != at || !end.unproven.is_empty() {
+            // A sync that failed before the crash may have left pages that count as clean: written again they do not.
+            rewritten = end.unproven.len() as u64;
+            if rewritten > 0 {
+                file.write_at(at - rewritten, &end.unproven).map_err(failed("write"))?;
+            }
+            file.truncate(at).map_err(failed("cut"))?;
+            file.sync().map_err(failed("sync"))?;
+        }
+    }
+    for &empty in &end.empty {
+        let path = directory.segment(empty);
+        // The only segment stays, so that there always is one; it is made anew under its name, or removed later.
+        if listing.segments.len() > 1 || empty != end.next {
+            io.remove(&path).map_err(|error| Error::io("remove", &path, error))?;
+        }
+    }
+    io.sync_directory(&directory.log).map_err(|error| Error::io("sync", &directory.log, error))?;
+    if let Some(&newest) = listing.checkpoints.last() {
+        clean(io, directory, newest)?;
+    }
+    Ok(rewritten)
+}

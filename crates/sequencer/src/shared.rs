@@ -1,0 +1,164 @@
+//! What the threads of a sequencer tell each other and their callers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::{Error, Failure};
+
+/// Locks a mutex; what a thread that panicked has left behind is whole, because nothing panics while it changes it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a sequencer has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Batches that ran.
+    pub batches: u64,
+    /// Calls in them.
+    pub calls: u64,
+    /// Calls written to the log.
+    pub logged_calls: u64,
+    /// Argument bytes of the calls written to the log.
+    pub argument_bytes: u64,
+    /// Bytes written to the log.
+    pub log_bytes: u64,
+    /// Writes to the log.
+    pub writes: u64,
+    /// Syncs of the log.
+    pub syncs: u64,
+    /// Nanoseconds of the writes and syncs that calls waited for, together.
+    pub sync_ns: u64,
+    /// Nanoseconds of the longest of them.
+    pub sync_longest_ns: u64,
+    /// Retries that were answered from the window of request ids.
+    pub repeats: u64,
+    /// Checkpoints that are durable.
+    pub checkpoints: u64,
+    /// Bytes of the last one.
+    pub checkpoint_bytes: u64,
+    /// Nanoseconds for which calls stood still for checkpoints, together.
+    pub checkpoint_pause_ns: u64,
+    /// Nanoseconds of the longest such pause.
+    pub checkpoint_longest_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    durable: u64,
+    trouble: Option<Error>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    progress: Mutex<Progress>,
+    changed: Condvar,
+    statistics: Mutex<Statistics>,
+    /// Bytes of log since the last checkpoint began.
+    pub(crate) since_checkpoint: AtomicU64,
+    /// What the last checkpoint that failed said.
+    checkpoint_trouble: Mutex<Option<Error>>,
+    /// Buffers that units were in.
+    buffers: Mutex<Vec<Vec<u8>>>,
+}
+
+/// Buffers kept, and the largest of them: what a batch of usual size needs.
+const MOST_BUFFERS: usize = 4;
+const MOST_BUFFER_BYTES: usize = 8 << 20;
+
+impl Shared {
+    pub(crate) fn new(durable: u64) -> Self {
+        let shared = Self::default();
+        shared.set_durable(durable);
+        shared
+    }
+
+    /// All records before this one are durable.
+    pub(crate) fn durable(&self) -> u64 {
+        lock(&self.progress).durable
+    }
+
+    pub(crate) fn set_durable(&self, next: u64) {
+        lock(&self.progress).durable = next;
+        self.changed.notify_all();
+    }
+
+    /// Why nothing more is accepted, if so.
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        lock(&self.progress).trouble.clone()
+    }
+
+    /// From now on nothing is accepted. The first reason stands.
+    pub(crate) fn stop(&self, error: Error) {
+        lock(&self.progress).trouble.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn poison(&self, failure: Failure) {
+        self.stop(Error::Poisoned(failure));
+    }
+
+    /// Waits until all records before `next` are durable.
+    ///
+    /// # Errors
+    /// Why they will not be.
+    pub(crate) fn wait_durable(&self, next: u64) -> Result<(), Error> {
+        let mut progress = lock(&self.progress);
+        loop {
+            if progress.durable >= next {
+                return Ok(());
+            }
+            if let Some(error) = &progress.trouble {
+                return Err(error.clone());
+            }
+            progress = self.changed.wait(progress).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        *lock(&self.statistics)
+    }
+
+    /// Bytes of the last checkpoint.
+    pub(crate) fn statistics_checkpoint_bytes(&self) -> u64 {
+        lock(&self.statistics).checkpoint_bytes
+    }
+
+    pub(crate) fn count(&self, add: impl FnOnce(&mut Statistics)) {
+        add(&mut lock(&self.statistics));
+    }
+
+    pub(crate) fn count_sync(&self, bytes: usize, synced: bool, took: Duration) {
+        let took = took.as_nanos() as u64;
+        self.count(|statistics| {
+            statistics.log_bytes += bytes as u64;
+            statistics.writes += u64::from(bytes > 0);
+            statistics.syncs += u64::from(synced);
+            statistics.sync_ns += took;
+            statistics.sync_longest_ns = statistics.sync_longest_ns.max(took);
+        });
+        self.since_checkpoint.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn checkpoint_trouble(&self) -> Option<Error> {
+        lock(&self.checkpoint_trouble).clone()
+    }
+
+    pub(crate) fn set_checkpoint_trouble(&self, error: Option<Error>) {
+        *lock(&self.checkpoint_trouble) = error;
+    }
+
+    pub(crate) fn buffer(&self) -> Vec<u8> {
+        lock(&self.buffers).pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        let mut buffers = lock(&self.buffers);
+        if buffers.len() < MOST_BUFFERS && (1..=MOST_BUFFER_BYTES).contains(&buffer.capacity()) {
+            buffers.push(buffer);
+        }
+    }
+}

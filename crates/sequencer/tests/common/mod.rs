@@ -1,0 +1,232 @@
+//! What the tests share: a bank small enough to be replayed by hand, and directories.
+#![allow(dead_code, reason = "every test takes what it needs")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lockwork_engine::{Engine, EngineKind, Options as EngineOptions, create};
+use lockwork_memory::Pages;
+use lockwork_procedure::block::{Batch, Status};
+use lockwork_sequencer::io::Io;
+use lockwork_sequencer::{Definition, Error, Options, RecoveryReport, Sequencer};
+use lockwork_storage::Digest;
+
+/// Accounts of the bank, and what each begins with.
+pub(crate) const ACCOUNTS: u64 = 50;
+pub(crate) const BALANCE: i64 = 1000;
+
+pub(crate) const TABLES: &str = "table accounts (id: i64 key, balance: i64) partition by hash(id)";
+
+/// Moves money; answers both new balances; aborts with 1 when there is too little.
+pub(crate) const TRANSFER: &str = "\
+procedure transfer
+table accounts
+param from: i64
+param to: i64
+param amount: i64
+result from_balance: i64
+result to_balance: i64
+    update  c0, accounts, [from]
+    update  c1, accounts, [to]
+    ret     r1, c0
+    ret     r2, c1
+    load    r3, [amount]
+    loadr   r4, r1[accounts.balance]
+    cmp     r4, r3
+    bl      poor
+    sub     r4, r4, r3
+    storer  r4, r1[accounts.balance]
+    loadr   r5, r2[accounts.balance]
+    add     r5, r5, r3
+    storer  r5, r2[accounts.balance]
+    store   r4, [from_balance]
+    store   r5, [to_balance]
+    commit
+poor:
+    abort   1
+";
+
+/// Reads one balance.
+pub(crate) const AUDIT: &str = "\
+procedure audit
+table accounts
+param id: i64
+result balance: i64
+    search  c0, accounts, [id]
+    ret     r1, c0
+    loadr   r2, r1[accounts.balance]
+    store   r2, [balance]
+    commit
+";
+
+/// Opens an account with nothing in it.
+pub(crate) const OPEN: &str = "\
+procedure open
+table accounts
+param id: i64
+    insert  c0, accounts, [id]
+    ret     r1, c0
+    commit
+";
+
+/// Closes an account, whose money goes to another one.
+pub(crate) const CLOSE: &str = "\
+procedure close
+table accounts
+param id: i64
+param to: i64
+    search  c0, accounts, [id]
+    update  c1, accounts, [to]
+    ret     r1, c0
+    ret     r2, c1
+    loadr   r3, r1[accounts.balance]
+    loadr   r4, r2[accounts.balance]
+    add     r4, r4, r3
+    storer  r4, r2[accounts.balance]
+    remove  c2, accounts, [id]
+    ret     r3, c2
+    commit
+";
+
+/// Ids in the order in which [`furnish`] defines them.
+pub(crate) const IDS: [(&str, u32); 4] = [("transfer", 0), ("audit", 1), ("open", 2), ("close", 3)];
+
+pub(crate) fn engine(kind: EngineKind) -> Box<dyn Engine> {
+    create(kind, EngineOptions { threads: 2, pages: Pages::Plain, ..EngineOptions::default() }).unwrap()
+}
+
+/// Small segments, and no checkpoint that was not asked for.
+pub(crate) fn options() -> Options {
+    Options { segment_bytes: 4096, checkpoint_bytes: 0, ..Options::default() }
+}
+
+pub(crate) fn open_with(
+    io: Arc<dyn Io>,
+    path: &Path,
+    options: Options,
+    kind: EngineKind,
+) -> Result<(Sequencer, RecoveryReport), Error> {
+    Sequencer::open(io, path, options, engine(kind), &mut |_| ())
+}
+
+pub(crate) fn definition(assembly: &str) -> Definition {
+    Definition { assembly: assembly.into(), source: String::new() }
+}
+
+pub(crate) fn image(id: u64) -> Vec<u8> {
+    [id.to_le_bytes(), BALANCE.to_le_bytes()].concat()
+}
+
+/// Tables, rows and procedures.
+pub(crate) fn furnish(sequencer: &Sequencer) -> Result<(), Error> {
+    sequencer.define(definition(TABLES))?;
+    for source in [TRANSFER, AUDIT, OPEN, CLOSE] {
+        sequencer.define(definition(source))?;
+    }
+    sequencer.load("accounts", (0..ACCOUNTS).flat_map(image).collect()).map(|loaded| {
+        assert_eq!(loaded as u64, ACCOUNTS);
+    })
+}
+
+/// A call: procedure, request id, arguments.
+pub(crate) type Call = (u32, u64, Vec<i64>);
+
+pub(crate) fn batch(calls: &[Call]) -> Batch {
+    let mut batch = Batch::new(72, calls.len()).unwrap();
+    for (procedure, request, arguments) in calls {
+        let mut block = batch.push(*procedure).unwrap();
+        block.set_request(*request);
+        for (index, argument) in arguments.iter().enumerate() {
+            block.bytes()[32 + 8 * index..40 + 8 * index].copy_from_slice(&argument.to_le_bytes());
+        }
+    }
+    batch
+}
+
+/// splitmix64.
+#[derive(Clone, Copy)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// Calls of every kind: transfers that commit and that abort, audits, accounts that come and go.
+    pub(crate) fn calls(&mut self, count: usize) -> Vec<Call> {
+        let mut call = || {
+            let (a, b) = (self.below(ACCOUNTS) as i64, self.below(ACCOUNTS) as i64);
+            match self.below(10) {
+                0 => (1, 0, vec![a]),
+                1 => (2, 0, vec![ACCOUNTS as i64 + a]),
+                2 => (3, 0, vec![ACCOUNTS as i64 + a, b]),
+                3 => (0, 0, vec![a, b, 100_000]),
+                4 => (0, 0, vec![a, ACCOUNTS as i64 + b, 1 + self.below(9) as i64]),
+                _ => (0, 0, vec![a, b, 1 + self.below(50) as i64]),
+            }
+        };
+        (0..count).map(|_| call()).collect()
+    }
+}
+
+/// A serial engine that has what [`furnish`] gives, for what should be.
+pub(crate) struct Oracle(Box<dyn Engine>);
+
+impl Oracle {
+    pub(crate) fn new() -> Self {
+        let mut oracle = engine(EngineKind::Serial);
+        let tables = lockwork_procedure::assembly::assemble_tables(TABLES, [].as_slice()).unwrap();
+        oracle.create_table(tables[0].clone(), 10).unwrap();
+        for source in [TRANSFER, AUDIT, OPEN, CLOSE] {
+            let assembled = lockwork_procedure::assembly::assemble(source, tables.as_slice()).unwrap();
+            oracle.register(assembled.procedure).unwrap();
+        }
+        (0..ACCOUNTS).for_each(|id| oracle.load("accounts", &image(id)).unwrap());
+        Self(oracle)
+    }
+
+    pub(crate) fn run(&mut self, calls: Batch) -> Batch {
+        self.0.submit(calls).unwrap();
+        self.0.complete().unwrap().unwrap().batch
+    }
+
+    /// Runs what another engine has run, in that one's order.
+    pub(crate) fn follow(&mut self, ran: &Batch, order: lockwork_engine::SerialOrder) {
+        lockwork_engine::replay::replay(&mut *self.0, ran, 0, order).unwrap();
+    }
+
+    pub(crate) fn digest(&self) -> Digest {
+        self.0.digest().unwrap()
+    }
+}
+
+/// Outcomes and results, for comparison.
+pub(crate) fn answers(batch: &Batch) -> Vec<(Option<Status>, u16, Vec<u8>)> {
+    let results = |procedure| match procedure {
+        0 => 56..72,
+        1 => 40..48,
+        _ => 40..40,
+    };
+    let answer = |block: lockwork_procedure::block::Block<'_>| {
+        (block.status(), block.abort_code(), block.bytes()[results(block.procedure())].to_vec())
+    };
+    batch.blocks().map(answer).collect()
+}
+
+/// The money of all accounts together.
+pub(crate) fn total(sequencer: &Sequencer) -> i64 {
+    let sum = |engine: &dyn Engine| {
+        let mut sum = 0;
+        engine.export(&mut |_, image| sum += i64::from_le_bytes(image[8..16].try_into().unwrap())).unwrap();
+        sum
+    };
+    sequencer.read(sum).unwrap()
+}

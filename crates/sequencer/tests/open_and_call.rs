@@ -1,0 +1,263 @@
+//! What is acknowledged is there after reopening, on every engine of the CPU, with every durability; retries get the first
+//! outcome; the log is small.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use lockwork_engine::EngineKind;
+use lockwork_procedure::block::Status;
+use lockwork_sequencer::io::{Disk, Io, simulated::SimulatedDisk};
+use lockwork_sequencer::{Durability, Error, Options, inspect};
+
+fn disks() -> [Arc<dyn Io>; 2] {
+    [Arc::new(Disk::new()), Arc::new(Disk::plain())]
+}
+
+#[test]
+fn every_engine_recovers_what_it_ran() {
+    for &kind in EngineKind::CPU {
+        for io in disks() {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a/b");
+            let mut oracle = Oracle::new();
+            let mut random = Random(kind as u64);
+            let order = engine(kind).serial_order();
+            let (sequencer, report) = open_with(io.clone(), &path, options(), kind).unwrap();
+            assert!(report.created);
+            furnish(&sequencer).unwrap();
+            let mut digest = sequencer.digest().unwrap();
+            assert_eq!(digest, oracle.digest());
+            for round in 0..6 {
+                for _ in 0..5 {
+                    let ran = sequencer.call_batch(batch(&random.calls(200))).unwrap();
+                    oracle.follow(&ran, order);
+                }
+                digest = sequencer.digest().unwrap();
+                assert_eq!(digest, oracle.digest(), "{kind}, round {round}");
+                if round % 2 == 1 {
+                    let made = sequencer.checkpoint().unwrap();
+                    assert_eq!(made.digest, digest);
+                }
+            }
+            assert_eq!(total(&sequencer), ACCOUNTS as i64 * BALANCE);
+            sequencer.close().unwrap();
+            for again in 0..2 {
+                let (sequencer, report) = open_with(io.clone(), &path, options(), kind).unwrap();
+                assert_eq!(sequencer.digest().unwrap(), digest, "{kind}, opened again {again}");
+                assert_eq!((report.created, report.torn, report.rewritten_bytes), (false, None, 0));
+                assert!(report.checkpoint.is_some() && report.definitions.len() == 5);
+                let ran = sequencer.call_batch(batch(&random.calls(50))).unwrap();
+                oracle.follow(&ran, order);
+                digest = sequencer.digest().unwrap();
+                assert_eq!(digest, oracle.digest());
+                drop(sequencer);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_of_one_engine_is_replayed_on_every_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let io: Arc<dyn Io> = Arc::new(Disk::new());
+    let mut random = Random(3);
+    let (sequencer, _) = open_with(io.clone(), folder.path(), options(), EngineKind::TwoPhase).unwrap();
+    furnish(&sequencer).unwrap();
+    (0..20).for_each(|_| drop(sequencer.call_batch(batch(&random.calls(300))).unwrap()));
+    let digest = sequencer.digest().unwrap();
+    sequencer.close().unwrap();
+    for &kind in EngineKind::CPU {
+        let (sequencer, report) = open_with(io.clone(), folder.path(), options(), kind).unwrap();
+        assert_eq!(sequencer.digest().unwrap(), digest, "{kind}");
+        assert!(report.calls > 3000, "{report:?}");
+    }
+}
+
+#[test]
+fn weaker_durability_survives_closing_too() {
+    for durability in [Durability::Async, Durability::None] {
+        let folder = tempfile::tempdir().unwrap();
+        let io: Arc<dyn Io> = Arc::new(Disk::new());
+        let weak = Options { durability, async_interval: Duration::from_millis(1), ..options() };
+        let mut digest = None;
+        let mut random = Random(4);
+        for round in 0..4 {
+            // Every other time as it should be, so that logs follow upon checkpoints without one.
+            let options = if round % 2 == 0 { weak.clone() } else { options() };
+            let (sequencer, _) = open_with(io.clone(), folder.path(), options, EngineKind::Deterministic).unwrap();
+            if let Some(digest) = digest {
+                assert_eq!(sequencer.digest().unwrap(), digest, "{durability} {round}");
+            } else {
+                furnish(&sequencer).unwrap();
+            }
+            (0..10).for_each(|_| drop(sequencer.call_batch(batch(&random.calls(100))).unwrap()));
+            digest = Some(sequencer.digest().unwrap());
+            sequencer.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn many_threads_share_batches_and_each_gets_its_own_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let io: Arc<dyn Io> = Arc::new(Disk::new());
+    let (sequencer, _) = open_with(io.clone(), folder.path(), options(), EngineKind::Deterministic).unwrap();
+    furnish(&sequencer).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8_i64 {
+            let handle = sequencer.handle();
+            scope.spawn(move || {
+                // Each thread moves money between two accounts of its own, so it knows what it must be told.
+                for round in 1..=40_i64 {
+                    let calls = batch(&[(0, 0, vec![thread * 2, thread * 2 + 1, 1])]);
+                    let mut block = calls.block(0).bytes().to_vec();
+                    handle.call(&mut block).unwrap();
+                    let answered = lockwork_procedure::block::Block::new(&block);
+                    assert_eq!(answered.status(), Some(Status::Committed));
+                    let balances = [56, 64].map(|at| i64::from_le_bytes(block[at..at + 8].try_into().unwrap()));
+                    assert_eq!(balances, [BALANCE - round, BALANCE + round]);
+                }
+            });
+        }
+    });
+    let statistics = sequencer.statistics();
+    assert_eq!(statistics.logged_calls, 320);
+    assert!(statistics.batches < 320, "calls share batches: {statistics:?}");
+    assert!(sequencer.handle().call(&mut [0; 31]).unwrap_err().to_string().contains("31 bytes"));
+    let digest = sequencer.digest().unwrap();
+    drop(sequencer);
+    let (sequencer, _) = open_with(io, folder.path(), options(), EngineKind::Deterministic).unwrap();
+    assert_eq!(sequencer.digest().unwrap(), digest);
+}
+
+#[test]
+fn submitted_batches_overlap_and_come_back_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sequencer, _) = open_with(Arc::new(Disk::new()), folder.path(), options(), EngineKind::Deterministic).unwrap();
+    furnish(&sequencer).unwrap();
+    let mut oracle = Oracle::new();
+    let mut random = Random(9);
+    let calls: Vec<_> = (0..60).map(|_| random.calls(100)).collect();
+    let tickets: Vec<_> = calls.iter().map(|calls| sequencer.submit(batch(calls)).unwrap()).collect();
+    for (calls, ticket) in calls.iter().zip(tickets) {
+        assert_eq!(answers(&ticket.wait().unwrap()), answers(&oracle.run(batch(calls))));
+    }
+    assert_eq!(sequencer.digest().unwrap(), oracle.digest());
+}
+
+#[test]
+fn a_retry_gets_the_first_outcome_also_after_reopening_and_checkpoints() {
+    for with_checkpoint in [false, true] {
+        let disk = SimulatedDisk::new(1);
+        let path = std::path::Path::new("/db");
+        let options = Options { request_window: 4, ..options() };
+        let open = || open_with(Arc::new(disk.clone()), path, options.clone(), EngineKind::Deterministic).unwrap().0;
+        let sequencer = open();
+        furnish(&sequencer).unwrap();
+        let first = [
+            (0, 11, vec![1, 2, 5]),
+            (0, 12, vec![1, 2, 99_999]),
+            (1, 13, vec![1]),
+            (0, 0, vec![1, 2, 1]),
+            // Twice in one batch: it runs once.
+            (0, 11, vec![1, 2, 5]),
+        ];
+        let told = answers(&sequencer.call_batch(batch(&first)).unwrap());
+        assert_eq!(told[0], told[4]);
+        let (b1, b2) = ((BALANCE - 5).to_le_bytes(), (BALANCE + 5).to_le_bytes());
+        assert_eq!(told[0], (Some(Status::Committed), 0, [b1, b2].concat()));
+        assert_eq!(told[1], (Some(Status::Aborted), 1, vec![0; 16]));
+        if with_checkpoint {
+            sequencer.checkpoint().unwrap();
+        }
+        let retry = |sequencer: &lockwork_sequencer::Sequencer| {
+            let digest = sequencer.digest().unwrap();
+            let again = answers(&sequencer.call_batch(batch(&first[..3])).unwrap());
+            assert_eq!(again[..], told[..3]);
+            assert_eq!(sequencer.digest().unwrap(), digest, "nothing ran");
+            let mut block = batch(&first[..1]).block(0).bytes().to_vec();
+            sequencer.handle().call(&mut block).unwrap();
+            assert_eq!(block[56..72], told[0].2);
+        };
+        retry(&sequencer);
+        drop(sequencer);
+        disk.crash();
+        let sequencer = open();
+        retry(&sequencer);
+        // The id stands for the call of one procedure.
+        let refused = sequencer.call_batch(batch(&[(1, 11, vec![1])])).unwrap_err();
+        assert!(matches!(refused.error, Error::RequestReused { request: 11, first: 0, now: 1 }));
+        assert_eq!(refused.batch.unwrap().len(), 1);
+        // Four more ids, and the first is forgotten: it runs again.
+        let more: Vec<Call> = (20..24).map(|request| (1, request, vec![3])).collect();
+        sequencer.call_batch(batch(&more)).unwrap();
+        let again = answers(&sequencer.call_batch(batch(&first[..1])).unwrap());
+        assert_eq!(again[0].2[..8], (BALANCE - 11).to_le_bytes());
+        drop(sequencer);
+    }
+}
+
+#[test]
+fn the_log_takes_little_more_than_the_arguments() {
+    let folder = tempfile::tempdir().unwrap();
+    let io = Disk::new();
+    let big = Options { segment_bytes: 16 << 20, ..options() };
+    let (sequencer, _) = open_with(Arc::new(Disk::new()), folder.path(), big, EngineKind::Deterministic).unwrap();
+    furnish(&sequencer).unwrap();
+    let before = sequencer.statistics();
+    let mut random = Random(5);
+    for _ in 0..10 {
+        let transfer = |_| (0, 0, vec![random.below(ACCOUNTS) as i64, random.below(ACCOUNTS) as i64, 1]);
+        let calls: Vec<Call> = (0..1000).map(transfer).collect();
+        sequencer.call_batch(batch(&calls)).unwrap();
+    }
+    let after = sequencer.statistics();
+    let arguments = after.argument_bytes - before.argument_bytes;
+    let log = after.log_bytes - before.log_bytes;
+    assert!(arguments >= 24 * 9000 && log as f64 <= 1.3 * arguments as f64, "{log} for {arguments}");
+    sequencer.close().unwrap();
+    let mut entries = Vec::new();
+    let summary = inspect::log(&io, folder.path(), &mut |entry| entries.push(entry)).unwrap();
+    assert_eq!((summary.torn, summary.records), (None, 5 + 1 + 10 + 1));
+    let calls = entries.iter().filter_map(|entry| match &entry.contents {
+        inspect::Contents::Calls(Some(runs)) => Some(runs.iter().map(|run| run.1).sum::<usize>()),
+        _ => None,
+    });
+    assert_eq!(calls.sum::<usize>() as u64, after.logged_calls);
+}
+
+#[test]
+fn what_is_refused_leaves_nothing_behind() {
+    let disk = SimulatedDisk::new(1);
+    let path = std::path::Path::new("/db");
+    let open = || open_with(Arc::new(disk.clone()), path, options(), EngineKind::Optimistic);
+    let (sequencer, _) = open().unwrap();
+    assert!(matches!(open(), Err(Error::Locked { .. })));
+    furnish(&sequencer).unwrap();
+    let digest = sequencer.digest().unwrap();
+    assert!(sequencer.define(definition("procedure broken\n    nonsense")).unwrap_err().to_string().contains("line 2"));
+    let twice = sequencer.define(definition(TRANSFER)).unwrap_err().to_string();
+    assert!(twice.contains("'transfer' is registered already"), "{twice}");
+    let unknown = sequencer.load("nowhere", vec![0; 16]).unwrap_err().to_string();
+    assert!(unknown.contains("no table is called 'nowhere'"), "{unknown}");
+    assert!(sequencer.load("accounts", vec![0; 15]).unwrap_err().to_string().contains("16 bytes"));
+    let rows = [image(900), image(901), image(3), image(902)].concat();
+    match sequencer.load("accounts", rows).unwrap_err() {
+        Error::Load { loaded: 2, error } => assert!(error.to_string().contains("key (3)"), "{error}"),
+        other => panic!("{other}"),
+    }
+    assert_ne!(sequencer.digest().unwrap(), digest);
+    let digest = sequencer.digest().unwrap();
+    // No such procedure, and a block too short: these calls fail, the others run.
+    let ran = sequencer.call_batch(batch(&[(77, 0, vec![]), (0, 5, vec![1, 2, 3]), (77, 6, vec![])])).unwrap();
+    let statuses: Vec<_> = ran.blocks().map(|block| block.status()).collect();
+    assert_eq!(statuses, [Some(Status::Failed), Some(Status::Committed), Some(Status::Failed)]);
+    sequencer.call_batch(batch(&[(0, 0, vec![2, 1, 3])])).unwrap();
+    assert_eq!(sequencer.digest().unwrap(), digest);
+    drop(sequencer);
+    let (sequencer, _) = open().unwrap();
+    assert_eq!(sequencer.digest().unwrap(), digest);
+}
