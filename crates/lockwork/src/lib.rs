@@ -32,6 +32,8 @@
 //! A batch of calls goes in as one piece ([`Lockwork::batch`], [`Lockwork::call_batch`]) and is what the engines are
 //! fast at.
 
+mod calls;
+mod durable;
 mod engines;
 mod value;
 
@@ -40,18 +42,24 @@ mod value;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-use std::sync::Arc;
+use std::path::Path;
 
-use lockwork_engine::registry::Registered;
 pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally};
 use lockwork_engine::{Engine, EngineError};
 /// The client of the lock service: [`Locks::connect`](locks::Locks::connect).
 pub use lockwork_locknet::client as locks;
-use lockwork_procedure::assembly::{AssemblyError, assemble};
+use lockwork_procedure::assembly::{Assembled, AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};
-use lockwork_procedure::program::Field;
 use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
+/// Order and durability of a database in a folder.
+pub use lockwork_sequencer as sequencer;
+use lockwork_sequencer::io::Disk;
+use lockwork_sequencer::{CheckpointReport, Definition, Progress, RecoveryReport, Sequencer};
 pub use lockwork_storage::Digest;
+
+pub use calls::Answer;
+use calls::{one, only_known};
+pub use durable::{Caller, OpenOptions};
 pub use value::Value;
 
 /// Rows that a table is given room for when it is created; it grows beyond that.
@@ -67,6 +75,12 @@ pub enum Error {
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A folder could not be opened, or a call not be made durable.
+    #[error(transparent)]
+    Durability(#[from] lockwork_sequencer::Error),
+    /// It is only there for a database in a folder.
+    #[error("{0} needs a database in a folder: Lockwork::open")]
+    InMemory(&'static str),
     /// There is no such procedure, parameter, result or column.
     #[error("{what} '{name}' does not exist; {known}")]
     Unknown {
@@ -109,33 +123,25 @@ impl Error {
     /// Whether the same call may succeed later.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Engine(EngineError::Busy(_)))
+        match self {
+            Self::Engine(EngineError::Busy(_)) => true,
+            Self::Durability(error) => error.is_retryable(),
+            _ => false,
+        }
     }
 }
 
-/// An embedded database on one engine.
+/// An embedded database on one engine, in memory or in a folder.
 pub struct Lockwork {
-    engine: Box<dyn Engine>,
+    store: Store,
+    /// By number.
+    tables: Vec<TableSchema>,
+    procedures: durable::Known,
 }
 
-/// What a call answered.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    bytes: Vec<u8>,
-    registered: Arc<Registered>,
-}
-
-/// The tables of an engine, for the assembler.
-struct Tables(Vec<TableSchema>);
-
-impl Catalog for Tables {
-    fn table(&self, name: &str) -> Option<(u16, &TableSchema)> {
-        self.0.as_slice().table(name)
-    }
-
-    fn table_names(&self) -> Vec<String> {
-        self.0.as_slice().table_names()
-    }
+enum Store {
+    Memory(Box<dyn Engine>),
+    Folder(Sequencer),
 }
 
 impl Lockwork {
@@ -152,12 +158,64 @@ impl Lockwork {
     /// # Errors
     /// Options that are not possible, or no threads.
     pub fn open_in_memory_with(kind: EngineKind, options: Options) -> Result<Self, Error> {
-        Ok(Self { engine: engines::create(kind, options)? })
+        let store = Store::Memory(engines::create(kind, options)?);
+        Ok(Self { store, tables: Vec::new(), procedures: durable::Known::default() })
     }
 
-    /// The engine underneath.
-    pub fn engine(&mut self) -> &mut dyn Engine {
-        &mut *self.engine
+    /// The database in a folder, which is made if it is not there: what was acknowledged is there again. Calls return
+    /// when they are durable.
+    ///
+    /// # Errors
+    /// Another process has it open, it is damaged, or the system refuses.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
+        Ok(Self::open_with(folder, &OpenOptions::default(), |_| {})?.0)
+    }
+
+    /// As [`Self::open`], with options. `progress` is told how far recovery has come; what it found comes back.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and options that are not possible.
+    pub fn open_with(
+        folder: impl AsRef<Path>,
+        options: &OpenOptions,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<(Self, RecoveryReport), Error> {
+        let engine = engines::create(options.engine, options.engine_options)?;
+        let io = std::sync::Arc::new(Disk::new());
+        let (sequencer, report) =
+            Sequencer::open(io, folder.as_ref(), options.sequencer.clone(), engine, &mut progress)?;
+        let mut lockwork =
+            Self { store: Store::Folder(sequencer), tables: Vec::new(), procedures: durable::Known::default() };
+        lockwork.refresh()?;
+        Ok((lockwork, report))
+    }
+
+    /// Runs `read` with the engine while no batch runs.
+    ///
+    /// # Errors
+    /// When the database is closed.
+    pub fn read<T: Send + 'static>(&self, read: impl FnOnce(&dyn Engine) -> T + Send + 'static) -> Result<T, Error> {
+        match &self.store {
+            Store::Memory(engine) => Ok(read(&**engine)),
+            Store::Folder(sequencer) => Ok(sequencer.read(read)?),
+        }
+    }
+
+    /// Learns of tables and procedures that the engine has and that are not known here.
+    fn refresh(&mut self) -> Result<(), Error> {
+        let (tables, procedures) = (self.tables.len(), durable::read(&self.procedures).len());
+        let (new_tables, new_procedures) = self.read(move |engine| {
+            let mut schemas = Vec::new();
+            let seen = engine.with_database(&mut |database| {
+                schemas = (tables..database.len()).map(|id| database.table(id as u16).schema().clone()).collect();
+            });
+            let procedures: Vec<_> = (procedures as u32..).map_while(|id| engine.procedure(id)).collect();
+            seen.map(|()| (schemas, procedures))
+        })??;
+        self.tables.extend(new_tables);
+        let mut known = durable::write(&self.procedures);
+        new_procedures.into_iter().for_each(|registered| known.add(registered));
+        Ok(())
     }
 
     /// Creates an empty table.
@@ -165,16 +223,19 @@ impl Lockwork {
     /// # Errors
     /// A name that is taken, or no memory.
     pub fn create_table(&mut self, schema: TableSchema) -> Result<(), Error> {
-        self.engine.create_table(schema, EXPECTED_ROWS)?;
-        Ok(())
+        match &mut self.store {
+            Store::Memory(engine) => drop(engine.create_table(schema, EXPECTED_ROWS)?),
+            Store::Folder(sequencer) => {
+                sequencer.define(Definition { assembly: format!("table {schema}"), source: String::new() })?;
+            }
+        }
+        self.refresh()
     }
 
-    fn tables(&self) -> Result<Tables, Error> {
-        let mut schemas = Vec::new();
-        self.engine.with_database(&mut |database| {
-            schemas = (0..database.len()).map(|id| database.table(id as u16).schema().clone()).collect();
-        })?;
-        Ok(Tables(schemas))
+    /// The tables, by number.
+    #[must_use]
+    pub fn tables(&self) -> &[TableSchema] {
+        &self.tables
     }
 
     /// Assembles, verifies and registers a procedure (`docs/assembly.md` has the language). Tables that it declares
@@ -184,19 +245,24 @@ impl Lockwork {
     /// What is wrong with it, and where; then neither procedure nor tables were added. Only when memory runs out
     /// underneath, tables may have been.
     pub fn register(&mut self, source: &str) -> Result<(), Error> {
-        let tables = self.tables()?;
-        let assembled = assemble(source, &tables)?;
-        // Verified against the tables as they will be, so that a refusal leaves nothing behind.
-        let mut future = Tables(tables.0);
-        let fresh: Vec<TableSchema> =
-            assembled.schemas.into_iter().filter(|schema| future.table(schema.name()).is_none()).collect();
-        future.0.extend(fresh.iter().cloned());
-        self.engine.accepts(&assembled.procedure, &future)?;
-        for schema in fresh {
-            self.create_table(schema)?;
+        match &mut self.store {
+            Store::Memory(engine) => {
+                let Assembled { procedure, schemas } = assemble(source, &self.tables)?;
+                let fresh: Vec<TableSchema> =
+                    schemas.into_iter().filter(|schema| self.tables.table(schema.name()).is_none()).collect();
+                // Verified against the tables as they will be, so that a refusal leaves nothing behind.
+                let future = [self.tables.as_slice(), &fresh].concat();
+                engine.accepts(&procedure, &future)?;
+                for schema in fresh {
+                    engine.create_table(schema, EXPECTED_ROWS)?;
+                }
+                engine.register(procedure)?;
+            }
+            Store::Folder(sequencer) => {
+                sequencer.define(Definition { assembly: source.to_string(), source: String::new() })?;
+            }
         }
-        self.engine.register(assembled.procedure)?;
-        Ok(())
+        self.refresh()
     }
 
     /// Inserts a row outside any procedure, for loading.
@@ -204,31 +270,57 @@ impl Lockwork {
     /// # Errors
     /// No such table or column, a column without a value, a value that does not fit, a key that exists.
     pub fn insert(&mut self, table: &str, values: &[(&str, Value)]) -> Result<(), Error> {
-        let tables = self.tables()?;
-        let Some((_, schema)) = tables.table(table) else {
-            return Err(unknown("table", table, &tables.table_names()));
+        self.insert_all(table, &[values])
+    }
+
+    /// Inserts rows outside any procedure, for loading: in a folder they share a write of the log.
+    ///
+    /// # Errors
+    /// As [`Self::insert`], and then none is there for values that do not fit, and those before it for a key that exists.
+    pub fn insert_all(&mut self, table: &str, rows: &[&[(&str, Value)]]) -> Result<(), Error> {
+        let Some((_, schema)) = self.tables.table(table) else {
+            return Err(unknown("table", table, &self.tables.table_names()));
         };
-        let mut image = vec![0; (schema.row_bytes() - ROW_HEADER_BYTES) as usize];
-        let columns: Vec<String> = schema.columns().iter().map(|column| column.name.clone()).collect();
-        only_known("column", values, &columns)?;
-        for column in schema.columns() {
-            let at = (column.offset - ROW_HEADER_BYTES) as usize;
-            one(values, &column.name)?.write(&column.name, column.column_type, &mut image[at..])?;
+        let row_bytes = (schema.row_bytes() - ROW_HEADER_BYTES) as usize;
+        let mut images = vec![0; row_bytes * rows.len()];
+        for (values, image) in rows.iter().zip(images.chunks_exact_mut(row_bytes)) {
+            only_known("column", values, schema.columns().iter().map(|column| column.name.as_str()))?;
+            for column in schema.columns() {
+                let at = (column.offset - ROW_HEADER_BYTES) as usize;
+                one(values, &column.name)?.write(&column.name, column.column_type, &mut image[at..])?;
+            }
         }
-        self.engine.load(table, &image)?;
+        match &mut self.store {
+            Store::Memory(engine) => images.chunks_exact(row_bytes).try_for_each(|image| engine.load(table, image))?,
+            Store::Folder(sequencer) => drop(sequencer.load(table, images)?),
+        }
         Ok(())
     }
 
-    /// Calls a procedure and waits for its answer.
+    /// Calls a procedure and waits for its answer; in a folder, until it is durable.
     ///
     /// # Errors
     /// No such procedure or parameter, a parameter without a value, a value that does not fit. That the procedure
     /// aborted is no error: [`Answer::status`] tells.
     pub fn call(&mut self, procedure: &str, arguments: &[(&str, Value)]) -> Result<Answer, Error> {
+        if matches!(self.store, Store::Folder(_)) {
+            return self.caller()?.call(procedure, arguments);
+        }
         let mut batch = self.batch(1)?;
         self.push(&mut batch, procedure, arguments)?;
         let batch = self.call_batch(batch)?.0;
         Ok(self.answer(&batch, 0))
+    }
+
+    /// A way to call procedures from other threads; calls that many threads make at once share writes of the log.
+    ///
+    /// # Errors
+    /// [`Error::InMemory`] when the database is in no folder.
+    pub fn caller(&self) -> Result<Caller, Error> {
+        match &self.store {
+            Store::Memory(_) => Err(Error::InMemory("calling from several threads")),
+            Store::Folder(sequencer) => Ok(Caller { handle: sequencer.handle(), procedures: self.procedures.clone() }),
+        }
     }
 
     /// An empty batch for up to `calls` calls of any registered procedure.
@@ -236,9 +328,7 @@ impl Lockwork {
     /// # Errors
     /// No memory.
     pub fn batch(&self, calls: usize) -> Result<Batch, Error> {
-        let procedures = (0..).map_while(|id| self.engine.procedure(id));
-        let bytes = procedures.map(|registered| registered.block_bytes).max().unwrap_or(0);
-        Ok(Batch::new(bytes as u32, calls).map_err(EngineError::from)?)
+        durable::read(&self.procedures).batch(calls)
     }
 
     /// Adds a call to a batch of [`Self::batch`]; `false`, and nothing added, when the batch is full.
@@ -246,39 +336,27 @@ impl Lockwork {
     /// # Errors
     /// As [`Self::call`], and [`Error::ShortBatch`]; nothing is added.
     pub fn push(&self, batch: &mut Batch, procedure: &str, arguments: &[(&str, Value)]) -> Result<bool, Error> {
-        let Some(id) = self.engine.procedure_id(procedure) else {
-            let known: Vec<String> = (0..)
-                .map_while(|id| self.engine.procedure(id))
-                .map(|registered| registered.verified.procedure().name.clone())
-                .collect();
-            return Err(unknown("procedure", procedure, &known));
-        };
-        let registered = self.engine.procedure(id).expect("it has an id");
-        if batch.stride() < registered.block_bytes {
-            let (have, needed) = (batch.stride(), registered.block_bytes);
-            return Err(Error::ShortBatch { procedure: procedure.to_string(), have, needed });
-        }
-        let parameters = &registered.verified.procedure().parameters;
-        only_known("parameter", arguments, &parameters.iter().map(|field| field.name.clone()).collect::<Vec<_>>())?;
-        let mut image = vec![0_u8; registered.block_bytes];
-        for field in parameters {
-            let value = one(arguments, &field.name)?;
-            value.write_field(field, &mut image)?;
-        }
-        let Some(mut block) = batch.push(id) else { return Ok(false) };
-        let arguments = 32..registered.verified.procedure().layout().arguments_end as usize;
-        block.bytes()[arguments.clone()].copy_from_slice(&image[arguments]);
-        Ok(true)
+        durable::read(&self.procedures).push(batch, procedure, arguments)
     }
 
-    /// Runs a batch and gives it back with every call's answer ([`Self::answer`]).
+    /// Runs a batch and gives it back with every call's answer ([`Self::answer`]); in a folder, when all are durable,
+    /// and without times in the report.
     ///
     /// # Errors
-    /// When a worker thread died.
+    /// When a worker thread died; in a folder, why the calls are not durable.
     pub fn call_batch(&mut self, batch: Batch) -> Result<(Batch, BatchReport), Error> {
-        self.engine.submit(batch).map_err(|refused| refused.error)?;
-        let completed = self.engine.complete()?.expect("a batch was submitted");
-        Ok((completed.batch, completed.report))
+        match &mut self.store {
+            Store::Memory(engine) => {
+                engine.submit(batch).map_err(|refused| refused.error)?;
+                let completed = engine.complete()?.expect("a batch was submitted");
+                Ok((completed.batch, completed.report))
+            }
+            Store::Folder(sequencer) => {
+                let batch = sequencer.call_batch(batch).map_err(|refused| refused.error)?;
+                let report = BatchReport { tally: Tally::of(&batch), ..BatchReport::default() };
+                Ok((batch, report))
+            }
+        }
     }
 
     /// The answer of call `index` of a batch that was run.
@@ -287,94 +365,46 @@ impl Lockwork {
     /// When there is no such call, or it is none of this database's procedures.
     #[must_use]
     pub fn answer(&self, batch: &Batch, index: usize) -> Answer {
-        let block = batch.block(index);
-        let registered = self.engine.procedure(block.procedure()).expect("a call of a registered procedure");
-        Answer { bytes: block.bytes().to_vec(), registered }
+        durable::read(&self.procedures).answer(batch, index)
     }
 
     /// Digest of all tables: equal contents have equal digests, on every engine.
     ///
     /// # Errors
-    /// While a batch is in flight.
+    /// When the database is closed.
     pub fn digest(&self) -> Result<Digest, Error> {
-        Ok(self.engine.digest()?)
-    }
-}
-
-impl Answer {
-    /// What became of the call.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        Block::new(&self.bytes).status().expect("an engine wrote it")
+        match &self.store {
+            Store::Memory(engine) => Ok(engine.digest()?),
+            Store::Folder(sequencer) => Ok(sequencer.digest()?),
+        }
     }
 
-    /// The abort code; zero if it committed.
-    #[must_use]
-    pub fn abort_code(&self) -> u16 {
-        Block::new(&self.bytes).abort_code()
-    }
-
-    /// An integer result.
+    /// Writes all tables to the folder, so that opening it need not replay what came before, and the log can be cut.
+    /// Calls go on meanwhile. It is done by itself when the log has grown.
     ///
     /// # Errors
-    /// There is no such result, or it is no integer, or an array.
-    pub fn integer(&self, name: &str) -> Result<i64, Error> {
-        let field = self.field(name)?;
-        let value = Value::read_integer(field.column_type, &self.bytes[field.offset as usize..]);
-        value.filter(|_| field.count == 1).ok_or_else(|| mistaken(field, "an integer"))
+    /// [`Error::InMemory`], or why it could not be written; the checkpoint before stays.
+    pub fn checkpoint(&self) -> Result<CheckpointReport, Error> {
+        match &self.store {
+            Store::Memory(_) => Err(Error::InMemory("a checkpoint")),
+            Store::Folder(sequencer) => Ok(sequencer.checkpoint()?),
+        }
     }
 
-    /// All elements of a result that is an array of integers; one for a plain integer.
+    /// Waits until everything is durable and closes the database. Dropping it does the same, but cannot say that
+    /// something went wrong.
     ///
     /// # Errors
-    /// There is no such result, or it is not of integers.
-    pub fn integers(&self, name: &str) -> Result<Vec<i64>, Error> {
-        let field = self.field(name)?;
-        let elements = self.bytes[field.offset as usize..field.end() as usize].chunks(field.element_stride() as usize);
-        let values: Option<_> = elements.map(|element| Value::read_integer(field.column_type, element)).collect();
-        values.ok_or_else(|| mistaken(field, "an array of integers"))
-    }
-
-    /// The bytes of a result. Those of an array are all its elements, with what lies between them: texts and bytes from
-    /// 64 bytes on each begin at a multiple of 64.
-    ///
-    /// # Errors
-    /// There is no such result.
-    pub fn bytes(&self, name: &str) -> Result<&[u8], Error> {
-        let field = self.field(name)?;
-        let start = field.offset as usize;
-        let end = if field.count == 1 { start + field.column_type.width() as usize } else { field.end() as usize };
-        Ok(&self.bytes[start..end])
-    }
-
-    fn field(&self, name: &str) -> Result<&Field, Error> {
-        let procedure = self.registered.verified.procedure();
-        let known = || procedure.results.iter().map(|field| field.name.clone()).collect::<Vec<_>>();
-        procedure.result(name).ok_or_else(|| unknown("result", name, &known()))
+    /// Why something is not durable.
+    pub fn close(self) -> Result<(), Error> {
+        match self.store {
+            Store::Memory(_) => Ok(()),
+            Store::Folder(sequencer) => Ok(sequencer.close()?),
+        }
     }
 }
 
 fn unknown(what: &'static str, name: &str, known: &[String]) -> Error {
     let known = if known.is_empty() { "there is none".into() } else { format!("there are: {}", known.join(", ")) };
     Error::Unknown { what, name: name.to_string(), known }
-}
-
-fn mistaken(field: &Field, read_as: &str) -> Error {
-    let wanted = value::type_name(field.column_type, field.count);
-    Error::Type { name: field.name.clone(), value: read_as.into(), wanted }
-}
-
-fn only_known(what: &'static str, values: &[(&str, Value)], known: &[String]) -> Result<(), Error> {
-    match values.iter().find(|(name, _)| !known.iter().any(|known| known == name)) {
-        Some((name, _)) => Err(unknown(what, name, known)),
-        None => Ok(()),
-    }
-}
-
-fn one<'a>(values: &'a [(&str, Value)], name: &str) -> Result<&'a Value, Error> {
-    let mut found = values.iter().filter(|(given, _)| *given == name);
-    match (found.next(), found.next()) {
-        (Some((_, value)), None) => Ok(value),
-        _ => Err(Error::Missing { name: name.to_string() }),
-    }
 }

@@ -335,7 +335,7 @@ fn output_that_cannot_be_written_is_named() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_lockwork"));
     let output = command.args(["locks", "capacity"]).stdout(full).output().expect("the command starts");
     let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(5), "{error}");
+    assert_eq!(output.status.code(), Some(7), "{error}");
     assert!(error.contains("standard output: No space left"), "{error}");
 }
 

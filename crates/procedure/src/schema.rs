@@ -422,6 +422,16 @@ impl Catalog for [TableSchema] {
     }
 }
 
+impl Catalog for Vec<TableSchema> {
+    fn table(&self, name: &str) -> Option<(u16, &TableSchema)> {
+        self.as_slice().table(name)
+    }
+
+    fn table_names(&self) -> Vec<String> {
+        self.as_slice().table_names()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ mod chart;
 mod demo;
 mod doctor;
 mod figures;
+mod inspect;
 mod lock;
 mod lock_service;
 mod lockd;
@@ -42,7 +43,10 @@ pub(crate) enum Failure {
     /// Nobody answers, or an address is taken: exit code 3.
     #[error("{0}")]
     Connect(String),
-    /// Standard output takes no more: exit code 5.
+    /// Data on disk are damaged: exit code 5.
+    #[error("{0}")]
+    Damaged(String),
+    /// Standard output takes no more: exit code 7.
     #[error("standard output: {0}")]
     Output(std::io::Error),
     /// A back end is not on this machine, or failed: exit code 6.
@@ -76,7 +80,8 @@ impl Failure {
             Self::Check(_) => 1,
             Self::Usage(_) => 2,
             Self::Connect(_) => 3,
-            Self::Output(_) => 5,
+            Self::Damaged(_) => 5,
+            Self::Output(_) => 7,
             Self::BackEnd(_) => 6,
             Self::Interrupted => 130,
         }
@@ -90,6 +95,7 @@ impl Failure {
             Self::Check(text) => Self::Check(words(text)),
             Self::Usage(text) => Self::Usage(words(text)),
             Self::Connect(text) => Self::Connect(words(text)),
+            Self::Damaged(text) => Self::Damaged(words(text)),
             Self::BackEnd(text) => Self::BackEnd(words(text)),
             other @ (Self::Output(_) | Self::Interrupted) => other,
         }
@@ -117,6 +123,9 @@ enum Command {
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
+    /// What is in the files of a database, and whether all of it is whole
+    #[command(subcommand)]
+    Inspect(inspect::Command),
     /// The daemon of the lock service
     Lockd(lockd::Arguments),
     /// Run a command under a lock
@@ -170,6 +179,7 @@ pub(crate) fn main() -> ExitCode {
             options::check(&arguments.workload, given).and_then(|()| bench::command(&arguments))
         }
         Command::Procedure(arguments) => procedure::run(&arguments),
+        Command::Inspect(command) => inspect::run(&command),
         Command::Lockd(arguments) => lockd::run(&arguments),
         Command::Lock(arguments) => match lock::run(&arguments) {
             Ok(code) => return code,

@@ -1,0 +1,123 @@
+//! A database in a folder: what is acknowledged is there after a crash ([`lockwork_sequencer`], `docs/durability.md`).
+
+use std::num::NonZeroU64;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use lockwork_engine::{EngineKind, Options};
+use lockwork_procedure::block::Batch;
+use lockwork_sequencer::{self as sequencer, Handle, Refused};
+
+use crate::Error;
+use crate::calls::{Answer, Procedures, set_request};
+use crate::value::Value;
+
+/// How a folder is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The engine that runs the calls. A folder can be opened with any one, whichever wrote it.
+    pub engine: EngineKind,
+    /// How it works.
+    pub engine_options: Options,
+    /// Order and durability.
+    pub sequencer: sequencer::Options,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            engine: EngineKind::Deterministic,
+            engine_options: Options::default(),
+            sequencer: sequencer::Options::default(),
+        }
+    }
+}
+
+/// Procedures that callers of several threads look up.
+pub(crate) type Known = Arc<RwLock<Procedures>>;
+
+// Nothing panics while it changes them, so what a thread that panicked has left behind is whole.
+pub(crate) fn read(known: &Known) -> RwLockReadGuard<'_, Procedures> {
+    known.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn write(known: &Known) -> RwLockWriteGuard<'_, Procedures> {
+    known.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A way to call procedures of a database in a folder, for any number of threads ([`crate::Lockwork::caller`]). Calls of
+/// several threads share a write and a sync of the log.
+#[derive(Clone)]
+pub struct Caller {
+    pub(crate) handle: Handle,
+    pub(crate) procedures: Known,
+}
+
+impl Caller {
+    /// Calls a procedure and waits until its answer is durable.
+    ///
+    /// # Errors
+    /// As [`crate::Lockwork::call`], and what [`sequencer::Error`] has.
+    pub fn call(&self, procedure: &str, arguments: &[(&str, Value)]) -> Result<Answer, Error> {
+        self.call_block(procedure, arguments, 0)
+    }
+
+    /// As [`Self::call`], but when `request` has been used before, the first answer comes back and nothing runs, also
+    /// after a crash: what to do when it is not known whether a call was made. As many ids are remembered as
+    /// [`sequencer::Options::request_window`] says.
+    ///
+    /// # Errors
+    /// As [`Self::call`], and [`sequencer::Error::RequestReused`].
+    pub fn call_once(
+        &self,
+        request: NonZeroU64,
+        procedure: &str,
+        arguments: &[(&str, Value)],
+    ) -> Result<Answer, Error> {
+        self.call_block(procedure, arguments, request.get())
+    }
+
+    fn call_block(&self, procedure: &str, arguments: &[(&str, Value)], request: u64) -> Result<Answer, Error> {
+        let (mut bytes, registered) = {
+            let procedures = read(&self.procedures);
+            let (bytes, registered) = procedures.block(procedure, arguments)?;
+            (bytes, registered.clone())
+        };
+        set_request(&mut bytes, request);
+        self.handle.call(&mut bytes)?;
+        Ok(Answer { bytes, registered })
+    }
+
+    /// As [`crate::Lockwork::batch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn batch(&self, calls: usize) -> Result<Batch, Error> {
+        read(&self.procedures).batch(calls)
+    }
+
+    /// As [`crate::Lockwork::push`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn push(&self, batch: &mut Batch, procedure: &str, arguments: &[(&str, Value)]) -> Result<bool, Error> {
+        read(&self.procedures).push(batch, procedure, arguments)
+    }
+
+    /// Hands over a batch, to be waited for later ([`sequencer::Ticket::wait`]): the way to keep the engine busy while
+    /// the log is written. The batches of one thread run in their order.
+    ///
+    /// # Errors
+    /// When the database is closed.
+    pub fn submit(&self, batch: Batch) -> Result<sequencer::Ticket, Box<Refused>> {
+        self.handle.submit(batch)
+    }
+
+    /// The answer of call `index` of a batch that was run.
+    ///
+    /// # Panics
+    /// As [`crate::Lockwork::answer`].
+    #[must_use]
+    pub fn answer(&self, batch: &Batch, index: usize) -> Answer {
+        read(&self.procedures).answer(batch, index)
+    }
+}
