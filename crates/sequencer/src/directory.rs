@@ -4,6 +4,7 @@
 //! LOCK                     locked by the process that has the directory open; holds its id
 //! FORMAT                   the header of a file: which database this is; written once
 //! log/N.log                segments, N is the number of the first record, 20 digits
+//! log/N.log.tmp            a segment that is being made
 //! checkpoint/N.ckpt        checkpoints, N is the number of the last record that it covers, 20 digits
 //! checkpoint/N.ckpt.tmp    a checkpoint that is being written
 //! ```
@@ -80,6 +81,7 @@ impl Directory {
         for name in names(&self.log)? {
             match number(&name, ".log").filter(|&first| first > 0) {
                 Some(first) => listing.segments.push(first),
+                None if number(&name, ".log.tmp").is_some() => listing.unfinished.push(self.log.join(name)),
                 None => listing.unknown.push(self.log.join(name)),
             }
         }

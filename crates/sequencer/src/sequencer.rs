@@ -96,6 +96,9 @@ impl Sequencer {
             Durability::None => None,
             _ => Some(Space::begin(io.clone(), directory.clone(), database, next, options.segment_bytes)?),
         };
+        if let Some(&newest) = listing.checkpoints.last() {
+            clean(&*io, &directory, newest, next)?;
+        }
         let shared = Arc::new(Shared::new(next));
         shared.count(|statistics| statistics.checkpoint_bytes = report.checkpoint.map_or(0, |(_, bytes)| bytes));
         shared.since_checkpoint.store(report.log_bytes, std::sync::atomic::Ordering::Relaxed);
@@ -419,8 +422,5 @@ fn settle(io: &dyn Io, directory: &Directory, listing: &Listing, end: &LogEnd) -
         }
     }
     io.sync_directory(&directory.log).map_err(|error| Error::io("sync", &directory.log, error))?;
-    if let Some(&newest) = listing.checkpoints.last() {
-        clean(io, directory, newest)?;
-    }
     Ok(rewritten)
 }

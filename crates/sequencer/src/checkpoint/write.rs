@@ -57,6 +57,8 @@ pub(crate) struct Task {
     pub(crate) number: u64,
     /// Whether the log holds that record.
     pub(crate) logged: bool,
+    /// The first record of the segment that is written now.
+    pub(crate) active: u64,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -116,7 +118,7 @@ impl Task {
             statistics.checkpoints += 1;
             statistics.checkpoint_bytes = bytes;
         });
-        clean(&*self.io, &self.directory, self.number)?;
+        clean(&*self.io, &self.directory, self.number, self.active)?;
         Ok(report)
     }
 
@@ -163,17 +165,18 @@ impl Task {
     }
 }
 
-/// Removes checkpoints before `number` and segments that hold nothing behind it. The last segment stays.
+/// Removes checkpoints before `number` and segments that hold nothing behind it. The last segment stays, and so does the
+/// one that begins with record `active`, and later ones.
 ///
 /// # Errors
 /// The system's; what is left is removed by the next checkpoint.
-pub(crate) fn clean(io: &dyn Io, directory: &Directory, number: u64) -> Result<(), Error> {
+pub(crate) fn clean(io: &dyn Io, directory: &Directory, number: u64, active: u64) -> Result<(), Error> {
     let listing = directory.list(io)?;
     let removed = |path: std::path::PathBuf| io.remove(&path).map_err(|error| Error::io("remove", &path, error));
     for &old in listing.checkpoints.iter().filter(|&&old| old < number) {
         removed(directory.checkpoint(old))?;
     }
-    for pair in listing.segments.windows(2).filter(|pair| pair[1] <= number + 1) {
+    for pair in listing.segments.windows(2).filter(|pair| pair[1] <= number + 1 && pair[0] < active) {
         removed(directory.segment(pair[0]))?;
     }
     for folder in [&directory.checkpoint, &directory.log] {

@@ -129,7 +129,7 @@ impl Io for Disk {
         file.set_len(0)?;
         file.rewind()?;
         writeln!(file, "{}", std::process::id())?;
-        Ok(Locking::Held(Box::new(file)))
+        Ok(Locking::Held(Box::new(Held(file))))
     }
 
     fn describe(&self) -> String {
@@ -137,6 +137,17 @@ impl Io for Disk {
             Some(_) => "io_uring, a write and its fdatasync linked".into(),
             None => format!("pwrite and fdatasync ({})", self.why_not),
         }
+    }
+}
+
+/// A locked file. It is unlocked by name, not by closing it: a child that was forked and has not executed its program yet
+/// has the same file open.
+struct Held(fs::File);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // If it fails, closing does it, a little later.
+        drop(self.0.unlock());
     }
 }
 

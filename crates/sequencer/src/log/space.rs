@@ -17,6 +17,8 @@ use crate::io::{File, Io, Mode, is_full};
 
 /// A segment that is written.
 pub(crate) struct Segment {
+    /// Its first record.
+    pub(crate) first: u64,
     pub(crate) file: Arc<dyn File>,
     pub(crate) path: PathBuf,
     pub(crate) salt: u32,
@@ -34,7 +36,8 @@ pub(crate) struct Space {
     reserved: u64,
 }
 
-/// Makes the segment that begins with record `first`, durably, with room for `bytes` bytes behind its header.
+/// Makes the segment that begins with record `first`, durably, with room for `bytes` bytes behind its header, in place of
+/// one without records that has its name.
 pub(crate) fn make(
     io: &dyn Io,
     directory: &Directory,
@@ -46,24 +49,23 @@ pub(crate) fn make(
     let header = FileHeader { kind: FileKind::Segment, database, number: first };
     let length = file::BYTES as u64 + bytes;
     let failed = |action, error| Failure::new(action, &path, None, error);
-    let made = io.open(&path, Mode::Create).map_err(|error| failed("create", error)).and_then(|file| {
+    let unfinished = path.with_extension("log.tmp");
+    let made = io.open(&unfinished, Mode::Create).map_err(|error| failed("create", error)).and_then(|file| {
         file.allocate(length).map_err(|error| failed("allocate room for", error))?;
         file.write_at(0, &header.encode()).map_err(|error| failed("write", error))?;
+        file.sync().map_err(|error| failed("sync", error))?;
+        io.rename(&unfinished, &path).map_err(|error| failed("rename", error))?;
         Ok(file)
     });
-    let file = match made {
-        Ok(file) => file,
-        Err(failure) => {
-            // Half a segment is of no use, and what room it took is wanted.
-            drop(io.remove(&path));
-            return Err(if is_full(&failure.error) { Error::Full(failure) } else { Error::Io(failure) });
-        }
-    };
+    let file = made.map_err(|failure| {
+        // What room it took is wanted. If it stays, the next opening removes it.
+        drop(io.remove(&unfinished));
+        if is_full(&failure.error) { Error::Full(failure) } else { Error::Io(failure) }
+    })?;
     // What is not synced now cannot be saved by syncing it again.
-    file.sync().map_err(|error| Error::Poisoned(failed("sync", error)))?;
     let named = io.sync_directory(&directory.log);
     named.map_err(|error| Error::Poisoned(Failure::new("sync", &directory.log, None, error)))?;
-    Ok(Arc::new(Segment { file, path, salt: header.salt() }))
+    Ok(Arc::new(Segment { first, file, path, salt: header.salt() }))
 }
 
 impl Space {

@@ -195,6 +195,7 @@ impl Order {
             database: self.database,
             number: self.next - 1,
             logged: self.space.is_some(),
+            active: self.space.as_ref().map_or(u64::MAX, |space| space.segment.first),
             shared: self.shared.clone(),
         };
         let waiting = std::mem::take(&mut self.work.wanted);

@@ -1,0 +1,132 @@
+//! Checkpoints while calls go on: what is copied in slices is what was there at one moment, and nothing is lost with the
+//! log that it replaces.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use lockwork_engine::EngineKind;
+use lockwork_sequencer::io::simulated::SimulatedDisk;
+use lockwork_sequencer::{Durability, Options, Sequencer, inspect};
+use lockwork_storage::Digest;
+
+/// So many accounts that a copy takes many slices.
+const MANY: u64 = 40_000;
+
+/// As a transfer, but where the money goes is read from the database: nobody knows before.
+const PASS_ON: &str = "\
+procedure pass_on
+table accounts
+param from: i64
+scratch next: i64
+    search  c0, accounts, [from]
+    ret     r1, c0
+    loadr   r2, r1[accounts.balance]
+    store   r2, [next]
+    update  c1, accounts, [next]
+    ret     r3, c1
+    loadr   r4, r3[accounts.balance]
+    add     r4, r4, 0
+    storer  r4, r3[accounts.balance]
+    commit
+";
+
+fn sliced() -> Options {
+    Options { checkpoint_slice: Duration::from_nanos(1), segment_bytes: 64 << 10, ..options() }
+}
+
+fn open(disk: &SimulatedDisk, options: Options, kind: EngineKind) -> Sequencer {
+    open_with(Arc::new(disk.clone()), Path::new("/db"), options, kind).unwrap_or_else(|error| panic!("{error}")).0
+}
+
+/// Calls all over the accounts, that also come and go.
+fn calls(random: &mut Random, count: usize) -> Vec<Call> {
+    let mut call = || {
+        let (a, b) = (random.below(MANY) as i64, random.below(MANY) as i64);
+        match random.below(4) {
+            0 => (2, 0, vec![MANY as i64 + a]),
+            1 => (3, 0, vec![a, b]),
+            _ => (0, random.below(2) * random.below(1 << 40), vec![a, b, 1]),
+        }
+    };
+    (0..count).map(|_| call()).collect()
+}
+
+/// Makes checkpoints while batches run, and sees that each is one of the states in between, and that opening the directory
+/// afterwards, from checkpoint and log, gives the last one.
+fn while_calls_go_on(kind: EngineKind, durability: Durability, dependent: bool) {
+    let disk = SimulatedDisk::new(kind as u64);
+    let options = Options { durability, ..sliced() };
+    let sequencer = open(&disk, options.clone(), kind);
+    furnish(&sequencer).unwrap();
+    sequencer.define(definition(PASS_ON)).unwrap();
+    sequencer.load("accounts", (ACCOUNTS..MANY).flat_map(image).collect()).unwrap();
+    let mut random = Random(kind as u64);
+    let mut between = 0;
+    for round in 0..4 {
+        let handle = sequencer.handle();
+        let mut states: Vec<Digest> = vec![sequencer.digest().unwrap()];
+        let checkpoint = std::thread::spawn(move || handle.checkpoint().unwrap());
+        while !checkpoint.is_finished() {
+            let mut batch_calls = calls(&mut random, 20);
+            if dependent && states.len() == 5 {
+                batch_calls.push((4, 0, vec![1]));
+            }
+            sequencer.call_batch(batch(&batch_calls)).unwrap();
+            states.push(sequencer.digest().unwrap());
+        }
+        let made = checkpoint.join().unwrap();
+        let at = states.iter().position(|state| *state == made.digest);
+        let at = at.unwrap_or_else(|| panic!("{kind}, round {round}: the checkpoint is no state that there was"));
+        between += states.len() - 1 - at;
+        let mut end = None;
+        let summary = inspect::checkpoint(&disk, Path::new("/db"), &mut |entry| end = Some(entry)).unwrap().unwrap();
+        assert_eq!(summary.number, made.number);
+        assert_eq!(end.unwrap().contents, inspect::Contents::End(made.rows, made.digest));
+    }
+    assert!(between > if dependent { 8 } else { 20 }, "{between} batches ran while checkpoints were copied");
+    let digest = sequencer.digest().unwrap();
+    let statistics = sequencer.statistics();
+    assert_eq!(statistics.checkpoints, 4);
+    sequencer.close().unwrap();
+    disk.crash();
+    let sequencer = open(&disk, options, EngineKind::Serial);
+    assert_eq!(sequencer.digest().unwrap(), digest, "{kind}");
+}
+
+#[test]
+fn a_checkpoint_is_the_state_of_one_moment() {
+    for &kind in EngineKind::CPU {
+        while_calls_go_on(kind, Durability::Fsync, false);
+    }
+    while_calls_go_on(EngineKind::Deterministic, Durability::None, false);
+    while_calls_go_on(EngineKind::Deterministic, Durability::Async, false);
+}
+
+#[test]
+fn calls_whose_keys_nobody_knows_wait_for_the_copy() {
+    while_calls_go_on(EngineKind::Deterministic, Durability::Fsync, true);
+}
+
+#[test]
+fn checkpoints_come_by_themselves_and_the_log_stays_short() {
+    let disk = SimulatedDisk::new(5);
+    let small = Options { checkpoint_bytes: 20 << 10, segment_bytes: 4096, ..options() };
+    let sequencer = open(&disk, small.clone(), EngineKind::Deterministic);
+    furnish(&sequencer).unwrap();
+    let mut random = Random(5);
+    let mut most = 0;
+    for _ in 0..1500 {
+        sequencer.call_batch(batch(&random.calls(40))).unwrap();
+        most = most.max(disk.files().iter().map(|(_, bytes)| bytes).sum::<u64>());
+    }
+    let statistics = sequencer.statistics();
+    assert!(statistics.checkpoints >= 5, "{statistics:?}");
+    assert!(statistics.log_bytes > 900_000 && most < 450_000, "{most} bytes at most, {statistics:?}");
+    let digest = sequencer.digest().unwrap();
+    drop(sequencer);
+    assert_eq!(open(&disk, small, EngineKind::Serial).digest().unwrap(), digest);
+}
