@@ -25,6 +25,16 @@ impl Procedures {
         self.all.push(registered);
     }
 
+    /// Has a name stand for the procedure of this id.
+    pub(crate) fn alias(&mut self, name: &str, id: u32) {
+        self.ids.insert(name.to_string(), id);
+    }
+
+    /// Their names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.all.iter().map(|registered| registered.verified.procedure().name.as_str())
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
@@ -37,8 +47,7 @@ impl Procedures {
         match self.ids.get(name) {
             Some(&id) => Ok((id, &self.all[id as usize])),
             None => {
-                let known: Vec<String> =
-                    self.all.iter().map(|registered| registered.verified.procedure().name.clone()).collect();
+                let known: Vec<String> = self.names().map(str::to_string).collect();
                 Err(unknown("procedure", name, &known))
             }
         }

@@ -35,6 +35,7 @@
 mod calls;
 mod durable;
 mod engines;
+mod sql;
 mod value;
 
 /// The example of the README, run as a test.
@@ -55,11 +56,14 @@ use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
 pub use lockwork_sequencer as sequencer;
 use lockwork_sequencer::io::Disk;
 use lockwork_sequencer::{CheckpointReport, Definition, Progress, RecoveryReport, Sequencer};
+/// SQL: types, values and statements.
+pub use lockwork_sql as sql_language;
 pub use lockwork_storage::Digest;
 
 pub use calls::Answer;
 use calls::{one, only_known};
 pub use durable::{Caller, OpenOptions};
+pub use sql::SqlAnswer;
 pub use value::Value;
 
 /// Rows that a table is given room for when it is created; it grows beyond that.
@@ -78,6 +82,25 @@ pub enum Error {
     /// A folder could not be opened, or a call not be made durable.
     #[error(transparent)]
     Durability(#[from] lockwork_sequencer::Error),
+    /// A statement is wrong.
+    #[error(transparent)]
+    Sql(Box<lockwork_sql::SqlError>),
+    /// A statement was taken back.
+    #[error("error {sqlstate}: {message}")]
+    Aborted {
+        /// The abort code of the procedure.
+        code: u16,
+        /// Five characters that say what kind of error it is.
+        sqlstate: String,
+        /// What was raised.
+        message: String,
+    },
+    /// A name that Lockwork uses itself.
+    #[error("'{name}' begins as names do that Lockwork gives itself; choose another one")]
+    Reserved {
+        /// The name.
+        name: String,
+    },
     /// It is only there for a database in a folder.
     #[error("{0} needs a database in a folder: Lockwork::open")]
     InMemory(&'static str),
@@ -119,6 +142,12 @@ pub enum Error {
     },
 }
 
+impl From<lockwork_sql::SqlError> for Error {
+    fn from(error: lockwork_sql::SqlError) -> Self {
+        Self::Sql(Box::new(error))
+    }
+}
+
 impl Error {
     /// Whether the same call may succeed later.
     #[must_use]
@@ -137,6 +166,7 @@ pub struct Lockwork {
     /// By number.
     tables: Vec<TableSchema>,
     procedures: durable::Known,
+    sql: sql::State,
 }
 
 enum Store {
@@ -159,7 +189,11 @@ impl Lockwork {
     /// Options that are not possible, or no threads.
     pub fn open_in_memory_with(kind: EngineKind, options: Options) -> Result<Self, Error> {
         let store = Store::Memory(engines::create(kind, options)?);
-        Ok(Self { store, tables: Vec::new(), procedures: durable::Known::default() })
+        Ok(Self::empty(store))
+    }
+
+    fn empty(store: Store) -> Self {
+        Self { store, tables: Vec::new(), procedures: durable::Known::default(), sql: sql::State::default() }
     }
 
     /// The database in a folder, which is made if it is not there: what was acknowledged is there again. Calls return
@@ -184,9 +218,9 @@ impl Lockwork {
         let io = std::sync::Arc::new(Disk::new());
         let (sequencer, report) =
             Sequencer::open(io, folder.as_ref(), options.sequencer.clone(), engine, &mut progress)?;
-        let mut lockwork =
-            Self { store: Store::Folder(sequencer), tables: Vec::new(), procedures: durable::Known::default() };
+        let mut lockwork = Self::empty(Store::Folder(sequencer));
         lockwork.refresh()?;
+        lockwork.remember(&report.definitions)?;
         Ok((lockwork, report))
     }
 
@@ -223,13 +257,9 @@ impl Lockwork {
     /// # Errors
     /// A name that is taken, or no memory.
     pub fn create_table(&mut self, schema: TableSchema) -> Result<(), Error> {
-        match &mut self.store {
-            Store::Memory(engine) => drop(engine.create_table(schema, EXPECTED_ROWS)?),
-            Store::Folder(sequencer) => {
-                sequencer.define(Definition { assembly: format!("table {schema}"), source: String::new() })?;
-            }
-        }
-        self.refresh()
+        let assembly = format!("table {schema}");
+        self.create_with(schema, "")?;
+        self.remember_assembly(&assembly)
     }
 
     /// The tables, by number.
@@ -262,7 +292,8 @@ impl Lockwork {
                 sequencer.define(Definition { assembly: source.to_string(), source: String::new() })?;
             }
         }
-        self.refresh()
+        self.refresh()?;
+        self.remember_assembly(source)
     }
 
     /// Inserts a row outside any procedure, for loading.

@@ -24,6 +24,7 @@ mod service;
 mod shared_locks;
 mod show;
 mod sim;
+mod sql;
 mod workloads;
 
 use std::process::ExitCode;
@@ -123,6 +124,8 @@ enum Command {
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
+    /// Statements on a database in a folder: typed, from a pipe, or given
+    Sql(sql::Arguments),
     /// What is in the files of a database, and whether all of it is whole
     #[command(subcommand)]
     Inspect(inspect::Command),
@@ -179,6 +182,7 @@ pub(crate) fn main() -> ExitCode {
             options::check(&arguments.workload, given).and_then(|()| bench::command(&arguments))
         }
         Command::Procedure(arguments) => procedure::run(&arguments),
+        Command::Sql(arguments) => sql::run(&arguments),
         Command::Inspect(command) => inspect::run(&command),
         Command::Lockd(arguments) => lockd::run(&arguments),
         Command::Lock(arguments) => match lock::run(&arguments) {

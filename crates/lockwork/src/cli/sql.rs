@@ -1,0 +1,316 @@
+//! `lockwork sql DIR`: a prompt on a terminal, a filter in a pipe.
+
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use lockwork::sequencer::{self, Durability, Progress, RecoveryReport};
+use lockwork::sql_language::{Kind, Value, statements};
+use lockwork::{EngineKind, Error, Lockwork, OpenOptions, SqlAnswer};
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+use serde_json::json;
+
+use super::{Failure, Outcome, print};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The folder of the database, made if it is not there
+    folder: PathBuf,
+    /// Statements to run instead of those of standard input
+    #[arg(short, long)]
+    command: Option<String>,
+    /// A file of statements to run instead of those of standard input
+    #[arg(short, long, conflicts_with = "command")]
+    file: Option<PathBuf>,
+    /// How answers are printed
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+    /// The engine that runs the calls
+    #[arg(long, default_value = "deterministic")]
+    engine: String,
+    /// When a statement is answered: fsync, when it survives a loss of power; async, when it survives this process;
+    /// none, when it has run, and only what is there at the end is kept
+    #[arg(long, default_value = "fsync")]
+    durability: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Tables for people
+    Text,
+    /// Rows alone, with a line of column names
+    Csv,
+    /// A JSON object a statement
+    Json,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Durability(error) => error.into(),
+            Error::Engine(error) => error.into(),
+            Error::Aborted { .. } => Self::Check(error.to_string()),
+            error => Self::Usage(error.to_string()),
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Outcome {
+    let engine: EngineKind = arguments.engine.parse().map_err(Failure::usage)?;
+    let durability: Durability = arguments.durability.parse()?;
+    let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
+    let script = arguments.script()?;
+    let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
+    let (mut database, report) = open(&arguments.folder, &options)?;
+    told(&report);
+    let ended = match &script {
+        Some(script) => execute(&mut database, script, arguments.output),
+        None => prompt(&mut database, arguments),
+    };
+    // What was acknowledged is durable already, whatever ended it.
+    let closed = database.close().map_err(Failure::from);
+    ended.and(closed)
+}
+
+impl Arguments {
+    /// The statements, unless they are to be typed.
+    fn script(&self) -> Result<Option<String>, Failure> {
+        if let Some(command) = &self.command {
+            return Ok(Some(command.clone()));
+        }
+        let unreadable = |what: String| move |error| Failure::usage(format!("{what}: {error}"));
+        if let Some(file) = &self.file {
+            let text = std::fs::read_to_string(file).map_err(unreadable(file.display().to_string()))?;
+            return Ok(Some(text));
+        }
+        if std::io::stdin().is_terminal() {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(unreadable("standard input".into()))?;
+        Ok(Some(text))
+    }
+}
+
+/// Opens a database, with a bar for those who watch.
+fn open(folder: &PathBuf, options: &OpenOptions) -> Result<(Lockwork, RecoveryReport), Failure> {
+    // Most are open before anybody could read it.
+    let patience = Duration::from_millis(300);
+    let style = "recovering [{bar:40}] {binary_bytes} of {binary_total_bytes}, {eta} left";
+    let bar = ProgressBar::no_length().with_style(ProgressStyle::with_template(style).expect("a constant template"));
+    let opened = Lockwork::open_with(folder, options, |Progress { done_bytes, total_bytes, elapsed, .. }| {
+        if elapsed > patience {
+            bar.set_length(total_bytes);
+            bar.set_position(done_bytes);
+        }
+    });
+    bar.finish_and_clear();
+    Ok(opened?)
+}
+
+/// Says what recovery found that somebody may want to know.
+fn told(report: &RecoveryReport) {
+    if let Some(torn) = &report.torn {
+        let (path, offset, bytes) = (torn.path.display(), torn.offset, torn.bytes);
+        eprintln!(
+            "lockwork: {bytes} bytes at the end of the log were never acknowledged and were cut off ('{path}' from \
+             offset {offset} on)"
+        );
+    }
+    for path in &report.unknown {
+        eprintln!("lockwork: '{}' is no file of a database; it was left alone", path.display());
+    }
+}
+
+/// Runs a script and prints each answer when it is there.
+fn execute(database: &mut Lockwork, script: &str, output: Output) -> Outcome {
+    let mut printed = Ok(());
+    let ran = database.sql_each(script, |_, answer| {
+        if printed.is_ok() {
+            printed = print(&form(&answer, output));
+        }
+    });
+    printed?;
+    Ok(ran?)
+}
+
+/// Reads statements from the terminal until it ends.
+fn prompt(database: &mut Lockwork, arguments: &Arguments) -> Outcome {
+    let mut editor = DefaultEditor::new().map_err(|error| Failure::usage(format!("the terminal: {error}")))?;
+    print(&format!(
+        "{}; statements end with ';', \\q or Ctrl-D ends, Ctrl-C forgets what was typed\n",
+        arguments.folder.display()
+    ))?;
+    let mut typed = String::new();
+    loop {
+        let line = match editor.readline(if typed.is_empty() { "lockwork> " } else { "     ...> " }) {
+            Ok(line) => line,
+            Err(ReadlineError::Interrupted) => {
+                typed.clear();
+                continue;
+            }
+            Err(ReadlineError::Eof) => return Ok(()),
+            Err(error) => return Err(Failure::usage(format!("the terminal: {error}"))),
+        };
+        if typed.is_empty() && matches!(line.trim(), "\\q" | "quit" | "exit") {
+            return Ok(());
+        }
+        typed.push_str(&line);
+        typed.push('\n');
+        if !is_complete(&typed) {
+            continue;
+        }
+        // A history that is full forgets by itself.
+        let _ = editor.add_history_entry(typed.trim());
+        match execute(database, &typed, arguments.output) {
+            // Only what keeps everything from going on ends the prompt.
+            Err(failure @ (Failure::Output(_) | Failure::Damaged(_))) => return Err(failure),
+            Err(failure) => eprintln!("{failure}"),
+            Ok(()) => {}
+        }
+        typed.clear();
+    }
+}
+
+/// Whether what was typed can be run: it ends a statement, or is wrong before its end.
+fn is_complete(typed: &str) -> bool {
+    let text = typed.trim_end();
+    if text.is_empty() {
+        return true;
+    }
+    let last_line = text.lines().count() as u32;
+    match statements(text).find_map(Result::err) {
+        None => text.ends_with(';'),
+        // An error in the last line may be that there is no more yet.
+        Some(error) => error.line < last_line || typed.ends_with("\n\n"),
+    }
+}
+
+const fn tag(kind: Kind) -> &'static str {
+    match kind {
+        Kind::CreateTable => "CREATE TABLE",
+        Kind::CreateIndex => "CREATE INDEX",
+        _ => "CREATE PROCEDURE",
+    }
+}
+
+/// An answer as it is printed.
+fn form(answer: &SqlAnswer, output: Output) -> String {
+    match (answer, output) {
+        (SqlAnswer::Created(kind), Output::Text) => format!("{}\n", tag(*kind)),
+        (SqlAnswer::Written(rows), Output::Text) => format!("{rows} row{}\n", if *rows == 1 { "" } else { "s" }),
+        (SqlAnswer::Text(text), Output::Text | Output::Csv) => format!("{text}\n"),
+        (SqlAnswer::Rows(columns, rows), Output::Text) => {
+            let count = rows.len();
+            format!("{}({count} row{})\n", table(columns, rows), if count == 1 { "" } else { "s" })
+        }
+        (SqlAnswer::Called(results), Output::Text) if results.is_empty() => "CALL\n".into(),
+        (SqlAnswer::Called(results), Output::Text) => {
+            let (columns, row): (Vec<_>, Vec<_>) = results.iter().cloned().unzip();
+            table(&columns, &[row])
+        }
+        (SqlAnswer::Created(_) | SqlAnswer::Written(_), Output::Csv) => String::new(),
+        (SqlAnswer::Rows(columns, rows), Output::Csv) => csv(columns, rows),
+        (SqlAnswer::Called(results), Output::Csv) => {
+            let (columns, row): (Vec<_>, Vec<_>) = results.iter().cloned().unzip();
+            if columns.is_empty() { String::new() } else { csv(&columns, &[row]) }
+        }
+        (SqlAnswer::Created(kind), Output::Json) => format!("{}\n", json!({ "done": tag(*kind) })),
+        (SqlAnswer::Written(rows), Output::Json) => format!("{}\n", json!({ "written": rows })),
+        (SqlAnswer::Text(text), Output::Json) => format!("{}\n", json!({ "text": text })),
+        (SqlAnswer::Rows(columns, rows), Output::Json) => {
+            let rows: Vec<_> = rows.iter().map(|row| object(columns.iter().zip(row))).collect();
+            format!("{}\n", json!({ "columns": columns, "rows": rows }))
+        }
+        (SqlAnswer::Called(results), Output::Json) => {
+            format!("{}\n", json!({ "results": object(results.iter().map(|(name, value)| (name, value))) }))
+        }
+        (_, _) => format!("{answer:?}\n"),
+    }
+}
+
+fn object<'a>(fields: impl Iterator<Item = (&'a String, &'a Value)>) -> serde_json::Value {
+    fields.map(|(name, value)| (name.clone(), json_of(value))).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// Decimals stay texts, because a reader of JSON may take numbers for floating-point ones.
+fn json_of(value: &Value) -> serde_json::Value {
+    match value {
+        Value::Integer(number) | Value::Timestamp(number) => json!(number),
+        Value::Boolean(truth) => json!(truth),
+        Value::Array(values) => values.iter().map(json_of).collect(),
+        other => json!(other.to_string()),
+    }
+}
+
+fn table(columns: &[String], rows: &[Vec<Value>]) -> String {
+    let cells: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(ToString::to_string).collect()).collect();
+    let width = |column: usize| {
+        let cells = cells.iter().map(|row| row[column].chars().count());
+        cells.chain([columns[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let is_number = |column: usize| {
+        rows.iter().all(|row| matches!(row[column], Value::Integer(_) | Value::Decimal(..) | Value::Timestamp(_)))
+    };
+    let numbers: Vec<bool> = (0..columns.len()).map(is_number).collect();
+    let line = |cells: &[String]| {
+        let cell = |(column, cell): (usize, &String)| {
+            let width = widths[column];
+            if numbers[column] { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        };
+        let cells: Vec<String> = cells.iter().enumerate().map(cell).collect();
+        format!(" {}\n", cells.join(" | ")).replace(" \n", "\n")
+    };
+    let rule: Vec<String> = widths.iter().map(|width| "-".repeat(width + 2)).collect();
+    let mut text = line(columns);
+    text.push_str(&format!("{}\n", rule.join("+")));
+    cells.iter().for_each(|row| text.push_str(&line(row)));
+    text
+}
+
+fn csv(columns: &[String], rows: &[Vec<Value>]) -> String {
+    let quoted = |cell: String| {
+        let plain = !cell.contains([',', '"', '\n', '\r']);
+        if plain { cell } else { format!("\"{}\"", cell.replace('"', "\"\"")) }
+    };
+    let mut text = columns.iter().cloned().map(quoted).collect::<Vec<_>>().join(",") + "\n";
+    for row in rows {
+        text.push_str(&(row.iter().map(|value| quoted(value.to_string())).collect::<Vec<_>>().join(",") + "\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_complete_when_it_ends_or_is_wrong() {
+        let procedure = "CREATE PROCEDURE p(x BIGINT) AS BEGIN\n  DECLARE y BIGINT;\n";
+        assert!(!is_complete("SELECT 1\n") && !is_complete(procedure));
+        assert!(is_complete("SELECT a FROM t WHERE id = 1;\n") && is_complete("\n"));
+        // Wrong before its end: there is nothing to wait for.
+        assert!(is_complete("SELEKT\na FROM t\n;\n"));
+        assert!(is_complete(&format!("{procedure}\n")), "an empty line gives up");
+    }
+
+    #[test]
+    fn answers_are_tables_lines_or_objects() {
+        let rows = SqlAnswer::Rows(
+            vec!["id".into(), "name".into()],
+            vec![vec![Value::Integer(7), Value::Text("a,b".into())], vec![Value::Integer(10), Value::Text("c".into())]],
+        );
+        assert_eq!(form(&rows, Output::Text), " id | name\n----+------\n  7 | a,b\n 10 | c\n(2 rows)\n");
+        assert_eq!(form(&rows, Output::Csv), "id,name\n7,\"a,b\"\n10,c\n");
+        let expected =
+            "{\"columns\":[\"id\",\"name\"],\"rows\":[{\"id\":7,\"name\":\"a,b\"},{\"id\":10,\"name\":\"c\"}]}\n";
+        assert_eq!(form(&rows, Output::Json), expected);
+        let called = SqlAnswer::Called(vec![("left".into(), Value::Decimal(1050, 2))]);
+        assert_eq!(form(&called, Output::Text), "  left\n-------\n 10.50\n");
+        assert_eq!(form(&called, Output::Json), "{\"results\":{\"left\":\"10.50\"}}\n");
+    }
+}

@@ -1,0 +1,373 @@
+//! SQL on a database: definitions, calls, and single statements (`docs/sql.md`).
+//!
+//! A definition is kept with its text. When a folder is opened, the texts say again what the types and messages are; the
+//! code that runs is the one that was compiled then.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use lockwork_engine::EngineError;
+use lockwork_engine::registry::Registered;
+use lockwork_procedure::assembly::{assemble, assemble_tables, disassemble, encode};
+use lockwork_procedure::block::{Batch, Block, Status};
+use lockwork_procedure::program::Procedure;
+use lockwork_procedure::schema::TableSchema;
+use lockwork_sequencer::Definition;
+use lockwork_sql::{
+    self as sql, Catalogue, Compiled, Definition as Defined, Field, Index, Kind, SqlType, Statement, Table, statements,
+};
+use siphasher::sip::SipHasher13;
+
+use crate::{EXPECTED_ROWS, Error, Lockwork, Store, durable, unknown};
+
+/// What single statements are called as procedures: this, and the digest of their code.
+const STATEMENT: &str = "_statement_";
+/// Bytes of index rows that are loaded at once.
+const LOADED: usize = 8 << 20;
+
+/// What a statement answered.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SqlAnswer {
+    /// A table, an index or a procedure was made.
+    Created(Kind),
+    /// So many rows were written.
+    Written(i64),
+    /// The rows of a SELECT, with the names of their columns.
+    Rows(Vec<String>, Vec<Vec<sql::Value>>),
+    /// The results of a CALL, by name.
+    Called(Vec<(String, sql::Value)>),
+    /// What EXPLAIN says.
+    Text(String),
+}
+
+/// What SQL knows of a database.
+#[derive(Default)]
+pub(crate) struct State {
+    catalogue: Catalogue,
+    /// By the name that SQL calls them.
+    procedures: HashMap<String, Known>,
+}
+
+#[derive(Clone)]
+struct Known {
+    /// The procedure as it is registered, with its metadata.
+    compiled: Arc<Compiled>,
+    id: u32,
+    /// The statement that made it.
+    text: String,
+}
+
+/// The metadata of a procedure in assembly.
+fn of_assembly(registered: &Registered) -> Compiled {
+    let procedure = registered.verified.procedure();
+    let field = |field: &lockwork_procedure::program::Field| Field {
+        name: field.name.clone(),
+        sql_type: Some(SqlType::of_storage(field.column_type)),
+        count: (field.count > 1).then_some(field.count),
+    };
+    Compiled {
+        parameters: procedure.parameters.iter().map(field).collect(),
+        results: procedure.results.iter().map(field).collect(),
+        procedure: procedure.clone(),
+        aborts: Vec::new(),
+        lines: Vec::new(),
+        writes: Vec::new(),
+    }
+}
+
+/// The only statement of a text that was kept.
+fn kept(text: &str) -> Result<Statement<'_>, Error> {
+    statements(text).next().unwrap_or_else(|| unreachable!("a text that was kept has a statement")).map_err(Error::from)
+}
+
+impl Lockwork {
+    /// Runs SQL statements, one after the other, each a transaction of its own. Those before an error have happened.
+    ///
+    /// # Errors
+    /// [`Error::Sql`] with the place in the text, [`Error::Aborted`] when a statement was taken back, and what keeps
+    /// calls from being durable.
+    pub fn sql(&mut self, script: &str) -> Result<Vec<SqlAnswer>, Error> {
+        let mut answers = Vec::new();
+        self.sql_each(script, |_, answer| answers.push(answer))?;
+        Ok(answers)
+    }
+
+    /// As [`Self::sql`]; `answer` gets each statement and its answer when it is done.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sql_each(&mut self, script: &str, mut answer: impl FnMut(&Statement<'_>, SqlAnswer)) -> Result<(), Error> {
+        for statement in statements(script) {
+            let statement = statement?;
+            let answered = self.run_statement(&statement)?;
+            answer(&statement, answered);
+        }
+        Ok(())
+    }
+
+    fn run_statement(&mut self, statement: &Statement<'_>) -> Result<SqlAnswer, Error> {
+        let name = statement.name().unwrap_or_default();
+        match statement.kind() {
+            kind @ (Kind::CreateTable | Kind::CreateIndex | Kind::CreateProcedure) => {
+                self.define_sql(statement)?;
+                Ok(SqlAnswer::Created(kind))
+            }
+            Kind::Explain => {
+                let Known { compiled, text, .. } = self.known(name)?;
+                Ok(SqlAnswer::Text(sql::explain(&compiled, &self.sql.catalogue, &text)?))
+            }
+            Kind::Call => {
+                let Known { compiled, id, .. } = self.known(name)?;
+                let values = self.run_compiled(&compiled, id, &statement.arguments(&compiled)?)?;
+                let names = compiled.results.iter().map(|field| field.name.clone());
+                Ok(SqlAnswer::Called(names.zip(values).collect()))
+            }
+            kind => {
+                let sql::Single { mut compiled, arguments, columns } = self.sql.catalogue.single(statement)?;
+                let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
+                compiled.procedure.name.clone_from(&name);
+                let found = durable::read(&self.procedures).find(&name).map(|(id, _)| id);
+                let id = match found {
+                    Ok(id) => id,
+                    Err(_) => {
+                        self.register_compiled(&compiled.procedure, "")?;
+                        durable::read(&self.procedures).find(&name)?.0
+                    }
+                };
+                let values = self.run_compiled(&compiled, id, &arguments)?;
+                Ok(if kind == Kind::Select { rows_of(&compiled, columns, values) } else { written(values) })
+            }
+        }
+    }
+
+    /// Calls a procedure by its name with values in the order of its parameters, and gives its results by name.
+    ///
+    /// # Errors
+    /// As [`Self::sql`], and [`Error::Unknown`].
+    pub fn sql_call(&mut self, name: &str, arguments: &[sql::Value]) -> Result<Vec<(String, sql::Value)>, Error> {
+        let Known { compiled, id, .. } = self.known(name)?;
+        let values = self.run_compiled(&compiled, id, arguments)?;
+        Ok(compiled.results.iter().map(|field| field.name.clone()).zip(values).collect())
+    }
+
+    /// What SQL knows of the tables.
+    #[must_use]
+    pub fn sql_catalogue(&self) -> &Catalogue {
+        &self.sql.catalogue
+    }
+
+    /// A procedure, made by SQL or by assembly.
+    fn known(&self, name: &str) -> Result<Known, Error> {
+        if let Some(known) = self.sql.procedures.get(name) {
+            return Ok(known.clone());
+        }
+        let procedures = durable::read(&self.procedures);
+        match procedures.find(name).ok().filter(|_| !name.starts_with(STATEMENT)) {
+            Some((id, registered)) => {
+                let compiled = Arc::new(of_assembly(registered));
+                Ok(Known { compiled, id, text: String::new() })
+            }
+            None => {
+                let names = procedures.names().filter(|name| !name.starts_with(STATEMENT));
+                let mut known: Vec<String> = names.map(str::to_string).collect();
+                known.extend(self.sql.procedures.keys().filter(|name| procedures.find(name).is_err()).cloned());
+                known.sort_unstable();
+                Err(unknown("procedure", name, &known))
+            }
+        }
+    }
+
+    fn run_compiled(
+        &mut self,
+        compiled: &Compiled,
+        id: u32,
+        arguments: &[sql::Value],
+    ) -> Result<Vec<sql::Value>, Error> {
+        let bytes = compiled.procedure.layout().block_bytes;
+        let mut block = vec![0; bytes as usize];
+        compiled.write_arguments(arguments, &mut block)?;
+        block[..4].copy_from_slice(&id.to_le_bytes());
+        match &mut self.store {
+            Store::Folder(sequencer) => sequencer.handle().call(&mut block)?,
+            Store::Memory(engine) => {
+                let mut batch = Batch::new(bytes, 1).map_err(EngineError::from)?;
+                let mut room = batch.push(id).expect("room for one");
+                room.bytes()[..block.len()].copy_from_slice(&block);
+                engine.submit(batch).map_err(|refused| refused.error)?;
+                let completed = engine.complete()?.expect("a batch was submitted");
+                block.copy_from_slice(&completed.batch.block(0).bytes()[..bytes as usize]);
+            }
+        }
+        let outcome = Block::new(&block);
+        if outcome.status() == Some(Status::Committed) {
+            return Ok(compiled.read_results(&block)?);
+        }
+        let (sqlstate, message) = compiled.describe(outcome.abort_code());
+        Err(Error::Aborted { code: outcome.abort_code(), sqlstate, message })
+    }
+
+    /// Carries out a definition, and keeps its text.
+    fn define_sql(&mut self, statement: &Statement<'_>) -> Result<(), Error> {
+        let mut future = self.sql.catalogue.clone();
+        match future.define(statement)? {
+            Defined::Table(schema) => self.create_with(schema, statement.text())?,
+            Defined::Index(index) => {
+                self.create_with(index.schema.clone(), statement.text())?;
+                self.sql.catalogue = future;
+                return self.fill(&index);
+            }
+            Defined::Procedure(compiled) => {
+                let name = compiled.procedure.name.clone();
+                if name.starts_with(STATEMENT) {
+                    return Err(Error::Reserved { name });
+                }
+                // Once more from its own text, so that lines are counted in what is kept.
+                let Defined::Procedure(mut compiled) = self.sql.catalogue.clone().define(&kept(statement.text())?)?
+                else {
+                    unreachable!("the same statement")
+                };
+                // One that takes the place of another has another name for the engine, which forgets none.
+                let versions = |name: &str| durable::read(&self.procedures).find(name).is_ok();
+                let mut version = 1;
+                while versions(&compiled.procedure.name) {
+                    version += 1;
+                    compiled.procedure.name = format!("{name}__{version}");
+                }
+                self.register_compiled(&compiled.procedure, statement.text())?;
+                let id = durable::read(&self.procedures).find(&compiled.procedure.name)?.0;
+                durable::write(&self.procedures).alias(&name, id);
+                let known = Known { compiled: Arc::from(compiled), id, text: statement.text().to_string() };
+                self.sql.procedures.insert(name, known);
+            }
+            _ => unreachable!("there are three definitions"),
+        }
+        self.sql.catalogue = future;
+        Ok(())
+    }
+
+    pub(crate) fn create_with(&mut self, schema: TableSchema, source: &str) -> Result<(), Error> {
+        match &mut self.store {
+            Store::Memory(engine) => drop(engine.create_table(schema, EXPECTED_ROWS)?),
+            Store::Folder(sequencer) => {
+                sequencer.define(Definition { assembly: format!("table {schema}"), source: source.to_string() })?;
+            }
+        }
+        self.refresh()
+    }
+
+    fn register_compiled(&mut self, procedure: &Procedure, source: &str) -> Result<(), Error> {
+        match &mut self.store {
+            Store::Memory(engine) => drop(engine.register(procedure.clone())?),
+            Store::Folder(sequencer) => {
+                let assembly = disassemble(procedure, &self.tables);
+                sequencer.define(Definition { assembly, source: source.to_string() })?;
+            }
+        }
+        self.refresh()
+    }
+
+    /// Adds the rows that an index does not have yet: all of them when it is new, some when a process died while it was
+    /// being filled. Nothing writes the table meanwhile, since no procedure can have.
+    fn fill(&mut self, index: &Index) -> Result<(), Error> {
+        let (of, name) = (index.table.clone(), index.name.clone());
+        let (rows, there) = self.read(move |engine| {
+            let (mut rows, mut there) = (Vec::new(), HashSet::new());
+            let read = engine.export(&mut |table, image| {
+                if table == of {
+                    rows.push(image.to_vec());
+                } else if table == name {
+                    there.insert(image.to_vec());
+                }
+            });
+            read.map(|()| (rows, there))
+        })??;
+        let missing = rows.iter().map(|row| index.row_image(row)).filter(|image| !there.contains(image));
+        let missing: Vec<Vec<u8>> = missing.collect();
+        let Some(first) = missing.first() else { return Ok(()) };
+        for images in missing.chunks((LOADED / first.len().max(1)).max(1)) {
+            match &mut self.store {
+                Store::Memory(engine) => images.iter().try_for_each(|image| engine.load(&index.name, image))?,
+                Store::Folder(sequencer) => drop(sequencer.load(&index.name, images.concat())?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns what the definitions of a folder say, when all of them have been carried out.
+    pub(crate) fn remember(&mut self, definitions: &[Definition]) -> Result<(), Error> {
+        let mut indexes = Vec::new();
+        for Definition { assembly, source } in definitions {
+            if source.is_empty() {
+                self.remember_assembly(assembly)?;
+                continue;
+            }
+            match self.sql.catalogue.define(&kept(source)?)? {
+                Defined::Table(_) => {}
+                Defined::Index(index) => indexes.push(index),
+                Defined::Procedure(mut compiled) => {
+                    let procedure = assemble(assembly, &self.tables)?.procedure;
+                    let name = std::mem::replace(&mut compiled.procedure, procedure).name;
+                    let id = durable::read(&self.procedures).find(&compiled.procedure.name)?.0;
+                    durable::write(&self.procedures).alias(&name, id);
+                    let known = Known { compiled: Arc::from(compiled), id, text: source.clone() };
+                    self.sql.procedures.insert(name, known);
+                }
+                _ => unreachable!("there are three definitions"),
+            }
+        }
+        indexes.iter().try_for_each(|index| self.fill(index))
+    }
+
+    /// Tells SQL of tables and a procedure in assembly.
+    pub(crate) fn remember_assembly(&mut self, source: &str) -> Result<(), Error> {
+        let (schemas, procedure) = match assemble_tables(source, &Vec::new()) {
+            Ok(schemas) => (schemas, None),
+            Err(_) => {
+                let assembled = assemble(source, &self.tables)?;
+                (assembled.schemas, Some(assembled.procedure))
+            }
+        };
+        for schema in &schemas {
+            if self.sql.catalogue.find(schema.name()).is_none() {
+                self.sql.catalogue.add_table(Table::of_schema(schema))?;
+            }
+        }
+        // Single statements are compiled anew when there is a new index.
+        match procedure.filter(|procedure| !procedure.name.starts_with(STATEMENT)) {
+            Some(procedure) => Ok(self.sql.catalogue.add_procedure(&procedure)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What tells the code of single statements apart.
+fn digest(procedure: &Procedure) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(&encode(procedure));
+    hasher.finish()
+}
+
+/// The results of a SELECT, row by row.
+fn rows_of(compiled: &Compiled, columns: Vec<String>, values: Vec<sql::Value>) -> SqlAnswer {
+    let mut count = 1;
+    let mut by_column = Vec::new();
+    for (field, value) in compiled.results.iter().zip(values) {
+        match value {
+            sql::Value::Integer(rows) if field.name == "rows" => count = usize::try_from(rows).unwrap_or(0),
+            sql::Value::Array(values) => by_column.push(values),
+            value => by_column.push(vec![value]),
+        }
+    }
+    let row = |at: usize| by_column.iter().filter_map(|column| column.get(at).cloned()).collect();
+    SqlAnswer::Rows(columns, (0..count).map(row).collect())
+}
+
+/// How many rows a statement wrote.
+fn written(values: Vec<sql::Value>) -> SqlAnswer {
+    match values.as_slice() {
+        [sql::Value::Integer(rows), ..] => SqlAnswer::Written(*rows),
+        _ => SqlAnswer::Written(0),
+    }
+}
