@@ -17,10 +17,13 @@
 //! | [`ycsb`] | the YCSB core workloads, with one or more operations a transaction |
 //! | [`properties`] | YCSB property files |
 //!
+//! SmallBank, TATP and TPC-C also exist in SQL ([`Source`]).
+//!
 //! Invariant: everything generated is a function of the configuration alone, seed included; the sizes of the batches
 //! matter only where a workload inserts rows, since new keys are used from the next [`Workload::fill`] on.
 
 mod fields;
+mod from_sql;
 pub mod properties;
 pub mod random;
 pub mod smallbank;
@@ -100,6 +103,16 @@ pub enum WorkloadError {
     /// The data is wrong: something of what the workload promises does not hold.
     #[error("check failed: {0}")]
     Violation(String),
+}
+
+/// What language the procedures of a workload are written in. Both have the same parameters, results and abort codes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// Assembly, written by hand.
+    #[default]
+    Assembly,
+    /// SQL; what [`Workload::sources`] gives is the assembly that it compiles to.
+    Sql,
 }
 
 /// Finds a registered procedure by name: its id, and the procedure itself.

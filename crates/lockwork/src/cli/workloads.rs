@@ -95,7 +95,7 @@ fn smallbank(arguments: &Arguments) -> Result<Make, Failure> {
 
 fn tatp(arguments: &Arguments) -> Result<Make, Failure> {
     let subscribers = arguments.records.unwrap_or(TatpConfig::default().subscribers);
-    let config = TatpConfig { subscribers, seed: arguments.seed() };
+    let config = TatpConfig { subscribers, seed: arguments.seed(), ..TatpConfig::default() };
     config.validate().map_err(refused)?;
     for (schema, each) in Tatp::tables() {
         check_rows(&schema, (subscribers as f64 * each) as u64)?;

@@ -19,7 +19,7 @@ use lockwork_procedure::schema::{ColumnType, TableSchema};
 use crate::fields::{Place, Procedures, RowWriter, check_share, violation};
 use crate::random::Random;
 use crate::zipf::{Chooser, Distribution, check_theta};
-use crate::{Export, Lookup, Repeat, Workload, WorkloadError, fill, refuse, within};
+use crate::{Export, Lookup, Repeat, Source, Workload, WorkloadError, fill, from_sql, refuse, within};
 
 /// The transactions, in the order of [`Smallbank`]'s mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +73,23 @@ pub struct SmallbankConfig {
     pub amount_max: i64,
     /// Everything random follows from it.
     pub seed: u64,
+    /// What the procedures are written in.
+    pub source: Source,
 }
 
 impl Default for SmallbankConfig {
     fn default() -> Self {
         let (accounts, balance, amount_max) = (1_000_000, 1_000_000, 10_000);
-        Self { accounts, balance, theta: 0.5, hot: 0.0, hot_accounts: 100, amount_max, seed: 1 }
+        Self {
+            accounts,
+            balance,
+            theta: 0.5,
+            hot: 0.0,
+            hot_accounts: 100,
+            amount_max,
+            seed: 1,
+            source: Source::Assembly,
+        }
     }
 }
 
@@ -141,7 +152,10 @@ impl Smallbank {
     pub fn new(config: SmallbankConfig) -> Result<Self, WorkloadError> {
         config.validate()?;
         let schemas = Self::schemas();
-        let sources = procedures::SOURCES.map(String::from).to_vec();
+        let sources = match config.source {
+            Source::Assembly => procedures::SOURCES.map(String::from).to_vec(),
+            Source::Sql => from_sql::assembly(&[procedures::SQL], &schemas, &procedures::NAMES),
+        };
         let procedures = Procedures::new(sources, &schemas);
         let places = |(number, (arguments, result)): (usize, &(&[&str], &str))| {
             let arguments = arguments.iter().map(|name| procedures.place(number, name)).collect();
@@ -232,7 +246,7 @@ impl Workload for Smallbank {
     }
 
     fn describe(&self) -> String {
-        let SmallbankConfig { accounts, balance, theta, hot, hot_accounts, amount_max, seed } = self.config;
+        let SmallbankConfig { accounts, balance, theta, hot, hot_accounts, amount_max, seed, .. } = self.config;
         let hot = if hot > 0.0 { format!(", {hot:.4} of them the first {hot_accounts}") } else { String::new() };
         format!(
             "smallbank: {accounts} customers with twice {balance} cents, theta {theta}{hot}, amounts 1 to \

@@ -168,3 +168,10 @@ poor:
 /// In the order of [`super::Kind`].
 pub(super) const SOURCES: [&str; 6] =
     [AMALGAMATE, BALANCE, DEPOSIT_CHECKING, SEND_PAYMENT, TRANSACT_SAVINGS, WRITE_CHECK];
+
+/// The names of [`SOURCES`].
+pub(super) const NAMES: [&str; 6] =
+    ["amalgamate", "balance", "deposit_checking", "send_payment", "transact_savings", "write_check"];
+
+/// The same transactions in SQL.
+pub(super) const SQL: &str = include_str!("../../sql/smallbank.sql");

@@ -23,7 +23,7 @@ use lockwork_procedure::schema::TableSchema;
 
 use crate::fields::{Place, Procedures, violation};
 use crate::random::Random;
-use crate::{Export, Lookup, Repeat, Workload, WorkloadError, fill, within};
+use crate::{Export, Lookup, Repeat, Source, Workload, WorkloadError, fill, from_sql, within};
 use population::{Population, schemas, sub_nbr, table};
 
 /// The transactions, in the order of the procedures.
@@ -81,11 +81,13 @@ pub struct TatpConfig {
     pub subscribers: u64,
     /// Everything random follows from it.
     pub seed: u64,
+    /// What the procedures are written in.
+    pub source: Source,
 }
 
 impl Default for TatpConfig {
     fn default() -> Self {
-        Self { subscribers: 100_000, seed: 1 }
+        Self { subscribers: 100_000, seed: 1, source: Source::Assembly }
     }
 }
 
@@ -125,7 +127,11 @@ impl Tatp {
     pub fn new(config: TatpConfig) -> Result<Self, WorkloadError> {
         config.validate()?;
         let schemas = schemas();
-        let procedures = Procedures::new(procedures::SOURCES.map(String::from).to_vec(), &schemas);
+        let sources = match config.source {
+            Source::Assembly => procedures::SOURCES.map(String::from).to_vec(),
+            Source::Sql => from_sql::assembly(&[procedures::SQL], &schemas, &procedures::NAMES),
+        };
+        let procedures = Procedures::new(sources, &schemas);
         let places = |kind: Kind| {
             let names = kind.parameters().iter();
             names.map(|name| procedures.place(kind as usize, name)).collect()
@@ -213,7 +219,7 @@ impl Workload for Tatp {
     }
 
     fn describe(&self) -> String {
-        let TatpConfig { subscribers, seed } = self.config;
+        let TatpConfig { subscribers, seed, .. } = self.config;
         format!("tatp: {subscribers} subscribers, seed {seed}")
     }
 

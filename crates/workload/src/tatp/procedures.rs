@@ -201,3 +201,17 @@ pub(super) const SOURCES: [&str; 7] = [
     INSERT_CALL_FORWARDING,
     DELETE_CALL_FORWARDING,
 ];
+
+/// The names of [`SOURCES`].
+pub(super) const NAMES: [&str; 7] = [
+    "get_subscriber_data",
+    "get_new_destination",
+    "get_access_data",
+    "update_subscriber_data",
+    "update_location",
+    "insert_call_forwarding",
+    "delete_call_forwarding",
+];
+
+/// The same transactions in SQL.
+pub(super) const SQL: &str = include_str!("../../sql/tatp.sql");

@@ -1,7 +1,7 @@
 //! What TPC-C is to be like.
 
 use crate::fields::check_share;
-use crate::{WorkloadError, within};
+use crate::{Source, WorkloadError, within};
 
 /// Which transactions run, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub struct TpccConfig {
     pub by_name: f64,
     /// Everything random follows from it.
     pub seed: u64,
+    /// What the procedures are written in.
+    pub source: Source,
 }
 
 impl TpccConfig {
@@ -61,6 +63,7 @@ impl TpccConfig {
             rollback: 0.01,
             by_name: 0.6,
             seed: 1,
+            source: Source::Assembly,
         }
     }
 

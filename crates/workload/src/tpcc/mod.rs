@@ -125,7 +125,7 @@ impl Tpcc {
     pub fn new(config: TpccConfig) -> Result<Self, WorkloadError> {
         config.validate()?;
         let schemas = schema::schemas(config.mix == Mix::Standard);
-        let procedures = Procedures::new(procedures::sources(&config), &schemas);
+        let procedures = Procedures::new(procedures::sources(&config, &schemas), &schemas);
         let population = Population::new(&config);
         Ok(Self {
             calls: Calls::new(&config, &procedures),

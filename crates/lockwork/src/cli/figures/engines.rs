@@ -142,7 +142,7 @@ impl Side<'_> {
                 let config = SmallbankConfig { accounts, seed, ..SmallbankConfig::default() };
                 boxed(Smallbank::new(config))
             }),
-            ("tatp", MANY, &|| boxed(Tatp::new(TatpConfig { subscribers, seed }))),
+            ("tatp", MANY, &|| boxed(Tatp::new(TatpConfig { subscribers, seed, ..TatpConfig::default() }))),
             ("tpcc", ORDERS, &|| boxed(Tpcc::new(standard.clone()))),
             ("tpcc-np", ORDERS, &|| boxed(Tpcc::new(pair.clone()))),
         ];

@@ -10,9 +10,13 @@ mod delivery;
 mod new_order;
 mod order_status;
 mod payment;
+mod sql;
 mod stock_level;
 
+use lockwork_procedure::schema::TableSchema;
+
 use super::config::{Mix, TpccConfig};
+use crate::Source;
 
 /// Looks a customer's number up by last name (2.5.2.2, 2.6.2.2): of all of that name in the district, ordered by first
 /// name, the one in the middle, rounded up. Reads the index in pieces, because how many there are is not known; a
@@ -115,7 +119,10 @@ fn by(name: bool) -> [(&'static str, &'static str); 7] {
 }
 
 /// The texts that a mix needs, in the order of [`super::Kind`].
-pub(super) fn sources(config: &TpccConfig) -> Vec<String> {
+pub(super) fn sources(config: &TpccConfig, schemas: &[TableSchema]) -> Vec<String> {
+    if config.source == Source::Sql {
+        return sql::assembly(config, schemas);
+    }
     match config.mix {
         Mix::NewOrderPayment | Mix::NewOrder | Mix::Payment => vec![new_order::source(false), payment::source(false)],
         Mix::Standard => vec![

@@ -1,0 +1,296 @@
+//! Which way to the rows of a WHERE: one row by its key, or a range of the primary key or of an index.
+
+use super::expression::wrong;
+use super::{Binder, coerce};
+use crate::error::{Result, SqlError, state, unsupported};
+use crate::syntax::{BinaryOp, Comparison, Expr as Written, ExprKind as W, Name, Place};
+use crate::tree::{Arithmetic, Expr, ExprKind, Scan, SourceId, Ty};
+use crate::types::SqlType;
+
+/// The most rows of a scan.
+pub(super) const MAX_ROWS: i64 = 10_000;
+
+/// A condition `column op value`.
+struct Condition {
+    column: usize,
+    op: Comparison,
+    value: Expr,
+    place: Place,
+}
+
+/// A way to rows.
+pub(super) enum Path {
+    Point(Vec<Expr>),
+    Range { index: Option<usize>, prefix: Vec<Expr>, low: Option<Expr>, high: Option<Expr> },
+}
+
+impl Binder<'_> {
+    /// The rows of a range, at most as many as the limit says.
+    pub(super) fn scan(&mut self, table: usize, path: Path, limit: Option<&Written>, place: Place) -> Result<Scan> {
+        let Some(limit) = limit else {
+            let hint = "add LIMIT n: every loop has a constant bound; LIMIT LEAST(variable, n) is possible too";
+            return unsupported(place, "a range of rows needs a LIMIT", hint);
+        };
+        let row = self.row.take();
+        let limit = self.integer(limit);
+        self.row = row;
+        let limit = limit?;
+        let bound = self.highest(&limit);
+        if !(0..=MAX_ROWS).contains(&bound) {
+            let hint = format!("use a constant or LEAST(variable, constant), at most {MAX_ROWS}");
+            return unsupported(limit.place, "this LIMIT is not bounded", hint);
+        }
+        let (index, prefix, low, high) = match path {
+            Path::Range { index, prefix, low, high } => (index, prefix, low, high),
+            Path::Point(key) => {
+                if !self.table(table).schema.is_ordered() {
+                    let hint = "use SELECT INTO, UPDATE or DELETE without LIMIT for one row";
+                    return unsupported(place, "the key names one row", hint);
+                }
+                (None, key, None, None)
+            }
+        };
+        Ok(Scan { table, index, prefix, low, high, limit, max: (bound as u32).max(1) })
+    }
+
+    /// The highest value that an integer can have.
+    pub(super) fn highest(&self, expr: &Expr) -> i64 {
+        self.range(expr).1
+    }
+
+    /// The values that an integer can have, as far as types and constants tell.
+    pub(super) fn range(&self, expr: &Expr) -> (i64, i64) {
+        let all = (i64::MIN, i64::MAX);
+        let clip = |lo: i128, hi: i128| (lo.max(i128::from(i64::MIN)) as i64, hi.min(i128::from(i64::MAX)) as i64);
+        match &expr.kind {
+            ExprKind::Const(value) => (*value, *value),
+            ExprKind::Var(var) | ExprKind::Element(var, _) => match self.routine.variables[*var].var_type {
+                crate::tree::VarType::Sql(sql) => sql.range().unwrap_or(all),
+                crate::tree::VarType::Rows { .. } => all,
+            },
+            ExprKind::Column(source, column) => {
+                self.table(self.routine.sources[*source].table).types[*column].range().unwrap_or(all)
+            }
+            ExprKind::Least(a, b) => {
+                let (a, b) = (self.range(a), self.range(b));
+                (a.0.min(b.0), a.1.min(b.1))
+            }
+            ExprKind::Greatest(a, b) => {
+                let (a, b) = (self.range(a), self.range(b));
+                (a.0.max(b.0), a.1.max(b.1))
+            }
+            ExprKind::Fit(inner, lo, hi) => {
+                let inner = self.range(inner);
+                (inner.0.max(*lo), inner.1.min(*hi))
+            }
+            ExprKind::Arithmetic(op, a, b) => {
+                let (a, b) = (self.range(a), self.range(b));
+                let (a, b) = ((i128::from(a.0), i128::from(a.1)), (i128::from(b.0), i128::from(b.1)));
+                match op {
+                    Arithmetic::Add => clip(a.0 + b.0, a.1 + b.1),
+                    Arithmetic::Sub => clip(a.0 - b.1, a.1 - b.0),
+                    _ => all,
+                }
+            }
+            _ => all,
+        }
+    }
+
+    fn conditions(&mut self, source: SourceId, written: &Written, all: &mut Vec<Condition>) -> Result<()> {
+        match &written.kind {
+            W::Binary(BinaryOp::And, a, b) => {
+                self.conditions(source, a, all)?;
+                self.conditions(source, b, all)
+            }
+            W::Between(value, low, high) => {
+                for (op, bound) in [(Comparison::Ge, low), (Comparison::Le, high)] {
+                    let kind = W::Binary(BinaryOp::Compare(op), value.clone(), bound.clone());
+                    self.conditions(source, &Written { kind, place: written.place }, all)?;
+                }
+                Ok(())
+            }
+            W::Binary(BinaryOp::Compare(op), a, b) => {
+                let (a, b) = (self.expression(a)?, self.expression(b)?);
+                let own = |expr: &Expr| match expr.kind {
+                    ExprKind::Column(of, column) if of == source => Some(column),
+                    _ => None,
+                };
+                let (column, op, value) = match (own(&a), own(&b)) {
+                    (Some(column), None) => (column, *op, b),
+                    (None, Some(column)) => (column, op.flip(), a),
+                    (Some(_), Some(_)) => {
+                        let hint = "write :name for the variable where a column has the same name";
+                        return unsupported(written.place, "two columns are compared", hint);
+                    }
+                    (None, None) => {
+                        let hint = "test it with IF before the statement";
+                        return unsupported(written.place, "the condition names no column", hint);
+                    }
+                };
+                if mentions(&value, source) {
+                    let hint = "one side is a column, the other a value that is known before the row is read";
+                    return unsupported(written.place, "the value depends on the row itself", hint);
+                }
+                all.push(Condition { column, op, value, place: written.place });
+                Ok(())
+            }
+            _ => {
+                let hint =
+                    "write column = value, column BETWEEN a AND b and such, joined by AND; test the rest with IF";
+                unsupported(written.place, "this condition finds no rows by key", hint)
+            }
+        }
+    }
+
+    /// The way to the rows of a WHERE in the order of ORDER BY.
+    pub(super) fn path(
+        &mut self,
+        table: usize,
+        source: SourceId,
+        filter: Option<&Written>,
+        order: &[Name],
+        place: Place,
+    ) -> Result<Path> {
+        let mut conditions = Vec::new();
+        if let Some(filter) = filter {
+            // The columns of conditions are not read from the row.
+            let used = self.routine.sources[source].used.clone();
+            let bound = self.conditions(source, filter, &mut conditions);
+            self.routine.sources[source].used = used;
+            bound?;
+        }
+        let info = self.table(table);
+        for (at, condition) in conditions.iter().enumerate() {
+            let twice =
+                conditions[..at].iter().any(|other| other.column == condition.column && other.op == condition.op);
+            if condition.op == Comparison::Ne || twice {
+                let hint = "each column has one =, or one lower and one upper bound; test the rest with IF";
+                return unsupported(condition.place, "this condition finds no rows by key", hint);
+            }
+        }
+        let keys: Vec<usize> = (0..info.schema.key().len()).collect();
+        let equal = |column: usize| conditions.iter().any(|c| c.column == column && c.op == Comparison::Eq);
+        let ways = std::iter::once((None, keys.clone()))
+            .chain(info.indexes.iter().enumerate().map(|(number, index)| (Some(number), index.columns.clone())));
+        let mut best: Option<(usize, Option<usize>, Vec<usize>, usize)> = None;
+        for (index, columns) in ways {
+            let prefix = columns.iter().take_while(|&&column| equal(column)).count();
+            let next = columns.get(prefix);
+            let consumed = |c: &Condition| {
+                columns[..prefix].contains(&c.column) && c.op == Comparison::Eq
+                    || Some(&c.column) == next && c.op != Comparison::Eq
+            };
+            let point = index.is_none() && prefix == keys.len();
+            let possible = point || index.is_some() || info.schema.is_ordered();
+            if !possible || !conditions.iter().all(consumed) || !in_order(info, &columns, prefix, order) {
+                continue;
+            }
+            if best.as_ref().is_none_or(|(longest, ..)| prefix > *longest) {
+                best = Some((prefix, index, columns, prefix));
+            }
+        }
+        let Some((_, index, columns, prefix)) = best else { return Err(self.no_way(table, order, place)) };
+        let mut values = Vec::new();
+        for &column in &columns[..prefix] {
+            let at = conditions.iter().position(|c| c.column == column && c.op == Comparison::Eq);
+            let Some(condition) = at.map(|at| conditions.swap_remove(at)) else { continue };
+            values.push(self.coerce(condition.value, info.types[column])?);
+        }
+        if index.is_none() && prefix == keys.len() && order.is_empty() {
+            return Ok(Path::Point(values));
+        }
+        let (mut low, mut high) = (None, None);
+        for condition in conditions {
+            let sql = info.types[condition.column];
+            let bound = self.bound(condition, sql)?;
+            match bound {
+                (true, value) if low.is_none() => low = Some(value),
+                (false, value) if high.is_none() => high = Some(value),
+                (_, value) => {
+                    return unsupported(
+                        value.place,
+                        "the column is bounded twice on one side",
+                        "keep one of the bounds",
+                    );
+                }
+            }
+        }
+        Ok(Path::Range { index, prefix: values, low, high })
+    }
+
+    /// Whether it is a lower bound, and the bound, included.
+    fn bound(&mut self, condition: Condition, sql: SqlType) -> Result<(bool, Expr)> {
+        let Condition { op, value, place, .. } = condition;
+        if sql.is_string() {
+            return unsupported(place, "ranges of texts are not supported", "use a column of numbers as key");
+        }
+        let value = self.coerce(value, sql)?;
+        let ty = value.ty;
+        if !matches!(ty, Ty::Number(_) | Ty::Timestamp) {
+            return wrong(ty, "a number or timestamp", place);
+        }
+        let one = coerce::number(1, 0, place);
+        Ok(match op {
+            Comparison::Ge => (true, value),
+            Comparison::Gt => (true, coerce::arithmetic(Arithmetic::Add, value, one, ty)?),
+            Comparison::Le => (false, value),
+            _ => (false, coerce::arithmetic(Arithmetic::Sub, value, one, ty)?),
+        })
+    }
+
+    fn no_way(&self, table: usize, order: &[Name], place: Place) -> SqlError {
+        let info = self.table(table);
+        let columns = |columns: &[usize]| {
+            let names: Vec<&str> = columns.iter().map(|&column| info.schema.columns()[column].name.as_str()).collect();
+            format!("({})", names.join(", "))
+        };
+        let keys: Vec<usize> = (0..info.schema.key().len()).collect();
+        let mut ways = vec![format!("the primary key {}", columns(&keys))];
+        ways.extend(info.indexes.iter().map(|index| format!("index {} {}", index.name, columns(&index.columns))));
+        let name = info.schema.name();
+        let ordered = if info.schema.is_ordered() {
+            ""
+        } else {
+            "; the table is not ordered, so its key finds single rows only: CREATE TABLE ... WITH (ordered = true)"
+        };
+        let what = if order.is_empty() { "WHERE" } else { "WHERE and ORDER BY" };
+        let message = format!("no key of table '{name}' finds the rows of this {what}");
+        SqlError::new(state::NOT_SUPPORTED, place, message).hint(format!(
+            "name all columns of a key, or the first ones and a range of the next, and nothing else: {}{ordered}; or CREATE \
+             INDEX",
+            ways.join(", ")
+        ))
+    }
+}
+
+/// Whether rows in the order of these key columns are in the order of ORDER BY, the first `prefix` being constant.
+fn in_order(info: &crate::catalogue::Table, columns: &[usize], prefix: usize, order: &[Name]) -> bool {
+    let mut rest = columns[prefix..].iter().copied().peekable();
+    for name in order {
+        let Some((column, _)) = info.schema.column(&name.text) else { return false };
+        if columns[..prefix].contains(&column) {
+            continue;
+        }
+        if rest.next() != Some(column) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether an expression reads a column of a source.
+fn mentions(expr: &Expr, source: SourceId) -> bool {
+    let any = |parts: &[&Expr]| parts.iter().any(|part| mentions(part, source));
+    match &expr.kind {
+        ExprKind::Column(of, _) | ExprKind::Span(of, _) => *of == source,
+        ExprKind::Choose { operand, source: of, .. } => *of == source || mentions(operand, source),
+        ExprKind::Arithmetic(_, a, b) | ExprKind::Round(a, b) | ExprKind::Compare(_, a, b) => any(&[a, b]),
+        ExprKind::And(a, b) | ExprKind::Or(a, b) | ExprKind::Least(a, b) | ExprKind::Greatest(a, b) => any(&[a, b]),
+        ExprKind::Not(a) | ExprKind::Fit(a, ..) | ExprKind::Piece(a, _) | ExprKind::Element(_, a) => any(&[a]),
+        ExprKind::Concat(parts) => parts.iter().any(|part| mentions(part, source)),
+        ExprKind::Case(arms, otherwise) => {
+            arms.iter().any(|(a, b)| any(&[a, b])) || otherwise.as_ref().is_some_and(|other| mentions(other, source))
+        }
+        ExprKind::Const(_) | ExprKind::String(_) | ExprKind::Var(_) | ExprKind::Whole(_) | ExprKind::Found => false,
+    }
+}

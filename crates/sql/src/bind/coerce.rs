@@ -1,0 +1,134 @@
+//! Values of one type made values of another.
+
+use super::Binder;
+use crate::catalogue::Constant;
+use crate::error::{Result, SqlError, state};
+use crate::syntax::Place;
+use crate::tree::{Arithmetic, Expr, ExprKind, Role, Ty};
+use crate::types::{SqlType, power_of_ten};
+
+/// The largest expression, in nodes.
+const MAX_SIZE: u32 = 20_000;
+
+/// A node over its parts.
+pub(super) fn node(kind: ExprKind, ty: Ty, place: Place, parts: u32) -> Result<Expr> {
+    if parts >= MAX_SIZE {
+        let message = "the expression is too large";
+        return Err(SqlError::new(state::TOO_COMPLEX, place, message).hint("assign parts of it to variables first"));
+    }
+    Ok(Expr { kind, ty, place, size: parts + 1 })
+}
+
+pub(super) fn number(value: i64, scale: u8, place: Place) -> Expr {
+    Expr { kind: ExprKind::Const(value), ty: Ty::Number(scale), place, size: 1 }
+}
+
+/// `a op b`, folded if both are constants; an overflow is left to run time, where it aborts.
+pub(super) fn arithmetic(op: Arithmetic, a: Expr, b: Expr, ty: Ty) -> Result<Expr> {
+    let place = a.place;
+    if let (ExprKind::Const(x), ExprKind::Const(y)) = (&a.kind, &b.kind) {
+        let folded = match op {
+            Arithmetic::Add => x.checked_add(*y),
+            Arithmetic::Sub => x.checked_sub(*y),
+            Arithmetic::Mul => x.checked_mul(*y),
+            Arithmetic::Div => x.checked_div(*y),
+        };
+        if let Some(value) = folded {
+            return Ok(Expr { kind: ExprKind::Const(value), ty, place, size: 1 });
+        }
+    }
+    let parts = a.size + b.size;
+    node(ExprKind::Arithmetic(op, Box::new(a), Box::new(b)), ty, place, parts)
+}
+
+/// The number with another number of decimals, rounded half away from zero.
+pub(super) fn rescale(expr: Expr, from: u8, to: u8) -> Result<Expr> {
+    let place = expr.place;
+    let ty = Ty::Number(to);
+    if from == to {
+        return Ok(Expr { ty, ..expr });
+    }
+    let power = power_of_ten(from.abs_diff(to).min(18));
+    if to > from {
+        return arithmetic(Arithmetic::Mul, expr, number(power, 0, place), ty);
+    }
+    if let ExprKind::Const(value) = expr.kind {
+        return Ok(number(round(value, power), to, place));
+    }
+    let parts = expr.size + 1;
+    node(ExprKind::Round(Box::new(expr), Box::new(number(power, 0, place))), ty, place, parts)
+}
+
+/// Division by a positive number, rounded half away from zero.
+pub(super) fn round(value: i64, divisor: i64) -> i64 {
+    let (quotient, rest) = (value / divisor, value % divisor);
+    if rest.unsigned_abs() * 2 >= divisor.unsigned_abs() { quotient + value.signum() } else { quotient }
+}
+
+/// The value, checked to be one of the type.
+pub(super) fn fitted(expr: Expr, sql: SqlType) -> Expr {
+    match (sql.range(), &expr.kind) {
+        (Some((lo, hi)), ExprKind::Const(value)) if (lo..=hi).contains(value) => expr,
+        (Some((lo, hi)), _) if (lo, hi) != (i64::MIN, i64::MAX) && sql != SqlType::Boolean => {
+            let (ty, place, size) = (expr.ty, expr.place, expr.size + 1);
+            Expr { kind: ExprKind::Fit(Box::new(expr), lo, hi), ty, place, size }
+        }
+        _ => expr,
+    }
+}
+
+impl Binder<'_> {
+    /// The value as a value of the type. Integers are checked where they are stored, DECIMALs here.
+    pub(super) fn coerce(&mut self, expr: Expr, to: SqlType) -> Result<Expr> {
+        let place = expr.place;
+        let wrong = |from: Ty| {
+            let message = format!("{} stands where {to} is needed", from.name());
+            SqlError::new(state::DATATYPE, place, message).hint("CAST(value AS type) changes between numbers")
+        };
+        let value = match (expr.ty, to) {
+            (Ty::Number(from), SqlType::Integer(_)) => rescale(expr, from, 0)?,
+            (Ty::Number(from), SqlType::Decimal(_, scale)) => fitted(rescale(expr, from, scale)?, to),
+            (Ty::Boolean, SqlType::Boolean) | (Ty::Timestamp, SqlType::Timestamp) => expr,
+            (Ty::String(_), SqlType::Timestamp) => match expr.kind {
+                ExprKind::String(bytes) => {
+                    let text = String::from_utf8_lossy(&bytes).into_owned();
+                    let value = super::strings::timestamp(&text, place)?;
+                    Expr { kind: ExprKind::Const(value), ty: Ty::Timestamp, place, size: 1 }
+                }
+                _ => return Err(wrong(expr.ty)),
+            },
+            (Ty::String(length), SqlType::Text(n) | SqlType::Bytes(n)) => {
+                if length > n {
+                    let message = format!("{length} bytes do not fit {to}");
+                    let hint = format!("SUBSTRING(text FROM 1 FOR {n}) makes them fit");
+                    return Err(SqlError::new(state::TOO_LONG, place, message).hint(hint));
+                }
+                expr
+            }
+            (from, _) => return Err(wrong(from)),
+        };
+        if let (ExprKind::Const(value), Some((lo, hi))) = (&value.kind, to.range())
+            && !(lo..=hi).contains(value)
+        {
+            let message = format!("the constant is out of the range of {to}");
+            return Err(SqlError::new(state::OUT_OF_RANGE, place, message));
+        }
+        Ok(self.lift(value, to))
+    }
+
+    /// In a single statement a constant becomes a parameter, so that statements that differ in constants only are one
+    /// procedure.
+    fn lift(&mut self, value: Expr, to: SqlType) -> Expr {
+        let Some(arguments) = &mut self.lifted else { return value };
+        let constant = match &value.kind {
+            ExprKind::Const(number) => Constant::Number(*number),
+            ExprKind::String(bytes) => Constant::String(bytes.clone()),
+            _ => return value,
+        };
+        arguments.push(constant);
+        let name = format!("p{}", arguments.len());
+        let var = self.fresh(&name, to, Role::In);
+        let kind = if to.is_string() { ExprKind::Whole(var) } else { ExprKind::Var(var) };
+        Expr { kind, ty: Ty::of(to), ..value }
+    }
+}

@@ -1,0 +1,391 @@
+//! From statements as written to statements with every name resolved and every expression typed.
+//!
+//! A name in a statement on a table is a column if the table has one of this name, and else a variable; `:name` is
+//! always a variable. FOR over a table, aggregates and writes of a range become the loops that they stand for.
+
+mod access;
+mod coerce;
+pub(crate) mod define;
+mod expression;
+mod flow;
+mod strings;
+mod table;
+
+use std::collections::BTreeSet;
+
+use crate::catalogue::{Catalogue, Table};
+use crate::error::{Result, SqlError, state};
+use crate::syntax::{self, Mode, Name, Place, TypeName};
+use crate::tree::{
+    Abort, Expr, ExprKind, Role, Routine, Source, SourceId, Stmt, StmtKind, Target, VarId, VarType, Variable,
+};
+use crate::types::SqlType;
+use lockwork_procedure::isa::scan_stride;
+
+/// The most bytes that a variable may take.
+const MAX_VARIABLE_BYTES: u64 = 1 << 19;
+
+/// What a name means before tables are asked.
+#[derive(Clone, Debug)]
+enum Meaning {
+    Variable(VarId),
+    /// The rows of a FOR loop: name in the select list, column.
+    Row(SourceId, Vec<(String, usize)>),
+}
+
+pub(crate) struct Binder<'a> {
+    catalogue: &'a Catalogue,
+    routine: Routine,
+    /// Names, innermost last.
+    scope: Vec<(String, Meaning)>,
+    constants: BTreeSet<VarId>,
+    /// The table of the statement, by its name or alias.
+    row: Option<(SourceId, String)>,
+    /// Labels of the loops around, innermost last; a loop that the binder made has none and counts too.
+    loops: Vec<Option<String>>,
+    /// Whether FOUND says something here.
+    found: bool,
+    /// The arguments of a single statement, whose constants become parameters.
+    lifted: Option<Vec<crate::catalogue::Constant>>,
+}
+
+impl<'a> Binder<'a> {
+    pub(crate) fn new(catalogue: &'a Catalogue, name: &str) -> Self {
+        let routine = Routine {
+            name: name.to_string(),
+            variables: Vec::new(),
+            sources: Vec::new(),
+            body: Vec::new(),
+            aborts: Vec::new(),
+        };
+        Self {
+            catalogue,
+            routine,
+            scope: Vec::new(),
+            constants: BTreeSet::new(),
+            row: None,
+            loops: Vec::new(),
+            found: false,
+            lifted: None,
+        }
+    }
+
+    fn table(&self, number: usize) -> &'a Table {
+        &self.catalogue.tables()[number]
+    }
+
+    fn fresh(&mut self, name: &str, sql: SqlType, role: Role) -> VarId {
+        self.routine.variables.push(Variable { name: name.into(), var_type: VarType::Sql(sql), count: None, role });
+        self.routine.variables.len() - 1
+    }
+
+    fn source(&mut self, table: usize) -> SourceId {
+        self.routine.sources.push(Source { table, used: BTreeSet::new(), whole: false });
+        self.routine.sources.len() - 1
+    }
+
+    fn declare(&mut self, name: &Name, type_name: &TypeName, role: Role) -> Result<VarId> {
+        if self.scope.iter().any(|(known, _)| *known == name.text) {
+            let message = format!("'{}' is declared twice", name.text);
+            return Err(SqlError::new(state::DUPLICATE_COLUMN, name.place, message));
+        }
+        let (var_type, count) = match type_name {
+            TypeName::Sql(sql, count) => (VarType::Sql(*sql), *count),
+            TypeName::Rows(table, count) => {
+                let table = self.catalogue.resolve(&table.text, table.place)?;
+                let bytes = scan_stride(self.table(table).schema(), None);
+                (VarType::Rows { table, bytes }, Some(*count))
+            }
+        };
+        let variable = Variable { name: name.text.clone(), var_type, count, role };
+        let width = match var_type {
+            VarType::Sql(sql) => u64::from(sql.storage().width()),
+            VarType::Rows { bytes, .. } => u64::from(bytes),
+        };
+        if width * u64::from(count.unwrap_or(1)) > MAX_VARIABLE_BYTES {
+            let message = format!("'{}' is larger than {MAX_VARIABLE_BYTES} bytes", name.text);
+            return Err(SqlError::new(state::TOO_COMPLEX, name.place, message));
+        }
+        self.routine.variables.push(variable);
+        let var = self.routine.variables.len() - 1;
+        self.scope.push((name.text.clone(), Meaning::Variable(var)));
+        Ok(var)
+    }
+
+    /// Binds a whole procedure.
+    pub(crate) fn procedure(mut self, create: &syntax::CreateProcedure) -> Result<Routine> {
+        for (mode, name, type_name) in &create.parameters {
+            let role = match mode {
+                Mode::In => Role::In,
+                Mode::Out => Role::Out,
+                Mode::InOut => Role::InOut,
+            };
+            self.declare(name, type_name, role)?;
+        }
+        let mut body = Vec::new();
+        for declaration in &create.declarations {
+            let var = self.declare(&declaration.name, &declaration.type_name, Role::Local)?;
+            let place = declaration.name.place;
+            match &declaration.initial {
+                Some(initial) => {
+                    let target = Target::Var(var);
+                    let value = self.value_for(initial, &target, place)?;
+                    body.push(plain(StmtKind::Assign(target, value), place));
+                }
+                // What lives in the block may hold what an earlier try of the transaction left there.
+                None if !self.routine.variables[var].in_register() => {
+                    body.push(plain(StmtKind::Assign(Target::Var(var), string(Vec::new(), place)), place));
+                }
+                None => {}
+            }
+            if declaration.constant {
+                self.constants.insert(var);
+            }
+        }
+        body.extend(self.statements(&create.body)?);
+        self.routine.body = body;
+        Ok(self.routine)
+    }
+
+    /// The abort code of something raised: `LWnnn` names it, the others get numbers from 1000 on.
+    fn abort(&mut self, sqlstate: &str, message: &str, place: Place) -> Result<u16> {
+        let good = sqlstate.len() == 5 && sqlstate.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit());
+        if !good || sqlstate.starts_with("00") {
+            let error = SqlError::new(state::INVALID_TEXT, place, format!("'{sqlstate}' is no SQLSTATE"));
+            return Err(
+                error.hint("use five digits and upper-case letters, such as 'P0001', or 'LW001' for abort code 1")
+            );
+        }
+        let same = |abort: &&Abort| abort.sqlstate == sqlstate && abort.message == message;
+        if let Some(known) = self.routine.aborts.iter().find(same) {
+            return Ok(known.code);
+        }
+        let named = sqlstate.strip_prefix("LW").and_then(|digits| digits.parse::<u16>().ok());
+        let highest = self.routine.aborts.iter().map(|abort| abort.code).max().unwrap_or(0);
+        let code = named.unwrap_or(highest.max(999) + 1);
+        if named.is_none() || !self.routine.aborts.iter().any(|abort| abort.code == code) {
+            let (sqlstate, message) = (sqlstate.to_string(), message.to_string());
+            self.routine.aborts.push(Abort { code, sqlstate, message });
+        }
+        Ok(code)
+    }
+
+    fn meaning(&self, name: &str) -> Option<&Meaning> {
+        self.scope.iter().rev().find(|(known, _)| known == name).map(|(_, meaning)| meaning)
+    }
+
+    fn variable(&self, name: &Name) -> Result<VarId> {
+        match self.meaning(&name.text) {
+            Some(Meaning::Variable(var)) => Ok(*var),
+            Some(Meaning::Row(..)) => {
+                let message = format!("'{}' is a row; name one of its columns", name.text);
+                Err(SqlError::new(state::DATATYPE, name.place, message))
+            }
+            None => Err(self.unknown(name)),
+        }
+    }
+
+    fn unknown(&self, name: &Name) -> SqlError {
+        let mut known: Vec<&str> = self.scope.iter().map(|(known, _)| known.as_str()).collect();
+        if let Some((source, _)) = &self.row {
+            known.extend(
+                self.table(self.routine.sources[*source].table).schema().columns().iter().map(|c| c.name.as_str()),
+            );
+        }
+        let hint =
+            if known.is_empty() { "nothing is declared".into() } else { format!("there are: {}", known.join(", ")) };
+        SqlError::new(state::UNDEFINED_COLUMN, name.place, format!("nothing is called '{}'", name.text)).hint(hint)
+    }
+
+    fn target(&mut self, target: &syntax::Target) -> Result<Target> {
+        let var = self.variable(&target.name)?;
+        let variable = &self.routine.variables[var];
+        if variable.role == Role::In || self.constants.contains(&var) {
+            let what = if variable.role == Role::In { "a parameter" } else { "a constant" };
+            let message = format!("'{}' is {what} and cannot be assigned to", target.name.text);
+            return Err(SqlError::new("22005", target.name.place, message).hint("use INOUT, or a variable of its own"));
+        }
+        match &target.index {
+            None => Ok(Target::Var(var)),
+            Some(index) => {
+                self.check_array(var, target.name.place)?;
+                Ok(Target::Element(var, self.integer(index)?))
+            }
+        }
+    }
+
+    fn check_array(&self, var: VarId, place: Place) -> Result<()> {
+        let variable = &self.routine.variables[var];
+        if variable.count.is_some() && matches!(variable.var_type, VarType::Sql(_)) {
+            return Ok(());
+        }
+        Err(SqlError::new(state::DATATYPE, place, format!("'{}' is no array", variable.name)))
+    }
+
+    /// A value of the type of what it is assigned to.
+    fn value_for(&mut self, expr: &syntax::Expr, target: &Target, place: Place) -> Result<Expr> {
+        let expr = self.expression(expr)?;
+        self.fit_target(expr, target, place)
+    }
+
+    fn fit_target(&mut self, expr: Expr, target: &Target, place: Place) -> Result<Expr> {
+        // What is assigned to a variable is no argument of a single statement.
+        let lifted = self.lifted.take();
+        let value = self.fit_variable(expr, target, place);
+        self.lifted = lifted;
+        value
+    }
+
+    fn fit_variable(&mut self, expr: Expr, target: &Target, place: Place) -> Result<Expr> {
+        let (var, whole) = match target {
+            Target::Var(var) => (*var, true),
+            Target::Element(var, _) => (*var, false),
+        };
+        let variable = &self.routine.variables[var];
+        match variable.var_type {
+            VarType::Sql(sql) if variable.count.is_none() || !whole => {
+                let register = variable.in_register() && variable.role == Role::Local;
+                let value = self.coerce(expr, sql)?;
+                Ok(if register { coerce::fitted(value, sql) } else { value })
+            }
+            VarType::Sql(SqlType::Integer(storage)) if storage.width() == 1 => {
+                let bytes = variable.count.unwrap_or(1);
+                self.coerce(expr, SqlType::Bytes(bytes))
+            }
+            _ if matches!(&expr.kind, ExprKind::String(bytes) if bytes.is_empty()) => Ok(expr),
+            _ => {
+                let message = format!("'{}' cannot be assigned as a whole", variable.name);
+                let hint = "assign its elements; arrays of TINYINT UNSIGNED take texts and bytes";
+                Err(SqlError::new(state::DATATYPE, place, message).hint(hint))
+            }
+        }
+    }
+}
+
+fn plain(kind: StmtKind, place: Place) -> Stmt {
+    Stmt { kind, place, observed: false }
+}
+
+fn string(bytes: Vec<u8>, place: Place) -> Expr {
+    let ty = crate::tree::Ty::String(bytes.len() as u32);
+    Expr { kind: ExprKind::String(bytes), ty, place, size: 1 }
+}
+
+impl Binder<'_> {
+    /// A constant of a type.
+    pub(crate) fn constant_of(&mut self, written: &syntax::Expr, sql: SqlType) -> Result<crate::catalogue::Constant> {
+        let value = self.expression(written)?;
+        let value = self.coerce(value, sql)?;
+        match value.kind {
+            ExprKind::Const(number) => Ok(crate::catalogue::Constant::Number(number)),
+            ExprKind::String(bytes) => Ok(crate::catalogue::Constant::String(bytes)),
+            _ => crate::error::unsupported(written.place, "an argument is a constant", "write the value itself"),
+        }
+    }
+
+    /// Binds a single statement: its constants become parameters, and what it answers becomes results.
+    pub(crate) fn single(mut self, stmt: &syntax::Stmt) -> Result<crate::single::Bound> {
+        let place = stmt.place;
+        let name = |text: &str| Name { text: text.into(), place };
+        let mut columns = Vec::new();
+        let body = match &stmt.kind {
+            syntax::StmtKind::Select(select) => self.answers(select, &mut columns)?,
+            _ => crate::single::counted(stmt)?,
+        };
+        self.declare(&name("rows"), &TypeName::Sql(SqlType::BIGINT, None), Role::Out)?;
+        self.lifted = Some(Vec::new());
+        self.routine.body = self.statements(&body)?;
+        let constants = self.lifted.take().unwrap_or_default();
+        Ok((self.routine, constants, columns))
+    }
+
+    /// The statements of a SELECT that answers in arrays, which are declared here.
+    fn answers(&mut self, select: &syntax::Select, columns: &mut Vec<String>) -> Result<Vec<syntax::Stmt>> {
+        use syntax::{Expr, ExprKind as W, Item, StmtKind as S};
+        let place = select.place;
+        let name = |text: &str| Name { text: text.into(), place };
+        if let Some(target) = select.into.first() {
+            let hint = "leave INTO away: the rows are the answer";
+            return crate::error::unsupported(target.name.place, "there are no variables here", hint);
+        }
+        let (table, _) = self.from(select)?;
+        let mut named = Vec::new();
+        for item in &select.items {
+            match item {
+                Item::All(_) => {
+                    let info = self.table(table);
+                    named.extend(info.declared.iter().map(|&column| {
+                        let own = info.schema.columns()[column].name.clone();
+                        (own.clone(), own, info.types[column])
+                    }));
+                }
+                Item::Expr(Expr { kind: W::Name(_, column), .. }, alias) => {
+                    let info = self.table(table);
+                    let Some((at, _)) = info.schema.column(&column.text) else { return Err(self.unknown(column)) };
+                    let shown = alias.as_ref().unwrap_or(column).text.clone();
+                    named.push((column.text.clone(), shown, info.types[at]));
+                }
+                Item::Expr(other, _) => {
+                    let hint = "select columns; compute, count and sum in a procedure";
+                    return crate::error::unsupported(
+                        other.place,
+                        "a SELECT outside of a procedure names columns",
+                        hint,
+                    );
+                }
+            }
+        }
+        // One row by its key, or as many as LIMIT says.
+        let limit = match &select.limit {
+            None => 1,
+            Some(Expr { kind: W::Number(digits), .. }) => digits.parse().unwrap_or(0),
+            Some(other) => {
+                return crate::error::unsupported(other.place, "LIMIT is a constant here", "write the number");
+            }
+        };
+        let limit: u32 = limit;
+        if !(1..=access::MAX_ROWS as u32).contains(&limit) {
+            let message = format!("LIMIT is 1 to {} here", access::MAX_ROWS);
+            return Err(SqlError::new(state::OUT_OF_RANGE, place, message));
+        }
+        let variable = |text: &str| Expr { kind: W::Name(Some(name(":")), name(text)), place };
+        let one = Expr { kind: W::Number("1".into()), place };
+        let more = Expr { kind: W::Binary(syntax::BinaryOp::Add, Box::new(variable("rows")), Box::new(one)), place };
+        let set = |value| {
+            let target = syntax::Target { name: name("rows"), index: None };
+            syntax::Stmt { kind: S::Assign(target, value), place }
+        };
+        let mut targets = Vec::new();
+        for (at, (_, shown, sql)) in named.iter().enumerate() {
+            let result = format!("c{}", at + 1);
+            self.declare(&name(&result), &TypeName::Sql(*sql, Some(limit)), Role::Out)?;
+            targets.push(syntax::Target { name: name(&result), index: Some(variable("rows")) });
+            columns.push(shown.clone());
+        }
+        let point = select.limit.is_none() && select.order.is_empty();
+        let mut select = select.clone();
+        if point {
+            select.into = targets
+                .into_iter()
+                .map(|target| {
+                    let one = Expr { kind: W::Number("1".into()), place };
+                    syntax::Target { index: Some(one), ..target }
+                })
+                .collect();
+            let found = Expr { kind: W::Name(None, name("found")), place };
+            let one = Expr { kind: W::Number("1".into()), place };
+            let counted = S::If { arms: vec![(found, vec![set(one)])], otherwise: Vec::new() };
+            return Ok(vec![syntax::Stmt { kind: S::Select(select), place }, syntax::Stmt { kind: counted, place }]);
+        }
+        let row = |column: &str| Expr { kind: W::Name(Some(name("row")), name(column)), place };
+        let mut body = vec![set(more)];
+        for ((column, ..), target) in named.iter().zip(targets) {
+            body.push(syntax::Stmt { kind: S::Assign(target, row(column)), place });
+        }
+        select.items = named
+            .iter()
+            .map(|(column, ..)| Item::Expr(Expr { kind: W::Name(None, name(column)), place }, None))
+            .collect();
+        Ok(vec![syntax::Stmt { kind: S::ForRows { label: None, variable: name("row"), select, body }, place }])
+    }
+}

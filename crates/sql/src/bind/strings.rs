@@ -1,0 +1,82 @@
+//! Constants that are written as text.
+
+use crate::error::{Result, SqlError, state};
+use crate::syntax::Place;
+
+/// A number as digits and where its point is.
+pub(super) fn number(text: &str, place: Place) -> Result<(i64, u8)> {
+    let wrong = || {
+        let message = format!("the number {text} is not possible");
+        SqlError::new(state::OUT_OF_RANGE, place, message)
+            .hint("use at most 18 digits, or a 64-bit integer; no exponent")
+    };
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
+    if decimals.len() > 18 {
+        return Err(wrong());
+    }
+    let digits = format!("{}{decimals}", if whole.is_empty() { "0" } else { whole });
+    Ok((digits.parse().map_err(|_| wrong())?, decimals.len() as u8))
+}
+
+/// Microseconds since 1970 of `2024-01-31`, `2024-01-31 12:30:00` or `2024-01-31T12:30:00.123456Z`.
+pub(super) fn timestamp(text: &str, place: Place) -> Result<i64> {
+    parse_timestamp(text).ok_or_else(|| {
+        let error = SqlError::new("22007", place, format!("'{text}' is no timestamp"));
+        error.hint("write 'YYYY-MM-DD' or 'YYYY-MM-DD hh:mm:ss.ffffff', in UTC")
+    })
+}
+
+fn parse_timestamp(text: &str) -> Option<i64> {
+    let text = text.trim().trim_end_matches('Z');
+    let (date, time) = text.split_once([' ', 'T']).unwrap_or((text, "00:00:00"));
+    let digits = |text: &str, count: usize| -> Option<i64> {
+        let good = text.len() == count && text.bytes().all(|b| b.is_ascii_digit());
+        if good { text.parse().ok() } else { None }
+    };
+    let mut parts = date.split('-');
+    let (year, month, day) = (digits(parts.next()?, 4)?, digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
+    let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
+    let mut hands = clock.split(':');
+    let (hour, minute) = (digits(hands.next()?, 2)?, digits(hands.next()?, 2)?);
+    let second = hands.next().map_or(Some(0), |second| digits(second, 2))?;
+    if parts.next().is_some() || hands.next().is_some() || fraction.len() > 6 {
+        return None;
+    }
+    let micros = if fraction.is_empty() { 0 } else { digits(&format!("{fraction:0<6}"), 6)? };
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let length = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let last = *length.get(usize::try_from(month - 1).ok()?)?;
+    if !(1..=last).contains(&day) || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    // Days since 1970-01-01 in the Gregorian calendar, years counted from March.
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * y + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400) + (153 * m + 2) / 5 + day - 719_469;
+    Some(((days * 24 + hour) * 60 + minute) * 60_000_000 + second * 1_000_000 + micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_are_microseconds_since_1970() {
+        let read = |text| timestamp(text, Place::START);
+        assert_eq!(read("1970-01-01"), Ok(0));
+        assert_eq!(read("1970-01-02 00:00:01.5"), Ok(86_401_500_000));
+        assert_eq!(read("2000-02-29T12:00:00Z"), Ok(951_825_600_000_000));
+        assert_eq!(read("1969-12-31 23:59:59.999999"), Ok(-1));
+        for wrong in ["", "2001-02-29", "2024-13-01", "2024-01-01 24:00:00", "2024-1-1", "2024-01-01 00:00:00.1234567"]
+        {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_digits_and_decimals() {
+        assert_eq!(number("12.50", Place::START), Ok((1250, 2)));
+        assert_eq!(number("-9223372036854775808", Place::START), Ok((i64::MIN, 0)));
+        assert!(number("9223372036854775808", Place::START).is_err());
+        assert!(number("1e5", Place::START).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! Why a text was refused: SQLSTATE, message, place, and what to do instead.
+
+use std::fmt;
+
+use crate::syntax::Place;
+
+/// The SQLSTATEs that this crate gives.
+pub(crate) mod state {
+    /// What is asked for is not supported.
+    pub(crate) const NOT_SUPPORTED: &str = "0A000";
+    /// The text is no SQL.
+    pub(crate) const SYNTAX: &str = "42601";
+    /// No such table or index.
+    pub(crate) const UNDEFINED_TABLE: &str = "42P01";
+    /// No such column or variable.
+    pub(crate) const UNDEFINED_COLUMN: &str = "42703";
+    /// No such procedure.
+    pub(crate) const UNDEFINED_PROCEDURE: &str = "42883";
+    /// The table, index or procedure exists.
+    pub(crate) const DUPLICATE_TABLE: &str = "42P07";
+    /// The column or variable exists.
+    pub(crate) const DUPLICATE_COLUMN: &str = "42701";
+    /// Types do not go together.
+    pub(crate) const DATATYPE: &str = "42804";
+    /// A constant is out of range, or a value of a number too large.
+    pub(crate) const OUT_OF_RANGE: &str = "22003";
+    /// A text is too long for its place.
+    pub(crate) const TOO_LONG: &str = "22001";
+    /// A constant cannot be read as its type.
+    pub(crate) const INVALID_TEXT: &str = "22P02";
+    /// A definition is not possible.
+    pub(crate) const INVALID_DEFINITION: &str = "42P16";
+    /// The object is in use by procedures.
+    pub(crate) const IN_USE: &str = "55006";
+    /// The table is read only.
+    pub(crate) const READ_ONLY: &str = "25006";
+    /// The program is larger than the machine allows.
+    pub(crate) const TOO_COMPLEX: &str = "54001";
+    /// The compiler made what the verifier refuses.
+    pub(crate) const INTERNAL: &str = "XX000";
+}
+
+/// What is wrong with a text, and where. It is displayed with the line of the source and a caret under the place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct SqlError {
+    /// Five characters that say what kind of error it is.
+    pub sqlstate: &'static str,
+    /// What is wrong.
+    pub message: String,
+    /// Counted from 1.
+    pub line: u32,
+    /// Counted from 1, in characters.
+    pub column: u32,
+    /// What to do instead; empty where the message says it.
+    pub hint: String,
+    /// The line of the source, empty until [`Self::in_source`].
+    pub source_line: String,
+}
+
+impl SqlError {
+    pub(crate) fn new(sqlstate: &'static str, place: Place, message: impl Into<String>) -> Self {
+        let Place { line, column } = place;
+        Self { sqlstate, message: message.into(), line, column, hint: String::new(), source_line: String::new() }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// The same error with the line of `source`, the text that its place counts in.
+    #[must_use]
+    pub fn in_source(mut self, source: &str) -> Self {
+        if self.source_line.is_empty() {
+            let line = source.split('\n').nth(self.line.saturating_sub(1) as usize).unwrap_or("");
+            self.source_line = line.trim_end_matches('\r').to_string();
+        }
+        self
+    }
+}
+
+impl fmt::Display for SqlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sqlstate, message, line, column, hint, source_line } = self;
+        write!(f, "line {line}, column {column}: error {sqlstate}: {message}")?;
+        if !source_line.trim().is_empty() {
+            // Tabs stay tabs, so that the caret stands under its place.
+            let before = source_line.chars().take(column.saturating_sub(1) as usize);
+            let blank: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+            write!(f, "\n    {source_line}\n    {blank}^")?;
+        }
+        if !hint.is_empty() {
+            write!(f, "\nhint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What the rooms of this crate return.
+pub(crate) type Result<T> = std::result::Result<T, SqlError>;
+
+/// Refuses something that is not supported.
+pub(crate) fn unsupported<T>(place: Place, message: impl Into<String>, hint: impl Into<String>) -> Result<T> {
+    Err(SqlError::new(state::NOT_SUPPORTED, place, message).hint(hint))
+}
+
+/// Refuses a text that is no SQL.
+pub(crate) fn syntax<T>(place: Place, message: impl Into<String>) -> Result<T> {
+    Err(SqlError::new(state::SYNTAX, place, message))
+}

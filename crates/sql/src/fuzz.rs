@@ -1,0 +1,34 @@
+//! What must hold of any text whatever: one function for the fuzz target.
+
+use lockwork_procedure::assembly::fuzz::catalog;
+
+use crate::{Catalogue, Kind, SqlError, statements};
+
+/// Any bytes as a script: no panic; every error has a place in the text, and what compiles passes the verifier.
+///
+/// # Panics
+/// When that does not hold.
+pub fn script(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let mut catalogue = Catalogue::of_schemas(&catalog());
+    let check = |error: SqlError| {
+        let SqlError { sqlstate, message, line, column, .. } = &error;
+        assert!(*line >= 1 && *column >= 1 && !message.is_empty(), "an error has a place and a message");
+        assert!(sqlstate.len() == 5 && *sqlstate != "XX000", "{error}");
+        assert!(!error.to_string().is_empty());
+    };
+    for statement in statements(text) {
+        let statement = match statement {
+            Ok(statement) => statement,
+            Err(error) => return check(error),
+        };
+        let result = match statement.kind() {
+            Kind::CreateTable | Kind::CreateIndex | Kind::CreateProcedure => catalogue.define(&statement).map(|_| ()),
+            Kind::Select | Kind::Write => catalogue.single(&statement).map(|_| ()),
+            Kind::Call | Kind::Explain => Ok(()),
+        };
+        if let Err(error) = result {
+            check(error);
+        }
+    }
+}

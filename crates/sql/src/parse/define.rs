@@ -1,0 +1,280 @@
+//! CREATE TABLE, CREATE INDEX, and which statement it is.
+
+use super::cursor::Cursor;
+use super::expression::{decimal, expression};
+use super::{procedure, statement};
+use crate::error::{Result, SqlError, state, syntax, unsupported};
+use crate::syntax::{ColumnDefinition, CreateIndex, CreateTable, Division, Name, Top, TypeName};
+use crate::types::SqlType;
+use lockwork_procedure::schema::ColumnType;
+
+pub(super) fn top(cursor: &mut Cursor) -> Result<Top> {
+    let place = cursor.place();
+    if cursor.eat_all(&["CREATE", "TABLE"]) {
+        return table(cursor).map(Top::Table);
+    }
+    if cursor.eat_all(&["CREATE", "INDEX"]) {
+        return index(cursor).map(Top::Index);
+    }
+    if cursor.eat_all(&["CREATE", "PROCEDURE"]) {
+        return procedure::create(cursor, false).map(Top::Procedure);
+    }
+    if cursor.eat_all(&["CREATE", "OR", "REPLACE", "PROCEDURE"]) {
+        return procedure::create(cursor, true).map(Top::Procedure);
+    }
+    if cursor.eat_all(&["CREATE", "UNIQUE", "INDEX"]) {
+        let hint = "make the columns the PRIMARY KEY of a table of their own, and insert into it too";
+        return unsupported(place, "unique indexes are not supported", hint);
+    }
+    if cursor.eat_all(&["EXPLAIN", "PROCEDURE"]) {
+        return Ok(Top::Explain(cursor.name("the name of a procedure")?));
+    }
+    if cursor.eat("CALL") {
+        let name = cursor.name("the name of a procedure")?;
+        cursor.expect("(")?;
+        let arguments = if cursor.is(")") { Vec::new() } else { cursor.list(expression)? };
+        cursor.expect(")")?;
+        return Ok(Top::Call(name, arguments));
+    }
+    for word in ["BEGIN", "COMMIT", "ROLLBACK", "START", "SAVEPOINT"] {
+        if cursor.is(word) {
+            let hint = "a procedure is one transaction; write CREATE PROCEDURE and CALL it";
+            return unsupported(place, format!("{word} is not supported outside of a procedure"), hint);
+        }
+    }
+    for word in ["DROP", "ALTER", "TRUNCATE", "GRANT", "CREATE"] {
+        if cursor.is(word) {
+            let hint = "CREATE TABLE, CREATE INDEX and CREATE PROCEDURE are";
+            return unsupported(place, format!("this {word} is not supported"), hint);
+        }
+    }
+    match statement::data(cursor)? {
+        Some(kind) => Ok(Top::Single(crate::syntax::Stmt { kind, place })),
+        None => cursor.expected("CREATE, SELECT, INSERT, UPDATE, DELETE, CALL or EXPLAIN"),
+    }
+}
+
+/// A type. `n` elements of it are an array where `arrays`.
+pub(super) fn type_name(cursor: &mut Cursor, arrays: bool) -> Result<TypeName> {
+    let place = cursor.place();
+    if cursor.is_at(1, "%") {
+        let table = cursor.name("the name of a table")?;
+        cursor.expect("%")?;
+        cursor.expect("ROWTYPE")?;
+        let count = match arrays && cursor.eat("[") {
+            true => {
+                let count = cursor.count("the number of rows")?;
+                cursor.expect("]")?;
+                count
+            }
+            false => 1,
+        };
+        return Ok(TypeName::Rows(table, count.max(1)));
+    }
+    let sql_type = sql_type(cursor)?;
+    let mut count = None;
+    if cursor.is("[") {
+        if !arrays {
+            return unsupported(cursor.place(), "a column is no array", "make a row of each element");
+        }
+        cursor.advance();
+        let place = cursor.place();
+        count = Some(cursor.count("the number of elements")?);
+        if count == Some(0) {
+            return Err(SqlError::new(state::INVALID_DEFINITION, place, "an array has at least one element"));
+        }
+        cursor.expect("]")?;
+    }
+    let _ = place;
+    Ok(TypeName::Sql(sql_type, count))
+}
+
+fn sql_type(cursor: &mut Cursor) -> Result<SqlType> {
+    use ColumnType as T;
+    let place = cursor.place();
+    let integers = [
+        (&["TINYINT"][..], T::I8, Some(T::U8)),
+        (&["SMALLINT", "INT2"], T::I16, Some(T::U16)),
+        (&["INTEGER", "INT", "INT4"], T::I32, Some(T::U32)),
+        (&["BIGINT", "INT8"], T::I64, None),
+    ];
+    for (names, signed, unsigned) in integers {
+        if names.iter().any(|name| cursor.eat(name)) {
+            if !cursor.eat("UNSIGNED") {
+                return Ok(SqlType::Integer(signed));
+            }
+            return match unsigned {
+                Some(unsigned) => Ok(SqlType::Integer(unsigned)),
+                None => unsupported(place, "there is no unsigned BIGINT", "use BIGINT"),
+            };
+        }
+    }
+    if cursor.eat("BOOLEAN") || cursor.eat("BOOL") {
+        return Ok(SqlType::Boolean);
+    }
+    if cursor.eat("TIMESTAMP") {
+        if cursor.eat("WITH") {
+            return unsupported(place, "a timestamp has no time zone", "use TIMESTAMP, which is UTC");
+        }
+        cursor.eat_all(&["WITHOUT", "TIME", "ZONE"]);
+        return Ok(SqlType::Timestamp);
+    }
+    if cursor.eat("DECIMAL") || cursor.eat("NUMERIC") || cursor.eat("DEC") {
+        if !cursor.eat("(") {
+            return unsupported(place, "a DECIMAL needs its precision", "write DECIMAL(12, 2)");
+        }
+        let precision = cursor.count("the number of digits")?;
+        let scale = if cursor.eat(",") { cursor.count("the number of decimals")? } else { 0 };
+        cursor.expect(")")?;
+        return decimal(u64::from(precision), u64::from(scale), place);
+    }
+    let text = cursor.eat("CHAR") || cursor.eat("CHARACTER") || cursor.eat("VARCHAR");
+    if text || cursor.eat("BYTEA") || cursor.eat("BINARY") || cursor.eat("VARBINARY") {
+        if text {
+            cursor.eat("VARYING");
+        }
+        if !cursor.eat("(") {
+            return unsupported(place, "rows have a fixed width, so the type needs a length", "write VARCHAR(20)");
+        }
+        let length = cursor.count("the number of bytes")?;
+        cursor.expect(")")?;
+        if length == 0 || length > 65_535 {
+            let message = format!("a length of {length} is not possible; 1 to 65535 are");
+            return Err(SqlError::new(state::INVALID_DEFINITION, place, message));
+        }
+        return Ok(if text { SqlType::Text(length) } else { SqlType::Bytes(length) });
+    }
+    for (word, hint) in [
+        ("TEXT", "write VARCHAR(n)"),
+        ("REAL", "use DECIMAL(p, s): results must be the same on every machine"),
+        ("FLOAT", "use DECIMAL(p, s): results must be the same on every machine"),
+        ("DOUBLE", "use DECIMAL(p, s): results must be the same on every machine"),
+        ("DATE", "use TIMESTAMP, or INTEGER days"),
+        ("SERIAL", "use BIGINT, and take numbers from a row that counts"),
+        ("BIGSERIAL", "use BIGINT, and take numbers from a row that counts"),
+        ("UUID", "use BYTEA(16)"),
+        ("JSON", "use BYTEA(n), or columns"),
+    ] {
+        if cursor.is(word) {
+            return unsupported(place, format!("the type {word} is not supported"), hint);
+        }
+    }
+    cursor.expected("a type")
+}
+
+fn names(cursor: &mut Cursor) -> Result<Vec<Name>> {
+    cursor.expect("(")?;
+    let names = cursor.list(|cursor| cursor.name("the name of a column"))?;
+    cursor.expect(")")?;
+    Ok(names)
+}
+
+fn table(cursor: &mut Cursor) -> Result<CreateTable> {
+    if cursor.is("IF") {
+        return unsupported(cursor.place(), "IF NOT EXISTS is not supported", "ask the catalogue first");
+    }
+    let name = cursor.name("the name of a table")?;
+    let (mut columns, mut primary) = (Vec::new(), None);
+    cursor.expect("(")?;
+    loop {
+        let place = cursor.place();
+        if cursor.eat("CONSTRAINT") {
+            cursor.name("the name of the constraint")?;
+        }
+        if cursor.eat_all(&["PRIMARY", "KEY"]) {
+            if primary.replace(names(cursor)?).is_some() {
+                return syntax(place, "a table has one PRIMARY KEY");
+            }
+        } else {
+            refuse_constraints(cursor)?;
+            columns.push(column(cursor)?);
+        }
+        if !cursor.eat(",") {
+            break;
+        }
+    }
+    cursor.expect(")")?;
+    let mut table = CreateTable { name, columns, primary, ordered: None, partition: None, division: Division::None };
+    loop {
+        let place = cursor.place();
+        if cursor.eat_all(&["PARTITION", "BY", "HASH"]) {
+            cursor.expect("(")?;
+            table.partition = Some(cursor.name("the name of a column")?);
+            cursor.expect(")")?;
+        } else if cursor.eat_all(&["PARTITION", "BY"]) {
+            return unsupported(place, "only hash partitioning is supported", "write PARTITION BY HASH (column)");
+        } else if cursor.eat("REPLICATED") {
+            table.division = Division::Replicated;
+        } else if cursor.eat("WITH") {
+            cursor.expect("(")?;
+            cursor.expect("ordered")?;
+            cursor.expect("=")?;
+            table.ordered = Some(if cursor.eat("true") {
+                true
+            } else if cursor.eat("false") {
+                false
+            } else {
+                return cursor.expected("true or false");
+            });
+            cursor.expect(")")?;
+        } else {
+            break;
+        }
+    }
+    if table.partition.is_some() && table.division == Division::Replicated {
+        return syntax(table.name.place, "a table is either partitioned or replicated");
+    }
+    Ok(table)
+}
+
+fn refuse_constraints(cursor: &Cursor) -> Result<()> {
+    let place = cursor.place();
+    for (word, hint) in [
+        ("FOREIGN", "look the other row up in the procedure; a row that is not there aborts"),
+        ("REFERENCES", "look the other row up in the procedure; a row that is not there aborts"),
+        ("UNIQUE", "make a table with these columns as PRIMARY KEY, and insert into it too"),
+        ("CHECK", "test it in the procedure: IF NOT (...) THEN RAISE ..."),
+        ("COLLATE", "texts compare byte by byte"),
+        ("GENERATED", "compute it in the procedure"),
+    ] {
+        if cursor.is(word) && !(cursor.is_at(1, ",") || cursor.is_at(1, ")")) {
+            return unsupported(place, format!("{word} is not supported"), hint);
+        }
+    }
+    Ok(())
+}
+
+fn column(cursor: &mut Cursor) -> Result<ColumnDefinition> {
+    let name = cursor.name("the name of a column")?;
+    let TypeName::Sql(sql_type, None) = type_name(cursor, false)? else {
+        return unsupported(name.place, "a column has a plain type", "see docs/sql.md, 'Types'");
+    };
+    let mut column = ColumnDefinition { name, sql_type, not_null: false, primary: false, default: None };
+    loop {
+        let place = cursor.place();
+        if cursor.eat_all(&["NOT", "NULL"]) {
+            column.not_null = true;
+        } else if cursor.eat_all(&["PRIMARY", "KEY"]) {
+            column.primary = true;
+        } else if cursor.eat("DEFAULT") {
+            column.default = Some(expression(cursor)?);
+        } else if cursor.is("NULL") {
+            let hint = "write NOT NULL, and use a value of your own for 'none'";
+            return unsupported(place, "there are no NULLs", hint);
+        } else {
+            refuse_constraints(cursor)?;
+            return Ok(column);
+        }
+    }
+}
+
+fn index(cursor: &mut Cursor) -> Result<CreateIndex> {
+    let name = cursor.name("the name of the index")?;
+    cursor.expect("ON")?;
+    let table = cursor.name("the name of a table")?;
+    let columns = names(cursor)?;
+    if cursor.is("WHERE") || cursor.is("USING") || cursor.is("INCLUDE") {
+        return unsupported(cursor.place(), "an index has columns only", "write CREATE INDEX name ON table (columns)");
+    }
+    Ok(CreateIndex { name, table, columns })
+}

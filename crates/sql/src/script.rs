@@ -1,0 +1,221 @@
+//! Scripts: statements one after the other, definitions, and single statements outside of procedures.
+
+use lockwork_procedure::schema::TableSchema;
+
+use crate::bind::{Binder, define};
+use crate::catalogue::{Catalogue, Constant, Index};
+use crate::compile::{self, Compiled};
+use crate::error::{SqlError, state};
+use crate::parse::{self, Cursor};
+use crate::single;
+use crate::syntax::{Place, Top};
+use crate::value::Value;
+
+/// What kind of statement it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// CREATE TABLE.
+    CreateTable,
+    /// CREATE INDEX.
+    CreateIndex,
+    /// CREATE PROCEDURE.
+    CreateProcedure,
+    /// EXPLAIN PROCEDURE name.
+    Explain,
+    /// CALL.
+    Call,
+    /// SELECT.
+    Select,
+    /// INSERT, UPDATE or DELETE.
+    Write,
+}
+
+/// A statement of a script that was read and not yet understood.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Statement<'a> {
+    source: &'a str,
+    text: &'a str,
+    start: Place,
+    top: Top,
+}
+
+impl<'a> Statement<'a> {
+    /// Its text, without the semicolon.
+    #[must_use]
+    pub fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// The whole text that it stands in: errors count lines and columns in it.
+    #[must_use]
+    pub fn source(&self) -> &'a str {
+        self.source
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.start
+    }
+
+    /// What kind of statement it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match &self.top {
+            Top::Table(_) => Kind::CreateTable,
+            Top::Index(_) => Kind::CreateIndex,
+            Top::Procedure(_) => Kind::CreateProcedure,
+            Top::Explain(_) => Kind::Explain,
+            Top::Call(..) => Kind::Call,
+            Top::Single(stmt) if matches!(stmt.kind, crate::syntax::StmtKind::Select(_)) => Kind::Select,
+            Top::Single(_) => Kind::Write,
+        }
+    }
+
+    /// The name of what it creates, calls or explains.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match &self.top {
+            Top::Table(create) => Some(&create.name.text),
+            Top::Index(create) => Some(&create.name.text),
+            Top::Procedure(create) => Some(&create.name.text),
+            Top::Explain(name) | Top::Call(name, _) => Some(&name.text),
+            Top::Single(_) => None,
+        }
+    }
+
+    /// Procedure and arguments of a CALL: the procedure is `compiled`, whose parameters say what the types are.
+    ///
+    /// # Errors
+    /// It is no CALL, the number of arguments is another, or one is no constant of its type.
+    pub fn arguments(&self, compiled: &Compiled) -> Result<Vec<Value>, SqlError> {
+        let Top::Call(name, arguments) = &self.top else {
+            return Err(SqlError::new(state::SYNTAX, self.start, "this is no CALL").in_source(self.source));
+        };
+        single::arguments(name, arguments, compiled).map_err(|error| error.in_source(self.source))
+    }
+}
+
+/// The statements of a text, in order. After an error there is no further one.
+pub struct Statements<'a> {
+    source: &'a str,
+    cursor: Option<Result<Cursor, SqlError>>,
+    /// Where each line begins.
+    lines: Vec<usize>,
+}
+
+/// Reads a script statement by statement.
+#[must_use]
+pub fn statements(source: &str) -> Statements<'_> {
+    let lines = std::iter::once(0).chain(source.match_indices('\n').map(|(at, _)| at + 1)).collect();
+    Statements { source, cursor: Some(Cursor::new(source)), lines }
+}
+
+impl Statements<'_> {
+    /// The byte at a place.
+    fn byte(&self, place: Place) -> usize {
+        let line = self.lines.get(place.line as usize - 1).copied().unwrap_or(self.source.len());
+        let rest = &self.source[line..];
+        let column = rest.char_indices().nth(place.column as usize - 1).map_or(rest.len(), |(at, _)| at);
+        line + column
+    }
+}
+
+impl<'a> Iterator for Statements<'a> {
+    type Item = Result<Statement<'a>, SqlError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let source = self.source;
+        let mut cursor = match self.cursor.take()? {
+            Ok(cursor) => cursor,
+            Err(error) => return Some(Err(error.in_source(source))),
+        };
+        match parse::next(&mut cursor) {
+            Ok(None) => None,
+            Ok(Some((top, start, end))) => {
+                self.cursor = Some(Ok(cursor));
+                let (first, last) = (self.byte(start), self.byte(end));
+                let text = source.get(first..last.max(first)).unwrap_or("").trim_end();
+                Some(Ok(Statement { source, text, start, top }))
+            }
+            Err(error) => Some(Err(error.in_source(source))),
+        }
+    }
+}
+
+/// What a statement defined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Definition {
+    /// A table to create.
+    Table(TableSchema),
+    /// An index: a table to create, and to fill with [`Index::row_image`] of every row that there is.
+    Index(Index),
+    /// A procedure to register.
+    Procedure(Box<Compiled>),
+}
+
+/// A single statement as a procedure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Single {
+    /// The procedure. Statements that differ in constants only have equal ones. A SELECT answers in arrays, one a
+    /// column, and in `rows`, their number; INSERT, UPDATE and DELETE answer in `rows` how many they wrote.
+    pub compiled: Compiled,
+    /// The arguments.
+    pub arguments: Vec<Value>,
+    /// The names of the columns of a SELECT, as results of the procedure.
+    pub columns: Vec<String>,
+}
+
+impl Catalogue {
+    /// Carries out a CREATE TABLE, CREATE INDEX or CREATE PROCEDURE on the catalogue, and says what is to be done.
+    ///
+    /// # Errors
+    /// What is wrong with the statement, with its place; the catalogue is as it was.
+    pub fn define(&mut self, statement: &Statement<'_>) -> Result<Definition, SqlError> {
+        let defined = match &statement.top {
+            Top::Table(create) => define::table(self, create).map(|table| {
+                let schema = table.schema().clone();
+                self.push(table);
+                Definition::Table(schema)
+            }),
+            Top::Index(create) => define::index(self, create).map(|index| {
+                self.push_index(index.clone());
+                Definition::Index(index)
+            }),
+            Top::Procedure(create) if self.has_procedure(&create.name.text) && !create.replace => {
+                let message = format!("a procedure called '{}' exists", create.name.text);
+                let error = SqlError::new("42723", create.name.place, message);
+                Err(error.hint("write CREATE OR REPLACE PROCEDURE to make it anew"))
+            }
+            Top::Procedure(create) => compile::procedure(self, create).map(|compiled| {
+                self.note(create.name.text.clone(), compiled.writes.clone());
+                Definition::Procedure(Box::new(compiled))
+            }),
+            _ => Err(SqlError::new(state::SYNTAX, statement.start, "this statement defines nothing")),
+        };
+        defined.map_err(|error| error.in_source(statement.source))
+    }
+
+    /// Compiles a single SELECT, INSERT, UPDATE or DELETE.
+    ///
+    /// # Errors
+    /// What is wrong with the statement, with its place.
+    pub fn single(&self, statement: &Statement<'_>) -> Result<Single, SqlError> {
+        let Top::Single(stmt) = &statement.top else {
+            let error = SqlError::new(state::SYNTAX, statement.start, "this is no SELECT, INSERT, UPDATE or DELETE");
+            return Err(error.in_source(statement.source));
+        };
+        let bound = Binder::new(self, "statement").single(stmt);
+        let compiled = bound.and_then(|(routine, constants, columns)| {
+            let compiled = compile::routine_of(self, &routine, stmt.place)?;
+            Ok((compiled, constants, columns))
+        });
+        let (compiled, constants, columns) = compiled.map_err(|error| error.in_source(statement.source))?;
+        let types = compiled.parameters.iter().map(|field| field.sql_type);
+        let value = |(constant, sql): (Constant, Option<crate::types::SqlType>)| Value::of_constant(constant, sql);
+        let arguments = constants.into_iter().zip(types).map(value).collect();
+        Ok(Single { compiled, arguments, columns })
+    }
+}

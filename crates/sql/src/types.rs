@@ -1,0 +1,97 @@
+//! The types of SQL, and how each lies in a row or a block.
+
+use std::fmt;
+
+use lockwork_procedure::schema::ColumnType;
+
+/// A type of SQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SqlType {
+    /// TINYINT, SMALLINT, INTEGER, BIGINT and their UNSIGNED forms; there is no unsigned BIGINT.
+    Integer(ColumnType),
+    /// BOOLEAN: one byte, 0 or 1.
+    Boolean,
+    /// DECIMAL(precision, scale): the value times 10^scale, in 64 bits.
+    Decimal(u8, u8),
+    /// TIMESTAMP: microseconds since 1970-01-01 00:00:00 UTC, in 64 bits.
+    Timestamp,
+    /// CHAR(n) and VARCHAR(n): n bytes of UTF-8, padded with zero bytes.
+    Text(u32),
+    /// BYTEA(n): n bytes.
+    Bytes(u32),
+}
+
+/// The most digits of a DECIMAL.
+pub(crate) const MAX_PRECISION: u8 = 18;
+
+/// 10^n for n up to 18.
+pub(crate) const fn power_of_ten(n: u8) -> i64 {
+    10_i64.pow(n as u32)
+}
+
+impl SqlType {
+    pub(crate) const BIGINT: Self = Self::Integer(ColumnType::I64);
+
+    /// How its values are stored.
+    #[must_use]
+    pub const fn storage(self) -> ColumnType {
+        match self {
+            Self::Integer(storage) => storage,
+            Self::Boolean => ColumnType::U8,
+            Self::Decimal(..) | Self::Timestamp => ColumnType::I64,
+            Self::Text(n) => ColumnType::Char(n),
+            Self::Bytes(n) => ColumnType::Bytes(n),
+        }
+    }
+
+    /// The type of a column of which only the storage is known.
+    #[must_use]
+    pub const fn of_storage(storage: ColumnType) -> Self {
+        match storage {
+            ColumnType::Char(n) => Self::Text(n),
+            ColumnType::Bytes(n) => Self::Bytes(n),
+            integer => Self::Integer(integer),
+        }
+    }
+
+    /// Whether it is text or bytes.
+    #[must_use]
+    pub const fn is_string(self) -> bool {
+        matches!(self, Self::Text(_) | Self::Bytes(_))
+    }
+
+    /// The smallest and the largest value as stored; `None` for text and bytes.
+    pub(crate) const fn range(self) -> Option<(i64, i64)> {
+        match self {
+            Self::Boolean => Some((0, 1)),
+            Self::Decimal(precision, _) => {
+                let end = power_of_ten(precision) - 1;
+                Some((-end, end))
+            }
+            Self::Integer(storage) => storage.range(),
+            Self::Timestamp => Some((i64::MIN, i64::MAX)),
+            Self::Text(_) | Self::Bytes(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for SqlType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use ColumnType as T;
+        match self {
+            Self::Integer(T::I8) => f.write_str("TINYINT"),
+            Self::Integer(T::I16) => f.write_str("SMALLINT"),
+            Self::Integer(T::I32) => f.write_str("INTEGER"),
+            Self::Integer(T::U8) => f.write_str("TINYINT UNSIGNED"),
+            Self::Integer(T::U16) => f.write_str("SMALLINT UNSIGNED"),
+            Self::Integer(T::U32) => f.write_str("INTEGER UNSIGNED"),
+            Self::Integer(_) => f.write_str("BIGINT"),
+            Self::Boolean => f.write_str("BOOLEAN"),
+            Self::Decimal(precision, scale) => write!(f, "DECIMAL({precision}, {scale})"),
+            Self::Timestamp => f.write_str("TIMESTAMP"),
+            Self::Text(n) => write!(f, "CHAR({n})"),
+            Self::Bytes(n) => write!(f, "BYTEA({n})"),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Values of arguments and results, and their way into and out of a block.
+
+use std::fmt;
+
+use lockwork_procedure::program::{Field as BlockField, Procedure};
+
+use crate::catalogue::Constant;
+use crate::compile::{Compiled, Field};
+use crate::error::{SqlError, state};
+use crate::syntax::Place;
+use crate::types::{SqlType, power_of_ten};
+
+/// A value of SQL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Value {
+    /// An integer.
+    Integer(i64),
+    /// A truth value.
+    Boolean(bool),
+    /// A decimal: the number times 10^scale, and the scale.
+    Decimal(i64, u8),
+    /// Microseconds since 1970-01-01 00:00:00 UTC.
+    Timestamp(i64),
+    /// Text.
+    Text(String),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// The elements of an array.
+    Array(Vec<Value>),
+}
+
+impl Value {
+    pub(crate) fn of_constant(constant: Constant, sql: Option<SqlType>) -> Self {
+        match (constant, sql) {
+            (Constant::Number(value), Some(sql)) => Self::of_number(value, sql),
+            (Constant::Number(value), None) => Self::Integer(value),
+            (Constant::String(bytes), Some(SqlType::Bytes(_)) | None) => Self::Bytes(bytes),
+            (Constant::String(bytes), Some(_)) => Self::Text(String::from_utf8_lossy(&bytes).into_owned()),
+        }
+    }
+
+    fn of_number(value: i64, sql: SqlType) -> Self {
+        match sql {
+            SqlType::Boolean => Self::Boolean(value != 0),
+            SqlType::Decimal(_, scale) => Self::Decimal(value, scale),
+            SqlType::Timestamp => Self::Timestamp(value),
+            _ => Self::Integer(value),
+        }
+    }
+
+    /// The number that is stored for it in a type.
+    fn stored(&self, sql: SqlType) -> Option<i64> {
+        let value = match (self, sql) {
+            (Self::Integer(value), SqlType::Integer(_) | SqlType::Timestamp) => *value,
+            (Self::Integer(value), SqlType::Decimal(_, scale)) => value.checked_mul(power_of_ten(scale))?,
+            (Self::Decimal(value, from), SqlType::Decimal(_, to)) if *from <= to && to - from <= 18 => {
+                value.checked_mul(power_of_ten(to - from))?
+            }
+            (Self::Boolean(value), SqlType::Boolean) => i64::from(*value),
+            (Self::Timestamp(value), SqlType::Timestamp) => *value,
+            _ => return None,
+        };
+        let (lo, hi) = sql.range()?;
+        (lo..=hi).contains(&value).then_some(value)
+    }
+
+    /// Writes it into the bytes of an element.
+    fn write(&self, sql: SqlType, bytes: &mut [u8]) -> Option<()> {
+        bytes.fill(0);
+        match (self, sql) {
+            (Self::Text(text), SqlType::Text(_) | SqlType::Bytes(_)) => {
+                bytes.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+            }
+            (Self::Bytes(text), SqlType::Text(_) | SqlType::Bytes(_)) => {
+                bytes.get_mut(..text.len())?.copy_from_slice(text);
+            }
+            _ => {
+                let width = bytes.len().min(8);
+                bytes.copy_from_slice(&self.stored(sql)?.to_le_bytes()[..width]);
+            }
+        }
+        Some(())
+    }
+
+    /// Reads it from the bytes of an element.
+    #[must_use]
+    pub fn read(sql: SqlType, bytes: &[u8]) -> Self {
+        let text = || {
+            let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+            &bytes[..end]
+        };
+        match sql {
+            SqlType::Text(_) => Self::Text(String::from_utf8_lossy(text()).into_owned()),
+            SqlType::Bytes(_) => Self::Bytes(bytes.to_vec()),
+            _ => {
+                let mut word = [0; 8];
+                let width = bytes.len().min(8);
+                word[..width].copy_from_slice(&bytes[..width]);
+                let unused = 64 - 8 * width as u32;
+                let value = i64::from_le_bytes(word);
+                let value = match sql.storage().is_signed() {
+                    true => (value << unused) >> unused,
+                    false => value,
+                };
+                Self::of_number(value, sql)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(value) | Self::Timestamp(value) => write!(f, "{value}"),
+            Self::Boolean(value) => write!(f, "{value}"),
+            Self::Decimal(value, 0) => write!(f, "{value}"),
+            Self::Decimal(value, scale) => {
+                let power = power_of_ten((*scale).min(18)).unsigned_abs();
+                let (whole, part) = (value.unsigned_abs() / power, value.unsigned_abs() % power);
+                let sign = if *value < 0 { "-" } else { "" };
+                write!(f, "{sign}{whole}.{part:0width$}", width = usize::from(*scale))
+            }
+            Self::Text(text) => f.write_str(text),
+            Self::Bytes(bytes) => {
+                f.write_str("\\x")?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+            Self::Array(values) => {
+                f.write_str("{")?;
+                for (at, value) in values.iter().enumerate() {
+                    write!(f, "{}{value}", if at == 0 { "" } else { "," })?;
+                }
+                f.write_str("}")
+            }
+        }
+    }
+}
+
+fn refused(procedure: &Procedure, message: String) -> SqlError {
+    SqlError::new(state::DATATYPE, Place::START, format!("procedure '{}': {message}", procedure.name))
+}
+
+impl Compiled {
+    /// Writes arguments into a block.
+    ///
+    /// # Errors
+    /// Their number is another, one is not of its parameter's type, or the block is too short.
+    pub fn write_arguments(&self, arguments: &[Value], block: &mut [u8]) -> Result<(), SqlError> {
+        if arguments.len() != self.parameters.len() {
+            let (given, needed) = (arguments.len(), self.parameters.len());
+            return Err(refused(&self.procedure, format!("{given} arguments are given, {needed} are needed")));
+        }
+        let fields = self.parameters.iter().zip(&self.procedure.parameters);
+        for ((field, place), value) in fields.zip(arguments) {
+            let wrong = || {
+                let ty = field.sql_type.map_or_else(|| "rows".to_string(), |sql| sql.to_string());
+                refused(&self.procedure, format!("argument '{}' is {value}, and {ty} is needed", field.name))
+            };
+            let sql = field.sql_type.ok_or_else(wrong)?;
+            let one = std::slice::from_ref(value);
+            let values = match (value, field.count) {
+                (Value::Array(values), Some(count)) if values.len() <= count as usize => values.as_slice(),
+                (Value::Array(_), _) | (_, Some(_)) => return Err(wrong()),
+                (_, None) => one,
+            };
+            for (at, value) in values.iter().enumerate() {
+                let bytes = element(place, at).and_then(|range| block.get_mut(range)).ok_or_else(wrong)?;
+                value.write(sql, bytes).ok_or_else(wrong)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the results of a block, in the order of [`Self::results`]; whole rows are bytes.
+    ///
+    /// # Errors
+    /// The block is too short.
+    pub fn read_results(&self, block: &[u8]) -> Result<Vec<Value>, SqlError> {
+        let short = || refused(&self.procedure, "the block is too short".into());
+        let read = |(field, place): (&Field, &BlockField)| {
+            let sql = field.sql_type.unwrap_or(SqlType::of_storage(place.column_type));
+            let one = |at: usize| {
+                let bytes = element(place, at).and_then(|range| block.get(range)).ok_or_else(short)?;
+                Ok(Value::read(sql, bytes))
+            };
+            match field.count {
+                None => one(0),
+                Some(_) => (0..place.count as usize).map(one).collect::<Result<_, _>>().map(Value::Array),
+            }
+        };
+        self.results.iter().zip(&self.procedure.results).map(read).collect()
+    }
+}
+
+fn element(place: &BlockField, at: usize) -> Option<std::ops::Range<usize>> {
+    let start = place.offset as usize + at * place.element_stride() as usize;
+    start.checked_add(place.column_type.width() as usize).map(|end| start..end)
+}
