@@ -1,12 +1,11 @@
 //! A database in a folder: what was acknowledged is there when it is opened again.
 
-#[path = "common/command.rs"]
-mod command;
+#[path = "common/folder.rs"]
+mod folder;
 
 use std::num::NonZeroU64;
-use std::path::PathBuf;
 
-use command::lockwork;
+use folder::{Folder, command};
 use lockwork::{EngineKind, Error, Lockwork, OpenOptions, Options, Status, Value};
 
 const DEPOSIT: &str = "procedure deposit
@@ -22,23 +21,6 @@ result balance: i64
     storer  r2, r1[accounts.balance]
     store   r2, [balance]
     commit";
-
-/// A folder that is not there yet, and goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("lockwork-durable-{name}-{}", std::process::id()));
-        drop(std::fs::remove_dir_all(&path));
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
 
 fn arguments(id: i64, amount: i64) -> [(&'static str, Value); 2] {
     [("id", Value::Integer(id)), ("amount", Value::Integer(amount))]
@@ -60,7 +42,7 @@ fn created(folder: &Folder) -> Lockwork {
 
 #[test]
 fn what_was_called_is_there_when_it_is_opened_again_on_any_engine() {
-    let folder = Folder::new("again");
+    let folder = Folder::new("durable-again");
     let mut lockwork = created(&folder);
     let answer = lockwork.call("deposit", &arguments(7, 5)).unwrap();
     assert_eq!((answer.status(), answer.integer("balance").unwrap()), (Status::Committed, 105));
@@ -90,7 +72,7 @@ fn what_was_called_is_there_when_it_is_opened_again_on_any_engine() {
 
 #[test]
 fn a_checkpoint_and_the_log_behind_it_are_all_that_is_needed() {
-    let folder = Folder::new("checkpoint");
+    let folder = Folder::new("durable-checkpoint");
     let mut lockwork = created(&folder);
     lockwork.call("deposit", &arguments(1, 1)).unwrap();
     let report = lockwork.checkpoint().unwrap();
@@ -109,7 +91,7 @@ fn a_checkpoint_and_the_log_behind_it_are_all_that_is_needed() {
 
 #[test]
 fn many_threads_call_and_a_request_runs_once() {
-    let folder = Folder::new("threads");
+    let folder = Folder::new("durable-threads");
     let mut lockwork = created(&folder);
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
@@ -136,7 +118,7 @@ fn many_threads_call_and_a_request_runs_once() {
 
 #[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
-    let folder = Folder::new("refused");
+    let folder = Folder::new("durable-refused");
     let mut lockwork = created(&folder);
     let digest = lockwork.digest().unwrap();
     let second = Lockwork::open(&folder.0).err().unwrap().to_string();
@@ -155,13 +137,9 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 
 #[test]
 fn inspect_tells_what_is_there_and_names_what_is_damaged() {
-    let folder = Folder::new("inspect");
+    let folder = Folder::new("durable-inspect");
     let path = folder.0.to_str().unwrap();
-    let inspect = |words: &[&str]| {
-        let output = lockwork(&[], &[&["inspect"], words].concat());
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
-    };
+    let inspect = |words: &[&str]| command(&[&["inspect"], words].concat(), "");
     let (code, _, error) = inspect(&["log", path]);
     assert!(code == Some(2) && error.contains("is no database"), "{code:?} {error}");
     let mut database = created(&folder);

@@ -263,7 +263,7 @@ fn table(columns: &[String], rows: &[Vec<Value>]) -> String {
             if numbers[column] { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
         };
         let cells: Vec<String> = cells.iter().enumerate().map(cell).collect();
-        format!(" {}\n", cells.join(" | ")).replace(" \n", "\n")
+        format!(" {}\n", cells.join(" | ").trim_end())
     };
     let rule: Vec<String> = widths.iter().map(|width| "-".repeat(width + 2)).collect();
     let mut text = line(columns);

@@ -1,0 +1,162 @@
+//! SQL on a database in a folder, through the library and the command.
+
+#[path = "common/folder.rs"]
+mod folder;
+
+use folder::{Folder, command};
+use lockwork::sql_language::Value;
+use lockwork::{EngineKind, Error, Lockwork, SqlAnswer};
+
+const BANK: &str = "
+CREATE TABLE accounts (id BIGINT PRIMARY KEY, branch INTEGER NOT NULL, balance DECIMAL(12, 2) NOT NULL) WITH (ordered = true);
+CREATE PROCEDURE transfer(from_id BIGINT, to_id BIGINT, amount DECIMAL(12, 2), OUT left DECIMAL(12, 2)) AS
+BEGIN
+    SELECT balance INTO left FROM accounts WHERE id = from_id;
+    IF left < amount THEN
+        RAISE EXCEPTION 'not enough money' USING ERRCODE = 'BK001';
+    END IF;
+    left := left - amount;
+    UPDATE accounts SET balance = balance - amount WHERE id = from_id;
+    UPDATE accounts SET balance = balance + amount WHERE id = to_id;
+END;
+INSERT INTO accounts VALUES (1, 10, 100.00), (2, 10, 50.00), (3, 20, 0.00);
+";
+
+fn rows(lockwork: &mut Lockwork, select: &str) -> Vec<Vec<String>> {
+    match lockwork.sql(select).unwrap_or_else(|error| panic!("{select}: {error}")).pop() {
+        Some(SqlAnswer::Rows(_, rows)) => {
+            rows.iter().map(|row| row.iter().map(ToString::to_string).collect()).collect()
+        }
+        other => panic!("{select}: {other:?}"),
+    }
+}
+
+fn balances(lockwork: &mut Lockwork) -> Vec<String> {
+    let rows = rows(lockwork, "SELECT id, balance FROM accounts WHERE id BETWEEN 1 AND 3 ORDER BY id LIMIT 10;");
+    rows.into_iter().map(|mut row| row.pop().unwrap()).collect()
+}
+
+#[test]
+fn tables_procedures_and_rows_are_there_when_it_is_opened_again() {
+    let folder = Folder::new("sql-again");
+    let mut database = Lockwork::open(&folder.0).unwrap();
+    database.sql(BANK).unwrap();
+    let called = database.sql("CALL transfer(1, 3, 25.50);").unwrap().pop();
+    assert_eq!(called, Some(SqlAnswer::Called(vec![("left".into(), Value::Decimal(7450, 2))])));
+    drop(database);
+    let mut database = Lockwork::open(&folder.0).unwrap();
+    assert_eq!(balances(&mut database), ["74.50", "50.00", "25.50"]);
+    let poor = database.sql("CALL transfer(2, 1, 50.01);").unwrap_err();
+    assert!(matches!(&poor, Error::Aborted { sqlstate, .. } if sqlstate == "BK001"), "{poor}");
+    assert_eq!(poor.to_string(), "error BK001: not enough money");
+    let nobody = database.sql("CALL transfer(9, 1, 1.00);").unwrap_err().to_string();
+    assert!(nobody.contains("P0002"), "{nobody}");
+    let values = [Value::Integer(2), Value::Integer(1), Value::Decimal(100, 2)];
+    assert_eq!(database.sql_call("transfer", &values).unwrap(), [("left".to_string(), Value::Decimal(4900, 2))]);
+    // A new version takes the place of the first one, also when it is opened again.
+    let generous = BANK.split_once("CREATE PROCEDURE").unwrap().1.split_once("END;\nINSERT").unwrap().0;
+    let generous = format!("CREATE OR REPLACE PROCEDURE{}END;", generous.replace("left < amount", "left < 0"));
+    let generous = generous.replace("amount WHERE id = to_id", "amount + 1 WHERE id = to_id");
+    database.sql(&generous).unwrap();
+    for _ in 0..2 {
+        database.sql("CALL transfer(1, 2, 1.00);").unwrap();
+        database = {
+            database.close().unwrap();
+            Lockwork::open(&folder.0).unwrap()
+        };
+    }
+    assert_eq!(balances(&mut database), ["73.50", "53.00", "25.50"]);
+    let again = database.sql(BANK).unwrap_err().to_string();
+    assert!(again.contains("line 2") && again.contains("42P07"), "{again}");
+}
+
+#[test]
+fn an_index_is_filled_kept_and_used() {
+    let folder = Folder::new("sql-index");
+    let mut database = Lockwork::open(&folder.0).unwrap();
+    database.sql(&BANK[..BANK.find("CREATE PROCEDURE").unwrap()]).unwrap();
+    database.sql("INSERT INTO accounts VALUES (1, 10, 1.00), (2, 20, 2.00), (3, 10, 3.00);").unwrap();
+    database.sql("CREATE INDEX by_branch ON accounts (branch);").unwrap();
+    let of = |database: &mut Lockwork, branch: i64| {
+        let select = format!("SELECT id FROM accounts WHERE branch = {branch} LIMIT 10;");
+        rows(database, &select).concat()
+    };
+    assert_eq!((of(&mut database, 10), of(&mut database, 20)), (vec!["1".into(), "3".into()], vec!["2".to_string()]));
+    database.sql("UPDATE accounts SET branch = 20 WHERE id = 3; DELETE FROM accounts WHERE id = 2;").unwrap();
+    database.sql("INSERT INTO accounts VALUES (4, 20, 0.00);").unwrap();
+    for _ in 0..2 {
+        assert_eq!(of(&mut database, 10), ["1"]);
+        assert_eq!(of(&mut database, 20), ["3", "4"]);
+        drop(database);
+        database = Lockwork::open(&folder.0).unwrap();
+    }
+}
+
+#[test]
+fn a_script_stops_at_its_first_error_and_what_was_done_stays() {
+    for folder in [None, Some(Folder::new("sql-errors"))] {
+        let mut database = match &folder {
+            None => Lockwork::open_in_memory(EngineKind::Serial).unwrap(),
+            Some(folder) => Lockwork::open(&folder.0).unwrap(),
+        };
+        database.sql(BANK).unwrap();
+        let mut answers = Vec::new();
+        let script = "DELETE FROM accounts WHERE id = 3;\nINSERT INTO accounts VALUES (1, 1, 1.00);\nDELETE FROM accounts WHERE id = 2;";
+        let error = database.sql_each(script, |_, answer| answers.push(answer)).unwrap_err();
+        assert!(matches!(&error, Error::Aborted { sqlstate, .. } if sqlstate == "23505"), "{error}");
+        assert_eq!(answers, [SqlAnswer::Written(1)]);
+        assert_eq!(balances(&mut database).len(), 2);
+        for (wrong, part) in [
+            ("SELECT nothing FROM accounts WHERE id = 1;", "42703"),
+            ("CALL withdraw(1);", "'withdraw'"),
+            ("CALL transfer(1);", "takes 3 arguments"),
+            ("DROP TABLE accounts;", "line 1"),
+            ("CREATE PROCEDURE _statement_x() AS BEGIN END;", "choose another"),
+        ] {
+            let error = database.sql(wrong).unwrap_err().to_string();
+            assert!(error.contains(part), "{wrong}: {error}");
+        }
+        assert_eq!(balances(&mut database), ["100.00", "50.00"]);
+    }
+}
+
+/// Statements on standard input.
+fn piped(folder: &Folder, input: &str, options: &[&str]) -> (Option<i32>, String, String) {
+    command(&[&["sql", folder.0.to_str().unwrap()], options].concat(), input)
+}
+
+#[test]
+fn the_command_is_a_filter() {
+    let folder = Folder::new("sql-command");
+    let (code, text, error) = piped(&folder, BANK, &[]);
+    assert_eq!((code, error.as_str()), (Some(0), ""));
+    assert_eq!(text, "CREATE TABLE\nCREATE PROCEDURE\n3 rows\n");
+    let select = "SELECT id, balance FROM accounts WHERE id BETWEEN 1 AND 2 ORDER BY id LIMIT 10;";
+    let expected = [
+        ("text", " id | balance\n----+---------\n  1 |  100.00\n  2 |   50.00\n(2 rows)\n"),
+        ("csv", "id,balance\n1,100.00\n2,50.00\n"),
+        (
+            "json",
+            "{\"columns\":[\"id\",\"balance\"],\"rows\":[{\"balance\":\"100.00\",\"id\":1},{\"balance\":\"50.00\",\"id\":2}]}\n",
+        ),
+    ];
+    for (output, expected) in expected {
+        assert_eq!(piped(&folder, select, &["--output", output]).1, expected);
+        assert_eq!(piped(&folder, "SELEKT", &["-c", select, "--output", output]).1, expected);
+    }
+    let (code, _, error) = piped(&folder, "CALL transfer(2, 1, 1000.00);", &[]);
+    assert!(code == Some(1) && error.contains("BK001"), "{code:?} {error}");
+    let (code, text, error) = piped(&folder, "CALL transfer(1, 2, 1.00);\nSELEKT 1;", &["--output", "csv"]);
+    assert_eq!((code, text.as_str()), (Some(2), "left\n99.00\n"));
+    assert!(error.contains("line 2, column 1") && error.contains("SELEKT 1;"), "{error}");
+    let (code, text, _) = piped(&folder, "EXPLAIN PROCEDURE transfer;", &[]);
+    assert!(code == Some(0) && text.contains("accounts") && text.contains("commit"), "{text}");
+    for (option, value) in [("--engine", "quantum"), ("--durability", "maybe"), ("--output", "xml")] {
+        let (code, _, error) = piped(&folder, "", &[option, value]);
+        assert!(code == Some(2) && error.contains(value), "{error}");
+    }
+    let held = Lockwork::open(&folder.0).unwrap();
+    let (code, _, error) = piped(&folder, select, &[]);
+    assert!(code == Some(2) && error.contains("in use"), "{error}");
+    drop(held);
+}
