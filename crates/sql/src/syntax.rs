@@ -239,5 +239,5 @@ pub(crate) enum Top {
     Procedure(CreateProcedure),
     Explain(Name),
     Call(Name, Vec<Expr>),
-    Single(Stmt),
+    Single(Box<Stmt>),
 }

@@ -94,6 +94,12 @@ pub(crate) fn allocate(program: &Program, place: Place) -> Result<Allocation> {
             ins.op.reads(|value| now.insert(value));
         }
     }
+    for (counter, written) in counters(program) {
+        for value in written.into_iter().filter(|&value| value != counter) {
+            meets[counter as usize].insert(value);
+            meets[value as usize].insert(counter);
+        }
+    }
     let mut class: Vec<Val> = (0..values as Val).collect();
     for (a, b) in pairs {
         let (a, b) = (find(&mut class, a), find(&mut class, b));
@@ -131,6 +137,20 @@ pub(crate) fn allocate(program: &Program, place: Place) -> Result<Allocation> {
         registers[value as usize] = given[root as usize].unwrap_or(0);
     }
     Ok(Allocation { registers, cps: answers(program).ok_or_else(|| too_large("too many look-ups at once".into()))? })
+}
+
+/// The counter of each loop, and what is written between its head and its end: the verifier wants nothing there to share
+/// the counter's register, not even where the loop is left.
+fn counters(program: &Program) -> Vec<(Val, Vec<Val>)> {
+    let mut all = Vec::new();
+    for (last, &block) in program.layout.iter().enumerate() {
+        let End::Back { counter, head, .. } = program.blocks[block].end else { continue };
+        let first = program.layout.iter().position(|&block| block == head).unwrap_or(last);
+        let inside = program.layout[first..=last].iter().map(|&block| &program.blocks[block]);
+        let written = inside.flat_map(|block| block.code.iter().filter_map(|ins| ins.to).chain(block.end.writes()));
+        all.push((counter, written.collect()));
+    }
+    all
 }
 
 fn find(class: &mut [Val], value: Val) -> Val {

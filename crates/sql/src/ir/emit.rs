@@ -73,7 +73,10 @@ pub(crate) fn emit(
 
 impl Emitter<'_> {
     fn run(&mut self) -> (Vec<Instruction>, Vec<u32>, u32) {
-        let layout = &self.program.layout;
+        // Blocks that only jump on are gone through; nobody comes to them.
+        let all = self.program.layout.iter().enumerate();
+        let layout = all.filter(|&(position, &block)| position == 0 || self.through(block) == block);
+        let layout: Vec<BlockId> = layout.map(|(_, &block)| block).collect();
         let mut starts: BTreeMap<BlockId, u32> = BTreeMap::new();
         for (position, &block) in layout.iter().enumerate() {
             starts.insert(block, self.code.len() as u32);

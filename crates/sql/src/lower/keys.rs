@@ -111,7 +111,7 @@ impl Lower<'_> {
                     [Piece::Memory { memory: Memory::Block(at), length, .. }]
                         if length == column_type.width() && self.stays(at.field) =>
                     {
-                        self.from_first(at)
+                        self.place_in_parameters(at)
                     }
                     _ => return None,
                 },
@@ -141,11 +141,11 @@ impl Lower<'_> {
         };
         let blocks = self.b.program.blocks.iter();
         let (at, w) = blocks.flat_map(|block| &block.code).find_map(of)?;
-        Some((self.from_first(at), w))
+        Some((self.place_in_parameters(at), w))
     }
 
     /// A place in a plain parameter, counted from the first parameter: parameters that follow each other are one place.
-    fn from_first(&self, at: At) -> At {
+    fn place_in_parameters(&self, at: At) -> At {
         let fields = &self.b.program.fields;
         if fields[at.field].kind != FieldKind::Parameter {
             return at;

@@ -232,6 +232,8 @@ impl Lower<'_> {
 
     /// As [`Self::branch_strings`], of pieces.
     pub(super) fn branch_pieces(&mut self, op: Comparison, a: &[Piece], b: &[Piece], yes: BlockId, no: BlockId) {
+        // Words behind the first are loaded on some ways only.
+        self.b.enter();
         let pairs = side_by_side(a, b);
         let equality = matches!(op, Comparison::Eq | Comparison::Ne);
         // If equal so far, which way a difference goes.
@@ -259,6 +261,7 @@ impl Lower<'_> {
             }
         }
         self.b.end(crate::ir::End::Jump(same));
+        self.b.leave();
     }
 
     /// Writes pieces to a place of `width` bytes, and zero bytes behind them. A row that was just inserted is zero.

@@ -49,7 +49,7 @@ pub(super) fn top(cursor: &mut Cursor) -> Result<Top> {
         }
     }
     match statement::data(cursor)? {
-        Some(kind) => Ok(Top::Single(crate::syntax::Stmt { kind, place })),
+        Some(kind) => Ok(Top::Single(Box::new(crate::syntax::Stmt { kind, place }))),
         None => cursor.expected("CREATE, SELECT, INSERT, UPDATE, DELETE, CALL or EXPLAIN"),
     }
 }
