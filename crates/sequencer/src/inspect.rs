@@ -1,5 +1,5 @@
-//! Walks a log or a checkpoint, verifies all of it, and tells what is there. Nothing is opened for writing or locked, so it
-//! can look at a directory that is in use; what is being written at the moment then looks torn.
+//! Walks a log or a checkpoint, verifies all of it, and tells what is there. Nothing is opened for writing or locked,
+//! so it can look at a directory that is in use; what is being written at the moment then looks torn.
 
 use std::path::{Path, PathBuf};
 
@@ -175,8 +175,8 @@ fn visit(
 /// Walks the log of the directory at `path`.
 ///
 /// # Errors
-/// [`Error::Damaged`] and [`Error::Version`] with file and offset, and [`Error::Io`]. Entries before the place have been
-/// told by then.
+/// [`Error::Damaged`] and [`Error::Version`] with file and offset, and [`Error::Io`]. Entries before the place have
+/// been told by then.
 pub fn log(io: &dyn Io, path: &Path, entry: &mut dyn FnMut(Entry)) -> Result<Summary, Error> {
     let directory = Directory::new(path);
     let listing = directory.list(io)?;

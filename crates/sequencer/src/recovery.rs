@@ -1,8 +1,8 @@
 //! From files to a database: the newest checkpoint, then the log behind it.
 //!
 //! One thread reads, verifies and decodes the log into large batches, another one (the caller's) runs them. Calls were
-//! written in their serial order, so they are run in the order in which they stand; batches of the log are merged freely.
-//! An engine that cannot run in that order gets the rows of one that can.
+//! written in their serial order, so they are run in the order in which they stand; batches of the log are merged
+//! freely. An engine that cannot run in that order gets the rows of one that can.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! What is acknowledged is there after reopening, on every engine of the CPU, with every durability; retries get the first
-//! outcome; the log is small.
+//! What is acknowledged is there after reopening, on every engine of the CPU, with every durability; retries get the
+//! first outcome; the log is small.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Reads a checkpoint, frame by frame, and verifies all of it: every byte is under a checksum, the counts and the digest
-//! are those at its end.
+//! Reads a checkpoint, frame by frame, and verifies all of it: every byte is under a checksum, the counts and the
+//! digest are those at its end.
 
 use std::path::Path;
 
@@ -34,8 +34,8 @@ fn read_exactly(file: &dyn File, path: &Path, offset: u64, bytes: &mut [u8]) -> 
     Ok(())
 }
 
-/// Gives everything in the checkpoint at `path`, which covers records up to `number`, to `visitor`. Returns its header and
-/// its end. What the visitor has seen counts only when no error is returned.
+/// Gives everything in the checkpoint at `path`, which covers records up to `number`, to `visitor`. Returns its header
+/// and its end. What the visitor has seen counts only when no error is returned.
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::Version`], [`Error::Io`], and those of the visitor.

@@ -1,13 +1,13 @@
 //! The database as it was between two batches, copied while later batches run.
 //!
 //! A cursor walks all tables, a slice at a time, between batches. Before a batch runs, every key that it may write is
-//! *touched*: if the cursor has not come by its row yet, the row is copied now, and its place marked; a key that may come
-//! or go is noted. The cursor passes by places that are marked and keys that are noted. So each row is copied once, as it
-//! was at the moment of the snapshot, whether it is changed, removed, or its memory given to another one meanwhile, and
-//! no row that came later is copied.
+//! *touched*: if the cursor has not come by its row yet, the row is copied now, and its place marked; a key that may
+//! come or go is noted. The cursor passes by places that are marked and keys that are noted. So each row is copied
+//! once, as it was at the moment of the snapshot, whether it is changed, removed, or its memory given to another one
+//! meanwhile, and no row that came later is copied.
 //!
-//! Touching costs about as much as the batch's own look-ups, whose misses it takes, so slices should be long enough that
-//! few batches run during a copy.
+//! Touching costs about as much as the batch's own look-ups, whose misses it takes, so slices should be long enough
+//! that few batches run during a copy.
 //!
 //! A batch with a call whose keys are not known before it runs, and rows that are loaded, wait for the whole rest.
 

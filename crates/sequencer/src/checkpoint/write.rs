@@ -108,7 +108,8 @@ impl Task {
             }
         };
         if self.logged {
-            // A checkpoint of what the log may yet lose would make an unacknowledged call durable, and the log have a gap.
+            // A checkpoint of what the log may yet lose would make an unacknowledged call durable, and the log have a
+            // gap.
             self.shared.wait_durable(self.number + 1).inspect_err(|_| drop(self.io.remove(&unfinished)))?;
         }
         self.io.rename(&unfinished, &path).map_err(failed("rename"))?;
@@ -170,8 +171,8 @@ impl Task {
     }
 }
 
-/// Removes checkpoints before `number` and segments that hold nothing behind it. The last segment stays, and so does the
-/// one that begins with record `active`, and later ones.
+/// Removes checkpoints before `number` and segments that hold nothing behind it. The last segment stays, and so does
+/// the one that begins with record `active`, and later ones.
 ///
 /// # Errors
 /// The system's; what is left is removed by the next checkpoint.
