@@ -381,6 +381,14 @@ pub trait Engine: Send {
     /// # Errors
     /// [`EngineError::Busy`], or what storage refuses: no such table, wrong length, a key that exists.
     fn load(&mut self, table: &str, image: &[u8]) -> Result<(), EngineError>;
+
+    /// [`Self::load`] of many rows, `width` (not zero) bytes each, one behind the other.
+    ///
+    /// # Errors
+    /// As for [`Self::load`]; the rows before the one that is refused are there.
+    fn load_rows(&mut self, table: &str, width: usize, images: &[u8]) -> Result<(), EngineError> {
+        images.chunks(width).try_for_each(|image| self.load(table, image))
+    }
 }
 
 /// The engines there are.

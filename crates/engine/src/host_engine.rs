@@ -214,6 +214,13 @@ impl<S: Scheme> Engine for HostEngine<S> {
     fn load(&mut self, table: &str, image: &[u8]) -> Result<(), EngineError> {
         Ok(self.idle()?.core.database.load(table, image)?)
     }
+
+    fn load_rows(&mut self, table: &str, width: usize, images: &[u8]) -> Result<(), EngineError> {
+        let database = &self.idle()?.core.database;
+        let Some(id) = database.table_id(table) else { return Ok(database.load(table, images)?) };
+        let table = database.table(id);
+        images.chunks(width).try_for_each(|image| table.load(image).map(drop)).map_err(EngineError::from)
+    }
 }
 
 impl<S: Scheme> Drop for HostEngine<S> {

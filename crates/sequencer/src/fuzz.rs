@@ -51,8 +51,8 @@ fn prepared(kind: FileKind, name: &Path, number: u64, bytes: &[u8]) -> Simulated
     disk
 }
 
-/// Takes the input for frames: kind, length, payload; with sound checksums, so that what is behind them is reached. A kind
-/// beyond all stands for bytes as they are.
+/// Takes the input for frames: kind, length, payload; with sound checksums, so that what is behind them is reached. A
+/// kind beyond all stands for bytes as they are.
 fn frames(mut bytes: &[u8], salt: u32, first: u64) -> Vec<u8> {
     let kinds = [
         RecordKind::Calls,

@@ -1,5 +1,5 @@
-//! Walks a log or a checkpoint, verifies all of it, and tells what is there. Nothing is opened for writing or locked, so it
-//! can look at a directory that is in use; what is being written at the moment then looks torn.
+//! Walks a log or a checkpoint, verifies all of it, and tells what is there. Nothing is opened for writing or locked,
+//! so it can look at a directory that is in use; what is being written at the moment then looks torn.
 
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,8 @@ pub enum Contents {
     Definition(Definition),
     /// Table, and how many rows.
     Rows(String, usize),
+    /// How many rows each table has, about, in a checkpoint.
+    Sizes(Vec<(String, u64)>),
     /// How many request ids, in a checkpoint.
     Requests(usize),
     /// Everything before is durable.
@@ -75,6 +77,7 @@ struct Definitions<'a> {
     number: u64,
     summary: Summary,
     requests: usize,
+    sizes: Vec<(String, u64)>,
     silent: bool,
 }
 
@@ -87,10 +90,14 @@ impl Definitions<'_> {
         }
     }
 
-    fn flush_requests(&mut self) {
+    fn flush(&mut self) {
         if self.requests > 0 {
             let count = std::mem::take(&mut self.requests);
             self.tell(Contents::Requests(count));
+        }
+        if !self.sizes.is_empty() {
+            let sizes = std::mem::take(&mut self.sizes);
+            self.tell(Contents::Sizes(sizes));
         }
     }
 }
@@ -107,12 +114,16 @@ impl Visitor for Definitions<'_> {
         Ok(())
     }
 
+    fn size(&mut self, table: &str, rows: u64) {
+        self.sizes.push((table.to_string(), rows));
+    }
+
     fn outcome(&mut self, _: u64, _: Outcome) {
         self.requests += 1;
     }
 
     fn frame(&mut self, kind: RecordKind, offset: u64, bytes: u64) {
-        self.flush_requests();
+        self.flush();
         self.at = (offset, bytes, kind);
         self.number += 1;
         self.summary.records += 1;
@@ -149,13 +160,14 @@ fn visit(
         number: 0,
         summary: Summary::default(),
         requests: 0,
+        sizes: Vec::new(),
         silent,
     };
     let (header, end) = read(io, &path, number, &mut visitor)?;
     if directory.read_format(io)?.is_some_and(|database| database != header.database) {
         return Err(Error::damaged(&path, 16, "the checkpoint belongs to another database"));
     }
-    visitor.flush_requests();
+    visitor.flush();
     visitor.tell(Contents::End(end.rows, end.digest));
     Ok((visitor.catalogue, visitor.summary))
 }
@@ -163,8 +175,8 @@ fn visit(
 /// Walks the log of the directory at `path`.
 ///
 /// # Errors
-/// [`Error::Damaged`] and [`Error::Version`] with file and offset, and [`Error::Io`]. Entries before the place have been
-/// told by then.
+/// [`Error::Damaged`] and [`Error::Version`] with file and offset, and [`Error::Io`]. Entries before the place have
+/// been told by then.
 pub fn log(io: &dyn Io, path: &Path, entry: &mut dyn FnMut(Entry)) -> Result<Summary, Error> {
     let directory = Directory::new(path);
     let listing = directory.list(io)?;

@@ -1,16 +1,16 @@
 //! Order and durability: what is acknowledged is there after a crash.
 //!
 //! ```text
-//! calls -> order thread: reserve space -> engine runs the batch -> records in serial order -> writer: write, sync -> answers
-//!                |                                                                        \
-//!                +-- checkpoint: a snapshot between two batches, copied in slices --------- file, rename, log truncated
+//! calls -> order thread: reserve space -> engine runs the batch -> records in serial order -> writer: write, sync
+//!                |                                                                                  -> answers
+//!                +-- checkpoint: a snapshot between two batches, copied in slices -> file, rename, log truncated
 //! ```
 //!
-//! There is one path for every engine. Space for a batch is reserved in a segment of the log before the batch runs, so a
-//! full disk is found before anything has happened. Then the engine runs it. What ran is written in the engine's serial
-//! order, so replay is plain batch order, whatever the engine. Calls that failed did not happen, and calls that only read,
-//! or aborted, leave nothing in the database: without a request id they are not written. Answers go out in order, when what
-//! they may have seen is durable. The engine runs a batch while the log of the one before is written.
+//! There is one path for every engine. Space for a batch is reserved in a segment of the log before the batch runs, so
+//! a full disk is found before anything has happened. Then the engine runs it. What ran is written in the engine's
+//! serial order, so replay is plain batch order, whatever the engine. Calls that failed did not happen, and calls that
+//! only read, or aborted, leave nothing in the database: without a request id they are not written. Answers go out in
+//! order, when what they may have seen is durable. The engine runs a batch while the log of the one before is written.
 //!
 //! A write or sync of the log that fails is final: callers that waited get an error that says that the outcome is not
 //! known, later ones that nothing is accepted, and opening the directory again tells. Reads go on.

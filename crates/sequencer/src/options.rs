@@ -82,7 +82,7 @@ impl Default for Options {
             group_wait: Duration::ZERO,
             segment_bytes: 64 << 20,
             checkpoint_bytes: 256 << 20,
-            checkpoint_slice: Duration::from_millis(1),
+            checkpoint_slice: Duration::from_millis(10),
             request_window: 65_536,
             idle_mark: Duration::from_millis(10),
         }

@@ -1,9 +1,10 @@
 //! From files to a database: the newest checkpoint, then the log behind it.
 //!
 //! One thread reads, verifies and decodes the log into large batches, another one (the caller's) runs them. Calls were
-//! written in their serial order, so they are run in the order in which they stand; batches of the log are merged freely.
-//! An engine that cannot run in that order gets the rows of one that can.
+//! written in their serial order, so they are run in the order in which they stand; batches of the log are merged
+//! freely. An engine that cannot run in that order gets the rows of one that can.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -102,6 +103,8 @@ struct Replay<'a> {
     progress: &'a mut dyn FnMut(Progress),
     state: Progress,
     start: Instant,
+    /// Rows that tables had when the checkpoint was made, so that they are made large enough.
+    sizes: HashMap<String, u64>,
     /// Whether batches in flight have calls with request ids, and their last records.
     in_flight: std::collections::VecDeque<(bool, u64)>,
 }
@@ -113,11 +116,13 @@ impl Visitor for Replay<'_> {
 
     fn rows(&mut self, rows: &Rows<'_>) -> Result<(), Error> {
         let failed = |error: EngineError| Error::Replay { record: 0, problem: error.to_string() };
-        for image in rows.images.chunks_exact(rows.image_bytes) {
-            self.engine.load(rows.table, image).map_err(failed)?;
-        }
+        self.engine.load_rows(rows.table, rows.image_bytes, rows.images).map_err(failed)?;
         self.report.checkpoint_rows += rows.count() as u64;
         Ok(())
+    }
+
+    fn size(&mut self, table: &str, rows: u64) {
+        self.sizes.insert(table.to_string(), rows);
     }
 
     fn outcome(&mut self, request: u64, outcome: Outcome) {
@@ -140,7 +145,7 @@ impl Replay<'_> {
     fn define(&mut self, definition: Definition, record: u64) -> Result<(), Error> {
         let failed = |problem: String| Error::Replay { record, problem };
         let addition = self.catalogue.understand(&definition).map_err(|error| failed(error.to_string()))?;
-        apply(self.engine, &addition).map_err(|error| failed(error.to_string()))?;
+        apply(self.engine, &addition, &self.sizes).map_err(|error| failed(error.to_string()))?;
         self.catalogue.add(addition);
         self.definitions.push(definition);
         Ok(())
@@ -165,7 +170,7 @@ impl Replay<'_> {
             Item::Rows { table, width, images, number } => {
                 self.drain()?;
                 let failed = |error: EngineError| Error::Replay { record: number, problem: error.to_string() };
-                images.chunks_exact(width).try_for_each(|image| self.engine.load(&table, image)).map_err(failed)
+                self.engine.load_rows(&table, width, &images).map_err(failed)
             }
         }
     }
@@ -351,10 +356,15 @@ pub(crate) fn recover(
     }
     let mut other = create(EngineKind::Deterministic, EngineOptions::default())?;
     let recovered = replay(source, &mut *other, report, progress)?;
+    let mut sizes = HashMap::new();
+    other.with_database(&mut |database| {
+        let tables = (0..database.len()).map(|id| database.table(id as u16));
+        sizes = tables.map(|table| (table.schema().name().to_string(), table.len())).collect();
+    })?;
     let mut catalogue = Catalogue::default();
     for definition in &recovered.definitions {
         let addition = catalogue.understand(definition)?;
-        apply(engine, &addition)?;
+        apply(engine, &addition, &sizes)?;
         catalogue.add(addition);
     }
     let mut refused = None;
@@ -383,6 +393,7 @@ fn replay(
         progress,
         state: Progress::default(),
         start,
+        sizes: HashMap::new(),
         in_flight: std::collections::VecDeque::new(),
     };
     let newest = listing.checkpoints.last().copied();

@@ -56,12 +56,12 @@ impl Ticket {
 }
 
 impl Sequencer {
-    /// Opens a directory, which is made if it is not there, and recovers what is in it into `engine`. `progress` is told
-    /// how far that has come.
+    /// Opens a directory, which is made if it is not there, and recovers what is in it into `engine`. `progress` is
+    /// told how far that has come.
     ///
     /// # Errors
-    /// [`Error::Locked`]; [`Error::Damaged`] and [`Error::Version`], which change nothing in the directory; [`Error::Io`]
-    /// and [`Error::Full`]; [`Error::Engine`] when the engine has tables or procedures already.
+    /// [`Error::Locked`]; [`Error::Damaged`] and [`Error::Version`], which change nothing in the directory;
+    /// [`Error::Io`] and [`Error::Full`]; [`Error::Engine`] when the engine has tables or procedures already.
     pub fn open(
         io: Arc<dyn Io>,
         path: &Path,
@@ -208,7 +208,8 @@ impl Sequencer {
         self.way_in().shared.checkpoint_trouble()
     }
 
-    /// Waits until everything is durable and closes the directory. With [`Durability::None`] it makes a checkpoint first.
+    /// Waits until everything is durable and closes the directory. With [`Durability::None`] it makes a checkpoint
+    /// first.
     ///
     /// # Errors
     /// Why something is not durable.
@@ -259,13 +260,14 @@ impl Handle {
     /// Inserts rows by their images, one behind the other, outside any call. Returns how many; all of them are durable.
     ///
     /// # Errors
-    /// [`Error::Load`] when a row was refused: those before it are there. [`Error::Full`]: rows of whole megabytes before
-    /// may be there.
+    /// [`Error::Load`] when a row was refused: those before it are there. [`Error::Full`]: rows of whole megabytes
+    /// before may be there.
     pub fn load(&self, table: &str, images: Vec<u8>) -> Result<usize, Error> {
         self.ask(|reply| Request::Load { table: table.into(), images, reply })
     }
 
-    /// Runs a batch and returns it when it is acknowledged. A call that aborted or failed is no error: its block says so.
+    /// Runs a batch and returns it when it is acknowledged. A call that aborted or failed is no error: its block says
+    /// so.
     ///
     /// # Errors
     /// [`Refused`], with the batch if nothing of it has happened.
@@ -291,8 +293,8 @@ impl Handle {
         }
     }
 
-    /// Runs one call, together with those of other threads, and writes its outcome and results into `block`, which holds a
-    /// header and arguments and has room for the results. Returns when it is acknowledged.
+    /// Runs one call, together with those of other threads, and writes its outcome and results into `block`, which
+    /// holds a header and arguments and has room for the results. Returns when it is acknowledged.
     ///
     /// # Errors
     /// As [`Self::call_batch`]; the block is unchanged then. [`Error::Option`] for a block that is no block.
@@ -393,8 +395,8 @@ fn fresh_id() -> u64 {
     hasher.finish()
 }
 
-/// Makes the end of the log what it was taken for: what is torn is cut off, what may not be durable is written again, and
-/// segments that were never used are removed. Returns how many bytes were written again.
+/// Makes the end of the log what it was taken for: what is torn is cut off, what may not be durable is written again,
+/// and segments that were never used are removed. Returns how many bytes were written again.
 fn settle(io: &dyn Io, directory: &Directory, listing: &Listing, end: &LogEnd) -> Result<u64, Error> {
     let mut rewritten = 0;
     if let Some((first, at)) = end.last {

@@ -1,5 +1,5 @@
-//! Checkpoints while calls go on: what is copied in slices is what was there at one moment, and nothing is lost with the
-//! log that it replaces.
+//! Checkpoints while calls go on: what is copied in slices is what was there at one moment, and nothing is lost with
+//! the log that it replaces.
 
 mod common;
 
@@ -55,8 +55,8 @@ fn calls(random: &mut Random, count: usize) -> Vec<Call> {
     (0..count).map(|_| call()).collect()
 }
 
-/// Makes checkpoints while batches run, and sees that each is one of the states in between, and that opening the directory
-/// afterwards, from checkpoint and log, gives the last one.
+/// Makes checkpoints while batches run, and sees that each is one of the states in between, and that opening the
+/// directory afterwards, from checkpoint and log, gives the last one.
 fn while_calls_go_on(kind: EngineKind, durability: Durability, dependent: bool) {
     let disk = SimulatedDisk::new(kind as u64);
     let options = Options { durability, ..sliced() };

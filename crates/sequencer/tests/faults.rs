@@ -398,7 +398,7 @@ fn what_is_missing_is_missed() {
     let strange = PathBuf::from("/db/log/notes.txt");
     disk.put(&strange, b"mine");
     let (sequencer, report) = open_with(Arc::new(disk.clone()), path(), options(), KIND).unwrap();
-    assert_eq!(report.unknown, [strange.clone()]);
+    assert_eq!(report.unknown, std::slice::from_ref(&strange));
     sequencer.checkpoint().unwrap();
     drop(sequencer);
     assert_eq!(disk.contents(&strange).unwrap(), b"mine");

@@ -1,5 +1,5 @@
-//! What is acknowledged is there after reopening, on every engine of the CPU, with every durability; retries get the first
-//! outcome; the log is small.
+//! What is acknowledged is there after reopening, on every engine of the CPU, with every durability; retries get the
+//! first outcome; the log is small.
 
 mod common;
 
@@ -260,4 +260,34 @@ fn what_is_refused_leaves_nothing_behind() {
     drop(sequencer);
     let (sequencer, _) = open().unwrap();
     assert_eq!(sequencer.digest().unwrap(), digest);
+}
+
+#[test]
+fn a_call_that_is_refused_does_not_take_others_of_its_group_with_it() {
+    let disk = SimulatedDisk::new(1);
+    let gathered = Options { group_wait: Duration::from_millis(30), ..options() };
+    let (sequencer, _) =
+        open_with(Arc::new(disk), std::path::Path::new("/db"), gathered, EngineKind::Deterministic).unwrap();
+    furnish(&sequencer).unwrap();
+    sequencer.call_batch(batch(&[(0, 7, vec![1, 2, 5])])).unwrap();
+    let before = sequencer.statistics();
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        // One asks for another procedure under an id that was used.
+        let calls: [Call; 4] = [(0, 0, vec![3, 4, 5]), (1, 7, vec![1]), (0, 8, vec![5, 6, 5]), (0, 7, vec![1, 2, 5])];
+        let threads = calls.map(|call| {
+            let handle = sequencer.handle();
+            scope.spawn(move || {
+                let mut block = batch(&[call]).block(0).bytes().to_vec();
+                handle.call(&mut block).map(|()| block)
+            })
+        });
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let balances = |from: i64, to: i64| [(BALANCE + from).to_le_bytes(), (BALANCE + to).to_le_bytes()].concat();
+    for index in [0, 2, 3] {
+        assert_eq!(outcomes[index].as_ref().unwrap()[56..72], balances(-5, 5), "{index}");
+    }
+    assert!(matches!(outcomes[1], Err(Error::RequestReused { request: 7, first: 0, now: 1 })));
+    let after = sequencer.statistics();
+    assert_eq!((after.repeats - before.repeats, after.logged_calls - before.logged_calls), (1, 2));
 }

@@ -211,10 +211,11 @@ mod tests {
         for count in [1, 7, 640, 1 << 20] {
             let (mut start, mut images, mut places) = (0, Vec::new(), Vec::new());
             loop {
-                let next = table.for_some(start, count, |row| {
+                let next = table.for_some(start, count, |place, row| {
                     // SAFETY: this thread is alone with the table.
                     images.extend_from_slice(unsafe { table.row_image(row) });
-                    places.push(table.place(row).unwrap());
+                    places.push(place);
+                    assert_eq!(table.place(row), Some(place));
                     assert!((start..start + count).contains(places.last().unwrap()));
                 });
                 match next {

@@ -174,13 +174,13 @@ impl Slab {
     }
 
     /// Calls `f` with every row that was ever allocated; a free one has state [`crate::row::FREE`].
-    pub(crate) fn for_each(&self, f: impl FnMut(RowPtr)) {
-        self.for_some(0, u64::MAX, f);
+    pub(crate) fn for_each(&self, mut f: impl FnMut(RowPtr)) {
+        self.for_some(0, u64::MAX, |_, row| f(row));
     }
 
-    /// As [`Self::for_each`], with up to `count` rows from place `start` on. Rows keep their places, new ones come
+    /// As [`Self::for_each`], with the places of up to `count` rows from place `start` on. Rows keep their places, new ones come
     /// behind. Returns the next place; `None` when there is nothing behind.
-    pub(crate) fn for_some(&self, start: u64, count: u64, mut f: impl FnMut(RowPtr)) -> Option<u64> {
+    pub(crate) fn for_some(&self, start: u64, count: u64, mut f: impl FnMut(u64, RowPtr)) -> Option<u64> {
         let ranges: Vec<Range<u32>> = {
             let common = self.common.lock().unwrap_or_else(PoisonError::into_inner);
             let taken = common.extents.iter().take(common.current + 1).enumerate();
@@ -192,9 +192,9 @@ impl Slab {
         for range in ranges {
             let length = u64::from(range.end - range.start);
             let (from, to) = (start.clamp(place, place + length), end.clamp(place, place + length));
-            for number in range.start + (from - place) as u32..range.start + (to - place) as u32 {
+            for at in from..to {
                 // SAFETY: numbers up to `next` are backed by memory, handed out or not.
-                f(unsafe { self.row(number) });
+                f(at, unsafe { self.row(range.start + (at - place) as u32) });
             }
             place += length;
         }

@@ -343,12 +343,12 @@ impl Table {
         });
     }
 
-    /// As [`Self::for_each`], with the live ones of up to `count` places for rows from place `start` on. A row keeps its
+    /// As [`Self::for_each`], with place and row, of up to `count` places for rows from place `start` on. A row keeps its
     /// place as long as it lives, and new rows may come before or behind. Returns the next place; `None` at the end.
-    pub fn for_some(&self, start: u64, count: u64, mut f: impl FnMut(RowPtr)) -> Option<u64> {
-        self.slab.for_some(start, count, |row| {
+    pub fn for_some(&self, start: u64, count: u64, mut f: impl FnMut(u64, RowPtr)) -> Option<u64> {
+        self.slab.for_some(start, count, |place, row| {
             if row.state().load(Ordering::Acquire) & STATE_MASK == u64::from(LIVE) {
-                f(row);
+                f(place, row);
             }
         })
     }

@@ -1,5 +1,5 @@
-//! Reads a checkpoint, frame by frame, and verifies all of it: every byte is under a checksum, the counts and the digest
-//! are those at its end.
+//! Reads a checkpoint, frame by frame, and verifies all of it: every byte is under a checksum, the counts and the
+//! digest are those at its end.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use lockwork_storage::Digest;
 use crate::error::Error;
 use crate::format::file::{self, FileHeader, FileKind};
 use crate::format::frame::{self, Found, Frame, RecordKind};
-use crate::format::items::{Definition, End, Rows, outcomes};
+use crate::format::items::{Definition, End, Rows, outcomes, sizes};
 use crate::io::{File, Io, Mode};
 use crate::requests::Outcome;
 
@@ -16,6 +16,8 @@ use crate::requests::Outcome;
 pub(crate) trait Visitor {
     fn definition(&mut self, definition: Definition) -> Result<(), Error>;
     fn rows(&mut self, rows: &Rows<'_>) -> Result<(), Error>;
+    /// How many rows a table has, about; told before its definition.
+    fn size(&mut self, _table: &str, _rows: u64) {}
     fn outcome(&mut self, request: u64, outcome: Outcome);
     /// Every frame, before what is in it; `done` is where in the file it ends.
     fn frame(&mut self, _kind: RecordKind, _offset: u64, _bytes: u64) {}
@@ -32,8 +34,8 @@ fn read_exactly(file: &dyn File, path: &Path, offset: u64, bytes: &mut [u8]) -> 
     Ok(())
 }
 
-/// Gives everything in the checkpoint at `path`, which covers records up to `number`, to `visitor`. Returns its header and
-/// its end. What the visitor has seen counts only when no error is returned.
+/// Gives everything in the checkpoint at `path`, which covers records up to `number`, to `visitor`. Returns its header
+/// and its end. What the visitor has seen counts only when no error is returned.
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::Version`], [`Error::Io`], and those of the visitor.
@@ -78,6 +80,10 @@ pub(crate) fn read(
         }
         visitor.frame(frame.kind, offset, frame.bytes() as u64);
         match frame.kind {
+            // A row takes at least a byte, so no more memory is asked for than the file justifies.
+            RecordKind::Sizes => {
+                sizes(payload, |table, rows| visitor.size(table, rows.min(length))).map_err(damaged)?
+            }
             RecordKind::Definition => {
                 found.definitions += 1;
                 visitor.definition(Definition::decode(payload).map_err(damaged)?)?;

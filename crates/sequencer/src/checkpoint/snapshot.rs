@@ -1,9 +1,13 @@
 //! The database as it was between two batches, copied while later batches run.
 //!
 //! A cursor walks all tables, a slice at a time, between batches. Before a batch runs, every key that it may write is
-//! *touched*: if the cursor has not come by its row yet, the row is copied now; and the cursor passes by whatever was
-//! touched. So each row is copied once, as it was at the moment of the snapshot, whether it is changed, removed, or its
-//! memory given to another one meanwhile, and no row that came later is copied.
+//! *touched*: if the cursor has not come by its row yet, the row is copied now, and its place marked; a key that may
+//! come or go is noted. The cursor passes by places that are marked and keys that are noted. So each row is copied
+//! once, as it was at the moment of the snapshot, whether it is changed, removed, or its memory given to another one
+//! meanwhile, and no row that came later is copied.
+//!
+//! Touching costs about as much as the batch's own look-ups, whose misses it takes, so slices should be long enough
+//! that few batches run during a copy.
 //!
 //! A batch with a call whose keys are not known before it runs, and rows that are loaded, wait for the whole rest.
 
@@ -13,7 +17,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Instant;
 
 use lockwork_engine::registry::Registered;
-use lockwork_procedure::access::{AccessSet, KeyAccess};
+use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::key::Key;
 use lockwork_procedure::schema::ROW_HEADER_BYTES;
@@ -25,9 +29,9 @@ use super::write::Piece;
 const PIECE_BYTES: usize = 1 << 20;
 /// Places looked at between two looks at the clock.
 const STEP: u64 = 2048;
-/// Keys touched, and bytes of rows copied out of turn, at most; then the rest is copied at once, so that memory stays
+/// Keys noted, and bytes of rows copied out of turn, at most; then the rest is copied at once, so that memory stays
 /// bounded.
-const MOST_TOUCHED: usize = 1 << 20;
+const MOST_NOTED: usize = 1 << 20;
 const MOST_KEPT_BYTES: usize = 256 << 20;
 
 /// See the module.
@@ -38,8 +42,11 @@ pub(crate) struct Snapshot {
     table: u16,
     place: u64,
     images: Vec<u8>,
-    touched: HashSet<(u16, Key)>,
-    /// Rows copied out of turn, by table.
+    /// Keys that came or went since, or may have.
+    noted: HashSet<(u16, Key)>,
+    /// Bits of places whose rows were copied out of turn, by table.
+    marked: Vec<Vec<u64>>,
+    /// Those rows, by table.
     kept: Vec<Vec<u8>>,
     kept_bytes: usize,
     keys: Vec<KeyAccess>,
@@ -70,7 +77,8 @@ impl Snapshot {
             table: 0,
             place: 0,
             images: Vec::new(),
-            touched: HashSet::new(),
+            noted: HashSet::new(),
+            marked: Vec::new(),
             kept: Vec::new(),
             kept_bytes: 0,
             keys: Vec::new(),
@@ -131,12 +139,16 @@ impl Snapshot {
     }
 
     fn slice(&mut self, table: &Table) -> Option<u64> {
-        let (number, touched, images) = (self.table, &self.touched, &mut self.images);
-        table.for_some(self.place, STEP, |row| {
+        let (number, noted, images) = (self.table, &self.noted, &mut self.images);
+        let marked = self.marked.get(usize::from(number)).map_or(&[][..], Vec::as_slice);
+        table.for_some(self.place, STEP, |place, row| {
+            if marked.get((place / 64) as usize).is_some_and(|bits| bits >> (place % 64) & 1 == 1) {
+                return;
+            }
             // SAFETY: the engine is idle, so nobody writes.
             let image = unsafe { table.row_image(row) };
             let key = || table.key_format().encode(&image[..table.key_format().image_bytes()]);
-            if touched.is_empty() || !touched.contains(&(number, key())) {
+            if noted.is_empty() || !noted.contains(&(number, key())) {
                 images.extend_from_slice(image);
             }
         })
@@ -150,7 +162,7 @@ impl Snapshot {
         batch: &Batch,
         procedures: &[Arc<Registered>],
     ) -> Option<Step> {
-        if self.touched.len() >= MOST_TOUCHED || self.kept_bytes >= MOST_KEPT_BYTES {
+        if self.noted.len() >= MOST_NOTED || self.kept_bytes >= MOST_KEPT_BYTES {
             return Some(self.step(database, None));
         }
         let mut keys = std::mem::take(&mut self.keys);
@@ -166,27 +178,50 @@ impl Snapshot {
                 AccessSet::Dependent(_) => return Some(self.step(database, None)),
             }
             for access in keys.iter().filter(|access| access.operation.writes()) {
-                self.touch(database, registered.table_id(access.slot), &access.key);
+                self.touch(database, registered.table_id(access.slot), access);
             }
         }
         self.keys = keys;
         None
     }
 
-    fn touch(&mut self, database: &Database, number: u16, key: &Key) {
-        if number < self.table || !self.touched.insert((number, *key)) {
+    fn touch(&mut self, database: &Database, number: u16, access: &KeyAccess) {
+        if number < self.table {
             return;
         }
-        let table = database.table(number);
-        let Some(row) = table.find(key.hash(), key).filter(RowPtr::is_live) else { return };
-        let behind = number == self.table && table.place(row).is_some_and(|place| place < self.place);
-        if !behind {
-            self.kept.resize_with(database.len().max(self.kept.len()), Vec::new);
+        let (table, key) = (database.table(number), &access.key);
+        if access.operation != Operation::Update && self.noted.contains(&(number, *key)) {
+            return;
+        }
+        if let Some(row) = table.find(key.hash(), key).filter(RowPtr::is_live)
+            && let Some(place) = table.place(row)
+            && (number > self.table || place >= self.place)
+            && !self.noted.contains(&(number, *key))
+            && self.mark(usize::from(number), place)
+        {
             // SAFETY: the engine is idle, so nobody writes.
             let image = unsafe { table.row_image(row) };
+            self.kept.resize_with(database.len().max(self.kept.len()), Vec::new);
             self.kept[usize::from(number)].extend_from_slice(image);
             self.kept_bytes += image.len();
         }
+        if access.operation != Operation::Update {
+            self.noted.insert((number, *key));
+        }
+    }
+
+    /// Marks a place, and says whether it was not marked before.
+    fn mark(&mut self, table: usize, place: u64) -> bool {
+        if self.marked.len() <= table {
+            self.marked.resize_with(table + 1, Vec::new);
+        }
+        let (marks, word, bit) = (&mut self.marked[table], (place / 64) as usize, 1_u64 << (place % 64));
+        if marks.len() <= word {
+            marks.resize((word + 1).next_power_of_two(), 0);
+        }
+        let fresh = marks[word] & bit == 0;
+        marks[word] |= bit;
+        fresh
     }
 }
 

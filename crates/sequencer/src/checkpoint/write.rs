@@ -10,7 +10,7 @@ use crate::directory::Directory;
 use crate::error::{Error, Failure};
 use crate::format::file::{FileHeader, FileKind};
 use crate::format::frame::{self, RecordKind};
-use crate::format::items::{Definition, End, Rows};
+use crate::format::items::{Definition, End, Rows, put_sizes};
 use crate::io::{File, Io, Mode};
 use crate::shared::Shared;
 
@@ -21,6 +21,8 @@ const SYNCED_BYTES: usize = 16 << 20;
 
 /// A part of a checkpoint.
 pub(crate) enum Piece {
+    /// How many rows each table has, about.
+    Sizes(Vec<(String, u64)>),
     Definition(Definition),
     Rows {
         table: String,
@@ -106,7 +108,8 @@ impl Task {
             }
         };
         if self.logged {
-            // A checkpoint of what the log may yet lose would make an unacknowledged call durable, and the log have a gap.
+            // A checkpoint of what the log may yet lose would make an unacknowledged call durable, and the log have a
+            // gap.
             self.shared.wait_durable(self.number + 1).inspect_err(|_| drop(self.io.remove(&unfinished)))?;
         }
         self.io.rename(&unfinished, &path).map_err(failed("rename"))?;
@@ -134,6 +137,9 @@ impl Task {
             let piece = pieces.recv().map_err(|_| self.shared.trouble().unwrap_or(Error::Closed))?;
             let out = &mut output.buffer;
             match piece {
+                Piece::Sizes(sizes) => {
+                    frame::put(out, salt, RecordKind::Sizes, index, 0, |out| put_sizes(out, &sizes));
+                }
                 Piece::Definition(definition) => {
                     end.definitions += 1;
                     frame::put(out, salt, RecordKind::Definition, index, 0, |out| definition.encode(out));
@@ -165,8 +171,8 @@ impl Task {
     }
 }
 
-/// Removes checkpoints before `number` and segments that hold nothing behind it. The last segment stays, and so does the
-/// one that begins with record `active`, and later ones.
+/// Removes checkpoints before `number` and segments that hold nothing behind it. The last segment stays, and so does
+/// the one that begins with record `active`, and later ones.
 ///
 /// # Errors
 /// The system's; what is left is removed by the next checkpoint.

@@ -38,6 +38,8 @@ pub enum RecordKind {
     Durable,
     /// In a checkpoint: remembered request ids and their outcomes.
     Requests,
+    /// In a checkpoint: how many rows its tables have, about.
+    Sizes,
     /// In a checkpoint: its end, with counts and the digest.
     End,
 }
@@ -51,11 +53,12 @@ impl RecordKind {
             Self::Durable => 4,
             Self::Requests => 5,
             Self::End => 6,
+            Self::Sizes => 7,
         }
     }
 
     fn of(byte: u8) -> Option<Self> {
-        [Self::Calls, Self::Definition, Self::Rows, Self::Durable, Self::Requests, Self::End]
+        [Self::Calls, Self::Definition, Self::Rows, Self::Durable, Self::Requests, Self::End, Self::Sizes]
             .into_iter()
             .find(|kind| kind.byte() == byte)
     }
@@ -70,6 +73,7 @@ impl RecordKind {
             Self::Durable => "durable",
             Self::Requests => "requests",
             Self::End => "end",
+            Self::Sizes => "sizes",
         }
     }
 }

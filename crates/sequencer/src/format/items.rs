@@ -5,6 +5,7 @@
 //! rows        table name bytes (2), table name, bytes of a row image (4), row images
 //! requests    repeated: request id (8), procedure id (4), status (1), zero (1), abort code (2),
 //!             result bytes (4), results
+//! sizes       repeated: table name bytes (2), table name, rows (8)
 //! end         rows (8), definitions (8), request ids (8), digest (16), whether the log reaches as far (8: 0 or 1)
 //! ```
 
@@ -79,6 +80,24 @@ impl<'a> Rows<'a> {
     pub(crate) fn count(&self) -> usize {
         self.images.len() / self.image_bytes
     }
+}
+
+pub(crate) fn put_sizes(out: &mut Vec<u8>, sizes: &[(String, u64)]) {
+    for (table, rows) in sizes {
+        out.extend((table.len() as u16).to_le_bytes());
+        out.extend(table.as_bytes());
+        out.extend(rows.to_le_bytes());
+    }
+}
+
+pub(crate) fn sizes(payload: &[u8], mut each: impl FnMut(&str, u64)) -> Result<(), String> {
+    let mut cursor = Cursor::new(payload);
+    while cursor.left() > 0 {
+        let count = usize::from(cursor.u16("the table's name")?);
+        let table = cursor.text(count, "the table's name")?;
+        each(&table, cursor.u64("rows")?);
+    }
+    Ok(())
 }
 
 pub(crate) fn put_outcome(out: &mut Vec<u8>, request: u64, outcome: &Outcome) {

@@ -1,5 +1,5 @@
-//! The real file system: positioned reads and writes, `fdatasync`, `fallocate`, `flock`, and an io_uring ring on which a
-//! write and its sync are one submission.
+//! The real file system: positioned reads and writes, `fdatasync`, `fallocate`, `flock`, and an io_uring ring on which
+//! a write and its sync are one submission.
 
 use std::fs;
 use std::io::{self, Read, Seek, Write};
@@ -140,8 +140,8 @@ impl Io for Disk {
     }
 }
 
-/// A locked file. It is unlocked by name, not by closing it: a child that was forked and has not executed its program yet
-/// has the same file open.
+/// A locked file. It is unlocked by name, not by closing it: a child that was forked and has not executed its program
+/// yet has the same file open.
 struct Held(fs::File);
 
 impl Drop for Held {

@@ -5,8 +5,8 @@
 //! Contract of every implementation:
 //! - What was written to a file before a [`File::sync`] that succeeded is there after a crash. Of what was written
 //!   since, any part may be there, in any order.
-//! - A file's name is there after a crash once a [`Io::sync_directory`] of its directory has succeeded; a rename is seen
-//!   after a crash either whole or not at all.
+//! - A file's name is there after a crash once a [`Io::sync_directory`] of its directory has succeeded; a rename is
+//!   seen after a crash either whole or not at all.
 //! - After a sync that failed nothing is known of what was written since the last one that succeeded, and a later
 //!   success says nothing about it.
 

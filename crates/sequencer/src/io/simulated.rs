@@ -1,9 +1,9 @@
 //! A file system in memory that knows what is durable, for tests: every call can fail, tear or be late, the disk can be
 //! full, bits can flip, and a crash forgets what was not synced, or some of it, sector by sector.
 //!
-//! All of it follows from a seed. What a crash leaves of a file is what was synced, and of each 512-byte sector that was
-//! written since, by chance, the old or the new bytes; of a directory, the names as they were synced and the first few
-//! of the changes since. A sync that fails drops what it should have written from the list of what is still to be
+//! All of it follows from a seed. What a crash leaves of a file is what was synced, and of each 512-byte sector that
+//! was written since, by chance, the old or the new bytes; of a directory, the names as they were synced and the first
+//! few of the changes since. A sync that fails drops what it should have written from the list of what is still to be
 //! written, as kernels do: it stays readable until the crash, and no later sync saves it.
 
 use std::collections::BTreeMap;

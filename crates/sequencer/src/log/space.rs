@@ -36,8 +36,8 @@ pub(crate) struct Space {
     reserved: u64,
 }
 
-/// Makes the segment that begins with record `first`, durably, with room for `bytes` bytes behind its header, in place of
-/// one without records that has its name.
+/// Makes the segment that begins with record `first`, durably, with room for `bytes` bytes behind its header, in place
+/// of one without records that has its name.
 pub(crate) fn make(
     io: &dyn Io,
     directory: &Directory,

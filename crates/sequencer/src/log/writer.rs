@@ -4,8 +4,8 @@
 //! in one go (group commit). Into every frame goes, last of all, which records are durable by now.
 //!
 //! Invariant: with `fsync`, the write of a unit begins only after the sync of the one before it has succeeded; with
-//! `async` the same holds for the first unit of a segment and the segment before. A failure is final: the unit's callers,
-//! and all later ones, get it, and nothing is written any more.
+//! `async` the same holds for the first unit of a segment and the segment before. A failure is final: the unit's
+//! callers, and all later ones, get it, and nothing is written any more.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

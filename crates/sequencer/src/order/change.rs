@@ -1,5 +1,6 @@
 //! Definitions, rows that are loaded, checkpoints: what happens while nothing is in flight.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Instant;
@@ -91,7 +92,7 @@ impl Order {
         }
         self.room_for_record(definition.bytes())?;
         self.copy_rest();
-        let applied = apply(&mut *self.engine, &addition);
+        let applied = apply(&mut *self.engine, &addition, &HashMap::new());
         if let Err(error) = applied {
             // Memory ran out in the middle: the engine may have what the log has not.
             let error = Error::Stopped(error.to_string());
@@ -213,6 +214,11 @@ impl Order {
                 return self.shared.set_checkpoint_trouble(Some(error));
             }
         };
+        drop(self.engine.with_database(&mut |database| {
+            let tables = (0..database.len()).map(|id| database.table(id as u16));
+            let sizes = tables.map(|table| (table.schema().name().to_string(), table.len()));
+            drop(pieces.send(Piece::Sizes(sizes.collect())));
+        }));
         for definition in &self.definitions {
             drop(pieces.send(Piece::Definition(definition.clone())));
         }
@@ -333,13 +339,15 @@ impl lockwork_procedure::schema::Catalog for Tables {
     }
 }
 
-/// Gives an engine what a definition adds.
+/// Gives an engine what a definition adds; `sizes` says of some tables how many rows they will have.
 pub(crate) fn apply(
     engine: &mut dyn lockwork_engine::Engine,
     addition: &crate::catalogue::Addition,
+    sizes: &HashMap<String, u64>,
 ) -> Result<(), EngineError> {
     for schema in &addition.tables {
-        engine.create_table(schema.clone(), EXPECTED_ROWS)?;
+        let rows = sizes.get(schema.name()).map_or(EXPECTED_ROWS, |&rows| EXPECTED_ROWS.max(rows as usize));
+        engine.create_table(schema.clone(), rows)?;
     }
     if let Some(procedure) = &addition.procedure {
         engine.register(procedure.clone())?;

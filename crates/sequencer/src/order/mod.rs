@@ -7,9 +7,9 @@
 //! | `repeat` | calls that have an outcome already |
 //! | `change` | definitions, rows, checkpoints |
 //!
-//! Two batches are in the engine's hands at a time, so that it runs one while the other is encoded; behind it the writer
-//! writes a third. Answers go through the writer too, so that they come in order, and none before what it may have seen
-//! is durable.
+//! Two batches are in the engine's hands at a time, so that it runs one while the other is encoded; behind it the
+//! writer writes a third. Answers go through the writer too, so that they come in order, and none before what it may
+//! have seen is durable.
 
 mod change;
 mod repeat;

@@ -1,8 +1,8 @@
 //! Calls that were made before: a block whose request id is remembered, or stands twice in a batch, does not run again,
 //! and gets the first outcome.
 //!
-//! A call that is in the engine's hands ends first. Answers go out in order, so a retry is answered after the first call
-//! is durable.
+//! A call that is in the engine's hands ends first. Answers go out in order, so a retry is answered after the first
+//! call is durable.
 
 use std::collections::HashMap;
 

@@ -149,7 +149,7 @@ impl Order {
         let (batch, repeats) = if survey.requests {
             match self.sort_out(batch) {
                 Ok(sorted) => sorted,
-                Err(refused) => return callers.refuse(refused.batch, refused.error),
+                Err(refused) => return self.start_apart(*refused, callers),
             }
         } else {
             (batch, None)
@@ -181,6 +181,22 @@ impl Order {
                 }
                 callers.refuse(Some(give_back(refused.batch, repeats)), refused.error.into());
             }
+        }
+    }
+
+    /// Single calls of which one is refused are none of each other's business: each goes by itself.
+    fn start_apart(&mut self, refused: Refused, callers: Callers) {
+        match (callers, refused.batch) {
+            (Callers::Many(replies), Some(batch)) if replies.len() > 1 => {
+                for (index, reply) in replies.into_iter().enumerate() {
+                    let callers = Callers::Many(vec![reply]);
+                    match super::repeat::pick(&batch, &[index as u32]) {
+                        Ok(alone) => self.start(alone, callers),
+                        Err(error) => callers.refuse(None, error),
+                    }
+                }
+            }
+            (callers, batch) => callers.refuse(batch, refused.error),
         }
     }
 
