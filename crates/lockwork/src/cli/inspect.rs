@@ -132,6 +132,7 @@ const fn name(kind: RecordKind) -> &'static str {
         RecordKind::Definition => "definition",
         RecordKind::Rows => "rows",
         RecordKind::Durable => "durable",
+        RecordKind::Sizes => "sizes",
         RecordKind::Requests => "requests",
         RecordKind::End => "end",
     }
@@ -160,6 +161,10 @@ fn describe(contents: &Contents) -> String {
             first.chars().take(100).collect()
         }
         Contents::Rows(table, count) => format!("{count} of {table}"),
+        Contents::Sizes(tables) => {
+            let sizes: Vec<String> = tables.iter().map(|(table, rows)| format!("{rows} of {table}")).collect();
+            format!("expect {}", sizes.join(", "))
+        }
         Contents::Requests(count) => format!("{count} request ids with their outcomes"),
         Contents::Durable => "everything before is durable".into(),
         Contents::End(rows, digest) => format!("{rows} rows, digest {digest}"),
@@ -177,6 +182,9 @@ fn json_of(entry: &Entry) -> serde_json::Value {
         })),
         Contents::Definition(definition) => json!({ "assembly": definition.assembly, "source": definition.source }),
         Contents::Rows(table, count) => json!({ "table": table, "rows": count }),
+        Contents::Sizes(tables) => {
+            json!(tables.iter().map(|(table, rows)| json!({ "table": table, "rows": rows })).collect::<Vec<_>>())
+        }
         Contents::Requests(count) => json!({ "requests": count }),
         Contents::Durable => json!(null),
         Contents::End(rows, digest) => json!({ "rows": rows, "digest": digest.to_string() }),
