@@ -140,8 +140,8 @@ fn complete(routine: &Routine, procedure: Procedure, lines: Vec<u32>) -> Compile
     Compiled { procedure, parameters, results, aborts: routine.aborts.clone(), lines, writes }
 }
 
-/// What a procedure is for the machine: its instructions with the lines of `source` that they come from, its access set,
-/// and what it raises.
+/// What a procedure is for the machine: its instructions with the lines of `source` that they come from, its access
+/// set, and what it raises.
 ///
 /// # Errors
 /// The procedure does not go with the catalogue.

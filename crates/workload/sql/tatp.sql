@@ -1,18 +1,21 @@
--- TATP: the register of a mobile network. A row that is not there aborts the transaction, as the specification expects of
--- a known share of the calls.
+-- TATP: the register of a mobile network. A row that is not there aborts the transaction, as the specification expects
+-- of a known share of the calls.
 
 CREATE TABLE subscriber (
     s INTEGER UNSIGNED PRIMARY KEY,
     sub_nbr CHAR(15) NOT NULL,
     bit_1 TINYINT UNSIGNED NOT NULL, bit_2 TINYINT UNSIGNED NOT NULL, bit_3 TINYINT UNSIGNED NOT NULL,
     bit_4 TINYINT UNSIGNED NOT NULL, bit_5 TINYINT UNSIGNED NOT NULL, bit_6 TINYINT UNSIGNED NOT NULL,
-    bit_7 TINYINT UNSIGNED NOT NULL, bit_8 TINYINT UNSIGNED NOT NULL, bit_9 TINYINT UNSIGNED NOT NULL, bit_10 TINYINT UNSIGNED NOT NULL,
+    bit_7 TINYINT UNSIGNED NOT NULL, bit_8 TINYINT UNSIGNED NOT NULL, bit_9 TINYINT UNSIGNED NOT NULL,
+    bit_10 TINYINT UNSIGNED NOT NULL,
     hex_1 TINYINT UNSIGNED NOT NULL, hex_2 TINYINT UNSIGNED NOT NULL, hex_3 TINYINT UNSIGNED NOT NULL,
     hex_4 TINYINT UNSIGNED NOT NULL, hex_5 TINYINT UNSIGNED NOT NULL, hex_6 TINYINT UNSIGNED NOT NULL,
-    hex_7 TINYINT UNSIGNED NOT NULL, hex_8 TINYINT UNSIGNED NOT NULL, hex_9 TINYINT UNSIGNED NOT NULL, hex_10 TINYINT UNSIGNED NOT NULL,
+    hex_7 TINYINT UNSIGNED NOT NULL, hex_8 TINYINT UNSIGNED NOT NULL, hex_9 TINYINT UNSIGNED NOT NULL,
+    hex_10 TINYINT UNSIGNED NOT NULL,
     byte2_1 TINYINT UNSIGNED NOT NULL, byte2_2 TINYINT UNSIGNED NOT NULL, byte2_3 TINYINT UNSIGNED NOT NULL,
     byte2_4 TINYINT UNSIGNED NOT NULL, byte2_5 TINYINT UNSIGNED NOT NULL, byte2_6 TINYINT UNSIGNED NOT NULL,
-    byte2_7 TINYINT UNSIGNED NOT NULL, byte2_8 TINYINT UNSIGNED NOT NULL, byte2_9 TINYINT UNSIGNED NOT NULL, byte2_10 TINYINT UNSIGNED NOT NULL,
+    byte2_7 TINYINT UNSIGNED NOT NULL, byte2_8 TINYINT UNSIGNED NOT NULL, byte2_9 TINYINT UNSIGNED NOT NULL,
+    byte2_10 TINYINT UNSIGNED NOT NULL,
     msc_location INTEGER UNSIGNED NOT NULL,
     vlr_location INTEGER UNSIGNED NOT NULL
 ) PARTITION BY HASH (s);
@@ -54,8 +57,8 @@ BEGIN
     SELECT BYTES(sub_nbr, vlr_location) INTO data FROM subscriber WHERE s = :s;
 END;
 
--- Where calls of an active facility go at a time. Starts are 0, 8 or 16, so a forwarding that has begun by then is one of
--- three rows.
+-- Where calls of an active facility go at a time. Starts are 0, 8 or 16, so a forwarding that has begun by then is one
+-- of three rows.
 CREATE PROCEDURE get_new_destination(
     s INTEGER UNSIGNED,
     sf_type TINYINT UNSIGNED,

@@ -1,5 +1,5 @@
--- Delivery (clause 2.7): the oldest order of every district of a warehouse that is not delivered yet, all of them in one
--- transaction. A district without one is skipped.
+-- Delivery (clause 2.7): the oldest order of every district of a warehouse that is not delivered yet, all of them in
+-- one transaction. A district without one is skipped.
 CREATE PROCEDURE delivery(
     w SMALLINT UNSIGNED,
     carrier TINYINT UNSIGNED,

@@ -1,5 +1,5 @@
--- Payment (clause 2.5): a customer pays at some warehouse, maybe not the customer's own. A customer of bad credit gets a
--- note at the front of `data`.
+-- Payment (clause 2.5): a customer pays at some warehouse, maybe not the customer's own. A customer of bad credit gets
+-- a note at the front of `data`.
 CREATE PROCEDURE payment(
     w SMALLINT UNSIGNED,
     d TINYINT UNSIGNED,

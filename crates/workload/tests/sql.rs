@@ -1,5 +1,5 @@
-//! The transactions in SQL are those in assembly: on one engine of batch order the same calls end the same, with the same
-//! results, and leave the same data.
+//! The transactions in SQL are those in assembly: on one engine of batch order the same calls end the same, with the
+//! same results, and leave the same data.
 
 use lockwork_engine::{Engine, EngineKind, Options, create};
 use lockwork_memory::Pages;

@@ -66,7 +66,7 @@ pub(super) fn round(value: i64, divisor: i64) -> i64 {
 }
 
 /// The value, checked to be one of the type.
-pub(super) fn fitted(expr: Expr, sql: SqlType) -> Expr {
+fn checked(expr: Expr, sql: SqlType) -> Expr {
     match (sql.range(), &expr.kind) {
         (Some((lo, hi)), ExprKind::Const(value)) if (lo..=hi).contains(value) => expr,
         (Some((lo, hi)), _) if (lo, hi) != (i64::MIN, i64::MAX) && sql != SqlType::Boolean => {
@@ -78,6 +78,15 @@ pub(super) fn fitted(expr: Expr, sql: SqlType) -> Expr {
 }
 
 impl Binder<'_> {
+    /// The value, checked to be one of the type unless it always is.
+    pub(super) fn fitted(&self, expr: Expr, sql: SqlType) -> Expr {
+        let (lo, hi) = self.range(&expr);
+        match sql.range() {
+            Some((first, last)) if lo >= first && hi <= last => expr,
+            _ => checked(expr, sql),
+        }
+    }
+
     /// The value as a value of the type. Integers are checked where they are stored, DECIMALs here.
     pub(super) fn coerce(&mut self, expr: Expr, to: SqlType) -> Result<Expr> {
         let place = expr.place;
@@ -87,7 +96,7 @@ impl Binder<'_> {
         };
         let value = match (expr.ty, to) {
             (Ty::Number(from), SqlType::Integer(_)) => rescale(expr, from, 0)?,
-            (Ty::Number(from), SqlType::Decimal(_, scale)) => fitted(rescale(expr, from, scale)?, to),
+            (Ty::Number(from), SqlType::Decimal(_, scale)) => self.fitted(rescale(expr, from, scale)?, to),
             (Ty::Boolean, SqlType::Boolean) | (Ty::Timestamp, SqlType::Timestamp) => expr,
             (Ty::String(_), SqlType::Timestamp) => match expr.kind {
                 ExprKind::String(bytes) => {

@@ -1,6 +1,6 @@
 //! Expressions: names, types, scales.
 
-use super::coerce::{arithmetic, fitted, node, number, rescale};
+use super::coerce::{arithmetic, node, number, rescale};
 use super::{Binder, Meaning, string, strings};
 use crate::error::{Result, SqlError, state, unsupported};
 use crate::syntax::{BinaryOp, Comparison, Expr as Written, ExprKind as W, Name, Place};
@@ -109,7 +109,8 @@ impl Binder<'_> {
                 let lifted = self.lifted.take();
                 let value = self.coerce(inner, *sql);
                 self.lifted = lifted;
-                Ok(fitted(value?, *sql))
+                let value = value?;
+                Ok(self.fitted(value, *sql))
             }
             W::Substring(text, from, length) => {
                 let text = self.expression(text)?;

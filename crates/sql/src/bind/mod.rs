@@ -244,9 +244,9 @@ impl<'a> Binder<'a> {
         let variable = &self.routine.variables[var];
         match variable.var_type {
             VarType::Sql(sql) if variable.count.is_none() || !whole => {
-                let register = variable.in_register() && variable.role == Role::Local;
+                let register = variable.in_register();
                 let value = self.coerce(expr, sql)?;
-                Ok(if register { coerce::fitted(value, sql) } else { value })
+                Ok(if register { self.fitted(value, sql) } else { value })
             }
             VarType::Sql(SqlType::Integer(storage)) if storage.width() == 1 => {
                 let bytes = variable.count.unwrap_or(1);

@@ -139,8 +139,8 @@ pub(crate) fn allocate(program: &Program, place: Place) -> Result<Allocation> {
     Ok(Allocation { registers, cps: answers(program).ok_or_else(|| too_large("too many look-ups at once".into()))? })
 }
 
-/// The counter of each loop, and what is written between its head and its end: the verifier wants nothing there to share
-/// the counter's register, not even where the loop is left.
+/// The counter of each loop, and what is written between its head and its end: the verifier wants nothing there to
+/// share the counter's register, not even where the loop is left.
 fn counters(program: &Program) -> Vec<(Val, Vec<Val>)> {
     let mut all = Vec::new();
     for (last, &block) in program.layout.iter().enumerate() {

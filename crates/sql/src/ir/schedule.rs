@@ -4,10 +4,10 @@
 //! DB instructions are asynchronous, so every look-up that is started before the first is awaited overlaps with it. And
 //! a write of a row after which nothing can abort needs no copy of the old bytes.
 //!
-//! What keeps its order: everything that meets in memory; DB instructions of one table unless all of them only read, or all update;
-//! and RAISE with everything that can abort before and behind it, so that the first RAISE of the source is the one that
-//! is seen. Aborts of the system (no row, overflow, a value too wide) may change places with each other between two
-//! RAISEs.
+//! What keeps its order: everything that meets in memory; DB instructions of one table unless all of them only read, or
+//! all update; and RAISE with everything that can abort before and behind it, so that the first RAISE of the source is
+//! the one that is seen. Aborts of the system (no row, overflow, a value too wide) may change places with each other
+//! between two RAISEs.
 
 use std::collections::BTreeSet;
 

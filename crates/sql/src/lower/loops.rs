@@ -6,8 +6,8 @@ use crate::ir::{End, Op, Operand, Val};
 use crate::tree::{Stmt, StmtKind, Target, VarId};
 
 impl Lower<'_> {
-    /// Writes a loop: `counter` begins at `start`, `body` is written once, and the loop goes on while the counter, after
-    /// `step` was added, is below `limit`. `lo` and `hi` are what the counter can be in the body.
+    /// Writes a loop: `counter` begins at `start`, `body` is written once, and the loop goes on while the counter,
+    /// after `step` was added, is below `limit`. `lo` and `hi` are what the counter can be in the body.
     pub(super) fn counted(
         &mut self,
         changes: &Changes,

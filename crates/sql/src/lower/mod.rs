@@ -29,8 +29,8 @@ struct Loop {
     again: Vec<(BlockId, State)>,
 }
 
-/// The loops of the machine that a loop of the source is made of: by position, the one that EXIT leaves and the one that
-/// CONTINUE goes on with.
+/// The loops of the machine that a loop of the source is made of: by position, the one that EXIT leaves and the one
+/// that CONTINUE goes on with.
 #[derive(Clone, Copy)]
 struct Named {
     exit: usize,
