@@ -334,8 +334,8 @@ pub trait Engine: Send {
     /// [`Refused`] gives the batch back.
     fn submit(&mut self, batch: Batch) -> Result<(), Box<Refused>>;
 
-    /// Whether [`Self::submit_in_order`] runs batches in the order of their blocks. If it does not, whoever replays calls
-    /// does so on another engine and loads the rows.
+    /// Whether [`Self::submit_in_order`] runs batches in the order of their blocks. If it does not, whoever replays
+    /// calls does so on another engine and loads the rows.
     fn runs_in_order(&self) -> bool {
         self.serial_order() == SerialOrder::Batch
     }

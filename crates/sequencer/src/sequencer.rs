@@ -60,7 +60,7 @@ impl Sequencer {
     /// told how far that has come.
     ///
     /// # Errors
-    /// [`Error::Locked`]; [`Error::Damaged`] and [`Error::Version`], which change nothing in the directory;
+    /// [`Error::Locked`]; [`Error::Damaged`] and [`Error::Version`], which leave log and checkpoints alone;
     /// [`Error::Io`] and [`Error::Full`]; [`Error::Engine`] when the engine has tables or procedures already.
     pub fn open(
         io: Arc<dyn Io>,

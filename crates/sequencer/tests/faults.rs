@@ -319,6 +319,50 @@ fn every_flipped_bit_of_a_closed_directory_is_found_and_named() {
 }
 
 #[test]
+fn damage_before_the_last_unit_of_a_killed_process_is_told_from_a_torn_tail() {
+    let disk = SimulatedDisk::new(25);
+    let unmarked = Options { idle_mark: std::time::Duration::from_secs(60), ..options() };
+    let sequencer = open(&disk, unmarked).unwrap();
+    furnish(&sequencer).unwrap();
+    let mut random = Random(25);
+    let mut digests = Vec::new();
+    for _ in 0..12 {
+        digests.push(sequencer.digest().unwrap());
+        sequencer.call_batch(batch(&random.calls(10))).unwrap();
+    }
+    digests.push(sequencer.digest().unwrap());
+    // As the process is: nobody has closed the log.
+    let killed = disk.copy(1);
+    drop(sequencer);
+    let mut offsets = Vec::new();
+    let summary = inspect::log(&killed, path(), &mut |entry| offsets.push(entry.offset)).unwrap();
+    assert_eq!(summary.records, 6 + 12);
+    let (log, _) = named(&killed.files(), ".log").pop().unwrap();
+    let bytes = killed.contents(&log).unwrap();
+    let last = *offsets.last().unwrap() as usize;
+    let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+    for at in (64..end).step_by(3) {
+        let disk = killed.copy(1);
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << random.below(8);
+        disk.put(&log, &flipped);
+        match open_with(Arc::new(disk), path(), options(), KIND) {
+            Err(Error::Damaged { path, offset, problem }) => {
+                assert!(at < last, "byte {at} of the last unit, from {last} on: {problem}");
+                let record = offsets.iter().rfind(|&&offset| offset <= at as u64).unwrap();
+                assert_eq!((&path, offset), (&log, *record), "byte {at}");
+            }
+            Err(other) => panic!("byte {at}: {other}"),
+            Ok((sequencer, report)) => {
+                assert!(at >= last, "byte {at} is before the last unit, from {last} on, and was dropped: {report:?}");
+                assert_eq!(report.torn.unwrap().offset, last as u64);
+                assert_eq!(sequencer.digest().unwrap(), digests[11]);
+            }
+        }
+    }
+}
+
+#[test]
 fn every_torn_tail_is_cut_and_reported() {
     let disk = SimulatedDisk::new(30);
     let unmarked = Options { idle_mark: std::time::Duration::from_secs(60), ..options() };

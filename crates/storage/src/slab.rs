@@ -178,8 +178,8 @@ impl Slab {
         self.for_some(0, u64::MAX, |_, row| f(row));
     }
 
-    /// As [`Self::for_each`], with the places of up to `count` rows from place `start` on. Rows keep their places, new ones come
-    /// behind. Returns the next place; `None` when there is nothing behind.
+    /// As [`Self::for_each`], with the places of up to `count` rows from place `start` on. Rows keep their places, new
+    /// ones come behind. Returns the next place; `None` when there is nothing behind.
     pub(crate) fn for_some(&self, start: u64, count: u64, mut f: impl FnMut(u64, RowPtr)) -> Option<u64> {
         let ranges: Vec<Range<u32>> = {
             let common = self.common.lock().unwrap_or_else(PoisonError::into_inner);

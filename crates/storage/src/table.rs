@@ -343,8 +343,9 @@ impl Table {
         });
     }
 
-    /// As [`Self::for_each`], with place and row, of up to `count` places for rows from place `start` on. A row keeps its
-    /// place as long as it lives, and new rows may come before or behind. Returns the next place; `None` at the end.
+    /// As [`Self::for_each`], with place and row, of up to `count` places for rows from place `start` on. A row keeps
+    /// its place as long as it lives, and new rows may come before or behind. Returns the next place; `None` at the
+    /// end.
     pub fn for_some(&self, start: u64, count: u64, mut f: impl FnMut(u64, RowPtr)) -> Option<u64> {
         self.slab.for_some(start, count, |place, row| {
             if row.state().load(Ordering::Acquire) & STATE_MASK == u64::from(LIVE) {

@@ -444,7 +444,16 @@ impl File for SimulatedFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let (mut state, verdict) = self.enter("sync")?;
+        let (mut state, verdict) = match self.enter("sync") {
+            Ok(entered) => entered,
+            Err(error) => {
+                let state = &mut *self.disk.state();
+                if !state.dead && state.life == self.life {
+                    state.nodes[self.node].dirty.clear();
+                }
+                return Err(error);
+            }
+        };
         let part = matches!(verdict, Verdict::Part);
         let coins: Vec<bool> = (0..64).map(|_| state.chance.below(2) == 0).collect();
         let node = &mut state.nodes[self.node];
