@@ -15,7 +15,7 @@ use super::progress::Live;
 use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
 use super::workloads::{Make, NAMES, boxed, named};
-use super::{Failure, Outcome, alone, figures, lock_service, near_data, opencl, print};
+use super::{Failure, Outcome, alone, durability, figures, lock_service, near_data, opencl, print};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
 const PASS_BYTES: usize = 512 << 20;
@@ -69,7 +69,7 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone),
-    /// locks, lock-service, memory, copy; opencl, bionicdb, fpga, near-data (figures of papers), engines (all of them
+    /// locks, lock-service, durability, memory, copy; opencl, bionicdb, fpga, near-data (figures of papers), engines (all of them
     /// beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
@@ -140,11 +140,11 @@ pub(super) struct Arguments {
     /// Passes before measuring
     #[arg(long, default_value_t = 1)]
     warmup: usize,
-    /// For bionicdb, engines and lock-service: rounds of measuring (for the first two after one that warms up); figures
+    /// For bionicdb, engines, lock-service and durability: rounds of measuring (for the first two after one that warms up); figures
     /// are their medians
     #[arg(long, default_value_t = 3)]
     pub(super) passes: usize,
-    /// For bionicdb, engines, fpga and near-data: a tenth of the work, and one short round
+    /// For bionicdb, engines, fpga, near-data and durability: a tenth of the work, and one short round
     #[arg(long)]
     pub(super) quick: bool,
     /// Everything random follows from it [default: 1]
@@ -205,6 +205,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "locks" => return alone::bench_locks(arguments),
         "lock-service" => return lock_service::bench_lock_service(arguments),
         "near-data" => return near_data::bench_near_data(arguments),
+        "durability" => return durability::bench_durability(arguments),
         "memory" => return alone::bench_memory(arguments),
         "copy" => return opencl::bench_copy(arguments),
         "opencl" => return opencl::bench_opencl(arguments),
@@ -385,7 +386,7 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         let (Some(letter @ 'a'..='f'), None) = (letter.clone().next(), letter.clone().nth(1)) else {
             return Err(Failure::usage(format!(
                 "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, \
-                 tpcc, tpcc-np, locks, lock-service, near-data, memory, copy, opencl, bionicdb, fpga, engines"
+                 tpcc, tpcc-np, locks, lock-service, near-data, durability, memory, copy, opencl, bionicdb, fpga, engines"
             )));
         };
         let config = match arguments.preset {

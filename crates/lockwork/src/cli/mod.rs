@@ -6,6 +6,7 @@ mod capacity;
 mod chart;
 mod demo;
 mod doctor;
+mod durability;
 mod figures;
 mod inspect;
 mod lock;
@@ -120,7 +121,7 @@ enum Command {
     /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
     /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, lock-service,
-    /// near-data, memory, copy, opencl, bionicdb, fpga, engines
+    /// near-data, durability, memory, copy, opencl, bionicdb, fpga, engines
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),

@@ -55,6 +55,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
         "lock-service" => [SERVICE, &["theta", "passes", "seed", "output", "out"]],
         "near-data" => [NEAR_DATA, &["records", "threads", "quick", "seed", "output", "out"]],
+        "durability" => [&["threads", "records", "batch", "passes", "quick", "seed"], &["output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],
         "copy" => [&["device"], &["output", "out"]],
         "opencl" => [&["device", "records", "seed"], &["out"]],

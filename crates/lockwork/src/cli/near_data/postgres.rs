@@ -33,8 +33,7 @@ use std::path::Path;
 
 use lockwork_locknet::bench::histogram::Histogram;
 
-use cluster::Cluster;
-pub(crate) use cluster::Installation;
+pub(crate) use cluster::{Cluster, Installation};
 
 /// The module that the server loads.
 const SOURCE: &str = include_str!("../../../postgres/tuple_lock.c");

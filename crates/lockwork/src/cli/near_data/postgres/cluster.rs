@@ -154,7 +154,7 @@ fn output(command: &mut Command) -> Result<String, String> {
 
 /// A running server.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     programs: PathBuf,
     folder: PathBuf,
     user: Option<(u32, u32)>,
@@ -162,14 +162,19 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one with room for a table of `rows` rows.
+    /// Starts one with room for a table of `rows` rows, which would not survive a crash.
     pub(super) fn start(installation: &Installation, rows: u64) -> Result<Self, PostgresError> {
+        Self::start_with(installation, rows, SETTINGS)
+    }
+
+    /// As [`Self::start`], with other settings.
+    pub(crate) fn start_with(installation: &Installation, rows: u64, chosen: &str) -> Result<Self, PostgresError> {
         let user = user()?;
         let folder = new_folder(user)?;
         // 36 bytes a row. A table of more than a quarter of the buffers would go through a few of them instead.
         let megabytes = 256 + rows * 36 * 5 / 1_000_000;
         let settings = format!(
-            "{SETTINGS}shared_buffers = {megabytes}MB\nunix_socket_directories = '{}'\n",
+            "{chosen}shared_buffers = {megabytes}MB\nunix_socket_directories = '{}'\n",
             folder.display().to_string().replace('\'', "''")
         );
         let mut guard = command("sh", &folder, user);
@@ -213,7 +218,7 @@ impl Cluster {
     }
 
     /// What SQL answers: values only, a line for each row.
-    pub(super) fn psql(&self, script: &str) -> Result<String, PostgresError> {
+    pub(crate) fn psql(&self, script: &str) -> Result<String, PostgresError> {
         let mut psql = command(self.programs.join("psql"), &self.folder, self.user);
         psql.args(["-X", "-q", "-A", "-t", "-w", "-v", "ON_ERROR_STOP=1", "-U", "lockwork", "-d", "postgres", "-h"]);
         psql.arg(&self.folder);
@@ -221,7 +226,7 @@ impl Cluster {
     }
 
     /// Stops it and takes everything away.
-    pub(super) fn stop(mut self) -> Result<(), PostgresError> {
+    pub(crate) fn stop(mut self) -> Result<(), PostgresError> {
         self.end();
         if self.folder.exists() {
             let folder = self.folder.display();
