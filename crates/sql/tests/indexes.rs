@@ -25,7 +25,8 @@ fn an_index_finds_rows_in_its_order_and_follows_writes() {
     answers(
         &format!(
             "{PEOPLE}
-             CALL find(10); CALL move(1, 20, 41); CALL move(2, 10, 99); CALL move(4, 10, 25); CALL find(10); CALL find(20);
+             CALL find(10); CALL move(1, 20, 41); CALL move(2, 10, 99); CALL move(4, 10, 25);
+             CALL find(10); CALL find(20);
              DELETE FROM people WHERE id = 4; CALL find(10);
              SELECT id, town FROM people WHERE name = 'eve';
              UPDATE people SET name = 'eva' WHERE id = 3;

@@ -140,7 +140,8 @@ fn case_if_return_and_errors_of_arithmetic() {
              END IF;
              z := z + 1;
          END;
-         CALL p(15, 2); CALL p(15, 3); CALL p(2, 0); CALL p(-9223372036854775807, 2); CALL p(7, 2147483647); CALL p(-8, 1);
+         CALL p(15, 2); CALL p(15, 3); CALL p(2, 0); CALL p(-9223372036854775807, 2);
+         CALL p(7, 2147483647); CALL p(-8, 1);
          CREATE PROCEDURE choose(x BIGINT, OUT y BIGINT) AS BEGIN
              y := CASE x WHEN 1 THEN 10 WHEN 2 THEN 20 END;
          END;

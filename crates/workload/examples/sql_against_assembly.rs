@@ -1,5 +1,5 @@
-//! How fast the SQL of the fixed workloads is beside their assembly: the same calls, on `deterministic` with one thread,
-//! in turns; prints the median rates and their ratio, after the data was checked.
+//! How fast the SQL of the fixed workloads is beside their assembly: the same calls, on `deterministic` with one
+//! thread, in turns; prints the median rates and their ratio, after the data was checked.
 //!
 //! `cargo run --release -p lockwork-workload --example sql_against_assembly [ROUNDS]`
 
