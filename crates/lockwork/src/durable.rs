@@ -44,8 +44,8 @@ pub(crate) fn write(known: &Known) -> RwLockWriteGuard<'_, Procedures> {
     known.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A way to call procedures of a database in a folder, for any number of threads ([`crate::Lockwork::caller`]). Calls of
-/// several threads share a write and a sync of the log.
+/// A way to call procedures of a database in a folder, for any number of threads ([`crate::Lockwork::caller`]). Calls
+/// of several threads share a write and a sync of the log.
 #[derive(Clone)]
 pub struct Caller {
     pub(crate) handle: Handle,

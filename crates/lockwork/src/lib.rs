@@ -307,7 +307,8 @@ impl Lockwork {
     /// Inserts rows outside any procedure, for loading: in a folder they share a write of the log.
     ///
     /// # Errors
-    /// As [`Self::insert`], and then none is there for values that do not fit, and those before it for a key that exists.
+    /// As [`Self::insert`], and then none is there for values that do not fit, and those before it for a key that
+    /// exists.
     pub fn insert_all(&mut self, table: &str, rows: &[&[(&str, Value)]]) -> Result<(), Error> {
         let Some((_, schema)) = self.tables.table(table) else {
             return Err(unknown("table", table, &self.tables.table_names()));

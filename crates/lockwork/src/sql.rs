@@ -1,7 +1,7 @@
 //! SQL on a database: definitions, calls, and single statements (`docs/sql.md`).
 //!
-//! A definition is kept with its text. When a folder is opened, the texts say again what the types and messages are; the
-//! code that runs is the one that was compiled then.
+//! A definition is kept with its text. When a folder is opened, the texts say again what the types and messages are;
+//! the code that runs is the one that was compiled then.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hasher;

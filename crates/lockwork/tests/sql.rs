@@ -8,7 +8,8 @@ use lockwork::sql_language::Value;
 use lockwork::{EngineKind, Error, Lockwork, SqlAnswer};
 
 const BANK: &str = "
-CREATE TABLE accounts (id BIGINT PRIMARY KEY, branch INTEGER NOT NULL, balance DECIMAL(12, 2) NOT NULL) WITH (ordered = true);
+CREATE TABLE accounts (id BIGINT PRIMARY KEY, branch INTEGER NOT NULL, balance DECIMAL(12, 2) NOT NULL)
+    WITH (ordered = true);
 CREATE PROCEDURE transfer(from_id BIGINT, to_id BIGINT, amount DECIMAL(12, 2), OUT left DECIMAL(12, 2)) AS
 BEGIN
     SELECT balance INTO left FROM accounts WHERE id = from_id;

@@ -1,10 +1,11 @@
 //! `lockwork bench durability`: what durability costs, and what others make of the same transfers on the same disk.
 //!
-//! A transfer looks whether there is enough money, and moves one unit from one account to another. All systems do it in
-//! their own process, with a sync of the disk before it is acknowledged, one client. Two ways to batch: `each` transfer
-//! durable by itself, and so many in one unit of durability: in Lockwork a batch of calls, each a transaction of its own
-//! that may abort alone; in the others one transaction, the most favourable they have. Rounds of all systems take turns;
-//! figures are medians. Afterwards the money is counted everywhere, and the folder is opened again and compared.
+//! A transfer looks whether there is enough money, and moves one unit from one account to another. All systems do it
+//! in their own process, with a sync of the disk before it is acknowledged, one client. Two ways to batch: `each`
+//! transfer durable by itself, and so many in one unit of durability: in Lockwork a batch of calls, each a transaction
+//! of its own that may abort alone; in the others one transaction, the most favourable they have. Rounds of all
+//! systems take turns; figures are medians. Afterwards the money is counted everywhere, and the folder is opened again
+//! and compared.
 //!
 //! Everything lies in the folder for temporary files (`TMPDIR`); one in memory makes syncs free, and is told.
 
@@ -15,7 +16,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lockwork::sequencer::Durability;
 use lockwork::{Batch, EngineKind, Error, Lockwork, OpenOptions, Options, Status, Value};
@@ -155,7 +156,11 @@ impl Ours {
     fn done(&mut self, batch: Batch) -> Result<u64, Failure> {
         let committed = batch.blocks().filter(|block| block.status() == Some(Status::Committed)).count();
         if committed != batch.len() {
-            return Err(Failure::Check(format!("{} transfers of {} did not commit", batch.len() - committed, batch.len())));
+            return Err(Failure::Check(format!(
+                "{} transfers of {} did not commit",
+                batch.len() - committed,
+                batch.len()
+            )));
         }
         let made = batch.len() as u64;
         self.spare.push(batch);
@@ -163,7 +168,12 @@ impl Ours {
     }
 
     /// Batch after batch.
-    fn batches(&mut self, calls: usize, seconds: f64, source: &mut dyn Iterator<Item = Transfer>) -> Result<f64, Failure> {
+    fn batches(
+        &mut self,
+        calls: usize,
+        seconds: f64,
+        source: &mut dyn Iterator<Item = Transfer>,
+    ) -> Result<f64, Failure> {
         let (begin, mut made) = (Instant::now(), 0);
         while begin.elapsed().as_secs_f64() < seconds {
             let batch = self.batch(source, calls)?;
@@ -174,7 +184,12 @@ impl Ours {
     }
 
     /// Batches of which a few are on the way.
-    fn ahead(&mut self, calls: usize, seconds: f64, source: &mut dyn Iterator<Item = Transfer>) -> Result<f64, Failure> {
+    fn ahead(
+        &mut self,
+        calls: usize,
+        seconds: f64,
+        source: &mut dyn Iterator<Item = Transfer>,
+    ) -> Result<f64, Failure> {
         let caller = self.database.caller()?;
         let (begin, mut made, mut waiting) = (Instant::now(), 0, VecDeque::new());
         let refused = |refused: Box<lockwork::sequencer::Refused>| Failure::from(Error::from(refused.error));
@@ -293,7 +308,7 @@ pub(super) fn bench_durability(arguments: &Arguments) -> Outcome {
     let mut problems = Vec::new();
     let digest = durable.database.digest()?;
     durable.database.close()?;
-    let mut again = open("lockwork", Durability::Fsync)?;
+    let again = open("lockwork", Durability::Fsync)?;
     if again.digest()? != digest {
         problems.push("Lockwork opened again has another digest".to_string());
     }
@@ -345,11 +360,18 @@ fn kind_of(folder: &Path) -> String {
 
 fn report(arguments: &Arguments, lines: &[Line], settings: &serde_json::Value, absent: &[String]) -> Outcome {
     let environment = Environment::read();
-    let median = |name: &str, at: usize| lines.iter().filter(|line| line.name == name).nth(at).map_or(0.0, Line::median);
+    let median =
+        |name: &str, at: usize| lines.iter().filter(|line| line.name == name).nth(at).map_or(0.0, Line::median);
     let (ours, alone) = (median("lockwork", 0), lines[0].median());
     let lower = (0.6 * alone).min(lines[1].median());
-    let mut text = format!("{}, {} cores, commit {}\nsettings {settings}\n\n", environment.cpu, environment.cores, environment.commit);
-    text.push_str(&format!("{:<13} {:<36} {:>14} {:>12}\n", "", "transfers, all durable but 'alone'", "a second", "lockwork is"));
+    let mut text = format!(
+        "{}, {} cores, commit {}\nsettings {settings}\n\n",
+        environment.cpu, environment.cores, environment.commit
+    );
+    text.push_str(&format!(
+        "{:<13} {:<36} {:>14} {:>12}\n",
+        "", "transfers, all durable but 'alone'", "a second", "lockwork is"
+    ));
     for line in lines.iter().filter(|line| line.median() > 0.0) {
         let times = if line.name == "lockwork" { String::new() } else { format!("{:.2}x", ours / line.median()) };
         let rate = super::chart::grouped(line.median());

@@ -1,5 +1,5 @@
-//! PostgreSQL: a private server on the same disk, `fsync` on, the transfers in a loop inside the server, so that nothing
-//! is sent to and fro.
+//! PostgreSQL: a private server on the same disk, `fsync` on, the transfers in a loop inside the server, so that
+//! nothing is sent to and fro.
 
 use super::super::near_data::postgres::{Cluster, Installation, PostgresError};
 

@@ -37,7 +37,8 @@ impl Sqlite {
         let mut connection = std::ptr::null_mut();
         // SAFETY: the type is that of the library's documentation, and the pointers live.
         let opened = unsafe {
-            let open: Symbol<'_, unsafe extern "C" fn(*const c_char, *mut Handle) -> c_int> = symbol(&library, b"sqlite3_open\0")?;
+            let open: Symbol<'_, unsafe extern "C" fn(*const c_char, *mut Handle) -> c_int> =
+                symbol(&library, b"sqlite3_open\0")?;
             open(name.as_ptr(), &raw mut connection)
         };
         let null = std::ptr::null_mut();
@@ -64,7 +65,9 @@ impl Sqlite {
         // SAFETY: as in `new`; the text lives until the next call.
         unsafe {
             match symbol::<unsafe extern "C" fn(Handle) -> *const c_char>(&self.library, b"sqlite3_errmsg\0") {
-                Ok(message) => format!("SQLite: {what}: {}", CStr::from_ptr(message(self.connection)).to_string_lossy()),
+                Ok(message) => {
+                    format!("SQLite: {what}: {}", CStr::from_ptr(message(self.connection)).to_string_lossy())
+                }
                 Err(error) => error,
             }
         }
@@ -162,9 +165,7 @@ impl Drop for Sqlite {
         }
         // SAFETY: as in `new`; nobody has the connection afterwards.
         unsafe {
-            if let Ok(close) =
-                symbol::<unsafe extern "C" fn(Handle) -> c_int>(&self.library, b"sqlite3_close\0")
-            {
+            if let Ok(close) = symbol::<unsafe extern "C" fn(Handle) -> c_int>(&self.library, b"sqlite3_close\0") {
                 close(self.connection);
             }
         }

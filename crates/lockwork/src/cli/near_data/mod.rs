@@ -15,7 +15,7 @@ pub(super) mod clock;
 mod contend;
 mod data_file;
 pub(crate) mod peer;
-mod postgres;
+pub(crate) mod postgres;
 mod results;
 mod settings;
 mod shared;
