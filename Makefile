@@ -3,7 +3,7 @@
 CARGO ?= cargo
 SETUP := ./scripts/setup
 
-.PHONY: demo build test lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
+.PHONY: demo build test soak lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
 
 demo: build
 	$(CARGO) run --release -q -p lockwork -- demo
@@ -15,6 +15,10 @@ build:
 test: lint doc
 	RUST_BACKTRACE=0 $(CARGO) test --profile verify --workspace
 	$(MAKE) loom fuzz formal
+
+# A thousand processes that are killed while they work, and recovered.
+soak:
+	LOCKWORK_KILLS=500 $(CARGO) test --profile verify -p lockwork-sequencer --test kill -- --nocapture
 
 lint: rtl-lint
 	$(SETUP)
