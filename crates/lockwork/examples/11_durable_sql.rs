@@ -3,7 +3,7 @@
 //! `cargo run --release -p lockwork --example 11_durable_sql FOLDER` opens the folder, makes the bank if it is new,
 //! moves money, and says what there is. Run it twice, or kill it: nothing is lost.
 
-use lockwork::sql_language::Value;
+use lockwork::sql::Value;
 use lockwork::{Error, Lockwork, SqlAnswer};
 
 fn main() -> Result<(), Error> {

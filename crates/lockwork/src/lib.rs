@@ -35,7 +35,7 @@
 mod calls;
 mod durable;
 mod engines;
-mod sql;
+mod statements;
 mod value;
 
 /// The example of the README, run as a test.
@@ -57,13 +57,13 @@ pub use lockwork_sequencer as sequencer;
 use lockwork_sequencer::io::Disk;
 use lockwork_sequencer::{CheckpointReport, Definition, Progress, RecoveryReport, Sequencer};
 /// SQL: types, values and statements.
-pub use lockwork_sql as sql_language;
+pub use lockwork_sql as sql;
 pub use lockwork_storage::Digest;
 
 pub use calls::Answer;
 use calls::{one, only_known};
 pub use durable::{Caller, OpenOptions};
-pub use sql::SqlAnswer;
+pub use statements::SqlAnswer;
 pub use value::Value;
 
 /// Rows that a table is given room for when it is created; it grows beyond that.
@@ -166,7 +166,7 @@ pub struct Lockwork {
     /// By number.
     tables: Vec<TableSchema>,
     procedures: durable::Known,
-    sql: sql::State,
+    sql: statements::State,
 }
 
 enum Store {
@@ -193,7 +193,7 @@ impl Lockwork {
     }
 
     fn empty(store: Store) -> Self {
-        Self { store, tables: Vec::new(), procedures: durable::Known::default(), sql: sql::State::default() }
+        Self { store, tables: Vec::new(), procedures: durable::Known::default(), sql: statements::State::default() }
     }
 
     /// The database in a folder, which is made if it is not there: what was acknowledged is there again. Calls return

@@ -4,7 +4,7 @@
 mod folder;
 
 use folder::{Folder, command};
-use lockwork::sql_language::Value;
+use lockwork::sql::Value;
 use lockwork::{EngineKind, Error, Lockwork, SqlAnswer};
 
 const BANK: &str = "

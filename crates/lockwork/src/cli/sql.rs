@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use lockwork::sequencer::{self, Durability, Progress, RecoveryReport};
-use lockwork::sql_language::{Kind, Value, statements};
+use lockwork::sql::{Kind, Value, statements};
 use lockwork::{EngineKind, Error, Lockwork, OpenOptions, SqlAnswer};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;

@@ -56,7 +56,7 @@ struct Known {
     compiled: Arc<Compiled>,
     id: u32,
     /// The statement that made it.
-    text: String,
+    text: Arc<str>,
 }
 
 /// The metadata of a procedure in assembly.
@@ -167,7 +167,7 @@ impl Lockwork {
         match procedures.find(name).ok().filter(|_| !name.starts_with(STATEMENT)) {
             Some((id, registered)) => {
                 let compiled = Arc::new(of_assembly(registered));
-                Ok(Known { compiled, id, text: String::new() })
+                Ok(Known { compiled, id, text: "".into() })
             }
             None => {
                 let names = procedures.names().filter(|name| !name.starts_with(STATEMENT));
@@ -238,7 +238,7 @@ impl Lockwork {
                 self.register_compiled(&compiled.procedure, statement.text())?;
                 let id = durable::read(&self.procedures).find(&compiled.procedure.name)?.0;
                 durable::write(&self.procedures).alias(&name, id);
-                let known = Known { compiled: Arc::from(compiled), id, text: statement.text().to_string() };
+                let known = Known { compiled: Arc::from(compiled), id, text: statement.text().into() };
                 self.sql.procedures.insert(name, known);
             }
             _ => unreachable!("there are three definitions"),
@@ -269,9 +269,21 @@ impl Lockwork {
     }
 
     /// Adds the rows that an index does not have yet: all of them when it is new, some when a process died while it was
-    /// being filled. Nothing writes the table meanwhile, since no procedure can have.
+    /// being filled. Nothing writes the table meanwhile, because there is no procedure that does before there is the index.
     fn fill(&mut self, index: &Index) -> Result<(), Error> {
         let (of, name) = (index.table.clone(), index.name.clone());
+        let names = [of.clone(), name.clone()];
+        let counts = self.read(move |engine| {
+            let mut counts = [0; 2];
+            let read = engine.with_database(&mut |database| {
+                counts = names.each_ref().map(|name| database.table_id(name).map_or(0, |id| database.table(id).len()));
+            });
+            read.map(|()| counts)
+        })??;
+        // A row of the table has one in the index, and the index has no others.
+        if counts[0] == counts[1] {
+            return Ok(());
+        }
         let (rows, there) = self.read(move |engine| {
             let (mut rows, mut there) = (Vec::new(), HashSet::new());
             let read = engine.export(&mut |table, image| {
@@ -311,7 +323,7 @@ impl Lockwork {
                     let name = std::mem::replace(&mut compiled.procedure, procedure).name;
                     let id = durable::read(&self.procedures).find(&compiled.procedure.name)?.0;
                     durable::write(&self.procedures).alias(&name, id);
-                    let known = Known { compiled: Arc::from(compiled), id, text: source.clone() };
+                    let known = Known { compiled: Arc::from(compiled), id, text: source.as_str().into() };
                     self.sql.procedures.insert(name, known);
                 }
                 _ => unreachable!("there are three definitions"),
