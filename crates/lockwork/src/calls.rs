@@ -25,14 +25,32 @@ impl Procedures {
         self.all.push(registered);
     }
 
-    /// Has a name stand for the procedure of this id.
-    pub(crate) fn alias(&mut self, name: &str, id: u32) {
+    /// Has `name` stand for the procedure of this id, whatever it is called itself.
+    pub(crate) fn rename(&mut self, name: &str, id: u32) {
+        self.hide(id);
         self.ids.insert(name.to_string(), id);
     }
 
-    /// Their names.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.all.iter().map(|registered| registered.verified.procedure().name.as_str())
+    /// Nobody finds the procedure of this id any more.
+    pub(crate) fn hide(&mut self, id: u32) {
+        self.ids.remove(&self.all[id as usize].verified.procedure().name);
+    }
+
+    /// The id of the procedure that was registered under this name, found or hidden.
+    pub(crate) fn registered(&self, name: &str) -> Option<u32> {
+        self.all.iter().rposition(|known| known.verified.procedure().name == name).map(|id| id as u32)
+    }
+
+    /// All of them, found or hidden.
+    pub(crate) fn all(&self) -> &[Arc<Registered>] {
+        &self.all
+    }
+
+    /// The names under which they are found.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.ids.keys().cloned().collect();
+        names.sort_unstable();
+        names
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -46,10 +64,7 @@ impl Procedures {
     pub(crate) fn find(&self, name: &str) -> Result<(u32, &Arc<Registered>), Error> {
         match self.ids.get(name) {
             Some(&id) => Ok((id, &self.all[id as usize])),
-            None => {
-                let known: Vec<String> = self.names().map(str::to_string).collect();
-                Err(unknown("procedure", name, &known))
-            }
+            None => Err(unknown("procedure", name, &self.names())),
         }
     }
 

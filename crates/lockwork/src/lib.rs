@@ -95,6 +95,17 @@ pub enum Error {
         /// What was raised.
         message: String,
     },
+    /// An index of a table that some procedure writes without knowing of it.
+    #[error(
+        "error 55006: procedure '{procedure}' writes table '{table}' and does not know of this index; make indexes before \
+         procedures that write their table (one that was replaced counts as well)"
+    )]
+    IndexTooLate {
+        /// The table.
+        table: String,
+        /// The procedure.
+        procedure: String,
+    },
     /// A name that Lockwork uses itself.
     #[error("'{name}' begins as names do that Lockwork gives itself; choose another one")]
     Reserved {

@@ -11,6 +11,7 @@ use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
 use lockwork_procedure::assembly::{assemble, assemble_tables, disassemble, encode};
 use lockwork_procedure::block::{Batch, Block, Status};
+use lockwork_procedure::isa::Opcode;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
 use lockwork_sequencer::Definition;
@@ -19,7 +20,7 @@ use lockwork_sql::{
 };
 use siphasher::sip::SipHasher13;
 
-use crate::{EXPECTED_ROWS, Error, Lockwork, Store, durable, unknown};
+use crate::{EXPECTED_ROWS, Error, Lockwork, Store, durable};
 
 /// What single statements are called as procedures: this, and the digest of their code.
 const STATEMENT: &str = "_statement_";
@@ -48,6 +49,8 @@ pub(crate) struct State {
     catalogue: Catalogue,
     /// By the name that SQL calls them.
     procedures: HashMap<String, Known>,
+    /// Single statements that are registered, by their names as procedures.
+    singles: HashMap<String, u32>,
 }
 
 #[derive(Clone)]
@@ -128,13 +131,9 @@ impl Lockwork {
                 let sql::Single { mut compiled, arguments, columns } = self.sql.catalogue.single(statement)?;
                 let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
                 compiled.procedure.name.clone_from(&name);
-                let found = durable::read(&self.procedures).find(&name).map(|(id, _)| id);
-                let id = match found {
-                    Ok(id) => id,
-                    Err(_) => {
-                        self.register_compiled(&compiled.procedure, "")?;
-                        durable::read(&self.procedures).find(&name)?.0
-                    }
+                let id = match self.sql.singles.get(&name) {
+                    Some(id) => *id,
+                    None => self.register_compiled(&compiled.procedure, "")?,
                 };
                 let values = self.run_compiled(&compiled, id, &arguments)?;
                 Ok(if kind == Kind::Select { rows_of(&compiled, columns, values) } else { written(values) })
@@ -164,19 +163,8 @@ impl Lockwork {
             return Ok(known.clone());
         }
         let procedures = durable::read(&self.procedures);
-        match procedures.find(name).ok().filter(|_| !name.starts_with(STATEMENT)) {
-            Some((id, registered)) => {
-                let compiled = Arc::new(of_assembly(registered));
-                Ok(Known { compiled, id, text: "".into() })
-            }
-            None => {
-                let names = procedures.names().filter(|name| !name.starts_with(STATEMENT));
-                let mut known: Vec<String> = names.map(str::to_string).collect();
-                known.extend(self.sql.procedures.keys().filter(|name| procedures.find(name).is_err()).cloned());
-                known.sort_unstable();
-                Err(unknown("procedure", name, &known))
-            }
-        }
+        let (id, registered) = procedures.find(name)?;
+        Ok(Known { compiled: Arc::new(of_assembly(registered)), id, text: "".into() })
     }
 
     fn run_compiled(
@@ -214,6 +202,7 @@ impl Lockwork {
         match future.define(statement)? {
             Defined::Table(schema) => self.create_with(schema, statement.text())?,
             Defined::Index(index) => {
+                self.no_writers(&index.table)?;
                 self.create_with(index.schema.clone(), statement.text())?;
                 self.sql.catalogue = future;
                 return self.fill(&index);
@@ -229,15 +218,14 @@ impl Lockwork {
                     unreachable!("the same statement")
                 };
                 // One that takes the place of another has another name for the engine, which forgets none.
-                let versions = |name: &str| durable::read(&self.procedures).find(name).is_ok();
+                let is_taken = |name: &str| durable::read(&self.procedures).registered(name).is_some();
                 let mut version = 1;
-                while versions(&compiled.procedure.name) {
+                while is_taken(&compiled.procedure.name) {
                     version += 1;
                     compiled.procedure.name = format!("{name}__{version}");
                 }
-                self.register_compiled(&compiled.procedure, statement.text())?;
-                let id = durable::read(&self.procedures).find(&compiled.procedure.name)?.0;
-                durable::write(&self.procedures).alias(&name, id);
+                let id = self.register_compiled(&compiled.procedure, statement.text())?;
+                durable::write(&self.procedures).rename(&name, id);
                 let known = Known { compiled: Arc::from(compiled), id, text: statement.text().into() };
                 self.sql.procedures.insert(name, known);
             }
@@ -257,7 +245,8 @@ impl Lockwork {
         self.refresh()
     }
 
-    fn register_compiled(&mut self, procedure: &Procedure, source: &str) -> Result<(), Error> {
+    /// Registers a procedure and gives its id. One that is a single statement is found by nobody else.
+    fn register_compiled(&mut self, procedure: &Procedure, source: &str) -> Result<u32, Error> {
         match &mut self.store {
             Store::Memory(engine) => drop(engine.register(procedure.clone())?),
             Store::Folder(sequencer) => {
@@ -265,7 +254,31 @@ impl Lockwork {
                 sequencer.define(Definition { assembly, source: source.to_string() })?;
             }
         }
-        self.refresh()
+        self.refresh()?;
+        let id = durable::read(&self.procedures).registered(&procedure.name).expect("it was registered");
+        self.hide_single(&procedure.name, id);
+        Ok(id)
+    }
+
+    fn hide_single(&mut self, name: &str, id: u32) {
+        if name.starts_with(STATEMENT) {
+            durable::write(&self.procedures).hide(id);
+            self.sql.singles.insert(name.to_string(), id);
+        }
+    }
+
+    /// Refuses an index of a table that some procedure writes, also one that was replaced: a batch may still call it.
+    fn no_writers(&self, table: &str) -> Result<(), Error> {
+        let procedures = durable::read(&self.procedures);
+        let writes = |procedure: &Procedure| {
+            let changes = |opcode| matches!(opcode, Opcode::Insert | Opcode::Update | Opcode::Remove);
+            procedure.code.iter().any(|i| changes(i.opcode) && procedure.tables[usize::from(i.d)] == table)
+        };
+        let mut all = procedures.all().iter().map(|registered| registered.verified.procedure());
+        match all.find(|procedure| !procedure.name.starts_with(STATEMENT) && writes(procedure)) {
+            Some(procedure) => Err(Error::IndexTooLate { table: table.into(), procedure: procedure.name.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Adds the rows that an index does not have yet: all of them when it is new, some when a process died while it was
@@ -321,8 +334,9 @@ impl Lockwork {
                 Defined::Procedure(mut compiled) => {
                     let procedure = assemble(assembly, &self.tables)?.procedure;
                     let name = std::mem::replace(&mut compiled.procedure, procedure).name;
-                    let id = durable::read(&self.procedures).find(&compiled.procedure.name)?.0;
-                    durable::write(&self.procedures).alias(&name, id);
+                    let id = durable::read(&self.procedures).registered(&compiled.procedure.name);
+                    let id = id.expect("definitions have been carried out");
+                    durable::write(&self.procedures).rename(&name, id);
                     let known = Known { compiled: Arc::from(compiled), id, text: source.as_str().into() };
                     self.sql.procedures.insert(name, known);
                 }
@@ -346,8 +360,13 @@ impl Lockwork {
                 self.sql.catalogue.add_table(Table::of_schema(schema))?;
             }
         }
-        // Single statements are compiled anew when there is a new index.
-        match procedure.filter(|procedure| !procedure.name.starts_with(STATEMENT)) {
+        match procedure {
+            // Single statements are compiled anew when there is a new index.
+            Some(procedure) if procedure.name.starts_with(STATEMENT) => {
+                let id = durable::read(&self.procedures).registered(&procedure.name);
+                self.hide_single(&procedure.name, id.expect("definitions have been carried out"));
+                Ok(())
+            }
             Some(procedure) => Ok(self.sql.catalogue.add_procedure(&procedure)?),
             None => Ok(()),
         }

@@ -3,6 +3,9 @@
 #[path = "common/folder.rs"]
 mod folder;
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
 use folder::{Folder, command};
 use lockwork::sql::Value;
 use lockwork::{EngineKind, Error, Lockwork, SqlAnswer};
@@ -94,6 +97,34 @@ fn an_index_is_filled_kept_and_used() {
 }
 
 #[test]
+fn a_procedure_that_was_replaced_is_called_by_nobody_and_no_index_misses_its_writes() {
+    let folder = Folder::new("sql-replaced");
+    let mut database = Lockwork::open(&folder.0).unwrap();
+    let write = |more: i64| {
+        format!("CREATE OR REPLACE PROCEDURE w(a BIGINT) AS BEGIN UPDATE t SET v = v + {more} WHERE id = a; END;")
+    };
+    database.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT NOT NULL); INSERT INTO t VALUES (1, 1);").unwrap();
+    [1, 20].iter().for_each(|more| drop(database.sql(&write(*more)).unwrap()));
+    let mut batch = database.batch(1).unwrap();
+    assert!(database.push(&mut batch, "w", &[("a", lockwork::Value::Integer(1))]).unwrap());
+    database.sql("CREATE OR REPLACE PROCEDURE w(a BIGINT) AS BEGIN NULL; END;").unwrap();
+    for _ in 0..2 {
+        for old in ["w__2", "w__3", "_statement_1"] {
+            let error = database.sql(&format!("CALL {old}(1);")).unwrap_err().to_string();
+            assert!(error.contains(&format!("'{old}' does not exist; there are: w")), "{error}");
+            assert!(database.call(old, &[]).unwrap_err().to_string().ends_with("there are: w"));
+        }
+        let late = database.sql("CREATE INDEX iv ON t(v);").unwrap_err().to_string();
+        assert!(late.contains("55006") && late.contains("'w"), "{late}");
+        drop(database);
+        database = Lockwork::open(&folder.0).unwrap();
+    }
+    // A batch that was made for a version calls that version.
+    database.call_batch(batch).unwrap();
+    assert_eq!(rows(&mut database, "SELECT v FROM t WHERE id = 1;"), [["21"]]);
+}
+
+#[test]
 fn a_script_stops_at_its_first_error_and_what_was_done_stays() {
     for folder in [None, Some(Folder::new("sql-errors"))] {
         let mut database = match &folder {
@@ -156,8 +187,34 @@ fn the_command_is_a_filter() {
         let (code, _, error) = piped(&folder, "", &[option, value]);
         assert!(code == Some(2) && error.contains(value), "{error}");
     }
+    let twice = "SELECT id AS x, balance AS x FROM accounts WHERE id = 2;";
+    let (_, text, _) = piped(&folder, twice, &["--output", "json"]);
+    assert_eq!(text, "{\"columns\":[\"x\",\"x\"],\"rows\":[[2,\"51.00\"]]}\n");
     let held = Lockwork::open(&folder.0).unwrap();
     let (code, _, error) = piped(&folder, select, &[]);
     assert!(code == Some(2) && error.contains("in use"), "{error}");
     drop(held);
+}
+
+#[test]
+fn a_statement_of_a_pipe_is_answered_when_it_ends() {
+    let folder = Folder::new("sql-pipe");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_lockwork"))
+        .args(["sql", folder.0.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut to, mut from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()).lines());
+    for (statement, answer) in [
+        ("CREATE TABLE t (id BIGINT PRIMARY KEY,\n v BIGINT NOT NULL);\n", "CREATE TABLE"),
+        ("CREATE PROCEDURE p(x BIGINT) AS BEGIN\n INSERT INTO t VALUES (x, 1);\nEND;\n", "CREATE PROCEDURE"),
+        ("/* one;\n two; */ CALL p(7);\n", "CALL"),
+    ] {
+        to.write_all(statement.as_bytes()).unwrap();
+        to.flush().unwrap();
+        assert_eq!(from.next().unwrap().unwrap(), answer);
+    }
+    drop(to);
+    assert!(child.wait().unwrap().success() && from.next().is_none());
 }

@@ -1,6 +1,6 @@
 //! `lockwork sql DIR`: a prompt on a terminal, a filter in a pipe.
 
-use std::io::{IsTerminal, Read};
+use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,12 +63,14 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let durability: Durability = arguments.durability.parse()?;
     let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
     let script = arguments.script()?;
+    let is_typed = script.is_none() && std::io::stdin().is_terminal();
     let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
     let (mut database, report) = open(&arguments.folder, &options)?;
     told(&report);
     let ended = match &script {
-        Some(script) => execute(&mut database, script, arguments.output),
-        None => prompt(&mut database, arguments),
+        Some(script) => execute(&mut database, script, 0, arguments.output),
+        None if is_typed => prompt(&mut database, arguments),
+        None => filter(&mut database, arguments.output),
     };
     // What was acknowledged is durable already, whatever ended it.
     let closed = database.close().map_err(Failure::from);
@@ -76,22 +78,16 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
 }
 
 impl Arguments {
-    /// The statements, unless they are to be typed.
+    /// The statements, unless they come from standard input.
     fn script(&self) -> Result<Option<String>, Failure> {
         if let Some(command) = &self.command {
             return Ok(Some(command.clone()));
         }
-        let unreadable = |what: String| move |error| Failure::usage(format!("{what}: {error}"));
-        if let Some(file) = &self.file {
-            let text = std::fs::read_to_string(file).map_err(unreadable(file.display().to_string()))?;
-            return Ok(Some(text));
+        let Some(file) = &self.file else { return Ok(None) };
+        match std::fs::read_to_string(file) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) => Err(Failure::usage(format!("{}: {error}", file.display()))),
         }
-        if std::io::stdin().is_terminal() {
-            return Ok(None);
-        }
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map_err(unreadable("standard input".into()))?;
-        Ok(Some(text))
     }
 }
 
@@ -125,8 +121,24 @@ fn told(report: &RecoveryReport) {
     }
 }
 
-/// Runs a script and prints each answer when it is there.
-fn execute(database: &mut Lockwork, script: &str, output: Output) -> Outcome {
+/// Runs the statements of standard input, each when it has ended.
+fn filter(database: &mut Lockwork, output: Output) -> Outcome {
+    let mut read = String::new();
+    let mut lines_before = 0;
+    for line in std::io::stdin().lock().lines() {
+        read.push_str(&line.map_err(|error| Failure::usage(format!("standard input: {error}")))?);
+        read.push('\n');
+        if read.trim_end().ends_with(';') && is_complete(&read) {
+            execute(database, &read, lines_before, output)?;
+            lines_before += read.lines().count() as u32;
+            read.clear();
+        }
+    }
+    execute(database, &read, lines_before, output)
+}
+
+/// Runs a script and prints each answer when it is there. So many lines have been read before it.
+fn execute(database: &mut Lockwork, script: &str, lines_before: u32, output: Output) -> Outcome {
     let mut printed = Ok(());
     let ran = database.sql_each(script, |_, answer| {
         if printed.is_ok() {
@@ -134,7 +146,13 @@ fn execute(database: &mut Lockwork, script: &str, output: Output) -> Outcome {
         }
     });
     printed?;
-    Ok(ran?)
+    Ok(ran.map_err(|error| match error {
+        Error::Sql(mut error) => {
+            error.line += lines_before;
+            Error::Sql(error)
+        }
+        error => error,
+    })?)
 }
 
 /// Reads statements from the terminal until it ends.
@@ -155,8 +173,14 @@ fn prompt(database: &mut Lockwork, arguments: &Arguments) -> Outcome {
             Err(ReadlineError::Eof) => return Ok(()),
             Err(error) => return Err(Failure::usage(format!("the terminal: {error}"))),
         };
-        if typed.is_empty() && matches!(line.trim(), "\\q" | "quit" | "exit") {
+        if line.trim() == "\\q" || typed.is_empty() && matches!(line.trim(), "quit" | "exit") {
             return Ok(());
+        }
+        if typed.is_empty() && line.trim() == "help" {
+            print(
+                "CREATE TABLE, INDEX, PROCEDURE; CALL, SELECT, INSERT, UPDATE, DELETE; EXPLAIN PROCEDURE; docs/sql.md\n",
+            )?;
+            continue;
         }
         typed.push_str(&line);
         typed.push('\n');
@@ -165,7 +189,7 @@ fn prompt(database: &mut Lockwork, arguments: &Arguments) -> Outcome {
         }
         // A history that is full forgets by itself.
         let _ = editor.add_history_entry(typed.trim());
-        match execute(database, &typed, arguments.output) {
+        match execute(database, &typed, 0, arguments.output) {
             // Only what keeps everything from going on ends the prompt.
             Err(failure @ (Failure::Output(_) | Failure::Damaged(_))) => return Err(failure),
             Err(failure) => eprintln!("{failure}"),
@@ -184,7 +208,9 @@ fn is_complete(typed: &str) -> bool {
     let last_line = text.lines().count() as u32;
     match statements(text).find_map(Result::err) {
         None => text.ends_with(';'),
-        // An error in the last line may be that there is no more yet.
+        // An error in the last line may be that there is no more yet; a text or comment that has not ended is told where
+        // it begins.
+        Some(error) if error.message.to_lowercase().contains("unterminated") => typed.ends_with("\n\n"),
         Some(error) => error.line < last_line || typed.ends_with("\n\n"),
     }
 }
@@ -222,7 +248,13 @@ fn form(answer: &SqlAnswer, output: Output) -> String {
         (SqlAnswer::Written(rows), Output::Json) => format!("{}\n", json!({ "written": rows })),
         (SqlAnswer::Text(text), Output::Json) => format!("{}\n", json!({ "text": text })),
         (SqlAnswer::Rows(columns, rows), Output::Json) => {
-            let rows: Vec<_> = rows.iter().map(|row| object(columns.iter().zip(row))).collect();
+            let distinct: std::collections::HashSet<_> = columns.iter().collect();
+            let row = |row: &Vec<Value>| match distinct.len() == columns.len() {
+                true => object(columns.iter().zip(row)),
+                // An object could not hold two values of one name.
+                false => row.iter().map(json_of).collect(),
+            };
+            let rows: Vec<_> = rows.iter().map(row).collect();
             format!("{}\n", json!({ "columns": columns, "rows": rows }))
         }
         (SqlAnswer::Called(results), Output::Json) => {
@@ -295,6 +327,7 @@ mod tests {
         assert!(is_complete("SELECT a FROM t WHERE id = 1;\n") && is_complete("\n"));
         // Wrong before its end: there is nothing to wait for.
         assert!(is_complete("SELEKT\na FROM t\n;\n"));
+        assert!(!is_complete("SELECT a /* one;\ntwo;\n") && !is_complete("INSERT INTO t VALUES ('a;\nb;\n"));
         assert!(is_complete(&format!("{procedure}\n")), "an empty line gives up");
     }
 
