@@ -286,9 +286,11 @@ impl Lockwork {
     /// What is wrong with it, and where; then neither procedure nor tables were added. Only when memory runs out
     /// underneath, tables may have been.
     pub fn register(&mut self, source: &str) -> Result<(), Error> {
+        let assembled = assemble(source, &self.tables)?;
+        self.accepts_assembly(&assembled)?;
         match &mut self.store {
             Store::Memory(engine) => {
-                let Assembled { procedure, schemas } = assemble(source, &self.tables)?;
+                let Assembled { procedure, schemas } = assembled;
                 let fresh: Vec<TableSchema> =
                     schemas.into_iter().filter(|schema| self.tables.table(schema.name()).is_none()).collect();
                 // Verified against the tables as they will be, so that a refusal leaves nothing behind.
@@ -333,11 +335,13 @@ impl Lockwork {
                 one(values, &column.name)?.write(&column.name, column.column_type, &mut image[at..])?;
             }
         }
-        match &mut self.store {
-            Store::Memory(engine) => images.chunks_exact(row_bytes).try_for_each(|image| engine.load(table, image))?,
-            Store::Folder(sequencer) => drop(sequencer.load(table, images)?),
-        }
-        Ok(())
+        let rows: Vec<Vec<u8>> = images.chunks_exact(row_bytes).map(<[u8]>::to_vec).collect();
+        let loaded = match &mut self.store {
+            Store::Memory(engine) => rows.iter().try_for_each(|image| engine.load(table, image)).map_err(Error::from),
+            Store::Folder(sequencer) => sequencer.load(table, images).map(drop).map_err(Error::from),
+        };
+        let indexed = self.index_loaded(table, rows, loaded.is_ok());
+        loaded.and(indexed)
     }
 
     /// Calls a procedure and waits for its answer; in a folder, until it is durable.

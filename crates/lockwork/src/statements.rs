@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
-use lockwork_procedure::assembly::{assemble, assemble_tables, disassemble, encode};
+use lockwork_procedure::assembly::{Assembled, assemble, assemble_tables, disassemble, encode};
 use lockwork_procedure::block::{Batch, Block, Status};
 use lockwork_procedure::isa::Opcode;
 use lockwork_procedure::program::Procedure;
@@ -49,6 +49,8 @@ pub(crate) struct State {
     catalogue: Catalogue,
     /// By the name that SQL calls them.
     procedures: HashMap<String, Known>,
+    /// Indexes that may lack rows, because a disk was full; nothing goes on before they are whole.
+    unfilled: Vec<Index>,
     /// Single statements that are registered, by their names as procedures.
     singles: HashMap<String, u32>,
 }
@@ -80,9 +82,22 @@ fn of_assembly(registered: &Registered) -> Compiled {
     }
 }
 
-/// The only statement of a text that was kept.
-fn kept(text: &str) -> Result<Statement<'_>, Error> {
-    statements(text).next().unwrap_or_else(|| unreachable!("a text that was kept has a statement")).map_err(Error::from)
+/// The only statement of a text that was kept, if it can still be read.
+fn kept(text: &str) -> Option<Statement<'_>> {
+    statements(text).next()?.ok()
+}
+
+/// Whether metadata goes with code: fields of the same names and sizes in the same order.
+fn fits(compiled: &Compiled, procedure: &Procedure) -> bool {
+    let same = |fields: &[Field], places: &[lockwork_procedure::program::Field]| {
+        let same = |(field, place): (&Field, &lockwork_procedure::program::Field)| {
+            field.name == place.name
+                && field.count.unwrap_or(1) == place.count
+                && field.sql_type.is_none_or(|sql| sql.storage() == place.column_type)
+        };
+        fields.len() == places.len() && fields.iter().zip(places).all(same)
+    };
+    same(&compiled.parameters, &procedure.parameters) && same(&compiled.results, &procedure.results)
 }
 
 impl Lockwork {
@@ -111,6 +126,7 @@ impl Lockwork {
     }
 
     fn run_statement(&mut self, statement: &Statement<'_>) -> Result<SqlAnswer, Error> {
+        self.fill_all()?;
         let name = statement.name().unwrap_or_default();
         match statement.kind() {
             kind @ (Kind::CreateTable | Kind::CreateIndex | Kind::CreateProcedure) => {
@@ -146,6 +162,7 @@ impl Lockwork {
     /// # Errors
     /// As [`Self::sql`], and [`Error::Unknown`].
     pub fn sql_call(&mut self, name: &str, arguments: &[sql::Value]) -> Result<Vec<(String, sql::Value)>, Error> {
+        self.fill_all()?;
         let Known { compiled, id, .. } = self.known(name)?;
         let values = self.run_compiled(&compiled, id, arguments)?;
         Ok(compiled.results.iter().map(|field| field.name.clone()).zip(values).collect())
@@ -204,8 +221,9 @@ impl Lockwork {
             Defined::Index(index) => {
                 self.no_writers(&index.table)?;
                 self.create_with(index.schema.clone(), statement.text())?;
+                self.sql.unfilled.push(index);
                 self.sql.catalogue = future;
-                return self.fill(&index);
+                return self.fill_all();
             }
             Defined::Procedure(compiled) => {
                 let name = compiled.procedure.name.clone();
@@ -213,9 +231,10 @@ impl Lockwork {
                     return Err(Error::Reserved { name });
                 }
                 // Once more from its own text, so that lines are counted in what is kept.
-                let Defined::Procedure(mut compiled) = self.sql.catalogue.clone().define(&kept(statement.text())?)?
-                else {
-                    unreachable!("the same statement")
+                let again = kept(statement.text()).map(|kept| self.sql.catalogue.clone().define(&kept));
+                let mut compiled = match again {
+                    Some(Ok(Defined::Procedure(again))) => again,
+                    _ => compiled,
                 };
                 // One that takes the place of another has another name for the engine, which forgets none.
                 let is_taken = |name: &str| durable::read(&self.procedures).registered(name).is_some();
@@ -281,6 +300,39 @@ impl Lockwork {
         }
     }
 
+    /// Fills the indexes that lack rows.
+    pub(crate) fn fill_all(&mut self) -> Result<(), Error> {
+        while let Some(index) = self.sql.unfilled.last().cloned() {
+            self.fill(&index)?;
+            self.sql.unfilled.pop();
+        }
+        Ok(())
+    }
+
+    /// Rows were loaded into a table, maybe not all of `images`: its indexes get theirs.
+    pub(crate) fn index_loaded(&mut self, table: &str, images: Vec<Vec<u8>>, whole: bool) -> Result<(), Error> {
+        let indexes = self.sql.catalogue.find(table).map(|table| table.indexes().to_vec()).unwrap_or_default();
+        for index in indexes {
+            let rows = images.iter().map(|image| index.row_image(image)).collect();
+            // Where not all were loaded, or the disk is full, what is missing is looked for.
+            if !whole || self.load_index(&index, rows).is_err() {
+                self.sql.unfilled.push(index);
+            }
+        }
+        self.fill_all()
+    }
+
+    fn load_index(&mut self, index: &Index, rows: Vec<Vec<u8>>) -> Result<(), Error> {
+        let Some(first) = rows.first() else { return Ok(()) };
+        for images in rows.chunks((LOADED / first.len().max(1)).max(1)) {
+            match &mut self.store {
+                Store::Memory(engine) => images.iter().try_for_each(|image| engine.load(&index.name, image))?,
+                Store::Folder(sequencer) => drop(sequencer.load(&index.name, images.concat())?),
+            }
+        }
+        Ok(())
+    }
+
     /// Adds the rows that an index does not have yet: all of them when it is new, some when a process died while it was
     /// being filled. Nothing writes the table meanwhile, because there is no procedure that does before there is the index.
     fn fill(&mut self, index: &Index) -> Result<(), Error> {
@@ -309,30 +361,23 @@ impl Lockwork {
             read.map(|()| (rows, there))
         })??;
         let missing = rows.iter().map(|row| index.row_image(row)).filter(|image| !there.contains(image));
-        let missing: Vec<Vec<u8>> = missing.collect();
-        let Some(first) = missing.first() else { return Ok(()) };
-        for images in missing.chunks((LOADED / first.len().max(1)).max(1)) {
-            match &mut self.store {
-                Store::Memory(engine) => images.iter().try_for_each(|image| engine.load(&index.name, image))?,
-                Store::Folder(sequencer) => drop(sequencer.load(&index.name, images.concat())?),
-            }
-        }
-        Ok(())
+        self.load_index(index, missing.collect())
     }
 
     /// Learns what the definitions of a folder say, when all of them have been carried out.
     pub(crate) fn remember(&mut self, definitions: &[Definition]) -> Result<(), Error> {
-        let mut indexes = Vec::new();
         for Definition { assembly, source } in definitions {
-            if source.is_empty() {
-                self.remember_assembly(assembly)?;
-                continue;
-            }
-            match self.sql.catalogue.define(&kept(source)?)? {
-                Defined::Table(_) => {}
-                Defined::Index(index) => indexes.push(index),
-                Defined::Procedure(mut compiled) => {
+            match kept(source).and_then(|kept| self.sql.catalogue.define(&kept).ok()) {
+                // A text that this version does not take leaves what the code says.
+                None => self.remember_assembly(assembly)?,
+                Some(Defined::Table(_)) => {}
+                Some(Defined::Index(index)) => self.sql.unfilled.push(index),
+                Some(Defined::Procedure(mut compiled)) => {
                     let procedure = assemble(assembly, &self.tables)?.procedure;
+                    if !fits(&compiled, &procedure) {
+                        self.remember_assembly(assembly)?;
+                        continue;
+                    }
                     let name = std::mem::replace(&mut compiled.procedure, procedure).name;
                     let id = durable::read(&self.procedures).registered(&compiled.procedure.name);
                     let id = id.expect("definitions have been carried out");
@@ -340,10 +385,10 @@ impl Lockwork {
                     let known = Known { compiled: Arc::from(compiled), id, text: source.as_str().into() };
                     self.sql.procedures.insert(name, known);
                 }
-                _ => unreachable!("there are three definitions"),
+                Some(_) => unreachable!("there are three definitions"),
             }
         }
-        indexes.iter().try_for_each(|index| self.fill(index))
+        self.fill_all()
     }
 
     /// Tells SQL of tables and a procedure in assembly.
@@ -370,6 +415,11 @@ impl Lockwork {
             Some(procedure) => Ok(self.sql.catalogue.add_procedure(&procedure)?),
             None => Ok(()),
         }
+    }
+
+    /// Whether a procedure in assembly may be registered: it must not write a table that has an index.
+    pub(crate) fn accepts_assembly(&self, assembled: &Assembled) -> Result<(), Error> {
+        Ok(self.sql.catalogue.clone().add_procedure(&assembled.procedure)?)
     }
 }
 

@@ -97,6 +97,33 @@ fn an_index_is_filled_kept_and_used() {
 }
 
 #[test]
+fn rows_that_are_loaded_are_in_the_index_and_assembly_cannot_go_past_it() {
+    let folder = Folder::new("sql-load");
+    let mut database = Lockwork::open(&folder.0).unwrap();
+    database.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT NOT NULL); CREATE INDEX iv ON t (v);").unwrap();
+    let row = |id: i64, v: i64| [("id", lockwork::Value::Integer(id)), ("v", lockwork::Value::Integer(v))];
+    database.insert_all("t", &[row(1, 7).as_slice(), row(2, 8).as_slice()]).unwrap();
+    // The second one is there already: the first one stays, and its row of the index as well.
+    assert!(database.insert_all("t", &[row(3, 7).as_slice(), row(2, 9).as_slice()]).is_err());
+    let past = "procedure past
+table t
+param id: i64
+    update c0, t, [id]
+    ret r1, c0
+    load r2, [id]
+    storer r2, r1[t.v]
+    commit";
+    let error = database.register(past).unwrap_err().to_string();
+    assert!(error.contains("55006"), "{error}");
+    for _ in 0..2 {
+        assert_eq!(rows(&mut database, "SELECT id FROM t WHERE v = 7 LIMIT 10;"), [["1"], ["3"]]);
+        assert!(matches!(database.call("past", &[]), Err(Error::Unknown { .. })));
+        drop(database);
+        database = Lockwork::open(&folder.0).unwrap();
+    }
+}
+
+#[test]
 fn a_procedure_that_was_replaced_is_called_by_nobody_and_no_index_misses_its_writes() {
     let folder = Folder::new("sql-replaced");
     let mut database = Lockwork::open(&folder.0).unwrap();

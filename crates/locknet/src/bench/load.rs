@@ -389,7 +389,7 @@ mod tests {
     fn a_service_that_lets_two_writers_in_or_loses_a_request_fails() {
         let error = measure(8, 1.0, u64::MAX, BRIEF).expect_err("eight writers share four locks").to_string();
         assert!(error.contains("was granted Exclusive while 1 writers"), "{error}");
-        let error = measure(1, 1.0, 100, BRIEF).expect_err("the hundredth request is not granted").to_string();
+        let error = measure(1, 1.0, 2, 8 * BRIEF).expect_err("the second request is not granted").to_string();
         assert!(error.contains("still wait"), "{error}");
     }
 }
