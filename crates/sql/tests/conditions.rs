@@ -79,3 +79,27 @@ fn behind_the_last_value_of_a_type_there_are_no_rows() {
         "rows = 3\nrows = 3\nid\nid\nid\nid\nrows = 0\nv\n102\nn = 0",
     );
 }
+
+#[test]
+fn a_range_says_how_many_rows_it_takes() {
+    let mut session = session();
+    let answer = session.run("SELECT id FROM t WHERE id >= 1;");
+    assert!(answer.contains("0A000") && answer.contains("a range of rows needs a LIMIT"), "{answer}");
+    for limit in ["0", "2", "LEAST(n, 3)"] {
+        let answer = session.run(&format!(
+            "CREATE PROCEDURE p(n BIGINT, OUT v INTEGER) AS BEGIN
+                 SELECT v INTO v FROM t WHERE id >= n ORDER BY id LIMIT {limit};
+             END;"
+        ));
+        assert!(answer.contains("0A000") && answer.contains("SELECT INTO takes one row"), "{limit}: {answer}");
+    }
+    for (name, limit) in [("a", "LIMIT 1"), ("b", "")] {
+        let script = format!(
+            "CREATE PROCEDURE {name}(n BIGINT, OUT v INTEGER) AS BEGIN
+                 SELECT v INTO v FROM t WHERE id >= n {limit};
+             END;
+             CALL {name}(2);"
+        );
+        assert_eq!(session.run(&script), "v = 2\n", "{name}");
+    }
+}
