@@ -103,3 +103,24 @@ fn a_range_says_how_many_rows_it_takes() {
         assert_eq!(session.run(&script), "v = 2\n", "{name}");
     }
 }
+
+#[test]
+fn signs_may_stand_at_operators() {
+    answers(
+        &format!(
+            "{TABLES}
+             INSERT INTO t VALUES (-2, 0), (-1, 0);
+             SELECT id FROM t WHERE id>-2 AND id<+2 LIMIT 9;
+             SELECT id FROM t WHERE id>=-1 AND id<=-1 LIMIT 9;
+             UPDATE t SET v=2-+1 WHERE id=-2;
+             SELECT v FROM t WHERE id=-2;
+             CREATE PROCEDURE p(a BIGINT, OUT x BIGINT, OUT y BOOLEAN) AS BEGIN
+                 x:=-a*-3+-1/-1; y := a<>-4 AND a!=-3;
+             END;
+             CALL p(4);"
+        ),
+        "rows = 3\nrows = 3\nrows = 2\nid\n-1\n1\nid\n-1\nrows = 1\nv\n1\nx = 13\ny = true",
+    );
+    let answer = session().run("SELECT id FROM t WHERE id >=!-1 LIMIT 9;");
+    assert!(answer.contains("error"), "{answer}");
+}
