@@ -124,3 +124,16 @@ fn signs_may_stand_at_operators() {
     let answer = session().run("SELECT id FROM t WHERE id >=!-1 LIMIT 9;");
     assert!(answer.contains("error"), "{answer}");
 }
+
+#[test]
+fn constants_out_of_the_range_of_a_decimal_are_named_so() {
+    let mut session = session();
+    session.run("CREATE PROCEDURE f(a DECIMAL(6, 2), OUT r DECIMAL(6, 2)) AS BEGIN r := a; END;");
+    for value in ["10000", "-9999.995", "99999999999999999", "9223372036854775807"] {
+        let answer = session.run(&format!("CALL f({value});"));
+        assert!(answer.contains("22003") && answer.contains("out of the range of DECIMAL(6, 2)"), "{value}: {answer}");
+    }
+    assert_eq!(session.run("CALL f(-9999.99); CALL f(9999.994);"), "r = -9999.99\nr = 9999.99\n");
+    let answer = session.run("CREATE PROCEDURE g(OUT r DECIMAL(6, 2)) AS BEGIN r := 10000; END;");
+    assert!(answer.contains("22003"), "{answer}");
+}
