@@ -74,9 +74,13 @@ fn behind_the_last_value_of_a_type_there_are_no_rows() {
              CREATE PROCEDURE p(OUT n BIGINT) AS BEGIN
                  SELECT COUNT(*) INTO n FROM (SELECT v FROM t WHERE id > 9223372036854775807 LIMIT 9) AS q;
              END;
-             CALL p();"
+             CALL p();
+             CREATE PROCEDURE q(a BIGINT, OUT n BIGINT) AS BEGIN
+                 SELECT COUNT(*) INTO n FROM (SELECT v FROM t WHERE id > a LIMIT 9) AS q;
+             END;
+             CALL q(9223372036854775806); CALL q(9223372036854775807);"
         ),
-        "rows = 3\nrows = 3\nid\nid\nid\nid\nrows = 0\nv\n102\nn = 0",
+        "rows = 3\nrows = 3\nid\nid\nid\nid\nrows = 0\nv\n102\nn = 0\nn = 0\nerror 22003: integer overflow",
     );
 }
 
