@@ -5,7 +5,7 @@ use crate::catalogue::Constant;
 use crate::error::{Result, SqlError, state};
 use crate::syntax::Place;
 use crate::tree::{Arithmetic, Expr, ExprKind, Role, Ty};
-use crate::types::{SqlType, power_of_ten};
+use crate::types::{SqlType, described, power_of_ten};
 
 /// The largest expression, in nodes.
 const MAX_SIZE: u32 = 20_000;
@@ -92,7 +92,7 @@ impl Binder<'_> {
         let place = expr.place;
         let constant = matches!(expr.kind, ExprKind::Const(_));
         let wrong = |from: Ty| {
-            let message = format!("{} stands where {to} is needed", from.name());
+            let message = format!("{} stands where {} is needed", from.name(), described(to));
             SqlError::new(state::DATATYPE, place, message).hint("CAST(value AS type) changes between numbers")
         };
         let value = match (expr.ty, to) {
@@ -112,7 +112,7 @@ impl Binder<'_> {
             },
             (Ty::String(length), SqlType::Text(n) | SqlType::Bytes(n)) => {
                 if length > n {
-                    let message = format!("{length} bytes do not fit {to}");
+                    let message = format!("{length} bytes do not fit {}", described(to));
                     let hint = format!("SUBSTRING(text FROM 1 FOR {n}) makes them fit");
                     return Err(SqlError::new(state::TOO_LONG, place, message).hint(hint));
                 }
