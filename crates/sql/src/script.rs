@@ -105,9 +105,10 @@ pub struct Statements<'a> {
     lines: Vec<usize>,
 }
 
-/// Reads a script statement by statement.
+/// Reads a script statement by statement. A byte order mark at its beginning is no part of it.
 #[must_use]
 pub fn statements(source: &str) -> Statements<'_> {
+    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let lines = std::iter::once(0).chain(source.match_indices('\n').map(|(at, _)| at + 1)).collect();
     Statements { source, cursor: Some(Cursor::new(source)), lines }
 }

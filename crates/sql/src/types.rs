@@ -76,6 +76,14 @@ impl SqlType {
     }
 }
 
+/// What values of a type are, for messages: CHAR and VARCHAR are one type.
+pub(crate) fn described(sql: SqlType) -> String {
+    match sql {
+        SqlType::Text(n) => format!("a text of {n} bytes"),
+        other => other.to_string(),
+    }
+}
+
 impl fmt::Display for SqlType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use ColumnType as T;

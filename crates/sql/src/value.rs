@@ -8,7 +8,7 @@ use crate::catalogue::Constant;
 use crate::compile::{Compiled, Field};
 use crate::error::{SqlError, state};
 use crate::syntax::Place;
-use crate::types::{SqlType, power_of_ten};
+use crate::types::{SqlType, described, power_of_ten};
 
 /// A value of SQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl Compiled {
         let fields = self.parameters.iter().zip(&self.procedure.parameters);
         for ((field, place), value) in fields.zip(arguments) {
             let wrong = || {
-                let ty = field.sql_type.map_or_else(|| "rows".to_string(), |sql| sql.to_string());
+                let ty = field.sql_type.map_or_else(|| "rows".to_string(), described);
                 refused(&self.procedure, format!("argument '{}' is {value}, and {ty} is needed", field.name))
             };
             let sql = field.sql_type.ok_or_else(wrong)?;

@@ -194,19 +194,22 @@ impl Binder<'_> {
         for &column in &columns[..prefix] {
             let at = conditions.iter().position(|c| c.column == column && c.op == Comparison::Eq);
             let Some(condition) = at.map(|at| conditions.swap_remove(at)) else { continue };
-            values.push(self.coerce(condition.value, info.types[column])?);
+            let value = exact(condition.value, info.types[column])?;
+            values.push(self.coerce(value, info.types[column])?);
         }
         if index.is_none() && prefix == keys.len() && order.is_empty() {
             return Ok(Path::Point(values));
         }
         let (mut low, mut high) = (None, None);
+        let mut nothing = None;
         for condition in conditions {
-            let sql = info.types[condition.column];
+            let (sql, place) = (info.types[condition.column], condition.place);
             let bound = self.bound(condition, sql)?;
             match bound {
-                (true, value) if low.is_none() => low = Some(value),
-                (false, value) if high.is_none() => high = Some(value),
-                (_, value) => {
+                None => nothing = sql.range().map(|range| (range, Ty::of(sql), place)),
+                Some((true, value)) if low.is_none() => low = Some(value),
+                Some((false, value)) if high.is_none() => high = Some(value),
+                Some((_, value)) => {
                     return unsupported(
                         value.place,
                         "the column is bounded twice on one side",
@@ -215,14 +218,26 @@ impl Binder<'_> {
                 }
             }
         }
+        if let Some(((first, last), ty, place)) = nothing {
+            // The highest value as the lowest: the empty range.
+            let constant = |value| Some(Expr { kind: ExprKind::Const(value), ty, place, size: 1 });
+            (low, high) = (constant(last), constant(first));
+        }
         Ok(Path::Range { index, prefix: values, low, high })
     }
 
-    /// Whether it is a lower bound, and the bound, included.
-    fn bound(&mut self, condition: Condition, sql: SqlType) -> Result<(bool, Expr)> {
+    /// Whether it is a lower bound, and the bound, included; `None` if no value of the type lies behind it.
+    fn bound(&mut self, condition: Condition, sql: SqlType) -> Result<Option<(bool, Expr)>> {
         let Condition { op, value, place, .. } = condition;
         if sql.is_string() {
             return unsupported(place, "ranges of texts are not supported", "use a column of numbers as key");
+        }
+        let value = exact(value, sql)?;
+        if let (ExprKind::Const(constant), Some((first, last))) = (&value.kind, sql.range())
+            && value.ty == Ty::of(sql)
+            && (op == Comparison::Gt && *constant == last || op == Comparison::Lt && *constant == first)
+        {
+            return Ok(None);
         }
         let value = self.coerce(value, sql)?;
         let ty = value.ty;
@@ -230,12 +245,12 @@ impl Binder<'_> {
             return wrong(ty, "a number or timestamp", place);
         }
         let one = coerce::number(1, 0, place);
-        Ok(match op {
+        Ok(Some(match op {
             Comparison::Ge => (true, value),
             Comparison::Gt => (true, coerce::arithmetic(Arithmetic::Add, value, one, ty)?),
             Comparison::Le => (false, value),
             _ => (false, coerce::arithmetic(Arithmetic::Sub, value, one, ty)?),
-        })
+        }))
     }
 
     fn no_way(&self, table: usize, order: &[Name], place: Place) -> SqlError {
@@ -276,6 +291,25 @@ fn in_order(info: &crate::catalogue::Table, columns: &[usize], prefix: usize, or
         }
     }
     true
+}
+
+/// The value with no more decimals than the column has. Rounding would find other rows, so what it would change is
+/// refused.
+fn exact(value: Expr, sql: SqlType) -> Result<Expr> {
+    let (Ty::Number(from), Ty::Number(to)) = (value.ty, Ty::of(sql)) else { return Ok(value) };
+    if from <= to {
+        return Ok(value);
+    }
+    match value.kind {
+        ExprKind::Const(constant) if constant % crate::types::power_of_ten((from - to).min(18)) == 0 => {
+            coerce::rescale(value, from, to)
+        }
+        _ => {
+            let message = format!("the value has {from} decimals, and the column, {sql}, has {to}");
+            let hint = format!("CAST(value AS {sql}) rounds it; or declare the variable as {sql}");
+            unsupported(value.place, message, hint)
+        }
+    }
 }
 
 /// Whether an expression reads a column of a source.

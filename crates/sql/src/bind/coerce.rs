@@ -5,7 +5,7 @@ use crate::catalogue::Constant;
 use crate::error::{Result, SqlError, state};
 use crate::syntax::Place;
 use crate::tree::{Arithmetic, Expr, ExprKind, Role, Ty};
-use crate::types::{SqlType, power_of_ten};
+use crate::types::{SqlType, described, power_of_ten};
 
 /// The largest expression, in nodes.
 const MAX_SIZE: u32 = 20_000;
@@ -90,13 +90,17 @@ impl Binder<'_> {
     /// The value as a value of the type. Integers are checked where they are stored, DECIMALs here.
     pub(super) fn coerce(&mut self, expr: Expr, to: SqlType) -> Result<Expr> {
         let place = expr.place;
+        let constant = matches!(expr.kind, ExprKind::Const(_));
         let wrong = |from: Ty| {
-            let message = format!("{} stands where {to} is needed", from.name());
+            let message = format!("{} stands where {} is needed", from.name(), described(to));
             SqlError::new(state::DATATYPE, place, message).hint("CAST(value AS type) changes between numbers")
         };
         let value = match (expr.ty, to) {
             (Ty::Number(from), SqlType::Integer(_)) => rescale(expr, from, 0)?,
-            (Ty::Number(from), SqlType::Decimal(_, scale)) => self.fitted(rescale(expr, from, scale)?, to),
+            (Ty::Number(from), SqlType::Decimal(_, scale)) => {
+                let value = rescale(expr, from, scale)?;
+                if constant { value } else { self.fitted(value, to) }
+            }
             (Ty::Boolean, SqlType::Boolean) | (Ty::Timestamp, SqlType::Timestamp) => expr,
             (Ty::String(_), SqlType::Timestamp) => match expr.kind {
                 ExprKind::String(bytes) => {
@@ -108,7 +112,7 @@ impl Binder<'_> {
             },
             (Ty::String(length), SqlType::Text(n) | SqlType::Bytes(n)) => {
                 if length > n {
-                    let message = format!("{length} bytes do not fit {to}");
+                    let message = format!("{length} bytes do not fit {}", described(to));
                     let hint = format!("SUBSTRING(text FROM 1 FOR {n}) makes them fit");
                     return Err(SqlError::new(state::TOO_LONG, place, message).hint(hint));
                 }
@@ -116,9 +120,12 @@ impl Binder<'_> {
             }
             (from, _) => return Err(wrong(from)),
         };
-        if let (ExprKind::Const(value), Some((lo, hi))) = (&value.kind, to.range())
-            && !(lo..=hi).contains(value)
-        {
+        let inside = match (&value.kind, to.range()) {
+            (ExprKind::Const(value), Some((lo, hi))) => (lo..=hi).contains(value),
+            // A constant that is none any more left 64 bits.
+            _ => !constant,
+        };
+        if !inside {
             let message = format!("the constant is out of the range of {to}");
             return Err(SqlError::new(state::OUT_OF_RANGE, place, message));
         }

@@ -114,12 +114,6 @@ pub(crate) fn index(catalogue: &Catalogue, create: &CreateIndex) -> Result<Index
     if table.index_of.is_some() {
         return Err(refused(create.table.place, format!("'{}' is an index itself", create.table.text)));
     }
-    let writers = catalogue.writers(schema.name());
-    if !writers.is_empty() {
-        let message = format!("procedures write table '{}' and do not know of this index", schema.name());
-        let hint = format!("make the index before them, or remove and make them again: {}", writers.join(", "));
-        return Err(SqlError::new(state::IN_USE, place, message).hint(hint));
-    }
     let mut columns = Vec::new();
     for Name { text, place } in &create.columns {
         let Some((column, _)) = schema.column(text) else {
@@ -147,6 +141,16 @@ pub(crate) fn index(catalogue: &Catalogue, create: &CreateIndex) -> Result<Index
         }
         Some(lockwork_procedure::partitioning::Partitioning::Replicated) => made = made.replicate(),
         None => {}
+    }
+    let writers = catalogue.writers(schema.name());
+    if !writers.is_empty() {
+        let message = format!("procedures write table '{}' and do not know of this index", schema.name());
+        let hint = format!(
+            "make indexes before the procedures that write the table; or CREATE OR REPLACE each of them with the body \
+             BEGIN NULL; END, make the index, and CREATE OR REPLACE them as they were: {}",
+            writers.join(", ")
+        );
+        return Err(SqlError::new(state::IN_USE, place, message).hint(hint));
     }
     let at = |offset: u32| (offset - ROW_HEADER_BYTES) as usize;
     let moves = columns

@@ -58,6 +58,12 @@ impl Binder<'_> {
         {
             return self.fill(select, (table, of, var), observed, all);
         }
+        if let Some(limit) = &select.limit
+            && !matches!(&limit.kind, W::Number(digits) if digits == "1")
+        {
+            let hint = "write LIMIT 1 or none; FOR r IN SELECT ... LIMIT n LOOP goes through several rows";
+            return unsupported(limit.place, "SELECT INTO takes one row, the first", hint);
+        }
         let source = self.source(table);
         self.row = Some((source, alias));
         let path = self.path(table, source, select.filter.as_ref(), &select.order, place)?;
@@ -89,9 +95,9 @@ impl Binder<'_> {
         match path {
             Path::Point(key) => all.push(Stmt { kind: fetch(Access::Point(key), sets), place, observed }),
             range @ Path::Range { .. } => {
-                // The first row of the range.
+                // The first row of the range. A single statement answers all rows, so it says how many.
                 let one = Written { kind: W::Number("1".into()), place };
-                let scan = self.scan(table, range, Some(&one), place)?;
+                let scan = self.scan(table, range, Some(&one).filter(|_| self.lifted.is_none()), place)?;
                 let any = self.fresh("any", SqlType::Boolean, Role::Local);
                 let set = |value| plain(StmtKind::Assign(Target::Var(any), flag(value, place)), place);
                 all.push(set(false));

@@ -228,6 +228,38 @@ fn from_parser(error: ParserError, place: Place) -> SqlError {
     SqlError::new(state::SYNTAX, place, message.to_string())
 }
 
+/// The signs that make up an operator: the tokenizer takes `>-` for one. `None` if others are among them.
+fn signs(text: &str, span: Span) -> Option<Vec<TokenWithSpan>> {
+    const SIGNS: [(&str, Token); 12] = [
+        ("<=", Token::LtEq),
+        (">=", Token::GtEq),
+        ("<>", Token::Neq),
+        ("!=", Token::Neq),
+        ("<", Token::Lt),
+        (">", Token::Gt),
+        ("=", Token::Eq),
+        ("+", Token::Plus),
+        ("-", Token::Minus),
+        ("*", Token::Mul),
+        ("/", Token::Div),
+        ("%", Token::Mod),
+    ];
+    if text.contains("--") || text.contains("/*") {
+        return None;
+    }
+    let mut all = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (sign, token) = SIGNS.iter().find(|(sign, _)| rest.starts_with(sign))?;
+        let mut span = span;
+        span.start.column += (text.len() - rest.len()) as u64;
+        span.end.column = span.start.column + sign.len() as u64;
+        all.push(TokenWithSpan { token: token.clone(), span });
+        rest = &rest[sign.len()..];
+    }
+    Some(all)
+}
+
 /// The tokens of a text whose first character stands at `start`.
 fn tokens(text: &str, start: Location) -> Result<Vec<TokenWithSpan>> {
     let shift = |mut at: Location| {
@@ -271,6 +303,10 @@ fn tokens(text: &str, start: Location) -> Result<Vec<TokenWithSpan>> {
                 let after = number(&second[1..]);
                 all.push(TokenWithSpan { token: after, span: token.span });
             }
+            (_, Token::CustomBinaryOperator(text)) => match signs(text, token.span) {
+                Some(signs) => all.extend(signs),
+                None => all.push(token),
+            },
             _ => all.push(token),
         }
     }

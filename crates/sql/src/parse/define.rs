@@ -29,6 +29,10 @@ pub(super) fn top(cursor: &mut Cursor) -> Result<Top> {
     if cursor.eat_all(&["EXPLAIN", "PROCEDURE"]) {
         return Ok(Top::Explain(cursor.name("the name of a procedure")?));
     }
+    if cursor.is("EXPLAIN") {
+        let hint = "write EXPLAIN PROCEDURE name; to see what a statement is, put it into a procedure";
+        return unsupported(place, "only procedures are explained", hint);
+    }
     if cursor.eat("CALL") {
         let name = cursor.name("the name of a procedure")?;
         cursor.expect("(")?;

@@ -43,9 +43,14 @@ impl Session {
                             self.engine.create_table(schema, 64).unwrap();
                         }
                         Definition::Index(index) => self.fill_index(&index),
-                        Definition::Procedure(compiled) => {
-                            self.engine.register(compiled.procedure.clone()).unwrap();
+                        Definition::Procedure(mut compiled) => {
                             let name = compiled.procedure.name.clone();
+                            // Engines forget no procedure, so one that takes the place of another has another name.
+                            if self.procedures.contains_key(&name) {
+                                self.singles += 1;
+                                compiled.procedure.name = format!("{name}__{}", self.singles);
+                            }
+                            self.engine.register(compiled.procedure.clone()).unwrap();
                             self.procedures.insert(name, (*compiled, script.to_string()));
                         }
                         other => panic!("{other:?}"),
@@ -57,7 +62,7 @@ impl Session {
                     let known = self.procedures.get(name).cloned();
                     let (compiled, _) = known.unwrap_or_else(|| panic!("no procedure '{name}'; so far: {text}"));
                     let arguments = statement.arguments(&compiled)?;
-                    Ok(self.call(&compiled, name, &arguments, None))
+                    Ok(self.call(&compiled, &compiled.procedure.name, &arguments, None))
                 }
                 Kind::Explain => {
                     let (compiled, source) = &self.procedures[statement.name().unwrap()];

@@ -1,0 +1,45 @@
+//! Scripts around their statements, and what errors call things.
+
+mod common;
+
+use common::{KINDS, Session};
+use lockwork_sql::statements;
+
+#[test]
+fn a_byte_order_mark_at_the_beginning_is_passed_over() {
+    let script = "\u{feff}CREATE TABLE t (id BIGINT PRIMARY KEY);\nINSERT INTO t VALUES (1);";
+    let all: Vec<_> = statements(script).map(Result::unwrap).collect();
+    assert_eq!(all.len(), 2);
+    assert_eq!(all[0].text(), "CREATE TABLE t (id BIGINT PRIMARY KEY)");
+    assert_eq!((all[0].place().column, all[1].text()), (1, "INSERT INTO t VALUES (1)"));
+    assert_eq!(Session::new(KINDS[0]).run(script), "rows = 1\n");
+    assert_eq!(statements("\u{feff}").count(), 0);
+    assert!(statements("SELECT \u{feff} id FROM t;").any(|statement| statement.is_err()));
+}
+
+#[test]
+fn comments_alone_are_no_statement() {
+    for script in ["", " \n", "-- nothing", "-- nothing\n", "/* nothing */", "/* a\n /* b */ */ -- c\n;\n-- d", ";;"] {
+        assert_eq!(statements(script).count(), 0, "{script:?}");
+    }
+    assert!(statements("/* no end").any(|statement| statement.is_err()));
+}
+
+#[test]
+fn only_procedures_are_explained() {
+    for script in ["EXPLAIN SELECT id FROM t WHERE id = 1;", "EXPLAIN ANALYZE DELETE FROM t;", "EXPLAIN;"] {
+        let error = statements(script).next().unwrap().unwrap_err();
+        assert_eq!((error.sqlstate, error.column), ("0A000", 1), "{error}");
+        assert!(error.message.contains("only procedures") && error.hint.contains("EXPLAIN PROCEDURE name"), "{error}");
+    }
+}
+
+#[test]
+fn errors_of_texts_do_not_take_one_type_for_the_other() {
+    let mut session = Session::new(KINDS[0]);
+    session.run("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(4) NOT NULL, c CHAR(5) NOT NULL);");
+    let long = session.run("INSERT INTO t VALUES (1, 'abcde', 'x');");
+    assert!(long.contains("22001: 5 bytes do not fit a text of 4 bytes"), "{long}");
+    let number = session.run("INSERT INTO t VALUES (1, 'abcd', 7);");
+    assert!(number.contains("42804: a number stands where a text of 5 bytes is needed"), "{number}");
+}
