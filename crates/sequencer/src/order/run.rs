@@ -58,6 +58,9 @@ impl Order {
         let mut survey = Survey::default();
         for block in batch.blocks() {
             let Some(known) = self.procedures.get(block.procedure() as usize) else { continue };
+            if known.block_bytes > batch.stride() {
+                continue;
+            }
             let request = block.request() != 0;
             if request || known.traits.writes {
                 let arguments = self.catalogue.procedures[block.procedure() as usize].arguments;

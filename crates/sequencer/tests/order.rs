@@ -1,0 +1,69 @@
+//! Nothing that a client or an engine does ends the thread that runs everything, and nothing in a block but its
+//! arguments has a say in what its call does.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use common::*;
+use lockwork_engine::EngineKind;
+use lockwork_procedure::block::{Batch, Status, abort};
+use lockwork_sequencer::Sequencer;
+use lockwork_sequencer::io::simulated::SimulatedDisk;
+
+fn furnished(disk: &SimulatedDisk) -> Sequencer {
+    let (sequencer, report) =
+        open_with(Arc::new(disk.clone()), Path::new("/db"), options(), EngineKind::Deterministic).unwrap();
+    if report.created {
+        furnish(&sequencer).unwrap();
+    }
+    sequencer
+}
+
+#[test]
+fn a_block_too_short_fails_and_is_never_remembered() {
+    let disk = SimulatedDisk::new(1);
+    let sequencer = furnished(&disk);
+    sequencer.call_batch(batch(&[(0, 7, vec![1, 2, 5])])).unwrap();
+    let digest = sequencer.digest().unwrap();
+    for ids in [&[7][..], &[8, 8], &[8], &[9, 7, 9, 0]] {
+        // A transfer takes 72 bytes.
+        let mut short = Batch::new(64, ids.len()).unwrap();
+        ids.iter().for_each(|&id| short.push(0).unwrap().set_request(id));
+        let ran = sequencer.call_batch(short).unwrap();
+        let outcomes: Vec<_> = ran.blocks().map(|block| (block.status(), block.abort_code())).collect();
+        assert_eq!(outcomes, vec![(Some(Status::Failed), abort::BLOCK_TOO_SHORT); ids.len()], "{ids:?}");
+    }
+    assert_eq!(sequencer.digest().unwrap(), digest);
+    let ran = sequencer.call_batch(batch(&[(0, 7, vec![1, 2, 5]), (0, 8, vec![1, 2, 5])])).unwrap();
+    let balances = |moved: i64| [(BALANCE - moved).to_le_bytes(), (BALANCE + moved).to_le_bytes()].concat();
+    let told = [5, 10].map(|moved| (Some(Status::Committed), 0, balances(moved)));
+    assert_eq!(answers(&ran), told);
+    let digest = sequencer.digest().unwrap();
+    sequencer.close().unwrap();
+    assert_eq!(furnished(&disk).digest().unwrap(), digest);
+}
+
+#[test]
+fn a_read_that_panics_panics_where_it_was_asked_for() {
+    let sequencer = furnished(&SimulatedDisk::new(1));
+    let digest = sequencer.digest().unwrap();
+    for inside in [false, true] {
+        let read = || {
+            sequencer.read(move |engine| {
+                if inside {
+                    engine.export(&mut |_, _| panic!("as asked")).unwrap();
+                }
+                panic!("as asked")
+            })
+        };
+        let panic = catch_unwind(AssertUnwindSafe(read)).map(Result::<(), _>::unwrap).unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"as asked"));
+        assert_eq!(sequencer.digest().unwrap(), digest);
+    }
+    sequencer.call_batch(batch(&[(0, 0, vec![1, 2, 5])])).unwrap();
+    assert_eq!(total(&sequencer), ACCOUNTS as i64 * BALANCE);
+    sequencer.close().unwrap();
+}
