@@ -67,3 +67,45 @@ fn a_read_that_panics_panics_where_it_was_asked_for() {
     assert_eq!(total(&sequencer), ACCOUNTS as i64 * BALANCE);
     sequencer.close().unwrap();
 }
+
+#[test]
+fn what_stands_behind_the_arguments_has_no_effect() {
+    const ADD: &str = "\
+procedure add
+table accounts
+param id: i64
+result seen: i64
+scratch kept: i64
+    update  c0, accounts, [id]
+    ret     r1, c0
+    load    r2, [seen]
+    load    r3, [kept]
+    add     r2, r2, r3
+    loadr   r4, r1[accounts.balance]
+    add     r4, r4, r2
+    add     r4, r4, 1
+    storer  r4, r1[accounts.balance]
+    store   r4, [seen]
+    store   r4, [kept]
+    commit
+";
+    let disk = SimulatedDisk::new(1);
+    let sequencer = furnished(&disk);
+    sequencer.define(definition(ADD)).unwrap();
+    let seen = |block: &[u8]| i64::from_le_bytes(block[40..48].try_into().unwrap());
+    let mut ran = batch(&[(4, 0, vec![1, 77, 78]), (4, 0, vec![2]), (4, 5, vec![3, 99])]);
+    for round in 1..=3 {
+        // What was answered is handed over again.
+        ran = sequencer.call_batch(ran).unwrap();
+        let told: Vec<_> = ran.blocks().map(|block| seen(block.bytes())).collect();
+        assert_eq!(told, [BALANCE + round, BALANCE + round, BALANCE + 1]);
+    }
+    let mut block = batch(&[(4, 0, vec![4, 5, 6])]).block(0).bytes().to_vec();
+    for round in 1..=3 {
+        sequencer.handle().call(&mut block).unwrap();
+        assert_eq!(seen(&block), BALANCE + round);
+    }
+    let digest = sequencer.digest().unwrap();
+    sequencer.close().unwrap();
+    assert_eq!(furnished(&disk).digest().unwrap(), digest);
+}

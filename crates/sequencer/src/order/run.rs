@@ -2,7 +2,7 @@
 
 use lockwork_engine::EngineError;
 use lockwork_engine::replay::serial_order;
-use lockwork_procedure::block::{Batch, Status};
+use lockwork_procedure::block::{Batch, HEADER_BYTES, Status};
 
 use super::{Callers, InFlight, Order, Reply, Single};
 use crate::error::{Error, Failure, Refused};
@@ -145,11 +145,23 @@ impl Order {
         unreachable!("a fresh segment has room for what it was made for")
     }
 
+    /// Makes everything behind the arguments zero, as replay will find it: the log holds the arguments only.
+    fn clean(&self, batch: &mut Batch) {
+        for index in 0..batch.len() {
+            let mut block = batch.block_mut(index);
+            if let Some(known) = self.catalogue.procedures.get(block.as_block().procedure() as usize)
+                && let Some(rest) = block.bytes().get_mut(HEADER_BYTES as usize + known.arguments..known.block)
+            {
+                rest.fill(0);
+            }
+        }
+    }
+
     /// Begins to run a batch.
     pub(super) fn start(&mut self, batch: Batch, callers: Callers) {
         let survey = self.survey(&batch);
         let needed = survey.logged > 0;
-        let (batch, repeats) = if survey.requests {
+        let (mut batch, repeats) = if survey.requests {
             match self.sort_out(batch) {
                 Ok(sorted) => sorted,
                 Err(refused) => return self.start_apart(*refused, callers),
@@ -171,6 +183,7 @@ impl Order {
             self.drain();
             return self.finish(in_flight, batch);
         }
+        self.clean(&mut batch);
         self.save_before(&batch);
         match self.engine.submit(batch) {
             Ok(()) => self.work.in_flight.push_back(in_flight),
