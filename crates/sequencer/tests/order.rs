@@ -6,12 +6,19 @@ mod common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use common::*;
-use lockwork_engine::EngineKind;
+use lockwork_engine::registry::Registered;
+use lockwork_engine::{Completed, Engine, EngineError, EngineKind, Refused as EngineRefused, SerialOrder};
 use lockwork_procedure::block::{Batch, Status, abort};
-use lockwork_sequencer::Sequencer;
+use lockwork_procedure::program::Procedure;
+use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
+use lockwork_sequencer::{Error, Sequencer};
+use lockwork_storage::Database;
 
 fn furnished(disk: &SimulatedDisk) -> Sequencer {
     let (sequencer, report) =
@@ -108,4 +115,112 @@ scratch kept: i64
     let digest = sequencer.digest().unwrap();
     sequencer.close().unwrap();
     assert_eq!(furnished(&disk).digest().unwrap(), digest);
+}
+
+/// A serial engine that is lost when it is told to.
+struct Mortal(Box<dyn Engine>, Arc<AtomicBool>);
+
+impl Engine for Mortal {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn serial_order(&self) -> SerialOrder {
+        self.0.serial_order()
+    }
+
+    fn create_table(&mut self, schema: TableSchema, rows: usize) -> Result<u16, EngineError> {
+        self.0.create_table(schema, rows)
+    }
+
+    fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError> {
+        self.0.register(procedure)
+    }
+
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
+        self.0.accepts(procedure, tables)
+    }
+
+    fn procedure(&self, id: u32) -> Option<Arc<Registered>> {
+        self.0.procedure(id)
+    }
+
+    fn procedure_id(&self, name: &str) -> Option<u32> {
+        self.0.procedure_id(name)
+    }
+
+    fn with_database(&self, read: &mut dyn FnMut(&Database)) -> Result<(), EngineError> {
+        self.0.with_database(read)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), Box<EngineRefused>> {
+        self.0.submit(batch)
+    }
+
+    fn complete(&mut self) -> Result<Option<Completed>, EngineError> {
+        let completed = self.0.complete();
+        if self.1.load(Ordering::Relaxed) { Err(EngineError::Worker("is lost".into())) } else { completed }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.in_flight()
+    }
+
+    fn load(&mut self, table: &str, image: &[u8]) -> Result<(), EngineError> {
+        self.0.load(table, image)
+    }
+}
+
+/// Keeps the order thread busy until something is sent, so that what is asked meanwhile waits behind.
+fn hold(sequencer: &Sequencer) -> Sender<()> {
+    let (release, released) = channel::<()>();
+    let (began, begun) = channel();
+    let handle = sequencer.handle();
+    std::thread::spawn(move || {
+        handle.read(move |_| {
+            began.send(()).unwrap();
+            released.recv().unwrap();
+        })
+    });
+    begun.recv().unwrap();
+    release
+}
+
+#[test]
+fn an_engine_that_is_lost_ends_calls_but_not_reads_and_leaves_the_directory_as_it_was_logged() {
+    let calls = || batch(&vec![(0, 0, vec![1, 2, 1]); 120]);
+    for with_checkpoint in [false, true] {
+        let disk = SimulatedDisk::new(1);
+        let lost = Arc::new(AtomicBool::new(false));
+        let mortal = Box::new(Mortal(engine(EngineKind::Serial), lost.clone()));
+        let opened = Sequencer::open(Arc::new(disk.clone()), Path::new("/db"), options(), mortal, &mut |_| ());
+        let sequencer = opened.unwrap().0;
+        furnish(&sequencer).unwrap();
+        let digest = sequencer.digest().unwrap();
+        let release = hold(&sequencer);
+        lost.store(true, Ordering::Relaxed);
+        let first = sequencer.submit(calls()).unwrap();
+        if with_checkpoint {
+            let handle = sequencer.handle();
+            let asked = std::thread::spawn(move || handle.checkpoint());
+            std::thread::sleep(Duration::from_millis(50));
+            release.send(()).unwrap();
+            let made = asked.join().unwrap();
+            assert!(matches!(made, Err(Error::Stopped(_))), "{made:?}");
+        } else {
+            // Two of them do not fit into one segment, so the second waits for the first one's end.
+            let second = sequencer.submit(calls()).unwrap();
+            release.send(()).unwrap();
+            let refused = second.wait().unwrap_err();
+            assert!(matches!(refused.error, Error::Stopped(_)), "{}", refused.error);
+            assert_eq!(refused.batch.map(|batch| batch.len()), Some(120));
+        }
+        assert!(matches!(first.wait().unwrap_err().error, Error::Stopped(_)));
+        let again = sequencer.call_batch(calls()).unwrap_err();
+        assert!(matches!(again.error, Error::Stopped(_)) && again.batch.is_some());
+        assert!(matches!(sequencer.define(definition(TABLES)), Err(Error::Stopped(_))));
+        assert_eq!(sequencer.read(|_| 5).unwrap(), 5);
+        assert!(matches!(sequencer.close(), Err(Error::Stopped(_))));
+        assert_eq!(furnished(&disk).digest().unwrap(), digest);
+    }
 }

@@ -120,12 +120,13 @@ impl Order {
 
     /// Sees that there is room for `bytes` bytes of log, and reserves it if `reserve`.
     fn room(&mut self, bytes: u64, reserve: bool) -> Result<(), Denied> {
-        if let Some(error) = self.shared.trouble() {
-            return Err(Denied(error));
-        }
         for fresh in [false, true] {
             if fresh {
                 self.drain();
+            }
+            // An engine that is lost may be found to be so only now.
+            if let Some(error) = self.shared.trouble() {
+                return Err(Denied(error));
             }
             let next = self.next;
             let Some(space) = &mut self.space else { return Ok(()) };
@@ -228,6 +229,9 @@ impl Order {
                 };
                 let error = Error::Stopped(why);
                 self.shared.stop(error.clone());
+                if let (Some(space), true) = (&mut self.space, in_flight.needed) {
+                    space.settle(in_flight.reserved, 0);
+                }
                 in_flight.callers.refuse(None, error);
             }
         }
