@@ -19,7 +19,7 @@ use crate::log::reader::{LogEnd, Wanted, walk};
 use crate::log::space::Space;
 use crate::log::writer::Writer;
 use crate::options::{Durability, Options};
-use crate::order::{Order, Parts, Request};
+use crate::order::{Order, Parts, Request, Waiting};
 use crate::recovery::{Progress, RecoveryReport, Source, recover};
 use crate::shared::{Shared, Statistics};
 
@@ -282,11 +282,11 @@ impl Handle {
     /// [`Refused`] when the sequencer is closed.
     pub fn submit(&self, batch: Batch) -> Result<Ticket, Box<Refused>> {
         let (reply, answer) = sync_channel(1);
-        match self.requests.send(Request::Batch { batch, reply }) {
+        match self.requests.send(Request::Batch(Waiting(Some((batch, reply))))) {
             Ok(()) => Ok(Ticket(answer)),
-            Err(refused) => {
-                let batch = match refused.0 {
-                    Request::Batch { batch, .. } => Some(batch),
+            Err(mut refused) => {
+                let batch = match &mut refused.0 {
+                    Request::Batch(waiting) => waiting.0.take().map(|(batch, _)| batch),
                     _ => None,
                 };
                 Err(Box::new(Refused { batch, error: Error::Closed }))

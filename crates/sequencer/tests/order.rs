@@ -224,3 +224,21 @@ fn an_engine_that_is_lost_ends_calls_but_not_reads_and_leaves_the_directory_as_i
         assert_eq!(furnished(&disk).digest().unwrap(), digest);
     }
 }
+
+#[test]
+fn what_waits_behind_closing_comes_back_whole() {
+    let sequencer = furnished(&SimulatedDisk::new(1));
+    let handle = sequencer.handle();
+    let release = hold(&sequencer);
+    let closing = std::thread::spawn(move || sequencer.close());
+    std::thread::sleep(Duration::from_millis(50));
+    let waiting = handle.submit(batch(&[(0, 3, vec![1, 2, 5])])).unwrap();
+    release.send(()).unwrap();
+    closing.join().unwrap().unwrap();
+    let late = handle.submit(batch(&vec![(0, 3, vec![1, 2, 5]); 2])).map(|_| ()).unwrap_err();
+    for (refused, calls) in [(waiting.wait().unwrap_err(), 1), (late, 2)] {
+        assert!(matches!(refused.error, Error::Closed));
+        let batch = refused.batch.unwrap();
+        assert_eq!((batch.len(), batch.block(0).request()), (calls, 3));
+    }
+}
