@@ -3,9 +3,10 @@
 //! The window holds the last ids in serial order, up to a number that is fixed when the directory is opened. It is a
 //! function of the log alone: replay makes the same window, and a checkpoint holds it.
 //!
-//! Invariant: every id in `order` is a key of `outcomes`, and there are no others.
+//! Invariant: every id in `order` is a key of `outcomes`, which says where in `order` it stands, and there are no
+//! others.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 
 use lockwork_procedure::block::{Block, BlockMut, Status};
 
@@ -39,26 +40,32 @@ impl Outcome {
 #[derive(Debug)]
 pub(crate) struct Window {
     most: usize,
-    order: VecDeque<u64>,
-    outcomes: HashMap<u64, Outcome>,
+    /// Ids by place; later ones have higher places.
+    order: BTreeMap<u64, u64>,
+    outcomes: HashMap<u64, (u64, Outcome)>,
+    /// The place of the next one.
+    next: u64,
 }
 
 impl Window {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, order: VecDeque::new(), outcomes: HashMap::new() }
+        Self { most, order: BTreeMap::new(), outcomes: HashMap::new(), next: 0 }
     }
 
     pub(crate) fn get(&self, request: u64) -> Option<&Outcome> {
-        self.outcomes.get(&request)
+        self.outcomes.get(&request).map(|(_, outcome)| outcome)
     }
 
-    /// Remembers an outcome, and forgets the oldest if there are too many.
+    /// Remembers an outcome, and forgets the oldest if there are too many. An id that is there already becomes the
+    /// newest: replay meets one that had been forgotten in a smaller window, and ran again.
     pub(crate) fn put(&mut self, request: u64, outcome: Outcome) {
-        if self.outcomes.insert(request, outcome).is_none() {
-            self.order.push_back(request);
+        if let Some((place, _)) = self.outcomes.insert(request, (self.next, outcome)) {
+            self.order.remove(&place);
         }
+        self.order.insert(self.next, request);
+        self.next += 1;
         while self.order.len() > self.most {
-            if let Some(oldest) = self.order.pop_front() {
+            if let Some((_, oldest)) = self.order.pop_first() {
                 self.outcomes.remove(&oldest);
             }
         }
@@ -70,7 +77,7 @@ impl Window {
 
     /// All of them, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Outcome)> {
-        self.order.iter().map(|&request| (request, &self.outcomes[&request]))
+        self.order.values().map(|&request| (request, &self.outcomes[&request].1))
     }
 }
 
@@ -87,5 +94,10 @@ mod tests {
         assert_eq!((window.get(2), window.get(4).unwrap().code, window.len()), (None, 4, 3));
         window.put(3, outcome(9));
         assert_eq!((window.get(3).unwrap().code, window.len()), (9, 3));
+        // What ran again is the newest.
+        window.put(6, outcome(6));
+        let order = window.iter().map(|(request, outcome)| (request, outcome.code)).collect::<Vec<_>>();
+        assert_eq!(order, [(5, 5), (3, 9), (6, 6)]);
+        assert_eq!((window.get(4), window.len()), (None, 3));
     }
 }

@@ -1,5 +1,6 @@
 //! The front: opening, calls, closing. See the crate for what it guarantees.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -18,7 +19,7 @@ use crate::log::reader::{LogEnd, Wanted, walk};
 use crate::log::space::Space;
 use crate::log::writer::Writer;
 use crate::options::{Durability, Options};
-use crate::order::{Order, Parts, Request};
+use crate::order::{Order, Parts, Request, Waiting};
 use crate::recovery::{Progress, RecoveryReport, Source, recover};
 use crate::shared::{Shared, Statistics};
 
@@ -79,6 +80,11 @@ impl Sequencer {
             Locking::Held(lock) => lock,
             Locking::Taken(owner) => return Err(Error::Locked { path: path.to_path_buf(), owner }),
         };
+        // A process that was killed may have left names that only memory has; files are removed because others are there.
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        for folder in [above, &directory.root, &directory.log, &directory.checkpoint] {
+            io.sync_directory(folder).map_err(|error| Error::io("sync", folder, error))?;
+        }
         let listing = directory.list(&*io)?;
         let mut report = RecoveryReport { io: io.describe(), unknown: listing.unknown.clone(), ..Default::default() };
         let (database, listing) = identify(&*io, &directory, listing, &mut report)?;
@@ -281,11 +287,11 @@ impl Handle {
     /// [`Refused`] when the sequencer is closed.
     pub fn submit(&self, batch: Batch) -> Result<Ticket, Box<Refused>> {
         let (reply, answer) = sync_channel(1);
-        match self.requests.send(Request::Batch { batch, reply }) {
+        match self.requests.send(Request::Batch(Waiting(Some((batch, reply))))) {
             Ok(()) => Ok(Ticket(answer)),
-            Err(refused) => {
-                let batch = match refused.0 {
-                    Request::Batch { batch, .. } => Some(batch),
+            Err(mut refused) => {
+                let batch = match &mut refused.0 {
+                    Request::Batch(waiting) => waiting.0.take().map(|(batch, _)| batch),
                     _ => None,
                 };
                 Err(Box::new(Refused { batch, error: Error::Closed }))
@@ -313,13 +319,18 @@ impl Handle {
     ///
     /// # Errors
     /// [`Error::Closed`].
+    ///
+    /// # Panics
+    /// When `read` does; nobody else notices.
     pub fn read<T: Send + 'static>(&self, read: impl FnOnce(&dyn Engine) -> T + Send + 'static) -> Result<T, Error> {
         self.ask(|reply| {
             Request::Read(Box::new(move |engine| {
-                let seen = read(engine);
+                // What it looks at it cannot change, so nothing is left in half.
+                let seen = catch_unwind(AssertUnwindSafe(|| read(engine)));
                 Box::new(move |outcome| drop(reply.send(outcome.map(|()| seen))))
             }))
         })
+        .map(|seen| seen.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
     /// The digest of all tables, when everything before it is durable.

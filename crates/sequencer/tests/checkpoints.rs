@@ -3,13 +3,14 @@
 
 mod common;
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::*;
 use lockwork_engine::EngineKind;
 use lockwork_sequencer::io::simulated::SimulatedDisk;
+use lockwork_sequencer::io::{File, Io, Locking, Mode};
 use lockwork_sequencer::{Durability, Options, Sequencer, inspect};
 use lockwork_storage::Digest;
 
@@ -129,4 +130,69 @@ fn checkpoints_come_by_themselves_and_the_log_stays_short() {
     let digest = sequencer.digest().unwrap();
     drop(sequencer);
     assert_eq!(open(&disk, small, EngineKind::Serial).digest().unwrap(), digest);
+}
+
+/// A disk that notes which directories are synced, and what is removed.
+struct Noting(SimulatedDisk, Mutex<Vec<(&'static str, PathBuf)>>);
+
+impl Noting {
+    fn note(&self, what: &'static str, path: &Path) {
+        self.1.lock().unwrap().push((what, path.to_path_buf()));
+    }
+}
+
+impl Io for Noting {
+    fn open(&self, path: &Path, mode: Mode) -> std::io::Result<Arc<dyn File>> {
+        self.note("open", path);
+        self.0.open(path, mode)
+    }
+
+    fn create_directory(&self, path: &Path) -> std::io::Result<()> {
+        self.0.create_directory(path)
+    }
+
+    fn list(&self, directory: &Path) -> std::io::Result<Vec<String>> {
+        self.note("list", directory);
+        self.0.list(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        self.note("rename", from);
+        self.0.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> std::io::Result<()> {
+        self.note("remove", path);
+        self.0.remove(path)
+    }
+
+    fn sync_directory(&self, path: &Path) -> std::io::Result<()> {
+        self.note("sync", path);
+        self.0.sync_directory(path)
+    }
+
+    fn lock(&self, path: &Path) -> std::io::Result<Locking> {
+        self.0.lock(path)
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
+
+#[test]
+fn opening_makes_names_durable_before_it_looks_at_them() {
+    let disk = SimulatedDisk::new(1);
+    for (path, above) in [("/a/db", "/a"), ("db", ".")] {
+        for _ in 0..2 {
+            let noting = Arc::new(Noting(disk.clone(), Mutex::default()));
+            let opened = open_with(noting.clone(), Path::new(path), options(), EngineKind::Serial).unwrap();
+            let noted = noting.1.lock().unwrap().clone();
+            let root = Path::new(path);
+            let all = [Path::new(above), root, &root.join("log"), &root.join("checkpoint")];
+            let synced: Vec<_> = noted.iter().take_while(|(what, _)| *what == "sync").map(|(_, path)| path).collect();
+            assert_eq!(synced, all, "{noted:?}");
+            drop(opened);
+        }
+    }
 }

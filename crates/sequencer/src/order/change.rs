@@ -179,14 +179,22 @@ impl Order {
         if (due || !self.work.wanted.is_empty()) && self.shared.trouble().is_none() {
             self.begin_checkpoint();
         } else if let Some(error) = self.shared.trouble() {
-            for reply in std::mem::take(&mut self.work.wanted) {
-                drop(reply.send(Err(error.clone())));
-            }
+            self.refuse_checkpoints(&error);
+        }
+    }
+
+    fn refuse_checkpoints(&mut self, error: &Error) {
+        for reply in std::mem::take(&mut self.work.wanted) {
+            drop(reply.send(Err(error.clone())));
         }
     }
 
     fn begin_checkpoint(&mut self) {
         self.drain();
+        if let Some(error) = self.shared.trouble() {
+            // The engine may have what the log has not.
+            return self.refuse_checkpoints(&error);
+        }
         let start = Instant::now();
         self.shared.since_checkpoint.store(0, Ordering::Relaxed);
         let (pieces, taken) = sync_channel(PIECES);

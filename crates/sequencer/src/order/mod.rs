@@ -47,10 +47,7 @@ pub(crate) type Reply<T> = SyncSender<Result<T, Error>>;
 
 /// What is asked of the sequencer.
 pub(crate) enum Request {
-    Batch {
-        batch: Batch,
-        reply: SyncSender<Result<Batch, Box<Refused>>>,
-    },
+    Batch(Waiting),
     /// A single call, by its block.
     Call {
         block: Vec<u8>,
@@ -69,6 +66,17 @@ pub(crate) enum Request {
     Read(Read),
     Checkpoint(Reply<CheckpointReport>),
     Close(Reply<()>),
+}
+
+/// A batch that nobody has taken yet, and who waits for it. One that is never taken goes back whole.
+pub(crate) struct Waiting(pub(crate) Option<(Batch, SyncSender<Result<Batch, Box<Refused>>>)>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some((batch, reply)) = self.0.take() {
+            drop(reply.send(Err(Box::new(Refused { batch: Some(batch), error: Error::Closed }))));
+        }
+    }
 }
 
 /// What reads.
@@ -228,7 +236,11 @@ impl Order {
 
     fn take(&mut self, request: Request, requests: &Receiver<Request>) {
         match request {
-            Request::Batch { batch, reply } => self.start(batch, Callers::One(reply)),
+            Request::Batch(mut waiting) => {
+                if let Some((batch, reply)) = waiting.0.take() {
+                    self.start(batch, Callers::One(reply));
+                }
+            }
             Request::Call { block, reply } => self.gather(block, reply, requests),
             Request::Define { definition, reply } => self.define(definition, reply),
             Request::Load { table, images, reply } => self.load(&table, &images, reply),

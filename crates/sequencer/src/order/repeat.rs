@@ -74,7 +74,9 @@ impl Order {
         let mut reused = None;
         for (index, block) in batch.blocks().enumerate() {
             let (request, now, index) = (block.request(), block.procedure(), index as u32);
-            let before = if request == 0 {
+            // A block that is too short has no room for an outcome. It runs, which means that it fails.
+            let short = self.procedures.get(now as usize).is_some_and(|known| known.block_bytes > batch.stride());
+            let before = if request == 0 || short {
                 places.push(index);
                 continue;
             } else if let Some(outcome) = self.window.get(request) {

@@ -2,7 +2,7 @@
 
 use lockwork_engine::EngineError;
 use lockwork_engine::replay::serial_order;
-use lockwork_procedure::block::{Batch, Status};
+use lockwork_procedure::block::{Batch, HEADER_BYTES, Status};
 
 use super::{Callers, InFlight, Order, Reply, Single};
 use crate::error::{Error, Failure, Refused};
@@ -58,6 +58,9 @@ impl Order {
         let mut survey = Survey::default();
         for block in batch.blocks() {
             let Some(known) = self.procedures.get(block.procedure() as usize) else { continue };
+            if known.block_bytes > batch.stride() {
+                continue;
+            }
             let request = block.request() != 0;
             if request || known.traits.writes {
                 let arguments = self.catalogue.procedures[block.procedure() as usize].arguments;
@@ -117,12 +120,13 @@ impl Order {
 
     /// Sees that there is room for `bytes` bytes of log, and reserves it if `reserve`.
     fn room(&mut self, bytes: u64, reserve: bool) -> Result<(), Denied> {
-        if let Some(error) = self.shared.trouble() {
-            return Err(Denied(error));
-        }
         for fresh in [false, true] {
             if fresh {
                 self.drain();
+            }
+            // An engine that is lost may be found to be so only now.
+            if let Some(error) = self.shared.trouble() {
+                return Err(Denied(error));
             }
             let next = self.next;
             let Some(space) = &mut self.space else { return Ok(()) };
@@ -142,11 +146,23 @@ impl Order {
         unreachable!("a fresh segment has room for what it was made for")
     }
 
+    /// Makes everything behind the arguments zero, as replay will find it: the log holds the arguments only.
+    fn clean(&self, batch: &mut Batch) {
+        for index in 0..batch.len() {
+            let mut block = batch.block_mut(index);
+            if let Some(known) = self.catalogue.procedures.get(block.as_block().procedure() as usize)
+                && let Some(rest) = block.bytes().get_mut(HEADER_BYTES as usize + known.arguments..known.block)
+            {
+                rest.fill(0);
+            }
+        }
+    }
+
     /// Begins to run a batch.
     pub(super) fn start(&mut self, batch: Batch, callers: Callers) {
         let survey = self.survey(&batch);
         let needed = survey.logged > 0;
-        let (batch, repeats) = if survey.requests {
+        let (mut batch, repeats) = if survey.requests {
             match self.sort_out(batch) {
                 Ok(sorted) => sorted,
                 Err(refused) => return self.start_apart(*refused, callers),
@@ -168,6 +184,7 @@ impl Order {
             self.drain();
             return self.finish(in_flight, batch);
         }
+        self.clean(&mut batch);
         self.save_before(&batch);
         match self.engine.submit(batch) {
             Ok(()) => self.work.in_flight.push_back(in_flight),
@@ -212,6 +229,9 @@ impl Order {
                 };
                 let error = Error::Stopped(why);
                 self.shared.stop(error.clone());
+                if let (Some(space), true) = (&mut self.space, in_flight.needed) {
+                    space.settle(in_flight.reserved, 0);
+                }
                 in_flight.callers.refuse(None, error);
             }
         }
