@@ -392,7 +392,7 @@ fn identify(
     }
     report.created = true;
     let database = fresh_id();
-    crate::log::space::make(io, directory, database, 1, 0)?;
+    crate::log::space::make(io, directory, database, 1, 0, || Ok(()))?;
     directory.write_format(io, database)?;
     Ok((database, Listing { segments: vec![1], ..listing }))
 }

@@ -2,8 +2,9 @@
 //!
 //! - Records have consecutive numbers, over all segments. A number that is missing is damage.
 //! - A bad record is *torn* if it may be part of what was being written when the machine stopped. It was not, and so is
-//!   damage, if a sound frame behind it says that everything up to it was durable, or if there are records in a later
-//!   segment, which is begun only when everything before it is durable.
+//!   damage, if a sound frame behind it says that everything up to it was durable, or if a later segment begins behind
+//!   it: a segment gets its name, which is the number of its first record, only when every record before that number
+//!   is durable. Whether there are records in the segment makes no difference.
 //! - What is torn is at the end, and nobody was told that it is durable.
 
 use std::path::{Path, PathBuf};
@@ -47,7 +48,7 @@ pub(crate) struct LogEnd {
     /// The bytes at its end that no sound frame proves to be durable.
     pub(crate) unproven: Vec<u8>,
     pub(crate) torn: Option<Torn>,
-    /// Segments behind the last that have no record.
+    /// Segments without a record.
     pub(crate) empty: Vec<u64>,
     /// Bytes of segments read, zero tails not counted.
     pub(crate) bytes: u64,
@@ -64,22 +65,18 @@ pub(crate) struct Wanted<'a> {
     pub(crate) all: bool,
 }
 
-/// The bytes of a segment, with its header read. `None` for the header if the segment was never finished: it is the
-/// last, and nothing but perhaps a header is in it.
-fn load(io: &dyn Io, path: &Path, wanted: &Wanted<'_>, last: bool) -> Result<(Vec<u8>, Option<FileHeader>), Error> {
+/// The bytes of a segment, with its header read: it was whole before the file got its name.
+fn load(io: &dyn Io, path: &Path, wanted: &Wanted<'_>, number: u64) -> Result<(Vec<u8>, FileHeader), Error> {
     let bytes = io.open(path, Mode::Read).and_then(|file| read_all(&*file));
     let bytes = bytes.map_err(|error| Error::io("read", path, error))?;
-    let header = match FileHeader::decode(path, &bytes, FileKind::Segment) {
-        Ok(header) => header,
-        Err(Error::Damaged { .. }) if last && bytes.iter().skip(file::BYTES).all(|&byte| byte == 0) => {
-            return Ok((bytes, None));
-        }
-        Err(error) => return Err(error),
-    };
+    let header = FileHeader::decode(path, &bytes, FileKind::Segment)?;
     if wanted.database.is_some_and(|database| database != header.database) {
         return Err(Error::damaged(path, 16, "the segment belongs to another database"));
     }
-    Ok((bytes, Some(header)))
+    if header.number != number {
+        return Err(Error::damaged(path, 24, format!("its name says record {number}, it says {}", header.number)));
+    }
+    Ok((bytes, header))
 }
 
 /// Gives every record to `each`, in order.
@@ -97,42 +94,21 @@ pub(crate) fn walk(
     let first = if wanted.all { 0 } else { (0..wanted.segments.len()).find(|&i| needed(i)).unwrap_or(0) };
     let mut expected = None;
     let mut torn: Option<Torn> = None;
-    for (index, &number) in wanted.segments.iter().enumerate().skip(first) {
+    for &number in wanted.segments.iter().skip(first) {
         let path = directory.segment(number);
-        let (bytes, header) = load(io, &path, wanted, index + 1 == wanted.segments.len())?;
-        let Some(header) = header else {
-            end.empty.push(number);
-            continue;
-        };
-        if header.number != number {
-            return Err(Error::damaged(&path, 24, format!("its name says record {number}, it says {}", header.number)));
-        }
-        // Made, and not used any more before the end.
-        if bytes[file::BYTES..].iter().all(|&byte| byte == 0) {
-            if expected.is_none() {
-                if number > wanted.covered + 1 {
-                    let problem = format!("it begins with record {number}, and record {} is due", wanted.covered + 1);
-                    return Err(Error::damaged(&path, 24, problem));
-                }
-                expected = Some(number);
-            }
-            end.empty.push(number);
-            continue;
-        }
-        if let Some(torn) = &torn {
-            return Err(damaged(torn, &path));
-        }
-        let gap = expected.unwrap_or(wanted.covered + 1) < number && number > wanted.covered + 1;
+        let (bytes, header) = load(io, &path, wanted, number)?;
+        let due = expected.unwrap_or(wanted.covered + 1);
+        let gap = number > due && (torn.is_some() || number > wanted.covered + 1);
         if gap || expected.is_some_and(|expected| number < expected) {
-            let due = expected.unwrap_or(wanted.covered + 1);
-            return Err(Error::damaged(&path, 24, format!("it begins with record {number}, and record {due} is due")));
+            return Err(missing(directory, &end, torn.as_ref(), due, &path, number));
         }
+        if bytes[file::BYTES..].iter().all(|&byte| byte == 0) {
+            expected = Some(number);
+            end.empty.push(number);
+            continue;
+        }
+        // What was torn before is no record, since this segment begins with the one that is due there: it is a mark.
         let found = segment(&path, &bytes, &header, &mut end, each)?;
-        // A segment without records before this one has left no trace in the numbers.
-        if let Some(&empty) = end.empty.first() {
-            let path = directory.segment(empty);
-            return Err(Error::damaged(&path, file::BYTES as u64, format!("record {empty} is missing")));
-        }
         end.last = Some((number, found.end));
         expected = Some(found.next);
         torn = found.torn;
@@ -143,10 +119,23 @@ pub(crate) fn walk(
     Ok(end)
 }
 
-fn damaged(torn: &Torn, proof: &Path) -> Error {
-    let proof = proof.display();
-    let problem = format!("{}, and '{proof}' shows that it was durable", torn.problem);
-    Error::damaged(&torn.path, torn.offset, problem)
+/// The segment at `proof` begins with record `number`, and `due` is the one that should follow upon what was walked.
+fn missing(directory: &Directory, end: &LogEnd, torn: Option<&Torn>, due: u64, proof: &Path, number: u64) -> Error {
+    let shown = format!("'{}', which begins with record {number},", proof.display());
+    if number < due {
+        return Error::damaged(proof, 24, format!("it begins with record {number}, and record {due} is due"));
+    }
+    if let Some(torn) = torn {
+        let problem = format!("{}, and {shown} shows that it was durable", torn.problem);
+        return Error::damaged(&torn.path, torn.offset, problem);
+    }
+    let place = match (end.empty.last(), end.last) {
+        (Some(&empty), _) if empty == due => (empty, file::BYTES as u64),
+        (_, Some(place)) => place,
+        _ => return Error::damaged(proof, 24, format!("it begins with record {number}, and record {due} is due")),
+    };
+    let problem = format!("record {due} is missing, and {shown} shows that it was durable");
+    Error::damaged(&directory.segment(place.0), place.1, problem)
 }
 
 struct Walked {

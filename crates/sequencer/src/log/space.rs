@@ -37,31 +37,41 @@ pub(crate) struct Space {
 }
 
 /// Makes the segment that begins with record `first`, durably, with room for `bytes` bytes behind its header, in place
-/// of one without records that has its name.
+/// of one without records that has its name. `durable` returns when all records before `first` are: only then does the
+/// segment get its name, which says so.
 pub(crate) fn make(
     io: &dyn Io,
     directory: &Directory,
     database: u64,
     first: u64,
     bytes: u64,
+    durable: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Arc<Segment>, Error> {
     let path = directory.segment(first);
     let header = FileHeader { kind: FileKind::Segment, database, number: first };
     let length = file::BYTES as u64 + bytes;
-    let failed = |action, error| Failure::new(action, &path, None, error);
     let unfinished = path.with_extension("log.tmp");
-    let made = io.open(&unfinished, Mode::Create).map_err(|error| failed("create", error)).and_then(|file| {
-        file.allocate(length).map_err(|error| failed("allocate room for", error))?;
-        file.write_at(0, &header.encode()).map_err(|error| failed("write", error))?;
-        file.sync().map_err(|error| failed("sync", error))?;
-        io.rename(&unfinished, &path).map_err(|error| failed("rename", error))?;
+    let failed = |action| {
+        let path = path.clone();
+        move |error| {
+            let failure = Failure::new(action, &path, None, error);
+            if is_full(&failure.error) { Error::Full(failure) } else { Error::Io(failure) }
+        }
+    };
+    let made = io.open(&unfinished, Mode::Create).map_err(failed("create")).and_then(|file| {
+        file.allocate(length).map_err(failed("allocate room for"))?;
+        file.write_at(0, &header.encode()).map_err(failed("write"))?;
+        file.sync().map_err(failed("sync"))?;
+        durable()?;
+        io.rename(&unfinished, &path).map_err(|error| match failed("rename")(error) {
+            // It may have its name: then no record of that number may go into the segment before.
+            Error::Io(failure) => Error::Poisoned(failure),
+            full => full,
+        })?;
         Ok(file)
     });
-    let file = made.map_err(|failure| {
-        // What room it took is wanted. If it stays, the next opening removes it.
-        drop(io.remove(&unfinished));
-        if is_full(&failure.error) { Error::Full(failure) } else { Error::Io(failure) }
-    })?;
+    // What room it took is wanted. If it stays, the next opening removes it.
+    let file = made.inspect_err(|_| drop(io.remove(&unfinished)))?;
     // What is not synced now cannot be saved by syncing it again.
     let named = io.sync_directory(&directory.log);
     named.map_err(|error| Error::Poisoned(Failure::new("sync", &directory.log, None, error)))?;
@@ -80,7 +90,7 @@ impl Space {
         first: u64,
         segment_bytes: u64,
     ) -> Result<Self, Error> {
-        let segment = make(&*io, &directory, database, first, segment_bytes)?;
+        let segment = make(&*io, &directory, database, first, segment_bytes, || Ok(()))?;
         Ok(Self { io, directory, database, segment_bytes, segment, capacity: segment_bytes, used: 0, reserved: 0 })
     }
 
@@ -95,17 +105,22 @@ impl Space {
     }
 
     /// Begins another segment, with record `first`, that has room for a unit of `bytes` bytes. Nothing is reserved any
-    /// more: every unit before was written into the one before, or never will be.
+    /// more: every unit before was handed to the writer. `durable` as for [`make`].
     ///
     /// # Errors
-    /// As [`Self::begin`]; then the segment before goes on.
-    pub(crate) fn advance(&mut self, first: u64, bytes: u64) -> Result<(), Error> {
+    /// As [`Self::begin`], and those of `durable`; then the segment before goes on.
+    pub(crate) fn advance(
+        &mut self,
+        first: u64,
+        bytes: u64,
+        durable: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         assert_eq!(self.reserved, 0, "a segment is left only when nothing is on the way into it");
         if self.used == 0 && bytes + frame::BYTES as u64 <= self.capacity {
             return Ok(());
         }
         let capacity = self.segment_bytes.max(bytes + frame::BYTES as u64);
-        self.segment = make(&*self.io, &self.directory, self.database, first, capacity)?;
+        self.segment = make(&*self.io, &self.directory, self.database, first, capacity, durable)?;
         (self.capacity, self.used) = (capacity, 0);
         Ok(())
     }

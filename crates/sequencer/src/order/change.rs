@@ -36,7 +36,7 @@ impl Order {
         let Some(space) = &mut self.space else { return Ok(()) };
         let bytes = frame::whole(bytes) as u64;
         if !space.reserve(bytes) {
-            space.advance(next, bytes).inspect_err(|error| {
+            space.advance(next, bytes, || self.shared.wait_durable(next)).inspect_err(|error| {
                 if matches!(error, Error::Poisoned(_)) {
                     self.shared.stop(error.clone());
                 }

@@ -130,7 +130,7 @@ impl Order {
             }
             let next = self.next;
             let Some(space) = &mut self.space else { return Ok(()) };
-            if fresh && let Err(error) = space.advance(next, bytes) {
+            if fresh && let Err(error) = space.advance(next, bytes, || self.shared.wait_durable(next)) {
                 if let Error::Poisoned(Failure { .. }) = &error {
                     self.shared.stop(error.clone());
                 }
