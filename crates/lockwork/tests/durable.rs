@@ -6,7 +6,7 @@ mod folder;
 use std::num::NonZeroU64;
 
 use folder::{Folder, command};
-use lockwork::{EngineKind, Error, Lockwork, OpenOptions, Options, Status, Value};
+use lockwork::{EngineKind, Error, Lockwork, OpenOptions, Options, Status, Value, sequencer};
 
 const DEPOSIT: &str = "procedure deposit
 table accounts (id: i64 key, balance: i64)
@@ -87,6 +87,22 @@ fn a_checkpoint_and_the_log_behind_it_are_all_that_is_needed() {
     // And it goes on: a further procedure over the same table.
     lockwork.register(&DEPOSIT.replace("procedure deposit", "procedure pay_in")).unwrap();
     assert_eq!(lockwork.call("pay_in", &arguments(1, 3)).unwrap().integer("balance").unwrap(), 105);
+}
+
+#[test]
+fn it_can_be_opened_as_often_as_one_likes_without_a_log() {
+    let folder = Folder::new("durable-none");
+    drop(created(&folder));
+    for session in 0..6 {
+        // Four without a log, one with, and one without again.
+        let durability = if session == 4 { sequencer::Durability::Fsync } else { sequencer::Durability::None };
+        let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
+        let options = OpenOptions { sequencer, ..OpenOptions::default() };
+        let (mut lockwork, _) = Lockwork::open_with(&folder.0, &options, |_| {}).unwrap();
+        let answer = lockwork.call("deposit", &arguments(1, 1)).unwrap();
+        assert_eq!(answer.integer("balance").unwrap(), 101 + session);
+        lockwork.close().unwrap();
+    }
 }
 
 #[test]

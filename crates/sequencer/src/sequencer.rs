@@ -96,7 +96,7 @@ impl Sequencer {
             request_window: options.request_window,
         };
         let recovered = recover(&source, &mut *engine, &mut report, progress)?;
-        report.rewritten_bytes = settle(&*io, &directory, &listing, &recovered.end)?;
+        report.rewritten_bytes = settle(&*io, &directory, database, &listing, &recovered.end)?;
         let next = recovered.end.next;
         let space = match options.durability {
             Durability::None => None,
@@ -408,7 +408,7 @@ fn fresh_id() -> u64 {
 
 /// Makes the end of the log what it was taken for: what is torn is cut off, what may not be durable is written again,
 /// and segments that were never used are removed. Returns how many bytes were written again.
-fn settle(io: &dyn Io, directory: &Directory, listing: &Listing, end: &LogEnd) -> Result<u64, Error> {
+fn settle(io: &dyn Io, directory: &Directory, database: u64, listing: &Listing, end: &LogEnd) -> Result<u64, Error> {
     let mut rewritten = 0;
     if let Some((first, at)) = end.last {
         let path = directory.segment(first);
@@ -427,10 +427,14 @@ fn settle(io: &dyn Io, directory: &Directory, listing: &Listing, end: &LogEnd) -
             file.sync().map_err(failed("sync"))?;
         }
     }
+    // There always is a segment: if none has records, there is one for the next record before the others go.
+    let some_stays = listing.segments.iter().any(|segment| !end.empty.contains(segment));
+    if !some_stays && !listing.segments.contains(&end.next) {
+        crate::log::space::make(io, directory, database, end.next, 0, || Ok(()))?;
+    }
     for &empty in &end.empty {
         let path = directory.segment(empty);
-        // The only segment stays, so that there always is one; it is made anew under its name, or removed later.
-        if listing.segments.len() > 1 || empty != end.next {
+        if some_stays || empty != end.next {
             io.remove(&path).map_err(|error| Error::io("remove", &path, error))?;
         }
     }

@@ -45,6 +45,9 @@ const DEPTH: usize = 2;
 /// Where an answer goes.
 pub(crate) type Reply<T> = SyncSender<Result<T, Error>>;
 
+/// Where a batch goes back to.
+pub(crate) type BatchReply = SyncSender<Result<Batch, Box<Refused>>>;
+
 /// What is asked of the sequencer.
 pub(crate) enum Request {
     Batch(Waiting),
@@ -69,7 +72,7 @@ pub(crate) enum Request {
 }
 
 /// A batch that nobody has taken yet, and who waits for it. One that is never taken goes back whole.
-pub(crate) struct Waiting(pub(crate) Option<(Batch, SyncSender<Result<Batch, Box<Refused>>>)>);
+pub(crate) struct Waiting(pub(crate) Option<(Batch, BatchReply)>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
@@ -90,7 +93,7 @@ type Single = (Vec<u8>, Reply<Vec<u8>>);
 
 /// Who waits for a batch.
 enum Callers {
-    One(SyncSender<Result<Batch, Box<Refused>>>),
+    One(BatchReply),
     Many(Vec<Reply<Vec<u8>>>),
 }
 
