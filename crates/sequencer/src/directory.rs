@@ -69,9 +69,14 @@ impl Directory {
 
     /// Sorts the files by what they are.
     pub(crate) fn list(&self, io: &dyn Io) -> Result<Listing, Error> {
-        let names = |path: &Path| io.list(path).map_err(|error| Error::io("list", path, error));
+        let failed = |path: &Path, error| Error::io("list", path, error);
+        // A folder that is missing has no files; what should be in it is missed by `identify`.
+        let names = |path: &Path| match io.list(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            names => names.map_err(|error| failed(path, error)),
+        };
         let mut listing = Listing::default();
-        for name in names(&self.root)? {
+        for name in io.list(&self.root).map_err(|error| failed(&self.root, error))? {
             match name.as_str() {
                 FORMAT | LOCK => {}
                 "FORMAT.tmp" => listing.unfinished.push(self.root.join(name)),
@@ -100,7 +105,7 @@ impl Directory {
     }
 
     /// Which database this is; `None` when the file that says so was never finished.
-    pub(crate) fn read_format(&self, io: &dyn Io) -> Result<Option<u64>, Error> {
+    fn read_format(&self, io: &dyn Io) -> Result<Option<u64>, Error> {
         let path = self.format();
         let bytes = match io.open(&path, Mode::Read).and_then(|file| read_all(&*file)) {
             Ok(bytes) => bytes,
@@ -112,6 +117,34 @@ impl Directory {
             return Err(Error::damaged(&path, 24, "the file has more in it than version 1 has"));
         }
         Ok(Some(header.database))
+    }
+
+    /// Which database this is; `None` when it was never finished, and then nothing is in it.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] when the file that says it is missing, or the log, and as [`Self::read_format`].
+    pub(crate) fn identify(&self, io: &dyn Io, listing: &Listing) -> Result<Option<u64>, Error> {
+        if let Some(database) = self.read_format(io)? {
+            if listing.segments.is_empty() {
+                return Err(Error::damaged(&self.log, 0, "there is no segment of the log, and there always is one"));
+            }
+            return Ok(Some(database));
+        }
+        // A header is all that is made of the log before the file that is missing.
+        let begun = match listing.segments[..] {
+            [] => true,
+            [1] => {
+                let path = self.segment(1);
+                let length = io.open(&path, Mode::Read).and_then(|file| file.length());
+                length.map_err(|error| Error::io("read", &path, error))? <= file::BYTES as u64
+            }
+            _ => false,
+        };
+        if !begun || !listing.checkpoints.is_empty() {
+            let problem = "the file is missing, and there are a log or checkpoints that it belongs to";
+            return Err(Error::damaged(&self.format(), 0, problem));
+        }
+        Ok(None)
     }
 
     /// Writes down which database this is, durably and whole.

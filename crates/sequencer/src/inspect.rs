@@ -7,7 +7,7 @@ use lockwork_storage::Digest;
 
 use crate::catalogue::Catalogue;
 use crate::checkpoint::read::{Visitor, read};
-use crate::directory::Directory;
+use crate::directory::{Directory, Listing};
 use crate::error::Error;
 use crate::format::calls::runs;
 use crate::format::frame::RecordKind;
@@ -136,18 +136,29 @@ impl Visitor for Definitions<'_> {
 /// # Errors
 /// [`Error::Damaged`] and [`Error::Version`] with file and offset, and [`Error::Io`].
 pub fn checkpoint(io: &dyn Io, path: &Path, entry: &mut dyn FnMut(Entry)) -> Result<Option<Summary>, Error> {
-    let directory = Directory::new(path);
-    let listing = directory.list(io)?;
+    let (directory, listing, database) = find(io, path)?;
     let Some(&number) = listing.checkpoints.last() else { return Ok(None) };
-    let mut walked = visit(io, &directory, number, entry, false)?;
+    let mut walked = visit(io, &directory, (number, database), entry, false)?;
     (walked.1.number, walked.1.unknown) = (number, listing.unknown);
     Ok(Some(walked.1))
+}
+
+/// What is in the directory at `path`, and which database it is, if it was ever finished.
+fn find(io: &dyn Io, path: &Path) -> Result<(Directory, Listing, Option<u64>), Error> {
+    let directory = Directory::new(path);
+    let listing = directory.list(io)?;
+    let database = directory.identify(io, &listing)?;
+    if database.is_none() {
+        // A directory of something else has none for a log.
+        io.list(&directory.log).map_err(|error| Error::io("list", &directory.log, error))?;
+    }
+    Ok((directory, listing, database))
 }
 
 fn visit(
     io: &dyn Io,
     directory: &Directory,
-    number: u64,
+    (number, database): (u64, Option<u64>),
     entry: &mut dyn FnMut(Entry),
     silent: bool,
 ) -> Result<(Catalogue, Summary), Error> {
@@ -164,7 +175,7 @@ fn visit(
         silent,
     };
     let (header, end) = read(io, &path, number, &mut visitor)?;
-    if directory.read_format(io)?.is_some_and(|database| database != header.database) {
+    if database.is_some_and(|database| database != header.database) {
         return Err(Error::damaged(&path, 16, "the checkpoint belongs to another database"));
     }
     visitor.flush();
@@ -178,19 +189,17 @@ fn visit(
 /// [`Error::Damaged`] and [`Error::Version`] with file and offset, and [`Error::Io`]. Entries before the place have
 /// been told by then.
 pub fn log(io: &dyn Io, path: &Path, entry: &mut dyn FnMut(Entry)) -> Result<Summary, Error> {
-    let directory = Directory::new(path);
-    let listing = directory.list(io)?;
+    let (directory, listing, database) = find(io, path)?;
     let covered = listing.checkpoints.last().copied().unwrap_or(0);
     // How long calls are follows from definitions, the first of which may be in the checkpoint only.
     let mut known = match listing.checkpoints.last() {
-        Some(&number) => visit(io, &directory, number, &mut |_| (), true)?.0,
+        Some(&number) => visit(io, &directory, (number, database), &mut |_| (), true)?.0,
         None => Catalogue::default(),
     };
     let complete = listing.segments.first() == Some(&1);
     if complete {
         known = Catalogue::default();
     }
-    let database = directory.read_format(io)?;
     let wanted = Wanted { segments: &listing.segments, database, covered, all: true };
     let mut summary = Summary::default();
     let mut each = |record: Record<'_>| {

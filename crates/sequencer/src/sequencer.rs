@@ -15,7 +15,7 @@ use crate::directory::{Directory, Listing};
 use crate::error::{Error, Failure, Refused};
 use crate::format::items::Definition;
 use crate::io::{Io, Locking, Mode};
-use crate::log::reader::{LogEnd, Wanted, walk};
+use crate::log::reader::LogEnd;
 use crate::log::space::Space;
 use crate::log::writer::Writer;
 use crate::options::{Durability, Options};
@@ -377,18 +377,8 @@ fn identify(
     for path in &listing.unfinished {
         io.remove(path).map_err(|error| Error::io("remove", path, error))?;
     }
-    if let Some(database) = directory.read_format(io)? {
-        if listing.segments.is_empty() {
-            return Err(Error::damaged(&directory.log, 0, "there is no segment of the log, and there always is one"));
-        }
+    if let Some(database) = directory.identify(io, &listing)? {
         return Ok((database, listing));
-    }
-    // The first segment is made before the file that is missing, and used only after it.
-    let wanted = Wanted { segments: &listing.segments, database: None, covered: 0, all: true };
-    let end = walk(io, directory, &wanted, &mut |_| Ok(()))?;
-    if !listing.checkpoints.is_empty() || end.last.is_some() {
-        let problem = "the file is missing, and there are a log or checkpoints that it belongs to";
-        return Err(Error::damaged(&directory.format(), 0, problem));
     }
     report.created = true;
     let database = fresh_id();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use common::*;
 use lockwork_engine::EngineKind;
 use lockwork_sequencer::io::simulated::{Fault, SimulatedDisk};
+use lockwork_sequencer::io::{Disk, Io};
 use lockwork_sequencer::{Durability, Error, Options, RecoveryReport, Sequencer, inspect};
 
 fn path() -> &'static Path {
@@ -167,4 +168,47 @@ fn a_crash_while_a_segment_is_begun_is_never_taken_for_damage() {
         }
         assert!(crashes > 50, "{crashes}");
     }
+}
+
+#[test]
+fn a_missing_format_is_what_is_named_and_not_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let io: Arc<dyn Io> = Arc::new(Disk::plain());
+    let root = folder.path().join("db");
+    let open = || open_with(io.clone(), &root, options(), EngineKind::Serial).map(drop);
+    let inspect = || {
+        let log = inspect::log(&*io, &root, &mut |_| ()).map(drop).unwrap_err();
+        let checkpoint = inspect::checkpoint(&*io, &root, &mut |_| ()).map(drop).unwrap_err();
+        assert_eq!(log.to_string(), checkpoint.to_string());
+        log
+    };
+    let place = |error: Error| match error {
+        Error::Damaged { path, problem, .. } => (path, problem),
+        other => panic!("{other}"),
+    };
+    // A folder of something else is no damaged database.
+    std::fs::create_dir(&root).unwrap();
+    assert!(matches!(inspect(), Error::Io(_)));
+    let (sequencer, _) = open_with(io.clone(), &root, options(), EngineKind::Serial).unwrap();
+    furnish(&sequencer).unwrap();
+    sequencer.checkpoint().unwrap();
+    // The log behind the checkpoint does not begin with record 1.
+    (0..200).for_each(|_| drop(sequencer.call_batch(batch(&[(0, 0, vec![1, 2, 1])])).unwrap()));
+    sequencer.checkpoint().unwrap();
+    sequencer.close().unwrap();
+    let format = std::fs::read(root.join("FORMAT")).unwrap();
+    std::fs::remove_file(root.join("FORMAT")).unwrap();
+    for error in [open().unwrap_err(), inspect()] {
+        let (path, problem) = place(error);
+        assert_eq!(path, root.join("FORMAT"), "{problem}");
+        assert!(problem.starts_with("the file is missing"), "{problem}");
+    }
+    // Without the log's folder, and then with FORMAT only.
+    std::fs::remove_dir_all(root.join("log")).unwrap();
+    assert_eq!(place(inspect()).0, root.join("FORMAT"));
+    std::fs::write(root.join("FORMAT"), &format).unwrap();
+    assert_eq!(place(inspect()).0, root.join("log"));
+    std::fs::remove_dir_all(root.join("checkpoint")).unwrap();
+    assert_eq!(place(inspect()).0, root.join("log"));
+    assert_eq!(place(open().unwrap_err()).0, root.join("log"));
 }
