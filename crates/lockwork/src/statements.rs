@@ -334,7 +334,7 @@ impl Lockwork {
     }
 
     /// Adds the rows that an index does not have yet: all of them when it is new, some when a process died while it was
-    /// being filled. Nothing writes the table meanwhile, because there is no procedure that does before there is the index.
+    /// being filled. Nothing writes the table meanwhile: no procedure does before there is the index.
     fn fill(&mut self, index: &Index) -> Result<(), Error> {
         let (of, name) = (index.table.clone(), index.name.clone());
         let names = [of.clone(), name.clone()];

@@ -208,7 +208,7 @@ fn is_complete(typed: &str) -> bool {
     let last_line = text.lines().count() as u32;
     match statements(text).find_map(Result::err) {
         None => text.ends_with(';'),
-        // An error in the last line may be that there is no more yet; a text or comment that has not ended is told where
+        // An error in the last line may be that there is no more yet; a text or comment without an end is told where
         // it begins.
         Some(error) if error.message.to_lowercase().contains("unterminated") => typed.ends_with("\n\n"),
         Some(error) => error.line < last_line || typed.ends_with("\n\n"),

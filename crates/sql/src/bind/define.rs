@@ -146,8 +146,7 @@ pub(crate) fn index(catalogue: &Catalogue, create: &CreateIndex) -> Result<Index
     if !writers.is_empty() {
         let message = format!("procedures write table '{}' and do not know of this index", schema.name());
         let hint = format!(
-            "make indexes before the procedures that write the table; or CREATE OR REPLACE each of them with the body \
-             BEGIN NULL; END, make the index, and CREATE OR REPLACE them as they were: {}",
+            "make indexes before the procedures that write their table, in a new folder if need be: {}",
             writers.join(", ")
         );
         return Err(SqlError::new(state::IN_USE, place, message).hint(hint));
