@@ -46,9 +46,11 @@ pub(crate) struct Snapshot {
     noted: HashSet<(u16, Key)>,
     /// Bits of places whose rows were copied out of turn, by table.
     marked: Vec<Vec<u64>>,
-    /// Those rows, by table.
+    /// Those rows, by table, and pieces of them that are long enough, with their tables.
     kept: Vec<Vec<u8>>,
+    cut: Vec<(u16, Vec<u8>)>,
     kept_bytes: usize,
+    most_kept_bytes: usize,
     keys: Vec<KeyAccess>,
 }
 
@@ -80,7 +82,9 @@ impl Snapshot {
             noted: HashSet::new(),
             marked: Vec::new(),
             kept: Vec::new(),
+            cut: Vec::new(),
             kept_bytes: 0,
+            most_kept_bytes: MOST_KEPT_BYTES,
             keys: Vec::new(),
         }
     }
@@ -129,11 +133,13 @@ impl Snapshot {
                 return Err(Step::More);
             }
         }
-        while let Some(images) = self.kept.pop() {
+        for (number, images) in std::mem::take(&mut self.kept).into_iter().enumerate() {
             if !images.is_empty() {
-                let piece = rows(database.table(self.kept.len() as u16), images);
-                self.send(piece, wait)?;
+                self.cut.push((number as u16, images));
             }
+        }
+        while let Some((number, images)) = self.cut.pop() {
+            self.send(rows(database.table(number), images), wait)?;
         }
         Ok(())
     }
@@ -162,11 +168,11 @@ impl Snapshot {
         batch: &Batch,
         procedures: &[Arc<Registered>],
     ) -> Option<Step> {
-        if self.noted.len() >= MOST_NOTED || self.kept_bytes >= MOST_KEPT_BYTES {
-            return Some(self.step(database, None));
-        }
         let mut keys = std::mem::take(&mut self.keys);
         for block in batch.blocks() {
+            if self.noted.len() >= MOST_NOTED || self.kept_bytes >= self.most_kept_bytes {
+                return Some(self.step(database, None));
+            }
             let Some(registered) = procedures.get(block.procedure() as usize) else { continue };
             if !registered.traits.writes || registered.block_bytes > batch.stride() {
                 continue;
@@ -202,7 +208,11 @@ impl Snapshot {
             // SAFETY: the engine is idle, so nobody writes.
             let image = unsafe { table.row_image(row) };
             self.kept.resize_with(database.len().max(self.kept.len()), Vec::new);
-            self.kept[usize::from(number)].extend_from_slice(image);
+            let kept = &mut self.kept[usize::from(number)];
+            kept.extend_from_slice(image);
+            if kept.len() >= PIECE_BYTES {
+                self.cut.push((number, std::mem::take(kept)));
+            }
             self.kept_bytes += image.len();
         }
         if access.operation != Operation::Update {
@@ -227,4 +237,84 @@ impl Snapshot {
 
 fn rows(table: &Table, images: Vec<u8>) -> Piece {
     Piece::Rows { table: table.schema().name().to_string(), image_bytes: image_bytes(table), images }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    use lockwork_engine::{Engine, EngineKind, Options, create};
+    use lockwork_procedure::assembly::{assemble, assemble_tables};
+    use lockwork_storage::Digest;
+
+    use super::*;
+
+    const ROWS: i64 = 300;
+
+    /// Rows of about ten thousand bytes, a batch that changes all of them, and the bytes of a row.
+    fn wide() -> (Box<dyn Engine>, Vec<Arc<Registered>>, Batch, usize) {
+        let mut engine = create(EngineKind::Serial, Options::default()).unwrap();
+        let table = "table wide (id: i64 key, count: i64, rest: bytes(10016))";
+        let touch = "procedure touch\ntable wide\nparam id: i64\nupdate c0, wide, [id]\nret r1, c0\n\
+                     load r2, [id]\nadd r2, r2, 1\nstorer r2, r1[wide.count]\ncommit";
+        let tables = assemble_tables(table, [].as_slice()).unwrap();
+        engine.create_table(tables[0].clone(), ROWS as usize).unwrap();
+        engine.register(assemble(touch, tables.as_slice()).unwrap().procedure).unwrap();
+        let width = (tables[0].row_bytes() - ROW_HEADER_BYTES) as usize;
+        let mut batch = Batch::new(64, ROWS as usize).unwrap();
+        for id in 0..ROWS {
+            let mut image = id.to_le_bytes().to_vec();
+            image.resize(width, 0);
+            engine.load("wide", &image).unwrap();
+            batch.push(0).unwrap().bytes()[32..40].copy_from_slice(&id.to_le_bytes());
+        }
+        let procedures = vec![engine.procedure(0).unwrap()];
+        (engine, procedures, batch, width)
+    }
+
+    /// Bytes of the pieces, and the digest of their rows.
+    fn taken(pieces: &Receiver<Piece>) -> (Vec<usize>, Digest) {
+        let (mut bytes, mut digest) = (Vec::new(), Digest::default());
+        while let Ok(Piece::Rows { table, image_bytes, images }) = pieces.try_recv() {
+            digest = digest.combine(Digest::of_rows(&table, image_bytes, &images));
+            bytes.push(images.len());
+        }
+        (bytes, digest)
+    }
+
+    /// What became of the copy before the batch, and how many rows were kept.
+    fn copied(most_kept_bytes: usize) -> (Option<Step>, usize) {
+        let (mut engine, procedures, batch, width) = wide();
+        let digest = engine.digest().unwrap();
+        let (pieces, out) = sync_channel(100);
+        let mut snapshot = Snapshot::new(pieces);
+        snapshot.most_kept_bytes = most_kept_bytes;
+        let mut step = None;
+        engine.with_database(&mut |database| step = snapshot.before(database, &batch, &procedures)).unwrap();
+        let kept = snapshot.kept_bytes / width;
+        if step.is_none() {
+            engine.submit(batch).unwrap();
+            engine.complete().unwrap();
+            assert_ne!(engine.digest().unwrap(), digest);
+            let copy = &mut |database: &Database| assert_eq!(snapshot.step(database, None), Step::Done);
+            engine.with_database(copy).unwrap();
+        }
+        let (bytes, copied) = taken(&out);
+        assert_eq!((copied, bytes.iter().sum::<usize>()), (digest, ROWS as usize * width));
+        assert!(bytes.iter().all(|&bytes| bytes < 4 * PIECE_BYTES), "{bytes:?}");
+        if step.is_none() {
+            assert!(bytes.len() >= 3 && bytes.iter().all(|&bytes| bytes < PIECE_BYTES + width), "{bytes:?}");
+        }
+        (step, kept)
+    }
+
+    #[test]
+    fn rows_kept_out_of_turn_come_in_pieces() {
+        assert_eq!(copied(MOST_KEPT_BYTES), (None, ROWS as usize));
+    }
+
+    #[test]
+    fn one_batch_keeps_no_more_than_may_be_kept() {
+        assert_eq!(copied(100_000), (Some(Step::Done), 10));
+    }
 }
