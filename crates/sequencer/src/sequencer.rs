@@ -80,7 +80,7 @@ impl Sequencer {
             Locking::Held(lock) => lock,
             Locking::Taken(owner) => return Err(Error::Locked { path: path.to_path_buf(), owner }),
         };
-        // A process that was killed may have left names that only memory has, and files are removed as others are there.
+        // A process that was killed may have left names that only memory has; files are removed as others are there.
         let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
         for folder in [above, &directory.root, &directory.log, &directory.checkpoint] {
             io.sync_directory(folder).map_err(|error| Error::io("sync", folder, error))?;
