@@ -7,6 +7,7 @@ use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
 use lockwork_procedure::block::{Batch, Block, BlockMut, HEADER_BYTES, Status};
 use lockwork_procedure::program::Field;
+use lockwork_sql::SqlType;
 
 use crate::value::{self, Value};
 use crate::{Error, unknown};
@@ -16,6 +17,8 @@ use crate::{Error, unknown};
 pub(crate) struct Procedures {
     all: Vec<Arc<Registered>>,
     ids: HashMap<String, u32>,
+    /// The parameters of which SQL says more than how they are stored.
+    narrow: HashMap<u32, Vec<(String, SqlType)>>,
 }
 
 impl Procedures {
@@ -25,8 +28,12 @@ impl Procedures {
         self.all.push(registered);
     }
 
-    /// Has `name` stand for the procedure of this id, whatever it is called itself.
-    pub(crate) fn rename(&mut self, name: &str, id: u32) {
+    /// Has `name` stand for the procedure of this id, whatever it is called itself; it was made by SQL.
+    pub(crate) fn rename(&mut self, name: &str, id: u32, parameters: &[lockwork_sql::Field]) {
+        let is_narrow = |sql: &SqlType| matches!(sql, SqlType::Decimal(..) | SqlType::Boolean);
+        let narrow =
+            parameters.iter().filter_map(|field| Some((field.name.clone(), field.sql_type.filter(is_narrow)?)));
+        self.narrow.insert(id, narrow.collect());
         self.hide(id);
         self.ids.insert(name.to_string(), id);
     }
@@ -81,7 +88,7 @@ impl Procedures {
             let (have, needed) = (batch.stride(), registered.block_bytes);
             return Err(Error::ShortBatch { procedure: procedure.to_string(), have, needed });
         }
-        let image = arguments(registered, values)?;
+        let image = self.arguments(id, registered, values)?;
         let Some(mut block) = batch.push(id) else { return Ok(false) };
         block.bytes()[HEADER_BYTES as usize..image.len()].copy_from_slice(&image[HEADER_BYTES as usize..]);
         Ok(true)
@@ -94,7 +101,7 @@ impl Procedures {
         values: &[(&str, Value)],
     ) -> Result<(Vec<u8>, &Arc<Registered>), Error> {
         let (id, registered) = self.find(procedure)?;
-        let image = arguments(registered, values)?;
+        let image = self.arguments(id, registered, values)?;
         let mut block = vec![0; registered.block_bytes];
         block[..image.len()].copy_from_slice(&image);
         block[..4].copy_from_slice(&id.to_le_bytes());
@@ -107,17 +114,20 @@ impl Procedures {
         let registered = self.all.get(block.procedure() as usize).expect("a call of a registered procedure");
         Answer { bytes: block.bytes().to_vec(), registered: registered.clone() }
     }
-}
 
-/// An empty header, and the arguments behind it.
-fn arguments(registered: &Registered, values: &[(&str, Value)]) -> Result<Vec<u8>, Error> {
-    let procedure = registered.verified.procedure();
-    only_known("parameter", values, procedure.parameters.iter().map(|field| field.name.as_str()))?;
-    let mut image = vec![0; procedure.layout().arguments_end as usize];
-    for field in &procedure.parameters {
-        one(values, &field.name)?.write_field(field, &mut image)?;
+    /// An empty header, and the arguments behind it.
+    fn arguments(&self, id: u32, registered: &Registered, values: &[(&str, Value)]) -> Result<Vec<u8>, Error> {
+        let procedure = registered.verified.procedure();
+        only_known("parameter", values, procedure.parameters.iter().map(|field| field.name.as_str()))?;
+        let mut image = vec![0; procedure.layout().arguments_end as usize];
+        for field in &procedure.parameters {
+            one(values, &field.name)?.write_field(field, &mut image)?;
+        }
+        for (name, sql) in self.narrow.get(&id).into_iter().flatten() {
+            one(values, name)?.check(name, *sql)?;
+        }
+        Ok(image)
     }
-    Ok(image)
 }
 
 /// Refuses a value for something that there is not.

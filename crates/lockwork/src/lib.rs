@@ -328,11 +328,15 @@ impl Lockwork {
         };
         let row_bytes = (schema.row_bytes() - ROW_HEADER_BYTES) as usize;
         let mut images = vec![0; row_bytes * rows.len()];
+        let types = self.sql_catalogue().find(table).map(sql::Table::types).unwrap_or_default();
         for (values, image) in rows.iter().zip(images.chunks_exact_mut(row_bytes)) {
             only_known("column", values, schema.columns().iter().map(|column| column.name.as_str()))?;
             for column in schema.columns() {
                 let at = (column.offset - ROW_HEADER_BYTES) as usize;
                 one(values, &column.name)?.write(&column.name, column.column_type, &mut image[at..])?;
+            }
+            for (column, sql) in schema.columns().iter().zip(types) {
+                one(values, &column.name)?.check(&column.name, *sql)?;
             }
         }
         let rows: Vec<Vec<u8>> = images.chunks_exact(row_bytes).map(<[u8]>::to_vec).collect();

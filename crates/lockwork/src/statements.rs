@@ -244,7 +244,7 @@ impl Lockwork {
                     compiled.procedure.name = format!("{name}__{version}");
                 }
                 let id = self.register_compiled(&compiled.procedure, statement.text())?;
-                durable::write(&self.procedures).rename(&name, id);
+                durable::write(&self.procedures).rename(&name, id, &compiled.parameters);
                 let known = Known { compiled: Arc::from(compiled), id, text: statement.text().into() };
                 self.sql.procedures.insert(name, known);
             }
@@ -381,7 +381,7 @@ impl Lockwork {
                     let name = std::mem::replace(&mut compiled.procedure, procedure).name;
                     let id = durable::read(&self.procedures).registered(&compiled.procedure.name);
                     let id = id.expect("definitions have been carried out");
-                    durable::write(&self.procedures).rename(&name, id);
+                    durable::write(&self.procedures).rename(&name, id, &compiled.parameters);
                     let known = Known { compiled: Arc::from(compiled), id, text: source.as_str().into() };
                     self.sql.procedures.insert(name, known);
                 }

@@ -2,6 +2,7 @@
 
 use lockwork_procedure::program::Field;
 use lockwork_procedure::schema::ColumnType;
+use lockwork_sql::SqlType;
 
 use crate::Error;
 
@@ -39,6 +40,23 @@ impl Value {
         target.fill(0);
         target[..bytes.len()].copy_from_slice(bytes);
         Ok(())
+    }
+
+    /// Refuses a number that SQL says cannot be: one with more digits than its DECIMAL, or a BOOLEAN above 1.
+    pub(crate) fn check(&self, name: &str, sql: SqlType) -> Result<(), Error> {
+        let Some((lo, hi)) = sql.range() else { return Ok(()) };
+        let numbers = match self {
+            Self::Integer(number) => std::slice::from_ref(number),
+            Self::Integers(numbers) => numbers,
+            Self::Text(_) | Self::Bytes(_) => return Ok(()),
+        };
+        match numbers.iter().find(|number| !(lo..=hi).contains(number)) {
+            Some(number) => {
+                let wanted = format!("{sql}: {lo} to {hi} as it is stored");
+                Err(Error::Type { name: name.to_string(), value: number.to_string(), wanted })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Writes the value at the place of a parameter in the block `image`.

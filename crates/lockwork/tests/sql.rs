@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use folder::{Folder, command};
 use lockwork::sql::Value;
-use lockwork::{EngineKind, Error, Lockwork, SqlAnswer};
+use lockwork::{EngineKind, Error, Lockwork, SqlAnswer, Status};
 
 const BANK: &str = "
 CREATE TABLE accounts (id BIGINT PRIMARY KEY, branch INTEGER NOT NULL, balance DECIMAL(12, 2) NOT NULL)
@@ -72,6 +72,33 @@ fn tables_procedures_and_rows_are_there_when_it_is_opened_again() {
     assert_eq!(balances(&mut database), ["73.50", "53.00", "25.50"]);
     let again = database.sql(BANK).unwrap_err().to_string();
     assert!(again.contains("line 2") && again.contains("42P07"), "{again}");
+}
+
+#[test]
+fn values_as_the_machine_has_them_are_checked_against_their_sql_types() {
+    use lockwork::Value as Stored;
+    let folder = Folder::new("sql-stored");
+    let mut database = Lockwork::open(&folder.0).unwrap();
+    database.sql(BANK).unwrap();
+    for again in [false, true] {
+        if again {
+            database.close().unwrap();
+            database = Lockwork::open(&folder.0).unwrap();
+        }
+        let mut call = |amount| {
+            let id = |id| Stored::Integer(id);
+            database.call("transfer", &[("from_id", id(1)), ("to_id", id(2)), ("amount", id(amount))])
+        };
+        assert_eq!(call(1).unwrap().status(), Status::Committed);
+        let refused = call(1_000_000_000_000).unwrap_err().to_string();
+        let expected = "1000000000000 does not fit 'amount', which is DECIMAL(12, 2): -999999999999 to 999999999999 as \
+                        it is stored";
+        assert_eq!(refused, expected);
+        let row = [("id", 9), ("branch", 1), ("balance", -1_000_000_000_000)];
+        let refused = database.insert("accounts", &row.map(|(name, value)| (name, Stored::Integer(value))));
+        assert!(refused.unwrap_err().to_string().contains("does not fit 'balance', which is DECIMAL(12, 2)"));
+    }
+    assert_eq!(balances(&mut database), ["99.98", "50.02", "0.00"]);
 }
 
 #[test]

@@ -40,6 +40,9 @@ pub(crate) mod state {
     pub(crate) const INTERNAL: &str = "XX000";
 }
 
+/// Characters of a long line that are shown before and behind the place of an error.
+const SHOWN: usize = 80;
+
 /// What is wrong with a text, and where. It is displayed with the line of the source and a caret under the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SqlError {
@@ -84,10 +87,16 @@ impl fmt::Display for SqlError {
         let Self { sqlstate, message, line, column, hint, source_line } = self;
         write!(f, "line {line}, column {column}: error {sqlstate}: {message}")?;
         if !source_line.trim().is_empty() {
+            // Of a long line what is around the place.
+            let place = column.saturating_sub(1) as usize;
+            let length = source_line.chars().count();
+            let first = if length > 2 * SHOWN { place.saturating_sub(SHOWN) } else { 0 };
+            let shown: String = source_line.chars().skip(first).take(2 * SHOWN).collect();
+            let (cut, more) = (if first > 0 { "..." } else { "" }, if first + 2 * SHOWN < length { "..." } else { "" });
             // Tabs stay tabs, so that the caret stands under its place.
-            let before = source_line.chars().take(column.saturating_sub(1) as usize);
+            let before = cut.chars().map(|_| ' ').chain(shown.chars().take(place - first));
             let blank: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
-            write!(f, "\n    {source_line}\n    {blank}^")?;
+            write!(f, "\n    {cut}{shown}{more}\n    {blank}^")?;
         }
         if !hint.is_empty() {
             write!(f, "\nhint: {hint}")?;
@@ -107,4 +116,21 @@ pub(crate) fn unsupported<T>(place: Place, message: impl Into<String>, hint: imp
 /// Refuses a text that is no SQL.
 pub(crate) fn syntax<T>(place: Place, message: impl Into<String>) -> Result<T> {
     Err(SqlError::new(state::SYNTAX, place, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_line_the_place_is_shown() {
+        let line = format!("{}\tWRONG{}", "a".repeat(1_000_000), "b".repeat(1_000_000));
+        let place = Place { line: 2, column: 1_000_002 };
+        let shown = SqlError::new(state::SYNTAX, place, "no").in_source(&format!("first\n{line}")).to_string();
+        let lines: Vec<_> = shown.lines().collect();
+        assert!(shown.len() < 500 && lines[1].ends_with("bb..."), "{shown}");
+        assert_eq!(lines[1].find("WRONG").unwrap(), lines[2].find('^').unwrap());
+        let short = SqlError::new(state::SYNTAX, Place { line: 1, column: 3 }, "no").in_source("abc").to_string();
+        assert_eq!(short, "line 1, column 3: error 42601: no\n    abc\n      ^");
+    }
 }

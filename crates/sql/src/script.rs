@@ -47,6 +47,12 @@ impl<'a> Statement<'a> {
         self.text
     }
 
+    /// Where it ends in [`Self::source`], in bytes: what follows, after blanks, is its semicolon if it has one.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.text.as_ptr().addr() - self.source.as_ptr().addr() + self.text.len()
+    }
+
     /// The whole text that it stands in: errors count lines and columns in it.
     #[must_use]
     pub fn source(&self) -> &'a str {

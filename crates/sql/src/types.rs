@@ -62,7 +62,8 @@ impl SqlType {
     }
 
     /// The smallest and the largest value as stored; `None` for text and bytes.
-    pub(crate) const fn range(self) -> Option<(i64, i64)> {
+    #[must_use]
+    pub const fn range(self) -> Option<(i64, i64)> {
         match self {
             Self::Boolean => Some((0, 1)),
             Self::Decimal(precision, _) => {
@@ -74,6 +75,36 @@ impl SqlType {
             Self::Text(_) | Self::Bytes(_) => None,
         }
     }
+}
+
+/// Days since 1970-01-01 of a day of the Gregorian calendar, months from 1.
+pub(crate) const fn days_of(year: i64, month: i64, day: i64) -> i64 {
+    // Years counted from March, so that the leap day is the last of its year.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    365 * year + leap_days + (153 * month + 2) / 5 + day - 719_469
+}
+
+/// A TIMESTAMP as it is written: `2024-01-31 12:30:00`, with as many decimals as it has. One outside of the years 0000
+/// to 9999 is its microseconds.
+pub(crate) fn timestamp_text(micros: i64) -> String {
+    const DAY: i64 = 86_400_000_000;
+    if !(days_of(0, 1, 1) * DAY..days_of(10_000, 1, 1) * DAY).contains(&micros) {
+        return micros.to_string();
+    }
+    let (days, rest) = (micros.div_euclid(DAY), micros.rem_euclid(DAY));
+    // No year is longer than 366 days, so this is the year or one before it.
+    let mut year = (days - days_of(0, 1, 1)).div_euclid(366);
+    while days_of(year + 1, 1, 1) <= days {
+        year += 1;
+    }
+    let month = (2..=12).rev().find(|&month| days_of(year, month, 1) <= days).unwrap_or(1);
+    let day = days - days_of(year, month, 1) + 1;
+    let seconds = rest / 1_000_000;
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let fraction = format!(".{:06}", rest % 1_000_000);
+    let fraction = fraction.trim_end_matches('0').trim_end_matches('.');
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}{fraction}")
 }
 
 /// What values of a type are, for messages: CHAR and VARCHAR are one type.

@@ -8,7 +8,7 @@ use crate::catalogue::Constant;
 use crate::compile::{Compiled, Field};
 use crate::error::{SqlError, state};
 use crate::syntax::Place;
-use crate::types::{SqlType, described, power_of_ten};
+use crate::types::{SqlType, described, power_of_ten, timestamp_text};
 
 /// A value of SQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,8 @@ impl Value {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Integer(value) | Self::Timestamp(value) => write!(f, "{value}"),
+            Self::Integer(value) => write!(f, "{value}"),
+            Self::Timestamp(micros) => f.write_str(&timestamp_text(*micros)),
             Self::Boolean(value) => write!(f, "{value}"),
             Self::Decimal(value, 0) => write!(f, "{value}"),
             Self::Decimal(value, scale) => {

@@ -206,8 +206,11 @@ fn is_complete(typed: &str) -> bool {
         return true;
     }
     let last_line = text.lines().count() as u32;
-    match statements(text).find_map(Result::err) {
-        None => text.ends_with(';'),
+    let mut last = None;
+    let wrong = statements(text).find_map(|statement| statement.map(|statement| last = Some(statement.end())).err());
+    match wrong {
+        // What stands behind a statement that has ended is a comment.
+        None => last.is_none_or(|end| text[end..].trim_start().starts_with(';')),
         // An error in the last line may be that there is no more yet; a text or comment without an end is told where
         // it begins.
         Some(error) if error.message.to_lowercase().contains("unterminated") => typed.ends_with("\n\n"),
@@ -271,7 +274,7 @@ fn object<'a>(fields: impl Iterator<Item = (&'a String, &'a Value)>) -> serde_js
 /// Decimals stay texts, because a reader of JSON may take numbers for floating-point ones.
 fn json_of(value: &Value) -> serde_json::Value {
     match value {
-        Value::Integer(number) | Value::Timestamp(number) => json!(number),
+        Value::Integer(number) => json!(number),
         Value::Boolean(truth) => json!(truth),
         Value::Array(values) => values.iter().map(json_of).collect(),
         other => json!(other.to_string()),
@@ -285,9 +288,8 @@ fn table(columns: &[String], rows: &[Vec<Value>]) -> String {
         cells.chain([columns[column].chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    let is_number = |column: usize| {
-        rows.iter().all(|row| matches!(row[column], Value::Integer(_) | Value::Decimal(..) | Value::Timestamp(_)))
-    };
+    let is_number =
+        |column: usize| rows.iter().all(|row| matches!(row[column], Value::Integer(_) | Value::Decimal(..)));
     let numbers: Vec<bool> = (0..columns.len()).map(is_number).collect();
     let line = |cells: &[String]| {
         let cell = |(column, cell): (usize, &String)| {
@@ -325,6 +327,9 @@ mod tests {
         let procedure = "CREATE PROCEDURE p(x BIGINT) AS BEGIN\n  DECLARE y BIGINT;\n";
         assert!(!is_complete("SELECT 1\n") && !is_complete(procedure));
         assert!(is_complete("SELECT a FROM t WHERE id = 1;\n") && is_complete("\n"));
+        // Comments wait for nothing.
+        assert!(is_complete("-- one\n") && is_complete("SELECT a FROM t WHERE id = 1; -- done\n"));
+        assert!(!is_complete("SELECT a FROM t; SELECT b FROM t -- done?\n"));
         // Wrong before its end: there is nothing to wait for.
         assert!(is_complete("SELEKT\na FROM t\n;\n"));
         assert!(!is_complete("SELECT a /* one;\ntwo;\n") && !is_complete("INSERT INTO t VALUES ('a;\nb;\n"));

@@ -2,6 +2,7 @@
 
 use crate::error::{Result, SqlError, state};
 use crate::syntax::Place;
+use crate::types::days_of;
 
 /// A number as digits and where its point is.
 pub(super) fn number(text: &str, place: Place) -> Result<(i64, u8)> {
@@ -49,15 +50,14 @@ fn parse_timestamp(text: &str) -> Option<i64> {
     if !(1..=last).contains(&day) || hour > 23 || minute > 59 || second > 59 {
         return None;
     }
-    // Days since 1970-01-01 in the Gregorian calendar, years counted from March.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * y + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400) + (153 * m + 2) / 5 + day - 719_469;
+    let days = days_of(year, month, day);
     Some(((days * 24 + hour) * 60 + minute) * 60_000_000 + second * 1_000_000 + micros)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::timestamp_text;
 
     #[test]
     fn timestamps_are_microseconds_since_1970() {
@@ -70,6 +70,22 @@ mod tests {
         {
             assert!(read(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn timestamps_are_written_as_they_are_read() {
+        let texts =
+            ["0000-01-01 00:00:00", "1969-12-31 23:59:59.999999", "2000-02-29 12:00:00.5", "2023-12-31 07:08:09"];
+        for text in texts.into_iter().chain(["1900-03-01 00:00:00", "9999-12-31 23:59:59.000001"]) {
+            assert_eq!(timestamp_text(parse_timestamp(text).unwrap()), text);
+        }
+        for day in 0..400 * 366 {
+            let micros = (day - 200 * 366) * 86_400_000_000;
+            assert_eq!(parse_timestamp(&timestamp_text(micros)), Some(micros));
+        }
+        let behind = parse_timestamp("9999-12-31 23:59:59.999999").unwrap() + 1;
+        assert_eq!(timestamp_text(behind), behind.to_string());
+        assert_eq!(timestamp_text(i64::MIN), i64::MIN.to_string());
     }
 
     #[test]
