@@ -1,11 +1,10 @@
 //! The `lockwork` command.
 //!
-//! Exit codes: 0 ok; 1 a check failed; 2 usage or bad input; 3 cannot connect or bind; 4 a lock was lost; 5 standard
-//! output takes no more; 6 a back end is absent, or failed; 130 interrupted. `lockwork lock` ends as its command does,
-//! also with 126, 127 and 128 + N.
+//! Exit codes: 0 ok; 1 a check failed; 2 usage or bad input; 3 cannot connect or bind; 4 a lock was lost; 5 data on
+//! disk are damaged; 6 a back end is absent, or failed; 7 standard output takes no more; 130 interrupted. `lockwork
+//! lock` ends as its command does, also with 126, 127 and 128 + N.
 
 mod cli;
-mod engines;
 
 fn main() -> std::process::ExitCode {
     cli::main()

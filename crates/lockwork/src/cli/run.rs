@@ -20,7 +20,7 @@ use lockwork_workload::{Repeat, Workload, WorkloadError};
 use super::Failure;
 use super::chart::grouped;
 use super::report::{DeviceRun, Latency, Memory, Run, abort_name};
-use crate::engines::create;
+use lockwork::engines::create;
 
 /// Batches handed over before the first is taken back.
 pub(super) const AHEAD: usize = 3;

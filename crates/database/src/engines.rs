@@ -6,7 +6,7 @@ use lockwork_engine::{Engine, EngineError, EngineKind, Options};
 ///
 /// # Errors
 /// Options that are not possible, threads that cannot be started, or a back end that is not on this machine.
-pub(crate) fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, EngineError> {
+pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, EngineError> {
     match kind {
         EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase => lockwork_opencl::create(kind, options),
         EngineKind::Fpga => lockwork_fpga::create(options),

@@ -1,0 +1,432 @@
+//! A database in a program: tables, procedures in assembly and SQL, calls, on any engine, in memory or in a folder.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`engines`] | every engine there is, by kind |
+//! | `calls` | calls by name: arguments into blocks, answers out of them |
+//! | `value` | values as a program has them, and as they lie in blocks and rows |
+//! | `statements` | SQL: definitions, calls, single statements |
+//! | `durable` | a database in a folder, for many threads |
+//!
+//! Programs use it as `lockwork`, which adds the lock service's client.
+
+mod calls;
+mod durable;
+pub mod engines;
+mod statements;
+mod value;
+
+use std::path::Path;
+
+pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally};
+use lockwork_engine::{Engine, EngineError};
+use lockwork_procedure::assembly::{Assembled, AssemblyError, assemble};
+pub use lockwork_procedure::block::{Batch, Block, Status, abort};
+use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
+/// Order and durability of a database in a folder.
+pub use lockwork_sequencer as sequencer;
+use lockwork_sequencer::io::Disk;
+use lockwork_sequencer::{CheckpointReport, Definition, Progress, RecoveryReport, Sequencer};
+/// SQL: types, values and statements.
+pub use lockwork_sql as sql;
+pub use lockwork_storage::Digest;
+
+pub use calls::Answer;
+use calls::{one, only_known};
+pub use durable::{Caller, OpenOptions};
+pub use statements::SqlAnswer;
+pub use value::Value;
+
+/// Rows that a table is given room for when it is created; it grows beyond that.
+const EXPECTED_ROWS: usize = 1024;
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A source does not assemble.
+    #[error(transparent)]
+    Assembly(#[from] AssemblyError),
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A folder could not be opened, or a call not be made durable.
+    #[error(transparent)]
+    Durability(#[from] lockwork_sequencer::Error),
+    /// A statement is wrong.
+    #[error(transparent)]
+    Sql(Box<lockwork_sql::SqlError>),
+    /// A statement was taken back.
+    #[error("error {sqlstate}: {message}")]
+    Aborted {
+        /// The abort code of the procedure.
+        code: u16,
+        /// Five characters that say what kind of error it is.
+        sqlstate: String,
+        /// What was raised.
+        message: String,
+    },
+    /// An index of a table that some procedure writes without knowing of it.
+    #[error(
+        "error 55006: procedure '{procedure}' writes table '{table}' and does not know of this index; make indexes before \
+         procedures that write their table (one that was replaced counts as well)"
+    )]
+    IndexTooLate {
+        /// The table.
+        table: String,
+        /// The procedure.
+        procedure: String,
+    },
+    /// A name that Lockwork uses itself.
+    #[error("'{name}' begins as names do that Lockwork gives itself; choose another one")]
+    Reserved {
+        /// The name.
+        name: String,
+    },
+    /// It is only there for a database in a folder.
+    #[error("{0} needs a database in a folder: Lockwork::open")]
+    InMemory(&'static str),
+    /// There is no such procedure, parameter, result or column.
+    #[error("{what} '{name}' does not exist; {known}")]
+    Unknown {
+        /// What was asked for.
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// What there is, in words.
+        known: String,
+    },
+    /// A parameter or column was given no value, or two.
+    #[error("'{name}' needs exactly one value")]
+    Missing {
+        /// The parameter or column.
+        name: String,
+    },
+    /// A value does not fit its parameter or column.
+    #[error("{value} does not fit '{name}', which is {wanted}")]
+    Type {
+        /// The parameter or column.
+        name: String,
+        /// The value.
+        value: String,
+        /// What it should be.
+        wanted: String,
+    },
+    /// A batch was made before the procedure was registered, and its blocks are too short for it.
+    #[error("the batch has blocks of {have} bytes and procedure '{procedure}' needs {needed}; make the batch after it")]
+    ShortBatch {
+        /// The procedure.
+        procedure: String,
+        /// Bytes of a block of the batch.
+        have: usize,
+        /// Bytes of a call.
+        needed: usize,
+    },
+}
+
+impl From<lockwork_sql::SqlError> for Error {
+    fn from(error: lockwork_sql::SqlError) -> Self {
+        Self::Sql(Box::new(error))
+    }
+}
+
+impl Error {
+    /// Whether the same call may succeed later.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Engine(EngineError::Busy(_)) => true,
+            Self::Durability(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+}
+
+/// An embedded database on one engine, in memory or in a folder.
+pub struct Lockwork {
+    store: Store,
+    /// By number.
+    tables: Vec<TableSchema>,
+    procedures: durable::Known,
+    sql: statements::State,
+}
+
+enum Store {
+    Memory(Box<dyn Engine>),
+    Folder(Sequencer),
+}
+
+impl Lockwork {
+    /// An empty database in memory with default [`Options`].
+    ///
+    /// # Errors
+    /// When the system starts no threads.
+    pub fn open_in_memory(kind: EngineKind) -> Result<Self, Error> {
+        Self::open_in_memory_with(kind, Options::default())
+    }
+
+    /// An empty database in memory.
+    ///
+    /// # Errors
+    /// Options that are not possible, or no threads.
+    pub fn open_in_memory_with(kind: EngineKind, options: Options) -> Result<Self, Error> {
+        let store = Store::Memory(engines::create(kind, options)?);
+        Ok(Self::empty(store))
+    }
+
+    fn empty(store: Store) -> Self {
+        Self { store, tables: Vec::new(), procedures: durable::Known::default(), sql: statements::State::default() }
+    }
+
+    /// The database in a folder, which is made if it is not there: what was acknowledged is there again. Calls return
+    /// when they are durable.
+    ///
+    /// # Errors
+    /// Another process has it open, it is damaged, or the system refuses.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
+        Ok(Self::open_with(folder, &OpenOptions::default(), |_| {})?.0)
+    }
+
+    /// As [`Self::open`], with options. `progress` is told how far recovery has come; what it found comes back.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and options that are not possible.
+    pub fn open_with(
+        folder: impl AsRef<Path>,
+        options: &OpenOptions,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<(Self, RecoveryReport), Error> {
+        let engine = engines::create(options.engine, options.engine_options)?;
+        let io = std::sync::Arc::new(Disk::new());
+        let (sequencer, report) =
+            Sequencer::open(io, folder.as_ref(), options.sequencer.clone(), engine, &mut progress)?;
+        let mut lockwork = Self::empty(Store::Folder(sequencer));
+        lockwork.refresh()?;
+        lockwork.remember(&report.definitions)?;
+        Ok((lockwork, report))
+    }
+
+    /// Runs `read` with the engine while no batch runs.
+    ///
+    /// # Errors
+    /// When the database is closed.
+    pub fn read<T: Send + 'static>(&self, read: impl FnOnce(&dyn Engine) -> T + Send + 'static) -> Result<T, Error> {
+        match &self.store {
+            Store::Memory(engine) => Ok(read(&**engine)),
+            Store::Folder(sequencer) => Ok(sequencer.read(read)?),
+        }
+    }
+
+    /// Learns of tables and procedures that the engine has and that are not known here.
+    fn refresh(&mut self) -> Result<(), Error> {
+        let (tables, procedures) = (self.tables.len(), durable::read(&self.procedures).len());
+        let (new_tables, new_procedures) = self.read(move |engine| {
+            let mut schemas = Vec::new();
+            let seen = engine.with_database(&mut |database| {
+                schemas = (tables..database.len()).map(|id| database.table(id as u16).schema().clone()).collect();
+            });
+            let procedures: Vec<_> = (procedures as u32..).map_while(|id| engine.procedure(id)).collect();
+            seen.map(|()| (schemas, procedures))
+        })??;
+        self.tables.extend(new_tables);
+        let mut known = durable::write(&self.procedures);
+        new_procedures.into_iter().for_each(|registered| known.add(registered));
+        Ok(())
+    }
+
+    /// Creates an empty table.
+    ///
+    /// # Errors
+    /// A name that is taken, or no memory.
+    pub fn create_table(&mut self, schema: TableSchema) -> Result<(), Error> {
+        let assembly = format!("table {schema}");
+        self.create_with(schema, "")?;
+        self.remember_assembly(&assembly)
+    }
+
+    /// The tables, by number.
+    #[must_use]
+    pub fn tables(&self) -> &[TableSchema] {
+        &self.tables
+    }
+
+    /// Assembles, verifies and registers a procedure (`docs/assembly.md` has the language). Tables that it declares
+    /// with their columns are created if they do not exist.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where; then neither procedure nor tables were added. Only when memory runs out
+    /// underneath, tables may have been.
+    pub fn register(&mut self, source: &str) -> Result<(), Error> {
+        let assembled = assemble(source, &self.tables)?;
+        self.accepts_assembly(&assembled)?;
+        match &mut self.store {
+            Store::Memory(engine) => {
+                let Assembled { procedure, schemas } = assembled;
+                let fresh: Vec<TableSchema> =
+                    schemas.into_iter().filter(|schema| self.tables.table(schema.name()).is_none()).collect();
+                // Verified against the tables as they will be, so that a refusal leaves nothing behind.
+                let future = [self.tables.as_slice(), &fresh].concat();
+                engine.accepts(&procedure, &future)?;
+                for schema in fresh {
+                    engine.create_table(schema, EXPECTED_ROWS)?;
+                }
+                engine.register(procedure)?;
+            }
+            Store::Folder(sequencer) => {
+                sequencer.define(Definition { assembly: source.to_string(), source: String::new() })?;
+            }
+        }
+        self.refresh()?;
+        self.remember_assembly(source)
+    }
+
+    /// Inserts a row outside any procedure, for loading.
+    ///
+    /// # Errors
+    /// No such table or column, a column without a value, a value that does not fit, a key that exists.
+    pub fn insert(&mut self, table: &str, values: &[(&str, Value)]) -> Result<(), Error> {
+        self.insert_all(table, &[values])
+    }
+
+    /// Inserts rows outside any procedure, for loading: in a folder they share a write of the log.
+    ///
+    /// # Errors
+    /// As [`Self::insert`], and then none is there for values that do not fit, and those before it for a key that
+    /// exists.
+    pub fn insert_all(&mut self, table: &str, rows: &[&[(&str, Value)]]) -> Result<(), Error> {
+        let Some((_, schema)) = self.tables.table(table) else {
+            return Err(unknown("table", table, &self.tables.table_names()));
+        };
+        let row_bytes = (schema.row_bytes() - ROW_HEADER_BYTES) as usize;
+        let mut images = vec![0; row_bytes * rows.len()];
+        let types = self.sql_catalogue().find(table).map(sql::Table::types).unwrap_or_default();
+        for (values, image) in rows.iter().zip(images.chunks_exact_mut(row_bytes)) {
+            only_known("column", values, schema.columns().iter().map(|column| column.name.as_str()))?;
+            for column in schema.columns() {
+                let at = (column.offset - ROW_HEADER_BYTES) as usize;
+                one(values, &column.name)?.write(&column.name, column.column_type, &mut image[at..])?;
+            }
+            for (column, sql) in schema.columns().iter().zip(types) {
+                one(values, &column.name)?.check(&column.name, *sql)?;
+            }
+        }
+        let rows: Vec<Vec<u8>> = images.chunks_exact(row_bytes).map(<[u8]>::to_vec).collect();
+        let loaded = match &mut self.store {
+            Store::Memory(engine) => rows.iter().try_for_each(|image| engine.load(table, image)).map_err(Error::from),
+            Store::Folder(sequencer) => sequencer.load(table, images).map(drop).map_err(Error::from),
+        };
+        let indexed = self.index_loaded(table, rows, loaded.is_ok());
+        loaded.and(indexed)
+    }
+
+    /// Calls a procedure and waits for its answer; in a folder, until it is durable.
+    ///
+    /// # Errors
+    /// No such procedure or parameter, a parameter without a value, a value that does not fit. That the procedure
+    /// aborted is no error: [`Answer::status`] tells.
+    pub fn call(&mut self, procedure: &str, arguments: &[(&str, Value)]) -> Result<Answer, Error> {
+        if matches!(self.store, Store::Folder(_)) {
+            return self.caller()?.call(procedure, arguments);
+        }
+        let mut batch = self.batch(1)?;
+        self.push(&mut batch, procedure, arguments)?;
+        let batch = self.call_batch(batch)?.0;
+        Ok(self.answer(&batch, 0))
+    }
+
+    /// A way to call procedures from other threads; calls that many threads make at once share writes of the log.
+    ///
+    /// # Errors
+    /// [`Error::InMemory`] when the database is in no folder.
+    pub fn caller(&self) -> Result<Caller, Error> {
+        match &self.store {
+            Store::Memory(_) => Err(Error::InMemory("calling from several threads")),
+            Store::Folder(sequencer) => Ok(Caller { handle: sequencer.handle(), procedures: self.procedures.clone() }),
+        }
+    }
+
+    /// An empty batch for up to `calls` calls of any registered procedure.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn batch(&self, calls: usize) -> Result<Batch, Error> {
+        durable::read(&self.procedures).batch(calls)
+    }
+
+    /// Adds a call to a batch of [`Self::batch`]; `false`, and nothing added, when the batch is full.
+    ///
+    /// # Errors
+    /// As [`Self::call`], and [`Error::ShortBatch`]; nothing is added.
+    pub fn push(&self, batch: &mut Batch, procedure: &str, arguments: &[(&str, Value)]) -> Result<bool, Error> {
+        durable::read(&self.procedures).push(batch, procedure, arguments)
+    }
+
+    /// Runs a batch and gives it back with every call's answer ([`Self::answer`]); in a folder, when all are durable,
+    /// and without times in the report.
+    ///
+    /// # Errors
+    /// When a worker thread died; in a folder, why the calls are not durable.
+    pub fn call_batch(&mut self, batch: Batch) -> Result<(Batch, BatchReport), Error> {
+        match &mut self.store {
+            Store::Memory(engine) => {
+                engine.submit(batch).map_err(|refused| refused.error)?;
+                let completed = engine.complete()?.expect("a batch was submitted");
+                Ok((completed.batch, completed.report))
+            }
+            Store::Folder(sequencer) => {
+                let batch = sequencer.call_batch(batch).map_err(|refused| refused.error)?;
+                let report = BatchReport { tally: Tally::of(&batch), ..BatchReport::default() };
+                Ok((batch, report))
+            }
+        }
+    }
+
+    /// The answer of call `index` of a batch that was run.
+    ///
+    /// # Panics
+    /// When there is no such call, or it is none of this database's procedures.
+    #[must_use]
+    pub fn answer(&self, batch: &Batch, index: usize) -> Answer {
+        durable::read(&self.procedures).answer(batch, index)
+    }
+
+    /// Digest of all tables: equal contents have equal digests, on every engine.
+    ///
+    /// # Errors
+    /// When the database is closed.
+    pub fn digest(&self) -> Result<Digest, Error> {
+        match &self.store {
+            Store::Memory(engine) => Ok(engine.digest()?),
+            Store::Folder(sequencer) => Ok(sequencer.digest()?),
+        }
+    }
+
+    /// Writes all tables to the folder, so that opening it need not replay what came before, and the log can be cut.
+    /// Calls go on meanwhile. It is done by itself when the log has grown.
+    ///
+    /// # Errors
+    /// [`Error::InMemory`], or why it could not be written; the checkpoint before stays.
+    pub fn checkpoint(&self) -> Result<CheckpointReport, Error> {
+        match &self.store {
+            Store::Memory(_) => Err(Error::InMemory("a checkpoint")),
+            Store::Folder(sequencer) => Ok(sequencer.checkpoint()?),
+        }
+    }
+
+    /// Waits until everything is durable and closes the database. Dropping it does the same, but cannot say that
+    /// something went wrong.
+    ///
+    /// # Errors
+    /// Why something is not durable.
+    pub fn close(self) -> Result<(), Error> {
+        match self.store {
+            Store::Memory(_) => Ok(()),
+            Store::Folder(sequencer) => Ok(sequencer.close()?),
+        }
+    }
+}
+
+fn unknown(what: &'static str, name: &str, known: &[String]) -> Error {
+    let known = if known.is_empty() { "there is none".into() } else { format!("there are: {}", known.join(", ")) };
+    Error::Unknown { what, name: name.to_string(), known }
+}
