@@ -287,8 +287,22 @@ impl Handle {
     /// [`Refused`] when the sequencer is closed.
     pub fn submit(&self, batch: Batch) -> Result<Ticket, Box<Refused>> {
         let (reply, answer) = sync_channel(1);
-        match self.requests.send(Request::Batch(Waiting(Some((batch, reply))))) {
-            Ok(()) => Ok(Ticket(answer)),
+        self.submit_then(batch, move |outcome| drop(reply.send(outcome)))?;
+        Ok(Ticket(answer))
+    }
+
+    /// As [`Self::submit`], and `then` gets what [`Ticket::wait`] gives, on a thread of the sequencer: it must neither
+    /// wait nor panic. It is dropped when the sequencer ends before it knows.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn submit_then(
+        &self,
+        batch: Batch,
+        then: impl FnOnce(Result<Batch, Box<Refused>>) + Send + 'static,
+    ) -> Result<(), Box<Refused>> {
+        match self.requests.send(Request::Batch(Waiting(Some((batch, Box::new(then)))))) {
+            Ok(()) => Ok(()),
             Err(mut refused) => {
                 let batch = match &mut refused.0 {
                     Request::Batch(waiting) => waiting.0.take().map(|(batch, _)| batch),
@@ -305,13 +319,28 @@ impl Handle {
     /// # Errors
     /// As [`Self::call_batch`]; the block is unchanged then. [`Error::Option`] for a block that is no block.
     pub fn call(&self, block: &mut [u8]) -> Result<(), Error> {
+        let (reply, answer) = sync_channel(1);
+        self.call_then(block.to_vec(), move |outcome| drop(reply.send(outcome)))?;
+        let answer = answer.recv().unwrap_or_else(|_| Err(self.shared.trouble().unwrap_or(Error::Closed)))?;
+        block.copy_from_slice(&answer[..block.len()]);
+        Ok(())
+    }
+
+    /// As [`Self::call`] without waiting: `then` gets the block, on a thread of the sequencer: it must neither wait nor
+    /// panic. It is dropped when the sequencer ends before it knows. Waits while very many requests are queued.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for a block that is no block, and [`Error::Closed`].
+    pub fn call_then(
+        &self,
+        block: Vec<u8>,
+        then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
         if !(HEADER_BYTES as usize..=MAX_BLOCK_BYTES as usize).contains(&block.len()) {
             let expected = format!("{HEADER_BYTES} to {MAX_BLOCK_BYTES} bytes are possible");
             return Err(Error::Option { option: "block", value: format!("{} bytes", block.len()), expected });
         }
-        let answer = self.ask(|reply| Request::Call { block: block.to_vec(), reply })?;
-        block.copy_from_slice(&answer[..block.len()]);
-        Ok(())
+        self.requests.send(Request::Call { block, reply: Box::new(then) }).map_err(|_| Error::Closed)
     }
 
     /// Calls `read` with the engine while no batch runs, and returns what it says when all that it may have seen is

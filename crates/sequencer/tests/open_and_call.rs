@@ -291,3 +291,33 @@ fn a_call_that_is_refused_does_not_take_others_of_its_group_with_it() {
     let after = sequencer.statistics();
     assert_eq!((after.repeats - before.repeats, after.logged_calls - before.logged_calls), (1, 2));
 }
+
+#[test]
+fn a_group_with_wide_blocks_has_no_more_bytes_than_it_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let gathered = Options { group_wait: Duration::from_millis(50), ..options() };
+    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), gathered, EngineKind::Deterministic).unwrap();
+    furnish(&sequencer).unwrap();
+    let (handle, (sender, answers)) = (sequencer.handle(), std::sync::mpsc::channel());
+    let narrow = batch(&[(0, 0, vec![1, 2, 1])]).block(0).bytes().to_vec();
+    for call in 0..100 {
+        // As a procedure with large results would have it.
+        let mut block = narrow.clone();
+        if call % 2 == 1 {
+            block.resize(1 << 20, 0);
+        }
+        let (length, sender) = (block.len(), sender.clone());
+        handle.call_then(block, move |outcome| sender.send((length, outcome.unwrap())).unwrap()).unwrap();
+    }
+    drop(sender);
+    let (mut answered, mut committed) = (0, 0);
+    for (length, block) in answers {
+        let block = lockwork_procedure::block::Block::new(&block[..length]);
+        committed += usize::from(block.status() == Some(Status::Committed));
+        answered += 1;
+    }
+    assert_eq!((answered, committed, total(&sequencer)), (100, 100, ACCOUNTS as i64 * BALANCE));
+    let batches = sequencer.statistics().batches;
+    assert!((4..=50).contains(&batches), "{batches} batches: one would have had 100 MiB");
+    sequencer.close().unwrap();
+}

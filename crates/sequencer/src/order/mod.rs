@@ -39,14 +39,20 @@ use crate::options::Options;
 use crate::requests::Window;
 use crate::shared::Shared;
 
+/// Bytes that a group of calls takes at most, unless it is one call.
+const GROUP_BYTES: usize = 32 << 20;
+
 /// Batches in the engine's hands.
 const DEPTH: usize = 2;
 
 /// Where an answer goes.
 pub(crate) type Reply<T> = SyncSender<Result<T, Error>>;
 
-/// Where a batch goes back to.
-pub(crate) type BatchReply = SyncSender<Result<Batch, Box<Refused>>>;
+/// What is done with a batch that comes back.
+pub(crate) type BatchReply = Box<dyn FnOnce(Result<Batch, Box<Refused>>) + Send>;
+
+/// What is done with the block of a single call that comes back.
+pub(crate) type CallReply = Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>;
 
 /// What is asked of the sequencer.
 pub(crate) enum Request {
@@ -54,7 +60,7 @@ pub(crate) enum Request {
     /// A single call, by its block.
     Call {
         block: Vec<u8>,
-        reply: Reply<Vec<u8>>,
+        reply: CallReply,
     },
     Define {
         definition: Definition,
@@ -77,7 +83,7 @@ pub(crate) struct Waiting(pub(crate) Option<(Batch, BatchReply)>);
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some((batch, reply)) = self.0.take() {
-            drop(reply.send(Err(Box::new(Refused { batch: Some(batch), error: Error::Closed }))));
+            reply(Err(Box::new(Refused { batch: Some(batch), error: Error::Closed })));
         }
     }
 }
@@ -89,12 +95,12 @@ pub(crate) type Read = Box<dyn FnOnce(&dyn Engine) -> Answered + Send>;
 pub(crate) type Answered = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
 /// A call by its block, and who waits for it.
-type Single = (Vec<u8>, Reply<Vec<u8>>);
+type Single = (Vec<u8>, CallReply);
 
 /// Who waits for a batch.
 enum Callers {
     One(BatchReply),
-    Many(Vec<Reply<Vec<u8>>>),
+    Many(Vec<CallReply>),
 }
 
 /// A batch that the engine has.
@@ -258,7 +264,9 @@ impl Order {
     }
 
     /// Makes a batch of a call and of those that wait behind it.
-    fn gather(&mut self, block: Vec<u8>, reply: Reply<Vec<u8>>, requests: &Receiver<Request>) {
+    fn gather(&mut self, block: Vec<u8>, reply: CallReply, requests: &Receiver<Request>) {
+        // Blocks of a batch have one stride.
+        let mut stride = self.block_bytes(&block);
         let mut calls = vec![(block, reply)];
         let until = (!self.options.group_wait.is_zero()).then(|| Instant::now() + self.options.group_wait);
         while calls.len() < self.options.group_calls {
@@ -270,7 +278,15 @@ impl Order {
                 None => Err(error),
             });
             match next {
-                Ok(Request::Call { block, reply }) => calls.push((block, reply)),
+                Ok(Request::Call { block, reply }) => {
+                    let wider = stride.max(self.block_bytes(&block));
+                    if wider * (calls.len() + 1) > GROUP_BYTES {
+                        self.work.stashed = Some(Request::Call { block, reply });
+                        break;
+                    }
+                    stride = wider;
+                    calls.push((block, reply));
+                }
                 Ok(other) => {
                     self.work.stashed = Some(other);
                     break;
@@ -278,7 +294,7 @@ impl Order {
                 Err(_) => break,
             }
         }
-        self.start_calls(calls);
+        self.start_calls(calls, stride);
     }
 
     /// Hands bytes, whose frames begin at `frames`, and an answer to the writer.

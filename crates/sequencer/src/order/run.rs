@@ -2,9 +2,9 @@
 
 use lockwork_engine::EngineError;
 use lockwork_engine::replay::serial_order;
-use lockwork_procedure::block::{Batch, HEADER_BYTES, Status};
+use lockwork_procedure::block::{Batch, Block, HEADER_BYTES, Status};
 
-use super::{Callers, InFlight, Order, Reply, Single};
+use super::{CallReply, Callers, InFlight, Order, Single};
 use crate::error::{Error, Failure, Refused};
 use crate::format::calls;
 use crate::format::frame::{self, RecordKind};
@@ -13,7 +13,7 @@ use crate::requests::Outcome;
 /// About how many bytes of calls a record holds at most, so that reading one takes little memory.
 const RECORD_BYTES: usize = 16 << 20;
 
-type Replies = Vec<Reply<Vec<u8>>>;
+type Replies = Vec<CallReply>;
 
 /// What has to be known of a batch before it runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,9 +32,9 @@ struct Denied(Error);
 impl Callers {
     fn refuse(self, batch: Option<Batch>, error: Error) {
         match self {
-            Self::One(reply) => drop(reply.send(Err(Box::new(Refused { batch, error })))),
+            Self::One(reply) => reply(Err(Box::new(Refused { batch, error }))),
             Self::Many(replies) => {
-                replies.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
+                replies.into_iter().for_each(|reply| reply(Err(error.clone())));
             }
         }
     }
@@ -43,10 +43,10 @@ impl Callers {
     fn answer(self, batch: Batch, outcome: Result<(), Error>) {
         match (self, outcome) {
             (callers, Err(error)) => callers.refuse(None, error),
-            (Self::One(reply), Ok(())) => drop(reply.send(Ok(batch))),
+            (Self::One(reply), Ok(())) => reply(Ok(batch)),
             (Self::Many(replies), Ok(())) => {
                 for (reply, block) in replies.into_iter().zip(batch.blocks()) {
-                    drop(reply.send(Ok(block.bytes().to_vec())));
+                    reply(Ok(block.bytes().to_vec()));
                 }
             }
         }
@@ -80,9 +80,14 @@ impl Order {
         (RECORD_BYTES / longest.unwrap_or(1)).max(1)
     }
 
-    /// Makes a batch of single calls. Those that only read go first if the others cannot be logged.
-    pub(super) fn start_calls(&mut self, calls: Vec<Single>) {
-        let stride = calls.iter().map(|(block, _)| block.len()).max().unwrap_or(0).max(self.catalogue.block_bytes());
+    /// Bytes of the block of a single call: what it has, or what its procedure needs if that is more.
+    pub(super) fn block_bytes(&self, block: &[u8]) -> usize {
+        let id = Block::new(block).procedure();
+        self.procedures.get(id as usize).map_or(0, |known| known.block_bytes).max(block.len())
+    }
+
+    /// Makes a batch of single calls, with blocks of `stride` bytes. Those that only read go first if the others cannot be logged.
+    pub(super) fn start_calls(&mut self, calls: Vec<Single>, stride: usize) {
         let mut batch = match Batch::new(stride as u32, calls.len()) {
             Ok(batch) => batch,
             Err(error) => {
@@ -92,7 +97,7 @@ impl Order {
         };
         let mut replies = Vec::with_capacity(calls.len());
         for (bytes, reply) in calls {
-            let procedure = lockwork_procedure::block::Block::new(&bytes).procedure();
+            let procedure = Block::new(&bytes).procedure();
             let mut block = batch.push(procedure).expect("as many blocks as calls");
             block.bytes()[..bytes.len()].copy_from_slice(&bytes);
             replies.push(reply);
