@@ -6,10 +6,12 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use lockwork_engine::{EngineKind, Options};
 use lockwork_procedure::block::Batch;
 use lockwork_sequencer::{self as sequencer, Handle, Refused};
+use lockwork_sql as sql;
 
-use crate::Error;
 use crate::calls::{Answer, Procedures, set_request};
+use crate::prepared::Prepared;
 use crate::value::Value;
+use crate::{Error, SqlAnswer};
 
 /// How a folder is opened.
 #[derive(Clone, Debug)]
@@ -85,6 +87,30 @@ impl Caller {
         set_request(&mut bytes, request);
         self.handle.call(&mut bytes)?;
         Ok(Answer { bytes, registered })
+    }
+
+    /// Runs a prepared statement with values for `$1` and so on, and waits until its answer is durable.
+    ///
+    /// # Errors
+    /// As [`crate::Lockwork::run`].
+    pub fn run(&self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
+        let mut block = prepared.block(values)?;
+        self.handle.call(&mut block)?;
+        prepared.answer(&block)
+    }
+
+    /// As [`Self::run`] without waiting, by the block ([`Prepared::block`]): `then` gets it when it has run
+    /// ([`Prepared::answer`]), on a thread of the database, and must neither wait nor panic. It is dropped when the
+    /// database is closed before it knows.
+    ///
+    /// # Errors
+    /// When the database is closed.
+    pub fn run_then(
+        &self,
+        block: Vec<u8>,
+        then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        Ok(self.handle.call_then(block, move |outcome| then(outcome.map_err(Error::from)))?)
     }
 
     /// As [`crate::Lockwork::batch`].

@@ -6,6 +6,7 @@
 //! | `calls` | calls by name: arguments into blocks, answers out of them |
 //! | `value` | values as a program has them, and as they lie in blocks and rows |
 //! | `statements` | SQL: definitions, calls, single statements |
+//! | `prepared` | statements that are understood once and run often |
 //! | `durable` | a database in a folder, for many threads |
 //!
 //! Programs use it as `lockwork`, which adds the lock service's client.
@@ -13,6 +14,7 @@
 mod calls;
 mod durable;
 pub mod engines;
+mod prepared;
 mod statements;
 mod value;
 
@@ -34,6 +36,7 @@ pub use lockwork_storage::Digest;
 pub use calls::Answer;
 use calls::{one, only_known};
 pub use durable::{Caller, OpenOptions};
+pub use prepared::Prepared;
 pub use statements::SqlAnswer;
 pub use value::Value;
 

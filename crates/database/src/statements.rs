@@ -10,7 +10,7 @@ use std::sync::Arc;
 use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
 use lockwork_procedure::assembly::{Assembled, assemble, assemble_tables, disassemble, encode};
-use lockwork_procedure::block::{Batch, Block, Status};
+use lockwork_procedure::block::Batch;
 use lockwork_procedure::isa::Opcode;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
@@ -20,6 +20,7 @@ use lockwork_sql::{
 };
 use siphasher::sip::SipHasher13;
 
+use crate::prepared::{Prepared, block_of, results};
 use crate::{EXPECTED_ROWS, Error, Lockwork, Store, durable};
 
 /// What single statements are called as procedures: this, and the digest of their code.
@@ -137,24 +138,44 @@ impl Lockwork {
                 let Known { compiled, text, .. } = self.known(name)?;
                 Ok(SqlAnswer::Text(sql::explain(&compiled, &self.sql.catalogue, &text)?))
             }
-            Kind::Call => {
-                let Known { compiled, id, .. } = self.known(name)?;
-                let values = self.run_compiled(&compiled, id, &statement.arguments(&compiled)?)?;
-                let names = compiled.results.iter().map(|field| field.name.clone());
-                Ok(SqlAnswer::Called(names.zip(values).collect()))
-            }
-            kind => {
-                let sql::Single { mut compiled, arguments, columns } = self.sql.catalogue.single(statement)?;
-                let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
-                compiled.procedure.name.clone_from(&name);
-                let id = match self.sql.singles.get(&name) {
-                    Some(id) => *id,
-                    None => self.register_compiled(&compiled.procedure, "")?,
-                };
-                let values = self.run_compiled(&compiled, id, &arguments)?;
-                Ok(if kind == Kind::Select { rows_of(&compiled, columns, values) } else { written(values) })
+            _ => {
+                let prepared = self.prepare(statement)?;
+                self.run(&prepared, &[])
             }
         }
+    }
+
+    /// Understands a CALL, SELECT, INSERT, UPDATE or DELETE, to run it often, also from other threads. It goes on
+    /// calling the version of a procedure that there was.
+    ///
+    /// # Errors
+    /// [`Error::Sql`] with the place in the text, and what keeps a single statement from being registered.
+    pub fn prepare(&mut self, statement: &Statement<'_>) -> Result<Prepared, Error> {
+        self.fill_all()?;
+        if statement.kind() == Kind::Call {
+            let Known { compiled, id, .. } = self.known(statement.name().unwrap_or_default())?;
+            let arguments = statement.arguments(&compiled)?;
+            let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
+            return Ok(Prepared { kind: Kind::Call, compiled, id, arguments, columns });
+        }
+        let sql::Single { mut compiled, arguments, columns } = self.sql.catalogue.single(statement)?;
+        let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
+        compiled.procedure.name.clone_from(&name);
+        let id = match self.sql.singles.get(&name) {
+            Some(id) => *id,
+            None => self.register_compiled(&compiled.procedure, "")?,
+        };
+        Ok(Prepared { kind: statement.kind(), compiled: Arc::new(compiled), id, arguments, columns })
+    }
+
+    /// Runs a prepared statement with values for `$1` and so on.
+    ///
+    /// # Errors
+    /// Values that do not fit, [`Error::Aborted`], and what keeps calls from being durable.
+    pub fn run(&mut self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
+        let block = prepared.block(values)?;
+        let block = self.run_block(block)?;
+        prepared.answer(&block)
     }
 
     /// Calls a procedure by its name with values in the order of its parameters, and gives its results by name.
@@ -164,7 +185,8 @@ impl Lockwork {
     pub fn sql_call(&mut self, name: &str, arguments: &[sql::Value]) -> Result<Vec<(String, sql::Value)>, Error> {
         self.fill_all()?;
         let Known { compiled, id, .. } = self.known(name)?;
-        let values = self.run_compiled(&compiled, id, arguments)?;
+        let block = self.run_block(block_of(&compiled, id, arguments)?)?;
+        let values = results(&compiled, &block)?;
         Ok(compiled.results.iter().map(|field| field.name.clone()).zip(values).collect())
     }
 
@@ -184,33 +206,20 @@ impl Lockwork {
         Ok(Known { compiled: Arc::new(of_assembly(registered)), id, text: "".into() })
     }
 
-    fn run_compiled(
-        &mut self,
-        compiled: &Compiled,
-        id: u32,
-        arguments: &[sql::Value],
-    ) -> Result<Vec<sql::Value>, Error> {
-        let bytes = compiled.procedure.layout().block_bytes;
-        let mut block = vec![0; bytes as usize];
-        compiled.write_arguments(arguments, &mut block)?;
-        block[..4].copy_from_slice(&id.to_le_bytes());
+    /// Runs a call by its block.
+    fn run_block(&mut self, mut block: Vec<u8>) -> Result<Vec<u8>, Error> {
         match &mut self.store {
             Store::Folder(sequencer) => sequencer.handle().call(&mut block)?,
             Store::Memory(engine) => {
-                let mut batch = Batch::new(bytes, 1).map_err(EngineError::from)?;
-                let mut room = batch.push(id).expect("room for one");
+                let mut batch = Batch::new(block.len() as u32, 1).map_err(EngineError::from)?;
+                let mut room = batch.push(0).expect("room for one");
                 room.bytes()[..block.len()].copy_from_slice(&block);
                 engine.submit(batch).map_err(|refused| refused.error)?;
                 let completed = engine.complete()?.expect("a batch was submitted");
-                block.copy_from_slice(&completed.batch.block(0).bytes()[..bytes as usize]);
+                block = completed.batch.block(0).bytes()[..block.len()].to_vec();
             }
         }
-        let outcome = Block::new(&block);
-        if outcome.status() == Some(Status::Committed) {
-            return Ok(compiled.read_results(&block)?);
-        }
-        let (sqlstate, message) = compiled.describe(outcome.abort_code());
-        Err(Error::Aborted { code: outcome.abort_code(), sqlstate, message })
+        Ok(block)
     }
 
     /// Carries out a definition, and keeps its text.
@@ -428,27 +437,4 @@ fn digest(procedure: &Procedure) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(&encode(procedure));
     hasher.finish()
-}
-
-/// The results of a SELECT, row by row.
-fn rows_of(compiled: &Compiled, columns: Vec<String>, values: Vec<sql::Value>) -> SqlAnswer {
-    let mut count = 1;
-    let mut by_column = Vec::new();
-    for (field, value) in compiled.results.iter().zip(values) {
-        match value {
-            sql::Value::Integer(rows) if field.name == "rows" => count = usize::try_from(rows).unwrap_or(0),
-            sql::Value::Array(values) => by_column.push(values),
-            value => by_column.push(vec![value]),
-        }
-    }
-    let row = |at: usize| by_column.iter().filter_map(|column| column.get(at).cloned()).collect();
-    SqlAnswer::Rows(columns, (0..count).map(row).collect())
-}
-
-/// How many rows a statement wrote.
-fn written(values: Vec<sql::Value>) -> SqlAnswer {
-    match values.as_slice() {
-        [sql::Value::Integer(rows), ..] => SqlAnswer::Written(*rows),
-        _ => SqlAnswer::Written(0),
-    }
 }

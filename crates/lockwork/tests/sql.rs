@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use folder::{Folder, command};
-use lockwork::sql::Value;
+use lockwork::sql::{Field, Value, statements};
 use lockwork::{EngineKind, Error, Lockwork, SqlAnswer, Status};
 
 const BANK: &str = "
@@ -99,6 +99,55 @@ fn values_as_the_machine_has_them_are_checked_against_their_sql_types() {
         assert!(refused.unwrap_err().to_string().contains("does not fit 'balance', which is DECIMAL(12, 2)"));
     }
     assert_eq!(balances(&mut database), ["99.98", "50.02", "0.00"]);
+}
+
+#[test]
+fn a_prepared_statement_runs_with_values_from_several_threads() {
+    let folder = Folder::new("sql-prepared");
+    let mut database = Lockwork::open(&folder.0).unwrap();
+    database.sql(BANK).unwrap();
+    let mut prepare = |text| database.prepare(&statements(text).next().unwrap().unwrap()).unwrap();
+    let transfer = prepare("CALL transfer($1, $2, 0.01)");
+    let balance = prepare("SELECT id, balance FROM accounts WHERE id = $1");
+    let one_more = prepare("UPDATE accounts SET balance = balance + $2 WHERE id = $1");
+    let named = |fields: &[Field]| fields.iter().map(|field| field.name.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (named(transfer.parameters()), named(&transfer.columns())),
+        (vec!["$1".into(), "$2".into()], vec!["left".into()])
+    );
+    assert_eq!((named(&balance.columns()), one_more.columns().len()), (vec!["id".into(), "balance".into()], 0));
+    assert!(balance.columns().iter().all(|field| field.count.is_none()));
+    let caller = database.caller().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (caller, transfer) = (caller.clone(), &transfer);
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    caller.run(transfer, &[Value::Integer(1), Value::Integer(2)]).unwrap();
+                }
+            });
+        }
+    });
+    let (sender, answers) = std::sync::mpsc::channel();
+    for cents in 1..=10 {
+        let sender = sender.clone();
+        let block = one_more.block(&[Value::Integer(3), Value::Decimal(cents, 2)]).unwrap();
+        caller.run_then(block, move |ran| sender.send(ran).unwrap()).unwrap();
+    }
+    for _ in 0..10 {
+        let block = answers.recv().unwrap().unwrap();
+        assert_eq!(one_more.answer(&block).unwrap(), SqlAnswer::Written(1));
+    }
+    let row = |id| vec![vec![Value::Integer(id), Value::Decimal(if id == 1 { 98_00 } else { 55 }, 2)]];
+    for id in [1, 3] {
+        let answer = caller.run(&balance, &[Value::Integer(id)]).unwrap();
+        assert_eq!(answer, SqlAnswer::Rows(vec!["id".into(), "balance".into()], row(id)));
+    }
+    let poor = caller.run(&transfer, &[Value::Integer(9), Value::Integer(1)]).unwrap_err().to_string();
+    assert!(poor.contains("P0002"), "{poor}");
+    assert!(caller.run(&transfer, &[Value::Integer(9)]).unwrap_err().to_string().contains("has 2 parameters, and 1"));
+    database.close().unwrap();
+    assert!(caller.run(&balance, &[Value::Integer(1)]).is_err(), "it is closed");
 }
 
 #[test]

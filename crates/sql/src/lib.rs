@@ -56,6 +56,7 @@ pub use catalogue::{Catalogue, Index, Table};
 pub use compile::{Compiled, Field, explain};
 pub use error::SqlError;
 pub use script::{Definition, Kind, Single, Statement, Statements, statements};
+pub use single::Arguments;
 pub use syntax::Place;
 pub use tree::Abort;
 pub use types::SqlType;

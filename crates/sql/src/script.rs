@@ -3,13 +3,12 @@
 use lockwork_procedure::schema::TableSchema;
 
 use crate::bind::{Binder, define};
-use crate::catalogue::{Catalogue, Constant, Index};
+use crate::catalogue::{Catalogue, Index};
 use crate::compile::{self, Compiled};
 use crate::error::{SqlError, state};
 use crate::parse::{self, Cursor};
-use crate::single;
+use crate::single::{self, Arguments};
 use crate::syntax::{Place, Top};
-use crate::value::Value;
 
 /// What kind of statement it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +94,7 @@ impl<'a> Statement<'a> {
     ///
     /// # Errors
     /// It is no CALL, the number of arguments is another, or one is no constant of its type.
-    pub fn arguments(&self, compiled: &Compiled) -> Result<Vec<Value>, SqlError> {
+    pub fn arguments(&self, compiled: &Compiled) -> Result<Arguments, SqlError> {
         let Top::Call(name, arguments) = &self.top else {
             return Err(SqlError::new(state::SYNTAX, self.start, "this is no CALL").in_source(self.source));
         };
@@ -170,7 +169,7 @@ pub struct Single {
     /// column, and in `rows`, their number; INSERT, UPDATE and DELETE answer in `rows` how many they wrote.
     pub compiled: Compiled,
     /// The arguments.
-    pub arguments: Vec<Value>,
+    pub arguments: Arguments,
     /// The names of the columns of a SELECT, as results of the procedure.
     pub columns: Vec<String>,
 }
@@ -215,14 +214,13 @@ impl Catalogue {
             return Err(error.in_source(statement.source));
         };
         let bound = Binder::new(self, "statement").single(stmt);
-        let compiled = bound.and_then(|(routine, constants, columns)| {
+        let compiled = bound.and_then(|(routine, lifted, columns)| {
             let compiled = compile::routine_of(self, &routine, stmt.place)?;
-            Ok((compiled, constants, columns))
+            Ok((compiled, lifted, columns))
         });
-        let (compiled, constants, columns) = compiled.map_err(|error| error.in_source(statement.source))?;
-        let types = compiled.parameters.iter().map(|field| field.sql_type);
-        let value = |(constant, sql): (Constant, Option<crate::types::SqlType>)| Value::of_constant(constant, sql);
-        let arguments = constants.into_iter().zip(types).map(value).collect();
+        let (compiled, lifted, columns) = compiled.map_err(|error| error.in_source(statement.source))?;
+        let arguments = Arguments::of_lifted(lifted, &compiled, stmt.place);
+        let arguments = arguments.map_err(|error| error.in_source(statement.source))?;
         Ok(Single { compiled, arguments, columns })
     }
 }

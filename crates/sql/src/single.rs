@@ -1,19 +1,82 @@
 //! Statements outside of procedures: their constants become parameters, and what they answer becomes results.
 
-use crate::bind::Binder;
-use crate::catalogue::Constant;
-use crate::compile::Compiled;
+use crate::bind::{Binder, Lifted};
+use crate::compile::{Compiled, Field};
 use crate::error::{Result, SqlError, state, unsupported};
-use crate::syntax::{self, Expr as Written, ExprKind as W, Name, StmtKind as S};
+use crate::syntax::{self, Expr as Written, ExprKind as W, Name, Place, StmtKind as S};
 use crate::tree::Routine;
 use crate::types::SqlType;
 use crate::value::Value;
 
 /// A routine, the arguments of its call, and the names of the columns that it answers.
-pub(crate) type Bound = (Routine, Vec<Constant>, Vec<String>);
+pub(crate) type Bound = (Routine, Vec<Lifted>, Vec<String>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Argument {
+    Value(Value),
+    /// `$n`, counted from 0, and the field that it goes into.
+    Placeholder(usize, Field),
+}
+
+/// The arguments of a statement, some of which may be values that come when it runs: `$1` and so on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arguments {
+    list: Vec<Argument>,
+    parameters: Vec<Field>,
+}
+
+impl Arguments {
+    fn new(list: Vec<Argument>, place: Place) -> Result<Self> {
+        let mut parameters: Vec<Option<Field>> = Vec::new();
+        for argument in &list {
+            let Argument::Placeholder(number, field) = argument else { continue };
+            if parameters.len() <= *number {
+                parameters.resize(number + 1, None);
+            }
+            // The first occurrence says the type; the value is checked against those of the others.
+            parameters[*number].get_or_insert_with(|| Field { name: format!("${}", number + 1), ..field.clone() });
+        }
+        if let Some(unused) = parameters.iter().position(Option::is_none) {
+            let message = format!("nothing says the type of ${}, which is not used", unused + 1);
+            return Err(SqlError::new("42P18", place, message).hint("number parameters from $1 on without a gap"));
+        }
+        Ok(Self { list, parameters: parameters.into_iter().flatten().collect() })
+    }
+
+    pub(crate) fn of_lifted(lifted: Vec<Lifted>, compiled: &Compiled, place: Place) -> Result<Self> {
+        let one = |(lifted, field): (Lifted, &Field)| match lifted {
+            Lifted::Constant(constant) => Argument::Value(Value::of_constant(constant, field.sql_type)),
+            Lifted::Placeholder(number) => Argument::Placeholder(usize::from(number) - 1, field.clone()),
+        };
+        Self::new(lifted.into_iter().zip(&compiled.parameters).map(one).collect(), place)
+    }
+
+    /// What `$1` and so on are, in this order.
+    #[must_use]
+    pub fn parameters(&self) -> &[Field] {
+        &self.parameters
+    }
+
+    /// The arguments of the procedure, when `$1` and so on have these values.
+    ///
+    /// # Errors
+    /// Another number of them.
+    pub fn values(&self, given: &[Value]) -> Result<Vec<Value>> {
+        if given.len() != self.parameters.len() {
+            let message =
+                format!("the statement has {} parameters, and {} are given", self.parameters.len(), given.len());
+            return Err(SqlError::new("08P01", Place::START, message));
+        }
+        let one = |argument: &Argument| match argument {
+            Argument::Value(value) => value.clone(),
+            Argument::Placeholder(number, _) => given[*number].clone(),
+        };
+        Ok(self.list.iter().map(one).collect())
+    }
+}
 
 /// The arguments of a CALL.
-pub(crate) fn arguments(name: &Name, written: &[Written], compiled: &Compiled) -> Result<Vec<Value>> {
+pub(crate) fn arguments(name: &Name, written: &[Written], compiled: &Compiled) -> Result<Arguments> {
     if written.len() != compiled.parameters.len() {
         let (given, needed) = (written.len(), compiled.parameters.len());
         let names: Vec<&str> = compiled.parameters.iter().map(|field| field.name.as_str()).collect();
@@ -26,23 +89,28 @@ pub(crate) fn arguments(name: &Name, written: &[Written], compiled: &Compiled) -
         let constant = Binder::new(&catalogue, "call").constant_of(written, sql)?;
         Ok(Value::of_constant(constant, Some(sql)))
     };
-    let argument = |(written, field): (&Written, &crate::compile::Field)| {
+    let argument = |(written, field): (&Written, &Field)| {
+        if let W::Placeholder(number) = written.kind {
+            return Ok(Argument::Placeholder(usize::from(number) - 1, field.clone()));
+        }
         let Some(sql) = field.sql_type else {
             return unsupported(written.place, "rows cannot be given as constants", "call it from a program");
         };
         match (&written.kind, field.count) {
-            (_, None) => one(written, sql),
+            (_, None) => one(written, sql).map(Argument::Value),
             (W::Call(function, elements), Some(count)) if function.text == "array" => {
                 if elements.len() > count as usize {
                     let message = format!("'{}' has {count} elements, and {} are given", field.name, elements.len());
                     return Err(SqlError::new(state::OUT_OF_RANGE, written.place, message));
                 }
-                elements.iter().map(|element| one(element, sql)).collect::<Result<_>>().map(Value::Array)
+                let elements = elements.iter().map(|element| one(element, sql)).collect::<Result<_>>()?;
+                Ok(Argument::Value(Value::Array(elements)))
             }
             (_, Some(_)) => unsupported(written.place, format!("'{}' is an array", field.name), "write ARRAY(1, 2, 3)"),
         }
     };
-    written.iter().zip(&compiled.parameters).map(argument).collect()
+    let list = written.iter().zip(&compiled.parameters).map(argument).collect::<Result<_>>()?;
+    Arguments::new(list, name.place)
 }
 
 /// A statement with what makes it one that answers: `rows` counts.

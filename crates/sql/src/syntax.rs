@@ -102,6 +102,8 @@ pub(crate) enum ExprKind {
     Bytes(Vec<u8>),
     Bool(bool),
     Timestamp(String),
+    /// `$1` and so on, of a single statement: a value that comes when it runs.
+    Placeholder(u16),
     /// `name` or `qualifier.name`.
     Name(Option<Name>, Name),
     Element(Name, Box<Expr>),

@@ -18,6 +18,8 @@ pub(crate) enum Ty {
     Timestamp,
     /// Text or bytes, this long.
     String(u32),
+    /// A `$n` whose type nothing has said yet.
+    Unknown,
 }
 
 impl Ty {
@@ -37,6 +39,7 @@ impl Ty {
             Self::Boolean => "a truth value",
             Self::Timestamp => "a timestamp",
             Self::String(_) => "a text",
+            Self::Unknown => "a parameter of no known type (CAST($1 AS type) says it)",
         }
     }
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{KINDS, Session, answers};
+use lockwork_sql::{Field, SqlError, Value};
 
 const ACCOUNTS: &str = "
     CREATE TABLE accounts (id BIGINT PRIMARY KEY, owner VARCHAR(10) NOT NULL, balance DECIMAL(12, 2) NOT NULL DEFAULT 0,
@@ -28,7 +29,7 @@ fn single_statements_write_and_read() {
          SELECT owner FROM accounts WHERE id = 1;",
         "rows = 2
 id | owner | balance | active | opened
-1 | ann | 12.50 | true | 1704067200000000
+1 | ann | 12.50 | true | 2024-01-01 00:00:00
 rows = 1
 owner | money | active
 bob | -0.02 | false
@@ -50,8 +51,86 @@ fn single_statements_that_differ_in_constants_are_one_procedure() {
     };
     let (a, b) = (single("DELETE FROM accounts WHERE id = 7"), single("DELETE FROM accounts WHERE id = -8"));
     assert_eq!(a.compiled.procedure, b.compiled.procedure);
-    assert_eq!(a.arguments, [lockwork_sql::Value::Integer(7)]);
-    assert_eq!(b.arguments, [lockwork_sql::Value::Integer(-8)]);
+    assert_eq!(a.arguments.values(&[]), Ok(vec![Value::Integer(7)]));
+    assert_eq!(b.arguments.values(&[]), Ok(vec![Value::Integer(-8)]));
+    let parameter = single("DELETE FROM accounts WHERE id = $1");
+    assert_eq!(a.compiled.procedure, parameter.compiled.procedure);
+    assert_eq!(parameter.arguments.values(&[Value::Integer(7)]), a.arguments.values(&[]));
+}
+
+#[test]
+fn parameters_of_single_statements_have_the_types_of_what_they_stand_beside() {
+    let mut session = Session::new(KINDS[0]);
+    session.run(ACCOUNTS);
+    session.run(
+        "CREATE PROCEDURE double(x DECIMAL(6, 1), y INTEGER, OUT z DECIMAL(8, 1)) AS BEGIN z := x + x + y; END;
+         CREATE PROCEDURE last(list BIGINT[3], OUT z BIGINT) AS BEGIN z := list[3]; END;",
+    );
+    let types = |session: &Session, text: &str| -> Result<String, SqlError> {
+        let statement = lockwork_sql::statements(text).next().unwrap()?;
+        let arguments = match statement.name() {
+            Some(name) => statement.arguments(&session.procedures[name].0)?,
+            None => session.catalogue.single(&statement)?.arguments,
+        };
+        let one = |field: &Field| {
+            let count = field.count.map_or_else(String::new, |count| format!("[{count}]"));
+            format!("{} {}{count}", field.name, field.sql_type.unwrap())
+        };
+        Ok(arguments.parameters().iter().map(one).collect::<Vec<_>>().join(", "))
+    };
+    for (text, expected) in [
+        (
+            "INSERT INTO accounts VALUES ($1, $2, $3, $4, $5)",
+            "$1 BIGINT, $2 CHAR(10), $3 DECIMAL(12, 2), $4 BOOLEAN, $5 TIMESTAMP",
+        ),
+        ("UPDATE accounts SET balance = balance + $2 WHERE id = $1", "$1 BIGINT, $2 DECIMAL(12, 2)"),
+        (
+            "UPDATE accounts SET balance = $2 * balance, active = $3 = owner WHERE $1 = id",
+            "$1 BIGINT, $2 DECIMAL(12, 2), $3 CHAR(10)",
+        ),
+        ("UPDATE accounts SET balance = CAST($1 AS INTEGER) WHERE id = 1", "$1 INTEGER"),
+        (
+            "UPDATE accounts SET active = balance BETWEEN $1 AND $2 OR owner IN ($3, 'x') WHERE id = 1",
+            "$1 DECIMAL(12, 2), $2 DECIMAL(12, 2), $3 CHAR(10)",
+        ),
+        ("CALL double($2, $1)", "$1 INTEGER, $2 DECIMAL(6, 1)"),
+        ("CALL double(1.5, $1)", "$1 INTEGER"),
+        ("CALL last($1)", "$1 BIGINT[3]"),
+        ("SELECT owner FROM accounts WHERE id = 1", ""),
+    ] {
+        assert_eq!(types(&session, text).as_deref(), Ok(expected), "{text}");
+    }
+    for (text, expected) in [
+        ("DELETE FROM accounts WHERE id = $2", "nothing says the type of $1"),
+        ("UPDATE accounts SET active = $1 = $2 WHERE id = 1", "a parameter of no known type"),
+        ("UPDATE accounts SET balance = -$1 WHERE id = 1", "CAST($1 AS type) says it"),
+        ("UPDATE accounts SET balance = $0 WHERE id = 1", "$0"),
+        ("UPDATE accounts SET balance = $99999 WHERE id = 1", "$99999"),
+        ("CALL double(1 + $1, 1)", "$1 stands only in a single statement"),
+    ] {
+        let refused = types(&session, text).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{text}: {refused}");
+    }
+    let in_procedure = session.run("CREATE PROCEDURE p(OUT x BIGINT) AS BEGIN x := $1; END;");
+    assert!(in_procedure.contains("$1 stands only in a single statement"), "{in_procedure}");
+    let text = |text: &str| Value::Text(text.into());
+    let row = [Value::Integer(7), text("ann"), Value::Decimal(1250, 2), Value::Boolean(true), Value::Timestamp(0)];
+    assert_eq!(session.run_with("INSERT INTO accounts VALUES ($1, $2, $3, $4, $5)", &row), "rows = 1\n");
+    let update = "UPDATE accounts SET balance = balance + $2, owner = $3 WHERE id = $1";
+    let given = [Value::Integer(7), Value::Integer(-3), text("eve")];
+    assert_eq!(session.run_with(update, &given), "rows = 1\n");
+    let found = session.run_with("SELECT * FROM accounts WHERE id = $1", &[Value::Integer(7)]);
+    assert_eq!(found, "id | owner | balance | active | opened\n7 | eve | 9.50 | true | 1970-01-01 00:00:00\n");
+    let called = session.run_with("CALL double($2, $1)", &[Value::Integer(1), Value::Decimal(25, 1)]);
+    assert_eq!(called, "z = 6.0\n");
+    // One parameter in two places of different types: it has to fit both.
+    let both = "UPDATE accounts SET balance = $1 WHERE id = $1";
+    assert_eq!(session.run_with(both, &[Value::Integer(7)]), "rows = 1\n");
+    for wrong in [vec![], vec![text("x"); 3], vec![Value::Integer(7), Value::Integer(1 << 50), text("x")]] {
+        let refused = session.run_with(update, &wrong);
+        assert!(refused.starts_with("error ") || refused.contains("08P01"), "{refused}");
+    }
+    assert!(session.run_with(update, &[Value::Integer(7), Value::Integer(0), text("12345678901")]).contains("error"));
 }
 
 #[test]

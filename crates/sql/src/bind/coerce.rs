@@ -1,11 +1,11 @@
 //! Values of one type made values of another.
 
-use super::Binder;
+use super::{Binder, Lifted};
 use crate::catalogue::Constant;
-use crate::error::{Result, SqlError, state};
+use crate::error::{Result, SqlError, state, unsupported};
 use crate::syntax::Place;
-use crate::tree::{Arithmetic, Expr, ExprKind, Role, Ty};
-use crate::types::{SqlType, described, power_of_ten};
+use crate::tree::{Arithmetic, Expr, ExprKind, Role, Ty, VarType};
+use crate::types::{MAX_PRECISION, SqlType, described, power_of_ten};
 
 /// The largest expression, in nodes.
 const MAX_SIZE: u32 = 20_000;
@@ -90,6 +90,9 @@ impl Binder<'_> {
     /// The value as a value of the type. Integers are checked where they are stored, DECIMALs here.
     pub(super) fn coerce(&mut self, expr: Expr, to: SqlType) -> Result<Expr> {
         let place = expr.place;
+        if expr.ty == Ty::Unknown {
+            return Ok(self.known(expr, to));
+        }
         let constant = matches!(expr.kind, ExprKind::Const(_));
         let wrong = |from: Ty| {
             let message = format!("{} stands where {} is needed", from.name(), described(to));
@@ -141,10 +144,56 @@ impl Binder<'_> {
             ExprKind::String(bytes) => Constant::String(bytes.clone()),
             _ => return value,
         };
-        arguments.push(constant);
-        let name = format!("p{}", arguments.len());
-        let var = self.fresh(&name, to, Role::In);
-        let kind = if to.is_string() { ExprKind::Whole(var) } else { ExprKind::Var(var) };
-        Expr { kind, ty: Ty::of(to), ..value }
+        arguments.push(Lifted::Constant(constant));
+        self.argument(to, value.place)
+    }
+
+    /// The variable of the argument that was added last.
+    fn argument(&mut self, sql: SqlType, place: Place) -> Expr {
+        let name = format!("p{}", self.lifted.as_ref().map_or(0, Vec::len));
+        let var = self.fresh(&name, sql, Role::In);
+        let kind = if sql.is_string() { ExprKind::Whole(var) } else { ExprKind::Var(var) };
+        Expr { kind, ty: Ty::of(sql), place, size: 1 }
+    }
+
+    /// `$n`. Each occurrence is an argument of its own, whose type is what stands beside it.
+    pub(super) fn placeholder(&mut self, number: u16, place: Place) -> Result<Expr> {
+        let Some(arguments) = &mut self.lifted else {
+            let hint = "declare a parameter of the procedure, and name it";
+            return unsupported(place, format!("${number} stands only in a single statement, as a value"), hint);
+        };
+        arguments.push(Lifted::Placeholder(number));
+        Ok(Expr { ty: Ty::Unknown, ..self.argument(SqlType::BIGINT, place) })
+    }
+
+    /// The expression, of this type if it is a `$n` that has none yet.
+    fn known(&mut self, expr: Expr, sql: SqlType) -> Expr {
+        let (Ty::Unknown, ExprKind::Var(var)) = (expr.ty, &expr.kind) else { return expr };
+        self.routine.variables[*var].var_type = VarType::Sql(sql);
+        let kind = if sql.is_string() { ExprKind::Whole(*var) } else { ExprKind::Var(*var) };
+        Expr { kind, ty: Ty::of(sql), ..expr }
+    }
+
+    /// Two sides of an operator: a `$n` is of the other side's type.
+    pub(super) fn alike(&mut self, a: Expr, b: Expr) -> (Expr, Expr) {
+        match (a.ty, b.ty) {
+            (Ty::Unknown, _) => (self.type_of(&b).map_or(a.clone(), |sql| self.known(a, sql)), b),
+            (_, Ty::Unknown) => (a.clone(), self.type_of(&a).map_or(b.clone(), |sql| self.known(b, sql))),
+            _ => (a, b),
+        }
+    }
+
+    fn type_of(&self, expr: &Expr) -> Option<SqlType> {
+        match (&expr.kind, expr.ty) {
+            (ExprKind::Column(source, column), _) => {
+                Some(self.table(self.routine.sources[*source].table).types[*column])
+            }
+            (_, Ty::Number(0)) => Some(SqlType::BIGINT),
+            (_, Ty::Number(scale)) => Some(SqlType::Decimal(MAX_PRECISION, scale)),
+            (_, Ty::Boolean) => Some(SqlType::Boolean),
+            (_, Ty::Timestamp) => Some(SqlType::Timestamp),
+            (_, Ty::String(length)) => Some(SqlType::Text(length.max(1))),
+            (_, Ty::Unknown) => None,
+        }
     }
 }

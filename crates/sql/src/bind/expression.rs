@@ -57,6 +57,7 @@ impl Binder<'_> {
                 let value = strings::timestamp(text, place)?;
                 Ok(Expr { kind: ExprKind::Const(value), ty: Ty::Timestamp, place, size: 1 })
             }
+            W::Placeholder(number) => self.placeholder(*number, place),
             W::Name(qualifier, name) => self.name(qualifier.as_ref(), name),
             W::Element(array, index) => {
                 let var = self.variable(array)?;
@@ -80,6 +81,8 @@ impl Binder<'_> {
             W::Between(value, low, high) => {
                 let value = self.expression(value)?;
                 let (low, high) = (self.expression(low)?, self.expression(high)?);
+                let (value, low) = self.alike(value, low);
+                let (value, high) = self.alike(value, high);
                 let (low, high) = (compare(Comparison::Ge, value.clone(), low)?, compare(Comparison::Le, value, high)?);
                 let parts = low.size + high.size;
                 truth(ExprKind::And(Box::new(low), Box::new(high)), place, parts)
@@ -88,7 +91,9 @@ impl Binder<'_> {
                 let value = self.expression(value)?;
                 let mut any: Option<Expr> = None;
                 for one in list {
-                    let one = compare(Comparison::Eq, value.clone(), self.expression(one)?)?;
+                    let one = self.expression(one)?;
+                    let (value, one) = self.alike(value.clone(), one);
+                    let one = compare(Comparison::Eq, value, one)?;
                     any = Some(match any {
                         None => one,
                         Some(before) => {
@@ -219,6 +224,7 @@ impl Binder<'_> {
             return truth(if op == BinaryOp::And { ExprKind::And(a, b) } else { ExprKind::Or(a, b) }, place, parts);
         }
         let (a, b) = (self.expression(a)?, self.expression(b)?);
+        let (a, b) = self.alike(a, b);
         let op = match op {
             BinaryOp::Compare(op) => return compare(op, a, b),
             BinaryOp::Concat => {

@@ -33,6 +33,14 @@ enum Meaning {
     Row(SourceId, Vec<(String, usize)>),
 }
 
+/// An argument of a single statement.
+#[derive(Clone, Debug)]
+pub(crate) enum Lifted {
+    Constant(crate::catalogue::Constant),
+    /// `$n`.
+    Placeholder(u16),
+}
+
 pub(crate) struct Binder<'a> {
     catalogue: &'a Catalogue,
     routine: Routine,
@@ -46,7 +54,7 @@ pub(crate) struct Binder<'a> {
     /// Whether FOUND says something here.
     found: bool,
     /// The arguments of a single statement, whose constants become parameters.
-    lifted: Option<Vec<crate::catalogue::Constant>>,
+    lifted: Option<Vec<Lifted>>,
 }
 
 impl<'a> Binder<'a> {

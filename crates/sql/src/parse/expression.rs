@@ -160,6 +160,12 @@ fn literal(value: sql::Value, place: Place) -> Result<ExprKind> {
             let qualifier = Name { text: ":".into(), place };
             ExprKind::Name(Some(qualifier), Name { text: text[1..].to_ascii_lowercase(), place })
         }
+        V::Placeholder(text) if text.starts_with('$') => match text[1..].parse() {
+            Ok(number @ 1..) => ExprKind::Placeholder(number),
+            _ => {
+                return unsupported(place, format!("the parameter '{text}' is not possible"), "write $1 to $65535");
+            }
+        },
         V::Null => {
             let hint = "use a value of your own for 'none', such as 0 or ''";
             return unsupported(place, "there are no NULLs", hint);

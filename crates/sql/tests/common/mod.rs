@@ -21,7 +21,7 @@ pub(crate) const KINDS: [EngineKind; 6] = [
 pub(crate) struct Session {
     pub(crate) catalogue: Catalogue,
     pub(crate) engine: Box<dyn Engine>,
-    procedures: HashMap<String, (Compiled, String)>,
+    pub(crate) procedures: HashMap<String, (Compiled, String)>,
     singles: u32,
 }
 
@@ -34,6 +34,11 @@ impl Session {
 
     /// Runs a script; every answer is a line or several.
     pub(crate) fn run(&mut self, script: &str) -> String {
+        self.run_with(script, &[])
+    }
+
+    /// As [`Self::run`], with values for the `$1` and so on of every statement that answers.
+    pub(crate) fn run_with(&mut self, script: &str, given: &[Value]) -> String {
         let mut text = String::new();
         for statement in statements(script) {
             let answer = statement.and_then(|statement| match statement.kind() {
@@ -61,7 +66,7 @@ impl Session {
                     let name = statement.name().unwrap();
                     let known = self.procedures.get(name).cloned();
                     let (compiled, _) = known.unwrap_or_else(|| panic!("no procedure '{name}'; so far: {text}"));
-                    let arguments = statement.arguments(&compiled)?;
+                    let arguments = statement.arguments(&compiled)?.values(given)?;
                     Ok(self.call(&compiled, &compiled.procedure.name, &arguments, None))
                 }
                 Kind::Explain => {
@@ -75,7 +80,8 @@ impl Session {
                     compiled.procedure.name = format!("statement_{}", self.singles);
                     let name = compiled.procedure.name.clone();
                     self.engine.register(compiled.procedure.clone()).unwrap();
-                    Ok(self.call(&compiled, &name, &single.arguments, Some(&single.columns)))
+                    let arguments = single.arguments.values(given)?;
+                    Ok(self.call(&compiled, &name, &arguments, Some(&single.columns)))
                 }
             });
             match answer {
