@@ -48,6 +48,7 @@ mod parse;
 mod script;
 mod single;
 mod syntax;
+mod text;
 mod tree;
 mod types;
 mod value;

@@ -65,6 +65,15 @@ impl Value {
         (lo..=hi).contains(&value).then_some(value)
     }
 
+    /// Whether it is a value of the type.
+    pub(crate) fn fits(&self, sql: SqlType) -> bool {
+        match (self, sql) {
+            (Self::Text(text), SqlType::Text(n)) => text.len() <= n as usize,
+            (Self::Bytes(bytes), SqlType::Bytes(n)) => bytes.len() <= n as usize,
+            _ => self.stored(sql).is_some(),
+        }
+    }
+
     /// Writes it into the bytes of an element.
     fn write(&self, sql: SqlType, bytes: &mut [u8]) -> Option<()> {
         bytes.fill(0);

@@ -270,6 +270,11 @@ impl<'a> Binder<'a> {
     }
 }
 
+/// Microseconds since 1970 of a text.
+pub(crate) fn timestamp(text: &str) -> Result<i64> {
+    strings::timestamp(text, Place::START)
+}
+
 fn plain(kind: StmtKind, place: Place) -> Stmt {
     Stmt { kind, place, observed: false }
 }

@@ -155,7 +155,10 @@ fn literal(value: sql::Value, place: Place) -> Result<ExprKind> {
         V::Number(digits, _) => ExprKind::Number(digits),
         V::SingleQuotedString(text) | V::EscapedStringLiteral(text) => ExprKind::Text(text),
         V::Boolean(value) => ExprKind::Bool(value),
-        V::HexStringLiteral(digits) => ExprKind::Bytes(hex(&digits, place)?),
+        V::HexStringLiteral(digits) => {
+            let wrong = || SqlError::new(state::INVALID_TEXT, place, "X'...' holds pairs of hexadecimal digits");
+            ExprKind::Bytes(hex(&digits).ok_or_else(wrong)?)
+        }
         V::Placeholder(text) if text.starts_with(':') && text.len() > 1 => {
             let qualifier = Name { text: ":".into(), place };
             ExprKind::Name(Some(qualifier), Name { text: text[1..].to_ascii_lowercase(), place })
@@ -176,13 +179,12 @@ fn literal(value: sql::Value, place: Place) -> Result<ExprKind> {
     })
 }
 
-fn hex(digits: &str, place: Place) -> Result<Vec<u8>> {
-    let wrong = || SqlError::new(state::INVALID_TEXT, place, "X'...' holds pairs of hexadecimal digits");
-    if !digits.len().is_multiple_of(2) || !digits.is_ascii() {
-        return Err(wrong());
+/// Bytes of pairs of hexadecimal digits.
+pub(crate) fn hex(digits: &str) -> Option<Vec<u8>> {
+    if !digits.len().is_multiple_of(2) || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
     }
-    let pair = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| wrong());
-    (0..digits.len()).step_by(2).map(pair).collect()
+    (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect()
 }
 
 fn call(function: sql::Function, place: Place) -> Result<Expr> {

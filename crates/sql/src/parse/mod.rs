@@ -9,6 +9,7 @@ mod procedure;
 mod statement;
 
 pub(crate) use cursor::Cursor;
+pub(crate) use expression::hex;
 
 use crate::error::Result;
 use crate::syntax::{Place, Top};
