@@ -182,8 +182,7 @@ impl Lower<'_> {
 
     fn leave_from(&mut self, position: usize, again: bool) {
         if let Some(way) = self.way() {
-            let target = &mut self.loops[position];
-            if again { target.again.push(way) } else { target.exits.push(way) }
+            self.loops[position].add(way, again);
         }
     }
 
@@ -320,7 +319,7 @@ impl Lower<'_> {
             let index = Some(this.b.in_value(index));
             let inner = this.loops.len();
             // A row inside ends the search; a loop of no rounds more holds the ways that are not inside.
-            this.loops.push(super::Loop { exits: Vec::new(), again: Vec::new() });
+            this.loops.push(super::Loop::new(this.state.variables.len()));
             this.unless_inside(&range, index, inner);
             this.leave_from(position, false);
             let beyond = this.loops.pop().map(|open| open.exits).unwrap_or_default();

@@ -236,7 +236,7 @@ impl Lower<'_> {
                 this.b.branch(Comparison::Gt, counter, to, out, on);
                 this.b.start(out);
                 if let Some(way) = this.way() {
-                    this.loops[position].exits.push(way);
+                    this.loops[position].add(way, false);
                 }
                 this.b.start(on);
             }

@@ -1,0 +1,38 @@
+//! Statements that meet each other: loops in loops, rows that change while they are gone through, and what is large.
+
+mod common;
+
+use common::answers;
+
+const LINES: &str = "
+    CREATE TABLE lines (o BIGINT, n SMALLINT, amount BIGINT NOT NULL, PRIMARY KEY (o, n)) PARTITION BY HASH (o);
+    CREATE PROCEDURE fill(orders SMALLINT, each SMALLINT) AS BEGIN
+        FOR o IN 1..LEAST(orders, 100) LOOP
+            FOR n IN 1..LEAST(each, 100) LOOP INSERT INTO lines VALUES (o, n, o * 1000 + n); END LOOP;
+        END LOOP;
+    END;
+";
+
+#[test]
+fn a_long_range_in_a_counting_loop_is_left_for_the_loop_around() {
+    answers(
+        &format!(
+            "{LINES}
+             CREATE PROCEDURE p(OUT seen BIGINT, OUT whole BIGINT, OUT last BIGINT) AS BEGIN
+                 <<orders>> FOR i IN 1..4 LOOP
+                     last := i;
+                     FOR r IN SELECT n FROM lines WHERE o = i LIMIT 40 LOOP
+                         CONTINUE orders WHEN r.n > 18 AND i < 3;
+                         EXIT orders WHEN r.n > 20;
+                         seen := seen + 1;
+                     END LOOP;
+                     whole := whole + 1;
+                 END LOOP;
+             END;
+             CALL fill(2, 30); CALL p(); CALL fill(0, 0);
+             INSERT INTO lines VALUES (3, 1, 0), (3, 21, 0);
+             CALL p();"
+        ),
+        "seen = 36\nwhole = 2\nlast = 4\nrows = 2\nseen = 37\nwhole = 0\nlast = 3",
+    );
+}
