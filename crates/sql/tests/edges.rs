@@ -36,3 +36,21 @@ fn a_long_range_in_a_counting_loop_is_left_for_the_loop_around() {
         "seen = 36\nwhole = 2\nlast = 4\nrows = 2\nseen = 37\nwhole = 0\nlast = 3",
     );
 }
+
+#[test]
+fn an_elsif_asks_for_found_too() {
+    answers(
+        "CREATE TABLE t (id BIGINT PRIMARY KEY, x INTEGER NOT NULL) PARTITION BY HASH (id);
+         INSERT INTO t VALUES (1, 5);
+         CREATE PROCEDURE p(who BIGINT, OUT r INTEGER, OUT y INTEGER) AS BEGIN
+             SELECT x INTO y FROM t WHERE id = who;
+             IF NOT FOUND THEN r := 2; ELSIF FOUND THEN r := 1; END IF;
+         END;
+         CREATE PROCEDURE q(who BIGINT, OUT r INTEGER) AS BEGIN
+             UPDATE t SET x = x + 1 WHERE id = who;
+             IF FOUND THEN r := 1; ELSIF FOUND OR who = 3 THEN r := 3; ELSIF NOT FOUND THEN r := 2; END IF;
+         END;
+         CALL p(1); CALL p(2); CALL q(1); CALL q(2); CALL q(3);",
+        "rows = 1\nr = 1\ny = 5\nr = 2\ny = 0\nr = 1\nr = 2\nr = 3",
+    );
+}

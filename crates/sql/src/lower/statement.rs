@@ -55,6 +55,7 @@ impl Lower<'_> {
     fn two_outcomes(&mut self, stmt: &Stmt, found: &[Stmt], missing: &[Stmt], line: u32) {
         if let [Stmt { kind: StmtKind::Raise(code), .. }] = missing {
             self.statement(stmt, Miss::Abort(Some(*code)));
+            self.state.variables[self.found] = Operand::Const(1);
             self.statements(found);
             return;
         }
@@ -63,11 +64,14 @@ impl Lower<'_> {
         self.b.enter();
         self.statement(stmt, Miss::Branch);
         let missed = self.missed.take();
+        // The arms may begin with a condition that asks again: ELSIF FOUND.
+        self.state.variables[self.found] = Operand::Const(1);
         self.statements(found);
         self.b.leave();
         let mut ways: Vec<_> = self.way().into_iter().collect();
         if let Some((block, state)) = missed {
             self.state = state;
+            self.state.variables[self.found] = Operand::Const(0);
             self.b.line = line;
             self.arm(block, |this| {
                 this.statements(missing);
