@@ -54,3 +54,21 @@ fn an_elsif_asks_for_found_too() {
         "rows = 1\nr = 1\ny = 5\nr = 2\ny = 0\nr = 1\nr = 2\nr = 3",
     );
 }
+
+#[test]
+fn arrays_beyond_a_copy_are_copied_and_cleared_whole() {
+    answers(
+        "CREATE PROCEDURE p(OUT x INTEGER, OUT y INTEGER, OUT z INTEGER, OUT cleared INTEGER) AS
+         DECLARE a TINYINT UNSIGNED[200000]; b TINYINT UNSIGNED[200000];
+         BEGIN
+             a[1] := 5; a[65536] := 6; a[200000] := 7;
+             b := a; x := b[1]; y := b[65536]; z := b[200000];
+             a := '';
+             FOR i IN 1..200000 LOOP b[i] := 1; END LOOP;
+             b := '';
+             FOR i IN 1..200000 LOOP cleared := cleared + a[i] + b[i]; END LOOP;
+         END;
+         CALL p();",
+        "x = 5\ny = 6\nz = 7\ncleared = 0",
+    );
+}

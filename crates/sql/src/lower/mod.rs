@@ -161,13 +161,8 @@ impl<'a> Lower<'a> {
     }
 
     fn copy_block(&mut self, to: usize, from: usize, bytes: u32) {
-        let mut done = 0;
-        while done < bytes {
-            let piece = (bytes - done).min(65_535);
-            let place = |field| crate::ir::Memory::Block(At { field, offset: done as i32, index: None });
-            self.b.copy(place(to), place(from), piece);
-            done += piece;
-        }
+        let place = |field| crate::ir::Memory::Block(At { field, offset: 0, index: None });
+        self.b.copy(place(to), place(from), bytes);
     }
 
     /// Ends the procedure here: results go into the block.

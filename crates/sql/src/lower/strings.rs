@@ -2,7 +2,7 @@
 
 use super::state::Row;
 use super::{Lower, field_bytes};
-use crate::ir::{At, BlockId, Memory, Op, Operand, fits, range_of};
+use crate::ir::{At, BlockId, Memory, Op, Operand, fits, moved, range_of};
 use crate::syntax::Comparison;
 use crate::tree::{Expr, ExprKind};
 
@@ -29,14 +29,6 @@ impl Piece {
             }
             Self::Bytes(bytes) => Self::Bytes(bytes[from as usize..(from + length) as usize].to_vec()),
         }
-    }
-}
-
-/// A place so many bytes behind another.
-pub(super) fn moved(memory: Memory, by: u32) -> Memory {
-    match memory {
-        Memory::Block(at) => Memory::Block(At { offset: at.offset + by as i32, ..at }),
-        Memory::Row { row, slot, offset, index } => Memory::Row { row, slot, offset: offset + by, index },
     }
 }
 
