@@ -72,3 +72,29 @@ fn arrays_beyond_a_copy_are_copied_and_cleared_whole() {
         "x = 5\ny = 6\nz = 7\ncleared = 0",
     );
 }
+
+#[test]
+fn hundreds_of_arms_find_their_way() {
+    let arms = |from: u32| -> String {
+        (from..=400).map(|i| format!("ELSIF n = {i} THEN r := {}; ", i * 2)).collect::<String>()
+    };
+    let empty: String = (1..=400).map(|i| format!("ELSIF n > {i} THEN NULL; ")).collect();
+    let cases: String = (1..=120).map(|i| format!("WHEN {i} THEN {} ", i * 3)).collect();
+    answers(
+        &format!(
+            "CREATE PROCEDURE p(n INTEGER, OUT r INTEGER) AS BEGIN
+                 IF n = 1 THEN r := 2; {} ELSE r := -1; END IF;
+             END;
+             CREATE PROCEDURE q(n INTEGER, OUT r INTEGER) AS BEGIN
+                 r := 3;
+                 IF n < -1 THEN r := 4; {empty} END IF;
+                 r := r + 1;
+             END;
+             CREATE PROCEDURE c(n INTEGER, OUT r INTEGER) AS BEGIN r := CASE n {cases} ELSE 7 END; END;
+             CALL p(1); CALL p(399); CALL p(400); CALL p(401);
+             CALL q(-5); CALL q(0); CALL q(300); CALL c(1); CALL c(119); CALL c(120); CALL c(121);",
+            arms(2)
+        ),
+        "r = 2\nr = 798\nr = 800\nr = -1\nr = 5\nr = 4\nr = 4\nr = 3\nr = 357\nr = 360\nr = 7",
+    );
+}
