@@ -98,3 +98,31 @@ fn hundreds_of_arms_find_their_way() {
         "r = 2\nr = 798\nr = 800\nr = -1\nr = 5\nr = 4\nr = 4\nr = 3\nr = 357\nr = 360\nr = 7",
     );
 }
+
+#[test]
+fn a_loop_that_begins_beyond_its_end_has_no_round() {
+    answers(
+        "CREATE PROCEDURE p(n TINYINT, OUT rounds INTEGER, OUT last INTEGER) AS BEGIN
+             last := 1;
+             FOR i IN n..10 LOOP rounds := rounds + 1; last := i; END LOOP;
+             last := last + n;
+         END;
+         CREATE PROCEDURE q(n TINYINT, m TINYINT, OUT rounds INTEGER) AS BEGIN
+             FOR k IN 1..2 LOOP
+                 FOR i IN GREATEST(n, 3)..LEAST(m, 5) LOOP rounds := rounds + 1; END LOOP;
+             END LOOP;
+         END;
+         CALL p(50); CALL p(11); CALL p(10); CALL p(-128); CALL q(127, 127); CALL q(4, 9); CALL q(-5, -5);",
+        "rounds = 0
+last = 51
+rounds = 0
+last = 12
+rounds = 1
+last = 20
+rounds = 139
+last = -118
+rounds = 0
+rounds = 4
+rounds = 0",
+    );
+}

@@ -219,6 +219,17 @@ impl Lower<'_> {
         if hi < lo {
             return;
         }
+        // A start beyond the highest end is no error: there is no round.
+        let mut ways = Vec::new();
+        let may_begin_beyond = self.b.range(from).1 > hi;
+        if may_begin_beyond {
+            let (beyond, on) = (self.b.block(), self.b.block());
+            self.b.branch(Comparison::Gt, from, Operand::Const(hi), beyond, on);
+            self.b.start(beyond);
+            ways.extend(self.way());
+            self.b.start(on);
+            self.b.enter();
+        }
         let start = match from {
             Operand::Const(_) => from,
             Operand::Val(_) if self.trusting => self.fit(from, lo, hi.max(lo)),
@@ -249,6 +260,11 @@ impl Lower<'_> {
             this.statements(body);
             this.named.pop();
         });
+        if may_begin_beyond {
+            self.b.leave();
+            ways.extend(self.way());
+            self.meet(ways);
+        }
     }
 
     /// The key that a statement names, and its values.
