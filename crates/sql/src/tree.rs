@@ -151,6 +151,9 @@ impl Variable {
     }
 }
 
+/// Rows of a piece: a scan of more is several, one behind the other.
+pub(crate) const PIECE: u32 = 16;
+
 /// Which rows a scan delivers, in ascending order of the key of its table or index.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scan {

@@ -4,7 +4,7 @@ use super::expression::wrong;
 use super::{Binder, coerce};
 use crate::error::{Result, SqlError, state, unsupported};
 use crate::syntax::{BinaryOp, Comparison, Expr as Written, ExprKind as W, Name, Place};
-use crate::tree::{Arithmetic, Expr, ExprKind, Scan, SourceId, Ty};
+use crate::tree::{Arithmetic, Expr, ExprKind, PIECE, Scan, SourceId, Stmt, StmtKind, Ty};
 use crate::types::SqlType;
 
 /// The most rows of a scan.
@@ -51,6 +51,35 @@ impl Binder<'_> {
             }
         };
         Ok(Scan { table, index, prefix, low, high, limit, max: (bound as u32).max(1) })
+    }
+
+    /// Refuses a range of an index whose rows move in it while they are gone through: a scan of several pieces would
+    /// meet them again.
+    pub(super) fn check_moves(&self, scan: &Scan, body: &[Stmt]) -> Result<()> {
+        let Some(index) = scan.index.filter(|_| scan.max > PIECE) else { return Ok(()) };
+        let info = self.table(scan.table);
+        let index = &info.indexes[index];
+        for stmt in body {
+            match &stmt.kind {
+                StmtKind::Update { table, sets, .. } if *table == scan.table => {
+                    let Some((column, _)) = sets.iter().find(|(column, _)| index.columns.contains(column)) else {
+                        continue;
+                    };
+                    let (column, name) = (&info.schema.columns()[*column].name, &index.name);
+                    let message =
+                        format!("'{column}' is set while index '{name}', which it belongs to, is gone through");
+                    let hint = format!("find the rows by the primary key, or at most {PIECE} at a time: LIMIT {PIECE}");
+                    return unsupported(stmt.place, message, hint);
+                }
+                StmtKind::If(_, yes, no) => {
+                    self.check_moves(scan, yes)?;
+                    self.check_moves(scan, no)?;
+                }
+                StmtKind::ForCount { body, .. } | StmtKind::ForRows { body, .. } => self.check_moves(scan, body)?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The highest value that an integer can have.

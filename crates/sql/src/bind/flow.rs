@@ -210,6 +210,7 @@ impl Binder<'_> {
             inner.push(plain(StmtKind::Assign(Target::Var(any), flag(true, place)), place));
         }
         inner.extend(self.body(label, variable, Meaning::Row(source, columns), body)?);
+        self.check_moves(&scan, &inner)?;
         all.push(plain(StmtKind::ForRows { scan, source, body: inner }, place));
         if let Some(any) = any {
             let found = Expr { kind: ExprKind::Var(any), ty: Ty::Boolean, place, size: 1 };

@@ -435,6 +435,7 @@ impl Binder<'_> {
                 }
                 let mut body = if observed { vec![set(true)] } else { Vec::new() };
                 body.push(plain(kind(Access::Current(source)), place));
+                self.check_moves(&scan, &body)?;
                 all.push(plain(StmtKind::ForRows { scan, source, body }, place));
                 if observed {
                     let found = Expr { kind: ExprKind::Var(any), ty: Ty::Boolean, place, size: 1 };

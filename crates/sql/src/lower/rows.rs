@@ -15,10 +15,7 @@ use super::strings::Piece;
 use super::{Lower, Named};
 use crate::ir::{At, Database, End, FieldKind, Into, Memory, Op, Operand, Val, width_of};
 use crate::syntax::Comparison;
-use crate::tree::{Arithmetic, Scan, SourceId, Stmt, VarId};
-
-/// Rows of a piece.
-const PIECE: u32 = 16;
+use crate::tree::{Arithmetic, PIECE, Scan, SourceId, Stmt, VarId};
 
 /// A scan whose bounds have values.
 struct Range {
