@@ -126,6 +126,44 @@ fn arrays_beyond_a_copy_are_copied_and_cleared_whole() {
 }
 
 #[test]
+fn columns_of_a_loop_are_those_of_the_moment_it_came_to_the_row() {
+    for order in ["town = 7", "id >= 1"] {
+        answers(
+            &format!(
+                "{TOWNS}
+                 CREATE PROCEDURE p(OUT total BIGINT, OUT first CHAR(8), OUT again CHAR(8), OUT ids BIGINT) AS BEGIN
+                     FOR r IN SELECT id, visits, name FROM people WHERE {order} LIMIT 40 LOOP
+                         UPDATE people SET visits = 0, name = 'eve' WHERE id = r.id;
+                         total := total + r.visits; ids := ids + r.id;
+                         first := r.name;
+                         SELECT name INTO again FROM people WHERE id = r.id;
+                     END LOOP;
+                 END;
+                 CALL fill(20, 7); CALL p(); CALL p();"
+            ),
+            "total = 210\nfirst = ann\nagain = eve\nids = 210\ntotal = 0\nfirst = eve\nagain = eve\nids = 210",
+        );
+    }
+    answers(
+        &format!(
+            "{TOWNS}
+             CREATE PROCEDURE p(OUT total BIGINT, OUT all_visits BIGINT) AS BEGIN
+                 FOR r IN SELECT id, visits, name FROM people WHERE town = 7 LIMIT 40 LOOP
+                     UPDATE people SET visits = 100 + visits, name = 'x' || SUBSTRING(name FROM 1 FOR 7) WHERE id = r.id;
+                     FOR s IN SELECT visits FROM people WHERE town = 7 AND id <= r.id LIMIT 2 LOOP
+                         CONTINUE WHEN r.name <> 'ann';
+                         all_visits := all_visits + s.visits;
+                     END LOOP;
+                     IF r.name = 'ann' THEN total := total + r.visits; END IF;
+                 END LOOP;
+             END;
+             CALL fill(3, 7); CALL p();"
+        ),
+        "total = 6\nall_visits = 507",
+    );
+}
+
+#[test]
 fn hundreds_of_arms_find_their_way() {
     let arms = |from: u32| -> String {
         (from..=400).map(|i| format!("ELSIF n = {i} THEN r := {}; ", i * 2)).collect::<String>()

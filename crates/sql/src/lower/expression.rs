@@ -73,11 +73,11 @@ impl Lower<'_> {
                 let op = Op::LoadRow { row: *handle, slot, offset, w };
                 Operand::Val(self.b.compute(op, version, range_of(w), false))
             }
-            Row::Image { table, field, index, columns } => {
+            Row::Image { table, columns } => {
                 let w = width_of(self.schema(*table).columns()[column].column_type);
-                let offset = columns.get(&column).copied().unwrap_or(0) as i32;
-                let version = self.field_version(*field);
-                self.b.load(At { field: *field, offset, index: *index }, w, version, false)
+                let Some(&at) = columns.get(&column) else { return Operand::Const(0) };
+                let version = self.field_version(at.field);
+                self.b.load(at, w, version, false)
             }
         }
     }

@@ -179,11 +179,10 @@ impl Lower<'_> {
                 let memory = Memory::Row { row: *handle, slot, offset, index: None };
                 Some(Piece::Memory { memory, version: self.column_version(*table, column), length })
             }
-            Row::Image { table, field, index, columns } => {
+            Row::Image { table, columns } => {
                 let length = self.schema(*table).columns()[column].column_type.width();
-                let offset = columns.get(&column).copied()? as i32;
-                let memory = Memory::Block(At { field: *field, offset, index: *index });
-                Some(Piece::Memory { memory, version: self.field_version(*field), length })
+                let at = *columns.get(&column)?;
+                Some(Piece::Memory { memory: Memory::Block(at), version: self.field_version(at.field), length })
             }
         }
     }
