@@ -104,6 +104,15 @@ pub(crate) enum Target {
     Element(VarId, Expr),
 }
 
+impl Target {
+    /// The variable that changes.
+    pub(crate) fn var(&self) -> VarId {
+        match self {
+            Self::Var(var) | Self::Element(var, _) => *var,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     In,
@@ -189,6 +198,8 @@ pub(crate) struct Stmt {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum StmtKind {
     Assign(Target, Expr),
+    /// Several at once: every value is read before the first is assigned.
+    AssignAll(Vec<(Target, Expr)>),
     If(Expr, Vec<Stmt>, Vec<Stmt>),
     ForCount {
         var: VarId,

@@ -216,3 +216,23 @@ rounds = 4
 rounds = 0",
     );
 }
+
+#[test]
+fn variables_of_one_select_change_places() {
+    for (filter, order) in [("id = 1", ""), ("id >= 1", "ORDER BY id LIMIT 1")] {
+        answers(
+            &format!(
+                "{TOWNS}
+                 CREATE PROCEDURE p(INOUT a CHAR(5), INOUT b CHAR(5), INOUT x BIGINT, INOUT y BIGINT) AS BEGIN
+                     SELECT :b, :a, :y, :x INTO a, b, x, y FROM people WHERE {filter} {order};
+                 END;
+                 CREATE PROCEDURE q(INOUT a CHAR(5)[2], INOUT n BIGINT[2]) AS BEGIN
+                     SELECT a[2], a[1], n[2], n[1] INTO a[1], a[2], n[1], n[2]
+                     FROM people WHERE {filter} {order};
+                 END;
+                 CALL fill(1, 7); CALL p('one', 'two', 1, 2); CALL q(ARRAY('ann', 'bob'), ARRAY(3, 4));"
+            ),
+            "a_out = two\nb_out = one\nx_out = 2\ny_out = 1\na_out = {bob,ann}\nn_out = {4,3}",
+        );
+    }
+}

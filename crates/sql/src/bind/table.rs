@@ -105,8 +105,7 @@ impl Binder<'_> {
                 if write {
                     body.push(plain(fetch(Access::Current(source), sets), place));
                 } else {
-                    let assign = |(target, value)| plain(StmtKind::Assign(target, value), place);
-                    body.extend(sets.into_iter().map(assign));
+                    body.push(plain(StmtKind::AssignAll(sets), place));
                 }
                 all.push(plain(StmtKind::ForRows { scan, source, body }, place));
                 self.after_rows(any, observed, place, all)?;

@@ -113,7 +113,9 @@ impl Lower<'_> {
                 }
                 StmtKind::ForCount { body, .. } | StmtKind::ForRows { body, .. } => self.changes(body, changes),
                 StmtKind::Fill { var, .. } => changes.fields.extend(self.fields[*var]),
-                StmtKind::Fetch { sets, .. } => sets.iter().for_each(|(target, _)| self.target_change(target, changes)),
+                StmtKind::AssignAll(sets) | StmtKind::Fetch { sets, .. } => {
+                    sets.iter().for_each(|(target, _)| self.target_change(target, changes))
+                }
                 StmtKind::Insert { table, .. } | StmtKind::Update { table, .. } | StmtKind::Delete { table, .. } => {
                     let indexes = self.table(*table).indexes().iter().map(|index| self.index_table(&index.name));
                     let all: Vec<usize> = indexes.chain([*table]).collect();
@@ -131,9 +133,7 @@ impl Lower<'_> {
     }
 
     fn target_change(&self, target: &Target, changes: &mut Changes) {
-        let var = match target {
-            Target::Var(var) | Target::Element(var, _) => *var,
-        };
+        let var = target.var();
         if self.routine.variables[var].in_register() {
             changes.variables.insert(var);
         } else {
