@@ -236,3 +236,23 @@ fn variables_of_one_select_change_places() {
         );
     }
 }
+
+#[test]
+fn fewer_rows_leave_nothing_of_those_before() {
+    let row = |o: u8, n: u8, amount: u8| format!("\\x0{o}000000000000000{n}000000000000000{amount}00000000000000");
+    let none = format!("\\x{}", "00".repeat(24));
+    let rows = |all: [&String; 3]| format!("rows = {{{},{},{}}}", all[0], all[1], all[2]);
+    let (twice, once) = (rows([&row(2, 1, 7), &none, &none]), rows([&row(1, 1, 4), &row(1, 2, 5), &row(1, 3, 6)]));
+    answers(
+        &format!(
+            "{LINES}
+             CREATE PROCEDURE p(many SMALLINT, OUT rows lines%ROWTYPE[3]) AS BEGIN
+                 SELECT * INTO rows FROM lines WHERE o = 1 LIMIT 3;
+                 FOR i IN 1..LEAST(many, 3) LOOP SELECT * INTO rows FROM lines WHERE o = 2 LIMIT 3; END LOOP;
+             END;
+             INSERT INTO lines VALUES (1, 1, 4), (1, 2, 5), (1, 3, 6), (2, 1, 7);
+             CALL p(0); CALL p(1); CALL p(2);"
+        ),
+        &format!("rows = 4\n{once}\n{twice}\n{twice}"),
+    );
+}

@@ -13,9 +13,9 @@ use super::keys::Part;
 use super::state::{Changes, Row};
 use super::strings::Piece;
 use super::{Lower, Named};
-use crate::ir::{At, Database, End, FieldKind, Into, Memory, Op, Operand, Val, width_of};
+use crate::ir::{At, Database, End, Into, Memory, Op, Operand, Val, width_of};
 use crate::syntax::Comparison;
-use crate::tree::{Arithmetic, PIECE, Scan, SourceId, Stmt, VarId};
+use crate::tree::{Arithmetic, PIECE, Role, Scan, SourceId, Stmt, VarId};
 
 /// A scan whose bounds have values.
 struct Range {
@@ -321,7 +321,8 @@ impl Lower<'_> {
         let field = self.fields[var].unwrap_or(0);
         let stride = scan_stride(schema, None);
         let range = Range { table: scan.table, prefix, high: None, field, stride };
-        if self.b.program.fields[field].kind == FieldKind::Scratch {
+        // Only a result is zero when a call begins, until it is written.
+        if self.routine.variables[var].role != Role::Out || self.state.fields.contains_key(&field) {
             self.clear(field);
         }
         let key = self.key(schema, &first);
