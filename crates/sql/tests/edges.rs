@@ -256,3 +256,44 @@ fn fewer_rows_leave_nothing_of_those_before() {
         &format!("rows = 4\n{once}\n{twice}\n{twice}"),
     );
 }
+
+#[test]
+fn a_negative_limit_is_refused_or_aborts() {
+    for limit in ["-1", "LEAST(-1, 5)"] {
+        let script = format!(
+            "{LINES} CREATE PROCEDURE p(OUT n BIGINT) AS BEGIN
+                 FOR r IN SELECT n FROM lines WHERE o = 1 LIMIT {limit} LOOP n := n + 1; END LOOP;
+             END;"
+        );
+        let answer = Session::new(KINDS[0]).run(&script);
+        assert!(answer.contains("2201W"), "{answer}");
+    }
+    answers(
+        &format!(
+            "{LINES}
+             CREATE PROCEDURE p(few SMALLINT, many SMALLINT, OUT a BIGINT, OUT b BIGINT) AS BEGIN
+                 FOR r IN SELECT n FROM lines WHERE o = 1 LIMIT LEAST(few, 5) LOOP a := a + 1; END LOOP;
+                 FOR r IN SELECT n FROM lines WHERE o = 1 LIMIT LEAST(many, 40) LOOP b := b + 1; END LOOP;
+             END;
+             CREATE PROCEDURE q(n SMALLINT) AS BEGIN DELETE FROM lines WHERE o = 1 LIMIT LEAST(n, 40); END;
+             CREATE PROCEDURE s(n SMALLINT, OUT c BIGINT) AS BEGIN
+                 SELECT COUNT(*) INTO c FROM (SELECT n FROM lines WHERE o = 1 LIMIT LEAST(:n, 40)) AS q;
+             END;
+             CREATE PROCEDURE f(n SMALLINT, OUT rows lines%ROWTYPE[2]) AS BEGIN
+                 SELECT * INTO rows FROM lines WHERE o = 1 LIMIT LEAST(n, 2);
+             END;
+             CALL fill(1, 30);
+             CALL p(-1, 3); CALL p(3, -1); CALL p(0, 0); CALL p(9, 99); CALL q(-1); CALL s(-1); CALL f(-1); CALL s(17);"
+        ),
+        "error 2201W: LIMIT is negative
+error 2201W: LIMIT is negative
+a = 0
+b = 0
+a = 5
+b = 30
+error 2201W: LIMIT is negative
+error 2201W: LIMIT is negative
+error 2201W: LIMIT is negative
+c = 17",
+    );
+}

@@ -1,7 +1,7 @@
 //! Which way to the rows of a WHERE: one row by its key, or a range of the primary key or of an index.
 
-use super::expression::wrong;
-use super::{Binder, coerce};
+use super::expression::{compare, wrong};
+use super::{Binder, coerce, plain};
 use crate::error::{Result, SqlError, state, unsupported};
 use crate::syntax::{BinaryOp, Comparison, Expr as Written, ExprKind as W, Name, Place};
 use crate::tree::{Arithmetic, Expr, ExprKind, PIECE, Scan, SourceId, Stmt, StmtKind, Ty};
@@ -9,6 +9,9 @@ use crate::types::SqlType;
 
 /// The most rows of a scan.
 pub(super) const MAX_ROWS: i64 = 10_000;
+
+/// SQLSTATE and message of a LIMIT below zero.
+const NEGATIVE_LIMIT: (&str, &str) = ("2201W", "LIMIT is negative");
 
 /// A condition `column op value`.
 struct Condition {
@@ -25,8 +28,15 @@ pub(super) enum Path {
 }
 
 impl Binder<'_> {
-    /// The rows of a range, at most as many as the limit says.
-    pub(super) fn scan(&mut self, table: usize, path: Path, limit: Option<&Written>, place: Place) -> Result<Scan> {
+    /// The rows of a range, at most as many as the limit says. Where that may be negative a statement in `all` tests it.
+    pub(super) fn scan(
+        &mut self,
+        table: usize,
+        path: Path,
+        limit: Option<&Written>,
+        place: Place,
+        all: &mut Vec<Stmt>,
+    ) -> Result<Scan> {
         let Some(limit) = limit else {
             let hint = "add LIMIT n: every loop has a constant bound; LIMIT LEAST(variable, n) is possible too";
             return unsupported(place, "a range of rows needs a LIMIT", hint);
@@ -35,10 +45,20 @@ impl Binder<'_> {
         let limit = self.integer(limit);
         self.row = row;
         let limit = limit?;
-        let bound = self.highest(&limit);
-        if !(0..=MAX_ROWS).contains(&bound) {
+        let (least, bound) = self.range(&limit);
+        if bound < 0 {
+            let error = SqlError::new(NEGATIVE_LIMIT.0, limit.place, NEGATIVE_LIMIT.1);
+            return Err(error.hint("a LIMIT is 0 or more"));
+        }
+        if bound > MAX_ROWS {
             let hint = format!("use a constant or LEAST(variable, constant), at most {MAX_ROWS}");
             return unsupported(limit.place, "this LIMIT is not bounded", hint);
+        }
+        if least < 0 {
+            let code = self.abort(NEGATIVE_LIMIT.0, NEGATIVE_LIMIT.1, limit.place)?;
+            let negative = compare(Comparison::Lt, limit.clone(), coerce::number(0, 0, limit.place))?;
+            let raise = vec![plain(StmtKind::Raise(code), limit.place)];
+            all.push(plain(StmtKind::If(negative, raise, Vec::new()), limit.place));
         }
         let (index, prefix, low, high) = match path {
             Path::Range { index, prefix, low, high } => (index, prefix, low, high),

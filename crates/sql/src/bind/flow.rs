@@ -194,7 +194,7 @@ impl Binder<'_> {
         let source = self.source(table);
         self.row = Some((source, alias));
         let path = self.path(table, source, select.filter.as_ref(), &select.order, place)?;
-        let scan = self.scan(table, path, select.limit.as_ref(), place)?;
+        let scan = self.scan(table, path, select.limit.as_ref(), place, all)?;
         let columns = self.listed(select, source)?;
         self.row = None;
         self.routine.sources[source].used.clear();

@@ -97,7 +97,7 @@ impl Binder<'_> {
             range @ Path::Range { .. } => {
                 // The first row of the range. A single statement answers all rows, so it says how many.
                 let one = Written { kind: W::Number("1".into()), place };
-                let scan = self.scan(table, range, Some(&one).filter(|_| self.lifted.is_none()), place)?;
+                let scan = self.scan(table, range, Some(&one).filter(|_| self.lifted.is_none()), place, all)?;
                 let any = self.fresh("any", SqlType::Boolean, Role::Local);
                 let set = |value| plain(StmtKind::Assign(Target::Var(any), flag(value, place)), place);
                 all.push(set(false));
@@ -152,7 +152,7 @@ impl Binder<'_> {
         let source = self.source(table);
         self.row = Some((source, self.table(table).schema.name().to_string()));
         let path = self.path(table, source, select.filter.as_ref(), &select.order, place)?;
-        let scan = self.scan(table, path, select.limit.as_ref(), place)?;
+        let scan = self.scan(table, path, select.limit.as_ref(), place, all)?;
         self.row = None;
         if scan.index.is_some() || scan.low.is_some() || scan.high.is_some() {
             let hint = "use FOR r IN SELECT ... LOOP";
@@ -190,7 +190,7 @@ impl Binder<'_> {
             }
             (None, path) => self.width(table, path).map(|width| Written { kind: W::Number(width.to_string()), place }),
         };
-        let scan = self.scan(table, path, limit.as_ref(), place)?;
+        let scan = self.scan(table, path, limit.as_ref(), place, all)?;
         if select.items.len() != select.into.len() {
             let message = format!("{} values are selected into {} variables", select.items.len(), select.into.len());
             return Err(SqlError::new(state::SYNTAX, place, message));
@@ -401,7 +401,7 @@ impl Binder<'_> {
         let path = self.path(table, source, filter, order, place)?;
         let scan = match (path, limit) {
             (Path::Point(key), None) => Err(Access::Point(key)),
-            (path, limit) => Ok(self.scan(table, path, limit, place)?),
+            (path, limit) => Ok(self.scan(table, path, limit, place, all)?),
         };
         let own = if scan.is_ok() { self.source(table) } else { source };
         self.row = Some((own, name.text.clone()));
