@@ -297,3 +297,42 @@ error 2201W: LIMIT is negative
 c = 17",
     );
 }
+
+#[test]
+fn rounding_near_the_limits_of_64_bits_is_exact() {
+    // `a * 0.001` is `a` with three decimals.
+    let cases = [
+        (i64::MAX, "9223372036854776"),
+        (i64::MAX - 307, "9223372036854776"),
+        (i64::MAX - 308, "9223372036854775"),
+        (i64::MIN + 308, "-9223372036854776"),
+        (i64::MIN + 309, "-9223372036854775"),
+        (i64::MIN, "-9223372036854776"),
+        (1_499, "1"),
+        (1_500, "2"),
+        (-1_499, "-1"),
+        (-1_500, "-2"),
+        (499, "0"),
+        (-499, "0"),
+    ];
+    let calls: String = cases.iter().map(|(value, _)| format!("CALL p({value}); ")).collect();
+    let expected: String = cases.iter().map(|(_, rounded)| format!("x = {rounded}\ny = {rounded}.0\n")).collect();
+    answers(
+        &format!(
+            "CREATE PROCEDURE p(a BIGINT, OUT x BIGINT, OUT y DECIMAL(18, 1)) AS BEGIN
+                 x := CAST(a * 0.001 AS BIGINT); y := ROUND(a * 0.001, 0);
+             END;
+             {calls}"
+        ),
+        &expected,
+    );
+    answers(
+        "CREATE PROCEDURE q(a DECIMAL(18, 0), b DECIMAL(18, 2), OUT x DECIMAL(18, 2)) AS BEGIN x := a / b; END;
+         CALL q(92233720368547, 0.03); CALL q(922337203685477, 0.03); CALL q(922337203685478, 0.03);
+         CALL q(-922337203685478, 0.03);",
+        "x = 3074457345618233.33
+error 22003: value out of range
+error 22003: integer overflow
+error 22003: integer overflow",
+    );
+}
