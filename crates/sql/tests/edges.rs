@@ -336,3 +336,50 @@ error 22003: integer overflow
 error 22003: integer overflow",
     );
 }
+
+#[test]
+fn what_may_be_deleted_is_not_moved_in_an_index() {
+    let moved = "UPDATE people SET town = 9 WHERE id";
+    let gone = "DELETE FROM people WHERE id";
+    let each = "FOR r IN SELECT id, visits FROM people WHERE id >= 1 LIMIT 40 LOOP";
+    let made = |body: &str| {
+        let mut session = Session::new(KINDS[0]);
+        session.run(&format!("{TOWNS} CALL fill(3, 7);"));
+        let parameters = "who BIGINT, other BIGINT, OUT n BIGINT";
+        let error = session.run(&format!("CREATE PROCEDURE p({parameters}) AS BEGIN {body} END;"));
+        if error.is_empty() {
+            session.run("CALL p(1, 2);");
+            assert_eq!(session.count("people"), session.count("by_town"), "{body}");
+        }
+        error
+    };
+    for body in [
+        format!("{gone} = who; {moved} = who;"),
+        format!("{gone} = who; {moved} = other;"),
+        format!("{gone} = 1; {moved} >= 1 LIMIT 5;"),
+        format!("{gone} >= who LIMIT 2; {moved} = 2;"),
+        format!("FOR i IN 1..2 LOOP {moved} = i; {gone} = i; END LOOP;"),
+        format!("{each} {gone} = r.id; {moved} = r.id; END LOOP;"),
+        format!("{each} {moved} = other; {gone} = r.id; END LOOP;"),
+        format!(
+            "FOR i IN 1..2 LOOP {each} IF i = 2 THEN {moved} = r.id; ELSE {gone} = r.id; END IF; END LOOP; END LOOP;"
+        ),
+        format!("{each} {gone} = r.id; EXIT; END LOOP; {moved} = who;"),
+        format!("IF who = 1 THEN {gone} = who; END IF; {moved} = who;"),
+        format!("FOR i IN 1..2 LOOP {moved} = who; IF n = 0 THEN {gone} = who; CONTINUE; END IF; RETURN; END LOOP;"),
+    ] {
+        let error = made(&body);
+        assert!(error.contains("0A000") && error.contains("'people'") && error.contains("'town'"), "{body}: {error}");
+    }
+    for body in [
+        format!("{moved} = who; {gone} = who;"),
+        format!("{gone} = 1; {moved} = 2;"),
+        format!("IF who = 1 THEN {gone} = who; ELSE {moved} = who; END IF;"),
+        format!("IF who = 1 THEN {gone} = who; RETURN; END IF; {moved} = other;"),
+        format!("{each} IF r.visits = 2 THEN {gone} = r.id; ELSE {moved} = r.id; END IF; END LOOP;"),
+        format!("{each} IF r.visits = 2 THEN {gone} = r.id; RETURN; END IF; {moved} = other; END LOOP;"),
+        format!("{gone} = who; UPDATE people SET visits = 0 WHERE id = who;"),
+    ] {
+        assert_eq!(made(&body), "", "{body}");
+    }
+}
