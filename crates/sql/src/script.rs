@@ -113,6 +113,15 @@ pub fn statements(source: &str) -> Statements<'_> {
     Statements { source, cursor: Some(Cursor::new(source)), lines }
 }
 
+/// Whether a text in which no statement is wrong needs nothing more: its last statement, if it has one, ends with a
+/// semicolon. What stands in comments does not count.
+#[must_use]
+pub fn is_ended(source: &str) -> bool {
+    let good = |source: &str| statements(source).take_while(Result::is_ok).count();
+    // This begins no statement, so it makes one wrong that goes on to here, and none that has ended.
+    good(source) == good(&format!("{source}\n)"))
+}
+
 impl Statements<'_> {
     /// The byte at a place.
     fn byte(&self, place: Place) -> usize {

@@ -149,7 +149,8 @@ fn columns_of_a_loop_are_those_of_the_moment_it_came_to_the_row() {
             "{TOWNS}
              CREATE PROCEDURE p(OUT total BIGINT, OUT all_visits BIGINT) AS BEGIN
                  FOR r IN SELECT id, visits, name FROM people WHERE town = 7 LIMIT 40 LOOP
-                     UPDATE people SET visits = 100 + visits, name = 'x' || SUBSTRING(name FROM 1 FOR 7) WHERE id = r.id;
+                     UPDATE people SET visits = 100 + visits, name = 'x' || SUBSTRING(name FROM 1 FOR 7)
+                     WHERE id = r.id;
                      FOR s IN SELECT visits FROM people WHERE town = 7 AND id <= r.id LIMIT 2 LOOP
                          CONTINUE WHEN r.name <> 'ann';
                          all_visits := all_visits + s.visits;

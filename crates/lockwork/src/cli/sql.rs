@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use lockwork::sequencer::{self, Durability, Progress, RecoveryReport};
-use lockwork::sql::{Kind, Value, statements};
+use lockwork::sql::{Kind, Value, is_ended, statements};
 use lockwork::{EngineKind, Error, Lockwork, OpenOptions, SqlAnswer};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -207,7 +207,7 @@ fn is_complete(typed: &str) -> bool {
     }
     let last_line = text.lines().count() as u32;
     match statements(text).find_map(Result::err) {
-        None => text.ends_with(';'),
+        None => is_ended(text),
         // An error in the last line may be that there is no more yet; a text or comment without an end is told where
         // it begins.
         Some(error) if error.message.to_lowercase().contains("unterminated") => typed.ends_with("\n\n"),
@@ -325,6 +325,8 @@ mod tests {
         let procedure = "CREATE PROCEDURE p(x BIGINT) AS BEGIN\n  DECLARE y BIGINT;\n";
         assert!(!is_complete("SELECT 1\n") && !is_complete(procedure));
         assert!(is_complete("SELECT a FROM t WHERE id = 1;\n") && is_complete("\n"));
+        assert!(is_complete("-- a comment\n") && is_complete("SELECT a FROM t WHERE id = 1; -- one\n"));
+        assert!(!is_complete("SELECT a FROM t WHERE id = 1 -- one;\n"));
         // Wrong before its end: there is nothing to wait for.
         assert!(is_complete("SELEKT\na FROM t\n;\n"));
         assert!(!is_complete("SELECT a /* one;\ntwo;\n") && !is_complete("INSERT INTO t VALUES ('a;\nb;\n"));
