@@ -384,3 +384,25 @@ fn what_may_be_deleted_is_not_moved_in_an_index() {
         assert_eq!(made(&body), "", "{body}");
     }
 }
+
+#[test]
+fn more_arms_than_can_lie_in_each_other_are_refused() {
+    let arms = |count: u32, last: &str| -> String {
+        let arms: String = (1..=count).map(|i| format!("ELSIF n = {i} THEN r := {i}; ")).collect();
+        format!("IF n = 0 THEN r := -1; {arms} ELSE {last} END IF;")
+    };
+    let made = |body: &str| {
+        let text = format!("CREATE PROCEDURE p(n INTEGER, OUT r INTEGER) AS BEGIN {body} END; CALL p(500);");
+        let statements: Vec<_> = lockwork_sql::statements(&text).collect();
+        if let Some(Err(error)) = statements.into_iter().find(Result::is_err) {
+            return format!("{}: {}", error.sqlstate, error.message);
+        }
+        Session::new(KINDS[0]).run(&text)
+    };
+    let refused = "54001: more than 500 ELSIF stand in front of this one";
+    assert_eq!(made(&arms(500, "")), "r = 500\n");
+    assert_eq!(made(&arms(501, "")), refused);
+    assert_eq!(made(&arms(100_000, "")), refused);
+    assert_eq!(made(&arms(250, &arms(251, ""))), refused);
+    assert_eq!(made(&format!("{} {}", arms(400, ""), arms(500, ""))), "r = 500\n");
+}
