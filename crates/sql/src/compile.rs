@@ -92,7 +92,10 @@ pub(crate) fn routine_of(catalogue: &Catalogue, routine: &Routine, place: Place)
         schedule::schedule(&mut program);
         let allocation = allocate::allocate(&program, place)?;
         let names = program.tables.iter().map(|(_, schema)| schema.name().to_string()).collect();
-        let (procedure, lines) = emit::emit(&routine.name, names, &program, &allocation);
+        let Some((procedure, lines)) = emit::emit(&routine.name, names, &program, &allocation) else {
+            let error = SqlError::new(state::INTERNAL, place, "a jump of this procedure goes nowhere");
+            return Err(error.hint("this is a bug of the compiler"));
+        };
         match verify(procedure, catalogue) {
             Ok(verified) => return Ok(complete(routine, verified.procedure().clone(), lines)),
             Err(error) => {

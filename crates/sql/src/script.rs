@@ -46,9 +46,8 @@ impl<'a> Statement<'a> {
         self.text
     }
 
-    /// Where it ends in [`Self::source`], in bytes: what follows, after blanks, is its semicolon if it has one.
-    #[must_use]
-    pub fn end(&self) -> usize {
+    /// Where it ends in its source, in bytes.
+    fn end(&self) -> usize {
         self.text.as_ptr().addr() - self.source.as_ptr().addr() + self.text.len()
     }
 
@@ -116,6 +115,15 @@ pub fn statements(source: &str) -> Statements<'_> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let lines = std::iter::once(0).chain(source.match_indices('\n').map(|(at, _)| at + 1)).collect();
     Statements { source, cursor: Some(Cursor::new(source)), lines }
+}
+
+/// Whether a text in which no statement is wrong needs nothing more: its last statement, if it has one, ends with a
+/// semicolon. What stands in comments does not count.
+#[must_use]
+pub fn is_ended(source: &str) -> bool {
+    // What stands behind the text of a statement that has ended is its semicolon.
+    let has_ended = |last: Statement<'_>| last.source[last.end()..].trim_start().starts_with(';');
+    statements(source).map_while(Result::ok).last().is_none_or(has_ended)
 }
 
 impl Statements<'_> {

@@ -107,6 +107,15 @@ pub(crate) enum Target {
     Element(VarId, Expr),
 }
 
+impl Target {
+    /// The variable that changes.
+    pub(crate) fn var(&self) -> VarId {
+        match self {
+            Self::Var(var) | Self::Element(var, _) => *var,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     In,
@@ -154,6 +163,9 @@ impl Variable {
     }
 }
 
+/// Rows of a piece: a scan of more is several, one behind the other.
+pub(crate) const PIECE: u32 = 16;
+
 /// Which rows a scan delivers, in ascending order of the key of its table or index.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scan {
@@ -189,6 +201,8 @@ pub(crate) struct Stmt {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum StmtKind {
     Assign(Target, Expr),
+    /// Several at once: every value is read before the first is assigned.
+    AssignAll(Vec<(Target, Expr)>),
     If(Expr, Vec<Stmt>, Vec<Stmt>),
     ForCount {
         var: VarId,

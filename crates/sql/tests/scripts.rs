@@ -3,7 +3,7 @@
 mod common;
 
 use common::{KINDS, Session};
-use lockwork_sql::statements;
+use lockwork_sql::{is_ended, statements};
 
 #[test]
 fn a_byte_order_mark_at_the_beginning_is_passed_over() {
@@ -23,6 +23,20 @@ fn comments_alone_are_no_statement() {
         assert_eq!(statements(script).count(), 0, "{script:?}");
     }
     assert!(statements("/* no end").any(|statement| statement.is_err()));
+}
+
+#[test]
+fn a_script_has_ended_when_its_last_statement_has() {
+    let one = "DELETE FROM t WHERE id = 1";
+    for script in ["", "\n", "-- nothing", "/* nothing */", "-- a;\n", ";"] {
+        assert!(is_ended(script), "{script:?}");
+    }
+    for end in [";", ";;", " ; -- done", ";\n/* done */\n", ";\n-- done;\n"] {
+        assert!(is_ended(&format!("{one}{end}")) && is_ended(&format!("{one}; {one}{end}")), "{end:?}");
+    }
+    for end in ["", "\n", " -- one;", " -- one;\n", "\n/* ; */"] {
+        assert!(!is_ended(&format!("{one}{end}")) && !is_ended(&format!("{one}; {one}{end}")), "{end:?}");
+    }
 }
 
 #[test]

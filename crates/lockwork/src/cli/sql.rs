@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use lockwork::sequencer::{self, Durability, Progress, RecoveryReport};
-use lockwork::sql::{Kind, Value, statements};
+use lockwork::sql::{Kind, Value, is_ended, statements};
 use lockwork::{EngineKind, Error, Lockwork, OpenOptions, SqlAnswer};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -206,11 +206,8 @@ fn is_complete(typed: &str) -> bool {
         return true;
     }
     let last_line = text.lines().count() as u32;
-    let mut last = None;
-    let wrong = statements(text).find_map(|statement| statement.map(|statement| last = Some(statement.end())).err());
-    match wrong {
-        // What stands behind a statement that has ended is a comment.
-        None => last.is_none_or(|end| text[end..].trim_start().starts_with(';')),
+    match statements(text).find_map(Result::err) {
+        None => is_ended(text),
         // An error in the last line may be that there is no more yet; a text or comment without an end is told where
         // it begins.
         Some(error) if error.message.to_lowercase().contains("unterminated") => typed.ends_with("\n\n"),
@@ -330,6 +327,8 @@ mod tests {
         // Comments wait for nothing.
         assert!(is_complete("-- one\n") && is_complete("SELECT a FROM t WHERE id = 1; -- done\n"));
         assert!(!is_complete("SELECT a FROM t; SELECT b FROM t -- done?\n"));
+        assert!(is_complete("-- a comment\n") && is_complete("SELECT a FROM t WHERE id = 1; -- one\n"));
+        assert!(!is_complete("SELECT a FROM t WHERE id = 1 -- one;\n"));
         // Wrong before its end: there is nothing to wait for.
         assert!(is_complete("SELEKT\na FROM t\n;\n"));
         assert!(!is_complete("SELECT a /* one;\ntwo;\n") && !is_complete("INSERT INTO t VALUES ('a;\nb;\n"));

@@ -86,7 +86,8 @@ impl Order {
         self.procedures.get(id as usize).map_or(0, |known| known.block_bytes).max(block.len())
     }
 
-    /// Makes a batch of single calls, with blocks of `stride` bytes. Those that only read go first if the others cannot be logged.
+    /// Makes a batch of single calls, with blocks of `stride` bytes. Those that only read go first if the others
+    /// cannot be logged.
     pub(super) fn start_calls(&mut self, calls: Vec<Single>, stride: usize) {
         let mut batch = match Batch::new(stride as u32, calls.len()) {
             Ok(batch) => batch,

@@ -1,14 +1,17 @@
 //! Which way to the rows of a WHERE: one row by its key, or a range of the primary key or of an index.
 
-use super::expression::wrong;
-use super::{Binder, coerce};
+use super::expression::{compare, wrong};
+use super::{Binder, coerce, plain};
 use crate::error::{Result, SqlError, state, unsupported};
 use crate::syntax::{BinaryOp, Comparison, Expr as Written, ExprKind as W, Name, Place};
-use crate::tree::{Arithmetic, Expr, ExprKind, Scan, SourceId, Ty};
+use crate::tree::{Arithmetic, Expr, ExprKind, PIECE, Scan, SourceId, Stmt, StmtKind, Ty};
 use crate::types::SqlType;
 
 /// The most rows of a scan.
 pub(super) const MAX_ROWS: i64 = 10_000;
+
+/// SQLSTATE and message of a LIMIT below zero.
+const NEGATIVE_LIMIT: (&str, &str) = ("2201W", "LIMIT is negative");
 
 /// A condition `column op value`.
 struct Condition {
@@ -25,8 +28,16 @@ pub(super) enum Path {
 }
 
 impl Binder<'_> {
-    /// The rows of a range, at most as many as the limit says.
-    pub(super) fn scan(&mut self, table: usize, path: Path, limit: Option<&Written>, place: Place) -> Result<Scan> {
+    /// The rows of a range, at most as many as the limit says. Where that may be negative a statement in `all` tests
+    /// it.
+    pub(super) fn scan(
+        &mut self,
+        table: usize,
+        path: Path,
+        limit: Option<&Written>,
+        place: Place,
+        all: &mut Vec<Stmt>,
+    ) -> Result<Scan> {
         let Some(limit) = limit else {
             let hint = "add LIMIT n: every loop has a constant bound; LIMIT LEAST(variable, n) is possible too";
             return unsupported(place, "a range of rows needs a LIMIT", hint);
@@ -35,10 +46,20 @@ impl Binder<'_> {
         let limit = self.integer(limit);
         self.row = row;
         let limit = limit?;
-        let bound = self.highest(&limit);
-        if !(0..=MAX_ROWS).contains(&bound) {
+        let (least, bound) = self.range(&limit);
+        if bound < 0 {
+            let error = SqlError::new(NEGATIVE_LIMIT.0, limit.place, NEGATIVE_LIMIT.1);
+            return Err(error.hint("a LIMIT is 0 or more"));
+        }
+        if bound > MAX_ROWS {
             let hint = format!("use a constant or LEAST(variable, constant), at most {MAX_ROWS}");
             return unsupported(limit.place, "this LIMIT is not bounded", hint);
+        }
+        if least < 0 {
+            let code = self.abort(NEGATIVE_LIMIT.0, NEGATIVE_LIMIT.1, limit.place)?;
+            let negative = compare(Comparison::Lt, limit.clone(), coerce::number(0, 0, limit.place))?;
+            let raise = vec![plain(StmtKind::Raise(code), limit.place)];
+            all.push(plain(StmtKind::If(negative, raise, Vec::new()), limit.place));
         }
         let (index, prefix, low, high) = match path {
             Path::Range { index, prefix, low, high } => (index, prefix, low, high),
@@ -51,6 +72,35 @@ impl Binder<'_> {
             }
         };
         Ok(Scan { table, index, prefix, low, high, limit, max: (bound as u32).max(1) })
+    }
+
+    /// Refuses a range of an index whose rows move in it while they are gone through: a scan of several pieces would
+    /// meet them again.
+    pub(super) fn check_moves(&self, scan: &Scan, body: &[Stmt]) -> Result<()> {
+        let Some(index) = scan.index.filter(|_| scan.max > PIECE) else { return Ok(()) };
+        let info = self.table(scan.table);
+        let index = &info.indexes[index];
+        for stmt in body {
+            match &stmt.kind {
+                StmtKind::Update { table, sets, .. } if *table == scan.table => {
+                    let Some((column, _)) = sets.iter().find(|(column, _)| index.columns.contains(column)) else {
+                        continue;
+                    };
+                    let (column, name) = (&info.schema.columns()[*column].name, &index.name);
+                    let message =
+                        format!("'{column}' is set while index '{name}', which it belongs to, is gone through");
+                    let hint = format!("find the rows by the primary key, or at most {PIECE} at a time: LIMIT {PIECE}");
+                    return unsupported(stmt.place, message, hint);
+                }
+                StmtKind::If(_, yes, no) => {
+                    self.check_moves(scan, yes)?;
+                    self.check_moves(scan, no)?;
+                }
+                StmtKind::ForCount { body, .. } | StmtKind::ForRows { body, .. } => self.check_moves(scan, body)?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The highest value that an integer can have.

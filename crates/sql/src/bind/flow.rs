@@ -194,7 +194,7 @@ impl Binder<'_> {
         let source = self.source(table);
         self.row = Some((source, alias));
         let path = self.path(table, source, select.filter.as_ref(), &select.order, place)?;
-        let scan = self.scan(table, path, select.limit.as_ref(), place)?;
+        let scan = self.scan(table, path, select.limit.as_ref(), place, all)?;
         let columns = self.listed(select, source)?;
         self.row = None;
         self.routine.sources[source].used.clear();
@@ -210,6 +210,7 @@ impl Binder<'_> {
             inner.push(plain(StmtKind::Assign(Target::Var(any), flag(true, place)), place));
         }
         inner.extend(self.body(label, variable, Meaning::Row(source, columns), body)?);
+        self.check_moves(&scan, &inner)?;
         all.push(plain(StmtKind::ForRows { scan, source, body: inner }, place));
         if let Some(any) = any {
             let found = Expr { kind: ExprKind::Var(any), ty: Ty::Boolean, place, size: 1 };

@@ -8,6 +8,7 @@ mod coerce;
 pub(crate) mod define;
 mod expression;
 mod flow;
+mod removed;
 mod strings;
 mod table;
 
@@ -151,6 +152,7 @@ impl<'a> Binder<'a> {
             }
         }
         body.extend(self.statements(&create.body)?);
+        self.check_removed(&body)?;
         self.routine.body = body;
         Ok(self.routine)
     }

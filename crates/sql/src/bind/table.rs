@@ -97,7 +97,7 @@ impl Binder<'_> {
             range @ Path::Range { .. } => {
                 // The first row of the range. A single statement answers all rows, so it says how many.
                 let one = Written { kind: W::Number("1".into()), place };
-                let scan = self.scan(table, range, Some(&one).filter(|_| self.lifted.is_none()), place)?;
+                let scan = self.scan(table, range, Some(&one).filter(|_| self.lifted.is_none()), place, all)?;
                 let any = self.fresh("any", SqlType::Boolean, Role::Local);
                 let set = |value| plain(StmtKind::Assign(Target::Var(any), flag(value, place)), place);
                 all.push(set(false));
@@ -105,8 +105,7 @@ impl Binder<'_> {
                 if write {
                     body.push(plain(fetch(Access::Current(source), sets), place));
                 } else {
-                    let assign = |(target, value)| plain(StmtKind::Assign(target, value), place);
-                    body.extend(sets.into_iter().map(assign));
+                    body.push(plain(StmtKind::AssignAll(sets), place));
                 }
                 all.push(plain(StmtKind::ForRows { scan, source, body }, place));
                 self.after_rows(any, observed, place, all)?;
@@ -153,7 +152,7 @@ impl Binder<'_> {
         let source = self.source(table);
         self.row = Some((source, self.table(table).schema.name().to_string()));
         let path = self.path(table, source, select.filter.as_ref(), &select.order, place)?;
-        let scan = self.scan(table, path, select.limit.as_ref(), place)?;
+        let scan = self.scan(table, path, select.limit.as_ref(), place, all)?;
         self.row = None;
         if scan.index.is_some() || scan.low.is_some() || scan.high.is_some() {
             let hint = "use FOR r IN SELECT ... LOOP";
@@ -191,7 +190,7 @@ impl Binder<'_> {
             }
             (None, path) => self.width(table, path).map(|width| Written { kind: W::Number(width.to_string()), place }),
         };
-        let scan = self.scan(table, path, limit.as_ref(), place)?;
+        let scan = self.scan(table, path, limit.as_ref(), place, all)?;
         if select.items.len() != select.into.len() {
             let message = format!("{} values are selected into {} variables", select.items.len(), select.into.len());
             return Err(SqlError::new(state::SYNTAX, place, message));
@@ -402,7 +401,7 @@ impl Binder<'_> {
         let path = self.path(table, source, filter, order, place)?;
         let scan = match (path, limit) {
             (Path::Point(key), None) => Err(Access::Point(key)),
-            (path, limit) => Ok(self.scan(table, path, limit, place)?),
+            (path, limit) => Ok(self.scan(table, path, limit, place, all)?),
         };
         let own = if scan.is_ok() { self.source(table) } else { source };
         self.row = Some((own, name.text.clone()));
@@ -435,6 +434,7 @@ impl Binder<'_> {
                 }
                 let mut body = if observed { vec![set(true)] } else { Vec::new() };
                 body.push(plain(kind(Access::Current(source)), place));
+                self.check_moves(&scan, &body)?;
                 all.push(plain(StmtKind::ForRows { scan, source, body }, place));
                 if observed {
                     let found = Expr { kind: ExprKind::Var(any), ty: Ty::Boolean, place, size: 1 };

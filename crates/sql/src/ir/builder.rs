@@ -5,9 +5,14 @@ use std::collections::HashMap;
 
 use lockwork_procedure::schema::TableSchema;
 
-use super::{At, Block, BlockId, End, Field, Info, Ins, Memory, Op, Operand, Program, Val, ZERO, fits, range_of};
+use super::{
+    At, Block, BlockId, End, Field, Info, Ins, Memory, Op, Operand, Program, Val, ZERO, fits, moved, range_of,
+};
 use crate::syntax::Comparison;
 use crate::tree::Arithmetic;
+
+/// The most bytes of a copy: what an instruction can say, and whole words.
+const LONGEST_COPY: u16 = 65_528;
 
 /// What is remembered of an operation: itself, and the version of the memory that it reads.
 type Known = HashMap<(Op, u64), Val>;
@@ -266,9 +271,14 @@ impl Builder {
         }
     }
 
+    /// Copies bytes between places that are apart or the same: an instruction for each [`LONGEST_COPY`] of them.
     pub(crate) fn copy(&mut self, to: Memory, from: Memory, length: u32) {
-        if to != from && length > 0 {
-            self.push(Op::Copy { to, from, length: length.min(65_535) as u16 }, None);
+        if to == from {
+            return;
+        }
+        for done in (0..length).step_by(usize::from(LONGEST_COPY)) {
+            let length = (length - done).min(u32::from(LONGEST_COPY)) as u16;
+            self.push(Op::Copy { to: moved(to, done), from: moved(from, done), length }, None);
         }
     }
 

@@ -25,16 +25,18 @@ struct Emitter<'a> {
     code: Vec<Instruction>,
     lines: Vec<u32>,
     goals: Vec<(usize, Goal)>,
+    /// Where control really goes that goes to each block.
+    through: Vec<BlockId>,
     line: u32,
 }
 
-/// The procedure, and the line of each instruction.
+/// The procedure, and the line of each instruction; `None` if a jump goes to a block that is not in the layout.
 pub(crate) fn emit(
     name: &str,
     names: Vec<String>,
     program: &Program,
     allocation: &Allocation,
-) -> (Procedure, Vec<u32>) {
+) -> Option<(Procedure, Vec<u32>)> {
     let kinds = [FieldKind::Parameter, FieldKind::Result, FieldKind::Scratch];
     let groups = kinds.map(|kind| {
         let of = program.fields.iter().enumerate().filter(|(_, field)| field.kind == kind);
@@ -54,9 +56,10 @@ pub(crate) fn emit(
         };
         group.iter().map(field).collect::<Vec<_>>()
     });
-    let mut emitter =
-        Emitter { program, allocation, offsets, code: Vec::new(), lines: Vec::new(), goals: Vec::new(), line: 0 };
-    let (code, lines, handlers) = emitter.run();
+    let (code, lines, goals) = (Vec::new(), Vec::new(), Vec::new());
+    let mut emitter = Emitter { program, allocation, offsets, code, lines, goals, through: Vec::new(), line: 0 };
+    emitter.through = emitter.goals_of_blocks();
+    let (code, lines, handlers) = emitter.run()?;
     let [parameters, results, scratch] = fields;
     let procedure = Procedure {
         name: name.to_string(),
@@ -68,11 +71,11 @@ pub(crate) fn emit(
         commit_handler: handlers,
         abort_handler: handlers + 1,
     };
-    (procedure, lines)
+    Some((procedure, lines))
 }
 
 impl Emitter<'_> {
-    fn run(&mut self) -> (Vec<Instruction>, Vec<u32>, u32) {
+    fn run(&mut self) -> Option<(Vec<Instruction>, Vec<u32>, u32)> {
         // Blocks that only jump on are gone through; nobody comes to them.
         let all = self.program.layout.iter().enumerate();
         let layout = all.filter(|&(position, &block)| position == 0 || self.through(block) == block);
@@ -99,30 +102,47 @@ impl Emitter<'_> {
         }
         for &(at, goal) in &self.goals {
             self.code[at].x = match goal {
-                Goal::Block(block) => starts.get(&self.through(block)).copied().unwrap_or(0),
-                Goal::Abort(code) => aborts.get(&code).copied().unwrap_or(0),
+                Goal::Block(block) => *starts.get(&self.through(block))?,
+                Goal::Abort(code) => *aborts.get(&code)?,
             };
         }
         let handlers = self.code.len() as u32;
         self.line = 0;
         self.push(Instruction::new(Opcode::Commit));
         self.push(Instruction::new(Opcode::Commit));
-        (std::mem::take(&mut self.code), std::mem::take(&mut self.lines), handlers)
+        Some((std::mem::take(&mut self.code), std::mem::take(&mut self.lines), handlers))
     }
 
     /// Where control really goes that goes to this block: through blocks that only jump on.
-    fn through(&self, mut block: BlockId) -> BlockId {
-        for _ in 0..64 {
-            match self.program.blocks[block].end {
-                End::Jump(next)
-                    if self.program.blocks[block].code.iter().all(|ins| self.is_nothing(&ins.op, ins.to)) =>
-                {
-                    block = next;
-                }
-                _ => break,
+    fn through(&self, block: BlockId) -> BlockId {
+        self.through[block]
+    }
+
+    /// For each block where control really goes. The way back of a loop is no jump, so every chain has an end.
+    fn goals_of_blocks(&self) -> Vec<BlockId> {
+        let on = |block: BlockId| {
+            let block = &self.program.blocks[block];
+            let nothing = || block.code.iter().all(|ins| self.is_nothing(&ins.op, ins.to));
+            match block.end {
+                End::Jump(next) if nothing() => Some(next),
+                _ => None,
             }
+        };
+        let mut goals: Vec<Option<BlockId>> = vec![None; self.program.blocks.len()];
+        let mut chain = Vec::new();
+        for first in 0..goals.len() {
+            let mut block = first;
+            let goal = loop {
+                chain.push(block);
+                match (goals[block], on(block)) {
+                    (Some(goal), _) => break goal,
+                    (None, Some(next)) => block = next,
+                    (None, None) => break block,
+                }
+            };
+            chain.drain(..).for_each(|block| goals[block] = Some(goal));
         }
-        block
+        goals.into_iter().enumerate().map(|(block, goal)| goal.unwrap_or(block)).collect()
     }
 
     /// A MOV from a register to itself.

@@ -49,6 +49,14 @@ pub(crate) enum Memory {
     Row { row: Val, slot: u8, offset: u32, index: Option<Val> },
 }
 
+/// A place so many bytes behind another.
+pub(crate) fn moved(memory: Memory, by: u32) -> Memory {
+    match memory {
+        Memory::Block(at) => Memory::Block(At { offset: at.offset + by as i32, ..at }),
+        Memory::Row { row, slot, offset, index } => Memory::Row { row, slot, offset: offset + by, index },
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Database {
     Search,

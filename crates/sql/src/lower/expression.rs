@@ -73,11 +73,11 @@ impl Lower<'_> {
                 let op = Op::LoadRow { row: *handle, slot, offset, w };
                 Operand::Val(self.b.compute(op, version, range_of(w), false))
             }
-            Row::Image { table, field, index, columns } => {
+            Row::Image { table, columns } => {
                 let w = width_of(self.schema(*table).columns()[column].column_type);
-                let offset = columns.get(&column).copied().unwrap_or(0) as i32;
-                let version = self.field_version(*field);
-                self.b.load(At { field: *field, offset, index: *index }, w, version, false)
+                let Some(&at) = columns.get(&column) else { return Operand::Const(0) };
+                let version = self.field_version(at.field);
+                self.b.load(at, w, version, false)
             }
         }
     }
@@ -127,12 +127,16 @@ impl Lower<'_> {
     /// Division, rounded half away from zero.
     fn round(&mut self, a: Operand, b: Operand) -> Operand {
         if let Operand::Const(divisor @ 1..) = b {
+            let (lo, hi) = self.b.range(a);
+            if lo < i64::MIN + divisor / 2 || hi > i64::MAX - divisor / 2 {
+                return self.round_large(a, divisor);
+            }
             let half = Operand::Const(divisor / 2);
             let up = |this: &mut Self| {
                 let sum = this.b.arithmetic(Arithmetic::Add, a, half);
                 this.b.arithmetic(Arithmetic::Div, sum, b)
             };
-            if self.b.range(a).0 >= 0 {
+            if lo >= 0 {
                 return up(self);
             }
             return self.select(Comparison::Ge, a, Operand::Const(0), up, |this| {
@@ -155,6 +159,24 @@ impl Lower<'_> {
         );
         let away = self.b.arithmetic(Arithmetic::Add, quotient, sign);
         self.select(Comparison::Le, rest, other, |_| away, |_| quotient)
+    }
+
+    /// Division by a positive constant, rounded, of what may have no room for half of the constant above or below.
+    fn round_large(&mut self, a: Operand, divisor: i64) -> Operand {
+        let quotient = self.b.arithmetic(Arithmetic::Div, a, Operand::Const(divisor));
+        let whole = self.b.arithmetic(Arithmetic::Mul, quotient, Operand::Const(divisor));
+        let rest = self.b.arithmetic(Arithmetic::Sub, a, whole);
+        let half = divisor - divisor / 2;
+        self.select(
+            Comparison::Ge,
+            rest,
+            Operand::Const(half),
+            |this| this.b.arithmetic(Arithmetic::Add, quotient, Operand::Const(1)),
+            |this| {
+                let less = |this: &mut Self| this.b.arithmetic(Arithmetic::Sub, quotient, Operand::Const(1));
+                this.select(Comparison::Le, rest, Operand::Const(-half), less, |_| quotient)
+            },
+        )
     }
 
     /// Minus the magnitude, which always fits.

@@ -37,11 +37,11 @@ impl Lower<'_> {
         let head = self.b.block();
         self.link(preheader, head);
         self.b.start(head);
-        self.loops.push(Loop { exits: Vec::new(), again: Vec::new() });
+        self.loops.push(Loop::new(self.state.variables.len()));
         self.b.enter();
         body(self, counter);
         self.b.leave();
-        let Some(Loop { mut exits, mut again }) = self.loops.pop() else { return };
+        let Some(Loop { mut exits, mut again, .. }) = self.loops.pop() else { return };
         again.extend(self.way());
         if !again.is_empty() {
             self.meet(again);
@@ -92,12 +92,7 @@ impl Lower<'_> {
     /// Leaves a loop of the machine, or goes on with its next round, from here.
     pub(super) fn leave(&mut self, position: usize, again: bool) {
         let Some(way) = self.way() else { return };
-        let target = &mut self.loops[position];
-        if again {
-            target.again.push(way)
-        } else {
-            target.exits.push(way)
-        }
+        self.loops[position].add(way, again);
         // The way goes on where the loop ends; nothing follows here.
         let dead = self.b.block();
         self.b.start(dead);
@@ -118,7 +113,9 @@ impl Lower<'_> {
                 }
                 StmtKind::ForCount { body, .. } | StmtKind::ForRows { body, .. } => self.changes(body, changes),
                 StmtKind::Fill { var, .. } => changes.fields.extend(self.fields[*var]),
-                StmtKind::Fetch { sets, .. } => sets.iter().for_each(|(target, _)| self.target_change(target, changes)),
+                StmtKind::AssignAll(sets) | StmtKind::Fetch { sets, .. } => {
+                    sets.iter().for_each(|(target, _)| self.target_change(target, changes))
+                }
                 StmtKind::Insert { table, .. } | StmtKind::Update { table, .. } | StmtKind::Delete { table, .. } => {
                     let indexes = self.table(*table).indexes().iter().map(|index| self.index_table(&index.name));
                     let all: Vec<usize> = indexes.chain([*table]).collect();
@@ -136,9 +133,7 @@ impl Lower<'_> {
     }
 
     fn target_change(&self, target: &Target, changes: &mut Changes) {
-        let var = match target {
-            Target::Var(var) | Target::Element(var, _) => *var,
-        };
+        let var = target.var();
         if self.routine.variables[var].in_register() {
             changes.variables.insert(var);
         } else {

@@ -27,6 +27,20 @@ use state::{Row, State};
 struct Loop {
     exits: Vec<(BlockId, State)>,
     again: Vec<(BlockId, State)>,
+    /// How many variables there were when it began: loops inside of it have some of their own, which end with them.
+    variables: usize,
+}
+
+impl Loop {
+    fn new(variables: usize) -> Self {
+        Self { exits: Vec::new(), again: Vec::new(), variables }
+    }
+
+    /// A way out of the loop, or to its next round.
+    fn add(&mut self, (block, mut state): (BlockId, State), again: bool) {
+        state.variables.truncate(self.variables);
+        if again { self.again.push((block, state)) } else { self.exits.push((block, state)) }
+    }
 }
 
 /// The loops of the machine that a loop of the source is made of: by position, the one that EXIT leaves and the one
@@ -147,13 +161,8 @@ impl<'a> Lower<'a> {
     }
 
     fn copy_block(&mut self, to: usize, from: usize, bytes: u32) {
-        let mut done = 0;
-        while done < bytes {
-            let piece = (bytes - done).min(65_535);
-            let place = |field| crate::ir::Memory::Block(At { field, offset: done as i32, index: None });
-            self.b.copy(place(to), place(from), piece);
-            done += piece;
-        }
+        let place = |field| crate::ir::Memory::Block(At { field, offset: 0, index: None });
+        self.b.copy(place(to), place(from), bytes);
     }
 
     /// Ends the procedure here: results go into the block.

@@ -7,18 +7,15 @@
 use std::collections::HashMap;
 
 use lockwork_procedure::isa::scan_stride;
-use lockwork_procedure::schema::{ColumnType, ROW_HEADER_BYTES};
+use lockwork_procedure::schema::{Column, ColumnType, ROW_HEADER_BYTES};
 
 use super::keys::Part;
 use super::state::{Changes, Row};
 use super::strings::Piece;
 use super::{Lower, Named};
-use crate::ir::{At, Database, End, FieldKind, Into, Memory, Op, Operand, Val, width_of};
+use crate::ir::{At, Database, End, Into, Memory, Op, Operand, Val, width_of};
 use crate::syntax::Comparison;
-use crate::tree::{Arithmetic, Scan, SourceId, Stmt, VarId};
-
-/// Rows of a piece.
-const PIECE: u32 = 16;
+use crate::tree::{Arithmetic, PIECE, Role, Scan, SourceId, Stmt, VarId};
 
 /// A scan whose bounds have values.
 struct Range {
@@ -59,15 +56,14 @@ impl Lower<'_> {
         let rows = scan.max.min(PIECE);
         let field = self.scratch(ColumnType::I64, stride / 8 * rows);
         let range = Range { table, prefix, high, field, stride };
-        let offsets: HashMap<usize, u32> = columns
-            .iter()
-            .zip(schema.columns())
-            .map(|(&column, place)| (column, place.offset - ROW_HEADER_BYTES))
-            .collect();
         let base = scan.table;
+        let changing = changes.tables.contains(&base);
         let with_row = |this: &mut Self, index: Option<Val>| {
-            let image = Row::Image { table: base, field, index, columns: offsets.clone() };
-            this.stand_at(source, image);
+            let place = |(&column, place): (&usize, &Column)| {
+                (column, At { field, offset: (place.offset - ROW_HEADER_BYTES) as i32, index })
+            };
+            let columns = columns.iter().zip(schema.columns()).map(place).collect();
+            this.stand_at(source, base, columns, changing);
         };
         self.open_buffers.insert(field);
         if scan.max <= PIECE {
@@ -92,20 +88,50 @@ impl Lower<'_> {
         self.sources[source] = None;
     }
 
-    /// The source stands at a row; if it lacks columns that are used, the row itself is looked up.
-    fn stand_at(&mut self, source: SourceId, image: Row) {
+    /// The source stands at a row of a scan, which delivered these columns; if it lacks some that are used, the row
+    /// itself is looked up. If the loop may change the row, they are kept as they are now.
+    fn stand_at(&mut self, source: SourceId, table: usize, mut columns: HashMap<usize, At>, changing: bool) {
         let of = &self.routine.sources[source];
-        let Row::Image { table, columns, .. } = &image else { return };
-        let places = self.schema(*table).columns();
-        let as_the_row = columns.iter().all(|(&column, &at)| places[column].offset == at + ROW_HEADER_BYTES);
-        let complete = (as_the_row || !of.whole) && of.used.iter().all(|column| columns.contains_key(column));
-        let table = *table;
-        self.sources[source] = Some(image);
-        if !complete {
-            let (at, parts) = self.key_of_source(source, table);
-            let handle = self.look_up(table, at, parts, false);
-            self.sources[source] = Some(Row::Held { table, handle });
+        let places = self.schema(table).columns();
+        let as_the_row =
+            columns.iter().all(|(&column, at)| places[column].offset as i32 == at.offset + ROW_HEADER_BYTES as i32);
+        let lacking: Vec<usize> = of.used.iter().copied().filter(|column| !columns.contains_key(column)).collect();
+        let complete = (as_the_row || !of.whole) && lacking.is_empty();
+        self.sources[source] = Some(Row::Image { table, columns: columns.clone() });
+        if complete {
+            return;
         }
+        let (at, parts) = self.key_of_source(source, table);
+        let handle = self.look_up(table, at, parts, false);
+        let row = Row::Held { table, handle };
+        // Of a row that is read as a whole nothing is written: it is one of a SELECT INTO.
+        if changing && !of.whole {
+            columns.extend(self.keep(table, &row, &lacking));
+            self.sources[source] = Some(Row::Image { table, columns });
+        } else {
+            self.sources[source] = Some(row);
+        }
+    }
+
+    /// Copies of columns of a row in the block.
+    fn keep(&mut self, table: usize, row: &Row, columns: &[usize]) -> HashMap<usize, At> {
+        let schema = self.schema(table);
+        let field = self.scratch(ColumnType::I64, scan_stride(schema, None).div_ceil(8));
+        let mut kept = HashMap::new();
+        for &column in columns {
+            let place = &schema.columns()[column];
+            let at = At { field, offset: (place.offset - ROW_HEADER_BYTES) as i32, index: None };
+            if place.column_type.is_integer() {
+                let value = self.column(row, column);
+                self.b.store(at, width_of(place.column_type), value);
+            } else {
+                let pieces: Vec<Piece> = self.column_piece(row, column).into_iter().collect();
+                self.write_pieces(Memory::Block(at), &pieces, place.column_type.width(), false);
+            }
+            kept.insert(column, at);
+        }
+        self.wrote_field(field);
+        kept
     }
 
     /// The key of the row that a source stands at.
@@ -182,8 +208,7 @@ impl Lower<'_> {
 
     fn leave_from(&mut self, position: usize, again: bool) {
         if let Some(way) = self.way() {
-            let target = &mut self.loops[position];
-            if again { target.again.push(way) } else { target.exits.push(way) }
+            self.loops[position].add(way, again);
         }
     }
 
@@ -296,7 +321,8 @@ impl Lower<'_> {
         let field = self.fields[var].unwrap_or(0);
         let stride = scan_stride(schema, None);
         let range = Range { table: scan.table, prefix, high: None, field, stride };
-        if self.b.program.fields[field].kind == FieldKind::Scratch {
+        // Only a result is zero when a call begins, until it is written.
+        if self.routine.variables[var].role != Role::Out || self.state.fields.contains_key(&field) {
             self.clear(field);
         }
         let key = self.key(schema, &first);
@@ -320,7 +346,7 @@ impl Lower<'_> {
             let index = Some(this.b.in_value(index));
             let inner = this.loops.len();
             // A row inside ends the search; a loop of no rounds more holds the ways that are not inside.
-            this.loops.push(super::Loop { exits: Vec::new(), again: Vec::new() });
+            this.loops.push(super::Loop::new(this.state.variables.len()));
             this.unless_inside(&range, index, inner);
             this.leave_from(position, false);
             let beyond = this.loops.pop().map(|open| open.exits).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::Lower;
 use super::keys::{Area, Part};
 use super::strings::Piece;
-use crate::ir::{BlockId, End, Op, Operand, Val};
+use crate::ir::{At, BlockId, End, Op, Operand, Val};
 use crate::tree::VarId;
 
 /// A row that columns are read from.
@@ -17,12 +17,10 @@ pub(super) enum Row {
         table: usize,
         handle: Val,
     },
-    /// An image in the buffer of a scan: columns of the table, each with its place in the image.
+    /// Columns of the table that lie in the block: in the buffer of a scan, or where they are kept.
     Image {
         table: usize,
-        field: usize,
-        index: Option<Val>,
-        columns: HashMap<usize, u32>,
+        columns: HashMap<usize, At>,
     },
 }
 

@@ -1,8 +1,13 @@
 //! Statements one after the other, and what a statement does whose row is not there.
 
+use std::collections::BTreeSet;
+
+use lockwork_procedure::schema::ColumnType;
+
 use super::Lower;
 use super::keys::Part;
 use super::state::{Changes, Held, Row};
+use super::strings::Piece;
 use crate::ir::{At, Database, End, Memory, Op, Operand, Val, width_of};
 use crate::syntax::Comparison;
 use crate::tree::{Access, Arithmetic, Expr, ExprKind, Stmt, StmtKind, Target, VarId};
@@ -55,6 +60,7 @@ impl Lower<'_> {
     fn two_outcomes(&mut self, stmt: &Stmt, found: &[Stmt], missing: &[Stmt], line: u32) {
         if let [Stmt { kind: StmtKind::Raise(code), .. }] = missing {
             self.statement(stmt, Miss::Abort(Some(*code)));
+            self.state.variables[self.found] = Operand::Const(1);
             self.statements(found);
             return;
         }
@@ -63,11 +69,14 @@ impl Lower<'_> {
         self.b.enter();
         self.statement(stmt, Miss::Branch);
         let missed = self.missed.take();
+        // The arms may begin with a condition that asks again: ELSIF FOUND.
+        self.state.variables[self.found] = Operand::Const(1);
         self.statements(found);
         self.b.leave();
         let mut ways: Vec<_> = self.way().into_iter().collect();
         if let Some((block, state)) = missed {
             self.state = state;
+            self.state.variables[self.found] = Operand::Const(0);
             self.b.line = line;
             self.arm(block, |this| {
                 this.statements(missing);
@@ -99,6 +108,7 @@ impl Lower<'_> {
     fn statement(&mut self, stmt: &Stmt, miss: Miss) {
         match &stmt.kind {
             StmtKind::Assign(target, value) => self.assign(target, value),
+            StmtKind::AssignAll(sets) => self.assign_all(sets),
             StmtKind::If(condition, yes, no) => self.if_else(condition, yes, no),
             StmtKind::ForCount { var, from, to, lo, hi, step, body } => {
                 self.for_count(*var, (from, to), (*lo, *hi), *step, body);
@@ -161,52 +171,65 @@ impl Lower<'_> {
     }
 
     fn assign(&mut self, target: &Target, value: &Expr) {
-        match target {
-            Target::Var(var) if self.routine.variables[*var].in_register() => {
-                let value = self.number(value);
-                self.state.variables[*var] = value;
-            }
-            Target::Var(var) => {
-                let field = self.fields[*var].unwrap_or(0);
-                let (column_type, count) = self.routine.variables[*var].field();
-                let pieces = self.pieces(value);
-                let at = At { field, offset: 0, index: None };
-                let width = super::field_bytes(column_type, count);
-                self.write_pieces(Memory::Block(at), &pieces, width, false);
-                self.wrote_field(field);
-            }
-            Target::Element(var, index) => {
-                let column_type = self.routine.variables[*var].field().0;
-                let index = self.number(index);
-                if column_type.is_integer() {
-                    let value = self.number(value);
-                    let (at, field) = self.element(*var, index);
-                    self.b.store(at, width_of(column_type), value);
-                    self.wrote_field(field);
-                } else {
-                    let pieces = self.pieces(value);
-                    let (at, field) = self.element(*var, index);
-                    self.write_pieces(Memory::Block(at), &pieces, column_type.width(), false);
-                    self.wrote_field(field);
-                }
+        let part = self.part(value);
+        match (target, part) {
+            (Target::Var(var), Part::Number(value)) => self.state.variables[*var] = value,
+            (_, part) => {
+                let place = self.place(target);
+                self.write(place, &part);
             }
         }
     }
 
     /// Several assignments whose values are all read before the first is made.
     fn assign_all(&mut self, sets: &[(Target, Expr)]) {
-        let mut numbers = Vec::new();
-        for (target, value) in sets {
-            match target {
-                Target::Var(var) if self.routine.variables[*var].in_register() => {
-                    let value = self.number(value);
-                    numbers.push((*var, value));
+        let written: BTreeSet<usize> = sets.iter().filter_map(|(target, _)| self.fields[target.var()]).collect();
+        let mut parts = Vec::new();
+        for (_, value) in sets {
+            let part = match self.part(value) {
+                Part::String(pieces) if sets.len() > 1 && reads_fields(&pieces, &written) => {
+                    Part::String(self.kept(&pieces))
                 }
-                _ => self.assign(target, value),
+                part => part,
+            };
+            parts.push(part);
+        }
+        // Indexes of arrays are read before variables change too; those in the block change behind them.
+        let (mut registers, mut places) = (Vec::new(), Vec::new());
+        for ((target, _), part) in sets.iter().zip(parts) {
+            match (target, part) {
+                (Target::Var(var), Part::Number(value)) => registers.push((*var, value)),
+                (_, part) => places.push((self.place(target), part)),
             }
         }
-        for (var, value) in numbers {
+        for (place, part) in places {
+            self.write(place, &part);
+        }
+        for (var, value) in registers {
             self.state.variables[var] = value;
+        }
+    }
+
+    fn write(&mut self, (at, column_type, width): (At, ColumnType, u32), part: &Part) {
+        match part {
+            Part::Number(value) => self.b.store(at, width_of(column_type), *value),
+            Part::String(pieces) => self.write_pieces(Memory::Block(at), pieces, width, false),
+        }
+        self.wrote_field(at.field);
+    }
+
+    /// Where a target lies that lives in the block, the type of an element, and how long it is.
+    fn place(&mut self, target: &Target) -> (At, ColumnType, u32) {
+        let (column_type, count) = self.routine.variables[target.var()].field();
+        match target {
+            Target::Var(var) => {
+                let at = At { field: self.fields[*var].unwrap_or(0), offset: 0, index: None };
+                (at, column_type, super::field_bytes(column_type, count))
+            }
+            Target::Element(var, index) => {
+                let index = self.number(index);
+                (self.element(*var, index).0, column_type, column_type.width())
+            }
         }
     }
 
@@ -214,6 +237,17 @@ impl Lower<'_> {
         let (from, to) = (self.number(from), self.number(to));
         if hi < lo {
             return;
+        }
+        // A start beyond the highest end is no error: there is no round.
+        let mut ways = Vec::new();
+        let may_begin_beyond = self.b.range(from).1 > hi;
+        if may_begin_beyond {
+            let (beyond, on) = (self.b.block(), self.b.block());
+            self.b.branch(Comparison::Gt, from, Operand::Const(hi), beyond, on);
+            self.b.start(beyond);
+            ways.extend(self.way());
+            self.b.start(on);
+            self.b.enter();
         }
         let start = match from {
             Operand::Const(_) => from,
@@ -236,7 +270,7 @@ impl Lower<'_> {
                 this.b.branch(Comparison::Gt, counter, to, out, on);
                 this.b.start(out);
                 if let Some(way) = this.way() {
-                    this.loops[position].exits.push(way);
+                    this.loops[position].add(way, false);
                 }
                 this.b.start(on);
             }
@@ -245,6 +279,11 @@ impl Lower<'_> {
             this.statements(body);
             this.named.pop();
         });
+        if may_begin_beyond {
+            self.b.leave();
+            ways.extend(self.way());
+            self.meet(ways);
+        }
     }
 
     /// The key that a statement names, and its values.
@@ -316,4 +355,11 @@ impl Lower<'_> {
             }
         }
     }
+}
+
+/// Whether pieces lie in one of these fields.
+fn reads_fields(pieces: &[Piece], fields: &BTreeSet<usize>) -> bool {
+    let inside =
+        |piece: &Piece| matches!(piece, Piece::Memory { memory: Memory::Block(at), .. } if fields.contains(&at.field));
+    pieces.iter().any(inside)
 }

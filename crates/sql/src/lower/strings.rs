@@ -2,7 +2,7 @@
 
 use super::state::Row;
 use super::{Lower, field_bytes};
-use crate::ir::{At, BlockId, Memory, Op, Operand, fits, range_of};
+use crate::ir::{At, BlockId, Memory, Op, Operand, fits, moved, range_of};
 use crate::syntax::Comparison;
 use crate::tree::{Expr, ExprKind};
 
@@ -29,14 +29,6 @@ impl Piece {
             }
             Self::Bytes(bytes) => Self::Bytes(bytes[from as usize..(from + length) as usize].to_vec()),
         }
-    }
-}
-
-/// A place so many bytes behind another.
-pub(super) fn moved(memory: Memory, by: u32) -> Memory {
-    match memory {
-        Memory::Block(at) => Memory::Block(At { offset: at.offset + by as i32, ..at }),
-        Memory::Row { row, slot, offset, index } => Memory::Row { row, slot, offset: offset + by, index },
     }
 }
 
@@ -187,11 +179,10 @@ impl Lower<'_> {
                 let memory = Memory::Row { row: *handle, slot, offset, index: None };
                 Some(Piece::Memory { memory, version: self.column_version(*table, column), length })
             }
-            Row::Image { table, field, index, columns } => {
+            Row::Image { table, columns } => {
                 let length = self.schema(*table).columns()[column].column_type.width();
-                let offset = columns.get(&column).copied()? as i32;
-                let memory = Memory::Block(At { field: *field, offset, index: *index });
-                Some(Piece::Memory { memory, version: self.field_version(*field), length })
+                let at = *columns.get(&column)?;
+                Some(Piece::Memory { memory: Memory::Block(at), version: self.field_version(at.field), length })
             }
         }
     }

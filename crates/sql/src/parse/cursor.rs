@@ -19,19 +19,21 @@ pub(crate) struct Cursor {
     pub(super) parser: Parser<'static>,
     /// How deep statements lie in each other.
     pub(super) depth: u32,
+    /// How many arms lie in front, of all IFs around.
+    pub(super) arms: u32,
 }
 
 impl Cursor {
     pub(crate) fn new(text: &str) -> Result<Self> {
         let tokens = tokens(text, Location { line: 1, column: 1 })?;
-        Ok(Self { parser: Parser::new(&DIALECT).with_tokens_with_locations(tokens), depth: 0 })
+        Ok(Self { parser: Parser::new(&DIALECT).with_tokens_with_locations(tokens), depth: 0, arms: 0 })
     }
 
     /// A cursor in a dollar-quoted body that begins at `place`.
     pub(super) fn nested(text: &str, place: Place) -> Result<Self> {
         let start = Location { line: u64::from(place.line), column: u64::from(place.column) };
         let tokens = tokens(text, start)?;
-        Ok(Self { parser: Parser::new(&DIALECT).with_tokens_with_locations(tokens), depth: 0 })
+        Ok(Self { parser: Parser::new(&DIALECT).with_tokens_with_locations(tokens), depth: 0, arms: 0 })
     }
 
     pub(crate) fn place(&self) -> Place {

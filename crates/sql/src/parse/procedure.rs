@@ -12,6 +12,9 @@ use crate::syntax::{CreateProcedure, Declaration, Mode, Name, Place, Stmt, StmtK
 /// How deep statements may lie in each other.
 const MAX_DEPTH: u32 = 40;
 
+/// The most ELSIF in front of a statement: each one lies in the arm behind the one before.
+const MAX_ARMS: u32 = 500;
+
 /// Everything after CREATE PROCEDURE.
 pub(super) fn create(cursor: &mut Cursor, replace: bool) -> Result<CreateProcedure> {
     let name = cursor.name("the name of the procedure")?;
@@ -186,17 +189,26 @@ fn statement(cursor: &mut Cursor) -> Result<Stmt> {
 
 fn branch(cursor: &mut Cursor) -> Result<StmtKind> {
     let mut arms = Vec::new();
+    let around = cursor.arms;
     loop {
         let condition = expression(cursor)?;
         cursor.expect("THEN")?;
         arms.push((condition, statements(cursor, &["ELSIF", "ELSEIF", "ELSE", "END"])?));
+        let place = cursor.place();
         if !cursor.eat("ELSIF") && !cursor.eat("ELSEIF") {
             break;
+        }
+        cursor.arms += 1;
+        if cursor.arms > MAX_ARMS {
+            let message = format!("more than {MAX_ARMS} ELSIF stand in front of this one");
+            let hint = "halve them: IF n < 500 THEN IF ... END IF; ELSE IF ... END IF; END IF";
+            return Err(SqlError::new(state::TOO_COMPLEX, place, message).hint(hint));
         }
     }
     let otherwise = if cursor.eat("ELSE") { statements(cursor, &["END"])? } else { Vec::new() };
     cursor.expect("END")?;
     cursor.expect("IF")?;
+    cursor.arms = around;
     Ok(StmtKind::If { arms, otherwise })
 }
 
