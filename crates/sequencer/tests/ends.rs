@@ -212,3 +212,38 @@ fn a_missing_format_is_what_is_named_and_not_the_log() {
     assert_eq!(place(inspect()).0, root.join("log"));
     assert_eq!(place(open().unwrap_err()).0, root.join("log"));
 }
+
+/// A segment is read in pieces: records lie across their borders, and a bad one may be many pieces before its proof.
+#[test]
+fn a_long_segment_is_read_to_its_end_and_damage_in_it_is_found() {
+    let disk = SimulatedDisk::new(70);
+    let long = || Options { segment_bytes: 16 << 20, ..options() };
+    let (sequencer, _) = open(&disk, long()).unwrap();
+    furnish(&sequencer).unwrap();
+    let mut random = Random(70);
+    (0..12).for_each(|_| drop(sequencer.call_batch(batch(&random.calls(20_000))).unwrap()));
+    let digest = sequencer.digest().unwrap();
+    sequencer.close().unwrap();
+    let (log, bytes) = segments(&disk).into_iter().find(|(_, bytes)| bytes.len() > 64).unwrap();
+    assert!(bytes.len() > 3 << 20, "{}", bytes.len());
+    let mut records = Vec::new();
+    inspect::log(&disk, path(), &mut |entry| records.push((entry.offset, entry.bytes))).unwrap();
+    assert!(records.iter().any(|&(at, length)| at >> 20 != (at + length - 1) >> 20), "{records:?}");
+    let copy = disk.copy(1);
+    let (sequencer, report) = open(&copy, long()).unwrap();
+    assert_eq!((sequencer.digest().unwrap(), report.torn, report.records), (digest, None, 6 + 12));
+    drop(sequencer);
+    let mark = records.pop().unwrap().0;
+    for (offset, length) in records {
+        // In the header, in the payload, and nothing but zeros from here to the mark.
+        for (from, to) in [(offset + 4, offset + 5), (offset + length / 2, offset + length / 2 + 1), (offset, mark)] {
+            let mut damaged = bytes.clone();
+            damaged[from as usize..to as usize].iter_mut().for_each(|byte| *byte = if to == mark { 0 } else { !*byte });
+            let copy = disk.copy(1);
+            copy.put(&log, &damaged);
+            let (path, place, problem) = refused(&copy);
+            assert_eq!((path, place), (log.clone(), offset), "{problem}");
+            assert!(problem.contains("shows that it was durable"), "{problem}");
+        }
+    }
+}
