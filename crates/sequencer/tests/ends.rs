@@ -255,7 +255,7 @@ fn a_long_segment_is_read_to_its_end_and_damage_in_it_is_found() {
     }
 }
 
-/// What is only read, or was opened for nothing, takes next to no room; opening needs none, and calls say what they need.
+/// What is only read takes next to no room, and opening needs none; calls say what they need.
 #[test]
 fn opening_takes_no_room_and_the_first_record_little() {
     let disk = SimulatedDisk::new(80);
@@ -287,4 +287,48 @@ fn opening_takes_no_room_and_the_first_record_little() {
     drop(sequencer);
     disk.crash();
     assert_eq!(open(&disk, large()).unwrap().0.digest().unwrap(), digest, "transfers of nothing change nothing");
+}
+
+/// A log that was closed has an end: cut anywhere but in its closing mark, it is damaged, and not torn.
+#[test]
+fn a_closed_log_that_was_cut_short_is_damage() {
+    for durability in [Durability::Fsync, Durability::Async] {
+        let disk = SimulatedDisk::new(90);
+        let options = || Options { durability, segment_bytes: 1 << 20, ..options() };
+        let (sequencer, _) = open(&disk, options()).unwrap();
+        furnish(&sequencer).unwrap();
+        let mut random = Random(90);
+        (0..10).for_each(|_| drop(sequencer.call_batch(batch(&random.calls(5))).unwrap()));
+        let digest = sequencer.digest().unwrap();
+        sequencer.close().unwrap();
+        // Opened and closed again, with nothing done, it still has one.
+        for _ in 0..2 {
+            let (log, bytes) = segments(&disk).into_iter().find(|(_, bytes)| bytes.len() > 64).unwrap();
+            let mut records = Vec::new();
+            let entry = |entry: &inspect::Entry| matches!(entry.contents, inspect::Contents::Durable);
+            inspect::log(&disk, path(), &mut |each| records.extend((!entry(&each)).then_some(each.offset))).unwrap();
+            let end = bytes.len();
+            let cuts = (64..end).step_by(7).chain(records.iter().map(|&offset| offset as usize));
+            let mut found = 0;
+            for cut in cuts {
+                let copy = disk.copy(1);
+                copy.put(&log, &bytes[..cut]);
+                match open(&copy, options()) {
+                    Err(Error::Damaged { path, offset, problem }) => {
+                        let record = records.iter().rfind(|&&offset| offset <= cut as u64).unwrap();
+                        assert_eq!((&path, offset), (&log, *record), "cut at {cut}: {problem}");
+                        found += 1;
+                    }
+                    Err(other) => panic!("cut at {cut}: {other}"),
+                    // Only marks were lost.
+                    Ok((sequencer, _)) => {
+                        assert!(cut > *records.last().unwrap() as usize, "cut at {cut} is not missed");
+                        assert_eq!(sequencer.digest().unwrap(), digest, "cut at {cut}");
+                    }
+                }
+            }
+            assert!(found > 100, "{found}");
+            open(&disk, options()).unwrap().0.close().unwrap();
+        }
+    }
 }

@@ -136,6 +136,18 @@ impl Space {
         Ok(())
     }
 
+    /// Makes an empty segment behind the last record, if there are records: its name, `first`, says that all of these are
+    /// durable, so what is cut off a closed log is missed. `durable` as for [`make`].
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    pub(crate) fn close(&mut self, first: u64, durable: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        if self.used > 0 {
+            make(&*self.io, &self.directory, self.database, first, 0, durable)?;
+        }
+        Ok(())
+    }
+
     /// Uses `used` of the bytes that were reserved for a unit, and gives the others back.
     pub(crate) fn settle(&mut self, bytes: u64, used: u64) {
         assert!(used <= bytes, "a unit of {used} bytes was expected to have {bytes} at most");
