@@ -144,22 +144,24 @@ fn main() -> Outcome<()> {
     println!("transfers, fsync, a batch at a time, {} accounts, one worker, median of {rounds}", bench.accounts);
     let bare: Outcome<Vec<f64>> = (0..rounds).map(|_| bench.bare()).collect();
     let bare = median(bare?);
-    println!("engine alone, batches of {LARGE}: {bare:.0} calls/s");
+    println!("engine alone, batches of {LARGE}, two on the way: {bare:.0} calls/s");
     println!(
         "{:>8} {:>12} {:>12} {:>8} {:>10} {:>9}",
         "batch", "written/s", "replayed/s", "ratio", "of engine", "log MB"
     );
     for calls in [1, 64, 1024, LARGE] {
-        let (mut written, mut replayed, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut written, mut replayed, mut running, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for _ in 0..rounds {
             let (write, replay, report) = bench.round(&root.join("db"), calls)?;
             written.push(write);
             replayed.push(replay);
+            running.push(report.engine_took.as_secs_f64() / report.log_took.as_secs_f64());
             bytes = report.log_bytes;
         }
         let (write, replay) = (median(written), median(replayed));
         let (ratio, ceiling, bytes) = (replay / write, replay / bare, bytes as f64 / 1e6);
-        println!("{calls:>8} {write:>12.0} {replay:>12.0} {ratio:>8.2} {ceiling:>10.2} {bytes:>9.1}");
+        let running = median(running);
+        println!("{calls:>8} {write:>12.0} {replay:>12.0} {ratio:>8.2} {ceiling:>16.2} {running:>15.2} {bytes:>8.1}");
     }
     std::fs::remove_dir_all(&root)?;
     Ok(())

@@ -76,6 +76,8 @@ pub struct RecoveryReport {
     pub checkpoint_took: Duration,
     /// Of replaying the log.
     pub log_took: Duration,
+    /// Of that, the time in which the engine ran calls: the rest is waiting for them to be read.
+    pub engine_took: Duration,
 }
 
 /// What was recovered.
@@ -182,6 +184,7 @@ impl Replay<'_> {
         let Some(completed) = self.engine.complete()? else {
             return Err(Error::Replay { record: last, problem: "the engine has lost a batch".into() });
         };
+        self.report.engine_took += Duration::from_nanos(completed.report.total_ns);
         if let Some((code, count)) = completed.report.tally.failed.first_key_value() {
             let why = lockwork_procedure::block::abort::describe(*code).unwrap_or("a reason of its own");
             let problem = format!("{count} calls before its end, which ran once, fail with code {code}: {why}");

@@ -136,8 +136,8 @@ impl Space {
         Ok(())
     }
 
-    /// Makes an empty segment behind the last record, if there are records: its name, `first`, says that all of these are
-    /// durable, so what is cut off a closed log is missed. `durable` as for [`make`].
+    /// Makes an empty segment behind the last record, if there are records: its name, `first`, says that all of these
+    /// are durable, so what is cut off a closed log is missed. `durable` as for [`make`].
     ///
     /// # Errors
     /// As [`Self::advance`].
