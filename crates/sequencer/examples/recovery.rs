@@ -145,10 +145,7 @@ fn main() -> Outcome<()> {
     let bare: Outcome<Vec<f64>> = (0..rounds).map(|_| bench.bare()).collect();
     let bare = median(bare?);
     println!("engine alone, batches of {LARGE}, two on the way: {bare:.0} calls/s");
-    println!(
-        "{:>8} {:>12} {:>12} {:>8} {:>10} {:>9}",
-        "batch", "written/s", "replayed/s", "ratio", "of engine", "log MB"
-    );
+    println!("   batch    written/s   replayed/s    ratio  of engine alone  engine running  log MB");
     for calls in [1, 64, 1024, LARGE] {
         let (mut written, mut replayed, mut running, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for _ in 0..rounds {
