@@ -58,7 +58,8 @@ pub struct Options {
     /// How long a group waits for further calls when it could run at once. Zero is right for nearly all: while the disk
     /// is busy with one group, the next one gathers anyway.
     pub group_wait: Duration,
-    /// Bytes of a log segment; one that has to hold a larger batch is larger.
+    /// Bytes of a log segment. The first ones after opening have less, from 1 MiB on; one that has to hold a larger
+    /// batch has more.
     pub segment_bytes: u64,
     /// Bytes of log after which a checkpoint is taken, or twice the bytes of the last checkpoint if that is more, so
     /// that checkpoints write at most half as much as the log. Zero takes none but those that are asked for.

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use lockwork_engine::{Engine, EngineError, EngineKind, Options as EngineOptions, create};
@@ -76,6 +76,8 @@ pub struct RecoveryReport {
     pub checkpoint_took: Duration,
     /// Of replaying the log.
     pub log_took: Duration,
+    /// Of that, the time in which the engine ran calls: the rest is waiting for them to be read.
+    pub engine_took: Duration,
 }
 
 /// What was recovered.
@@ -107,6 +109,8 @@ struct Replay<'a> {
     sizes: HashMap<String, u64>,
     /// Whether batches in flight have calls with request ids, and their last records.
     in_flight: std::collections::VecDeque<(bool, u64)>,
+    /// Where batches that ran go back to, so that their memory is used again.
+    spare: Sender<Batch>,
 }
 
 impl Visitor for Replay<'_> {
@@ -180,6 +184,7 @@ impl Replay<'_> {
         let Some(completed) = self.engine.complete()? else {
             return Err(Error::Replay { record: last, problem: "the engine has lost a batch".into() });
         };
+        self.report.engine_took += Duration::from_nanos(completed.report.total_ns);
         if let Some((code, count)) = completed.report.tally.failed.first_key_value() {
             let why = lockwork_procedure::block::abort::describe(*code).unwrap_or("a reason of its own");
             let problem = format!("{count} calls before its end, which ran once, fail with code {code}: {why}");
@@ -194,6 +199,8 @@ impl Replay<'_> {
             }
         }
         debug_assert!(completed.batch.blocks().all(|block| block.status() != Some(Status::Pending)));
+        // Once the log has ended nobody wants it.
+        drop(self.spare.send(completed.batch));
         Ok(())
     }
 
@@ -209,6 +216,8 @@ impl Replay<'_> {
 struct Decoder {
     catalogue: Catalogue,
     items: SyncSender<(Item, u64)>,
+    /// Batches that ran.
+    spare: Receiver<Batch>,
     batch: Option<Batch>,
     requests: bool,
     last: u64,
@@ -284,10 +293,10 @@ impl Decoder {
                         return Err(String::new());
                     }
                     if self.batch.is_none() {
-                        match Batch::new(bytes as u32, capacity) {
+                        match fresh(&self.spare, bytes, capacity) {
                             Ok(batch) => self.batch = Some(batch),
                             Err(error) => {
-                                trouble = Some(EngineError::from(error).into());
+                                trouble = Some(error.into());
                                 return Err(String::new());
                             }
                         }
@@ -313,6 +322,18 @@ impl Decoder {
             (None, Err(problem)) => Err(Trouble::Payload(problem)),
             (None, Ok(())) => Ok(()),
         }
+    }
+}
+
+/// An empty batch: the oldest that ran, if it is as large as is wanted.
+fn fresh(spare: &Receiver<Batch>, bytes: usize, capacity: usize) -> Result<Batch, EngineError> {
+    let large = |batch: &Batch| batch.stride() >= bytes && batch.capacity() == capacity;
+    match spare.try_recv().ok().filter(large) {
+        Some(mut batch) => {
+            batch.clear();
+            Ok(batch)
+        }
+        None => Ok(Batch::new(bytes as u32, capacity)?),
     }
 }
 
@@ -384,6 +405,7 @@ fn replay(
 ) -> Result<Recovered, Error> {
     let Source { io, directory, listing, database, request_window } = *source;
     let start = Instant::now();
+    let (give_back, spare) = channel();
     let mut replay = Replay {
         engine,
         catalogue: Catalogue::default(),
@@ -395,6 +417,7 @@ fn replay(
         start,
         sizes: HashMap::new(),
         in_flight: std::collections::VecDeque::new(),
+        spare: give_back,
     };
     let newest = listing.checkpoints.last().copied();
     let size = |path: PathBuf| io.open(&path, crate::io::Mode::Read).and_then(|file| file.length()).unwrap_or(0);
@@ -421,8 +444,9 @@ fn replay(
     let catalogue = replay.catalogue.clone();
     let end = std::thread::scope(|scope| {
         let decode = || {
+            let (batch, requests) = (None, false);
             let mut decoder =
-                Decoder { catalogue, items, batch: None, requests: false, last: 0, bytes: 0, covered, records: 0 };
+                Decoder { catalogue, items, spare, batch, requests, last: 0, bytes: 0, covered, records: 0 };
             let end = walk(io, directory, &wanted, &mut |record| decoder.record(&record))?;
             decoder.flush()?;
             Ok::<_, Error>((end, decoder.records))

@@ -453,7 +453,8 @@ fn settle(io: &dyn Io, directory: &Directory, database: u64, listing: &Listing, 
     }
     for &empty in &end.empty {
         let path = directory.segment(empty);
-        if some_stays || empty != end.next {
+        // The one where the next record is due says that all before it was durable.
+        if empty != end.next {
             io.remove(&path).map_err(|error| Error::io("remove", &path, error))?;
         }
     }

@@ -212,3 +212,124 @@ fn a_missing_format_is_what_is_named_and_not_the_log() {
     assert_eq!(place(inspect()).0, root.join("log"));
     assert_eq!(place(open().unwrap_err()).0, root.join("log"));
 }
+
+/// A segment is read in pieces: records lie across their borders, and a bad one may be many pieces before its proof.
+#[test]
+fn a_long_segment_is_read_to_its_end_and_damage_in_it_is_found() {
+    let disk = SimulatedDisk::new(70);
+    let long = || Options { segment_bytes: 16 << 20, ..options() };
+    let (sequencer, _) = open(&disk, long()).unwrap();
+    furnish(&sequencer).unwrap();
+    let mut random = Random(70);
+    (0..24).for_each(|_| drop(sequencer.call_batch(batch(&random.calls(20_000))).unwrap()));
+    let digest = sequencer.digest().unwrap();
+    sequencer.close().unwrap();
+    let (log, bytes) = segments(&disk).into_iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    assert!(bytes.len() > 3 << 20, "{}", bytes.len());
+    let mut records = Vec::new();
+    let mut all = 0;
+    inspect::log(&disk, path(), &mut |entry| {
+        if !matches!(entry.contents, inspect::Contents::Durable) {
+            all += 1;
+            records.extend((entry.path == log).then_some((entry.offset, entry.bytes)));
+        }
+    })
+    .unwrap();
+    assert!(records.iter().any(|&(at, length)| at >> 20 != (at + length - 1) >> 20), "{records:?}");
+    let copy = disk.copy(1);
+    let (sequencer, report) = open(&copy, long()).unwrap();
+    assert_eq!((sequencer.digest().unwrap(), report.torn.clone(), report.records), (digest, None, all));
+    assert!(report.engine_took.as_nanos() > 0 && report.engine_took <= report.log_took, "{report:?}");
+    drop(sequencer);
+    let end = bytes.len() as u64;
+    for (offset, length) in records {
+        // In the header, in the payload, and nothing but zeros from here on.
+        for (from, to) in [(offset + 4, offset + 5), (offset + length / 2, offset + length / 2 + 1), (offset, end)] {
+            let mut damaged = bytes.clone();
+            damaged[from as usize..to as usize].iter_mut().for_each(|byte| *byte = if to == end { 0 } else { !*byte });
+            let copy = disk.copy(1);
+            copy.put(&log, &damaged);
+            let (path, place, problem) = refused(&copy);
+            assert_eq!((path, place), (log.clone(), offset), "{problem}");
+            assert!(problem.contains("shows that it was durable"), "{problem}");
+        }
+    }
+}
+
+/// What is only read takes next to no room, and opening needs none; calls say what they need.
+#[test]
+fn opening_takes_no_room_and_the_first_record_little() {
+    let disk = SimulatedDisk::new(80);
+    let large = || Options { durability: Durability::Fsync, ..Options::default() };
+    let (sequencer, _) = open(&disk, large()).unwrap();
+    assert!(disk.used() < 4096, "{}", disk.used());
+    furnish(&sequencer).unwrap();
+    assert!((1 << 20..2 << 20).contains(&disk.used()), "{}", disk.used());
+    let digest = sequencer.digest().unwrap();
+    sequencer.close().unwrap();
+    let closed = disk.used();
+    // A disk with room for a header and not for a segment.
+    disk.set_capacity(closed + 4096);
+    let (sequencer, _) = open(&disk, large()).unwrap();
+    assert_eq!(sequencer.digest().unwrap(), digest);
+    let calls = || batch(&[(0, 0, vec![1, 2, 3])]);
+    let refused = sequencer.call_batch(calls()).unwrap_err();
+    assert!(matches!(refused.error, Error::Full(_)), "{}", refused.error);
+    assert_eq!(sequencer.digest().unwrap(), digest);
+    assert!(disk.used() < closed + 4096, "{}", disk.used());
+    disk.set_capacity(u64::MAX);
+    sequencer.call_batch(calls()).unwrap();
+    let digest = sequencer.digest().unwrap();
+    // Segments grow up to what is asked for.
+    let transfers: Vec<Call> = (0..20_000).map(|n| (0, 0, vec![n % 8, 9, 0])).collect();
+    (0..60).for_each(|_| drop(sequencer.call_batch(batch(&transfers)).unwrap()));
+    let lengths: Vec<usize> = segments(&disk).iter().map(|(_, bytes)| bytes.len() >> 20).collect();
+    assert!(lengths.ends_with(&[1, 4, 16, 64]), "{lengths:?}");
+    drop(sequencer);
+    disk.crash();
+    assert_eq!(open(&disk, large()).unwrap().0.digest().unwrap(), digest, "transfers of nothing change nothing");
+}
+
+/// A log that was closed has an end: cut anywhere but in its closing mark, it is damaged, and not torn.
+#[test]
+fn a_closed_log_that_was_cut_short_is_damage() {
+    for durability in [Durability::Fsync, Durability::Async] {
+        let disk = SimulatedDisk::new(90);
+        let options = || Options { durability, segment_bytes: 1 << 20, ..options() };
+        let (sequencer, _) = open(&disk, options()).unwrap();
+        furnish(&sequencer).unwrap();
+        let mut random = Random(90);
+        (0..10).for_each(|_| drop(sequencer.call_batch(batch(&random.calls(5))).unwrap()));
+        let digest = sequencer.digest().unwrap();
+        sequencer.close().unwrap();
+        // Opened and closed again, with nothing done, it still has one.
+        for _ in 0..2 {
+            let (log, bytes) = segments(&disk).into_iter().find(|(_, bytes)| bytes.len() > 64).unwrap();
+            let mut records = Vec::new();
+            let entry = |entry: &inspect::Entry| matches!(entry.contents, inspect::Contents::Durable);
+            inspect::log(&disk, path(), &mut |each| records.extend((!entry(&each)).then_some(each.offset))).unwrap();
+            let end = bytes.len();
+            let cuts = (64..end).step_by(7).chain(records.iter().map(|&offset| offset as usize));
+            let mut found = 0;
+            for cut in cuts {
+                let copy = disk.copy(1);
+                copy.put(&log, &bytes[..cut]);
+                match open(&copy, options()) {
+                    Err(Error::Damaged { path, offset, problem }) => {
+                        let record = records.iter().rfind(|&&offset| offset <= cut as u64).unwrap();
+                        assert_eq!((&path, offset), (&log, *record), "cut at {cut}: {problem}");
+                        found += 1;
+                    }
+                    Err(other) => panic!("cut at {cut}: {other}"),
+                    // Only marks were lost.
+                    Ok((sequencer, _)) => {
+                        assert!(cut > *records.last().unwrap() as usize, "cut at {cut} is not missed");
+                        assert_eq!(sequencer.digest().unwrap(), digest, "cut at {cut}");
+                    }
+                }
+            }
+            assert!(found > 100, "{found}");
+            open(&disk, options()).unwrap().0.close().unwrap();
+        }
+    }
+}

@@ -8,12 +8,13 @@
 //! - What is torn is at the end, and nobody was told that it is durable.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::format::file::{self, FileHeader, FileKind};
 use crate::format::frame::{self, Found, Frame, RecordKind};
-use crate::io::{Io, Mode, read_all};
+use crate::io::{File, Io, Mode};
 
 /// A record of the log.
 pub(crate) struct Record<'a> {
@@ -65,18 +66,88 @@ pub(crate) struct Wanted<'a> {
     pub(crate) all: bool,
 }
 
-/// The bytes of a segment, with its header read: it was whole before the file got its name.
-fn load(io: &dyn Io, path: &Path, wanted: &Wanted<'_>, number: u64) -> Result<(Vec<u8>, FileHeader), Error> {
-    let bytes = io.open(path, Mode::Read).and_then(|file| read_all(&*file));
-    let bytes = bytes.map_err(|error| Error::io("read", path, error))?;
-    let header = FileHeader::decode(path, &bytes, FileKind::Segment)?;
-    if wanted.database.is_some_and(|database| database != header.database) {
-        return Err(Error::damaged(path, 16, "the segment belongs to another database"));
+/// How many bytes are read at a time: so few that they are still in the caches when they are decoded.
+const PIECE: usize = 1 << 20;
+
+/// A segment, read as far as its records were asked for, so that the first ones are run while others are read.
+struct Segment<'a> {
+    path: &'a Path,
+    file: Arc<dyn File>,
+    /// What was read; memory of the segment before.
+    bytes: &'a mut Vec<u8>,
+    /// Bytes of the file.
+    length: usize,
+    header: FileHeader,
+}
+
+impl<'a> Segment<'a> {
+    /// Reads the header: it was whole before the file got its name.
+    fn open(
+        io: &dyn Io,
+        path: &'a Path,
+        bytes: &'a mut Vec<u8>,
+        wanted: &Wanted<'_>,
+        number: u64,
+    ) -> Result<Self, Error> {
+        let failed = |error| Error::io("read", path, error);
+        let file = io.open(path, Mode::Read).map_err(failed)?;
+        let length = file.length().and_then(|length| usize::try_from(length).map_err(std::io::Error::other));
+        let length = length.map_err(failed)?;
+        bytes.clear();
+        bytes.try_reserve_exact(length).map_err(|_| failed(std::io::ErrorKind::OutOfMemory.into()))?;
+        let header = FileHeader { kind: FileKind::Segment, database: 0, number };
+        let mut segment = Self { path, file, bytes, length, header };
+        segment.read(PIECE)?;
+        segment.header = FileHeader::decode(path, segment.bytes, FileKind::Segment)?;
+        if wanted.database.is_some_and(|database| database != segment.header.database) {
+            return Err(Error::damaged(path, 16, "the segment belongs to another database"));
+        }
+        if segment.header.number != number {
+            let problem = format!("its name says record {number}, it says {}", segment.header.number);
+            return Err(Error::damaged(path, 24, problem));
+        }
+        Ok(segment)
     }
-    if header.number != number {
-        return Err(Error::damaged(path, 24, format!("its name says record {number}, it says {}", header.number)));
+
+    fn is_whole(&self) -> bool {
+        self.bytes.len() >= self.length
     }
-    Ok((bytes, header))
+
+    /// Reads on until there are `wanted` bytes, or all that the file has.
+    fn read(&mut self, wanted: usize) -> Result<(), Error> {
+        while self.bytes.len() < wanted && !self.is_whole() {
+            let at = self.bytes.len();
+            self.bytes.resize((at + PIECE).min(self.length), 0);
+            let read = self.file.read_at(at as u64, &mut self.bytes[at..]);
+            let read = read.map_err(|error| Error::io("read", self.path, error))?;
+            self.bytes.truncate(at + read);
+            if read == 0 {
+                self.length = at;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing but zeros is behind the header.
+    fn is_empty(&mut self) -> Result<bool, Error> {
+        let zeros = |bytes: &[u8]| bytes[file::BYTES..].iter().all(|&byte| byte == 0);
+        if !zeros(self.bytes) {
+            return Ok(false);
+        }
+        self.read(self.length)?;
+        Ok(zeros(self.bytes))
+    }
+
+    /// What stands at `at`.
+    fn look(&mut self, at: usize) -> Result<Found<'_>, Error> {
+        let salt = self.header.salt();
+        self.read(at + frame::BYTES)?;
+        match self.bytes.get(at..).and_then(|bytes| Frame::decode(bytes, salt)) {
+            Some(frame) => self.read(at + frame.bytes())?,
+            None => self.read(self.length)?,
+        }
+        Ok(frame::look(&self.bytes[at.min(self.bytes.len())..], salt))
+    }
 }
 
 /// Gives every record to `each`, in order.
@@ -94,21 +165,22 @@ pub(crate) fn walk(
     let first = if wanted.all { 0 } else { (0..wanted.segments.len()).find(|&i| needed(i)).unwrap_or(0) };
     let mut expected = None;
     let mut torn: Option<Torn> = None;
+    let mut buffer = Vec::new();
     for &number in wanted.segments.iter().skip(first) {
         let path = directory.segment(number);
-        let (bytes, header) = load(io, &path, wanted, number)?;
+        let mut read = Segment::open(io, &path, &mut buffer, wanted, number)?;
         let due = expected.unwrap_or(wanted.covered + 1);
         let gap = number > due && (torn.is_some() || number > wanted.covered + 1);
         if gap || expected.is_some_and(|expected| number < expected) {
             return Err(missing(directory, &end, torn.as_ref(), due, &path, number));
         }
-        if bytes[file::BYTES..].iter().all(|&byte| byte == 0) {
+        if read.is_empty()? {
             expected = Some(number);
             end.empty.push(number);
             continue;
         }
         // What was torn before is no record, since this segment begins with the one that is due there: it is a mark.
-        let found = segment(&path, &bytes, &header, &mut end, each)?;
+        let found = segment(&mut read, &mut end, each)?;
         end.last = Some((number, found.end));
         expected = Some(found.next);
         torn = found.torn;
@@ -146,18 +218,16 @@ struct Walked {
 
 /// Walks one segment.
 fn segment(
-    path: &Path,
-    bytes: &[u8],
-    header: &FileHeader,
+    segment: &mut Segment<'_>,
     end: &mut LogEnd,
     each: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
 ) -> Result<Walked, Error> {
-    let salt = header.salt();
-    let (mut at, mut next) = (file::BYTES, header.number);
+    let (path, salt) = (segment.path, segment.header.salt());
+    let (mut at, mut next) = (file::BYTES, segment.header.number);
     // Where the records begin that no frame has proved to be durable, by number.
     let mut unproven: std::collections::VecDeque<(u64, usize)> = std::collections::VecDeque::new();
     let torn = loop {
-        match frame::look(&bytes[at.min(bytes.len())..], salt) {
+        match segment.look(at)? {
             Found::Nothing => break None,
             Found::Version(found) => {
                 return Err(Error::Version { path: path.into(), found, wanted: crate::format::VERSION });
@@ -186,6 +256,8 @@ fn segment(
                 at += frame.bytes();
             }
             Found::Bad(problem) => {
+                segment.read(segment.length)?;
+                let bytes = segment.bytes.as_slice();
                 if let Some(place) = frame::proof(bytes, at + 1, salt, next) {
                     let problem = format!("{problem}, and the frame at offset {place} shows that it was durable");
                     return Err(Error::damaged(path, at as u64, problem));
@@ -197,6 +269,6 @@ fn segment(
         }
     };
     end.bytes += at as u64;
-    end.unproven = unproven.front().map_or(Vec::new(), |&(_, from)| bytes[from..at].to_vec());
+    end.unproven = unproven.front().map_or(Vec::new(), |&(_, from)| segment.bytes[from..at].to_vec());
     Ok(Walked { next, end: at as u64, torn })
 }

@@ -3,6 +3,9 @@
 //! A segment is allocated whole when it is made, so what was reserved in it can be written, however full the disk is by
 //! then. When there is no room for a new segment, nothing has happened yet.
 //!
+//! The one that opening makes has a header and no room: its name says that all before it is durable, and a directory
+//! that is only read takes no space. The next ones are small and then larger, up to the length that is wanted.
+//!
 //! Invariant: `used` + `reserved` never exceeds `capacity`; beside the bytes of every unit `used` counts one mark,
 //! which the writer may put behind it.
 
@@ -14,6 +17,10 @@ use crate::error::{Error, Failure};
 use crate::format::file::{self, FileHeader, FileKind};
 use crate::format::frame;
 use crate::io::{File, Io, Mode, is_full};
+
+/// Room in the first segment that is made for records, and how many times as much each has as the one before.
+const FIRST_BYTES: u64 = 1 << 20;
+const GROWTH: u64 = 4;
 
 /// A segment that is written.
 pub(crate) struct Segment {
@@ -30,6 +37,8 @@ pub(crate) struct Space {
     directory: Directory,
     database: u64,
     segment_bytes: u64,
+    /// Room that the next segment gets, if it need not have more.
+    next_bytes: u64,
     pub(crate) segment: Arc<Segment>,
     capacity: u64,
     used: u64,
@@ -79,7 +88,7 @@ pub(crate) fn make(
 }
 
 impl Space {
-    /// Begins a segment with record `first`.
+    /// Begins a segment with record `first`, without room: it is made again, with room, when some is wanted.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Io`] and [`Error::Poisoned`].
@@ -90,8 +99,9 @@ impl Space {
         first: u64,
         segment_bytes: u64,
     ) -> Result<Self, Error> {
-        let segment = make(&*io, &directory, database, first, segment_bytes, || Ok(()))?;
-        Ok(Self { io, directory, database, segment_bytes, segment, capacity: segment_bytes, used: 0, reserved: 0 })
+        let segment = make(&*io, &directory, database, first, 0, || Ok(()))?;
+        let next_bytes = FIRST_BYTES.min(segment_bytes);
+        Ok(Self { io, directory, database, segment_bytes, next_bytes, segment, capacity: 0, used: 0, reserved: 0 })
     }
 
     /// Reserves room for a unit of `bytes` bytes, if the segment has it.
@@ -119,9 +129,22 @@ impl Space {
         if self.used == 0 && bytes + frame::BYTES as u64 <= self.capacity {
             return Ok(());
         }
-        let capacity = self.segment_bytes.max(bytes + frame::BYTES as u64);
+        let capacity = self.next_bytes.max(bytes + frame::BYTES as u64);
         self.segment = make(&*self.io, &self.directory, self.database, first, capacity, durable)?;
         (self.capacity, self.used) = (capacity, 0);
+        self.next_bytes = self.next_bytes.saturating_mul(GROWTH).min(self.segment_bytes);
+        Ok(())
+    }
+
+    /// Makes an empty segment behind the last record, if there are records: its name, `first`, says that all of these
+    /// are durable, so what is cut off a closed log is missed. `durable` as for [`make`].
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    pub(crate) fn close(&mut self, first: u64, durable: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        if self.used > 0 {
+            make(&*self.io, &self.directory, self.database, first, 0, durable)?;
+        }
         Ok(())
     }
 

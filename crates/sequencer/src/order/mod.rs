@@ -236,7 +236,14 @@ impl Order {
         for reply in std::mem::take(&mut self.work.wanted) {
             drop(reply.send(Err(Error::Closed)));
         }
-        let kept = if self.space.is_none() { self.last_checkpoint() } else { Ok(()) };
+        let kept = match &mut self.space {
+            None => self.last_checkpoint(),
+            // Without room for it a cut is not missed, and nothing else.
+            Some(space) => match space.close(self.next, || self.shared.wait_durable(self.next)) {
+                Err(Error::Full(_)) => Ok(()),
+                closed => closed,
+            },
+        };
         if let Some(reply) = self.work.closing.take() {
             let done: crate::log::writer::Done = Box::new(move |outcome| drop(reply.send(kept.and(outcome))));
             self.send(Vec::new(), Vec::new(), true, done);
