@@ -113,6 +113,12 @@ impl Caller {
         Ok(self.handle.call_then(block, move |outcome| then(outcome.map_err(Error::from)))?)
     }
 
+    /// What was done since the database was opened.
+    #[must_use]
+    pub fn statistics(&self) -> sequencer::Statistics {
+        self.handle.statistics()
+    }
+
     /// As [`crate::Lockwork::batch`].
     ///
     /// # Errors
@@ -136,6 +142,21 @@ impl Caller {
     /// When the database is closed.
     pub fn submit(&self, batch: Batch) -> Result<sequencer::Ticket, Box<Refused>> {
         self.handle.submit(batch)
+    }
+
+    /// As [`Self::submit`] without waiting: `then` gets the batch when it has run ([`Prepared::batch_answer`]), on a
+    /// thread of the database, and must neither wait nor panic. It is dropped when the database is closed before it
+    /// knows.
+    ///
+    /// # Errors
+    /// When the database is closed.
+    pub fn submit_then(
+        &self,
+        batch: Batch,
+        then: impl FnOnce(Result<Batch, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let then = move |outcome: Result<Batch, Box<Refused>>| then(outcome.map_err(|refused| refused.error.into()));
+        Ok(self.handle.submit_then(batch, then).map_err(|refused| refused.error)?)
     }
 
     /// The answer of call `index` of a batch that was run.

@@ -27,7 +27,7 @@ pub use lockwork_procedure::block::{Batch, Block, Status, abort};
 use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
 /// Order and durability of a database in a folder.
 pub use lockwork_sequencer as sequencer;
-use lockwork_sequencer::io::Disk;
+use lockwork_sequencer::io::{Disk, Nowhere};
 use lockwork_sequencer::{CheckpointReport, Definition, Progress, RecoveryReport, Sequencer};
 /// SQL: types, values and statements.
 pub use lockwork_sql as sql;
@@ -36,7 +36,7 @@ pub use lockwork_storage::Digest;
 pub use calls::Answer;
 use calls::{one, only_known};
 pub use durable::{Caller, OpenOptions};
-pub use prepared::Prepared;
+pub use prepared::{Outcomes, Prepared};
 pub use statements::SqlAnswer;
 pub use value::Value;
 
@@ -104,6 +104,14 @@ pub enum Error {
     Missing {
         /// The parameter or column.
         name: String,
+    },
+    /// Columns of values that are no calls, because they have different lengths.
+    #[error("a column of {other} values stands beside one of {calls}; each call needs a value of each column")]
+    Uneven {
+        /// Values of the first column.
+        calls: usize,
+        /// Values of another one.
+        other: usize,
     },
     /// A value does not fit its parameter or column.
     #[error("{value} does not fit '{name}', which is {wanted}")]
@@ -207,6 +215,19 @@ impl Lockwork {
         lockwork.refresh()?;
         lockwork.remember(&report.definitions)?;
         Ok((lockwork, report))
+    }
+
+    /// A database in memory for many threads ([`Self::caller`]): as [`Self::open_with`], but nothing is written, and
+    /// all of it ends with the process.
+    ///
+    /// # Errors
+    /// Options that are not possible.
+    pub fn open_volatile(options: &OpenOptions) -> Result<Self, Error> {
+        let engine = engines::create(options.engine, options.engine_options)?;
+        let sequencer = sequencer::Options { durability: sequencer::Durability::None, ..options.sequencer.clone() };
+        let (sequencer, _) =
+            Sequencer::open(std::sync::Arc::new(Nowhere::new()), Path::new("/"), sequencer, engine, &mut |_| {})?;
+        Ok(Self::empty(Store::Folder(sequencer)))
     }
 
     /// Runs `read` with the engine while no batch runs.

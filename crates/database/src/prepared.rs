@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use lockwork_procedure::block::{Block, Status};
+use lockwork_engine::EngineError;
+use lockwork_procedure::block::{Batch, Block, Status};
 use lockwork_sql::{self as sql, Arguments, Compiled, Field, Kind};
 
 use crate::{Error, SqlAnswer};
@@ -42,12 +43,58 @@ impl Prepared {
         answers.zip(&self.columns).map(one).collect()
     }
 
+    /// Bytes of the block of a call.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        self.compiled.procedure.layout().block_bytes as usize
+    }
+
     /// The block of a call with these values for `$1` and so on.
     ///
     /// # Errors
     /// Another number of them, or values that do not fit.
     pub fn block(&self, values: &[sql::Value]) -> Result<Vec<u8>, Error> {
         block_of(&self.compiled, self.id, &self.arguments.values(values)?)
+    }
+
+    /// A batch of calls: for each of `$1` and so on a column of values, one value a call.
+    ///
+    /// # Errors
+    /// Another number of columns, columns of different lengths, values that do not fit, or no memory.
+    pub fn batch(&self, columns: &[Vec<sql::Value>]) -> Result<Batch, Error> {
+        let calls = columns.first().map_or(0, Vec::len);
+        if let Some(other) = columns.iter().find(|column| column.len() != calls) {
+            return Err(Error::Uneven { calls, other: other.len() });
+        }
+        let bytes = self.compiled.procedure.layout().block_bytes;
+        let mut batch = Batch::new(bytes, calls).map_err(EngineError::from)?;
+        let mut row = Vec::with_capacity(columns.len());
+        for call in 0..calls {
+            row.clear();
+            row.extend(columns.iter().map(|column| column[call].clone()));
+            let image = self.block(&row)?;
+            let mut block = batch.push(self.id).expect("room for all");
+            block.bytes()[..image.len()].copy_from_slice(&image);
+        }
+        Ok(batch)
+    }
+
+    /// What a batch of calls that has run says: for each result a column of values, and for each call why it was taken
+    /// back, if it was. Its results are zeros then.
+    ///
+    /// # Errors
+    /// The batch is of another procedure.
+    pub fn batch_answer(&self, batch: &Batch) -> Result<Outcomes, Error> {
+        let mut outcomes = Outcomes { results: vec![Vec::new(); self.columns.len()], aborts: Vec::new() };
+        let zeros = vec![0; self.compiled.procedure.layout().block_bytes as usize];
+        for block in batch.blocks() {
+            let committed = block.status() == Some(Status::Committed);
+            let values = self.compiled.read_results(if committed { block.bytes() } else { &zeros })?;
+            outcomes.results.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
+            let why = || self.compiled.describe(block.abort_code());
+            outcomes.aborts.push((!committed).then(why));
+        }
+        Ok(outcomes)
     }
 
     /// What a block that has run says.
@@ -62,6 +109,15 @@ impl Prepared {
             _ => written(&values),
         })
     }
+}
+
+/// What a batch of calls has answered ([`Prepared::batch_answer`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// The results, a column each, in the order of [`Prepared::columns`].
+    pub results: Vec<Vec<sql::Value>>,
+    /// For each call SQLSTATE and message, if it was taken back.
+    pub aborts: Vec<Option<(String, String)>>,
 }
 
 /// The result of a single statement that counts its rows.

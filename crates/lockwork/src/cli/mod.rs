@@ -21,6 +21,7 @@ mod procedure;
 mod progress;
 mod report;
 mod run;
+mod serve;
 mod service;
 mod shared_locks;
 mod show;
@@ -127,6 +128,8 @@ enum Command {
     Procedure(procedure::Arguments),
     /// Statements on a database in a folder: typed, from a pipe, or given
     Sql(sql::Arguments),
+    /// A database for PostgreSQL's clients, in memory or in a folder
+    Serve(serve::Arguments),
     /// What is in the files of a database, and whether all of it is whole
     #[command(subcommand)]
     Inspect(inspect::Command),
@@ -184,6 +187,10 @@ pub(crate) fn main() -> ExitCode {
         }
         Command::Procedure(arguments) => procedure::run(&arguments),
         Command::Sql(arguments) => sql::run(&arguments),
+        Command::Serve(arguments) => match serve::run(&arguments) {
+            Ok(code) => return code,
+            Err(failure) => Err(failure),
+        },
         Command::Inspect(command) => inspect::run(&command),
         Command::Lockd(arguments) => lockd::run(&arguments),
         Command::Lock(arguments) => match lock::run(&arguments) {

@@ -65,8 +65,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let script = arguments.script()?;
     let is_typed = script.is_none() && std::io::stdin().is_terminal();
     let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
-    let (mut database, report) = open(&arguments.folder, &options)?;
-    told(&report);
+    let mut database = open_and_tell(&arguments.folder, &options)?;
     let ended = match &script {
         Some(script) => execute(&mut database, script, 0, arguments.output),
         None if is_typed => prompt(&mut database, arguments),
@@ -89,6 +88,13 @@ impl Arguments {
             Err(error) => Err(Failure::usage(format!("{}: {error}", file.display()))),
         }
     }
+}
+
+/// Opens a database, and says what its owner may want to know.
+pub(super) fn open_and_tell(folder: &PathBuf, options: &OpenOptions) -> Result<Lockwork, Failure> {
+    let (database, report) = open(folder, options)?;
+    told(&report);
+    Ok(database)
 }
 
 /// Opens a database, with a bar for those who watch.

@@ -1,6 +1,7 @@
 //! What durability needs of an operating system, as two traits, so that a test can fail, tear, delay or lose any call.
 //!
-//! [`Disk`] is the real one; [`simulated::SimulatedDisk`] is a file system in memory that knows what is durable.
+//! [`Disk`] is the real one; [`Nowhere`] is for a database that is in memory only; [`simulated::SimulatedDisk`] is a
+//! file system in memory that knows what is durable.
 //!
 //! Contract of every implementation:
 //! - What was written to a file before a [`File::sync`] that succeeded is there after a crash. Of what was written
@@ -15,9 +16,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 mod disk;
+mod nowhere;
 pub mod simulated;
 
 pub use disk::Disk;
+pub use nowhere::Nowhere;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -159,7 +159,7 @@ impl Binder<'_> {
     /// `$n`. Each occurrence is an argument of its own, whose type is what stands beside it.
     pub(super) fn placeholder(&mut self, number: u16, place: Place) -> Result<Expr> {
         let Some(arguments) = &mut self.lifted else {
-            let hint = "declare a parameter of the procedure, and name it";
+            let hint = "in CALL it is a whole argument; in a procedure declare a parameter, and name it";
             return unsupported(place, format!("${number} stands only in a single statement, as a value"), hint);
         };
         arguments.push(Lifted::Placeholder(number));

@@ -1,0 +1,107 @@
+//! `lockwork serve`: a database for PostgreSQL's clients.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use lockwork::sequencer::{self, Durability};
+use lockwork::{EngineKind, Lockwork, OpenOptions};
+use lockwork_server::{Options, ServeError, Server};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Failure, print};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The folder of the database, made if it is not there; without one it lives in memory and ends with the server
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Where clients connect: an address of this machine's loopback
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:5433")]
+    listen: SocketAddr,
+    /// The engine that runs the calls
+    #[arg(long, default_value = "deterministic")]
+    engine: String,
+    /// When a call is answered: fsync, when it survives a loss of power; async, when it survives this process; none,
+    /// when it has run [default: fsync]
+    #[arg(long, requires = "data")]
+    durability: Option<String>,
+    /// A file of SQL that is run before clients come, if the database has no tables yet
+    #[arg(long, value_name = "FILE")]
+    init: Option<PathBuf>,
+    /// Connections at a time
+    #[arg(long, value_name = "N", default_value_t = Options::default().connections)]
+    connections: usize,
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Listen { .. } => Self::Connect(error.to_string()),
+            ServeError::Database(error) => error.into(),
+            error => Self::Usage(error.to_string()),
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut database = arguments.open()?;
+    arguments.fill(&mut database)?;
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::usage(format!("threads: {error}")))?;
+    let options = Options { connections: arguments.connections, ..Options::default() };
+    runtime.block_on(async {
+        let server = Server::listen(arguments.listen, database, options).await?;
+        let address = server.address().map_err(Failure::connect)?;
+        let ending = server.ending();
+        let no_signals = |error| Failure::usage(format!("signals: {error}"));
+        let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+        let place = arguments.data.as_ref().map_or("in memory".into(), |data| data.display().to_string());
+        print(&format!("ready: {place}, psql -h {} -p {}\n", address.ip(), address.port()))?;
+        let mut serving = tokio::spawn(server.run());
+        let mut asked = 0;
+        let ended = loop {
+            tokio::select! {
+                ended = &mut serving => break ended,
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            asked += 1;
+            if asked > 1 {
+                eprintln!("lockwork: ended at once; what was acknowledged is there");
+                return Ok(ExitCode::from(130));
+            }
+            eprintln!("lockwork: ending; once more ends it at once");
+            ending.end();
+        };
+        match ended {
+            Ok(closed) => Ok(closed.map(|()| ExitCode::SUCCESS)?),
+            Err(error) => Err(Failure::BackEnd(format!("the server: {error}"))),
+        }
+    })
+}
+
+impl Arguments {
+    fn open(&self) -> Result<Lockwork, Failure> {
+        let engine: EngineKind = self.engine.parse().map_err(Failure::usage)?;
+        let durability: Durability = self.durability.as_deref().unwrap_or("fsync").parse()?;
+        let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
+        let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
+        match &self.data {
+            Some(folder) => super::sql::open_and_tell(folder, &options),
+            None => Ok(Lockwork::open_volatile(&options)?),
+        }
+    }
+
+    /// Runs the statements of `--init` on a database that is new.
+    fn fill(&self, database: &mut Lockwork) -> Result<(), Failure> {
+        let Some(file) = &self.init else { return Ok(()) };
+        let script =
+            std::fs::read_to_string(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+        if database.tables().is_empty() {
+            database.sql(&script).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+        }
+        Ok(())
+    }
+}

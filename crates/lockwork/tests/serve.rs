@@ -1,0 +1,443 @@
+//! `lockwork serve`: PostgreSQL's own programs, a client of a few lines, and clients that behave badly.
+
+#[path = "common/folder.rs"]
+mod folder;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use folder::{Folder, command};
+
+const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
+
+/// A server that is killed if the test does not end it.
+struct Server {
+    child: Child,
+    port: u16,
+    ready: String,
+    _errors: BufReader<ChildStderr>,
+}
+
+impl Server {
+    fn start(words: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_lockwork"))
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let Some(port) = ready.trim_end().rsplit(' ').next().and_then(|port| port.parse().ok()) else {
+            let mut why = String::new();
+            errors.read_to_string(&mut why).unwrap();
+            panic!("'{ready}' is no ready line; {why}");
+        };
+        Self { child, port, ready, _errors: errors }
+    }
+
+    /// Asks it to end, and gives its exit code.
+    fn end(mut self) -> Option<i32> {
+        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(asked.success());
+        self.child.wait().unwrap().code()
+    }
+
+    fn client(&self) -> Client {
+        Client::new(self.port).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A client of the protocol's simple queries.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn new(port: u16) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        let mut client = Self(BufReader::new(stream));
+        let words = b"user\0ann\0database\0bank\0\0";
+        let mut startup = (words.len() as u32 + 8).to_be_bytes().to_vec();
+        startup.extend(196_608_u32.to_be_bytes());
+        startup.extend(words);
+        client.0.get_mut().write_all(&startup)?;
+        let answers = client.answers()?;
+        match answers.iter().find(|(kind, _)| *kind == b'E') {
+            Some((_, error)) => Err(std::io::Error::other(fields(error))),
+            None => Ok(client),
+        }
+    }
+
+    /// The messages until the server is ready for the next query, or has gone.
+    fn answers(&mut self) -> std::io::Result<Vec<(u8, Vec<u8>)>> {
+        let mut answers = Vec::new();
+        loop {
+            let mut head = [0; 5];
+            if let Err(error) = self.0.read_exact(&mut head) {
+                return if answers.is_empty() { Err(error) } else { Ok(answers) };
+            }
+            let length = u32::from_be_bytes(head[1..].try_into().unwrap()) as usize - 4;
+            let mut body = vec![0; length];
+            self.0.read_exact(&mut body)?;
+            answers.push((head[0], body));
+            if head[0] == b'Z' {
+                return Ok(answers);
+            }
+        }
+    }
+
+    /// What a query answers: rows and tags, a line each, or the error.
+    fn query(&mut self, text: &str) -> std::io::Result<String> {
+        self.ask(&message(b'Q', &[text.as_bytes(), b"\0"].concat()))
+    }
+
+    /// Prepares a statement without a name, asks what it is, and runs it with values in text.
+    fn prepared(&mut self, text: &str, values: &[&str]) -> std::io::Result<String> {
+        let parse = [b"\0", text.as_bytes(), b"\0\0\0"].concat();
+        self.ask(&[message(b'P', &parse), message(b'D', b"S\0"), bind(values), execute(0), message(b'S', b"")].concat())
+    }
+
+    /// What messages are answered with, up to the next one that says that the server is ready.
+    fn ask(&mut self, messages: &[u8]) -> std::io::Result<String> {
+        self.0.get_mut().write_all(messages)?;
+        let mut lines = Vec::new();
+        for (kind, body) in self.answers()? {
+            match kind {
+                b'D' => lines.push(cells(&body).join("|")),
+                b'C' => lines.push(String::from_utf8_lossy(&body).trim_end_matches('\0').to_string()),
+                b'E' => lines.push(fields(&body)),
+                b't' => lines.push(format!("takes {:?}", numbers(&body))),
+                b's' => lines.push("more".into()),
+                _ => {}
+            }
+        }
+        Ok(lines.join("\n"))
+    }
+}
+
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
+}
+
+/// Binds the statement without a name to values in text.
+fn bind(values: &[&str]) -> Vec<u8> {
+    let mut body = vec![0, 0, 0, 0];
+    body.extend((values.len() as u16).to_be_bytes());
+    for value in values {
+        body.extend((value.len() as u32).to_be_bytes());
+        body.extend(value.as_bytes());
+    }
+    body.extend([0, 0]);
+    message(b'B', &body)
+}
+
+/// Runs the portal without a name, for so many rows at most.
+fn execute(most: u32) -> Vec<u8> {
+    message(b'E', &[&b"\0"[..], &most.to_be_bytes()].concat())
+}
+
+/// The types of parameters.
+fn numbers(body: &[u8]) -> Vec<u32> {
+    body[2..].chunks_exact(4).map(|oid| u32::from_be_bytes(oid.try_into().unwrap())).collect()
+}
+
+fn cells(mut body: &[u8]) -> Vec<String> {
+    let count = u16::from_be_bytes(body[..2].try_into().unwrap());
+    body = &body[2..];
+    let mut cell = || {
+        let length = u32::from_be_bytes(body[..4].try_into().unwrap()) as usize;
+        let text = String::from_utf8_lossy(&body[4..4 + length]).into_owned();
+        body = &body[4 + length..];
+        text
+    };
+    (0..count).map(|_| cell()).collect()
+}
+
+/// Severity, SQLSTATE and message of an error.
+fn fields(body: &[u8]) -> String {
+    let fields = body.split(|&byte| byte == 0).filter(|field| matches!(field.first(), Some(b'S' | b'C' | b'M')));
+    fields.map(|field| String::from_utf8_lossy(&field[1..]).into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// A program of PostgreSQL, if it is here.
+fn program(name: &str) -> Option<Command> {
+    let found = Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        lockwork_skip::skip_optional(&format!("{name} is not in PATH; Debian has it in the package postgresql"));
+    }
+    found.then(|| Command::new(name))
+}
+
+#[test]
+fn psql_defines_calls_and_asks() {
+    let Some(mut psql) = program("psql") else { return };
+    let server = Server::start(&["--init", BANK]);
+    assert!(server.ready.starts_with("ready: in memory, psql -h 127.0.0.1 -p "), "{}", server.ready);
+    let script = "
+        CALL transfer(1, 2, 25.00);
+        SELECT * FROM accounts WHERE id BETWEEN 1 AND 2 ORDER BY id LIMIT 2;
+        CREATE TABLE t (id BIGINT PRIMARY KEY, name VARCHAR(10) NOT NULL, ok BOOLEAN NOT NULL, at TIMESTAMP NOT NULL);
+        INSERT INTO t VALUES (1, 'it''s', TRUE, '2024-01-31 12:30:00'), (2, 'b', FALSE, '1969-12-31');
+        SELECT * FROM t WHERE id = 1;
+        UPDATE t SET ok = FALSE WHERE id = 1;
+        DELETE FROM t WHERE id = 2;
+        CREATE PROCEDURE add(a BIGINT, OUT b BIGINT) AS BEGIN b := a + 1; END;
+        CALL add(41);
+        CREATE OR REPLACE PROCEDURE add(a BIGINT, OUT b BIGINT) AS BEGIN b := a + 2; END;
+        CALL add(41);
+        SELECT 1 AS one;
+        SHOW server_encoding;
+        CALL transfer(1, 2, 1000000.00);
+        SELECT nonsense;
+        BEGIN;
+        SELECT id FROM t WHERE id = 1;";
+    let port = server.port.to_string();
+    let words = ["-h", "127.0.0.1", "-p", &port, "-U", "ann", "-X", "-A", "-t", "bank"];
+    let mut child =
+        psql.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let expected = "975.00\n1|975.00\n2|1025.00\nCREATE TABLE\nINSERT 0 2\n1|it's|t|2024-01-31 12:30:00\nUPDATE 1\n\
+                    DELETE 1\nCREATE PROCEDURE\n42\nCREATE PROCEDURE\n43\n1\nUTF8\n1\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    for expected in ["ERROR:  not enough money", "a SELECT reads a table", "transactions of several statements"] {
+        assert!(errors.contains(expected), "{errors}");
+    }
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn statements_are_prepared_bound_described_and_fetched() {
+    // As PostgreSQL's catalogue has them.
+    let (int8, numeric, int8s, numerics) = (20, 1700, 1016, 1231);
+    let server = Server::start(&["--init", BANK]);
+    let mut client = server.client();
+    let call = client.prepared("CALL transfer($1, $2, $3)", &["1", "2", "0.50"]).unwrap();
+    assert_eq!(call, format!("takes [{int8}, {int8}, {numeric}]\n999.50\nCALL"));
+    let read = client.prepared("SELECT balance FROM accounts WHERE id = $1", &["2"]).unwrap();
+    assert_eq!(read, format!("takes [{int8}]\n1000.50\nSELECT 1"));
+    let many = "call many transfer($1, 2, $2)";
+    let called = client.prepared(many, &["{1,1,1,9}", "{0.50,1000000.00,1.00,1}"]).unwrap();
+    let expected =
+        format!("takes [{int8s}, {numerics}]\n{{999.00,0.00,998.00,0.00}}|{{\"\",\"BK001\",\"\",\"P0002\"}}\nCALL");
+    assert_eq!(called, expected);
+    for (text, values, expected) in [
+        (many, &["{1,1}", "{1}"][..], "22023"),
+        (many, &["1", "{1}"], "22P02"),
+        ("CALL MANY transfer(1, 2, 3)", &[], "CALL MANY needs parameters"),
+        ("CALL MANY", &[], "42601"),
+        ("SELECT balance FROM accounts WHERE id = $1", &["x"], "22P02"),
+        ("SELECT balance FROM accounts WHERE id = $1", &[], "08P01"),
+        ("CALL transfer(1, 2, 0); CALL transfer(1, 2, 0)", &[], "several statements"),
+        ("CALL nothing($1)", &["1"], "42704"),
+    ] {
+        let refused = client.prepared(text, values).unwrap();
+        assert!(refused.contains("ERROR") && refused.contains(expected), "{text}: {refused}");
+    }
+    assert!(client.query(many).unwrap().contains("42P02"));
+    // Rows in portions; the portal goes with the next Sync, and an error before it skips the rest.
+    client.query("CREATE TABLE t (id BIGINT PRIMARY KEY) WITH (ordered = true)").unwrap();
+    client.query("INSERT INTO t VALUES (1), (2), (3)").unwrap();
+    let parse = message(b'P', b"\0SELECT id FROM t WHERE id BETWEEN 1 AND 9 LIMIT 9\0\0\0");
+    let sync = message(b'S', b"");
+    let portions = [parse, bind(&[]), execute(2), execute(2), sync.clone()].concat();
+    assert_eq!(client.ask(&portions).unwrap(), "1\n2\nmore\n3\nSELECT 1");
+    let after_error = [execute(1), message(b'B', b"\0nothing\0\0\0\0\0\0\0"), execute(1), sync].concat();
+    let answer = client.ask(&after_error).unwrap();
+    assert!(answer.lines().count() == 1 && answer.contains("ERROR"), "{answer}");
+    // A definition that changes what a prepared statement answers is told; one that does not is followed.
+    let named = message(b'P', b"mine\0CALL transfer(1, 2, 1.00)\0\0\0");
+    let run = [message(b'B', b"\0mine\0\0\0\0\0\0\0"), execute(0), message(b'S', b"")].concat();
+    assert_eq!(client.ask(&[named, run.clone()].concat()).unwrap(), "997.00\nCALL");
+    let version = |out: &str, value: &str| {
+        format!(
+            "CREATE OR REPLACE PROCEDURE transfer(from_id BIGINT, to_id BIGINT, amount DECIMAL(12, 2), OUT {out}) AS \
+                 BEGIN {value}; END;"
+        )
+    };
+    client.query(&version("left DECIMAL(12, 2)", "left := amount")).unwrap();
+    assert_eq!(client.ask(&run).unwrap(), "1.00\nCALL");
+    client.query(&version("other BIGINT", "other := 7")).unwrap();
+    assert!(client.ask(&run).unwrap().contains("0A000"));
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn pgbench_calls_in_every_mode_and_money_is_conserved() {
+    let Some(_) = program("pgbench") else { return };
+    let folder = Folder::new("serve-pgbench");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let script = folder.0.join("transfer.pgbench");
+    std::fs::write(&script, "\\set a random(1, 2)\n\\set b 3 - :a\nCALL transfer(:a, :b, 0.01);\n").unwrap();
+    let data = folder.0.join("data");
+    let server = Server::start(&["--data", data.to_str().unwrap(), "--init", BANK]);
+    for mode in ["simple", "extended", "prepared"] {
+        let mut pgbench = program("pgbench").unwrap();
+        let port = server.port.to_string();
+        pgbench.args(["-h", "127.0.0.1", "-p", &port, "-U", "ann", "-n", "-M", mode, "-c", "8", "-t", "50", "-f"]);
+        let output = pgbench.arg(&script).arg("bank").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{mode}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("actually processed: 400/400"), "{mode}: {text}");
+    }
+    let mut client = server.client();
+    let rows = client.query("SELECT balance FROM accounts WHERE id BETWEEN 1 AND 2 LIMIT 2").unwrap();
+    let cents = |row: &str| row.replace('.', "").parse::<i64>().ok();
+    assert_eq!(rows.lines().filter_map(cents).sum::<i64>(), 200_000, "{rows}");
+    drop(client);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_kill() {
+    let folder = Folder::new("serve-kill");
+    let data = folder.0.to_str().unwrap();
+    let init = std::env::temp_dir().join(format!("lockwork-serve-kill-{}.sql", std::process::id()));
+    std::fs::write(
+        &init,
+        "CREATE TABLE counters (id BIGINT PRIMARY KEY, n BIGINT NOT NULL);
+         CREATE PROCEDURE more(counter BIGINT) AS BEGIN UPDATE counters SET n = n + 1 WHERE id = counter; END;
+         INSERT INTO counters VALUES (0, 0), (1, 0), (2, 0), (3, 0);",
+    )
+    .unwrap();
+    let mut counted = [0; 4];
+    for round in 0..5 {
+        let mut server = Server::start(&["--data", data, "--init", init.to_str().unwrap()]);
+        let acknowledged: [AtomicU64; 4] = counted.map(AtomicU64::new);
+        std::thread::scope(|scope| {
+            for (id, acknowledged) in acknowledged.iter().enumerate() {
+                let mut client = server.client();
+                scope.spawn(move || {
+                    while let Ok(answer) = client.query(&format!("CALL more({id})")) {
+                        if answer != "CALL" {
+                            break;
+                        }
+                        acknowledged.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let some = Instant::now() + Duration::from_secs(20);
+            let goal = counted.iter().sum::<u64>() + 40 + 13 * round;
+            while acknowledged.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>() < goal {
+                assert!(Instant::now() < some, "calls are not answered");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            server.child.kill().unwrap();
+        });
+        server.child.wait().unwrap();
+        for (id, acknowledged) in acknowledged.iter().enumerate() {
+            let select = format!("SELECT n FROM counters WHERE id = {id}");
+            let (code, output, errors) = command(&["sql", data, "--output", "csv", "--command", &select], "");
+            assert_eq!(code, Some(0), "{errors}");
+            let there: u64 = output.lines().last().unwrap().parse().unwrap();
+            let acknowledged = acknowledged.load(Ordering::Relaxed);
+            // One more may be there that its client did not hear of.
+            assert!((acknowledged..=acknowledged + 1).contains(&there), "{there} of {acknowledged}, round {round}");
+            counted[id] = there;
+        }
+    }
+    std::fs::remove_file(init).unwrap();
+}
+
+#[test]
+fn clients_that_behave_badly_disturb_nobody() {
+    let server = Server::start(&["--init", BANK]);
+    let mut good = server.client();
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let mut state = seed;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u8
+    };
+    for round in 0..60 {
+        let mut bad = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        let bytes: Vec<u8> = (0..usize::from(next()) * 4).map(|_| next()).collect();
+        match round % 4 {
+            // Any bytes at all.
+            0 => drop(bad.write_all(&bytes)),
+            // Half a startup, and gone.
+            1 => drop(bad.write_all(&[0, 0, 0, 40, 0, 3])),
+            // A message that would be of a gigabyte.
+            2 => drop(bad.write_all(&[0x3f, 0xff, 0xff, 0xff, 0, 3, 0, 0])),
+            // A startup, then any bytes.
+            _ => {
+                let mut client = server.client();
+                drop(
+                    client.0.get_mut().write_all(&[&[b"QPBEDSHCXdcf"[usize::from(next()) % 12]], &bytes[..]].concat()),
+                );
+            }
+        }
+        drop(bad);
+        assert_eq!(good.query("SELECT id FROM accounts WHERE id = 1").unwrap(), "1\nSELECT 1", "round {round}");
+    }
+    // Gone in the middle of a call, and in the middle of an answer.
+    for _ in 0..20 {
+        let mut client = server.client();
+        let text = b"CALL transfer(1, 2, 0.01)\0";
+        let length = (text.len() as u32 + 4).to_be_bytes();
+        client.0.get_mut().write_all(&[b"Q", &length[..], text].concat()).unwrap();
+    }
+    assert!(good.query(&format!("SELECT '{}'", "x".repeat(1 << 20))).unwrap().ends_with("SELECT 1"));
+    let deep = format!("SELECT {}1{}", "(".repeat(20_000), ")".repeat(20_000));
+    assert!(good.query(&deep).unwrap().contains("ERROR"));
+    assert_eq!(good.query("").unwrap(), "");
+    assert_eq!(good.query("-- nothing").unwrap(), "");
+    drop(good);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn more_clients_than_there_may_be_are_told() {
+    let server = Server::start(&["--connections", "300"]);
+    let mut clients: Vec<Client> = (0..300).map(|_| server.client()).collect();
+    let refused = Client::new(server.port).err().expect("there are 300").to_string();
+    assert_eq!(refused, "FATAL 53300 there are too many connections");
+    assert_eq!(clients[299].query("SELECT 1").unwrap(), "1\nSELECT 1");
+    clients.truncate(200);
+    let some = Instant::now() + Duration::from_secs(10);
+    while Client::new(server.port).is_err() {
+        assert!(Instant::now() < some, "places that are free again are given away");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_served_is_said() {
+    let server = Server::start(&[]);
+    let taken = format!("127.0.0.1:{}", server.port);
+    let (code, _, errors) = command(&["serve", "--listen", &taken], "");
+    assert!(code == Some(3) && errors.contains(&taken), "{errors}");
+    let (code, _, errors) = command(&["serve", "--listen", "0.0.0.0:0"], "");
+    assert!(code == Some(2) && errors.contains("can be reached from other machines"), "{errors}");
+    let (code, _, errors) = command(&["serve", "--init", "nowhere.sql"], "");
+    assert!(code == Some(2) && errors.contains("nowhere.sql"), "{errors}");
+    let (code, _, errors) = command(&["serve", "--engine", "steam"], "");
+    assert!(code == Some(2) && errors.contains("steam"), "{errors}");
+    let folder = Folder::new("serve-two");
+    let data = folder.0.to_str().unwrap();
+    let first = Server::start(&["--data", data, "--init", BANK]);
+    let (code, _, errors) = command(&["serve", "--listen", "127.0.0.1:0", "--data", data], "");
+    assert!(code == Some(2) && errors.contains(data), "{errors}");
+    first.client().query("CALL transfer(1, 2, 10.00)").unwrap();
+    assert_eq!(first.end(), Some(0));
+    // What is there is not made again.
+    let second = Server::start(&["--data", data, "--init", BANK]);
+    assert_eq!(second.client().query("SELECT balance FROM accounts WHERE id = 1").unwrap(), "990.00\nSELECT 1");
+    assert!(Path::new(data).join("log").is_dir());
+}

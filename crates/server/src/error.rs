@@ -1,0 +1,74 @@
+//! Errors, as clients get them.
+
+use std::fmt;
+
+use lockwork_database::{Error, sequencer};
+use pgwire::error::{ErrorInfo, PgWireError};
+
+/// Why a message is refused: SQLSTATE, what is wrong, where in the statement, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) sqlstate: String,
+    pub(crate) message: String,
+    pub(crate) hint: String,
+    /// Characters from the beginning of the statement, from 1; 0 for none.
+    pub(crate) position: usize,
+}
+
+pub(crate) fn refuse(sqlstate: &str, message: impl Into<String>) -> Refusal {
+    Refusal { sqlstate: sqlstate.into(), message: message.into(), hint: String::new(), position: 0 }
+}
+
+impl Refusal {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// An error of a statement whose text is `source`.
+    pub(crate) fn of(error: Error, source: &str) -> Self {
+        match error {
+            Error::Sql(error) => {
+                let lines = source.split('\n').take(error.line.saturating_sub(1) as usize);
+                let before: usize = lines.map(|line| line.chars().count() + 1).sum();
+                let position = if source.is_empty() { 0 } else { before + error.column as usize };
+                refuse(error.sqlstate, error.message.clone()).hint(error.hint.clone()).at(position)
+            }
+            Error::Aborted { sqlstate, message, .. } => refuse(&sqlstate, message),
+            Error::Unknown { .. } => refuse("42704", error.to_string()),
+            Error::IndexTooLate { .. } => refuse("55006", error.to_string()),
+            Error::Uneven { .. } => refuse("22023", error.to_string()),
+            Error::Reserved { .. } => refuse("42939", error.to_string()),
+            Error::Durability(sequencer::Error::Full { .. }) => refuse("53100", error.to_string()),
+            Error::Durability(sequencer::Error::Closed) => refuse("57P01", "the server is ending"),
+            Error::Durability(_) => refuse("58030", error.to_string()),
+            other => refuse("XX000", other.to_string()),
+        }
+    }
+
+    fn at(mut self, position: usize) -> Self {
+        self.position = position;
+        self
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.sqlstate, self.message)
+    }
+}
+
+impl From<Refusal> for ErrorInfo {
+    fn from(refusal: Refusal) -> Self {
+        let mut info = Self::new("ERROR".into(), refusal.sqlstate, refusal.message);
+        info.hint = (!refusal.hint.is_empty()).then_some(refusal.hint);
+        info.position = (refusal.position > 0).then(|| refusal.position.to_string());
+        info
+    }
+}
+
+impl From<Refusal> for PgWireError {
+    fn from(refusal: Refusal) -> Self {
+        Self::UserError(Box::new(refusal.into()))
+    }
+}

@@ -1,0 +1,26 @@
+//! What the server says of itself, in the words of PostgreSQL's settings.
+
+/// The settings that clients are told when they connect, and that SHOW shows. The version is that of the PostgreSQL
+/// whose protocol this is: drivers look at it to know what they may ask.
+pub(crate) const LIST: &[(&str, &str)] = &[
+    ("server_version", concat!("16.0 (Lockwork ", env!("CARGO_PKG_VERSION"), ")")),
+    ("server_encoding", "UTF8"),
+    ("client_encoding", "UTF8"),
+    ("DateStyle", "ISO, YMD"),
+    ("IntervalStyle", "postgres"),
+    ("TimeZone", "UTC"),
+    ("integer_datetimes", "on"),
+    ("standard_conforming_strings", "on"),
+    ("transaction_isolation", "serializable"),
+    ("default_transaction_isolation", "serializable"),
+    ("default_transaction_read_only", "off"),
+    ("in_hot_standby", "off"),
+    ("is_superuser", "off"),
+    ("search_path", "public"),
+    ("max_identifier_length", "63"),
+];
+
+/// What `version()` says.
+pub(crate) fn version() -> String {
+    format!("PostgreSQL 16.0 compatible: Lockwork {}", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,485 @@
+//! What a client's messages do. Answers are fed and go out together, when the client waits for them.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use futures::{Sink, SinkExt};
+use lockwork_database::SqlAnswer;
+use lockwork_database::sql::{Field, Value, statements};
+use pgwire::api::portal::{Format, Portal};
+use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
+use pgwire::api::results::{FieldFormat, FieldInfo, QueryResponse, Response};
+use pgwire::api::stmt::{QueryParser, StoredStatement};
+use pgwire::api::store::{Entry, PortalStore};
+use pgwire::api::{
+    ClientInfo, ClientPortalStore, DEFAULT_NAME, METADATA_DATABASE, METADATA_USER, PgWireConnectionState, Type,
+};
+use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
+use pgwire::messages::PgWireBackendMessage as Message;
+use pgwire::messages::data::{DataRow, FieldDescription, NoData, ParameterDescription, RowDescription};
+use pgwire::messages::extendedquery::{
+    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended,
+    TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
+};
+use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, ErrorResponse};
+use pgwire::messages::simplequery::Query;
+
+use crate::error::{Refusal, refuse};
+use crate::known::{Known, Who, known};
+use crate::shared::{Database, Plan, Verb};
+use crate::values::{decode, encode, type_of};
+
+/// A statement of a session.
+#[derive(Clone, Debug)]
+pub(crate) enum Stored {
+    /// One that is no business of the database.
+    Known(Arc<Known>),
+    Plan(Arc<Plan>),
+}
+
+/// Rows of an answer and what it is called.
+struct Answered {
+    rows: Vec<DataRow>,
+    tag: String,
+}
+
+/// The messages of one connection.
+pub(crate) struct Session {
+    pub(crate) database: Database,
+}
+
+fn who<C: ClientInfo>(client: &C) -> Who {
+    let word = |name: &str| client.metadata().get(name).cloned();
+    let user = word(METADATA_USER).unwrap_or_default();
+    Who { database: word(METADATA_DATABASE).unwrap_or_else(|| user.clone()), user }
+}
+
+impl Stored {
+    fn columns(&self) -> Vec<(String, Type, i32)> {
+        match self {
+            Self::Known(known) => known.row.iter().map(|(name, ty, _)| (name.clone(), ty.clone(), -1)).collect(),
+            Self::Plan(plan) => plan.columns().iter().map(described).collect(),
+        }
+    }
+
+    fn parameters(&self) -> Vec<Field> {
+        match self {
+            Self::Known(_) => Vec::new(),
+            Self::Plan(plan) => plan.parameters(),
+        }
+    }
+}
+
+fn described(field: &Field) -> (String, Type, i32) {
+    let (ty, modifier) = type_of(field);
+    (field.name.clone(), ty, modifier)
+}
+
+/// The description of columns; nothing for a statement that answers none.
+fn row_description(columns: &[(String, Type, i32)], format: &Format) -> Option<RowDescription> {
+    let one = |(at, (name, ty, modifier)): (usize, &(String, Type, i32))| {
+        FieldDescription::new(name.clone(), 0, 0, ty.oid(), size(ty), *modifier, format_of(format, at).value())
+    };
+    (!columns.is_empty()).then(|| RowDescription::new(columns.iter().enumerate().map(one).collect()))
+}
+
+/// The bytes of a type, as `pg_type.typlen` has them.
+fn size(ty: &Type) -> i16 {
+    match *ty {
+        Type::BOOL => 1,
+        Type::INT2 => 2,
+        Type::INT4 => 4,
+        Type::INT8 | Type::TIMESTAMP => 8,
+        _ => -1,
+    }
+}
+
+/// The format of a column; a client that names fewer than there are gets text.
+fn format_of(format: &Format, at: usize) -> FieldFormat {
+    match format {
+        Format::Individual(codes) if at >= codes.len() => FieldFormat::Text,
+        format => format.format_for(at),
+    }
+}
+
+fn data_row<'a>(values: impl Iterator<Item = (&'a Value, &'a Type)>, format: &Format) -> DataRow {
+    let (mut data, mut count) = (BytesMut::new(), 0);
+    for (value, ty) in values {
+        encode(value, ty, format_of(format, count), &mut data);
+        count += 1;
+    }
+    DataRow::new(data, count as i16)
+}
+
+impl Session {
+    /// Understands the only statement of a text; there is none in a comment.
+    fn understand(&self, text: &str, who: &Who) -> Result<Option<Stored>, Refusal> {
+        if let Some(known) = known(text, who) {
+            return Ok(Some(Stored::Known(Arc::new(known?))));
+        }
+        if let Some(call) = many(text) {
+            let statement = statements(&call).next();
+            let statement = statement.ok_or_else(|| refuse("42601", "a CALL is expected behind CALL MANY"))?;
+            // Places in it are not those of the text.
+            let statement = statement.map_err(|error| Refusal::of(error.into(), ""))?;
+            return Ok(Some(Stored::Plan(Arc::new(self.database.plan_many(&statement)?))));
+        }
+        let mut all = statements(text);
+        let Some(first) = all.next() else { return Ok(None) };
+        let statement = first.map_err(|error| Refusal::of(error.into(), text))?;
+        if all.next().is_some() {
+            return Err(refuse("42601", "several statements cannot be prepared as one"));
+        }
+        Ok(Some(Stored::Plan(Arc::new(self.database.plan(&statement)?))))
+    }
+
+    async fn answer(&self, stored: &Stored, values: &[Value], format: &Format) -> Result<Answered, Refusal> {
+        let plan = match stored {
+            Stored::Known(known) => {
+                let mut data = BytesMut::new();
+                for (at, (name, ty, text)) in known.row.iter().enumerate() {
+                    let wrong = || refuse("0A000", format!("column '{name}' is text only"));
+                    let value = match *ty {
+                        Type::INT4 => Value::Integer(text.parse().map_err(|_| wrong())?),
+                        Type::BOOL => Value::Boolean(text == "t"),
+                        _ => Value::Text(text.clone()),
+                    };
+                    encode(&value, ty, format_of(format, at), &mut data);
+                }
+                let row = (!known.row.is_empty()).then(|| DataRow::new(data, known.row.len() as i16));
+                return Ok(Answered { rows: row.into_iter().collect(), tag: known.tag.clone() });
+            }
+            Stored::Plan(plan) => plan,
+        };
+        let types: Vec<Type> = plan.columns().iter().map(|field| type_of(field).0).collect();
+        let (rows, count) = match self.database.run(plan, values).await? {
+            SqlAnswer::Written(count) => (Vec::new(), count),
+            SqlAnswer::Rows(_, rows) => {
+                let count = rows.len() as i64;
+                (rows.iter().map(|row| data_row(row.iter().zip(&types), format)).collect(), count)
+            }
+            SqlAnswer::Called(results) if results.is_empty() => (Vec::new(), 0),
+            SqlAnswer::Called(results) => {
+                (vec![data_row(results.iter().map(|(_, value)| value).zip(&types), format)], 1)
+            }
+            SqlAnswer::Text(text) => {
+                let line = |line: &str| Value::Text(line.into());
+                let rows = text.lines().map(|text| data_row([(&line(text), &Type::TEXT)].into_iter(), format));
+                (rows.collect(), 0)
+            }
+            _ => (Vec::new(), 0),
+        };
+        Ok(Answered { rows, tag: plan.verb.tag(count) })
+    }
+
+    /// Carries out one statement of a simple query.
+    async fn simple<C>(&self, client: &mut C, stored: &Stored) -> PgWireResult<()>
+    where
+        C: Sink<Message> + Unpin + Send,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        if let Some(needed) = stored.parameters().first() {
+            let message = format!("there is no value for parameter {}", needed.name);
+            return Err(refuse("42P02", message).hint("prepare the statement, or write the value itself").into());
+        }
+        let answered = self.answer(stored, &[], &Format::UnifiedText).await?;
+        if let Some(description) = row_description(&stored.columns(), &Format::UnifiedText) {
+            client.feed(Message::RowDescription(description)).await?;
+        }
+        send(client, answered).await
+    }
+}
+
+/// The CALL of a text that is a CALL MANY.
+fn many(text: &str) -> Option<String> {
+    let mut rest = text.trim_start();
+    for word in ["call", "many"] {
+        let (first, behind) = rest.split_at_checked(word.len())?;
+        if !first.eq_ignore_ascii_case(word) || !behind.starts_with(char::is_whitespace) {
+            return None;
+        }
+        rest = behind.trim_start();
+    }
+    Some(format!("CALL {rest}"))
+}
+
+/// Feeds rows and the tag.
+async fn send<C>(client: &mut C, answered: Answered) -> PgWireResult<()>
+where
+    C: Sink<Message> + Unpin,
+    PgWireError: From<<C as Sink<Message>>::Error>,
+{
+    for row in answered.rows {
+        client.feed(Message::DataRow(row)).await?;
+    }
+    Ok(client.feed(Message::CommandComplete(CommandComplete::new(answered.tag))).await?)
+}
+
+#[async_trait]
+impl SimpleQueryHandler for Session {
+    async fn on_query<C>(&self, client: &mut C, query: Query) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let who = who(client);
+        let text = query.query;
+        let mut outcome = Ok(());
+        let mut none = true;
+        if let Some(known) = known(&text, &who) {
+            none = false;
+            outcome = match known {
+                Ok(known) => self.simple(client, &Stored::Known(Arc::new(known))).await,
+                Err(refusal) => Err(refusal.into()),
+            };
+        } else if many(&text).is_some() {
+            none = false;
+            let refusal = refuse("42P02", "CALL MANY takes arrays as values of its parameters");
+            outcome = Err(refusal.hint("prepare it").into());
+        } else {
+            // All are read first, and each is understood when its turn comes, because it may need those before it.
+            let read: Vec<_> = statements(&text).collect();
+            for statement in read {
+                none = false;
+                let planned = statement
+                    .map_err(|error| Refusal::of(error.into(), &text))
+                    .and_then(|statement| self.database.plan(&statement));
+                outcome = match planned {
+                    Ok(plan) => self.simple(client, &Stored::Plan(Arc::new(plan))).await,
+                    Err(refusal) => Err(refusal.into()),
+                };
+                if outcome.is_err() {
+                    break;
+                }
+            }
+        }
+        match outcome {
+            // What stood before an error has been done, so its answers go out before the error.
+            Err(PgWireError::UserError(error)) => {
+                client.feed(Message::ErrorResponse(ErrorResponse::from(*error))).await?;
+            }
+            Err(other) => return Err(other),
+            Ok(()) if none => client.feed(Message::EmptyQueryResponse(EmptyQueryResponse::new())).await?,
+            Ok(()) => {}
+        }
+        client.set_state(PgWireConnectionState::ReadyForQuery);
+        let status = client.transaction_status();
+        send_ready_for_query(client, status).await
+    }
+
+    async fn do_query<C>(&self, _: &mut C, _: &str) -> PgWireResult<Vec<Response>>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        Err(refuse("XX000", "queries are answered one statement at a time").into())
+    }
+}
+
+/// What pgwire asks about statements; they are understood in [`Session::on_parse`].
+pub(crate) struct Parser;
+
+#[async_trait]
+impl QueryParser for Parser {
+    type Statement = Stored;
+
+    async fn parse_sql<C>(&self, _: &C, _: &str, _: &[Option<Type>]) -> PgWireResult<Option<Stored>>
+    where
+        C: ClientInfo + Unpin + Send + Sync,
+    {
+        Err(refuse("XX000", "statements are understood elsewhere").into())
+    }
+
+    fn get_parameter_types(&self, stored: &Stored) -> PgWireResult<Vec<Type>> {
+        Ok(stored.parameters().iter().map(|field| type_of(field).0).collect())
+    }
+
+    fn get_result_schema(&self, stored: &Stored, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
+        let format = format.unwrap_or(&Format::UnifiedText);
+        let columns = stored.columns().into_iter().enumerate();
+        Ok(columns.map(|(at, (name, ty, _))| FieldInfo::new(name, None, None, ty, format_of(format, at))).collect())
+    }
+}
+
+#[async_trait]
+impl ExtendedQueryHandler for Session {
+    type Statement = Stored;
+    type QueryParser = Parser;
+
+    fn query_parser(&self) -> Arc<Parser> {
+        Arc::new(Parser)
+    }
+
+    async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
+        match self.understand(&message.query, &who(client))? {
+            Some(stored) => {
+                let types = message.type_oids.iter().map(|&oid| Type::from_oid(oid)).collect();
+                client.portal_store().put_statement(Arc::new(StoredStatement::new(name, stored, types)));
+            }
+            None => client.portal_store().put_empty_statement(&name),
+        }
+        Ok(client.feed(Message::ParseComplete(ParseComplete::new())).await?)
+    }
+
+    async fn on_bind<C>(&self, client: &mut C, message: Bind) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let name = message.statement_name.as_deref().unwrap_or(DEFAULT_NAME);
+        let portal = message.portal_name.as_deref().unwrap_or(DEFAULT_NAME);
+        let given = message.parameters.len();
+        let wrong =
+            |needed: usize| refuse("08P01", format!("the statement has {needed} parameters, and {given} are given"));
+        match client.portal_store().get_statement(name) {
+            Some(Entry::Value(statement)) => {
+                let needed = statement.statement.parameters().len();
+                let codes = message.parameter_format_codes.len();
+                if given != needed || codes > 1 && codes != given {
+                    return Err(wrong(needed).into());
+                }
+                let portal = Portal::try_new(&message, statement)?;
+                client.portal_store().put_portal(Arc::new(portal));
+            }
+            Some(Entry::Empty) if given == 0 => client.portal_store().put_empty_portal(portal),
+            Some(Entry::Empty) => return Err(wrong(0).into()),
+            None => return Err(PgWireError::StatementNotFound(name.to_owned())),
+        }
+        Ok(client.feed(Message::BindComplete(BindComplete::new())).await?)
+    }
+
+    async fn on_describe<C>(&self, client: &mut C, message: Describe) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
+        let (stored, format) = match message.target_type {
+            TARGET_TYPE_BYTE_STATEMENT => {
+                let (stored, declared) = match client.portal_store().get_statement(name) {
+                    Some(Entry::Value(statement)) => {
+                        (Some(statement.statement.clone()), statement.parameter_types.clone())
+                    }
+                    Some(Entry::Empty) => (None, Vec::new()),
+                    None => return Err(PgWireError::StatementNotFound(name.to_owned())),
+                };
+                let own = stored.as_ref().map(Stored::parameters).unwrap_or_default();
+                let oids = own.iter().enumerate().map(|(at, field)| match declared.get(at).cloned().flatten() {
+                    Some(ty) if ty != Type::UNKNOWN => ty.oid(),
+                    _ => type_of(field).0.oid(),
+                });
+                let description = ParameterDescription::new(oids.collect());
+                client.feed(Message::ParameterDescription(description)).await?;
+                (stored, Format::UnifiedText)
+            }
+            TARGET_TYPE_BYTE_PORTAL => match client.portal_store().get_portal(name) {
+                Some(Entry::Value(portal)) => {
+                    (Some(portal.statement.statement.clone()), portal.result_column_format.clone())
+                }
+                Some(Entry::Empty) => (None, Format::UnifiedText),
+                None => return Err(PgWireError::PortalNotFound(name.to_owned())),
+            },
+            other => return Err(PgWireError::InvalidTargetType(other)),
+        };
+        let columns = stored.map(|stored| stored.columns()).unwrap_or_default();
+        let described = match row_description(&columns, &format) {
+            Some(description) => Message::RowDescription(description),
+            None => Message::NoData(NoData::new()),
+        };
+        Ok(client.feed(described).await?)
+    }
+
+    async fn on_execute<C>(&self, client: &mut C, message: Execute) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        use pgwire::api::portal::PortalExecutionState as State;
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
+        let portal = match client.portal_store().get_portal(name) {
+            Some(Entry::Value(portal)) => portal,
+            Some(Entry::Empty) => {
+                return Ok(client.feed(Message::EmptyQueryResponse(EmptyQueryResponse::new())).await?);
+            }
+            None => return Err(PgWireError::PortalNotFound(name.to_owned())),
+        };
+        let most = usize::try_from(message.max_rows).unwrap_or(0);
+        if matches!(*portal.state().lock().await, State::Initial) {
+            let statement = &portal.statement;
+            let fields = statement.statement.parameters();
+            let mut values = Vec::with_capacity(fields.len());
+            for (at, (field, bytes)) in fields.iter().zip(&portal.parameters).enumerate() {
+                let declared = statement.parameter_types.get(at).and_then(Option::as_ref);
+                let format = format_of(&portal.parameter_format, at);
+                values.push(decode(bytes.as_deref(), format, declared, field)?);
+            }
+            let answered = self.answer(&statement.statement, &values, &portal.result_column_format).await?;
+            if most == 0 || answered.rows.len() <= most {
+                return send(client, answered).await;
+            }
+            let rows = futures::stream::iter(answered.rows.into_iter().map(Ok));
+            portal.start(QueryResponse::new(Arc::new(Vec::new()), rows)).await;
+        }
+        let mut fetched = portal.fetch(most).await?;
+        let mut count = 0;
+        while let Some(row) = futures::StreamExt::next(fetched.response.data_rows()).await {
+            client.feed(Message::DataRow(row?)).await?;
+            count += 1;
+        }
+        let last = match fetched.suspended {
+            true => Message::PortalSuspended(PortalSuspended::new()),
+            false => Message::CommandComplete(CommandComplete::new(Verb::Select.tag(count))),
+        };
+        Ok(client.feed(last).await?)
+    }
+
+    async fn on_close<C>(&self, client: &mut C, message: Close) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
+        match message.target_type {
+            TARGET_TYPE_BYTE_STATEMENT => client.portal_store().rm_statement(name),
+            TARGET_TYPE_BYTE_PORTAL => client.portal_store().rm_portal(name),
+            other => return Err(PgWireError::InvalidTargetType(other)),
+        }
+        Ok(client.feed(Message::CloseComplete(CloseComplete::new())).await?)
+    }
+
+    async fn do_query<C>(&self, _: &mut C, _: &Portal<Stored>, _: usize) -> PgWireResult<Response>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        Err(refuse("XX000", "portals are answered in on_execute").into())
+    }
+}
+
+/// An error without a place for what never should be.
+pub(crate) fn fatal(sqlstate: &str, message: &str) -> ErrorInfo {
+    ErrorInfo::new("FATAL".into(), sqlstate.into(), message.into())
+}

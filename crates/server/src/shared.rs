@@ -1,0 +1,259 @@
+//! The database, as all connections have it.
+//!
+//! Definitions and the understanding of statements go through one lock; calls do not: they go to the database's own
+//! queue, where those of all connections share batches and writes of the log.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements};
+use lockwork_database::{Caller, Error, Lockwork, Prepared, SqlAnswer, sequencer};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::error::{Refusal, refuse};
+
+/// What is open to connections.
+pub(crate) struct Shared {
+    /// `None` when it has been closed.
+    database: Mutex<Option<Lockwork>>,
+    caller: Caller,
+    /// Counts definitions: what was understood before one is looked at again.
+    definitions: AtomicU64,
+    /// Calls that may wait for the database.
+    queue: Semaphore,
+}
+
+/// A statement that was understood.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    text: String,
+    pub(crate) verb: Verb,
+    kind: Kind,
+    /// For all but definitions and EXPLAIN.
+    prepared: Option<Prepared>,
+    /// Whether it is CALL MANY: every parameter is a column of values, and every result one.
+    many: bool,
+    definitions: u64,
+}
+
+/// The most calls of a CALL MANY, and the most bytes of their blocks.
+pub(crate) const MOST_CALLS: u32 = 1 << 18;
+const MOST_BYTES: usize = 256 << 20;
+/// The column of a CALL MANY that says why a call was taken back; it is empty for one that was not.
+const SQLSTATE: &str = "sqlstate";
+
+/// What a statement is called when it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    CreateTable,
+    CreateIndex,
+    CreateProcedure,
+    Explain,
+    Call,
+    Select,
+    Insert,
+    Update,
+    Delete,
+}
+
+impl Verb {
+    fn of(statement: &Statement<'_>) -> Self {
+        let first = statement.text().split_whitespace().next().unwrap_or_default();
+        match statement.kind() {
+            Kind::CreateTable => Self::CreateTable,
+            Kind::CreateIndex => Self::CreateIndex,
+            Kind::CreateProcedure => Self::CreateProcedure,
+            Kind::Explain => Self::Explain,
+            Kind::Call => Self::Call,
+            Kind::Select => Self::Select,
+            _ if first.eq_ignore_ascii_case("insert") => Self::Insert,
+            _ if first.eq_ignore_ascii_case("update") => Self::Update,
+            _ => Self::Delete,
+        }
+    }
+
+    /// The tag of a statement that wrote or answered so many rows.
+    pub(crate) fn tag(self, rows: i64) -> String {
+        match self {
+            Self::CreateTable => "CREATE TABLE".into(),
+            Self::CreateIndex => "CREATE INDEX".into(),
+            Self::CreateProcedure => "CREATE PROCEDURE".into(),
+            Self::Explain => "EXPLAIN".into(),
+            Self::Call => "CALL".into(),
+            Self::Select => format!("SELECT {rows}"),
+            Self::Insert => format!("INSERT 0 {rows}"),
+            Self::Update => format!("UPDATE {rows}"),
+            Self::Delete => format!("DELETE {rows}"),
+        }
+    }
+}
+
+impl Plan {
+    pub(crate) fn parameters(&self) -> Vec<Field> {
+        let parameters = self.prepared.as_ref().map_or(&[][..], Prepared::parameters).iter();
+        parameters
+            .map(|field| Field { count: if self.many { Some(MOST_CALLS) } else { field.count }, ..field.clone() })
+            .collect()
+    }
+
+    /// The columns that it answers; none for what only has a tag.
+    pub(crate) fn columns(&self) -> Vec<Field> {
+        match &self.prepared {
+            Some(prepared) if self.many => {
+                let sqlstate = Field { name: SQLSTATE.into(), sql_type: Some(SqlType::Text(5)), count: None };
+                let columns = prepared.columns().into_iter().chain([sqlstate]);
+                columns.map(|field| Field { count: Some(MOST_CALLS), ..field }).collect()
+            }
+            Some(prepared) if matches!(self.kind, Kind::Call | Kind::Select) => prepared.columns(),
+            Some(_) => Vec::new(),
+            None if self.kind == Kind::Explain => {
+                vec![Field { name: "QUERY PLAN".into(), sql_type: Some(SqlType::Text(1)), count: None }]
+            }
+            None => Vec::new(),
+        }
+    }
+}
+
+fn closed() -> Refusal {
+    refuse("57P01", "the server is ending")
+}
+
+impl Shared {
+    /// # Errors
+    /// The database is not in a folder.
+    pub(crate) fn new(database: Lockwork, queue: usize) -> Result<Self, Error> {
+        let caller = database.caller()?;
+        Ok(Self {
+            database: Mutex::new(Some(database)),
+            caller,
+            definitions: AtomicU64::new(0),
+            queue: Semaphore::new(queue),
+        })
+    }
+
+    fn database(&self) -> MutexGuard<'_, Option<Lockwork>> {
+        // The library leaves nothing in half when it panics, and it never should.
+        self.database.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the database, for good; what is under way has been answered.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        let database = self.database().take();
+        database.map_or(Ok(()), Lockwork::close)
+    }
+
+    /// What the log has done.
+    pub(crate) fn statistics(&self) -> sequencer::Statistics {
+        self.caller.statistics()
+    }
+
+    /// Understands a statement of the text `source`. It may wait for the disk, when the statement is of a new shape.
+    pub(crate) fn plan(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
+        let definitions = self.definitions.load(Ordering::Acquire);
+        let prepared = match statement.kind() {
+            Kind::Call | Kind::Select | Kind::Write => {
+                let mut guard = self.database();
+                let database = guard.as_mut().ok_or_else(closed)?;
+                let prepared = tokio::task::block_in_place(|| database.prepare(statement));
+                Some(prepared.map_err(|error| Refusal::of(error, statement.source()))?)
+            }
+            _ => None,
+        };
+        let (text, kind) = (statement.text().to_string(), statement.kind());
+        Ok(Plan { text, verb: Verb::of(statement), kind, prepared, many: false, definitions })
+    }
+
+    /// Understands a CALL of which many are to be made at once.
+    pub(crate) fn plan_many(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
+        let plan = Plan { many: true, ..self.plan(statement)? };
+        let prepared = plan.prepared.as_ref().filter(|_| plan.kind == Kind::Call);
+        let prepared = prepared.ok_or_else(|| refuse("42601", "a CALL is expected behind CALL MANY"))?;
+        let columns = prepared.columns();
+        let mut all = prepared.parameters().iter().chain(&columns);
+        if let Some(field) = all.find(|field| field.count.is_some() || field.sql_type.is_none()) {
+            let message = format!("'{}' is an array or rows, and CALL MANY takes and gives a value a call", field.name);
+            return Err(refuse("0A000", message).hint("call it one by one"));
+        }
+        if prepared.parameters().is_empty() {
+            let hint = "CALL MANY transfer($1, $2, 0.01): an array for each";
+            return Err(refuse("42601", "CALL MANY needs parameters, to know how many calls there are").hint(hint));
+        }
+        Ok(plan)
+    }
+
+    /// The plan as it would be now.
+    fn fresh(&self, plan: &Plan) -> Result<Option<Plan>, Refusal> {
+        if plan.prepared.is_none() || plan.definitions == self.definitions.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let statement =
+            statements(&plan.text).next().ok_or_else(closed)?.map_err(|error| Refusal::of(error.into(), &plan.text))?;
+        let fresh = if plan.many { self.plan_many(&statement)? } else { self.plan(&statement)? };
+        if fresh.columns() != plan.columns() || fresh.parameters() != plan.parameters() {
+            let hint = "prepare the statement again";
+            return Err(
+                refuse("0A000", "a definition has changed what this prepared statement takes or answers").hint(hint)
+            );
+        }
+        Ok(Some(fresh))
+    }
+
+    /// Runs a statement with values for `$1` and so on.
+    pub(crate) async fn run(&self, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
+        let fresh = self.fresh(plan)?;
+        let plan = fresh.as_ref().unwrap_or(plan);
+        let Some(prepared) = &plan.prepared else { return self.define(&plan.text) };
+        let refused = |error| Refusal::of(error, "");
+        if plan.many {
+            return self.run_many(prepared, values).await;
+        }
+        let block = prepared.block(values).map_err(refused)?;
+        let _permit = self.queue.acquire().await.map_err(|_| closed())?;
+        let (sender, answer) = oneshot::channel();
+        self.caller.run_then(block, move |ran| drop(sender.send(ran))).map_err(refused)?;
+        let block = answer.await.map_err(|_| closed())?.map_err(refused)?;
+        prepared.answer(&block).map_err(refused)
+    }
+
+    /// Makes a call for each value of the columns, as one batch.
+    async fn run_many(&self, prepared: &Prepared, values: &[Value]) -> Result<SqlAnswer, Refusal> {
+        let refused = |error| Refusal::of(error, "");
+        let column = |value: &Value| match value {
+            Value::Array(values) => Ok(values.clone()),
+            other => Err(refuse("42804", format!("{other} is no array: CALL MANY takes an array for each parameter"))),
+        };
+        let columns = values.iter().map(column).collect::<Result<Vec<_>, _>>()?;
+        let calls = columns.first().map_or(0, Vec::len);
+        let bytes = prepared.block_bytes().saturating_mul(calls);
+        if bytes > MOST_BYTES {
+            let message = format!("{calls} calls take {bytes} bytes, and {MOST_BYTES} are possible at once");
+            return Err(refuse("54000", message).hint("make several of it"));
+        }
+        let batch = tokio::task::block_in_place(|| prepared.batch(&columns)).map_err(refused)?;
+        drop(columns);
+        let _permit = self.queue.acquire().await.map_err(|_| closed())?;
+        let (sender, answer) = oneshot::channel();
+        self.caller.submit_then(batch, move |ran| drop(sender.send(ran))).map_err(refused)?;
+        let batch = answer.await.map_err(|_| closed())?.map_err(refused)?;
+        let outcomes = tokio::task::block_in_place(|| prepared.batch_answer(&batch)).map_err(refused)?;
+        let names = prepared.columns().into_iter().map(|field| field.name);
+        let mut results: Vec<_> = names.zip(outcomes.results.into_iter().map(Value::Array)).collect();
+        let sqlstate =
+            |abort: Option<(String, String)>| Value::Text(abort.map(|(sqlstate, _)| sqlstate).unwrap_or_default());
+        results.push((SQLSTATE.into(), Value::Array(outcomes.aborts.into_iter().map(sqlstate).collect())));
+        Ok(SqlAnswer::Called(results))
+    }
+
+    /// Carries out a definition or EXPLAIN.
+    fn define(&self, text: &str) -> Result<SqlAnswer, Refusal> {
+        let mut guard = self.database();
+        let database = guard.as_mut().ok_or_else(closed)?;
+        let answers = tokio::task::block_in_place(|| database.sql(text));
+        let answers = answers.map_err(|error| Refusal::of(error, text))?;
+        self.definitions.fetch_add(1, Ordering::Release);
+        answers.into_iter().next().ok_or_else(|| refuse("42601", "there is no statement"))
+    }
+}
+
+/// For handlers.
+pub(crate) type Database = Arc<Shared>;

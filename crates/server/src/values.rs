@@ -1,0 +1,363 @@
+//! Types and values of SQL as PostgreSQL's protocol has them, in text and in binary.
+
+use bytes::{BufMut, BytesMut};
+use lockwork_database::sql::{Field, SqlType, Value};
+use pgwire::api::Type;
+use pgwire::api::results::FieldFormat;
+
+use crate::error::{Refusal, refuse};
+
+/// Microseconds from 1970 to 2000, where PostgreSQL's timestamps begin.
+const EPOCH: i64 = 946_684_800_000_000;
+/// Bytes that the width of a char or numeric is larger by in a type modifier.
+const MODIFIER: i32 = 4;
+
+/// The type of a parameter or column, and its modifier.
+pub(crate) fn type_of(field: &Field) -> (Type, i32) {
+    let is_array = field.count.is_some();
+    let (one, many) = match field.sql_type {
+        None => return (Type::BYTEA, -1),
+        Some(SqlType::Boolean) => (Type::BOOL, Type::BOOL_ARRAY),
+        Some(SqlType::Decimal(..)) => (Type::NUMERIC, Type::NUMERIC_ARRAY),
+        Some(SqlType::Timestamp) => (Type::TIMESTAMP, Type::TIMESTAMP_ARRAY),
+        Some(SqlType::Text(_)) => (Type::VARCHAR, Type::VARCHAR_ARRAY),
+        Some(SqlType::Bytes(_)) => (Type::BYTEA, Type::BYTEA_ARRAY),
+        Some(integer) => match (integer.range(), integer.storage().width()) {
+            (_, 1) | (Some((i64::MIN..0, _)), 2) => (Type::INT2, Type::INT2_ARRAY),
+            (_, 2) | (Some((i64::MIN..0, _)), 4) => (Type::INT4, Type::INT4_ARRAY),
+            _ => (Type::INT8, Type::INT8_ARRAY),
+        },
+    };
+    let modifier = match field.sql_type {
+        Some(SqlType::Decimal(precision, scale)) => (i32::from(precision) << 16 | i32::from(scale)) + MODIFIER,
+        Some(SqlType::Text(n)) => i32::try_from(n).map_or(-1, |n| n.saturating_add(MODIFIER)),
+        _ => -1,
+    };
+    (if is_array { many } else { one }, modifier)
+}
+
+/// A parameter as a client sent it: `declared` is the type that the client said, if it said one.
+pub(crate) fn decode(
+    bytes: Option<&[u8]>,
+    format: FieldFormat,
+    declared: Option<&Type>,
+    field: &Field,
+) -> Result<Value, Refusal> {
+    let named =
+        |refusal: Refusal| Refusal { message: format!("parameter {}: {}", field.name, refusal.message), ..refusal };
+    let Some(bytes) = bytes else {
+        return Err(refuse("22004", format!("parameter {} is NULL, and there are no NULLs", field.name)));
+    };
+    let Some(sql) = field.sql_type else {
+        return Err(refuse("0A000", format!("parameter {}: rows are no values of this protocol", field.name)));
+    };
+    match format {
+        FieldFormat::Text => {
+            let text = std::str::from_utf8(bytes).map_err(|_| named(refuse("22021", "this is no UTF-8")))?;
+            parse(text, sql, field.count).map_err(named)
+        }
+        FieldFormat::Binary => {
+            let expected = type_of(field).0;
+            binary(bytes, declared.unwrap_or(&expected), sql, field.count).map_err(named)
+        }
+    }
+}
+
+/// A value from its text; an array as `{1,2,3}`.
+pub(crate) fn parse(text: &str, sql: SqlType, count: Option<u32>) -> Result<Value, Refusal> {
+    let one = |text: &str| Value::parse(text, sql).map_err(|error| refuse(error.sqlstate, error.message));
+    let Some(count) = count else { return one(text) };
+    let elements = elements(text).ok_or_else(|| refuse("22P02", "this is no array: write {1,2,3}"))?;
+    fits(elements.len(), count)?;
+    elements.iter().map(|element| one(element)).collect::<Result<_, _>>().map(Value::Array)
+}
+
+fn fits(given: usize, count: u32) -> Result<(), Refusal> {
+    if given > count as usize {
+        return Err(refuse("22003", format!("the array has {count} elements, and {given} are given")));
+    }
+    Ok(())
+}
+
+/// The elements of the text of an array of one dimension.
+fn elements(text: &str) -> Option<Vec<String>> {
+    let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
+    let mut elements = Vec::new();
+    let mut chars = inside.chars().peekable();
+    while chars.peek().is_some() {
+        let mut element = String::new();
+        if chars.next_if_eq(&'"').is_some() {
+            loop {
+                match chars.next()? {
+                    '"' => break,
+                    '\\' => element.push(chars.next()?),
+                    other => element.push(other),
+                }
+            }
+        } else {
+            while let Some(other) = chars.next_if(|&other| other != ',') {
+                if matches!(other, '{' | '}' | '"') {
+                    return None;
+                }
+                element.push(if other == '\\' { chars.next()? } else { other });
+            }
+            if element.trim().is_empty() || element.trim().eq_ignore_ascii_case("null") {
+                return None;
+            }
+        }
+        elements.push(element);
+        match chars.next() {
+            None => break,
+            Some(',') if chars.peek().is_some() => {}
+            Some(_) => return None,
+        }
+    }
+    Some(elements)
+}
+
+fn binary(bytes: &[u8], declared: &Type, sql: SqlType, count: Option<u32>) -> Result<Value, Refusal> {
+    let Some(count) = count else { return element(bytes, declared, sql) };
+    let short = || refuse("22P03", "this is no binary array of one dimension without NULLs");
+    let number = |at: usize| Some(i32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let (dimensions, oid) = (number(0).ok_or_else(short)?, number(8).ok_or_else(short)?);
+    if dimensions == 0 {
+        return Ok(Value::Array(Vec::new()));
+    }
+    let length = number(12).filter(|&length| dimensions == 1 && length >= 0).ok_or_else(short)?;
+    fits(length as usize, count)?;
+    let declared = Type::from_oid(oid as u32).ok_or_else(short)?;
+    let mut at = 20;
+    let mut values = Vec::new();
+    for _ in 0..length {
+        let width = usize::try_from(number(at).ok_or_else(short)?).map_err(|_| short())?;
+        let element_bytes = bytes.get(at + 4..at + 4 + width).ok_or_else(short)?;
+        values.push(element(element_bytes, &declared, sql)?);
+        at += 4 + width;
+    }
+    if at == bytes.len() { Ok(Value::Array(values)) } else { Err(short()) }
+}
+
+fn element(bytes: &[u8], declared: &Type, sql: SqlType) -> Result<Value, Refusal> {
+    let short = || refuse("22P03", format!("{} bytes are no binary {declared}", bytes.len()));
+    let parsed = |text: &str| parse(text, sql, None);
+    let value = match *declared {
+        Type::INT2 => Value::Integer(i16::from_be_bytes(bytes.try_into().map_err(|_| short())?).into()),
+        Type::INT4 => Value::Integer(i32::from_be_bytes(bytes.try_into().map_err(|_| short())?).into()),
+        Type::INT8 => Value::Integer(i64::from_be_bytes(bytes.try_into().map_err(|_| short())?)),
+        Type::OID => Value::Integer(u32::from_be_bytes(bytes.try_into().map_err(|_| short())?).into()),
+        Type::BOOL => Value::Boolean(*bytes.first().filter(|_| bytes.len() == 1).ok_or_else(short)? != 0),
+        Type::TIMESTAMP | Type::TIMESTAMPTZ => {
+            let micros = i64::from_be_bytes(bytes.try_into().map_err(|_| short())?);
+            Value::Timestamp(micros.checked_add(EPOCH).ok_or_else(|| refuse("22008", "the timestamp is infinite"))?)
+        }
+        Type::NUMERIC => return parsed(&numeric(bytes).ok_or_else(short)?),
+        // The shortest text that is this number, and not the number itself.
+        Type::FLOAT4 => return parsed(&f32::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
+        Type::FLOAT8 => return parsed(&f64::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
+        Type::BYTEA => Value::Bytes(bytes.to_vec()),
+        Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN => {
+            return parsed(std::str::from_utf8(bytes).map_err(|_| refuse("22021", "this is no UTF-8"))?);
+        }
+        ref other => {
+            let message = format!("a binary {other} cannot be a {sql}");
+            return Err(refuse("42846", message).hint("send it as text, or as the type that is described"));
+        }
+    };
+    Ok(value)
+}
+
+/// The text of a binary numeric.
+fn numeric(bytes: &[u8]) -> Option<String> {
+    let part = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    let (count, weight, sign) = (part(0)?, part(2)? as i16, part(4)?);
+    if bytes.len() != 8 + 2 * usize::from(count) || !matches!(sign, 0 | 0x4000) || !(-8..=4).contains(&weight) {
+        // Not a number, infinite, or far from what a DECIMAL holds.
+        return (count == 0 && matches!(sign, 0 | 0x4000)).then(|| "0".into());
+    }
+    // Groups of four digits, the first worth 10000^weight.
+    let group = |place: i16| match usize::try_from(weight - place) {
+        Ok(at) if at < usize::from(count) => part(8 + 2 * at),
+        _ => Some(0),
+    };
+    let mut text = String::from(if sign == 0 { "" } else { "-" });
+    for place in (0..=weight.max(0)).rev() {
+        text.push_str(&format!("{:04}", group(place)?));
+    }
+    text.push('.');
+    for place in 1..=(count as i16 - weight).max(0) {
+        text.push_str(&format!("{:04}", group(-place)?));
+    }
+    Some(text)
+}
+
+/// Appends a value and its length, as a DataRow has it.
+pub(crate) fn encode(value: &Value, ty: &Type, format: FieldFormat, row: &mut BytesMut) {
+    let at = row.len();
+    row.put_i32(0);
+    match format {
+        FieldFormat::Text => row.put_slice(text(value).as_bytes()),
+        FieldFormat::Binary => put_binary(value, ty, row),
+    }
+    let length = (row.len() - at - 4) as i32;
+    row[at..at + 4].copy_from_slice(&length.to_be_bytes());
+}
+
+/// A value as text, as PostgreSQL writes it.
+pub(crate) fn text(value: &Value) -> String {
+    match value {
+        Value::Boolean(truth) => if *truth { "t" } else { "f" }.into(),
+        Value::Array(values) => {
+            let one = |value: &Value| match value {
+                Value::Text(text) => format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")),
+                Value::Bytes(_) => format!("\"\\{}\"", value),
+                other => text(other),
+            };
+            format!("{{{}}}", values.iter().map(one).collect::<Vec<_>>().join(","))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn put_binary(value: &Value, ty: &Type, row: &mut BytesMut) {
+    match (value, ty) {
+        (Value::Integer(number), &Type::INT2) => row.put_i16(*number as i16),
+        (Value::Integer(number), &Type::INT4) => row.put_i32(*number as i32),
+        (Value::Integer(number), _) => row.put_i64(*number),
+        (Value::Boolean(truth), _) => row.put_u8(u8::from(*truth)),
+        (Value::Timestamp(micros), _) => row.put_i64(micros.saturating_sub(EPOCH)),
+        (Value::Decimal(number, scale), _) => put_numeric(*number, *scale, row),
+        (Value::Text(text), _) => row.put_slice(text.as_bytes()),
+        (Value::Bytes(bytes), _) => row.put_slice(bytes),
+        (Value::Array(values), _) => {
+            let of = element_type(ty);
+            row.put_i32(i32::from(!values.is_empty()));
+            row.put_i32(0);
+            row.put_u32(of.oid());
+            if !values.is_empty() {
+                row.put_i32(values.len() as i32);
+                row.put_i32(1);
+            }
+            values.iter().for_each(|value| encode(value, &of, FieldFormat::Binary, row));
+        }
+        // A value of a kind that this version does not know, as text.
+        (other, _) => row.put_slice(other.to_string().as_bytes()),
+    }
+}
+
+fn element_type(ty: &Type) -> Type {
+    match *ty {
+        Type::BOOL_ARRAY => Type::BOOL,
+        Type::INT2_ARRAY => Type::INT2,
+        Type::INT4_ARRAY => Type::INT4,
+        Type::INT8_ARRAY => Type::INT8,
+        Type::NUMERIC_ARRAY => Type::NUMERIC,
+        Type::TIMESTAMP_ARRAY => Type::TIMESTAMP,
+        Type::VARCHAR_ARRAY => Type::VARCHAR,
+        _ => Type::BYTEA,
+    }
+}
+
+fn put_numeric(number: i64, scale: u8, row: &mut BytesMut) {
+    let scale = u32::from(scale);
+    // As many decimals as fill groups of four digits.
+    let padding = (4 - scale % 4) % 4;
+    let mut rest = u128::from(number.unsigned_abs()) * 10_u128.pow(padding);
+    let mut groups = Vec::new();
+    while rest > 0 {
+        groups.push((rest % 10_000) as u16);
+        rest /= 10_000;
+    }
+    let weight = groups.len() as i16 - 1 - ((scale + padding) / 4) as i16;
+    let zeros = groups.iter().take_while(|&&group| group == 0).count();
+    let digits = &groups[zeros..];
+    row.put_u16(digits.len() as u16);
+    row.put_i16(if digits.is_empty() { 0 } else { weight });
+    row.put_u16(if number < 0 { 0x4000 } else { 0 });
+    row.put_u16(scale as u16);
+    digits.iter().rev().for_each(|&digit| row.put_u16(digit));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(sql: SqlType, count: Option<u32>) -> Field {
+        Field { name: "$1".into(), sql_type: Some(sql), count }
+    }
+
+    #[test]
+    fn values_come_back_as_they_went_in_both_formats() {
+        let decimal = SqlType::Decimal(18, 4);
+        let numbers = [0, 1, -1, 9_999, 10_000, 12_345, -99_990_000, 999_999_999_999_999_999, 1_0000_0000, 50];
+        let mut cases: Vec<(Value, Field)> = numbers
+            .iter()
+            .flat_map(|&number| {
+                [0, 1, 3, 4, 7].map(|scale| (Value::Decimal(number, scale), SqlType::Decimal(18, scale)))
+            })
+            .map(|(value, sql)| (value, field(sql, None)))
+            .collect();
+        let texts = ["", "a", "it's {\"x\", \\y}", "null"].map(|text| Value::Text(text.into()));
+        cases.extend([
+            (Value::Boolean(true), field(SqlType::Boolean, None)),
+            (Value::Timestamp(-1), field(SqlType::Timestamp, None)),
+            (Value::Timestamp(1_706_704_200_123_456), field(SqlType::Timestamp, None)),
+            (Value::Bytes(vec![0, 255, 7]), field(SqlType::Bytes(3), None)),
+            (Value::Array(texts.to_vec()), field(SqlType::Text(30), Some(4))),
+            (Value::Array(vec![Value::Decimal(125, 4); 3]), field(decimal, Some(3))),
+            (Value::Array(vec![Value::Bytes(vec![1, 2]); 2]), field(SqlType::Bytes(2), Some(2))),
+            (Value::Array(Vec::new()), field(SqlType::Boolean, Some(2))),
+        ]);
+        for (value, field) in cases {
+            let (ty, _) = type_of(&field);
+            for format in [FieldFormat::Text, FieldFormat::Binary] {
+                let mut row = BytesMut::new();
+                encode(&value, &ty, format, &mut row);
+                let length = i32::from_be_bytes(row[..4].try_into().unwrap());
+                assert_eq!(length as usize, row.len() - 4);
+                let back =
+                    decode(Some(&row[4..]), format, None, &field).unwrap_or_else(|error| panic!("{value}: {error}"));
+                assert_eq!(back, value, "{format:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_is_refused() {
+        let integer = field(SqlType::Integer(lockwork_database::sql::SqlType::Timestamp.storage()), None);
+        let array = field(SqlType::Boolean, Some(2));
+        let refused = |bytes: Option<&[u8]>, format, declared: Option<&Type>, field: &Field| {
+            decode(bytes, format, declared, field).unwrap_err().to_string()
+        };
+        for (bytes, format, declared, field, expected) in [
+            (None, FieldFormat::Text, None, &integer, "NULL"),
+            (Some(&b"x"[..]), FieldFormat::Text, None, &integer, "'x' is no BIGINT"),
+            (Some(b"\xff"), FieldFormat::Text, None, &integer, "UTF-8"),
+            (Some(b"123"), FieldFormat::Binary, None, &integer, "3 bytes are no binary int8"),
+            (Some(b"12345678"), FieldFormat::Binary, Some(&Type::POINT), &integer, "a binary point"),
+            (Some(b"{t,f,t}"), FieldFormat::Text, None, &array, "2 elements, and 3"),
+            (Some(b"{t,,f}"), FieldFormat::Text, None, &array, "no array"),
+            (Some(b"{t,f"), FieldFormat::Text, None, &array, "no array"),
+            (Some(b"{NULL}"), FieldFormat::Text, None, &array, "no array"),
+            (Some(&[0, 0, 0, 1]), FieldFormat::Binary, None, &array, "no binary array"),
+            (Some(&[0xff; 40]), FieldFormat::Binary, None, &array, "no binary array"),
+            (Some(&[0xff; 9]), FieldFormat::Binary, Some(&Type::NUMERIC), &integer, "no binary numeric"),
+        ] {
+            let message = refused(bytes, format, declared, field);
+            assert!(message.contains(expected), "{message}");
+        }
+        // Any bytes are a value or refused.
+        let mut state = 1_u64;
+        for _ in 0..20_000 {
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as u8
+            };
+            let bytes: Vec<u8> = (0..next() % 40).map(|_| if next() % 2 == 0 { 0 } else { next() % 4 }).collect();
+            for declared in [Type::NUMERIC, Type::INT8, Type::BOOL_ARRAY, Type::TEXT, Type::FLOAT8] {
+                for field in [&integer, &array] {
+                    drop(decode(Some(&bytes), FieldFormat::Binary, Some(&declared), field));
+                }
+            }
+        }
+    }
+}
