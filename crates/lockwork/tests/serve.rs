@@ -210,6 +210,11 @@ fn psql_defines_calls_and_asks() {
         psql.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
+    // Several in one message, of which some are no business of the database.
+    let mut client = server.client();
+    let several = client.query("SET a = 1; SELECT 7; SELECT balance FROM accounts WHERE id = 1; SELECT x").unwrap();
+    assert!(several.starts_with("SET\n7\nSELECT 1\n") && several.contains("975.00\nSELECT 1\nERROR"), "{several}");
+    drop(client);
     let expected = "975.00\n1|975.00\n2|1025.00\nCREATE TABLE\nINSERT 0 2\n1|it's|t|2024-01-31 12:30:00\nUPDATE 1\n\
                     DELETE 1\nCREATE PROCEDURE\n42\nCREATE PROCEDURE\n43\n1\nUTF8\n1\n";
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
@@ -399,6 +404,35 @@ fn clients_that_behave_badly_disturb_nobody() {
     assert_eq!(good.query("-- nothing").unwrap(), "");
     drop(good);
     assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn a_server_that_ends_answers_what_it_was_asked() {
+    let folder = Folder::new("serve-drain");
+    let mut server = Server::start(&["--data", folder.0.to_str().unwrap(), "--init", BANK]);
+    let asked = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            let mut client = server.client();
+            let asked = &asked;
+            scope.spawn(move || {
+                // An answer is whole, or there is none because the connection ended before the next question.
+                while let Ok(answer) = client.query("CALL transfer(1, 1, 0.00)") {
+                    if answer.is_empty() {
+                        break;
+                    }
+                    assert_eq!(answer, "1000.00\nCALL");
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while asked.load(Ordering::Relaxed) < 100 {
+            std::thread::yield_now();
+        }
+        let told = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().unwrap();
+        assert!(told.success());
+    });
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

@@ -46,6 +46,14 @@ impl Refusal {
         }
     }
 
+    /// The same error of a statement that stands so many characters behind the beginning of its text.
+    pub(crate) fn behind(mut self, characters: usize) -> Self {
+        if self.position > 0 {
+            self.position += characters;
+        }
+        self
+    }
+
     fn at(mut self, position: usize) -> Self {
         self.position = position;
         self

@@ -130,7 +130,7 @@ impl Server {
         self.database.statistics()
     }
 
-    /// Serves until [`Ending::end`], then closes the database.
+    /// Serves until [`Ending::end`], then closes the database. It needs a runtime of several threads.
     ///
     /// # Errors
     /// Why something that was acknowledged may not be durable.
@@ -153,14 +153,19 @@ impl Server {
                 connections.spawn(refused(socket, "53300", "there are too many connections"));
                 continue;
             };
-            let handlers = Handlers { session: Arc::new(Session { database: self.database.clone() }) };
-            let mut ending = ending.clone();
+            let busy = watch::Sender::new(false);
+            let (mut idle, mut ending) = (busy.subscribe(), ending.clone());
+            let handlers = Handlers { session: Arc::new(Session { database: self.database.clone(), busy }) };
             connections.spawn(async move {
                 let _permit = permit;
                 drop(socket.set_nodelay(true));
+                let told = async {
+                    drop(ending.wait_for(|ending| *ending).await);
+                    drop(idle.wait_for(|busy| !*busy).await);
+                };
                 tokio::select! {
                     _ = pgwire::tokio::process_socket(socket, None, handlers) => {}
-                    _ = ending.wait_for(|ending| *ending) => {}
+                    () = told => {}
                 }
             });
         }

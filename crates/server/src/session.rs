@@ -20,11 +20,13 @@ use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage as Message;
 use pgwire::messages::data::{DataRow, FieldDescription, NoData, ParameterDescription, RowDescription};
 use pgwire::messages::extendedquery::{
-    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended,
+    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended, Sync as PgSync,
     TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
 };
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, ErrorResponse};
 use pgwire::messages::simplequery::Query;
+
+use tokio::sync::watch;
 
 use crate::error::{Refusal, refuse};
 use crate::known::{Known, Who, known};
@@ -48,6 +50,8 @@ struct Answered {
 /// The messages of one connection.
 pub(crate) struct Session {
     pub(crate) database: Database,
+    /// Whether the client waits for an answer.
+    pub(crate) busy: watch::Sender<bool>,
 }
 
 fn who<C: ClientInfo>(client: &C) -> Who {
@@ -116,8 +120,10 @@ fn data_row<'a>(values: impl Iterator<Item = (&'a Value, &'a Type)>, format: &Fo
 impl Session {
     /// Understands the only statement of a text; there is none in a comment.
     fn understand(&self, text: &str, who: &Who) -> Result<Option<Stored>, Refusal> {
-        if let Some(known) = known(text, who) {
-            return Ok(Some(Stored::Known(Arc::new(known?))));
+        let several = || refuse("42601", "several statements cannot be prepared as one");
+        if let Some((known, rest)) = known(text, who) {
+            let is_alone = rest.trim().is_empty();
+            return if is_alone { Ok(Some(Stored::Known(Arc::new(known?)))) } else { Err(several()) };
         }
         if let Some(call) = many(text) {
             let statement = statements(&call).next();
@@ -130,7 +136,7 @@ impl Session {
         let Some(first) = all.next() else { return Ok(None) };
         let statement = first.map_err(|error| Refusal::of(error.into(), text))?;
         if all.next().is_some() {
-            return Err(refuse("42601", "several statements cannot be prepared as one"));
+            return Err(several());
         }
         Ok(Some(Stored::Plan(Arc::new(self.database.plan(&statement)?))))
     }
@@ -226,31 +232,38 @@ impl SimpleQueryHandler for Session {
         C::Error: Debug,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
+        self.busy.send_replace(true);
         let who = who(client);
         let text = query.query;
         let mut outcome = Ok(());
         let mut none = true;
-        if let Some(known) = known(&text, &who) {
+        let mut rest = text.as_str();
+        while let (Ok(()), Some((known, behind))) = (&outcome, known(rest, &who)) {
             none = false;
+            rest = behind;
             outcome = match known {
                 Ok(known) => self.simple(client, &Stored::Known(Arc::new(known))).await,
                 Err(refusal) => Err(refusal.into()),
             };
-        } else if many(&text).is_some() {
+        }
+        if outcome.is_err() {
+            // The rest is not carried out.
+        } else if many(rest).is_some() {
             none = false;
             let refusal = refuse("42P02", "CALL MANY takes arrays as values of its parameters");
             outcome = Err(refusal.hint("prepare it").into());
         } else {
             // All are read first, and each is understood when its turn comes, because it may need those before it.
-            let read: Vec<_> = statements(&text).collect();
+            let before = text[..text.len() - rest.len()].chars().count();
+            let read: Vec<_> = statements(rest).collect();
             for statement in read {
                 none = false;
                 let planned = statement
-                    .map_err(|error| Refusal::of(error.into(), &text))
+                    .map_err(|error| Refusal::of(error.into(), rest))
                     .and_then(|statement| self.database.plan(&statement));
                 outcome = match planned {
                     Ok(plan) => self.simple(client, &Stored::Plan(Arc::new(plan))).await,
-                    Err(refusal) => Err(refusal.into()),
+                    Err(refusal) => Err(refusal.behind(before).into()),
                 };
                 if outcome.is_err() {
                     break;
@@ -268,7 +281,9 @@ impl SimpleQueryHandler for Session {
         }
         client.set_state(PgWireConnectionState::ReadyForQuery);
         let status = client.transaction_status();
-        send_ready_for_query(client, status).await
+        let sent = send_ready_for_query(client, status).await;
+        self.busy.send_replace(false);
+        sent
     }
 
     async fn do_query<C>(&self, _: &mut C, _: &str) -> PgWireResult<Vec<Response>>
@@ -323,6 +338,7 @@ impl ExtendedQueryHandler for Session {
         C::Error: Debug,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
+        self.busy.send_replace(true);
         let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
         match self.understand(&message.query, &who(client))? {
             Some(stored) => {
@@ -341,6 +357,7 @@ impl ExtendedQueryHandler for Session {
         C::Error: Debug,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
+        self.busy.send_replace(true);
         let name = message.statement_name.as_deref().unwrap_or(DEFAULT_NAME);
         let portal = message.portal_name.as_deref().unwrap_or(DEFAULT_NAME);
         let given = message.parameters.len();
@@ -450,6 +467,20 @@ impl ExtendedQueryHandler for Session {
             false => Message::CommandComplete(CommandComplete::new(Verb::Select.tag(count))),
         };
         Ok(client.feed(last).await?)
+    }
+
+    async fn on_sync<C>(&self, client: &mut C, _: PgSync) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        client.portal_store().rm_portal(DEFAULT_NAME);
+        let status = client.transaction_status();
+        let sent = send_ready_for_query(client, status).await;
+        self.busy.send_replace(false);
+        sent
     }
 
     async fn on_close<C>(&self, client: &mut C, message: Close) -> PgWireResult<()>
