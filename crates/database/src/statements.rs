@@ -128,14 +128,13 @@ impl Lockwork {
 
     fn run_statement(&mut self, statement: &Statement<'_>) -> Result<SqlAnswer, Error> {
         self.fill_all()?;
-        let name = statement.name().unwrap_or_default();
         match statement.kind() {
             kind @ (Kind::CreateTable | Kind::CreateIndex | Kind::CreateProcedure) => {
                 self.define_sql(statement)?;
                 Ok(SqlAnswer::Created(kind))
             }
             Kind::Explain => {
-                let Known { compiled, text, .. } = self.known(name)?;
+                let Known { compiled, text, .. } = self.known_of(statement)?;
                 Ok(SqlAnswer::Text(sql::explain(&compiled, &self.sql.catalogue, &text)?))
             }
             _ => {
@@ -153,7 +152,7 @@ impl Lockwork {
     pub fn prepare(&mut self, statement: &Statement<'_>) -> Result<Prepared, Error> {
         self.fill_all()?;
         if statement.kind() == Kind::Call {
-            let Known { compiled, id, .. } = self.known(statement.name().unwrap_or_default())?;
+            let Known { compiled, id, .. } = self.known_of(statement)?;
             let arguments = statement.arguments(&compiled)?;
             let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
             return Ok(Prepared { kind: Kind::Call, compiled, id, arguments, columns });
@@ -204,6 +203,14 @@ impl Lockwork {
         let procedures = durable::read(&self.procedures);
         let (id, registered) = procedures.find(name)?;
         Ok(Known { compiled: Arc::new(of_assembly(registered)), id, text: "".into() })
+    }
+
+    /// The procedure that a CALL or EXPLAIN names.
+    fn known_of(&self, statement: &Statement<'_>) -> Result<Known, Error> {
+        self.known(statement.name().unwrap_or_default()).map_err(|error| match error {
+            Error::Unknown { known, .. } => statement.undefined(&known).into(),
+            other => other,
+        })
     }
 
     /// Runs a call by its block.

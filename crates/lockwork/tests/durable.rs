@@ -170,6 +170,12 @@ fn inspect_tells_what_is_there_and_names_what_is_damaged() {
     let (code, text, error) = inspect(&["log", path]);
     assert_eq!((code, error.as_str()), (Some(0), ""), "{text}");
     assert!(text.contains("1 deposit") && text.contains("the log is whole"), "{text}");
+    // Records are numbered from 1, and those of a log that is whole are all there.
+    let last = text.lines().last().unwrap();
+    let number = |from: &str| last.split(from).nth(1).unwrap().split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    let first = text.lines().find_map(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap();
+    let (records, next): (u64, u64) = (number("whole: ").parse().unwrap(), number("record is ").parse().unwrap());
+    assert_eq!(first + records, next, "{text}");
     let (code, text, _) = inspect(&["checkpoint", path]);
     assert!(code == Some(0) && text.contains("10 of accounts") && text.contains(&digest), "{text}");
     let (code, text, _) = inspect(&["checkpoint", path, "--output", "json"]);

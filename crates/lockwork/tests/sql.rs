@@ -214,7 +214,7 @@ fn a_procedure_that_was_replaced_is_called_by_nobody_and_no_index_misses_its_wri
     for _ in 0..2 {
         for old in ["w__2", "w__3", "_statement_1"] {
             let error = database.sql(&format!("CALL {old}(1);")).unwrap_err().to_string();
-            assert!(error.contains(&format!("'{old}' does not exist; there are: w")), "{error}");
+            assert!(error.contains(&format!("'{old}' does not exist")) && error.ends_with("there are: w"), "{error}");
             assert!(database.call(old, &[]).unwrap_err().to_string().ends_with("there are: w"));
         }
         let late = database.sql("CREATE INDEX iv ON t(v);").unwrap_err().to_string();
@@ -290,6 +290,21 @@ fn the_command_is_a_filter() {
         let (code, _, error) = piped(&folder, "", &[option, value]);
         assert!(code == Some(2) && error.contains(value), "{error}");
     }
+    let unknown = "SELECT balance FROM accounts WHERE id = 1;\n CALL nobody(1)";
+    let (_, _, error) = piped(&folder, unknown, &[]);
+    assert!(error.contains("line 2, column 7: error 42883: procedure 'nobody' does not exist"), "{error}");
+    assert!(error.contains("hint: there are: transfer"), "{error}");
+    let bytes = folder.0.with_extension("bytes");
+    std::fs::write(&bytes, b"SELECT balance\n FROM \xff accounts;").unwrap();
+    let told = Command::new(env!("CARGO_BIN_EXE_lockwork"))
+        .args(["sql", folder.0.to_str().unwrap()])
+        .stdin(std::fs::File::open(&bytes).unwrap())
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&told.stderr).contains("standard input, line 2: invalid utf-8"), "{told:?}");
+    let (code, _, error) = command(&["sql", bytes.to_str().unwrap()], "");
+    assert!(code == Some(2) && error.contains("it is a file, and a folder is needed"), "{error}");
+    std::fs::remove_file(&bytes).unwrap();
     let twice = "SELECT id AS x, balance AS x FROM accounts WHERE id = 2;";
     let (_, text, _) = piped(&folder, twice, &["--output", "json"]);
     assert_eq!(text, "{\"columns\":[\"x\",\"x\"],\"rows\":[[2,\"51.00\"]]}\n");

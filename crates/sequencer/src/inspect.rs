@@ -58,9 +58,9 @@ pub struct Entry {
 pub struct Summary {
     /// The number of the next record of the log; the last record that the checkpoint covers.
     pub number: u64,
-    /// Records or frames.
+    /// Records of the log, or frames of the checkpoint. Frames that only say what is durable are no records.
     pub records: u64,
-    /// Bytes of them.
+    /// Bytes of all frames.
     pub bytes: u64,
     /// What is torn at the end of the log.
     pub torn: Option<Torn>,
@@ -203,7 +203,7 @@ pub fn log(io: &dyn Io, path: &Path, entry: &mut dyn FnMut(Entry)) -> Result<Sum
     let wanted = Wanted { segments: &listing.segments, database, covered, all: true };
     let mut summary = Summary::default();
     let mut each = |record: Record<'_>| {
-        summary.records += 1;
+        summary.records += u64::from(record.frame.kind != RecordKind::Durable);
         summary.bytes += record.frame.bytes() as u64;
         let fresh = complete || record.frame.number > covered;
         let contents = contents(&mut known, &record, fresh)?;

@@ -63,7 +63,8 @@ pub struct SqlError {
 impl SqlError {
     pub(crate) fn new(sqlstate: &'static str, place: Place, message: impl Into<String>) -> Self {
         let Place { line, column } = place;
-        Self { sqlstate, message: message.into(), line, column, hint: String::new(), source_line: String::new() }
+        let message = shortened(message.into());
+        Self { sqlstate, message, line, column, hint: String::new(), source_line: String::new() }
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -105,6 +106,17 @@ impl fmt::Display for SqlError {
     }
 }
 
+/// A message that quotes a giant name shows both of its ends.
+fn shortened(message: String) -> String {
+    let length = message.chars().count();
+    if length <= 4 * SHOWN {
+        return message;
+    }
+    let first: String = message.chars().take(2 * SHOWN).collect();
+    let last: String = message.chars().skip(length - 2 * SHOWN).collect();
+    format!("{first}...{last}")
+}
+
 /// What the rooms of this crate return.
 pub(crate) type Result<T> = std::result::Result<T, SqlError>;
 
@@ -130,6 +142,8 @@ mod tests {
         let lines: Vec<_> = shown.lines().collect();
         assert!(shown.len() < 500 && lines[1].ends_with("bb..."), "{shown}");
         assert_eq!(lines[1].find("WRONG").unwrap(), lines[2].find('^').unwrap());
+        let message = SqlError::new(state::SYNTAX, place, format!("'{}' is long", "é".repeat(1_000_000))).message;
+        assert!(message.chars().count() < 400 && message.starts_with("'é") && message.ends_with("é' is long"));
         let short = SqlError::new(state::SYNTAX, Place { line: 1, column: 3 }, "no").in_source("abc").to_string();
         assert_eq!(short, "line 1, column 3: error 42601: no\n    abc\n      ^");
     }

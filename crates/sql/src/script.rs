@@ -89,6 +89,17 @@ impl<'a> Statement<'a> {
         }
     }
 
+    /// The error of a CALL or EXPLAIN whose procedure does not exist. `known` says what there is.
+    #[must_use]
+    pub fn undefined(&self, known: &str) -> SqlError {
+        let (Top::Call(name, _) | Top::Explain(name)) = &self.top else {
+            return SqlError::new(state::SYNTAX, self.start, "this statement names no procedure")
+                .in_source(self.source);
+        };
+        let message = format!("procedure '{}' does not exist", name.text);
+        SqlError::new(state::UNDEFINED_PROCEDURE, name.place, message).hint(known).in_source(self.source)
+    }
+
     /// Procedure and arguments of a CALL: the procedure is `compiled`, whose parameters say what the types are.
     ///
     /// # Errors

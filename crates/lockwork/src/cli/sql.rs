@@ -131,9 +131,14 @@ fn told(report: &RecoveryReport) {
 fn filter(database: &mut Lockwork, output: Output) -> Outcome {
     let mut read = String::new();
     let mut lines_before = 0;
-    for line in std::io::stdin().lock().lines() {
-        read.push_str(&line.map_err(|error| Failure::usage(format!("standard input: {error}")))?);
-        read.push('\n');
+    let mut input = std::io::stdin().lock();
+    for number in 1.. {
+        let mut line = Vec::new();
+        let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("standard input, line {number}: {error}"));
+        if input.read_until(b'\n', &mut line).map_err(|error| wrong(&error))? == 0 {
+            break;
+        }
+        read.push_str(std::str::from_utf8(&line).map_err(|error| wrong(&error))?);
         if read.trim_end().ends_with(';') && is_complete(&read) {
             execute(database, &read, lines_before, output)?;
             lines_before += read.lines().count() as u32;

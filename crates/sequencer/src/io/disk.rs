@@ -80,7 +80,11 @@ impl Io for Disk {
             self.create_directory(above)?;
         }
         match fs::create_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Somebody else may have made it meanwhile.
+                let needed = || io::Error::new(io::ErrorKind::NotADirectory, "it is a file, and a folder is needed");
+                if path.is_dir() { Ok(()) } else { Err(needed()) }
+            }
             Err(error) => Err(error),
             Ok(()) => match path.parent().filter(|above| !above.as_os_str().is_empty()) {
                 Some(above) => self.sync_directory(above),
