@@ -248,7 +248,7 @@ fn statements_are_prepared_bound_described_and_fetched() {
         ("SELECT balance FROM accounts WHERE id = $1", &["x"], "22P02"),
         ("SELECT balance FROM accounts WHERE id = $1", &[], "08P01"),
         ("CALL transfer(1, 2, 0); CALL transfer(1, 2, 0)", &[], "several statements"),
-        ("CALL nothing($1)", &["1"], "42704"),
+        ("CALL nothing($1)", &["1"], "42883"),
     ] {
         let refused = client.prepared(text, values).unwrap();
         assert!(refused.contains("ERROR") && refused.contains(expected), "{text}: {refused}");

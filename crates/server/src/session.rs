@@ -198,7 +198,7 @@ impl Session {
     }
 }
 
-/// The CALL of a text that is a CALL MANY.
+/// The CALL of a text that is a CALL MANY; it has blanks in place of MANY, so that places are those of the text.
 fn many(text: &str) -> Option<String> {
     let mut rest = text.trim_start();
     for word in ["call", "many"] {
@@ -208,7 +208,11 @@ fn many(text: &str) -> Option<String> {
         }
         rest = behind.trim_start();
     }
-    Some(format!("CALL {rest}"))
+    let call = &text[..text.len() - rest.len()];
+    let blank = |c: char| if c.is_whitespace() { c } else { ' ' };
+    let blanks: String = call.trim_start().chars().skip("call".len()).map(blank).collect();
+    let before = &call[..call.len() - call.trim_start().len()];
+    Some(format!("{before}CALL{blanks}{rest}"))
 }
 
 /// Feeds rows and the tag.
