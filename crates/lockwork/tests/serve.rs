@@ -2,69 +2,29 @@
 
 #[path = "common/folder.rs"]
 mod folder;
+#[path = "common/server.rs"]
+mod server;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use folder::{Folder, command};
+use server::{Server, program};
 
 const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
-
-/// A server that is killed if the test does not end it.
-struct Server {
-    child: Child,
-    port: u16,
-    ready: String,
-    _errors: BufReader<ChildStderr>,
-}
-
-impl Server {
-    fn start(words: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_lockwork"))
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .args(words)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut ready = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let Some(port) = ready.trim_end().rsplit(' ').next().and_then(|port| port.parse().ok()) else {
-            let mut why = String::new();
-            errors.read_to_string(&mut why).unwrap();
-            panic!("'{ready}' is no ready line; {why}");
-        };
-        Self { child, port, ready, _errors: errors }
-    }
-
-    /// Asks it to end, and gives its exit code.
-    fn end(mut self) -> Option<i32> {
-        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(asked.success());
-        self.child.wait().unwrap().code()
-    }
-
-    fn client(&self) -> Client {
-        Client::new(self.port).unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
 
 /// A client of the protocol's simple queries.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
+    fn of(server: &Server) -> Self {
+        Self::new(server.port).unwrap()
+    }
+
     fn new(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
@@ -172,15 +132,6 @@ fn fields(body: &[u8]) -> String {
     fields.map(|field| String::from_utf8_lossy(&field[1..]).into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// A program of PostgreSQL, if it is here.
-fn program(name: &str) -> Option<Command> {
-    let found = Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
-        lockwork_skip::skip_optional(&format!("{name} is not in PATH; Debian has it in the package postgresql"));
-    }
-    found.then(|| Command::new(name))
-}
-
 #[test]
 fn psql_defines_calls_and_asks() {
     let Some(mut psql) = program("psql") else { return };
@@ -211,7 +162,7 @@ fn psql_defines_calls_and_asks() {
     child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     // Several in one message, of which some are no business of the database.
-    let mut client = server.client();
+    let mut client = Client::of(&server);
     let several = client.query("SET a = 1; SELECT 7; SELECT balance FROM accounts WHERE id = 1; SELECT x").unwrap();
     assert!(several.starts_with("SET\n7\nSELECT 1\n") && several.contains("975.00\nSELECT 1\nERROR"), "{several}");
     drop(client);
@@ -230,7 +181,7 @@ fn statements_are_prepared_bound_described_and_fetched() {
     // As PostgreSQL's catalogue has them.
     let (int8, numeric, int8s, numerics) = (20, 1700, 1016, 1231);
     let server = Server::start(&["--init", BANK]);
-    let mut client = server.client();
+    let mut client = Client::of(&server);
     let call = client.prepared("CALL transfer($1, $2, $3)", &["1", "2", "0.50"]).unwrap();
     assert_eq!(call, format!("takes [{int8}, {int8}, {numeric}]\n999.50\nCALL"));
     let read = client.prepared("SELECT balance FROM accounts WHERE id = $1", &["2"]).unwrap();
@@ -299,7 +250,7 @@ fn pgbench_calls_in_every_mode_and_money_is_conserved() {
         assert!(output.status.success(), "{mode}: {text}{}", String::from_utf8_lossy(&output.stderr));
         assert!(text.contains("actually processed: 400/400"), "{mode}: {text}");
     }
-    let mut client = server.client();
+    let mut client = Client::of(&server);
     let rows = client.query("SELECT balance FROM accounts WHERE id BETWEEN 1 AND 2 LIMIT 2").unwrap();
     let cents = |row: &str| row.replace('.', "").parse::<i64>().ok();
     assert_eq!(rows.lines().filter_map(cents).sum::<i64>(), 200_000, "{rows}");
@@ -325,7 +276,7 @@ fn what_was_acknowledged_is_there_after_a_kill() {
         let acknowledged: [AtomicU64; 4] = counted.map(AtomicU64::new);
         std::thread::scope(|scope| {
             for (id, acknowledged) in acknowledged.iter().enumerate() {
-                let mut client = server.client();
+                let mut client = Client::of(&server);
                 scope.spawn(move || {
                     while let Ok(answer) = client.query(&format!("CALL more({id})")) {
                         if answer != "CALL" {
@@ -361,7 +312,7 @@ fn what_was_acknowledged_is_there_after_a_kill() {
 #[test]
 fn clients_that_behave_badly_disturb_nobody() {
     let server = Server::start(&["--init", BANK]);
-    let mut good = server.client();
+    let mut good = Client::of(&server);
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let mut state = seed;
@@ -381,7 +332,7 @@ fn clients_that_behave_badly_disturb_nobody() {
             2 => drop(bad.write_all(&[0x3f, 0xff, 0xff, 0xff, 0, 3, 0, 0])),
             // A startup, then any bytes.
             _ => {
-                let mut client = server.client();
+                let mut client = Client::of(&server);
                 drop(
                     client.0.get_mut().write_all(&[&[b"QPBEDSHCXdcf"[usize::from(next()) % 12]], &bytes[..]].concat()),
                 );
@@ -392,7 +343,7 @@ fn clients_that_behave_badly_disturb_nobody() {
     }
     // Gone in the middle of a call, and in the middle of an answer.
     for _ in 0..20 {
-        let mut client = server.client();
+        let mut client = Client::of(&server);
         let text = b"CALL transfer(1, 2, 0.01)\0";
         let length = (text.len() as u32 + 4).to_be_bytes();
         client.0.get_mut().write_all(&[b"Q", &length[..], text].concat()).unwrap();
@@ -413,7 +364,7 @@ fn a_server_that_ends_answers_what_it_was_asked() {
     let asked = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            let mut client = server.client();
+            let mut client = Client::of(&server);
             let asked = &asked;
             scope.spawn(move || {
                 // An answer is whole, or there is none because the connection ended before the next question.
@@ -438,7 +389,7 @@ fn a_server_that_ends_answers_what_it_was_asked() {
 #[test]
 fn more_clients_than_there_may_be_are_told() {
     let server = Server::start(&["--connections", "300"]);
-    let mut clients: Vec<Client> = (0..300).map(|_| server.client()).collect();
+    let mut clients: Vec<Client> = (0..300).map(|_| Client::of(&server)).collect();
     let refused = Client::new(server.port).err().expect("there are 300").to_string();
     assert_eq!(refused, "FATAL 53300 there are too many connections");
     assert_eq!(clients[299].query("SELECT 1").unwrap(), "1\nSELECT 1");
@@ -468,10 +419,10 @@ fn what_cannot_be_served_is_said() {
     let first = Server::start(&["--data", data, "--init", BANK]);
     let (code, _, errors) = command(&["serve", "--listen", "127.0.0.1:0", "--data", data], "");
     assert!(code == Some(2) && errors.contains(data), "{errors}");
-    first.client().query("CALL transfer(1, 2, 10.00)").unwrap();
+    Client::of(&first).query("CALL transfer(1, 2, 10.00)").unwrap();
     assert_eq!(first.end(), Some(0));
     // What is there is not made again.
     let second = Server::start(&["--data", data, "--init", BANK]);
-    assert_eq!(second.client().query("SELECT balance FROM accounts WHERE id = 1").unwrap(), "990.00\nSELECT 1");
+    assert_eq!(Client::of(&second).query("SELECT balance FROM accounts WHERE id = 1").unwrap(), "990.00\nSELECT 1");
     assert!(Path::new(data).join("log").is_dir());
 }

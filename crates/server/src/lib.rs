@@ -3,6 +3,9 @@
 //! | module | idea |
 //! |---|---|
 //! | `shared` | the database as all connections have it |
+//! | `startup` | the beginning of a connection: who it is, and what it is told |
+//! | `users` | who may connect, what each may do, and what proves their passwords |
+//! | `tls` | certificates |
 //! | `session` | what a client's messages do |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
 //! | `values` | types and values, in text and binary |
@@ -13,25 +16,20 @@ mod known;
 mod parameters;
 mod session;
 mod shared;
+mod startup;
+mod tls;
+mod users;
 mod values;
 
-use std::collections::HashMap;
-use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use futures::{Sink, SinkExt};
 use lockwork_database::{Error, Lockwork, sequencer};
-use pgwire::api::auth::{
-    ServerParameterProvider, StartupHandler, finish_authentication, protocol_negotiation,
-    save_startup_parameters_to_metadata,
-};
+use pgwire::api::PgWireServerHandlers;
+use pgwire::api::auth::StartupHandler;
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
-use pgwire::api::{ClientInfo, PgWireServerHandlers};
-use pgwire::error::{PgWireError, PgWireResult};
-use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
+use pgwire::error::PgWireError;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -39,9 +37,12 @@ use tokio::task::JoinSet;
 
 use session::Session;
 use shared::{Database, Shared};
+use startup::{Access, Startup};
+pub use tls::{Tls, TlsError};
+pub use users::{Right, Users, UsersError};
 
 /// How a server works.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// Connections at a time; further ones are refused.
     pub connections: usize,
@@ -49,11 +50,15 @@ pub struct Options {
     pub queue: usize,
     /// How long connections may take to finish what they are at, when the server ends.
     pub drain: Duration,
+    /// Who may connect. Without users everybody may, and do everything, from this machine only.
+    pub users: Option<Users>,
+    /// With a certificate connections may be encrypted, and those of other machines have to be.
+    pub tls: Option<Tls>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { connections: 1000, queue: 512, drain: Duration::from_secs(10) }
+        Self { connections: 1000, queue: 512, drain: Duration::from_secs(10), users: None, tls: None }
     }
 }
 
@@ -70,8 +75,13 @@ pub enum ServeError {
         error: std::io::Error,
     },
     /// Others could reach it, and nothing asks them who they are.
-    #[error("{0} can be reached from other machines, and this server knows no passwords yet; listen at 127.0.0.1")]
+    #[error(
+        "{0} can be reached from other machines, and there are no passwords; give it users, or listen at 127.0.0.1"
+    )]
     Open(SocketAddr),
+    /// The certificate cannot bind logins to it.
+    #[error("certificate: {0}")]
+    Certificate(PgWireError),
     /// The database refuses.
     #[error(transparent)]
     Database(#[from] Error),
@@ -81,7 +91,10 @@ pub enum ServeError {
 pub struct Server {
     listener: TcpListener,
     database: Database,
-    options: Options,
+    access: Arc<Access>,
+    tls: Option<Tls>,
+    connections: usize,
+    drain: Duration,
     ending: watch::Sender<bool>,
 }
 
@@ -100,14 +113,17 @@ impl Server {
     /// Listens at an address.
     ///
     /// # Errors
-    /// The address is taken, or not of this machine's loopback; the database is in no folder.
+    /// The address is taken, or can be reached from other machines and there are no users.
     pub async fn listen(address: SocketAddr, database: Lockwork, options: Options) -> Result<Self, ServeError> {
-        if !address.ip().is_loopback() {
+        let Options { connections, queue, drain, users, tls } = options;
+        if users.is_none() && !address.ip().is_loopback() {
             return Err(ServeError::Open(address));
         }
-        let database = Arc::new(Shared::new(database, options.queue)?);
+        let access = Access::new(users, tls.as_ref()).map_err(ServeError::Certificate)?;
+        let database = Arc::new(Shared::new(database, queue)?);
         let listener = TcpListener::bind(address).await.map_err(|error| ServeError::Listen { address, error })?;
-        Ok(Self { listener, database, options, ending: watch::Sender::new(false) })
+        let ending = watch::Sender::new(false);
+        Ok(Self { listener, database, access: Arc::new(access), tls, connections, drain, ending })
     }
 
     /// Where it listens: with port 0 asked for, the port that it got.
@@ -135,7 +151,7 @@ impl Server {
     /// # Errors
     /// Why something that was acknowledged may not be durable.
     pub async fn run(self) -> Result<(), Error> {
-        let permits = Arc::new(Semaphore::new(self.options.connections));
+        let permits = Arc::new(Semaphore::new(self.connections));
         let mut ending = self.ending.subscribe();
         let mut connections = JoinSet::new();
         loop {
@@ -155,7 +171,9 @@ impl Server {
             };
             let busy = watch::Sender::new(false);
             let (mut idle, mut ending) = (busy.subscribe(), ending.clone());
-            let handlers = Handlers { session: Arc::new(Session { database: self.database.clone(), busy }) };
+            let session = Arc::new(Session::new(self.database.clone(), busy));
+            let handlers = Handlers { session, access: self.access.clone() };
+            let acceptor = self.tls.as_ref().map(|tls| tls.acceptor.clone());
             connections.spawn(async move {
                 let _permit = permit;
                 drop(socket.set_nodelay(true));
@@ -164,15 +182,13 @@ impl Server {
                     drop(idle.wait_for(|busy| !*busy).await);
                 };
                 tokio::select! {
-                    _ = pgwire::tokio::process_socket(socket, None, handlers) => {}
+                    _ = pgwire::tokio::process_socket(socket, acceptor, handlers) => {}
                     () = told => {}
                 }
             });
         }
         drop(self.listener);
-        drop(
-            tokio::time::timeout(self.options.drain, async { while connections.join_next().await.is_some() {} }).await,
-        );
+        drop(tokio::time::timeout(self.drain, async { while connections.join_next().await.is_some() {} }).await);
         connections.shutdown().await;
         tokio::task::block_in_place(|| self.database.close())
     }
@@ -191,6 +207,7 @@ async fn refused(mut socket: TcpStream, sqlstate: &str, message: &str) {
 
 struct Handlers {
     session: Arc<Session>,
+    access: Arc<Access>,
 }
 
 impl PgWireServerHandlers for Handlers {
@@ -203,43 +220,6 @@ impl PgWireServerHandlers for Handlers {
     }
 
     fn startup_handler(&self) -> Arc<impl StartupHandler> {
-        Arc::new(Startup)
-    }
-}
-
-/// Lets everybody in: only this machine reaches it.
-struct Startup;
-
-impl ServerParameterProvider for Startup {
-    fn server_parameters<C>(&self, client: &C) -> Option<HashMap<String, String>>
-    where
-        C: ClientInfo,
-    {
-        let mut parameters: HashMap<String, String> =
-            parameters::LIST.iter().map(|&(name, value)| (name.to_string(), value.to_string())).collect();
-        for (name, told) in [("application_name", "application_name"), ("user", "session_authorization")] {
-            if let Some(value) = client.metadata().get(name) {
-                parameters.insert(told.into(), value.clone());
-            }
-        }
-        Some(parameters)
-    }
-}
-
-#[async_trait]
-impl StartupHandler for Startup {
-    async fn on_startup<C>(&self, client: &mut C, message: PgWireFrontendMessage) -> PgWireResult<()>
-    where
-        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send,
-        C::Error: Debug,
-        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
-    {
-        if let PgWireFrontendMessage::Startup(ref startup) = message {
-            protocol_negotiation(client, startup).await?;
-            save_startup_parameters_to_metadata(client, startup);
-            finish_authentication(client, self).await?;
-            client.flush().await?;
-        }
-        Ok(())
+        Arc::new(Startup::new(self.access.clone(), self.session.clone()))
     }
 }

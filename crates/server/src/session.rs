@@ -1,13 +1,13 @@
 //! What a client's messages do. Answers are fed and go out together, when the client waits for them.
 
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::BytesMut;
 use futures::{Sink, SinkExt};
 use lockwork_database::SqlAnswer;
-use lockwork_database::sql::{Field, Value, statements};
+use lockwork_database::sql::{Field, Kind, Statement, Value, statements};
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
 use pgwire::api::results::{FieldFormat, FieldInfo, QueryResponse, Response};
@@ -31,6 +31,7 @@ use tokio::sync::watch;
 use crate::error::{Refusal, refuse};
 use crate::known::{Known, Who, known};
 use crate::shared::{Database, Plan, Verb};
+use crate::users::Right;
 use crate::values::{decode, encode, type_of};
 
 /// A statement of a session.
@@ -49,9 +50,11 @@ struct Answered {
 
 /// The messages of one connection.
 pub(crate) struct Session {
-    pub(crate) database: Database,
+    database: Database,
     /// Whether the client waits for an answer.
-    pub(crate) busy: watch::Sender<bool>,
+    busy: watch::Sender<bool>,
+    /// What the client may do, from its login on.
+    right: OnceLock<Right>,
 }
 
 fn who<C: ClientInfo>(client: &C) -> Who {
@@ -118,6 +121,38 @@ fn data_row<'a>(values: impl Iterator<Item = (&'a Value, &'a Type)>, format: &Fo
 }
 
 impl Session {
+    pub(crate) fn new(database: Database, busy: watch::Sender<bool>) -> Self {
+        Self { database, busy, right: OnceLock::new() }
+    }
+
+    /// Lets the client do this from now on.
+    pub(crate) fn permit(&self, right: Right) {
+        // A client logs in once.
+        _ = self.right.set(right);
+    }
+
+    /// Refuses what the client may not do.
+    fn allow(&self, kind: Kind) -> Result<(), Refusal> {
+        let needed = match kind {
+            Kind::Call | Kind::Explain => Right::Call,
+            Kind::Select | Kind::Write => Right::Write,
+            _ => Right::Define,
+        };
+        let right = self.right.get();
+        if right.is_some_and(|right| *right >= needed) {
+            return Ok(());
+        }
+        let has = right.map_or("none".into(), |right| format!("'{right}'"));
+        let message = format!("the right '{needed}' is needed, and this user has {has}");
+        Err(refuse("42501", message).hint("connect as a user who may; lockwork user gives rights"))
+    }
+
+    /// Understands a statement that the client may carry out.
+    fn plan(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
+        self.allow(statement.kind())?;
+        self.database.plan(statement)
+    }
+
     /// Understands the only statement of a text; there is none in a comment.
     fn understand(&self, text: &str, who: &Who) -> Result<Option<Stored>, Refusal> {
         let several = || refuse("42601", "several statements cannot be prepared as one");
@@ -130,6 +165,7 @@ impl Session {
             let statement = statement.ok_or_else(|| refuse("42601", "a CALL is expected behind CALL MANY"))?;
             // Places in it are not those of the text.
             let statement = statement.map_err(|error| Refusal::of(error.into(), ""))?;
+            self.allow(statement.kind())?;
             return Ok(Some(Stored::Plan(Arc::new(self.database.plan_many(&statement)?))));
         }
         let mut all = statements(text);
@@ -138,7 +174,7 @@ impl Session {
         if all.next().is_some() {
             return Err(several());
         }
-        Ok(Some(Stored::Plan(Arc::new(self.database.plan(&statement)?))))
+        Ok(Some(Stored::Plan(Arc::new(self.plan(&statement)?))))
     }
 
     async fn answer(&self, stored: &Stored, values: &[Value], format: &Format) -> Result<Answered, Refusal> {
@@ -264,7 +300,7 @@ impl SimpleQueryHandler for Session {
                 none = false;
                 let planned = statement
                     .map_err(|error| Refusal::of(error.into(), rest))
-                    .and_then(|statement| self.database.plan(&statement));
+                    .and_then(|statement| self.plan(&statement));
                 outcome = match planned {
                     Ok(plan) => self.simple(client, &Stored::Plan(Arc::new(plan))).await,
                     Err(refusal) => Err(refusal.behind(before).into()),

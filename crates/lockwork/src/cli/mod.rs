@@ -27,6 +27,7 @@ mod shared_locks;
 mod show;
 mod sim;
 mod sql;
+mod user;
 mod workloads;
 
 use std::process::ExitCode;
@@ -129,7 +130,9 @@ enum Command {
     /// Statements on a database in a folder: typed, from a pipe, or given
     Sql(sql::Arguments),
     /// A database for PostgreSQL's clients, in memory or in a folder
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
+    /// Who may connect to a server: adds a user to a file, changes one, or removes one
+    User(user::Arguments),
     /// What is in the files of a database, and whether all of it is whole
     #[command(subcommand)]
     Inspect(inspect::Command),
@@ -191,6 +194,7 @@ pub(crate) fn main() -> ExitCode {
             Ok(code) => return code,
             Err(failure) => Err(failure),
         },
+        Command::User(arguments) => user::run(&arguments),
         Command::Inspect(command) => inspect::run(&command),
         Command::Lockd(arguments) => lockd::run(&arguments),
         Command::Lock(arguments) => match lock::run(&arguments) {

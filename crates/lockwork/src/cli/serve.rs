@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use lockwork::sequencer::{self, Durability};
 use lockwork::{EngineKind, Lockwork, OpenOptions};
-use lockwork_server::{Options, ServeError, Server};
+use lockwork_server::{Options, ServeError, Server, Tls, Users};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Failure, print};
@@ -17,7 +17,7 @@ pub(super) struct Arguments {
     /// The folder of the database, made if it is not there; without one it lives in memory and ends with the server
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Where clients connect: an address of this machine's loopback
+    /// Where clients connect: an address of this machine's loopback, or any with --users
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:5433")]
     listen: SocketAddr,
     /// The engine that runs the calls
@@ -30,6 +30,16 @@ pub(super) struct Arguments {
     /// A file of SQL that is run before clients come, if the database has no tables yet
     #[arg(long, value_name = "FILE")]
     init: Option<PathBuf>,
+    /// A file of those who may connect, with passwords and rights (`lockwork user` makes it); it is read at each login.
+    /// Without one everybody on this machine may do everything
+    #[arg(long, value_name = "FILE")]
+    users: Option<PathBuf>,
+    /// The certificate of this server, PEM: connections may be encrypted then, and those of other machines have to be
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// The key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
     /// Connections at a time
     #[arg(long, value_name = "N", default_value_t = Options::default().connections)]
     connections: usize,
@@ -46,10 +56,14 @@ impl From<ServeError> for Failure {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let (users, tls) = (arguments.users()?, arguments.tls()?);
+    if users.is_some() && tls.is_none() && !arguments.listen.ip().is_loopback() {
+        eprintln!("lockwork: without --tls-certificate what goes over the network can be read on its way");
+    }
     let mut database = arguments.open()?;
     arguments.fill(&mut database)?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::usage(format!("threads: {error}")))?;
-    let options = Options { connections: arguments.connections, ..Options::default() };
+    let options = Options { connections: arguments.connections, users, tls, ..Options::default() };
     runtime.block_on(async {
         let server = Server::listen(arguments.listen, database, options).await?;
         let address = server.address().map_err(Failure::connect)?;
@@ -92,6 +106,15 @@ impl Arguments {
             Some(folder) => super::sql::open_and_tell(folder, &options),
             None => Ok(Lockwork::open_volatile(&options)?),
         }
+    }
+
+    fn users(&self) -> Result<Option<Users>, Failure> {
+        self.users.as_ref().map(Users::open).transpose().map_err(Failure::usage)
+    }
+
+    fn tls(&self) -> Result<Option<Tls>, Failure> {
+        let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) else { return Ok(None) };
+        Tls::open(certificate, key).map(Some).map_err(Failure::usage)
     }
 
     /// Runs the statements of `--init` on a database that is new.

@@ -1,0 +1,51 @@
+//! `lockwork user`: who may connect to a server.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+
+use clap::Args;
+use lockwork_server::{Right, Users};
+
+use super::{Failure, Outcome, print};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The file of users, made if it is not there; `lockwork serve --users` reads it at each login
+    file: PathBuf,
+    /// The user
+    name: String,
+    /// What the user may do: call, CALL and EXPLAIN; write, also SELECT, INSERT, UPDATE and DELETE; define, also CREATE
+    #[arg(long, default_value = "call")]
+    right: String,
+    /// Remove the user; otherwise the password is asked for, or read from a line of standard input
+    #[arg(long, conflicts_with = "right")]
+    remove: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Outcome {
+    let Arguments { file, name, right, remove } = arguments;
+    if *remove {
+        return match Users::remove(file, name).map_err(Failure::usage)? {
+            true => print(&format!("{name} is removed\n")),
+            false => Err(Failure::usage(format!("{} has no user '{name}'", file.display()))),
+        };
+    }
+    let right: Right = right.parse().map_err(Failure::usage)?;
+    Users::set(file, name, right, &password(name)?).map_err(Failure::usage)?;
+    print(&format!("{name} may {right}\n"))
+}
+
+/// Asks twice, or reads a line of a pipe.
+fn password(name: &str) -> Result<String, Failure> {
+    let refused = |error: std::io::Error| Failure::usage(format!("the password: {error}"));
+    if !std::io::stdin().is_terminal() {
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).map_err(refused)?;
+        return Ok(line.trim_end_matches(['\n', '\r']).to_string());
+    }
+    let first = rpassword::prompt_password(format!("password of {name}: ")).map_err(refused)?;
+    match rpassword::prompt_password("once more: ").map_err(refused)? == first {
+        true => Ok(first),
+        false => Err(Failure::usage("the two passwords are not the same")),
+    }
+}

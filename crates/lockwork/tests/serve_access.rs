@@ -1,0 +1,132 @@
+//! Who may connect to `lockwork serve`: passwords, rights and TLS, with PostgreSQL's own client.
+
+#[path = "common/folder.rs"]
+mod folder;
+#[path = "common/server.rs"]
+mod server;
+
+use std::path::Path;
+use std::process::Command;
+
+use folder::{Folder, command};
+use server::{Server, program};
+
+const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
+
+/// What psql says to a statement: whether it went well, and its output or the error.
+fn psql(server: &Server, user: &str, password: &str, more: &str, statement: &str) -> Option<(bool, String)> {
+    let words = format!("host=127.0.0.1 port={} user={user} dbname=bank {more}", server.port);
+    let psql = program("psql")?
+        .args([&words, "-X", "-A", "-t", "-w", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", "-c", statement])
+        .env("PGPASSWORD", password)
+        .output()
+        .unwrap();
+    let (good, bytes) = if psql.status.success() { (true, psql.stdout) } else { (false, psql.stderr) };
+    Some((good, String::from_utf8(bytes).unwrap().trim_end().into()))
+}
+
+/// A file of users: one for each right, whose password is the right's name in capitals.
+fn users(folder: &Folder) -> String {
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let file = folder.0.join("users").to_str().unwrap().to_string();
+    for right in ["call", "write", "define"] {
+        let set = command(&["user", &file, right, "--right", right], &right.to_uppercase());
+        assert_eq!(set, (Some(0), format!("{right} may {right}\n"), String::new()));
+    }
+    file
+}
+
+#[test]
+fn users_prove_passwords_and_do_what_they_may() {
+    let folder = Folder::new("serve-users");
+    let file = users(&folder);
+    let server = Server::start(&["--init", BANK, "--users", &file]);
+    assert!(server.ready.starts_with("ready: in memory"), "{}", server.ready);
+    let ask = |user: &str, password: &str, statement: &str| psql(&server, user, password, "sslmode=disable", statement);
+    let Some(first) = ask("call", "CALL", "CALL transfer(1, 2, 1.00)") else { return };
+    assert_eq!(first, (true, "999.00".into()));
+    let (call, select) = ("CALL transfer(1, 2, 1.00)", "SELECT balance FROM accounts WHERE id = 1");
+    let create = "CREATE TABLE t (id BIGINT PRIMARY KEY)";
+    let may = [("call", [true, false, false]), ("write", [true, true, false]), ("define", [true, true, true])];
+    for (user, may) in may {
+        for (statement, may) in [call, select, create].into_iter().zip(may) {
+            let (good, said) = ask(user, &user.to_uppercase(), statement).unwrap();
+            assert!(good == may && (may || said.contains("42501")), "{user}: {statement}: {said}");
+        }
+    }
+    // Nobody learns who there is.
+    for (user, password) in [("call", "call"), ("call", "WRITE"), ("nobody", "CALL"), ("define", "")] {
+        let (good, said) = ask(user, password, select).unwrap();
+        let told = format!("Password authentication failed for user \"{user}\"");
+        assert!(!good && said.contains(if password.is_empty() { "no password supplied" } else { &told }), "{said}");
+    }
+    // The file is read at each login.
+    assert_eq!(command(&["user", &file, "call", "--right", "write"], "new").0, Some(0));
+    assert_eq!(command(&["user", &file, "write", "--remove"], "").1, "write is removed\n");
+    assert!(ask("call", "new", select).unwrap().0 && !ask("write", "WRITE", select).unwrap().0);
+    std::fs::write(&file, "nonsense").unwrap();
+    let (good, said) = ask("call", "new", select).unwrap();
+    assert!(!good && said.contains("cannot read its users") && !said.contains(&file), "{said}");
+    assert_eq!(server.end(), Some(0));
+}
+
+/// A key and a certificate that it signed itself.
+fn certificate(folder: &Folder) -> Option<[String; 2]> {
+    program("openssl")?;
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let files = ["certificate.pem", "key.pem"].map(|name| folder.0.join(name).to_str().unwrap().to_string());
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1", "-out", &files[0], "-keyout", &files[1]])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    Some(files)
+}
+
+#[test]
+fn connections_are_encrypted_and_logins_bound_to_them() {
+    let folder = Folder::new("serve-tls");
+    let Some([certificate, key]) = certificate(&folder) else { return };
+    let file = users(&folder);
+    let tls = ["--tls-certificate", &certificate, "--tls-key", &key];
+    let server = Server::start(&[&["--init", BANK, "--users", &file], &tls[..]].concat());
+    let verified = format!("sslmode=verify-full sslrootcert={certificate} channel_binding=require");
+    let Some(answer) = psql(&server, "call", "CALL", &verified, "CALL transfer(1, 2, 1.00)") else { return };
+    assert_eq!(answer, (true, "999.00".into()));
+    // From this machine also without.
+    assert!(psql(&server, "call", "CALL", "sslmode=disable", "CALL transfer(1, 2, 1.00)").unwrap().0);
+    let (good, said) = psql(&server, "call", "WRONG", &verified, "CALL transfer(1, 2, 1.00)").unwrap();
+    assert!(!good && said.contains("assword"), "{said}");
+    assert_eq!(server.end(), Some(0));
+    // What does not go together is said at once.
+    let serve = |words: &[&str]| command(&[&["serve", "--listen", "127.0.0.1:0"], words].concat(), "");
+    for (words, expected) in [
+        (&["--tls-certificate", &certificate, "--tls-key", &certificate][..], certificate.as_str()),
+        (&["--tls-certificate", &key, "--tls-key", &key], "there is no certificate in it"),
+        (&["--tls-certificate", "nowhere", "--tls-key", &key], "nowhere"),
+        (&["--tls-certificate", &certificate], "--tls-key"),
+        (&["--users", &certificate], "chmod 600"),
+        (&["--users", "nowhere"], "nowhere"),
+    ] {
+        let (code, _, said) = serve(words);
+        assert!(code == Some(2) && said.contains(expected), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn users_are_added_by_a_command_that_says_what_is_wrong() {
+    let folder = Folder::new("serve-user");
+    let file = users(&folder);
+    assert!(Path::new(&file).is_file());
+    for (words, input, expected) in [
+        (&["user", &file, "ann", "--right", "all"][..], "x", "'all' is no right"),
+        (&["user", &file, "an n"], "x", "is no name of a user"),
+        (&["user", &file, "ann"], "\n", "a password has"),
+        (&["user", &file, "ann", "--remove"], "", "has no user 'ann'"),
+        (&["user", "nowhere/users", "ann"], "x", "nowhere/users"),
+    ] {
+        let (code, _, said) = command(words, input);
+        assert!(code == Some(2) && said.contains(expected), "{words:?}: {said}");
+    }
+}

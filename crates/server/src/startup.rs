@@ -1,0 +1,128 @@
+//! The beginning of a connection: who it is, and what it is told.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::{Sink, SinkExt};
+use pgwire::api::auth::driver::{AuthDriver, AuthOutcome};
+use pgwire::api::auth::mechanism::AuthMechanismFactory;
+use pgwire::api::auth::sasl::scram::ScramAuth;
+use pgwire::api::auth::{
+    ServerParameterProvider, StartupHandler, finish_authentication, protocol_negotiation,
+    save_startup_parameters_to_metadata,
+};
+use pgwire::api::{ClientInfo, METADATA_USER};
+use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
+
+use crate::parameters;
+use crate::session::{Session, fatal};
+use crate::tls::Tls;
+use crate::users::{Right, Users};
+
+/// How long a wrong password takes.
+const WRONG_PASSWORD: Duration = Duration::from_millis(250);
+
+/// How connections prove who they are. Without users everybody may do everything.
+#[derive(Debug, Default)]
+pub(crate) struct Access {
+    plain: Option<ScramAuth<Right>>,
+    /// As `plain`, bound to the certificate.
+    bound: Option<ScramAuth<Right>>,
+    has_tls: bool,
+}
+
+impl Access {
+    pub(crate) fn new(users: Option<Users>, tls: Option<&Tls>) -> PgWireResult<Self> {
+        let plain = users.map(|users| ScramAuth::new(Arc::new(users)));
+        let mut bound = plain.clone().filter(|_| tls.is_some());
+        if let (Some(scram), Some(tls)) = (&mut bound, tls) {
+            scram.configure_certificate(&tls.certificate)?;
+        }
+        Ok(Self { plain, bound, has_tls: tls.is_some() })
+    }
+}
+
+pub(crate) struct Startup {
+    access: Arc<Access>,
+    session: Arc<Session>,
+    driver: AuthDriver<Parameters, Right>,
+}
+
+impl Startup {
+    pub(crate) fn new(access: Arc<Access>, session: Arc<Session>) -> Self {
+        Self { access, session, driver: AuthDriver::new(Parameters) }
+    }
+}
+
+/// The same for a user that does not exist.
+fn wrong_password<C: ClientInfo>(client: &C) -> PgWireError {
+    PgWireError::InvalidPassword(client.metadata().get(METADATA_USER).cloned().unwrap_or_default())
+}
+
+struct Parameters;
+
+impl ServerParameterProvider for Parameters {
+    fn server_parameters<C>(&self, client: &C) -> Option<HashMap<String, String>>
+    where
+        C: ClientInfo,
+    {
+        let mut parameters: HashMap<String, String> =
+            parameters::LIST.iter().map(|&(name, value)| (name.to_string(), value.to_string())).collect();
+        for (name, told) in [("application_name", "application_name"), ("user", "session_authorization")] {
+            if let Some(value) = client.metadata().get(name) {
+                parameters.insert(told.into(), value.clone());
+            }
+        }
+        Some(parameters)
+    }
+}
+
+#[async_trait]
+impl StartupHandler for Startup {
+    async fn on_startup<C>(&self, client: &mut C, message: PgWireFrontendMessage) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let outcome = match message {
+            PgWireFrontendMessage::Startup(ref startup) => {
+                protocol_negotiation(client, startup).await?;
+                save_startup_parameters_to_metadata(client, startup);
+                let is_near = client.socket_addr().ip().is_loopback();
+                if self.access.has_tls && !client.is_secure() && !is_near {
+                    let refused = fatal("28000", "from other machines this server takes connections with TLS only");
+                    return Err(PgWireError::UserError(Box::new(refused)));
+                }
+                let scram = if client.is_secure() { &self.access.bound } else { &self.access.plain };
+                let Some(scram) = scram else {
+                    self.session.permit(Right::Define);
+                    finish_authentication(client, &Parameters).await?;
+                    return Ok(client.flush().await?);
+                };
+                self.driver.begin_authentication(client, scram.create()).await?
+            }
+            PgWireFrontendMessage::PasswordMessageFamily(message) => {
+                let advanced = self.driver.advance_authentication(client, message).await;
+                if advanced.is_err() {
+                    tokio::time::sleep(WRONG_PASSWORD).await;
+                }
+                advanced.map_err(|error| match error {
+                    PgWireError::InvalidPassword(_) => wrong_password(client),
+                    other => other,
+                })?
+            }
+            _ => return Ok(()),
+        };
+        if let AuthOutcome::Authenticated { identity, final_message } = outcome {
+            self.session.permit(identity.ok_or_else(|| wrong_password(client))?);
+            self.driver.complete_authentication(client, final_message).await?;
+            client.flush().await?;
+        }
+        Ok(())
+    }
+}
