@@ -3,7 +3,11 @@
 CARGO ?= cargo
 SETUP := ./scripts/setup
 
-.PHONY: demo build test soak lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
+.PHONY: serve demo build test soak lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
+
+# A server with the example of a bank: psql -h 127.0.0.1 -p 5433 bank -c 'CALL transfer(1, 2, 25.00)'
+serve: build
+	./target/release/lockwork serve --init crates/lockwork/examples/bank.sql --http 127.0.0.1:9433
 
 demo: build
 	$(CARGO) run --release -q -p lockwork -- demo

@@ -4,7 +4,9 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lockwork_engine::{EngineKind, Options};
+use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::block::Batch;
+use lockwork_procedure::key::Key;
 use lockwork_sequencer::{self as sequencer, Handle, Refused};
 use lockwork_sql as sql;
 
@@ -111,6 +113,29 @@ impl Caller {
         then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
     ) -> Result<(), Error> {
         Ok(self.handle.call_then(block, move |outcome| then(outcome.map_err(Error::from)))?)
+    }
+
+    /// The rows that a call of this block asks for, table and key, as far as its arguments tell: no ranges, and none
+    /// whose key is read from the database.
+    #[must_use]
+    pub fn keys(&self, block: &[u8]) -> Vec<(String, String)> {
+        let Some(id) = block.first_chunk().map(|id| u32::from_le_bytes(*id)) else { return Vec::new() };
+        let registered = read(&self.procedures).all().get(id as usize).cloned();
+        let Some(registered) = registered.filter(|registered| registered.block_bytes <= block.len()) else {
+            return Vec::new();
+        };
+        let mut accesses = Vec::new();
+        match (&registered.access, &registered.cover) {
+            (AccessSet::Straight(straight), _) => straight.collect(&registered.verified, block, &mut accesses),
+            (AccessSet::Sliced(slice), _) | (_, Some(slice)) => slice.collect(block, &mut accesses),
+            _ => {}
+        }
+        accesses.retain(|access| access.known == Key::BYTES && access.operation != Operation::Scan);
+        let named = |access: &KeyAccess| {
+            let table = &registered.verified.tables()[usize::from(access.slot)];
+            (registered.verified.procedure().tables[usize::from(access.slot)].clone(), table.key.text(&access.key))
+        };
+        accesses.iter().map(named).collect()
     }
 
     /// What was done since the database was opened.

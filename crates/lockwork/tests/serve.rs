@@ -403,6 +403,21 @@ fn more_clients_than_there_may_be_are_told() {
 }
 
 #[test]
+fn a_service_manager_is_told_when_it_is_ready() {
+    let folder = Folder::new("serve-notify");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let path = folder.0.join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let server = Server::start_with(&[], &[("NOTIFY_SOCKET", path.to_str().unwrap())]);
+    let mut told = [0; 64];
+    let length = manager.recv(&mut told).unwrap();
+    assert_eq!(&told[..length], b"READY=1");
+    Client::of(&server).query("SELECT 1").unwrap();
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn what_cannot_be_served_is_said() {
     let server = Server::start(&[]);
     let taken = format!("127.0.0.1:{}", server.port);

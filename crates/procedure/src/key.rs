@@ -104,6 +104,31 @@ impl KeyFormat {
         self.single
     }
 
+    /// The key for people: its columns with commas between them, a text without the zero bytes that fill it up, and
+    /// bytes in hexadecimal digits.
+    #[must_use]
+    pub fn text(&self, key: &Key) -> String {
+        let packed: Vec<u8> = key.0.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let mut rest = packed.as_slice();
+        let column = |&(_, column_type): &(u32, ColumnType)| {
+            let (bytes, behind) = rest.split_at(column_type.width() as usize);
+            rest = behind;
+            match column_type {
+                ColumnType::Char(_) => String::from_utf8_lossy(bytes).trim_end_matches('\0').to_string(),
+                _ if column_type.is_integer() => {
+                    let (shift, unsigned) = (64 - 8 * bytes.len(), bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b)));
+                    match column_type.is_signed() {
+                        // The sign bit was flipped, and is brought to the top to be spread.
+                        true => ((((unsigned << shift) ^ (1 << 63)) as i64) >> shift).to_string(),
+                        false => unsigned.to_string(),
+                    }
+                }
+                _ => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+            }
+        };
+        self.parts.iter().map(column).collect::<Vec<_>>().join(", ")
+    }
+
     /// The normal form of a key image.
     ///
     /// # Panics
@@ -149,6 +174,12 @@ mod tests {
         KeyFormat::of(&TableSchema::new("t", columns, columns.len(), true).unwrap())
     }
 
+    #[test]
+    fn texts_and_bytes_of_a_key_can_be_read() {
+        let format = format(&[("a", ColumnType::Char(4)), ("b", ColumnType::Bytes(2))]);
+        assert_eq!(format.text(&format.encode(b"ab\0\0\x01\xff")), "ab, 01ff");
+    }
+
     proptest! {
         #[test]
         fn order_and_equality_are_those_of_the_columns(a: (i32, u8, i16), b: (i32, u8, i16)) {
@@ -162,6 +193,7 @@ mod tests {
             };
             prop_assert_eq!(format.encode(&image(a)).cmp(&format.encode(&image(b))), a.cmp(&b));
             prop_assert!(format.fits_one_word());
+            prop_assert_eq!(format.text(&format.encode(&image(a))), format!("{}, {}, {}", a.0, a.1, a.2));
         }
 
         #[test]
@@ -182,6 +214,7 @@ mod tests {
             let key = |value: i64| format.encode(&value.to_le_bytes());
             prop_assert_eq!(key(a).cmp(&key(b)), a.cmp(&b));
             prop_assert_eq!(key(a), format.encode_parts(&a.to_le_bytes()));
+            prop_assert_eq!(format.text(&key(a)), a.to_string());
         }
     }
 }

@@ -54,6 +54,12 @@ impl Refusal {
         self
     }
 
+    /// What counts call it: the message of what happens to calls; others name what was typed.
+    pub(crate) fn cause(&self) -> String {
+        let is_of_calls = !self.sqlstate.starts_with("42") && !self.sqlstate.starts_with("22P");
+        if is_of_calls { self.message.chars().take(100).collect() } else { String::new() }
+    }
+
     fn at(mut self, position: usize) -> Self {
         self.position = position;
         self

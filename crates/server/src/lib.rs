@@ -9,6 +9,7 @@
 //! | `session` | what a client's messages do |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
 //! | `values` | types and values, in text and binary |
+//! | `watch` | what those who run a server want to know, for Prometheus and for people |
 //! | `error` | errors as clients get them |
 
 mod error;
@@ -20,19 +21,21 @@ mod startup;
 mod tls;
 mod users;
 mod values;
+mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use lockwork_database::{Error, Lockwork, sequencer};
+use lockwork_database::{Error, Lockwork};
 use pgwire::api::PgWireServerHandlers;
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
 use pgwire::error::PgWireError;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, watch::Sender};
 use tokio::task::JoinSet;
 
 use session::Session;
@@ -40,6 +43,8 @@ use shared::{Database, Shared};
 use startup::{Access, Startup};
 pub use tls::{Tls, TlsError};
 pub use users::{Right, Users, UsersError};
+use watch::Watch;
+pub use watch::Watcher;
 
 /// How a server works.
 #[derive(Debug)]
@@ -54,11 +59,20 @@ pub struct Options {
     pub users: Option<Users>,
     /// With a certificate connections may be encrypted, and those of other machines have to be.
     pub tls: Option<Tls>,
+    /// Counts what the server does.
+    pub watcher: Watcher,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { connections: 1000, queue: 512, drain: Duration::from_secs(10), users: None, tls: None }
+        Self {
+            connections: 1000,
+            queue: 512,
+            drain: Duration::from_secs(10),
+            users: None,
+            tls: None,
+            watcher: Watcher::default(),
+        }
     }
 }
 
@@ -79,6 +93,9 @@ pub enum ServeError {
         "{0} can be reached from other machines, and there are no passwords; give it users, or listen at 127.0.0.1"
     )]
     Open(SocketAddr),
+    /// Others could look at it.
+    #[error("{0} can be reached from other machines, and nobody is asked who they are; show the page at 127.0.0.1")]
+    OpenPage(SocketAddr),
     /// The certificate cannot bind logins to it.
     #[error("certificate: {0}")]
     Certificate(PgWireError),
@@ -95,12 +112,12 @@ pub struct Server {
     tls: Option<Tls>,
     connections: usize,
     drain: Duration,
-    ending: watch::Sender<bool>,
+    ending: Sender<bool>,
 }
 
 /// A way to end a server.
 #[derive(Clone)]
-pub struct Ending(watch::Sender<bool>);
+pub struct Ending(Sender<bool>);
 
 impl Ending {
     /// New connections are refused, and those there are end when they have been answered.
@@ -115,14 +132,16 @@ impl Server {
     /// # Errors
     /// The address is taken, or can be reached from other machines and there are no users.
     pub async fn listen(address: SocketAddr, database: Lockwork, options: Options) -> Result<Self, ServeError> {
-        let Options { connections, queue, drain, users, tls } = options;
+        let Options { connections, queue, drain, users, tls, watcher } = options;
         if users.is_none() && !address.ip().is_loopback() {
             return Err(ServeError::Open(address));
         }
         let access = Access::new(users, tls.as_ref()).map_err(ServeError::Certificate)?;
-        let database = Arc::new(Shared::new(database, queue)?);
+        let caller = database.caller()?;
+        let database = Arc::new(Shared::new(database, queue, watcher.0.clone())?);
         let listener = TcpListener::bind(address).await.map_err(|error| ServeError::Listen { address, error })?;
-        let ending = watch::Sender::new(false);
+        watcher.0.ready(caller);
+        let ending = Sender::new(false);
         Ok(Self { listener, database, access: Arc::new(access), tls, connections, drain, ending })
     }
 
@@ -138,12 +157,6 @@ impl Server {
     #[must_use]
     pub fn ending(&self) -> Ending {
         Ending(self.ending.clone())
-    }
-
-    /// What the database's log has done.
-    #[must_use]
-    pub fn statistics(&self) -> sequencer::Statistics {
-        self.database.statistics()
     }
 
     /// Serves until [`Ending::end`], then closes the database. It needs a runtime of several threads.
@@ -166,16 +179,18 @@ impl Server {
                 continue;
             };
             let Ok(permit) = permits.clone().try_acquire_owned() else {
+                self.database.watch.refused.fetch_add(1, Relaxed);
                 connections.spawn(refused(socket, "53300", "there are too many connections"));
                 continue;
             };
-            let busy = watch::Sender::new(false);
+            let guest = Guest::new(self.database.watch.clone());
+            let busy = Sender::new(false);
             let (mut idle, mut ending) = (busy.subscribe(), ending.clone());
             let session = Arc::new(Session::new(self.database.clone(), busy));
             let handlers = Handlers { session, access: self.access.clone() };
             let acceptor = self.tls.as_ref().map(|tls| tls.acceptor.clone());
             connections.spawn(async move {
-                let _permit = permit;
+                let (_permit, _guest) = (permit, guest);
                 drop(socket.set_nodelay(true));
                 let told = async {
                     drop(ending.wait_for(|ending| *ending).await);
@@ -187,10 +202,28 @@ impl Server {
                 }
             });
         }
+        self.database.watch.ending();
         drop(self.listener);
         drop(tokio::time::timeout(self.drain, async { while connections.join_next().await.is_some() {} }).await);
         connections.shutdown().await;
         tokio::task::block_in_place(|| self.database.close())
+    }
+}
+
+/// Counts a connection while it is there.
+struct Guest(Arc<Watch>);
+
+impl Guest {
+    fn new(watch: Arc<Watch>) -> Self {
+        watch.connected.fetch_add(1, Relaxed);
+        watch.connections.fetch_add(1, Relaxed);
+        Self(watch)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a client's messages do. Answers are fed and go out together, when the client waits for them.
 
 use std::fmt::Debug;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
@@ -131,26 +132,22 @@ impl Session {
         _ = self.right.set(right);
     }
 
-    /// Refuses what the client may not do.
+    pub(crate) fn count_wrong_login(&self) {
+        self.database.watch.wrong_logins.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn allow(&self, kind: Kind) -> Result<(), Refusal> {
-        let needed = match kind {
-            Kind::Call | Kind::Explain => Right::Call,
-            Kind::Select | Kind::Write => Right::Write,
-            _ => Right::Define,
-        };
-        let right = self.right.get();
-        if right.is_some_and(|right| *right >= needed) {
-            return Ok(());
-        }
-        let has = right.map_or("none".into(), |right| format!("'{right}'"));
-        let message = format!("the right '{needed}' is needed, and this user has {has}");
-        Err(refuse("42501", message).hint("connect as a user who may; lockwork user gives rights"))
+        Right::check(self.right.get().copied(), kind)
     }
 
     /// Understands a statement that the client may carry out.
     fn plan(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
-        self.allow(statement.kind())?;
-        self.database.plan(statement)
+        let planned = self.allow(statement.kind()).and_then(|()| self.database.plan(statement));
+        if let Err(refusal) = &planned {
+            let verb = Verb::of(statement).name().into();
+            self.database.watch.failed((verb, refusal.sqlstate.clone(), refusal.cause()), 1);
+        }
+        planned
     }
 
     /// Understands the only statement of a text; there is none in a comment.

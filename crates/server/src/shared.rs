@@ -3,14 +3,17 @@
 //! Definitions and the understanding of statements go through one lock; calls do not: they go to the database's own
 //! queue, where those of all connections share batches and writes of the log.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements};
-use lockwork_database::{Caller, Error, Lockwork, Prepared, SqlAnswer, sequencer};
+use lockwork_database::{Caller, Error, Lockwork, Outcomes, Prepared, SqlAnswer};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::{Refusal, refuse};
+use crate::watch::Watch;
 
 /// What is open to connections.
 pub(crate) struct Shared {
@@ -21,6 +24,7 @@ pub(crate) struct Shared {
     definitions: AtomicU64,
     /// Calls that may wait for the database.
     queue: Semaphore,
+    pub(crate) watch: Arc<Watch>,
 }
 
 /// A statement that was understood.
@@ -29,6 +33,8 @@ pub(crate) struct Plan {
     text: String,
     pub(crate) verb: Verb,
     kind: Kind,
+    /// The procedure of a CALL, the kind of statement of others.
+    what: String,
     /// For all but definitions and EXPLAIN.
     prepared: Option<Prepared>,
     /// Whether it is CALL MANY: every parameter is a column of values, and every result one.
@@ -57,7 +63,34 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    fn of(statement: &Statement<'_>) -> Self {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::CreateTable,
+        Self::CreateIndex,
+        Self::CreateProcedure,
+        Self::Explain,
+        Self::Call,
+        Self::Select,
+        Self::Insert,
+        Self::Update,
+        Self::Delete,
+    ];
+
+    /// What counts call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::CreateTable => "create_table",
+            Self::CreateIndex => "create_index",
+            Self::CreateProcedure => "create_procedure",
+            Self::Explain => "explain",
+            Self::Call => "call",
+            Self::Select => "select",
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Delete => "delete",
+        }
+    }
+
+    pub(crate) fn of(statement: &Statement<'_>) -> Self {
         let first = statement.text().split_whitespace().next().unwrap_or_default();
         match statement.kind() {
             Kind::CreateTable => Self::CreateTable,
@@ -121,13 +154,14 @@ fn closed() -> Refusal {
 impl Shared {
     /// # Errors
     /// The database is not in a folder.
-    pub(crate) fn new(database: Lockwork, queue: usize) -> Result<Self, Error> {
+    pub(crate) fn new(database: Lockwork, queue: usize, watch: Arc<Watch>) -> Result<Self, Error> {
         let caller = database.caller()?;
         Ok(Self {
             database: Mutex::new(Some(database)),
             caller,
             definitions: AtomicU64::new(0),
             queue: Semaphore::new(queue),
+            watch,
         })
     }
 
@@ -142,11 +176,6 @@ impl Shared {
         database.map_or(Ok(()), Lockwork::close)
     }
 
-    /// What the log has done.
-    pub(crate) fn statistics(&self) -> sequencer::Statistics {
-        self.caller.statistics()
-    }
-
     /// Understands a statement of the text `source`. It may wait for the disk, when the statement is of a new shape.
     pub(crate) fn plan(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
         let definitions = self.definitions.load(Ordering::Acquire);
@@ -159,8 +188,10 @@ impl Shared {
             }
             _ => None,
         };
-        let (text, kind) = (statement.text().to_string(), statement.kind());
-        Ok(Plan { text, verb: Verb::of(statement), kind, prepared, many: false, definitions })
+        let (text, kind, verb) = (statement.text().to_string(), statement.kind(), Verb::of(statement));
+        let called = statement.name().filter(|_| kind == Kind::Call);
+        let what = called.unwrap_or(verb.name()).to_string();
+        Ok(Plan { text, verb, kind, what, prepared, many: false, definitions })
     }
 
     /// Understands a CALL of which many are to be made at once.
@@ -198,16 +229,25 @@ impl Shared {
         Ok(Some(fresh))
     }
 
-    /// Runs a statement with values for `$1` and so on.
+    /// Runs a statement with values for `$1` and so on, and counts it.
     pub(crate) async fn run(&self, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
+        let begun = Instant::now();
+        let ran = self.run_plan(plan, values).await;
+        let cause = |refusal: &Refusal| (plan.what.clone(), refusal.sqlstate.clone(), refusal.cause());
+        self.watch.statement(plan.verb, begun.elapsed(), ran.as_ref().err().map(cause));
+        ran
+    }
+
+    async fn run_plan(&self, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
         let fresh = self.fresh(plan)?;
         let plan = fresh.as_ref().unwrap_or(plan);
         let Some(prepared) = &plan.prepared else { return self.define(&plan.text) };
         let refused = |error| Refusal::of(error, "");
         if plan.many {
-            return self.run_many(prepared, values).await;
+            return self.run_many(&plan.what, prepared, values).await;
         }
         let block = prepared.block(values).map_err(refused)?;
+        self.watch.calls(std::iter::once(block.as_slice()));
         let _permit = self.queue.acquire().await.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
         self.caller.run_then(block, move |ran| drop(sender.send(ran))).map_err(refused)?;
@@ -216,7 +256,7 @@ impl Shared {
     }
 
     /// Makes a call for each value of the columns, as one batch.
-    async fn run_many(&self, prepared: &Prepared, values: &[Value]) -> Result<SqlAnswer, Refusal> {
+    async fn run_many(&self, what: &str, prepared: &Prepared, values: &[Value]) -> Result<SqlAnswer, Refusal> {
         let refused = |error| Refusal::of(error, "");
         let column = |value: &Value| match value {
             Value::Array(values) => Ok(values.clone()),
@@ -231,17 +271,30 @@ impl Shared {
         }
         let batch = tokio::task::block_in_place(|| prepared.batch(&columns)).map_err(refused)?;
         drop(columns);
+        self.watch.calls((0..batch.len()).map(|at| batch.block(at).bytes()));
         let _permit = self.queue.acquire().await.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
         self.caller.submit_then(batch, move |ran| drop(sender.send(ran))).map_err(refused)?;
         let batch = answer.await.map_err(|_| closed())?.map_err(refused)?;
         let outcomes = tokio::task::block_in_place(|| prepared.batch_answer(&batch)).map_err(refused)?;
+        self.count_aborts(what, &outcomes);
         let names = prepared.columns().into_iter().map(|field| field.name);
         let mut results: Vec<_> = names.zip(outcomes.results.into_iter().map(Value::Array)).collect();
         let sqlstate =
             |abort: Option<(String, String)>| Value::Text(abort.map(|(sqlstate, _)| sqlstate).unwrap_or_default());
         results.push((SQLSTATE.into(), Value::Array(outcomes.aborts.into_iter().map(sqlstate).collect())));
         Ok(SqlAnswer::Called(results))
+    }
+
+    /// Counts the calls of a batch that were taken back.
+    fn count_aborts(&self, what: &str, outcomes: &Outcomes) {
+        let mut causes = HashMap::new();
+        for (sqlstate, message) in outcomes.aborts.iter().flatten() {
+            *causes.entry((sqlstate, message)).or_insert(0) += 1;
+        }
+        for ((sqlstate, message), count) in causes {
+            self.watch.failed((what.into(), sqlstate.clone(), message.clone()), count);
+        }
     }
 
     /// Carries out a definition or EXPLAIN.

@@ -109,6 +109,7 @@ impl StartupHandler for Startup {
             PgWireFrontendMessage::PasswordMessageFamily(message) => {
                 let advanced = self.driver.advance_authentication(client, message).await;
                 if advanced.is_err() {
+                    self.session.count_wrong_login();
                     tokio::time::sleep(WRONG_PASSWORD).await;
                 }
                 advanced.map_err(|error| match error {

@@ -14,9 +14,12 @@ use std::str::FromStr;
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use lockwork_database::sql::Kind;
 use pgwire::api::auth::sasl::scram::{SCRAM_ITERATIONS, ScramSecret, gen_salted_password};
 use pgwire::api::auth::{AuthSource, LoginInfo, Password};
 use pgwire::error::{PgWireError, PgWireResult};
+
+use crate::error::{Refusal, refuse};
 
 /// What a user may do. Each may also do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +34,21 @@ pub enum Right {
 
 impl Right {
     const ALL: [Self; 3] = [Self::Call, Self::Write, Self::Define];
+
+    /// Refuses a statement of this kind to a client that may do less.
+    pub(crate) fn check(has: Option<Self>, kind: Kind) -> Result<(), Refusal> {
+        let needed = match kind {
+            Kind::Call | Kind::Explain => Self::Call,
+            Kind::Select | Kind::Write => Self::Write,
+            _ => Self::Define,
+        };
+        if has.is_some_and(|has| has >= needed) {
+            return Ok(());
+        }
+        let has = has.map_or("none".into(), |has| format!("'{has}'"));
+        let message = format!("the right '{needed}' is needed, and this user has {has}");
+        Err(refuse("42501", message).hint("connect as a user who may; lockwork user gives rights"))
+    }
 }
 
 impl fmt::Display for Right {

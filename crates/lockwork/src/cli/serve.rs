@@ -1,13 +1,17 @@
 //! `lockwork serve`: a database for PostgreSQL's clients.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr as SocketAddress, UnixDatagram};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use lockwork::sequencer::{self, Durability};
 use lockwork::{EngineKind, Lockwork, OpenOptions};
-use lockwork_server::{Options, ServeError, Server, Tls, Users};
+use lockwork_server::{Options, ServeError, Server, Tls, Users, Watcher};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Failure, print};
@@ -40,6 +44,9 @@ pub(super) struct Arguments {
     /// The key of the certificate, PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
+    /// Where a page for people, /metrics, /healthz and /readyz are: an address of this machine's loopback
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http: Option<SocketAddr>,
     /// Connections at a time
     #[arg(long, value_name = "N", default_value_t = Options::default().connections)]
     connections: usize,
@@ -60,10 +67,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if users.is_some() && tls.is_none() && !arguments.listen.ip().is_loopback() {
         eprintln!("lockwork: without --tls-certificate what goes over the network can be read on its way");
     }
-    let mut database = arguments.open()?;
-    arguments.fill(&mut database)?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::usage(format!("threads: {error}")))?;
-    let options = Options { connections: arguments.connections, users, tls, ..Options::default() };
+    let watcher = Watcher::default();
+    // Before the database is open: recovery can be watched.
+    let page = arguments.http.map(|address| runtime.block_on(watcher.listen(address))).transpose()?;
+    let mut database = arguments.open(&watcher)?;
+    arguments.fill(&mut database)?;
+    let options = Options { connections: arguments.connections, users, tls, watcher, ..Options::default() };
     runtime.block_on(async {
         let server = Server::listen(arguments.listen, database, options).await?;
         let address = server.address().map_err(Failure::connect)?;
@@ -72,7 +82,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
         let place = arguments.data.as_ref().map_or("in memory".into(), |data| data.display().to_string());
-        print(&format!("ready: {place}, psql -h {} -p {}\n", address.ip(), address.port()))?;
+        let page = page.map_or(String::new(), |page| format!("http://{page}/, "));
+        print(&format!("ready: {place}, {page}psql -h {} -p {}\n", address.ip(), address.port()))?;
+        tell_manager();
         let mut serving = tokio::spawn(server.run());
         let mut asked = 0;
         let ended = loop {
@@ -96,14 +108,30 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     })
 }
 
+/// Tells systemd, if it wants to know (`sd_notify(3)`), that the server is there.
+fn tell_manager() {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let told = UnixDatagram::unbound().and_then(|socket| {
+        let name = name.as_bytes();
+        let address = match name.strip_prefix(b"@") {
+            Some(name) => SocketAddress::from_abstract_name(name)?,
+            None => SocketAddress::from_pathname(OsStr::from_bytes(name))?,
+        };
+        socket.send_to_addr(b"READY=1", &address)
+    });
+    if let Err(error) = told {
+        eprintln!("lockwork: systemd was not told that the server is ready: {error}");
+    }
+}
+
 impl Arguments {
-    fn open(&self) -> Result<Lockwork, Failure> {
+    fn open(&self, watcher: &Watcher) -> Result<Lockwork, Failure> {
         let engine: EngineKind = self.engine.parse().map_err(Failure::usage)?;
         let durability: Durability = self.durability.as_deref().unwrap_or("fsync").parse()?;
         let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
         let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
         match &self.data {
-            Some(folder) => super::sql::open_and_tell(folder, &options),
+            Some(folder) => super::sql::open_and_tell(folder, &options, |done, total| watcher.recovering(done, total)),
             None => Ok(Lockwork::open_volatile(&options)?),
         }
     }

@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let script = arguments.script()?;
     let is_typed = script.is_none() && std::io::stdin().is_terminal();
     let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
-    let mut database = open_and_tell(&arguments.folder, &options)?;
+    let mut database = open_and_tell(&arguments.folder, &options, |_, _| ())?;
     let ended = match &script {
         Some(script) => execute(&mut database, script, 0, arguments.output),
         None if is_typed => prompt(&mut database, arguments),
@@ -91,19 +91,29 @@ impl Arguments {
 }
 
 /// Opens a database, and says what its owner may want to know.
-pub(super) fn open_and_tell(folder: &PathBuf, options: &OpenOptions) -> Result<Lockwork, Failure> {
-    let (database, report) = open(folder, options)?;
+/// `watch` gets the bytes that recovery has done, and all.
+pub(super) fn open_and_tell(
+    folder: &PathBuf,
+    options: &OpenOptions,
+    watch: impl Fn(u64, u64),
+) -> Result<Lockwork, Failure> {
+    let (database, report) = open(folder, options, watch)?;
     told(&report);
     Ok(database)
 }
 
 /// Opens a database, with a bar for those who watch.
-fn open(folder: &PathBuf, options: &OpenOptions) -> Result<(Lockwork, RecoveryReport), Failure> {
+fn open(
+    folder: &PathBuf,
+    options: &OpenOptions,
+    watch: impl Fn(u64, u64),
+) -> Result<(Lockwork, RecoveryReport), Failure> {
     // Most are open before anybody could read it.
     let patience = Duration::from_millis(300);
     let style = "recovering [{bar:40}] {binary_bytes} of {binary_total_bytes}, {eta} left";
     let bar = ProgressBar::no_length().with_style(ProgressStyle::with_template(style).expect("a constant template"));
     let opened = Lockwork::open_with(folder, options, |Progress { done_bytes, total_bytes, elapsed, .. }| {
+        watch(done_bytes, total_bytes);
         if elapsed > patience {
             bar.set_length(total_bytes);
             bar.set_position(done_bytes);

@@ -13,9 +13,15 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(words: &[&str]) -> Self {
+        Self::start_with(words, &[])
+    }
+
+    /// With variables of its environment.
+    pub(crate) fn start_with(words: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_lockwork"))
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(words)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -46,11 +52,11 @@ impl Drop for Server {
     }
 }
 
-/// A program of PostgreSQL, if it is here.
+/// A program, if it is here.
 pub(crate) fn program(name: &str) -> Option<Command> {
     let found = Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
-        lockwork_skip::skip_optional(&format!("{name} is not in PATH; Debian has it in the package postgresql"));
+        lockwork_skip::skip_optional(&format!("{name} is not in PATH; Debian has it: scripts/setup"));
     }
     found.then(|| Command::new(name))
 }

@@ -1,0 +1,146 @@
+//! What `lockwork serve --http` shows: to Prometheus, to load balancers, and to people with a browser.
+
+#[path = "common/server.rs"]
+mod server;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use server::{Server, program};
+
+const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
+
+/// A server and the address of its page.
+fn watched(words: &[&str]) -> (Server, String) {
+    let server = Server::start(&[&["--http", "127.0.0.1:0", "--init", BANK], words].concat());
+    let page = server.ready.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_string();
+    (server, page)
+}
+
+/// Everything that bytes are answered with.
+fn sent(page: &str, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(page).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    // Who answers early may have hung up.
+    drop(stream.write_all(bytes));
+    let mut answer = String::new();
+    drop(stream.read_to_string(&mut answer));
+    answer
+}
+
+fn get(page: &str, path: &str) -> String {
+    sent(page, format!("GET {path} HTTP/1.1\r\nHost: {page}\r\n\r\n").as_bytes())
+}
+
+/// The value of a line of /metrics.
+fn metric(text: &str, name: &str) -> f64 {
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap_or_else(|| panic!("{text}"));
+    line.parse().unwrap()
+}
+
+fn psql(server: &Server, statement: &str) -> Option<bool> {
+    let port = server.port.to_string();
+    let ran = program("psql")?.args(["-h", "127.0.0.1", "-p", &port, "-X", "-c", statement, "bank"]).output().unwrap();
+    Some(ran.status.success())
+}
+
+#[test]
+fn what_is_done_is_counted() {
+    let (server, page) = watched(&[]);
+    assert!(get(&page, "/healthz").ends_with("alive\n") && get(&page, "/readyz").starts_with("HTTP/1.1 200 OK"));
+    let Some(true) = psql(&server, "CALL transfer(1, 2, 1.00)") else { return };
+    for (statement, good) in [
+        ("CALL transfer(2, 1, 1.00)", true),
+        ("CALL transfer(1, 2, 1000000.00)", false),
+        ("SELECT balance FROM accounts WHERE id = 1", true),
+        ("SELECT \"no\nname\" FROM accounts WHERE id = 1", false),
+    ] {
+        assert_eq!(psql(&server, statement), Some(good), "{statement}");
+    }
+    let text = get(&page, "/metrics");
+    for (name, value) in [
+        ("lockwork_ready", 1.0),
+        ("lockwork_connections", 0.0),
+        ("lockwork_connections_total", 5.0),
+        ("lockwork_statements_total{kind=\"call\"}", 2.0),
+        ("lockwork_statements_total{kind=\"select\"}", 1.0),
+        ("lockwork_failures_total{what=\"transfer\",sqlstate=\"BK001\",message=\"not enough money\"}", 1.0),
+        ("lockwork_failures_total{what=\"select\",sqlstate=\"42703\",message=\"\"}", 1.0),
+        ("lockwork_statement_seconds_count", 4.0),
+        ("lockwork_statement_seconds_bucket{le=\"+Inf\"}", 4.0),
+    ] {
+        assert_eq!(metric(&text, name), value, "{name}");
+    }
+    assert!(metric(&text, "lockwork_resident_bytes") > 1e6 && metric(&text, "lockwork_calls_total") >= 4.0);
+    let body = text.split("\r\n\r\n").nth(1).unwrap();
+    let is_line = |line: &str| {
+        line.starts_with("# ") || line.rsplit_once(' ').is_some_and(|(_, value)| value.parse::<f64>().is_ok())
+    };
+    assert!(body.lines().all(is_line), "{body}");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn odd_requests_are_answered_and_disturb_nobody() {
+    let (server, page) = watched(&[]);
+    let idle: Vec<_> = (0..15).map(|_| TcpStream::connect(&page).unwrap()).collect();
+    for (bytes, expected) in [
+        (&b"GET /nothing HTTP/1.1\r\n\r\n"[..], "HTTP/1.1 404"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n", "HTTP/1.1 405"),
+        (b"HEAD / HTTP/1.1\r\n\r\n", "HTTP/1.1 200"),
+        (b"nonsense\r\n\r\n", "HTTP/1.1 400"),
+        (b"\xff\xfe\r\n\r\n", "HTTP/1.1 400"),
+    ] {
+        assert!(sent(&page, bytes).starts_with(expected), "{}", String::from_utf8_lossy(bytes));
+    }
+    let giant = [b"GET / HTTP/1.1\r\nX: ", vec![b'x'; 1 << 20].as_slice(), b"\r\n\r\n"].concat();
+    assert!(!sent(&page, &giant).contains("200 OK"));
+    drop(idle);
+    // Those who ask nothing are in nobody's way for long.
+    let _more: Vec<_> = (0..40).map(|_| TcpStream::connect(&page).unwrap()).collect();
+    assert!(get(&page, "/healthz").ends_with("alive\n"));
+    let (code, said) = refused(&["--http", "0.0.0.0:0"]);
+    assert!(code == Some(2) && said.contains("can be reached from other machines"), "{said}");
+    let (code, said) = refused(&["--http", &page]);
+    assert!(code == Some(3) && said.contains(&page), "{said}");
+    assert_eq!(server.end(), Some(0));
+}
+
+fn refused(words: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
+    let output = command.args(["serve", "--listen", "127.0.0.1:0"]).args(words).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_browser_shows_what_happens() {
+    let Some(mut chromium) = program("chromium") else { return };
+    let (server, page) = watched(&[]);
+    let Some(false) = psql(&server, "CALL transfer(1, 2, 1000000.00)") else { return };
+    for _ in 0..130 {
+        if psql(&server, "CALL transfer(1, 2, 0.01)") != Some(true) {
+            panic!("a transfer");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let profile = format!("--user-data-dir={}", folder.path().display());
+    let shown = chromium
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", &profile, "--dump-dom"])
+        .arg(format!("http://{page}/"))
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    for expected in [
+        "<span id=\"state\" role=\"status\" class=\"ready\">ready</span>",
+        "<td>transfer</td><td>BK001</td><td>not enough money</td><td>1</td>",
+        "<td>accounts</td><td>1</td><td>50.0 %</td>",
+        "<td>accounts</td><td>2</td><td>50.0 %</td>",
+        "id=\"line-calls\" points=\"1",
+    ] {
+        assert!(shown.contains(expected), "{expected}: {shown}");
+    }
+    assert_eq!(server.end(), Some(0));
+}

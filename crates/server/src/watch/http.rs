@@ -1,0 +1,94 @@
+//! `/`, `/metrics`, `/healthz`, `/readyz` and `/status.json` over HTTP/1.1.
+//!
+//! *Invariant*: nobody who asks here slows a client of the database: at most [`MOST`] are served at a time, a request
+//! has [`PATIENCE`], and an answer is made of counts that are there.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use super::{Watch, Watcher};
+use crate::ServeError;
+
+const MOST: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Nothing of the page comes from elsewhere, and nobody else may show it as theirs.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
+                      frame-ancestors 'none'";
+
+impl Watcher {
+    /// Answers requests at an address of this machine's loopback until the runtime ends, and gives the address.
+    ///
+    /// # Errors
+    /// The address is taken, or can be reached from other machines.
+    pub async fn listen(&self, address: SocketAddr) -> Result<SocketAddr, ServeError> {
+        if !address.ip().is_loopback() {
+            return Err(ServeError::OpenPage(address));
+        }
+        let failed = |error| ServeError::Listen { address, error };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        tokio::spawn(serve(listener, self.0.clone()));
+        Ok(address)
+    }
+}
+
+async fn serve(listener: TcpListener, watch: Arc<Watch>) {
+    let permits = Arc::new(Semaphore::new(MOST));
+    loop {
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+        let Ok((socket, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let watch = watch.clone();
+        tokio::spawn(async move {
+            let _permit = permit;
+            let service = service_fn(move |request| {
+                let answer = answer(&watch, &request);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(16 << 10);
+            // Whoever hangs up early wanted no answer.
+            drop(tokio::time::timeout(2 * PATIENCE, http.serve_connection(TokioIo::new(socket), service)).await);
+        });
+    }
+}
+
+fn answer<B>(watch: &Watch, request: &Request<B>) -> Response<Full<Bytes>> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    let (status, kind, text) = match request.uri().path() {
+        _ if !matches!(*request.method(), Method::GET | Method::HEAD) => {
+            (StatusCode::METHOD_NOT_ALLOWED, TEXT, "this page only shows things: GET\n".into())
+        }
+        "/" => (StatusCode::OK, "text/html; charset=utf-8", include_str!("page.html").into()),
+        "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", watch.metrics()),
+        "/status.json" => (StatusCode::OK, "application/json", watch.status().to_string()),
+        "/healthz" => (StatusCode::OK, TEXT, "alive\n".into()),
+        "/readyz" if watch.is_ready() => (StatusCode::OK, TEXT, "ready\n".into()),
+        "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", watch.status()["state"]["name"])),
+        _ => {
+            let known = "there are /, /metrics, /status.json, /healthz and /readyz\n";
+            (StatusCode::NOT_FOUND, TEXT, known.into())
+        }
+    };
+    let response = Response::builder()
+        .status(status)
+        .header(CONTENT_TYPE, kind)
+        .header(CACHE_CONTROL, "no-store")
+        .header(X_CONTENT_TYPE_OPTIONS, "nosniff")
+        .header(CONTENT_SECURITY_POLICY, POLICY)
+        .body(Full::new(Bytes::from(text)));
+    response.expect("all parts are constants")
+}

@@ -1,0 +1,307 @@
+//! What those who run a server want to know: counts, times, causes of failures, hot keys, and how far recovery is.
+//!
+//! Counting costs a call a few additions to numbers that threads share; of one in [`SAMPLED`] calls the keys are
+//! looked at. `http` gives it to Prometheus and to people.
+
+mod hot;
+pub(crate) mod http;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use lockwork_database::{Caller, sequencer};
+use serde_json::{Value, json};
+
+use crate::shared::Verb;
+use hot::Hot;
+
+/// The upper bounds of the buckets of times, in microseconds; one more is without bound.
+const BOUNDS_US: [u64; 18] = [
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 10_000_000,
+];
+/// Of one in so many calls the keys are counted.
+pub(crate) const SAMPLED: u64 = 64;
+/// Causes of failures that are told apart, and hot keys that are shown.
+const MOST_CAUSES: usize = 100;
+const HOT_SHOWN: usize = 10;
+
+/// How far a server is. What recovery has before it is zero until it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Recovering { done: u64, total: u64 },
+    Ready,
+    Ending,
+}
+
+/// Why a statement failed: the procedure or kind of statement, SQLSTATE, message.
+type Cause = (String, String, String);
+
+pub(crate) struct Watch {
+    started: Instant,
+    state: Mutex<State>,
+    caller: OnceLock<Caller>,
+    pub(crate) connections: AtomicU64,
+    pub(crate) connected: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) wrong_logins: AtomicU64,
+    statements: [AtomicU64; Verb::ALL.len()],
+    calls: AtomicU64,
+    buckets: [AtomicU64; BOUNDS_US.len() + 1],
+    times_ns: AtomicU64,
+    failures: Mutex<BTreeMap<Cause, u64>>,
+    hot: Mutex<Hot>,
+}
+
+/// Watches a server from before it is there until it has ended.
+#[derive(Clone)]
+pub struct Watcher(pub(crate) Arc<Watch>);
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watcher").field("state", &*lock(&self.0.state)).finish_non_exhaustive()
+    }
+}
+
+impl Default for Watcher {
+    fn default() -> Self {
+        let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
+        Self(Arc::new(Watch {
+            started: Instant::now(),
+            state: Mutex::new(State::Recovering { done: 0, total: 0 }),
+            caller: OnceLock::new(),
+            connections: AtomicU64::new(0),
+            connected: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            wrong_logins: AtomicU64::new(0),
+            statements: std::array::from_fn(|_| AtomicU64::new(0)),
+            calls: AtomicU64::new(0),
+            buckets: zeros(),
+            times_ns: AtomicU64::new(0),
+            failures: Mutex::default(),
+            hot: Mutex::default(),
+        }))
+    }
+}
+
+impl Watcher {
+    /// Recovery has done so many bytes of so many.
+    pub fn recovering(&self, done: u64, total: u64) {
+        self.0.set(State::Recovering { done, total });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Counts that a panic left are as good as any.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Watch {
+    fn set(&self, state: State) {
+        *lock(&self.state) = state;
+    }
+
+    /// Statements are answered from now on.
+    pub(crate) fn ready(&self, caller: Caller) {
+        _ = self.caller.set(caller);
+        self.set(State::Ready);
+    }
+
+    pub(crate) fn ending(&self) {
+        self.set(State::Ending);
+    }
+
+    fn is_ready(&self) -> bool {
+        *lock(&self.state) == State::Ready
+    }
+
+    /// A statement was answered, or failed for a cause.
+    pub(crate) fn statement(&self, verb: Verb, took: Duration, failed: Option<Cause>) {
+        if let Some(cause) = failed {
+            self.failed(cause, 1);
+        } else {
+            self.statements[verb as usize].fetch_add(1, Relaxed);
+        }
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.buckets[BOUNDS_US.partition_point(|bound| *bound < us)].fetch_add(1, Relaxed);
+        self.times_ns.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// As many failed for a cause.
+    pub(crate) fn failed(&self, cause: Cause, count: u64) {
+        let mut failures = lock(&self.failures);
+        let is_new = failures.len() >= MOST_CAUSES && !failures.contains_key(&cause);
+        let cause = if is_new { ("other".into(), cause.1, String::new()) } else { cause };
+        // There are fewer SQLSTATEs than could hurt.
+        *failures.entry(cause).or_default() += count;
+    }
+
+    /// Counts the keys of some of these calls.
+    pub(crate) fn calls<'a>(&self, blocks: impl ExactSizeIterator<Item = &'a [u8]>) {
+        let count = blocks.len() as u64;
+        let before = self.calls.fetch_add(count, Relaxed);
+        let first = (SAMPLED - before % SAMPLED) % SAMPLED;
+        if first >= count {
+            return;
+        }
+        let Some(caller) = self.caller.get() else { return };
+        for block in blocks.skip(first as usize).step_by(SAMPLED as usize) {
+            let keys = caller.keys(block);
+            let mut hot = lock(&self.hot);
+            keys.into_iter().for_each(|key| hot.count(key));
+        }
+    }
+
+    fn statistics(&self) -> sequencer::Statistics {
+        self.caller.get().map(Caller::statistics).unwrap_or_default()
+    }
+
+    /// The text that Prometheus reads.
+    fn metrics(&self) -> String {
+        let mut text = String::new();
+        let mut put = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
+            _ = writeln!(text, "# HELP lockwork_{name} {help}\n# TYPE lockwork_{name} {kind}");
+            let base = if kind == "histogram" { "" } else { name };
+            values.iter().for_each(|(labels, value)| _ = writeln!(text, "lockwork_{base}{labels} {value}"));
+        };
+        let one = |value: f64| vec![(String::new(), value)];
+        let of = |count: &AtomicU64| one(count.load(Relaxed) as f64);
+        put("ready", "gauge", "Whether statements are answered.", &one(f64::from(u8::from(self.is_ready()))));
+        put("uptime_seconds", "gauge", "Since it started.", &one(self.started.elapsed().as_secs_f64()));
+        let (done, total) = match *lock(&self.state) {
+            State::Recovering { done, total } => (done, total),
+            _ => (0, 0),
+        };
+        let recovery = [("{part=\"done\"}".into(), done as f64), ("{part=\"all\"}".into(), total as f64)];
+        put("recovery_bytes", "gauge", "Bytes of log and checkpoint, while it recovers.", &recovery);
+        put("resident_bytes", "gauge", "Memory of the process.", &one(resident_bytes() as f64));
+        put("connections", "gauge", "Clients.", &of(&self.connections));
+        put("connections_total", "counter", "Clients that came.", &of(&self.connected));
+        put("connections_refused_total", "counter", "Clients too many.", &of(&self.refused));
+        put("logins_refused_total", "counter", "Wrong passwords.", &of(&self.wrong_logins));
+        let verbs = Verb::ALL.iter().zip(&self.statements);
+        let verbs: Vec<_> =
+            verbs.map(|(verb, count)| (format!("{{kind=\"{}\"}}", verb.name()), count.load(Relaxed) as f64)).collect();
+        put("statements_total", "counter", "Statements that were answered; CALL MANY is one.", &verbs);
+        let failures: Vec<_> = lock(&self.failures)
+            .iter()
+            .map(|((what, state, why), count)| {
+                let labels = [("what", what), ("sqlstate", state), ("message", why)];
+                let labels = labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
+                (format!("{{{}}}", labels.join(",")), *count as f64)
+            })
+            .collect();
+        put("failures_total", "counter", "Statements and calls that failed, by cause.", &failures);
+        let mut below = 0;
+        let mut times = Vec::new();
+        let bounds = BOUNDS_US.iter().map(|us| (*us as f64 / 1e6).to_string()).chain(["+Inf".into()]);
+        for (bound, count) in bounds.zip(&self.buckets) {
+            below += count.load(Relaxed);
+            times.push((format!("statement_seconds_bucket{{le=\"{bound}\"}}"), below as f64));
+        }
+        times.push(("statement_seconds_sum".into(), self.times_ns.load(Relaxed) as f64 / 1e9));
+        times.push(("statement_seconds_count".into(), below as f64));
+        put("statement_seconds", "histogram", "From a statement's last message to its answer.", &times);
+        for (name, help, value) in counters(&self.statistics()) {
+            put(name, "counter", help, &one(value));
+        }
+        text
+    }
+
+    /// What the page shows.
+    fn status(&self) -> Value {
+        let state = match *lock(&self.state) {
+            State::Recovering { total: 0, .. } => json!({ "name": "starting" }),
+            State::Recovering { done, total } => json!({ "name": "recovering", "done": done, "total": total }),
+            State::Ready => json!({ "name": "ready" }),
+            State::Ending => json!({ "name": "ending" }),
+        };
+        let count = |count: &AtomicU64| count.load(Relaxed);
+        let statements = Verb::ALL.iter().zip(&self.statements);
+        let statements: serde_json::Map<_, _> =
+            statements.map(|(verb, of)| (verb.name().to_string(), count(of).into())).collect();
+        let mut failures: Vec<_> = lock(&self.failures).iter().map(|(cause, count)| (cause.clone(), *count)).collect();
+        failures.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let failures: Vec<_> = failures
+            .into_iter()
+            .map(|((what, sqlstate, message), count)| json!([what, sqlstate, message, count]))
+            .collect();
+        let hot = lock(&self.hot);
+        let hot: Vec<_> = hot.top(HOT_SHOWN).into_iter().map(|((t, key), share)| json!([t, key, share])).collect();
+        let log: serde_json::Map<_, _> =
+            counters(&self.statistics()).into_iter().map(|(name, _, value)| (name.to_string(), value.into())).collect();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"), "state": state, "uptime": self.started.elapsed().as_secs_f64(),
+            "resident": resident_bytes(), "connections": count(&self.connections), "statements": statements,
+            "calls": count(&self.calls), "bounds_us": BOUNDS_US,
+            "buckets": self.buckets.iter().map(count).collect::<Vec<_>>(),
+            "failures": failures, "hot": hot, "log": log,
+        })
+    }
+}
+
+/// The counts of the sequencer, each with its name and what it is.
+fn counters(statistics: &sequencer::Statistics) -> [(&'static str, &'static str, f64); 11] {
+    let s = statistics;
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    [
+        ("batches_total", "Batches that ran.", s.batches as f64),
+        ("calls_total", "Calls in them, single statements too.", s.calls as f64),
+        ("logged_calls_total", "Calls written to the log.", s.logged_calls as f64),
+        ("argument_bytes_total", "Argument bytes of the calls written to the log.", s.argument_bytes as f64),
+        ("log_bytes_total", "Bytes written to the log.", s.log_bytes as f64),
+        ("log_writes_total", "Writes to the log.", s.writes as f64),
+        ("log_syncs_total", "Syncs of the log.", s.syncs as f64),
+        ("log_wait_seconds_total", "Waited for writes and syncs.", seconds(s.sync_ns)),
+        ("repeats_total", "Retries that were answered from the window of request ids.", s.repeats as f64),
+        ("checkpoints_total", "Checkpoints that are durable.", s.checkpoints as f64),
+        ("checkpoint_pause_seconds_total", "Calls stood still for checkpoints.", seconds(s.checkpoint_pause_ns)),
+    ]
+}
+
+/// A value of a label.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Memory of this process that is in RAM; 0 where the system does not say.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages: Option<u64> = pages.as_deref().and_then(|text| text.split(' ').nth(1)?.parse().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_told_how_far_recovery_is() {
+        let watcher = Watcher::default();
+        assert_eq!(watcher.0.status()["state"]["name"], "starting");
+        watcher.recovering(5, 10);
+        assert_eq!(watcher.0.status()["state"], json!({ "name": "recovering", "done": 5, "total": 10 }));
+        assert!(watcher.0.metrics().contains("lockwork_recovery_bytes{part=\"all\"} 10\n"));
+        assert!(!watcher.0.is_ready());
+        watcher.0.ending();
+        assert_eq!(watcher.0.status()["state"]["name"], "ending");
+    }
+
+    #[test]
+    fn times_fall_into_their_buckets_and_causes_are_bounded() {
+        let watch = Watcher::default().0;
+        for us in [0, 10, 11, 10_000_000, 10_000_001, u64::MAX / 1000] {
+            watch.statement(Verb::Call, Duration::from_micros(us), None);
+        }
+        let buckets: Vec<u64> = watch.buckets.iter().map(|count| count.load(Relaxed)).collect();
+        assert_eq!((buckets[0], buckets[1], buckets[17], buckets[18]), (2, 1, 1, 2));
+        for number in 0..1000 {
+            watch.failed(("p".into(), "P0001".into(), number.to_string()), 1);
+        }
+        let failures = lock(&watch.failures);
+        assert_eq!((failures.len(), failures.values().sum::<u64>()), (MOST_CAUSES + 1, 1000));
+    }
+}
