@@ -2,19 +2,21 @@
 
 CARGO ?= cargo
 SETUP := ./scripts/setup
+# That of what is built to be used; CI takes `verify`, which is built for the tests anyway.
+PROFILE ?= release
 
 .PHONY: serve demo build test soak lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
 
 # A server with the example of a bank: psql -h 127.0.0.1 -p 5433 bank -c 'CALL transfer(1, 2, 25.00)'
 serve: build
-	./target/release/lockwork serve --init crates/lockwork/examples/bank.sql --http 127.0.0.1:9433
+	$(CARGO) run --profile $(PROFILE) -q -p lockwork -- serve --init crates/lockwork/examples/bank.sql --http 127.0.0.1:9433
 
 demo: build
-	$(CARGO) run --release -q -p lockwork -- demo
+	$(CARGO) run --profile $(PROFILE) -q -p lockwork -- demo
 
 build:
 	$(SETUP)
-	$(CARGO) build --release -p lockwork
+	$(CARGO) build --profile $(PROFILE) -p lockwork
 
 test: lint doc
 	RUST_BACKTRACE=0 $(CARGO) test --profile verify --workspace
