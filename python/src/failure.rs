@@ -61,7 +61,10 @@ impl Failure {
                 }
                 failure
             }
-            Error::Aborted { sqlstate, message, .. } => return Self::of_server(&sqlstate, message, None, None),
+            Error::Aborted { sqlstate, message, .. } => {
+                let retryable = sqlstate == "40001";
+                return Self::new("Abort", &sqlstate, message).retryable(retryable);
+            }
             Error::Unknown { .. } => Self::new("SqlError", "42704", message),
             Error::IndexTooLate { .. } => Self::new("SqlError", "55006", message),
             Error::Reserved { .. } => Self::new("SqlError", "42939", message),
@@ -90,12 +93,16 @@ impl Failure {
         hint: Option<&str>,
         position: Option<usize>,
     ) -> Self {
+        let message = message.into();
         let (class, retryable) = match sqlstate {
             "40001" => ("Abort", true),
             "53100" => ("DiskFull", true),
             "53300" => ("ConnectError", true),
             "57P01" => ("Closed", false),
-            state if is_of_value(state) => ("DataError", false),
+            // The server names what is wrong with a value by its number, before anything runs.
+            state if is_of_value(state) || state.starts_with("22") && message.starts_with("parameter $") => {
+                ("DataError", false)
+            }
             state if state.starts_with("58") || state.starts_with("XX") => ("Error", false),
             state if position.is_some() || ["08", "0A", "26", "34", "42", "54", "55"].contains(&&state[..2]) => {
                 ("SqlError", false)

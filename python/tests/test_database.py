@@ -176,6 +176,19 @@ def test_errors_have_their_fields(bank):
 
     with pytest.raises(lockwork.SqlError, match="nothing"):
         bank.call("nothing")
+    bank.define("CREATE PROCEDURE no() AS BEGIN RAISE EXCEPTION 'never' USING ERRCODE = 'LW007'; END;")
+    for call in [lambda: bank.call("no"), lambda: bank.execute("CALL no()")]:
+        with pytest.raises(lockwork.Abort) as caught:
+            call()
+        assert (caught.value.sqlstate, caught.value.message) == ("LW007", "never")
+    # What only the database knows not to fit is no abort either.
+    bank.define("CREATE PROCEDURE narrow(n TINYINT UNSIGNED, s VARCHAR(2), d DECIMAL(3, 1)) AS BEGIN NULL; END;")
+    for values in [(-1, "", 0), (256, "", 0), (1, "abc", 0), (1, "", 100), (1, "", Decimal("0.01"))]:
+        with pytest.raises(lockwork.DataError):
+            bank.call("narrow", *values)
+        with pytest.raises(lockwork.DataError):
+            bank.call_many("narrow", [[value] for value in values])
+    assert bank.call("narrow", 255, "ab", Decimal("-99.9")) == ()
     with pytest.raises(lockwork.SqlError) as caught:
         bank.execute("SELECT id FROM accounts WHERE id = 1; SELECT 2")
     assert caught.value.sqlstate == "42601"
