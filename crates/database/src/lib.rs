@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`engines`] | every engine there is, by kind |
 //! | `calls` | calls by name: arguments into blocks, answers out of them |
+//! | `columns` | many calls of one procedure: columns of values in, columns of results out |
 //! | `value` | values as a program has them, and as they lie in blocks and rows |
 //! | `statements` | SQL: definitions, calls, single statements |
 //! | `prepared` | statements that are understood once and run often |
@@ -12,6 +13,7 @@
 //! Programs use it as `lockwork`, which adds the lock service's client.
 
 mod calls;
+mod columns;
 mod durable;
 pub mod engines;
 mod prepared;
@@ -35,6 +37,7 @@ pub use lockwork_storage::Digest;
 
 pub use calls::Answer;
 use calls::{one, only_known};
+pub use columns::{Column, Columns, Procedure};
 pub use durable::{Caller, OpenOptions};
 pub use prepared::{Outcomes, Prepared};
 pub use statements::SqlAnswer;

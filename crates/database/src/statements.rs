@@ -213,6 +213,11 @@ impl Lockwork {
         })
     }
 
+    /// The metadata and the id of a procedure.
+    pub(crate) fn compiled(&self, name: &str) -> Result<(Arc<Compiled>, u32), Error> {
+        self.known(name).map(|known| (known.compiled, known.id))
+    }
+
     /// Runs a call by its block.
     fn run_block(&mut self, mut block: Vec<u8>) -> Result<Vec<u8>, Error> {
         match &mut self.store {
