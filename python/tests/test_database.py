@@ -1,6 +1,8 @@
 """What a database does, the same in memory, in a folder and at a server."""
 
 import datetime
+import os
+import subprocess
 import threading
 from decimal import Decimal
 
@@ -9,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lockwork
+
+from conftest import ROOT
 
 TYPES = {
     "TINYINT": st.integers(-128, 127),
@@ -288,3 +292,19 @@ def test_what_is_closed_says_so(bank):
     ]:
         with pytest.raises(lockwork.Closed, match="closed"):
             use()
+
+
+def test_a_server_with_users_wants_their_passwords(start_server, tmp_path):
+    users = tmp_path / "users"
+    make = [os.environ["LOCKWORK_BIN"], "user", str(users), "app", "--right", "call"]
+    subprocess.run(make, input="secret\n", text=True, check=True, stdout=subprocess.DEVNULL)
+    bank = ROOT / "crates/lockwork/examples/bank.sql"
+    server = start_server("--users", users, "--init", bank)
+    with lockwork.connect(server.address, user="app", password="secret") as connection:
+        assert connection.call("transfer", 1, 2, 25).left == Decimal("975.00")
+        with pytest.raises(lockwork.SqlError) as refused:
+            connection.execute("SELECT balance FROM accounts WHERE id = 1")
+        assert refused.value.sqlstate == "42501"
+    for user, password in [("app", "wrong"), ("nobody", "secret"), ("app", None)]:
+        with pytest.raises(lockwork.ConnectError):
+            lockwork.connect(server.address, user=user, password=password)
