@@ -37,7 +37,7 @@ pub use calls::Answer;
 use calls::{one, only_known};
 pub use durable::{Caller, OpenOptions};
 pub use prepared::{Outcomes, Prepared};
-pub use statements::SqlAnswer;
+pub use statements::{ProcedureDefinition, SqlAnswer};
 pub use value::Value;
 
 /// Rows that a table is given room for when it is created; it grows beyond that.

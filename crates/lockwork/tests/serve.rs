@@ -2,62 +2,24 @@
 
 #[path = "common/folder.rs"]
 mod folder;
+#[path = "common/server.rs"]
+mod server;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use folder::{Folder, command};
+use server::{Server, program};
 
 const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
 
-/// A server that is killed if the test does not end it.
-struct Server {
-    child: Child,
-    port: u16,
-    ready: String,
-    _errors: BufReader<ChildStderr>,
-}
-
 impl Server {
-    fn start(words: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_lockwork"))
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .args(words)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut ready = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let Some(port) = ready.trim_end().rsplit(' ').next().and_then(|port| port.parse().ok()) else {
-            let mut why = String::new();
-            errors.read_to_string(&mut why).unwrap();
-            panic!("'{ready}' is no ready line; {why}");
-        };
-        Self { child, port, ready, _errors: errors }
-    }
-
-    /// Asks it to end, and gives its exit code.
-    fn end(mut self) -> Option<i32> {
-        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(asked.success());
-        self.child.wait().unwrap().code()
-    }
-
     fn client(&self) -> Client {
         Client::new(self.port).unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 
@@ -170,15 +132,6 @@ fn cells(mut body: &[u8]) -> Vec<String> {
 fn fields(body: &[u8]) -> String {
     let fields = body.split(|&byte| byte == 0).filter(|field| matches!(field.first(), Some(b'S' | b'C' | b'M')));
     fields.map(|field| String::from_utf8_lossy(&field[1..]).into_owned()).collect::<Vec<_>>().join(" ")
-}
-
-/// A program of PostgreSQL, if it is here.
-fn program(name: &str) -> Option<Command> {
-    let found = Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
-        lockwork_skip::skip_optional(&format!("{name} is not in PATH; Debian has it in the package postgresql"));
-    }
-    found.then(|| Command::new(name))
 }
 
 #[test]

@@ -5,9 +5,11 @@
 //! | `shared` | the database as all connections have it |
 //! | `session` | what a client's messages do |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
+//! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
 //! | `values` | types and values, in text and binary |
 //! | `error` | errors as clients get them |
 
+mod catalog;
 mod error;
 mod known;
 mod parameters;

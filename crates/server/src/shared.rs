@@ -8,9 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements};
 use lockwork_database::{Caller, Error, Lockwork, Prepared, SqlAnswer, sequencer};
+use pgwire::api::portal::Format;
+use pgwire::messages::data::DataRow;
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::catalog::{Asked, Catalog, Definitions, Given};
 use crate::error::{Refusal, refuse};
+use crate::known::Who;
 
 /// What is open to connections.
 pub(crate) struct Shared {
@@ -21,6 +25,7 @@ pub(crate) struct Shared {
     definitions: AtomicU64,
     /// Calls that may wait for the database.
     queue: Semaphore,
+    catalog: Catalog,
 }
 
 /// A statement that was understood.
@@ -128,6 +133,7 @@ impl Shared {
             caller,
             definitions: AtomicU64::new(0),
             queue: Semaphore::new(queue),
+            catalog: Catalog::default(),
         })
     }
 
@@ -242,6 +248,31 @@ impl Shared {
             |abort: Option<(String, String)>| Value::Text(abort.map(|(sqlstate, _)| sqlstate).unwrap_or_default());
         results.push((SQLSTATE.into(), Value::Array(outcomes.aborts.into_iter().map(sqlstate).collect())));
         Ok(SqlAnswer::Called(results))
+    }
+
+    /// A copy of the definitions.
+    fn copied(&self) -> Result<Definitions, Refusal> {
+        let guard = self.database();
+        let database = guard.as_ref().ok_or_else(closed)?;
+        Ok((database.sql_catalogue().clone(), database.procedure_definitions()))
+    }
+
+    /// Understands a query if it is one of the catalog; else nothing.
+    pub(crate) async fn asked(&self, text: &str, who: &Who) -> Option<Result<Asked, Refusal>> {
+        let version = self.definitions.load(Ordering::Acquire);
+        self.catalog.understand(text, who, version, || self.copied()).await
+    }
+
+    /// Runs a query of the catalog.
+    pub(crate) async fn ask(
+        &self,
+        asked: &Asked,
+        values: &[Given],
+        format: &Format,
+        who: &Who,
+    ) -> Result<Vec<DataRow>, Refusal> {
+        let version = self.definitions.load(Ordering::Acquire);
+        self.catalog.run(asked, values, format, who, version, || self.copied()).await
     }
 
     /// Carries out a definition or EXPLAIN.

@@ -1,0 +1,56 @@
+//! A server as a process of its own, and programs that speak to it, for several tests.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+/// A server that is killed if the test does not end it.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) port: u16,
+    pub(crate) ready: String,
+    _errors: BufReader<ChildStderr>,
+}
+
+impl Server {
+    pub(crate) fn start(words: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_lockwork"))
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let Some(port) = ready.trim_end().rsplit(' ').next().and_then(|port| port.parse().ok()) else {
+            let mut why = String::new();
+            errors.read_to_string(&mut why).unwrap();
+            panic!("'{ready}' is no ready line; {why}");
+        };
+        Self { child, port, ready, _errors: errors }
+    }
+
+    /// Asks it to end, and gives its exit code.
+    pub(crate) fn end(mut self) -> Option<i32> {
+        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(asked.success());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A program of PostgreSQL, if it is here.
+pub(crate) fn program(name: &str) -> Option<Command> {
+    let found = Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        lockwork_skip::skip_optional(&format!("{name} is not in PATH; Debian has it in the package postgresql"));
+    }
+    found.then(|| Command::new(name))
+}
