@@ -40,7 +40,7 @@ use calls::{one, only_known};
 pub use columns::{Column, Columns, Procedure};
 pub use durable::{Caller, OpenOptions};
 pub use prepared::{Outcomes, Prepared};
-pub use statements::SqlAnswer;
+pub use statements::{ProcedureDefinition, SqlAnswer};
 pub use value::Value;
 
 /// Rows that a table is given room for when it is created; it grows beyond that.

@@ -44,6 +44,19 @@ pub enum SqlAnswer {
     Text(String),
 }
 
+/// A procedure, as it was defined.
+#[derive(Clone, Debug)]
+pub struct ProcedureDefinition {
+    /// What it is called.
+    pub name: String,
+    /// Its number among all that were ever registered.
+    pub id: u32,
+    /// What it takes and gives.
+    pub compiled: Arc<Compiled>,
+    /// The SQL that made it; empty for one in assembly.
+    pub text: Arc<str>,
+}
+
 /// What SQL knows of a database.
 #[derive(Default)]
 pub(crate) struct State {
@@ -193,6 +206,26 @@ impl Lockwork {
     #[must_use]
     pub fn sql_catalogue(&self) -> &Catalogue {
         &self.sql.catalogue
+    }
+
+    /// The procedures that there are, in the order in which they were made.
+    #[must_use]
+    pub fn procedure_definitions(&self) -> Vec<ProcedureDefinition> {
+        let procedures = durable::read(&self.procedures);
+        let names = procedures.names().into_iter().filter(|name| !name.starts_with(STATEMENT));
+        let definition = |name: String| {
+            let Known { compiled, id, text } = match self.sql.procedures.get(&name) {
+                Some(known) => known.clone(),
+                None => {
+                    let (id, registered) = procedures.find(&name).ok()?;
+                    Known { compiled: Arc::new(of_assembly(registered)), id, text: "".into() }
+                }
+            };
+            Some(ProcedureDefinition { name, id, compiled, text })
+        };
+        let mut definitions: Vec<_> = names.filter_map(definition).collect();
+        definitions.sort_by_key(|definition| definition.id);
+        definitions
     }
 
     /// A procedure, made by SQL or by assembly.

@@ -5,9 +5,8 @@ use pgwire::api::Type;
 use sqlparser::ast::{
     Expr, FunctionArguments, ObjectName, Query, Select, SelectItem, SetExpr, Statement, UnaryOperator, Value,
 };
-use sqlparser::dialect::PostgreSqlDialect;
-use sqlparser::parser::Parser;
 
+use crate::catalog;
 use crate::error::{Refusal, refuse};
 use crate::parameters;
 
@@ -68,7 +67,7 @@ fn alone(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
             Some(Err(refuse("0A000", "transactions of several statements are not supported").hint(hint)))
         }
         "show" | "select" => {
-            let parsed = Parser::parse_sql(&PostgreSqlDialect {}, text).ok()?;
+            let parsed = catalog::read(text)?;
             let [statement] = &parsed[..] else { return None };
             match statement {
                 Statement::ShowVariable { variable } => {

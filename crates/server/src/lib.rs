@@ -8,10 +8,12 @@
 //! | `tls` | certificates |
 //! | `session` | what a client's messages do |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
+//! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
 //! | `values` | types and values, in text and binary |
 //! | `watch` | what those who run a server want to know, for Prometheus and for people |
 //! | `error` | errors as clients get them |
 
+mod catalog;
 mod error;
 mod known;
 mod parameters;

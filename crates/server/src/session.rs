@@ -29,6 +29,7 @@ use pgwire::messages::simplequery::Query;
 
 use tokio::sync::watch;
 
+use crate::catalog::{self, Asked};
 use crate::error::{Refusal, refuse};
 use crate::known::{Known, Who, known};
 use crate::shared::{Database, Plan, Verb};
@@ -40,7 +41,15 @@ use crate::values::{decode, encode, type_of};
 pub(crate) enum Stored {
     /// One that is no business of the database.
     Known(Arc<Known>),
+    /// One of the system catalog.
+    Catalog(Arc<Asked>),
     Plan(Arc<Plan>),
+}
+
+/// Values for `$1` and so on.
+enum Values {
+    Plan(Vec<Value>),
+    Catalog(Vec<catalog::Given>),
 }
 
 /// Rows of an answer and what it is called.
@@ -68,14 +77,44 @@ impl Stored {
     fn columns(&self) -> Vec<(String, Type, i32)> {
         match self {
             Self::Known(known) => known.row.iter().map(|(name, ty, _)| (name.clone(), ty.clone(), -1)).collect(),
+            Self::Catalog(asked) => asked.columns.iter().map(|(name, ty)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Plan(plan) => plan.columns().iter().map(described).collect(),
         }
     }
 
-    fn parameters(&self) -> Vec<Field> {
+    /// The types of `$1` and so on.
+    fn parameters(&self) -> Vec<Type> {
         match self {
             Self::Known(_) => Vec::new(),
-            Self::Plan(plan) => plan.parameters(),
+            Self::Catalog(asked) => asked.parameters.clone(),
+            Self::Plan(plan) => plan.parameters().iter().map(|field| type_of(field).0).collect(),
+        }
+    }
+
+    /// Parameters as a client sent them.
+    fn values(&self, portal: &Portal<Stored>) -> Result<Values, Refusal> {
+        let declared = |at: usize| portal.statement.parameter_types.get(at).and_then(Option::as_ref);
+        let given = portal
+            .parameters
+            .iter()
+            .enumerate()
+            .map(|(at, bytes)| (at, bytes.as_deref(), format_of(&portal.parameter_format, at)));
+        match self {
+            Self::Known(_) => Ok(Values::Plan(Vec::new())),
+            Self::Catalog(asked) => {
+                let one = |((at, bytes, format), ty): ((usize, Option<&[u8]>, FieldFormat), &Type)| {
+                    let ty = declared(at).filter(|ty| **ty != Type::UNKNOWN).unwrap_or(ty);
+                    catalog::decode(bytes, format, ty, at + 1)
+                };
+                given.zip(&asked.parameters).map(one).collect::<Result<_, _>>().map(Values::Catalog)
+            }
+            Self::Plan(plan) => {
+                let fields = plan.parameters();
+                let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| {
+                    decode(bytes, format, declared(at), field)
+                };
+                given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Plan)
+            }
         }
     }
 }
@@ -97,15 +136,17 @@ fn row_description(columns: &[(String, Type, i32)], format: &Format) -> Option<R
 fn size(ty: &Type) -> i16 {
     match *ty {
         Type::BOOL => 1,
+        Type::CHAR => 1,
         Type::INT2 => 2,
-        Type::INT4 => 4,
-        Type::INT8 | Type::TIMESTAMP => 8,
+        Type::INT4 | Type::OID | Type::FLOAT4 => 4,
+        Type::NAME => 64,
+        Type::INT8 | Type::FLOAT8 | Type::TIMESTAMP => 8,
         _ => -1,
     }
 }
 
 /// The format of a column; a client that names fewer than there are gets text.
-fn format_of(format: &Format, at: usize) -> FieldFormat {
+pub(crate) fn format_of(format: &Format, at: usize) -> FieldFormat {
     match format {
         Format::Individual(codes) if at >= codes.len() => FieldFormat::Text,
         format => format.format_for(at),
@@ -151,11 +192,14 @@ impl Session {
     }
 
     /// Understands the only statement of a text; there is none in a comment.
-    fn understand(&self, text: &str, who: &Who) -> Result<Option<Stored>, Refusal> {
+    async fn understand(&self, text: &str, who: &Who) -> Result<Option<Stored>, Refusal> {
         let several = || refuse("42601", "several statements cannot be prepared as one");
         if let Some((known, rest)) = known(text, who) {
             let is_alone = rest.trim().is_empty();
             return if is_alone { Ok(Some(Stored::Known(Arc::new(known?)))) } else { Err(several()) };
+        }
+        if let Some(asked) = self.database.asked(text, who).await {
+            return Ok(Some(Stored::Catalog(Arc::new(asked?))));
         }
         if let Some(call) = many(text) {
             let statement = statements(&call).next();
@@ -174,9 +218,9 @@ impl Session {
         Ok(Some(Stored::Plan(Arc::new(self.plan(&statement)?))))
     }
 
-    async fn answer(&self, stored: &Stored, values: &[Value], format: &Format) -> Result<Answered, Refusal> {
-        let plan = match stored {
-            Stored::Known(known) => {
+    async fn answer(&self, stored: &Stored, values: &Values, format: &Format, who: &Who) -> Result<Answered, Refusal> {
+        let (plan, values) = match (stored, values) {
+            (Stored::Known(known), _) => {
                 let mut data = BytesMut::new();
                 for (at, (name, ty, text)) in known.row.iter().enumerate() {
                     let wrong = || refuse("0A000", format!("column '{name}' is text only"));
@@ -190,7 +234,13 @@ impl Session {
                 let row = (!known.row.is_empty()).then(|| DataRow::new(data, known.row.len() as i16));
                 return Ok(Answered { rows: row.into_iter().collect(), tag: known.tag.clone() });
             }
-            Stored::Plan(plan) => plan,
+            (Stored::Catalog(asked), Values::Catalog(values)) => {
+                let rows = self.database.ask(asked, values, format, who).await?;
+                let tag = Verb::Select.tag(rows.len() as i64);
+                return Ok(Answered { rows, tag });
+            }
+            (Stored::Plan(plan), Values::Plan(values)) => (plan, values),
+            _ => return Err(refuse("XX000", "the values are those of another statement")),
         };
         let types: Vec<Type> = plan.columns().iter().map(|field| type_of(field).0).collect();
         let (rows, count) = match self.database.run(plan, values).await? {
@@ -214,16 +264,20 @@ impl Session {
     }
 
     /// Carries out one statement of a simple query.
-    async fn simple<C>(&self, client: &mut C, stored: &Stored) -> PgWireResult<()>
+    async fn simple<C>(&self, client: &mut C, stored: &Stored, who: &Who) -> PgWireResult<()>
     where
         C: Sink<Message> + Unpin + Send,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
-        if let Some(needed) = stored.parameters().first() {
-            let message = format!("there is no value for parameter {}", needed.name);
+        if !stored.parameters().is_empty() {
+            let message = "there is no value for parameter $1";
             return Err(refuse("42P02", message).hint("prepare the statement, or write the value itself").into());
         }
-        let answered = self.answer(stored, &[], &Format::UnifiedText).await?;
+        let none = match stored {
+            Stored::Catalog(_) => Values::Catalog(Vec::new()),
+            _ => Values::Plan(Vec::new()),
+        };
+        let answered = self.answer(stored, &none, &Format::UnifiedText, who).await?;
         if let Some(description) = row_description(&stored.columns(), &Format::UnifiedText) {
             client.feed(Message::RowDescription(description)).await?;
         }
@@ -279,12 +333,24 @@ impl SimpleQueryHandler for Session {
             none = false;
             rest = behind;
             outcome = match known {
-                Ok(known) => self.simple(client, &Stored::Known(Arc::new(known))).await,
+                Ok(known) => self.simple(client, &Stored::Known(Arc::new(known)), &who).await,
                 Err(refusal) => Err(refusal.into()),
             };
         }
+        // The catalog reads a statement as a whole; what ends with one is the usual case.
+        let alone = outcome.is_ok().then(|| rest.trim_end().trim_end_matches(';'));
+        let asked = match alone {
+            Some(alone) => self.database.asked(alone, &who).await,
+            None => None,
+        };
         if outcome.is_err() {
             // The rest is not carried out.
+        } else if let Some(asked) = asked {
+            none = false;
+            outcome = match asked {
+                Ok(asked) => self.simple(client, &Stored::Catalog(Arc::new(asked)), &who).await,
+                Err(refusal) => Err(refusal.behind(text[..text.len() - rest.len()].chars().count()).into()),
+            };
         } else if many(rest).is_some() {
             none = false;
             let refusal = refuse("42P02", "CALL MANY takes arrays as values of its parameters");
@@ -299,7 +365,7 @@ impl SimpleQueryHandler for Session {
                     .map_err(|error| Refusal::of(error.into(), rest))
                     .and_then(|statement| self.plan(&statement));
                 outcome = match planned {
-                    Ok(plan) => self.simple(client, &Stored::Plan(Arc::new(plan))).await,
+                    Ok(plan) => self.simple(client, &Stored::Plan(Arc::new(plan)), &who).await,
                     Err(refusal) => Err(refusal.behind(before).into()),
                 };
                 if outcome.is_err() {
@@ -349,7 +415,7 @@ impl QueryParser for Parser {
     }
 
     fn get_parameter_types(&self, stored: &Stored) -> PgWireResult<Vec<Type>> {
-        Ok(stored.parameters().iter().map(|field| type_of(field).0).collect())
+        Ok(stored.parameters())
     }
 
     fn get_result_schema(&self, stored: &Stored, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
@@ -377,7 +443,7 @@ impl ExtendedQueryHandler for Session {
     {
         self.busy.send_replace(true);
         let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
-        match self.understand(&message.query, &who(client))? {
+        match self.understand(&message.query, &who(client)).await? {
             Some(stored) => {
                 let types = message.type_oids.iter().map(|&oid| Type::from_oid(oid)).collect();
                 client.portal_store().put_statement(Arc::new(StoredStatement::new(name, stored, types)));
@@ -435,9 +501,9 @@ impl ExtendedQueryHandler for Session {
                     None => return Err(PgWireError::StatementNotFound(name.to_owned())),
                 };
                 let own = stored.as_ref().map(Stored::parameters).unwrap_or_default();
-                let oids = own.iter().enumerate().map(|(at, field)| match declared.get(at).cloned().flatten() {
+                let oids = own.iter().enumerate().map(|(at, own)| match declared.get(at).cloned().flatten() {
                     Some(ty) if ty != Type::UNKNOWN => ty.oid(),
-                    _ => type_of(field).0.oid(),
+                    _ => own.oid(),
                 });
                 let description = ParameterDescription::new(oids.collect());
                 client.feed(Message::ParameterDescription(description)).await?;
@@ -478,15 +544,9 @@ impl ExtendedQueryHandler for Session {
         };
         let most = usize::try_from(message.max_rows).unwrap_or(0);
         if matches!(*portal.state().lock().await, State::Initial) {
-            let statement = &portal.statement;
-            let fields = statement.statement.parameters();
-            let mut values = Vec::with_capacity(fields.len());
-            for (at, (field, bytes)) in fields.iter().zip(&portal.parameters).enumerate() {
-                let declared = statement.parameter_types.get(at).and_then(Option::as_ref);
-                let format = format_of(&portal.parameter_format, at);
-                values.push(decode(bytes.as_deref(), format, declared, field)?);
-            }
-            let answered = self.answer(&statement.statement, &values, &portal.result_column_format).await?;
+            let stored = &portal.statement.statement;
+            let values = stored.values(&portal)?;
+            let answered = self.answer(stored, &values, &portal.result_column_format, &who(client)).await?;
             if most == 0 || answered.rows.len() <= most {
                 return send(client, answered).await;
             }

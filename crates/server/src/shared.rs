@@ -10,9 +10,13 @@ use std::time::Instant;
 
 use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements};
 use lockwork_database::{Caller, Error, Lockwork, Outcomes, Prepared, SqlAnswer};
+use pgwire::api::portal::Format;
+use pgwire::messages::data::DataRow;
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::catalog::{Asked, Catalog, Definitions, Given};
 use crate::error::{Refusal, refuse};
+use crate::known::Who;
 use crate::watch::Watch;
 
 /// What is open to connections.
@@ -25,6 +29,7 @@ pub(crate) struct Shared {
     /// Calls that may wait for the database.
     queue: Semaphore,
     pub(crate) watch: Arc<Watch>,
+    catalog: Catalog,
 }
 
 /// A statement that was understood.
@@ -162,6 +167,7 @@ impl Shared {
             definitions: AtomicU64::new(0),
             queue: Semaphore::new(queue),
             watch,
+            catalog: Catalog::default(),
         })
     }
 
@@ -295,6 +301,31 @@ impl Shared {
         for ((sqlstate, message), count) in causes {
             self.watch.failed((what.into(), sqlstate.clone(), message.clone()), count);
         }
+    }
+
+    /// A copy of the definitions.
+    fn copied(&self) -> Result<Definitions, Refusal> {
+        let guard = self.database();
+        let database = guard.as_ref().ok_or_else(closed)?;
+        Ok((database.sql_catalogue().clone(), database.procedure_definitions()))
+    }
+
+    /// Understands a query if it is one of the catalog; else nothing.
+    pub(crate) async fn asked(&self, text: &str, who: &Who) -> Option<Result<Asked, Refusal>> {
+        let version = self.definitions.load(Ordering::Acquire);
+        self.catalog.understand(text, who, version, || self.copied()).await
+    }
+
+    /// Runs a query of the catalog.
+    pub(crate) async fn ask(
+        &self,
+        asked: &Asked,
+        values: &[Given],
+        format: &Format,
+        who: &Who,
+    ) -> Result<Vec<DataRow>, Refusal> {
+        let version = self.definitions.load(Ordering::Acquire);
+        self.catalog.run(asked, values, format, who, version, || self.copied()).await
     }
 
     /// Carries out a definition or EXPLAIN.

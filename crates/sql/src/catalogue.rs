@@ -11,6 +11,7 @@ use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
 use crate::error::{SqlError, state};
 use crate::syntax::Place;
 use crate::types::SqlType;
+use crate::value::Value;
 
 /// A constant of SQL as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +61,19 @@ impl Table {
         &self.declared
     }
 
+    /// What a column is when INSERT names no value for it; `column` is its position in the schema.
+    #[must_use]
+    pub fn default_of(&self, column: usize) -> Option<Value> {
+        let constant = self.defaults.get(column)?.clone()?;
+        Some(Value::of_constant(constant, self.types.get(column).copied()))
+    }
+
+    /// The table that this one is an index of.
+    #[must_use]
+    pub fn index_of(&self) -> Option<&str> {
+        self.index_of.as_deref()
+    }
+
     /// Its indexes.
     #[must_use]
     pub fn indexes(&self) -> &[Index] {
@@ -78,6 +92,8 @@ pub struct Index {
     pub schema: TableSchema,
     /// For each of its columns, the column of the table that it holds, as a position in the table's schema.
     pub columns: Vec<usize>,
+    /// How many of the columns were named when it was made; the rest of the primary key is behind them.
+    pub named: usize,
     /// Where each column comes from and goes to in row images, and its bytes.
     pub(crate) moves: Vec<(usize, usize, usize)>,
 }

@@ -125,6 +125,7 @@ pub(crate) fn index(catalogue: &Catalogue, create: &CreateIndex) -> Result<Index
         }
         columns.push(column);
     }
+    let named = columns.len();
     columns.extend((0..schema.key().len()).filter(|column| !columns.contains(column)).collect::<Vec<_>>());
     let described: Vec<_> = columns
         .iter()
@@ -157,5 +158,5 @@ pub(crate) fn index(catalogue: &Catalogue, create: &CreateIndex) -> Result<Index
         .zip(made.columns())
         .map(|(&column, to)| (at(schema.columns()[column].offset), at(to.offset), to.column_type.width() as usize));
     let moves = moves.collect();
-    Ok(Index { name: create.name.text.clone(), table: schema.name().to_string(), schema: made, columns, moves })
+    Ok(Index { name: create.name.text.clone(), table: schema.name().to_string(), schema: made, columns, named, moves })
 }

@@ -1,0 +1,34 @@
+"""What psycopg 3 and SQLAlchemy do with a server: statements, and questions about tables."""
+
+import sys
+
+import psycopg
+import sqlalchemy as sa
+
+port = sys.argv[1]
+with psycopg.connect(host="127.0.0.1", port=port, user="ann", dbname="bank", autocommit=True) as connection:
+    print(connection.execute("SELECT balance FROM accounts WHERE id = %s", (1,)).fetchone())
+    print(connection.execute("CALL transfer(%s, %s, %s)", (1, 2, "0.25")).fetchone())
+    print(psycopg.types.TypeInfo.fetch(connection, "numeric").oid, psycopg.types.TypeInfo.fetch(connection, "hstore"))
+    for is_binary in (False, True):
+        with connection.cursor(binary=is_binary) as cursor:
+            cursor.execute("SELECT oid, relname, indkey FROM pg_class JOIN pg_index ON indexrelid = oid WHERE relname = %s", ("t_name",))
+            print(cursor.fetchone()[1], cursor.description[0].type_code)
+
+engine = sa.create_engine(f"postgresql+psycopg://ann@127.0.0.1:{port}/bank", isolation_level="AUTOCOMMIT")
+with engine.connect() as connection:
+    print(connection.execute(sa.text("SELECT balance FROM accounts WHERE id = :id"), {"id": 2}).all())
+    seen = sa.inspect(connection)
+    print(seen.get_schema_names(), seen.default_schema_name)
+    print(seen.get_table_names(), seen.get_view_names(), seen.has_table("t"), seen.has_table("nothing"))
+    for column in seen.get_columns("t"):
+        print(column["name"], column["type"], column["nullable"], column["default"])
+    key = seen.get_pk_constraint("t")
+    print(key["name"], key["constrained_columns"])
+    for index in seen.get_indexes("t"):
+        print(index["name"], index["unique"], index["column_names"])
+    print(seen.get_foreign_keys("t"), seen.get_unique_constraints("t"), seen.get_check_constraints("t"))
+    tables = sa.MetaData()
+    tables.reflect(connection)
+    accounts = tables.tables["accounts"]
+    print(sorted(tables.tables), connection.execute(sa.select(accounts.c.balance).where(accounts.c.id == 1)).scalar())

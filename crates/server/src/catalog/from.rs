@@ -1,0 +1,346 @@
+//! FROM clauses: whose tables a query asks, and functions that stand for tables.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+
+use sqlparser::ast::{
+    Expr, Function, FunctionArg, FunctionArgExpr, Ident, ObjectName, Query, Select, SelectItem, SetExpr, Statement,
+    TableAlias, TableFactor, TableFunctionArgs, VisitMut, VisitorMut,
+};
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::parser::Parser;
+use sqlparser::tokenizer::Location;
+
+use super::fill::relations;
+use super::infer::{arguments, element_of, name_of};
+use super::rewrite::{Rewriter, SETS, call, folded, position, raw};
+use crate::error::{Refusal, refuse};
+
+/// The columns of functions that stand in a FROM clause, as SQLite has them.
+#[derive(Default)]
+pub(super) struct Places {
+    /// By the name of the table and the column.
+    columns: HashMap<(String, String), String>,
+    /// By the name of the column, or of the table where that stands for its only column.
+    names: HashMap<String, String>,
+}
+
+impl Places {
+    pub(super) fn of_name(&self, name: &str) -> Option<Expr> {
+        self.names.get(&name.to_lowercase()).map(|place| raw(place.clone()))
+    }
+
+    pub(super) fn of_column(&self, table: &str, column: &str) -> Option<Expr> {
+        let place = self.columns.get(&(table.to_lowercase(), column.to_lowercase()));
+        place.map(|place| raw(place.clone()))
+    }
+}
+
+/// What the first look at a query finds.
+pub(super) struct Sources<'a> {
+    text: &'a str,
+    pub(super) places: Places,
+    /// Names that the query gives to tables of its own.
+    own: HashSet<String>,
+    /// Whether a table of the catalog is asked.
+    pub(super) catalog: bool,
+    /// A table that is none of the catalog.
+    pub(super) other: Option<(String, Location)>,
+    /// Whether a column is asked for.
+    pub(super) columns: bool,
+}
+
+impl<'a> Sources<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        let (own, other) = (HashSet::new(), None);
+        Self { text, places: Places::default(), own, catalog: false, other, columns: false }
+    }
+
+    fn refuse(&self, sqlstate: &str, message: String, location: Location) -> Refusal {
+        Refusal { position: position(self.text, location), ..refuse(sqlstate, message) }
+    }
+
+    fn relation(&mut self, name: &mut ObjectName) -> Result<(), Refusal> {
+        let mut idents: Vec<Ident> = name.0.iter().filter_map(|part| part.as_ident().cloned()).collect();
+        if idents.len() == 3 {
+            // The database, which is this one.
+            idents.remove(0);
+        }
+        let location = idents.last().map_or(Location::empty(), |ident| ident.span.start);
+        let words: Vec<String> = idents.iter().map(folded).collect();
+        let (schema, table) = match &words[..] {
+            [table] if self.own.contains(table) => return Ok(()),
+            [table] => (None, table),
+            [schema, table] => (Some(schema.as_str()), table),
+            _ => return Ok(()),
+        };
+        let is_ours = match schema {
+            None => table.starts_with("pg_"),
+            Some(schema) => matches!(schema, "pg_catalog" | "information_schema"),
+        };
+        if !is_ours {
+            self.other.get_or_insert((name.to_string(), location));
+            return Ok(());
+        }
+        self.catalog = true;
+        let wanted = schema.unwrap_or("pg_catalog");
+        if !relations().any(|(_, schema, known, _)| schema == wanted && known == table) {
+            let message = format!("the catalog here has no table '{wanted}.{table}'");
+            return Err(self.refuse("42P01", message, location));
+        }
+        *name = ObjectName::from(idents);
+        Ok(())
+    }
+
+    /// A function in place of a table becomes a call of SQLite's `json_each`.
+    fn function(
+        &mut self,
+        name: &ObjectName,
+        arguments: Vec<FunctionArg>,
+        ordinality: bool,
+        alias: Option<&TableAlias>,
+    ) -> Result<TableFactor, Refusal> {
+        let ident = name.0.last().and_then(|part| part.as_ident());
+        let location = ident.map_or(Location::empty(), |ident| ident.span.start);
+        let function = ident.map(folded).unwrap_or_default();
+        let mut exprs: Vec<Expr> = Vec::new();
+        for argument in arguments {
+            match argument {
+                FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => exprs.push(expr),
+                _ => return Err(self.refuse("0A000", format!("{function} takes plain values here"), location)),
+            }
+        }
+        let (array, key) = match (function.as_str(), exprs.len()) {
+            ("unnest", 1) => (call("unnest_array", exprs), "value"),
+            ("generate_series", 2 | 3) => (call("series_array", exprs), "value"),
+            ("generate_subscripts", 2) => {
+                exprs.truncate(1);
+                (call("unnest_array", exprs), "key + 1")
+            }
+            _ => {
+                let message = format!("the function '{function}' cannot stand in FROM here");
+                return Err(self.refuse("42883", message, location));
+            }
+        };
+        let table = alias.map_or_else(|| function.clone(), |alias| folded(&alias.name));
+        let columns: Vec<String> =
+            alias.map(|alias| alias.columns.iter().map(|column| folded(&column.name)).collect()).unwrap_or_default();
+        let quoted = Ident::with_quote('"', table.clone());
+        let mut places = vec![format!("{quoted}.{key}")];
+        if ordinality {
+            places.push(format!("({quoted}.key + 1)"));
+        }
+        let named = ["", "ordinality"].iter().enumerate().map(|(at, default)| {
+            columns.get(at).cloned().unwrap_or_else(|| if at == 0 { table.clone() } else { (*default).into() })
+        });
+        for (column, place) in named.zip(&places) {
+            self.places.columns.insert((table.clone(), column.clone()), place.clone());
+            self.places.names.insert(column, place.clone());
+        }
+        self.places.names.entry(table.clone()).or_insert_with(|| places[0].clone());
+        let args = vec![FunctionArg::Unnamed(FunctionArgExpr::Expr(array))];
+        Ok(TableFactor::Table {
+            name: ObjectName::from(vec![Ident::new("json_each")]),
+            alias: Some(TableAlias { explicit: true, name: quoted, columns: Vec::new(), at: None }),
+            args: Some(TableFunctionArgs { args, settings: None }),
+            with_hints: Vec::new(),
+            version: None,
+            with_ordinality: false,
+            partitions: Vec::new(),
+            json_path: None,
+            sample: None,
+            index_hints: Vec::new(),
+        })
+    }
+
+    fn table_factor(&mut self, factor: &mut TableFactor) -> Result<(), Refusal> {
+        match factor {
+            TableFactor::Table { name, args: Some(args), alias, with_ordinality, .. } => {
+                let is_made = name.to_string() == "json_each";
+                if !is_made {
+                    let arguments = std::mem::take(&mut args.args);
+                    *factor = self.function(&name.clone(), arguments, *with_ordinality, alias.clone().as_ref())?;
+                }
+            }
+            TableFactor::Function { name, args, with_ordinality, alias, .. } => {
+                let arguments = std::mem::take(args);
+                *factor = self.function(&name.clone(), arguments, *with_ordinality, alias.clone().as_ref())?;
+            }
+            TableFactor::UNNEST { array_exprs, with_ordinality, alias, .. } => {
+                let arguments = std::mem::take(array_exprs);
+                let argument = |expr| FunctionArg::Unnamed(FunctionArgExpr::Expr(expr));
+                let name = ObjectName::from(vec![Ident::new("unnest")]);
+                let arguments = arguments.into_iter().map(argument).collect();
+                *factor = self.function(&name, arguments, *with_ordinality, alias.clone().as_ref())?;
+            }
+            TableFactor::Derived { lateral: true, .. } => {
+                let message = "LATERAL is not possible in queries of the catalog".to_string();
+                return Err(self.refuse("0A000", message, Location::empty()));
+            }
+            TableFactor::Derived { subquery, alias: Some(alias), .. } if !alias.columns.is_empty() => {
+                // SQLite names columns in WITH only.
+                let columns = std::mem::take(&mut alias.columns);
+                let names: Vec<String> = columns.iter().map(|column| column.name.to_string()).collect();
+                let text = format!("WITH {0}({1}) AS (SELECT 1) SELECT * FROM {0}", alias.name, names.join(", "));
+                let parsed = Parser::parse_sql(&PostgreSqlDialect {}, &text);
+                if let Ok([Statement::Query(made)]) = parsed.as_deref()
+                    && let mut made = made.clone()
+                    && let Some(with) = &mut made.with
+                {
+                    std::mem::swap(&mut with.cte_tables[0].query, subquery);
+                    **subquery = *made;
+                }
+            }
+            TableFactor::Table { name, args: None, alias, .. } => {
+                self.relation(name)?;
+                if let Some(alias) = alias
+                    && !alias.columns.is_empty()
+                {
+                    let message = "columns of a table of the catalog cannot be renamed in FROM".to_string();
+                    return Err(self.refuse("0A000", message, alias.name.span.start));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl VisitorMut for Sources<'_> {
+    type Break = Refusal;
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<Refusal> {
+        for cte in query.with.iter().flat_map(|with| &with.cte_tables) {
+            self.own.insert(folded(&cte.alias.name));
+        }
+        let is_writing = matches!(
+            *query.body,
+            SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) | SetExpr::Table(_)
+        );
+        if is_writing {
+            let message = "a query of the catalog is a SELECT".to_string();
+            return ControlFlow::Break(self.refuse("0A000", message, Location::empty()));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Refusal> {
+        if select.into.is_some() {
+            let message = "a query of the catalog makes no table".to_string();
+            return ControlFlow::Break(self.refuse("0A000", message, select.select_token.0.span.start));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<Refusal> {
+        match self.table_factor(factor) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(refusal) => ControlFlow::Break(refusal),
+        }
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Refusal> {
+        self.columns |= matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
+        ControlFlow::Continue(())
+    }
+}
+
+/// Calls of functions in a SELECT list that answer rows: one table for all of them, which go on in step.
+struct Sets {
+    table: String,
+    /// The array that has a row for each element.
+    first: Option<String>,
+    types: Vec<(String, String)>,
+}
+
+impl Sets {
+    fn replace(&mut self, function: &Function, field: Option<&str>, types: &super::infer::Types) -> Option<Expr> {
+        let name = name_of(function);
+        let exprs = arguments(function);
+        let array = match (name.as_str(), &exprs[..]) {
+            ("generate_series", [..]) => {
+                let words: Vec<String> = exprs.iter().map(ToString::to_string).collect();
+                format!("pg_series({})", words.join(", "))
+            }
+            (_, [array, ..]) => format!("pg_array({array})"),
+            _ => return None,
+        };
+        let ty = exprs.first().and_then(|array| types.of(array)).unwrap_or_default();
+        let element = match name.as_str() {
+            "generate_series" | "generate_subscripts" => "int4".to_string(),
+            _ => element_of(&ty).unwrap_or_else(|| "text".into()),
+        };
+        let table = &self.table;
+        let first = self.first.get_or_insert_with(|| array.clone());
+        let value = if *first == array {
+            format!("{table}.value")
+        } else {
+            format!("json_extract({array}, '$[' || {table}.key || ']')")
+        };
+        // The first element of a vector is that of number 0.
+        let number = format!("({table}.key + {})", i64::from(!ty.ends_with("vector")));
+        let (made, ty) = match (name.as_str(), field) {
+            ("generate_subscripts", None) => (number, "int4".into()),
+            ("_pg_expandarray", Some("n")) => (format!("({table}.key + 1)"), "int4".into()),
+            ("_pg_expandarray", Some(_)) => (value, element),
+            ("_pg_expandarray", None) => {
+                (format!("json_object('x', {value}, 'n', {table}.key + 1)"), "json".to_string())
+            }
+            (_, None) => (value, element),
+            _ => return None,
+        };
+        self.types.push((made.clone(), ty));
+        Some(raw(made))
+    }
+}
+
+struct Replace<'a, 'b>(&'a mut Sets, &'a Rewriter<'b>);
+
+impl VisitorMut for Replace<'_, '_> {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        let Expr::Function(function) = &*expr else { return ControlFlow::Continue(()) };
+        let name = name_of(function);
+        let made = match name.strip_prefix("pg_field_") {
+            Some(field) => match arguments(function).first() {
+                Some(Expr::Function(inner)) => self.0.replace(inner, Some(field), &self.1.types),
+                _ => None,
+            },
+            None if SETS.contains(&name.as_str()) => self.0.replace(function, None, &self.1.types),
+            None => return ControlFlow::Continue(()),
+        };
+        match made {
+            Some(made) => {
+                *expr = made;
+                ControlFlow::Continue(())
+            }
+            None => ControlFlow::Break(()),
+        }
+    }
+}
+
+/// Makes a table of what answers rows in the list of a SELECT.
+pub(super) fn series(rewriter: &mut Rewriter<'_>, select: &mut Select) -> Result<(), Refusal> {
+    let mut sets = Sets { table: format!("lockwork_set_{}", rewriter.made), first: None, types: Vec::new() };
+    for item in &mut select.projection {
+        let (SelectItem::ExprWithAlias { expr, .. } | SelectItem::UnnamedExpr(expr)) = item else { continue };
+        if expr.visit(&mut Replace(&mut sets, rewriter)).is_break() {
+            let message = "a function that answers rows is used in a way that is not possible here".to_string();
+            return Err(rewriter.refuse("0A000", message, select.select_token.0.span.start));
+        }
+    }
+    let Some(array) = sets.first else { return Ok(()) };
+    rewriter.made += 1;
+    sets.types.iter().for_each(|(made, ty)| rewriter.types.note(made, ty));
+    let text = format!("SELECT 1 FROM json_each({array}) AS {}", sets.table);
+    let parsed = Parser::parse_sql(&sqlparser::dialect::SQLiteDialect {}, &text);
+    let Ok([Statement::Query(query)]) = parsed.as_deref() else {
+        let message = "the array of a function that answers rows cannot be read".to_string();
+        return Err(rewriter.refuse("0A000", message, select.select_token.0.span.start));
+    };
+    if let SetExpr::Select(made) = &*query.body {
+        select.from.extend(made.from.iter().cloned());
+    }
+    Ok(())
+}

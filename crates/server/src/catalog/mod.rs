@@ -1,0 +1,409 @@
+//! The system catalog: what clients ask to learn which tables, columns, indexes and procedures there are.
+//!
+//! The catalog is a database of SQLite in memory with PostgreSQL's tables, filled from the definitions and filled anew
+//! when they have changed. A query is rewritten for SQLite; no query of a user's tables comes here, and the database is
+//! held only while its definitions are copied.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `fill` | the rows: what PostgreSQL always has (`relations.txt`, `types.txt`, `always.sql`), and what was defined |
+//! | `from` | FROM clauses, and functions that answer rows |
+//! | `rewrite` | expressions in the words of SQLite |
+//! | `infer` | the types of columns and parameters |
+//! | `functions` | the functions |
+//! | `types` | names and numbers of types |
+//! | `array` | arrays as texts |
+//! | `cells` | parameters and cells in text and binary |
+
+mod array;
+mod cells;
+mod fill;
+mod from;
+mod functions;
+mod infer;
+mod rewrite;
+mod types;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use pgwire::api::Type;
+use pgwire::api::portal::Format;
+use pgwire::messages::data::DataRow;
+/// A value for a parameter.
+pub(crate) use rusqlite::types::Value as Given;
+use rusqlite::{Connection, ErrorCode};
+use sqlparser::ast::{Query, SelectItem, SetExpr, Statement, VisitMut};
+use sqlparser::dialect::{Dialect, PostgreSqlDialect};
+use sqlparser::parser::Parser;
+use sqlparser::tokenizer::{Token, Tokenizer};
+
+pub(crate) use cells::decode;
+pub(crate) use fill::Definitions;
+use from::Sources;
+use functions::REGISTERED;
+use infer::Types;
+use rewrite::{Rewriter, position};
+
+use crate::error::{Refusal, refuse};
+use crate::known::Who;
+use crate::session::format_of;
+
+/// How long a query may run.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Instructions of SQLite between looks at the clock.
+const LOOK: i32 = 10_000;
+/// The most bytes of an answer.
+const MOST_BYTES: usize = 64 << 20;
+/// The most bytes that SQLite may have in all.
+const MOST_MEMORY: i64 = 256 << 20;
+/// The most bytes of a query.
+const MOST_TEXT: usize = 256 << 10;
+/// The most operators of a statement that is read as a whole: they nest, and reading goes down as deep.
+const MOST_OPERATORS: usize = 400;
+
+/// A query of the catalog that was understood.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    sql: String,
+    /// Names and types of the columns.
+    pub(crate) columns: Vec<(String, Type)>,
+    /// Types of `$1` and so on.
+    pub(crate) parameters: Vec<Type>,
+    text: String,
+}
+
+/// Reads the statements of a text for what is not the database's; nothing if it is no SQL, or too deep to be read.
+pub(crate) fn read(text: &str) -> Option<Vec<Statement>> {
+    let dialect = PostgreSqlDialect {};
+    let tokens = Tokenizer::new(&dialect as &dyn Dialect, text).tokenize_with_location().ok()?;
+    let nests = |token: &&sqlparser::tokenizer::TokenWithSpan| match &token.token {
+        Token::Word(word) => {
+            let word = word.value.to_ascii_lowercase();
+            matches!(word.as_str(), "and" | "or" | "not" | "is" | "like" | "union" | "intersect" | "except" | "collate")
+        }
+        Token::Comma | Token::Period | Token::SemiColon | Token::LParen | Token::RParen | Token::Whitespace(_) => false,
+        Token::Number(..) | Token::SingleQuotedString(_) | Token::Placeholder(_) | Token::EOF => false,
+        _ => true,
+    };
+    if tokens.iter().filter(nests).count() > MOST_OPERATORS {
+        return None;
+    }
+    Parser::new(&dialect).with_tokens_with_locations(tokens).parse_statements().ok()
+}
+
+/// Whether a text may be a query of the catalog: those that are not cost no more than this look.
+fn may_ask(text: &str) -> bool {
+    let has = |word: &str| text.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word.as_bytes()));
+    let first: String = text.trim_start_matches(|c: char| c.is_whitespace() || c == '(').chars().take(6).collect();
+    let first = first.to_ascii_lowercase();
+    let is_query = first.starts_with("select") || first.starts_with("with") || first.starts_with("values");
+    is_query
+        && text.len() <= MOST_TEXT
+        && (has("pg_") || has("information_schema") || !has("from") || has("generate_series") || has("unnest"))
+}
+
+/// A query in the words of SQLite.
+struct Rewritten {
+    query: Query,
+    types: Types,
+    parameters: BTreeMap<usize, Option<String>>,
+}
+
+/// Rewrites a query if it asks the catalog, or nothing but functions.
+fn rewrite(text: &str) -> Option<Result<Rewritten, Refusal>> {
+    if !may_ask(text) {
+        return None;
+    }
+    let mut statements = read(text)?;
+    let Some(Statement::Query(mut query)) = statements.pop().filter(|_| statements.is_empty()) else { return None };
+    let mut sources = Sources::new(text);
+    let looked = query.visit(&mut sources);
+    match (&sources.other, sources.catalog) {
+        (Some((table, place)), true) => {
+            let message = format!("'{table}' is no table of the catalog, and a query asks either those or your own");
+            let refusal = refuse("0A000", message).hint("ask them one after the other");
+            return Some(Err(Refusal { position: position(text, *place), ..refusal }));
+        }
+        (Some(_), false) => return None,
+        (None, false) if sources.columns && !has_own_tables(&query) => return None,
+        _ => {}
+    }
+    if let ControlFlow::Break(refusal) = looked {
+        return Some(Err(refusal));
+    }
+    let places = sources.places;
+    let mut rewriter = Rewriter { text, places, types: Types::default(), parameters: BTreeMap::new(), made: 0 };
+    if let ControlFlow::Break(refusal) = query.visit(&mut rewriter) {
+        return Some(Err(refusal));
+    }
+    let mut query = *query;
+    show_names(&mut query.body, &rewriter.types);
+    let Rewriter { types, parameters, .. } = rewriter;
+    Some(Ok(Rewritten { query, types, parameters }))
+}
+
+/// Whether there is a FROM clause at all.
+fn has_own_tables(query: &Query) -> bool {
+    match &*query.body {
+        SetExpr::Select(select) => !select.from.is_empty(),
+        SetExpr::Query(query) => has_own_tables(query),
+        SetExpr::SetOperation { .. } => true,
+        _ => false,
+    }
+}
+
+/// Where a query ends, things that are numbered and named are shown by name.
+fn show_names(body: &mut SetExpr, types: &Types) {
+    match body {
+        SetExpr::Select(select) => {
+            for item in &mut select.projection {
+                let SelectItem::ExprWithAlias { expr, .. } = item else { continue };
+                let kind = types.of(expr).filter(|ty| REGISTERED.contains(&ty.as_str()));
+                if let Some(kind) = kind {
+                    let shown = std::mem::replace(expr, rewrite::raw(String::new()));
+                    *expr = rewrite::call(&format!("pg_{kind}_text"), vec![shown]);
+                }
+            }
+        }
+        SetExpr::SetOperation { left, right, .. } => {
+            show_names(left, types);
+            show_names(right, types);
+        }
+        _ => {}
+    }
+}
+
+/// The database of SQLite.
+struct Built {
+    connection: Connection,
+    /// The count of definitions that it was filled for.
+    version: u64,
+    who: Arc<Mutex<Who>>,
+    /// Until when the query may run.
+    until: Arc<Mutex<Instant>>,
+}
+
+/// The catalog of a server.
+#[derive(Default)]
+pub(crate) struct Catalog {
+    /// One query at a time: they are few and short.
+    built: tokio::sync::Mutex<Option<Built>>,
+}
+
+/// An error of SQLite in the words of clients.
+fn explained(error: &rusqlite::Error, text: &str) -> Refusal {
+    let message = match error {
+        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+        rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+        rusqlite::Error::UserFunctionError(inner) => inner.to_string(),
+        other => other.to_string(),
+    };
+    match error.sqlite_error_code() {
+        Some(ErrorCode::OperationInterrupted) => {
+            let message = format!("the query of the catalog ran for more than {} s", LIMIT.as_secs());
+            return refuse("57014", message).hint("ask for less");
+        }
+        Some(ErrorCode::OutOfMemory | ErrorCode::TooBig) => {
+            return refuse("53200", "the query of the catalog needs too much memory").hint("ask for less");
+        }
+        _ => {}
+    }
+    let name = message.rsplit_once(": ").map(|(_, name)| name.to_string());
+    let place = |name: &str| {
+        let at = text.to_ascii_lowercase().find(&name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase());
+        at.map_or(0, |at| text[..at].chars().count() + 1)
+    };
+    for (begins, sqlstate) in [
+        ("no such column", "42703"),
+        ("no such table", "42P01"),
+        ("ambiguous column name", "42702"),
+        ("no such function", "42883"),
+    ] {
+        if let (true, Some(name)) = (message.starts_with(begins), &name) {
+            return Refusal { position: place(name), ..refuse(sqlstate, message) };
+        }
+    }
+    if message.starts_with("wrong number of arguments") {
+        return refuse("42883", message);
+    }
+    if matches!(error, rusqlite::Error::SqliteFailure(..) | rusqlite::Error::UserFunctionError(_)) {
+        return refuse("22023", message);
+    }
+    let message = format!("the catalog does not understand this query ({message})");
+    refuse("0A000", message).hint("queries of psql's \\d, and of SQLAlchemy, JDBC and psycopg are understood")
+}
+
+impl Built {
+    fn new(definitions: &Definitions, version: u64) -> rusqlite::Result<Self> {
+        let mut connection = Connection::open_in_memory()?;
+        connection.execute_batch(&format!(
+            "PRAGMA hard_heap_limit = {MOST_MEMORY}; PRAGMA temp_store = MEMORY; PRAGMA case_sensitive_like = ON;
+             PRAGMA trusted_schema = OFF"
+        ))?;
+        let who = Arc::new(Mutex::new(Who { user: String::new(), database: String::new() }));
+        functions::register(&connection, &who)?;
+        let (catalogue, procedures) = definitions;
+        let names = Arc::new(fill::fill(&connection, catalogue, procedures)?);
+        functions::register_names(&connection, &names, &who)?;
+        let until = Arc::new(Mutex::new(Instant::now() + LIMIT));
+        let looked = until.clone();
+        let is_over = move || Instant::now() > *looked.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.progress_handler(LOOK, Some(is_over))?;
+        Ok(Self { connection, version, who, until })
+    }
+
+    /// Has names of the session stand where there are such.
+    fn be(&self, who: &Who) -> rusqlite::Result<()> {
+        let mut known = self.who.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.user != who.user || known.database != who.database {
+            known.clone_from(who);
+            drop(known);
+            let quoted = |word: &str| format!("'{}'", word.replace('\'', "''").replace('\0', ""));
+            let (user, database) = (quoted(&who.user), quoted(&who.database));
+            self.connection.execute_batch(&format!(
+                "PRAGMA query_only = OFF; UPDATE pg_authid SET rolname = {user}; UPDATE pg_roles SET rolname = {user};
+                 UPDATE pg_user SET usename = {user}; UPDATE pg_database SET datname = {database};
+                 UPDATE pg_tables SET tableowner = {user};
+                 UPDATE information_schema.schemata SET catalog_name = {database}, schema_owner = {user};
+                 UPDATE information_schema.tables SET table_catalog = {database};
+                 UPDATE information_schema.columns SET table_catalog = {database}, udt_catalog = {database};
+                 UPDATE information_schema.table_constraints
+                     SET table_catalog = {database}, constraint_catalog = {database};
+                 UPDATE information_schema.key_column_usage
+                     SET table_catalog = {database}, constraint_catalog = {database};
+                 UPDATE information_schema.routines SET specific_catalog = {database}, routine_catalog = {database};
+                 UPDATE information_schema.parameters SET specific_catalog = {database};
+                 PRAGMA query_only = ON"
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn start(&self) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + LIMIT;
+    }
+
+    fn understand(&self, rewritten: &Rewritten, text: &str) -> Result<Asked, Refusal> {
+        let Rewritten { query, types, parameters } = rewritten;
+        let sql = query.to_string();
+        let explained = |error: rusqlite::Error| explained(&error, text);
+        let statement = self.connection.prepare(&sql).map_err(explained)?;
+        if !statement.readonly() {
+            return Err(refuse("0A000", "a query of the catalog changes nothing"));
+        }
+        let listed = listed(&query.body);
+        let columns: Vec<_> = statement.columns().collect();
+        let column = |(at, column): (usize, &rusqlite::Column<'_>)| {
+            let declared = column.decl_type().and_then(|ty| ty.split(' ').next()).map(str::to_string);
+            let inferred = || match listed.get(at) {
+                Some(SelectItem::ExprWithAlias { expr, .. }) if listed.len() == columns.len() => types.of(expr),
+                _ => None,
+            };
+            let ty = declared.or_else(inferred).map_or(Type::TEXT, |name| types::of_name(&name));
+            // What has a number and a name is shown by name.
+            let ty = if REGISTERED.contains(&ty.name()) { Type::TEXT } else { ty };
+            (column.name().to_string(), ty)
+        };
+        let columns = columns.iter().enumerate().map(column).collect();
+        let most = parameters.keys().max().copied().unwrap_or(0);
+        let parameter = |number: usize| {
+            let ty = parameters.get(&number).and_then(Option::as_deref);
+            ty.map_or(Type::TEXT, |name| match types::of_name(name) {
+                ty if REGISTERED.contains(&ty.name()) => Type::TEXT,
+                ty => ty,
+            })
+        };
+        let parameters = (1..=most).map(parameter).collect();
+        Ok(Asked { sql, columns, parameters, text: text.to_string() })
+    }
+
+    fn run(&self, asked: &Asked, values: &[Given], format: &Format) -> Result<Vec<DataRow>, Refusal> {
+        let explained = |error: rusqlite::Error| explained(&error, &asked.text);
+        let mut statement = self.connection.prepare(&asked.sql).map_err(explained)?;
+        let given = values.iter().take(statement.parameter_count());
+        let mut rows = statement.query(rusqlite::params_from_iter(given)).map_err(explained)?;
+        let (mut answer, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = rows.next().map_err(explained)? {
+            let mut data = BytesMut::new();
+            for (at, (_, ty)) in asked.columns.iter().enumerate() {
+                cells::encode(row.get_ref(at).map_err(explained)?, ty, format_of(format, at), &mut data);
+            }
+            bytes += data.len() + size_of::<DataRow>();
+            if bytes > MOST_BYTES {
+                let message = format!("the answer is of more than {MOST_BYTES} bytes");
+                return Err(refuse("54000", message).hint("ask for less"));
+            }
+            answer.push(DataRow::new(data, asked.columns.len() as i16));
+        }
+        Ok(answer)
+    }
+}
+
+/// The list of the first SELECT.
+fn listed(body: &SetExpr) -> &[SelectItem] {
+    match body {
+        SetExpr::Select(select) => &select.projection,
+        SetExpr::SetOperation { left, .. } => listed(left),
+        SetExpr::Query(query) => listed(&query.body),
+        _ => &[],
+    }
+}
+
+impl Catalog {
+    /// Understands a query if it is one of the catalog; else nothing. `definitions` gives the count of definitions and,
+    /// when asked, what they are.
+    pub(crate) async fn understand(
+        &self,
+        text: &str,
+        who: &Who,
+        version: u64,
+        definitions: impl FnOnce() -> Result<Definitions, Refusal>,
+    ) -> Option<Result<Asked, Refusal>> {
+        match rewrite(text)? {
+            Ok(rewritten) => {
+                Some(self.with(who, version, definitions, |built| built.understand(&rewritten, text)).await)
+            }
+            Err(refusal) => Some(Err(refusal)),
+        }
+    }
+
+    /// The rows that a query answers.
+    pub(crate) async fn run(
+        &self,
+        asked: &Asked,
+        values: &[Given],
+        format: &Format,
+        who: &Who,
+        version: u64,
+        definitions: impl FnOnce() -> Result<Definitions, Refusal>,
+    ) -> Result<Vec<DataRow>, Refusal> {
+        self.with(who, version, definitions, |built| built.run(asked, values, format)).await
+    }
+
+    async fn with<T>(
+        &self,
+        who: &Who,
+        version: u64,
+        definitions: impl FnOnce() -> Result<Definitions, Refusal>,
+        run: impl FnOnce(&Built) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let mut guard = self.built.lock().await;
+        tokio::task::block_in_place(|| {
+            let broken = |error: rusqlite::Error| refuse("XX000", format!("the catalog cannot be made: {error}"));
+            let built = match guard.take().filter(|built| built.version == version) {
+                Some(built) => guard.insert(built),
+                None => guard.insert(Built::new(&definitions()?, version).map_err(broken)?),
+            };
+            built.start();
+            built.be(who).map_err(broken)?;
+            run(built)
+        })
+    }
+}

@@ -1,0 +1,532 @@
+//! A query in the words of PostgreSQL becomes one in the words of SQLite.
+//!
+//! First the FROM clauses ([`super::from`]), then the expressions, from the inside out. What is left as it is must mean
+//! the same in both; SQLite refuses the rest.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use sqlparser::ast::{
+    AccessExpr, BinaryOperator, CastKind, DataType, Distinct, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArgumentList, FunctionArguments, Ident, ObjectName, Query, Select, SelectItem, SetExpr, Subscript,
+    TrimWhereField, UnaryOperator, Value, VisitorMut,
+};
+use sqlparser::tokenizer::Location;
+
+use super::from::{Places, series};
+use super::functions::{REGISTERED, RESULTS};
+use super::infer::{Types, arguments, array_of, name_of};
+use super::types;
+use crate::error::{Refusal, refuse};
+
+/// Functions that are called alike in both.
+const NATIVE: &[&str] =
+    &["abs", "avg", "ceil", "floor", "lag", "lead", "mod", "first_value", "last_value", "round", "sign", "sqrt"];
+
+/// Functions that SQLite has under another name.
+const RENAMED: &[(&str, &str)] = &[
+    ("string_agg", "group_concat"),
+    ("array_agg", "json_group_array"),
+    ("bool_and", "min"),
+    ("every", "min"),
+    ("bool_or", "max"),
+    ("json_build_object", "json_object"),
+    ("jsonb_build_object", "json_object"),
+    ("json_agg", "json_group_array"),
+    ("char_length", "length"),
+    ("character_length", "length"),
+    ("strpos", "instr"),
+    ("greatest", "max"),
+    ("least", "min"),
+    ("btrim", "trim"),
+    ("unnest_array", "pg_array"),
+    ("series_array", "pg_series"),
+    ("current_user", "pg_user"),
+    ("session_user", "pg_user"),
+    ("current_role", "pg_user"),
+    ("user", "pg_user"),
+    ("current_database", "pg_database"),
+    ("current_catalog", "pg_database"),
+];
+
+/// Functions that answer rows; their calls in a SELECT list become tables.
+pub(super) const SETS: &[&str] = &["unnest", "generate_subscripts", "_pg_expandarray", "generate_series"];
+
+/// What is known of a query while it is rewritten.
+pub(super) struct Rewriter<'a> {
+    pub(super) text: &'a str,
+    pub(super) places: Places,
+    pub(super) types: Types,
+    /// The types of parameters, by number.
+    pub(super) parameters: BTreeMap<usize, Option<String>>,
+    /// Tables made of calls in SELECT lists.
+    pub(super) made: usize,
+}
+
+/// A call.
+pub(super) fn call(name: &str, arguments: Vec<Expr>) -> Expr {
+    let argument = |expr| FunctionArg::Unnamed(FunctionArgExpr::Expr(expr));
+    let args = arguments.into_iter().map(argument).collect();
+    Expr::Function(Function {
+        name: ObjectName::from(vec![Ident::new(name)]),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() }),
+        within_group: Vec::new(),
+        filter: None,
+        null_treatment: None,
+        over: None,
+    })
+}
+
+/// An expression in the words of SQLite.
+pub(super) fn raw(text: String) -> Expr {
+    Expr::Identifier(Ident::new(text))
+}
+
+pub(super) fn integer(number: i64) -> Expr {
+    raw(number.to_string())
+}
+
+fn take(expr: &mut Expr) -> Expr {
+    std::mem::replace(expr, raw(String::new()))
+}
+
+fn placeholder(expr: &Expr) -> Option<usize> {
+    match expr {
+        Expr::Nested(inner) => placeholder(inner),
+        Expr::Value(value) => match &value.value {
+            Value::Placeholder(text) => text[1..].parse().ok(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Where something stands in a text: characters from 1.
+pub(super) fn position(text: &str, location: Location) -> usize {
+    if location.line == 0 {
+        return 0;
+    }
+    let before = text.split('\n').take(location.line as usize - 1).map(|line| line.chars().count() + 1);
+    before.sum::<usize>() + location.column as usize
+}
+
+/// What PostgreSQL calls the column of an expression without a name.
+fn column_name(expr: &Expr) -> String {
+    match expr {
+        Expr::Identifier(ident) => folded(ident),
+        Expr::CompoundIdentifier(parts) => parts.last().map(folded).unwrap_or_default(),
+        Expr::Function(function) => name_of(function),
+        Expr::Nested(inner) | Expr::Collate { expr: inner, .. } => column_name(inner),
+        Expr::Cast { expr, data_type, .. } => match column_name(expr).as_str() {
+            "?column?" => types::named(&data_type.to_string()).map_or("?column?", |row| row.name).into(),
+            name => name.into(),
+        },
+        Expr::CompoundFieldAccess { root, access_chain } => match access_chain.last() {
+            Some(AccessExpr::Dot(Expr::Identifier(ident))) => folded(ident),
+            _ => column_name(root),
+        },
+        Expr::Case { .. } => "case".into(),
+        Expr::Exists { .. } => "exists".into(),
+        Expr::Array(_) => "array".into(),
+        Expr::Substring { .. } => "substring".into(),
+        Expr::Trim { .. } => "btrim".into(),
+        Expr::Subquery(query) => match &*query.body {
+            SetExpr::Select(select) => match select.projection.first() {
+                Some(SelectItem::UnnamedExpr(expr)) => column_name(expr),
+                Some(SelectItem::ExprWithAlias { alias, .. }) => folded(alias),
+                _ => "?column?".into(),
+            },
+            _ => "?column?".into(),
+        },
+        Expr::Value(value) if matches!(value.value, Value::Boolean(_)) => "bool".into(),
+        _ => "?column?".into(),
+    }
+}
+
+pub(super) fn folded(ident: &Ident) -> String {
+    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+}
+
+impl Rewriter<'_> {
+    pub(super) fn refuse(&self, sqlstate: &str, message: String, location: Location) -> Refusal {
+        let hint = "the catalog here is for clients that ask what tables, columns, indexes and procedures there are";
+        Refusal { position: position(self.text, location), ..refuse(sqlstate, message).hint(hint) }
+    }
+
+    /// Takes note of the type of a parameter, if `expr` is one.
+    fn learn(&mut self, expr: &Expr, ty: Option<String>) {
+        if let (Some(number), Some(ty)) = (placeholder(expr), ty) {
+            self.parameters.insert(number, Some(ty));
+        }
+    }
+
+    fn cast(&mut self, mut inner: Expr, data_type: &DataType) -> Result<Expr, Refusal> {
+        let text = data_type.to_string().to_lowercase();
+        let row = types::named(&text);
+        let Some(row) = row else {
+            let message = format!("no type is called '{text}'");
+            return Err(self.refuse("42704", message, Location::empty()));
+        };
+        let was = self.types.of(&inner);
+        self.learn(&inner, Some(row.name.into()));
+        let is_registered = |ty: Option<&str>| ty.filter(|ty| REGISTERED.contains(ty)).map(str::to_string);
+        if let Some(kind) = is_registered(Some(row.name)) {
+            // What has become a number stays it: the name is only for who reads it.
+            return Ok(call(&format!("pg_{kind}"), vec![inner]));
+        }
+        if row.category == "A" && row.name.starts_with('_') || row.name.ends_with("vector") {
+            let array = call("pg_array", vec![inner]).to_string();
+            self.types.note(&array, row.name);
+            return Ok(raw(array));
+        }
+        if let (Some(kind), true) = (is_registered(was.as_deref()), matches!(row.category, "S")) {
+            inner = call(&format!("pg_{kind}_text"), vec![inner]);
+        } else if was.as_deref() == Some("bool") && row.category == "S" {
+            inner = raw(format!("(CASE {inner} WHEN 1 THEN 'true' WHEN 0 THEN 'false' END)"));
+        }
+        let to = match row.name {
+            "bool" => return Ok(call("pg_truth", vec![inner])),
+            "int2" | "int4" | "int8" | "oid" | "xid" => "INTEGER",
+            "float4" | "float8" | "numeric" => "REAL",
+            "record" | "void" | "anyarray" => {
+                return Err(self.refuse("0A000", format!("nothing can be made a {text} here"), Location::empty()));
+            }
+            _ => "TEXT",
+        };
+        let made = format!("CAST({inner} AS {to})");
+        self.types.note(&made, row.name);
+        Ok(raw(made))
+    }
+
+    fn function(&mut self, function: &mut Function) -> Result<Option<Expr>, Refusal> {
+        let name = name_of(function);
+        if name == "array" {
+            let FunctionArguments::Subquery(query) = &function.args else { return Ok(None) };
+            let element = self.types.of_body(&query.body);
+            let name = match first_item(&query.body) {
+                Some(SelectItem::ExprWithAlias { alias, .. }) => alias.to_string(),
+                _ => "*".into(),
+            };
+            let made = format!("(SELECT json_group_array({name}) FROM ({query}))");
+            let array = element.as_deref().and_then(array_of).unwrap_or_else(|| "_text".into());
+            self.types.note(&made, &array);
+            return Ok(Some(raw(made)));
+        }
+        if SETS.contains(&name.as_str()) {
+            // The SELECT that it stands in makes a table of it.
+            return Ok(None);
+        }
+        let renamed = RENAMED.iter().find(|(known, _)| *known == name).map(|(_, to)| *to);
+        let is_known =
+            renamed.is_some() || NATIVE.contains(&name.as_str()) || RESULTS.iter().any(|(known, _)| *known == name);
+        let ident = function.name.0.last().and_then(|part| part.as_ident());
+        if !is_known {
+            let location = ident.map_or(Location::empty(), |ident| ident.span.start);
+            return Err(self.refuse("42883", format!("there is no function called '{name}' here"), location));
+        }
+        let bool_type = matches!(name.as_str(), "bool_and" | "bool_or" | "every");
+        function.name = ObjectName::from(vec![Ident::new(renamed.unwrap_or(&name))]);
+        if matches!(function.args, FunctionArguments::None) && name != "current_timestamp" {
+            function.args = FunctionArguments::List(FunctionArgumentList {
+                duplicate_treatment: None,
+                args: Vec::new(),
+                clauses: Vec::new(),
+            });
+        }
+        // Of a single argument, SQLite's are aggregates.
+        if matches!(name.as_str(), "greatest" | "least" | "coalesce") && arguments(function).len() == 1 {
+            return Ok(arguments(function).first().map(|only| Expr::Nested(Box::new((*only).clone()))));
+        }
+        if bool_type {
+            let made = function.to_string();
+            self.types.note(&made, "bool");
+            return Ok(Some(raw(made)));
+        }
+        Ok(None)
+    }
+
+    fn subscript(&mut self, root: Expr, chain: Vec<AccessExpr>) -> Result<Expr, Refusal> {
+        let mut expr = match root {
+            Expr::Nested(inner) => *inner,
+            other => other,
+        };
+        for access in chain {
+            expr = match access {
+                AccessExpr::Subscript(Subscript::Index { index }) => {
+                    let array = self.types.of(&expr).unwrap_or_default();
+                    let first = i64::from(!array.ends_with("vector"));
+                    call("pg_subscript", vec![expr, index, integer(first)])
+                }
+                AccessExpr::Dot(Expr::Identifier(field)) if matches!(field.value.as_str(), "n" | "x" | "N" | "X") => {
+                    let made = match &expr {
+                        Expr::Function(function) if SETS.contains(&name_of(function).as_str()) => {
+                            // Its SELECT makes a table of it and takes the field.
+                            call(&format!("pg_field_{}", field.value.to_lowercase()), vec![expr])
+                        }
+                        _ => raw(format!("json_extract({expr}, '$.{}')", field.value.to_lowercase())),
+                    };
+                    self.types.note(&made.to_string(), "int4");
+                    made
+                }
+                _ => {
+                    let message = "only elements of arrays can be taken, one by one".to_string();
+                    return Err(self.refuse("0A000", message, Location::empty()));
+                }
+            };
+        }
+        Ok(expr)
+    }
+
+    fn binary(&mut self, left: Expr, op: BinaryOperator, right: Expr) -> Result<Expr, Refusal> {
+        let word = match &op {
+            BinaryOperator::PGCustomBinaryOperator(parts) => parts.last().cloned().unwrap_or_default(),
+            other => other.to_string(),
+        };
+        let (types, is_compared) = ((self.types.of(&left), self.types.of(&right)), word != "||");
+        if is_compared {
+            self.learn(&left, types.1);
+            self.learn(&right, types.0);
+        }
+        let not = |expr| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) };
+        let regex = |case: i64| call("pg_regex", vec![left.clone(), right.clone(), integer(case)]);
+        let like = |name: &str, is_not: &str| {
+            let (l, r) = (call(name, vec![left.clone()]), call(name, vec![right.clone()]));
+            Expr::Nested(Box::new(raw(format!("{l} {is_not}LIKE {r} ESCAPE '\\'"))))
+        };
+        Ok(match word.as_str() {
+            "~" => regex(0),
+            "~*" => regex(1),
+            "!~" => not(regex(0)),
+            "!~*" => not(regex(1)),
+            "~~" => like("coalesce", ""),
+            "!~~" => like("coalesce", "NOT "),
+            "~~*" => like("lower", ""),
+            "!~~*" => like("lower", "NOT "),
+            "=" => Expr::BinaryOp { left: Box::new(left), op: BinaryOperator::Eq, right: Box::new(right) },
+            "<>" | "!=" => Expr::BinaryOp { left: Box::new(left), op: BinaryOperator::NotEq, right: Box::new(right) },
+            "#" | "^" | "@" | "@>" | "<@" | "&&" | "->" | "->>" | "#>" | "#>>" | "?" => {
+                let message = format!("there is no operator {word} for queries of the catalog");
+                return Err(self.refuse("42883", message, Location::empty()));
+            }
+            _ => Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) },
+        })
+    }
+
+    /// `left op ANY (array)`, or ALL.
+    fn quantified(&mut self, left: Expr, op: &BinaryOperator, right: Expr, is_all: bool) -> Expr {
+        let element = self.types.of(&left);
+        self.learn(&right, element.as_deref().and_then(array_of));
+        let right = match right {
+            Expr::Nested(inner) => *inner,
+            other => other,
+        };
+        let listed = match &right {
+            Expr::Function(function) if name_of(function) == "json_array" => {
+                let list = arguments(function).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                Some(format!("({list})"))
+            }
+            Expr::Subquery(query) => Some(format!("({query})")),
+            _ => None,
+        };
+        let values = match &right {
+            Expr::Identifier(_) | Expr::CompoundIdentifier(_) => format!("SELECT value FROM json_each({right})"),
+            _ => format!("SELECT value FROM json_each(pg_array({right}))"),
+        };
+        let made = match (op, is_all) {
+            (BinaryOperator::Eq, false) => format!("({left} IN {})", listed.unwrap_or(format!("({values})"))),
+            (BinaryOperator::NotEq, true) => format!("({left} NOT IN {})", listed.unwrap_or(format!("({values})"))),
+            (op, false) => format!("EXISTS ({values} WHERE {left} {op} value)"),
+            (op, true) => format!("NOT EXISTS ({values} WHERE NOT ({left} {op} value))"),
+        };
+        self.types.note(&made, "bool");
+        raw(made)
+    }
+
+    fn expression(&mut self, expr: &mut Expr) -> Result<(), Refusal> {
+        let made = match expr {
+            Expr::Identifier(ident) if ident.quote_style.is_none() => match self.places.of_name(&ident.value) {
+                Some(made) => made,
+                None if ident.value.eq_ignore_ascii_case("user") => call("pg_user", Vec::new()),
+                None => return Ok(()),
+            },
+            Expr::CompoundIdentifier(parts) => match &parts[..] {
+                [table, column] => match self.places.of_column(&table.value, &column.value) {
+                    Some(made) => made,
+                    None => return Ok(()),
+                },
+                _ => return Ok(()),
+            },
+            Expr::Value(value) => match &value.value {
+                Value::EscapedStringLiteral(text)
+                | Value::NationalStringLiteral(text)
+                | Value::UnicodeStringLiteral(text) => {
+                    value.value = Value::SingleQuotedString(text.clone());
+                    return Ok(());
+                }
+                Value::DollarQuotedString(text) => {
+                    value.value = Value::SingleQuotedString(text.value.clone());
+                    return Ok(());
+                }
+                Value::Placeholder(text) => {
+                    let number = text.strip_prefix('$').and_then(|digits| digits.parse::<usize>().ok());
+                    let Some(number) = number.filter(|number| (1..=1000).contains(number)) else {
+                        let message = format!("'{text}' is no parameter: write $1 to $1000");
+                        return Err(self.refuse("42P02", message, value.span.start));
+                    };
+                    self.parameters.entry(number).or_insert(None);
+                    value.value = Value::Placeholder(format!("?{number}"));
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            },
+            Expr::Collate { expr, .. } => take(expr),
+            Expr::Cast { kind: CastKind::Cast | CastKind::DoubleColon, expr, data_type, .. } => {
+                let data_type = data_type.clone();
+                self.cast(take(expr), &data_type)?
+            }
+            Expr::TypedString(typed) => {
+                let value = Expr::Value(typed.value.clone());
+                let data_type = typed.data_type.clone();
+                self.cast(value, &data_type)?
+            }
+            Expr::Function(function) => match self.function(function)? {
+                Some(made) => made,
+                None => return Ok(()),
+            },
+            Expr::CompoundFieldAccess { root, access_chain } => {
+                let chain = std::mem::take(access_chain);
+                self.subscript(take(root), chain)?
+            }
+            Expr::BinaryOp { left, op, right } => {
+                let op = op.clone();
+                self.binary(take(left), op, take(right))?
+            }
+            Expr::AnyOp { left, compare_op, right, .. } => {
+                let op = compare_op.clone();
+                self.quantified(take(left), &op, take(right), false)
+            }
+            Expr::AllOp { left, compare_op, right } => {
+                let op = compare_op.clone();
+                self.quantified(take(left), &op, take(right), true)
+            }
+            Expr::InList { expr, list, .. } => {
+                let ty = self.types.of(expr);
+                list.iter().for_each(|element| self.learn(element, ty.clone()));
+                return Ok(());
+            }
+            Expr::Array(array) => call("json_array", std::mem::take(&mut array.elem)),
+            Expr::ILike { negated, expr, pattern, .. } => {
+                let (left, right) = (call("lower", vec![take(expr)]), call("lower", vec![take(pattern)]));
+                let not = if *negated { "NOT " } else { "" };
+                Expr::Nested(Box::new(raw(format!("{left} {not}LIKE {right} ESCAPE '\\'"))))
+            }
+            Expr::Like { escape_char: escape_char @ None, .. } => {
+                *escape_char = Some(Box::new(raw("'\\'".into())));
+                return Ok(());
+            }
+            Expr::Substring { expr, substring_from, substring_for, .. } => {
+                let from = substring_from.as_mut().map_or_else(|| integer(1), |from| take(from));
+                let mut arguments = vec![take(expr), from];
+                arguments.extend(substring_for.as_mut().map(|count| take(count)));
+                call("substr", arguments)
+            }
+            Expr::Trim { trim_where, trim_what, expr, .. } => {
+                let name = match trim_where {
+                    Some(TrimWhereField::Leading) => "ltrim",
+                    Some(TrimWhereField::Trailing) => "rtrim",
+                    _ => "trim",
+                };
+                let mut arguments = vec![take(expr)];
+                arguments.extend(trim_what.as_mut().map(|what| take(what)));
+                call(name, arguments)
+            }
+            Expr::Position { expr, r#in } => call("instr", vec![take(r#in), take(expr)]),
+            _ => return Ok(()),
+        };
+        *expr = made;
+        Ok(())
+    }
+
+    fn select(&mut self, select: &mut Select) -> Result<(), Refusal> {
+        if matches!(select.distinct, Some(Distinct::On(_))) {
+            let message = "DISTINCT ON is not possible in queries of the catalog".to_string();
+            return Err(self.refuse("0A000", message, select.select_token.0.span.start));
+        }
+        series(self, select)?;
+        for item in &mut select.projection {
+            if let SelectItem::ExprWithAlias { expr, alias } = item {
+                let ty = self.types.of(expr);
+                // Numbers of things are shown by name where a query ends; within it they stay numbers.
+                if let Some(ty) = ty {
+                    self.types.note(&alias.value, &ty);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn first_item(body: &SetExpr) -> Option<&SelectItem> {
+    match body {
+        SetExpr::Select(select) => select.projection.first(),
+        SetExpr::SetOperation { left, .. } => first_item(left),
+        SetExpr::Query(query) => first_item(&query.body),
+        _ => None,
+    }
+}
+
+/// SQLite has no parentheses around the parts of a UNION.
+fn without_parentheses(body: &mut SetExpr) {
+    let SetExpr::SetOperation { left, right, .. } = body else { return };
+    for side in [left, right] {
+        without_parentheses(side);
+        if let SetExpr::Query(query) = &**side {
+            let text = format!("SELECT * FROM ({query})");
+            let parsed = sqlparser::parser::Parser::parse_sql(&sqlparser::dialect::SQLiteDialect {}, &text);
+            if let Ok([sqlparser::ast::Statement::Query(made)]) = parsed.as_deref() {
+                **side = (*made.body).clone();
+            }
+        }
+    }
+}
+
+fn flow(result: Result<(), Refusal>) -> ControlFlow<Refusal> {
+    match result {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(refusal) => ControlFlow::Break(refusal),
+    }
+}
+
+impl VisitorMut for Rewriter<'_> {
+    type Break = Refusal;
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Refusal> {
+        for item in &mut select.projection {
+            match item {
+                SelectItem::UnnamedExpr(expr) => {
+                    let alias = Ident::with_quote('"', column_name(expr));
+                    *item = SelectItem::ExprWithAlias { expr: take(expr), alias };
+                }
+                SelectItem::ExprWithAlias { alias, .. } => *alias = Ident::with_quote('"', folded(alias)),
+                _ => {}
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<Refusal> {
+        flow(self.select(select))
+    }
+
+    fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<Refusal> {
+        query.locks.clear();
+        without_parentheses(&mut query.body);
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Refusal> {
+        flow(self.expression(expr))
+    }
+}
