@@ -1,7 +1,8 @@
 //! A database in a folder: what is acknowledged is there after a crash ([`lockwork_sequencer`], `docs/durability.md`).
 
+use std::collections::HashSet;
 use std::num::NonZeroU64;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 
 use lockwork_engine::{EngineKind, Options};
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
@@ -48,12 +49,25 @@ pub(crate) fn write(known: &Known) -> RwLockWriteGuard<'_, Procedures> {
     known.write().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Single statements by id that write a table and know nothing of an index that it has since. A call is handed over
+/// with this held for reading, and an index is filled after its statements came here: so each row that one of them
+/// writes is there when the index is filled.
+pub(crate) type Retired = Arc<RwLock<HashSet<u32>>>;
+
+/// Refuses a block that calls one of them; else it may be handed over as long as this is held.
+pub(crate) fn admit<'a>(retired: &'a Retired, block: &[u8]) -> Result<RwLockReadGuard<'a, HashSet<u32>>, Error> {
+    let retired = retired.read().unwrap_or_else(PoisonError::into_inner);
+    let id = block.first_chunk().map(|id| u32::from_le_bytes(*id));
+    if id.is_some_and(|id| retired.contains(&id)) { Err(Error::Outdated) } else { Ok(retired) }
+}
+
 /// A way to call procedures of a database in a folder, for any number of threads ([`crate::Lockwork::caller`]). Calls
 /// of several threads share a write and a sync of the log.
 #[derive(Clone)]
 pub struct Caller {
     pub(crate) handle: Handle,
     pub(crate) procedures: Known,
+    pub(crate) retired: Retired,
 }
 
 impl Caller {
@@ -96,9 +110,9 @@ impl Caller {
     /// # Errors
     /// As [`crate::Lockwork::run`].
     pub fn run(&self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
-        let mut block = prepared.block(values)?;
-        self.handle.call(&mut block)?;
-        prepared.answer(&block)
+        let (sender, ran) = mpsc::sync_channel(1);
+        self.run_then(prepared.block(values)?, move |block| drop(sender.send(block)))?;
+        prepared.answer(&ran.recv().map_err(|_| sequencer::Error::Closed)??)
     }
 
     /// As [`Self::run`] without waiting, by the block ([`Prepared::block`]): `then` gets it when it has run
@@ -106,12 +120,13 @@ impl Caller {
     /// database is closed before it knows.
     ///
     /// # Errors
-    /// When the database is closed.
+    /// When the database is closed, and [`Error::Outdated`].
     pub fn run_then(
         &self,
         block: Vec<u8>,
         then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
     ) -> Result<(), Error> {
+        let _admitted = admit(&self.retired, &block)?;
         Ok(self.handle.call_then(block, move |outcome| then(outcome.map_err(Error::from)))?)
     }
 

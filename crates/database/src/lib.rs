@@ -108,6 +108,12 @@ pub enum Error {
         /// The parameter or column.
         name: String,
     },
+    /// A prepared INSERT, UPDATE or DELETE of a table that has an index since; nothing has happened.
+    #[error("its table has an index since this statement was prepared; prepare it again")]
+    Outdated,
+    /// A batch is of calls, and this statement is none.
+    #[error("only a CALL is made many times at once; write a procedure that does what this statement does")]
+    NoCall,
     /// Columns of values that are no calls, because they have different lengths.
     #[error("a column of {other} values stands beside one of {calls}; each call needs a value of each column")]
     Uneven {
@@ -162,6 +168,7 @@ pub struct Lockwork {
     /// By number.
     tables: Vec<TableSchema>,
     procedures: durable::Known,
+    retired: durable::Retired,
     sql: statements::State,
 }
 
@@ -189,7 +196,13 @@ impl Lockwork {
     }
 
     fn empty(store: Store) -> Self {
-        Self { store, tables: Vec::new(), procedures: durable::Known::default(), sql: statements::State::default() }
+        Self {
+            store,
+            tables: Vec::new(),
+            procedures: durable::Known::default(),
+            retired: durable::Retired::default(),
+            sql: statements::State::default(),
+        }
     }
 
     /// The database in a folder, which is made if it is not there: what was acknowledged is there again. Calls return
@@ -368,7 +381,10 @@ impl Lockwork {
     pub fn caller(&self) -> Result<Caller, Error> {
         match &self.store {
             Store::Memory(_) => Err(Error::InMemory("calling from several threads")),
-            Store::Folder(sequencer) => Ok(Caller { handle: sequencer.handle(), procedures: self.procedures.clone() }),
+            Store::Folder(sequencer) => {
+                let (procedures, retired) = (self.procedures.clone(), self.retired.clone());
+                Ok(Caller { handle: sequencer.handle(), procedures, retired })
+            }
         }
     }
 

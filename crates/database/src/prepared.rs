@@ -60,8 +60,11 @@ impl Prepared {
     /// A batch of calls: for each of `$1` and so on a column of values, one value a call.
     ///
     /// # Errors
-    /// Another number of columns, columns of different lengths, values that do not fit, or no memory.
+    /// It is no CALL, another number of columns, columns of different lengths, values that do not fit, or no memory.
     pub fn batch(&self, columns: &[Vec<sql::Value>]) -> Result<Batch, Error> {
+        if self.kind != Kind::Call {
+            return Err(Error::NoCall);
+        }
         let calls = columns.first().map_or(0, Vec::len);
         if let Some(other) = columns.iter().find(|column| column.len() != calls) {
             return Err(Error::Uneven { calls, other: other.len() });

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hasher;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
@@ -186,6 +186,7 @@ impl Lockwork {
     /// Values that do not fit, [`Error::Aborted`], and what keeps calls from being durable.
     pub fn run(&mut self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
         let block = prepared.block(values)?;
+        drop(durable::admit(&self.retired, &block)?);
         let block = self.run_block(block)?;
         prepared.answer(&block)
     }
@@ -275,6 +276,7 @@ impl Lockwork {
             Defined::Index(index) => {
                 self.no_writers(&index.table)?;
                 self.create_with(index.schema.clone(), statement.text())?;
+                self.retire_singles(&index.table);
                 self.sql.unfilled.push(index);
                 self.sql.catalogue = future;
                 return self.fill_all();
@@ -340,15 +342,20 @@ impl Lockwork {
         }
     }
 
+    /// Nobody calls the single statements any more that write this table.
+    fn retire_singles(&self, table: &str) {
+        let procedures = durable::read(&self.procedures);
+        let all = procedures.all().iter().map(|registered| registered.verified.procedure()).zip(0..);
+        let singles = all.filter(|(procedure, _)| procedure.name.starts_with(STATEMENT) && writes(procedure, table));
+        let mut retired = self.retired.write().unwrap_or_else(PoisonError::into_inner);
+        retired.extend(singles.map(|(_, id)| id));
+    }
+
     /// Refuses an index of a table that some procedure writes, also one that was replaced: a batch may still call it.
     fn no_writers(&self, table: &str) -> Result<(), Error> {
         let procedures = durable::read(&self.procedures);
-        let writes = |procedure: &Procedure| {
-            let changes = |opcode| matches!(opcode, Opcode::Insert | Opcode::Update | Opcode::Remove);
-            procedure.code.iter().any(|i| changes(i.opcode) && procedure.tables[usize::from(i.d)] == table)
-        };
         let mut all = procedures.all().iter().map(|registered| registered.verified.procedure());
-        match all.find(|procedure| !procedure.name.starts_with(STATEMENT) && writes(procedure)) {
+        match all.find(|procedure| !procedure.name.starts_with(STATEMENT) && writes(procedure, table)) {
             Some(procedure) => Err(Error::IndexTooLate { table: table.into(), procedure: procedure.name.clone() }),
             None => Ok(()),
         }
@@ -478,6 +485,12 @@ impl Lockwork {
 }
 
 /// What tells the code of single statements apart.
+/// Whether a procedure writes a table.
+fn writes(procedure: &Procedure, table: &str) -> bool {
+    let changes = |opcode| matches!(opcode, Opcode::Insert | Opcode::Update | Opcode::Remove);
+    procedure.code.iter().any(|i| changes(i.opcode) && procedure.tables[usize::from(i.d)] == table)
+}
+
 fn digest(procedure: &Procedure) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(&encode(procedure));

@@ -232,6 +232,83 @@ fn statements_are_prepared_bound_described_and_fetched() {
     assert_eq!(server.end(), Some(0));
 }
 
+/// Bind, Execute of as many rows each, Sync: what comes of it.
+fn executed(client: &mut Client, text: &str, most: &[u32]) -> String {
+    let parse = message(b'P', &[b"\0", text.as_bytes(), b"\0\0\0"].concat());
+    let executes = most.iter().flat_map(|most| execute(*most)).collect();
+    client.ask(&[parse, bind(&[]), executes, message(b'S', b"")].concat()).unwrap()
+}
+
+#[test]
+fn a_portal_is_executed_once() {
+    let server = Server::start(&["--init", BANK]);
+    let mut client = Client::of(&server);
+    let again = executed(&mut client, "CALL transfer(1, 2, 1.00)", &[0, 0]);
+    assert_eq!(again, "999.00\nCALL\nSELECT 0");
+    let again = executed(&mut client, "UPDATE accounts SET balance = 5 WHERE id = 2", &[0, 0]);
+    assert!(again.starts_with("UPDATE 1\nERROR 55000"), "{again}");
+    let select = "SELECT id FROM accounts WHERE id BETWEEN 1 AND 2 LIMIT 2";
+    assert_eq!(executed(&mut client, select, &[2, 2]), "1\n2\nmore\nSELECT 0");
+    // As many as a client may ask for.
+    assert_eq!(executed(&mut client, select, &[1, u32::MAX >> 1]), "1\nmore\n2\nSELECT 1");
+    assert_eq!(client.query("SELECT balance FROM accounts WHERE id = 1").unwrap(), "999.00\nSELECT 1");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn a_deep_query_is_refused_and_not_followed() {
+    let server = Server::start(&[]);
+    let mut client = Client::of(&server);
+    for (begin, more) in
+        [("SELECT 1", "+1"), ("SELECT 1", "::int"), ("SELECT a", "[1]"), ("SELECT 1", " UNION SELECT 1")]
+    {
+        for count in [100, 1_000, 5_000, 100_000] {
+            // Whatever it answers.
+            client.query(&format!("{begin}{}", more.repeat(count))).unwrap();
+            client.query(&format!("{begin}{} FROM pg_class", more.repeat(count))).unwrap();
+        }
+    }
+    assert_eq!(client.query("SELECT 1").unwrap(), "1\nSELECT 1");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn no_row_that_was_inserted_while_an_index_was_made_is_missing_in_it() {
+    let server = Server::start(&[]);
+    let mut owner = Client::of(&server);
+    owner.query("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT NOT NULL)").unwrap();
+    let (ended, next) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut client = Client::of(&server);
+                while ended.load(Ordering::Relaxed) == 0 {
+                    let id = next.fetch_add(1, Ordering::Relaxed).to_string();
+                    let answer = client.prepared("INSERT INTO t VALUES ($1, 7)", &[&id]).unwrap();
+                    assert!(answer.ends_with("INSERT 0 1"), "{answer}");
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(owner.query("CREATE INDEX iv ON t (v)").unwrap(), "CREATE INDEX");
+        std::thread::sleep(Duration::from_millis(100));
+        ended.store(1, Ordering::Relaxed);
+    });
+    // By the index, from each on: LIMIT has an end.
+    let count = next.load(Ordering::Relaxed);
+    let mut found = 0;
+    loop {
+        let answer = owner.query("DELETE FROM t WHERE v = 7 LIMIT 5000").unwrap();
+        let rows: u64 = answer.strip_prefix("DELETE ").unwrap_or_else(|| panic!("{answer}")).parse().unwrap();
+        found += rows;
+        if rows == 0 {
+            break;
+        }
+    }
+    assert_eq!(found, count);
+    assert_eq!(server.end(), Some(0));
+}
+
 #[test]
 fn pgbench_calls_in_every_mode_and_money_is_conserved() {
     let Some(_) = program("pgbench") else { return };

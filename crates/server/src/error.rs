@@ -36,6 +36,7 @@ impl Refusal {
             }
             Error::Aborted { sqlstate, message, .. } => refuse(&sqlstate, message),
             Error::Unknown { .. } => refuse("42704", error.to_string()),
+            Error::Outdated => refuse("0A000", error.to_string()),
             Error::IndexTooLate { .. } => refuse("55006", error.to_string()),
             Error::Uneven { .. } => refuse("22023", error.to_string()),
             Error::Reserved { .. } => refuse("42939", error.to_string()),

@@ -542,26 +542,38 @@ impl ExtendedQueryHandler for Session {
             }
             None => return Err(PgWireError::PortalNotFound(name.to_owned())),
         };
-        let most = usize::try_from(message.max_rows).unwrap_or(0);
-        if matches!(*portal.state().lock().await, State::Initial) {
-            let stored = &portal.statement.statement;
+        let most = usize::try_from(message.max_rows).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
+        let (stored, state) = (&portal.statement.statement, portal.state());
+        let mut state = state.lock().await;
+        let mut tag = None;
+        if matches!(*state, State::Initial) {
+            self.busy.send_replace(true);
             let values = stored.values(&portal)?;
             let answered = self.answer(stored, &values, &portal.result_column_format, &who(client)).await?;
-            if most == 0 || answered.rows.len() <= most {
-                return send(client, answered).await;
-            }
             let rows = futures::stream::iter(answered.rows.into_iter().map(Ok));
-            portal.start(QueryResponse::new(Arc::new(Vec::new()), rows)).await;
+            *state = State::Suspended(QueryResponse::new(Arc::new(Vec::new()), rows));
+            tag = Some(answered.tag);
+        } else if stored.columns().is_empty() {
+            // What has been done is not done again.
+            return Err(refuse("55000", "this portal has been executed").hint("bind the statement again").into());
         }
-        let mut fetched = portal.fetch(most).await?;
         let mut count = 0;
-        while let Some(row) = futures::StreamExt::next(fetched.response.data_rows()).await {
-            client.feed(Message::DataRow(row?)).await?;
-            count += 1;
+        if let State::Suspended(response) = &mut *state {
+            while count < most {
+                let Some(row) = futures::StreamExt::next(response.data_rows()).await else {
+                    *state = State::Finished;
+                    break;
+                };
+                client.feed(Message::DataRow(row?)).await?;
+                count += 1;
+            }
         }
-        let last = match fetched.suspended {
-            true => Message::PortalSuspended(PortalSuspended::new()),
-            false => Message::CommandComplete(CommandComplete::new(Verb::Select.tag(count))),
+        let last = match *state {
+            State::Finished => {
+                let tag = tag.unwrap_or_else(|| Verb::Select.tag(count as i64));
+                Message::CommandComplete(CommandComplete::new(tag))
+            }
+            _ => Message::PortalSuspended(PortalSuspended::new()),
         };
         Ok(client.feed(last).await?)
     }
@@ -573,7 +585,8 @@ impl ExtendedQueryHandler for Session {
         C::Error: Debug,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
-        client.portal_store().rm_portal(DEFAULT_NAME);
+        // A transaction ends here, and portals with it.
+        client.portal_store().clear_portals();
         let status = client.transaction_status();
         let sent = send_ready_for_query(client, status).await;
         self.busy.send_replace(false);

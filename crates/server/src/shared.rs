@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     definitions: AtomicU64,
     /// Calls that may wait for the database.
     queue: Semaphore,
+    /// KiB of the CALL MANYs that are under way.
+    room: Semaphore,
     pub(crate) watch: Arc<Watch>,
     catalog: Catalog,
 }
@@ -45,11 +47,15 @@ pub(crate) struct Plan {
     /// Whether it is CALL MANY: every parameter is a column of values, and every result one.
     many: bool,
     definitions: u64,
+    /// What came of it after later definitions, to be used instead.
+    renewed: Arc<Mutex<Option<Arc<Plan>>>>,
 }
 
 /// The most calls of a CALL MANY, and the most bytes of their blocks.
 pub(crate) const MOST_CALLS: u32 = 1 << 18;
 const MOST_BYTES: usize = 256 << 20;
+/// Of all of them that are under way.
+const MOST_BYTES_AT_ONCE: usize = 512 << 20;
 /// The column of a CALL MANY that says why a call was taken back; it is empty for one that was not.
 const SQLSTATE: &str = "sqlstate";
 
@@ -166,11 +172,13 @@ impl Shared {
             caller,
             definitions: AtomicU64::new(0),
             queue: Semaphore::new(queue),
+            room: Semaphore::new(MOST_BYTES_AT_ONCE >> 10),
             watch,
             catalog: Catalog::default(),
         })
     }
 
+    /// To be waited for by a thread that may wait: in `block_in_place`.
     fn database(&self) -> MutexGuard<'_, Option<Lockwork>> {
         // The library leaves nothing in half when it panics, and it never should.
         self.database.lock().unwrap_or_else(PoisonError::into_inner)
@@ -186,18 +194,17 @@ impl Shared {
     pub(crate) fn plan(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
         let definitions = self.definitions.load(Ordering::Acquire);
         let prepared = match statement.kind() {
-            Kind::Call | Kind::Select | Kind::Write => {
+            Kind::Call | Kind::Select | Kind::Write => Some(tokio::task::block_in_place(|| {
                 let mut guard = self.database();
                 let database = guard.as_mut().ok_or_else(closed)?;
-                let prepared = tokio::task::block_in_place(|| database.prepare(statement));
-                Some(prepared.map_err(|error| Refusal::of(error, statement.source()))?)
-            }
+                database.prepare(statement).map_err(|error| Refusal::of(error, statement.source()))
+            })?),
             _ => None,
         };
         let (text, kind, verb) = (statement.text().to_string(), statement.kind(), Verb::of(statement));
         let called = statement.name().filter(|_| kind == Kind::Call);
         let what = called.unwrap_or(verb.name()).to_string();
-        Ok(Plan { text, verb, kind, what, prepared, many: false, definitions })
+        Ok(Plan { text, verb, kind, what, prepared, many: false, definitions, renewed: Arc::default() })
     }
 
     /// Understands a CALL of which many are to be made at once.
@@ -219,9 +226,14 @@ impl Shared {
     }
 
     /// The plan as it would be now.
-    fn fresh(&self, plan: &Plan) -> Result<Option<Plan>, Refusal> {
-        if plan.prepared.is_none() || plan.definitions == self.definitions.load(Ordering::Acquire) {
+    fn fresh(&self, plan: &Plan) -> Result<Option<Arc<Plan>>, Refusal> {
+        let now = self.definitions.load(Ordering::Acquire);
+        if plan.prepared.is_none() || plan.definitions == now {
             return Ok(None);
+        }
+        let renewed = || plan.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(renewed) = renewed().as_ref().filter(|renewed| renewed.definitions == now) {
+            return Ok(Some(renewed.clone()));
         }
         let statement =
             statements(&plan.text).next().ok_or_else(closed)?.map_err(|error| Refusal::of(error.into(), &plan.text))?;
@@ -232,6 +244,8 @@ impl Shared {
                 refuse("0A000", "a definition has changed what this prepared statement takes or answers").hint(hint)
             );
         }
+        let fresh = Arc::new(fresh);
+        *renewed() = Some(fresh.clone());
         Ok(Some(fresh))
     }
 
@@ -246,8 +260,8 @@ impl Shared {
 
     async fn run_plan(&self, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
         let fresh = self.fresh(plan)?;
-        let plan = fresh.as_ref().unwrap_or(plan);
-        let Some(prepared) = &plan.prepared else { return self.define(&plan.text) };
+        let plan = fresh.as_deref().unwrap_or(plan);
+        let Some(prepared) = &plan.prepared else { return self.define(plan) };
         let refused = |error| Refusal::of(error, "");
         if plan.many {
             return self.run_many(&plan.what, prepared, values).await;
@@ -256,9 +270,21 @@ impl Shared {
         self.watch.calls(std::iter::once(block.as_slice()));
         let _permit = self.queue.acquire().await.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
-        self.caller.run_then(block, move |ran| drop(sender.send(ran))).map_err(refused)?;
+        match self.caller.run_then(block, move |ran| drop(sender.send(ran))) {
+            Err(Error::Outdated) => return self.run_again(plan, values).await,
+            handed_over => handed_over.map_err(refused)?,
+        }
         let block = answer.await.map_err(|_| closed())?.map_err(refused)?;
         prepared.answer(&block).map_err(refused)
+    }
+
+    /// Runs a statement that an index overtook: when the index is there, it is understood once more.
+    async fn run_again(&self, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
+        tokio::task::block_in_place(|| drop(self.database()));
+        match self.fresh(plan)? {
+            Some(fresh) => Box::pin(self.run_plan(&fresh, values)).await,
+            None => Err(Refusal::of(Error::Outdated, "")),
+        }
     }
 
     /// Makes a call for each value of the columns, as one batch.
@@ -275,6 +301,7 @@ impl Shared {
             let message = format!("{calls} calls take {bytes} bytes, and {MOST_BYTES} are possible at once");
             return Err(refuse("54000", message).hint("make several of it"));
         }
+        let _room = self.room.acquire_many((bytes >> 10) as u32 + 1).await.map_err(|_| closed())?;
         let batch = tokio::task::block_in_place(|| prepared.batch(&columns)).map_err(refused)?;
         drop(columns);
         self.watch.calls((0..batch.len()).map(|at| batch.block(at).bytes()));
@@ -305,9 +332,11 @@ impl Shared {
 
     /// A copy of the definitions.
     fn copied(&self) -> Result<Definitions, Refusal> {
-        let guard = self.database();
-        let database = guard.as_ref().ok_or_else(closed)?;
-        Ok((database.sql_catalogue().clone(), database.procedure_definitions()))
+        tokio::task::block_in_place(|| {
+            let guard = self.database();
+            let database = guard.as_ref().ok_or_else(closed)?;
+            Ok((database.sql_catalogue().clone(), database.procedure_definitions()))
+        })
     }
 
     /// Understands a query if it is one of the catalog; else nothing.
@@ -329,12 +358,16 @@ impl Shared {
     }
 
     /// Carries out a definition or EXPLAIN.
-    fn define(&self, text: &str) -> Result<SqlAnswer, Refusal> {
-        let mut guard = self.database();
-        let database = guard.as_mut().ok_or_else(closed)?;
-        let answers = tokio::task::block_in_place(|| database.sql(text));
-        let answers = answers.map_err(|error| Refusal::of(error, text))?;
-        self.definitions.fetch_add(1, Ordering::Release);
+    fn define(&self, plan: &Plan) -> Result<SqlAnswer, Refusal> {
+        let answers = tokio::task::block_in_place(|| {
+            let mut guard = self.database();
+            let answers = guard.as_mut().ok_or_else(closed)?.sql(&plan.text);
+            if plan.kind != Kind::Explain {
+                // Also of one that failed: an index may be there, and lack rows.
+                self.definitions.fetch_add(1, Ordering::Release);
+            }
+            answers.map_err(|error| Refusal::of(error, &plan.text))
+        })?;
         answers.into_iter().next().ok_or_else(|| refuse("42601", "there is no statement"))
     }
 }

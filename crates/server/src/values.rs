@@ -9,6 +9,8 @@ use crate::error::{Refusal, refuse};
 
 /// Microseconds from 1970 to 2000, where PostgreSQL's timestamps begin.
 const EPOCH: i64 = 946_684_800_000_000;
+/// The timestamps of the years 1 to 9999.
+const YEARS: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
 /// Bytes that the width of a char or numeric is larger by in a type modifier.
 const MODIFIER: i32 = 4;
 
@@ -148,7 +150,8 @@ fn element(bytes: &[u8], declared: &Type, sql: SqlType) -> Result<Value, Refusal
         Type::BOOL => Value::Boolean(*bytes.first().filter(|_| bytes.len() == 1).ok_or_else(short)? != 0),
         Type::TIMESTAMP | Type::TIMESTAMPTZ => {
             let micros = i64::from_be_bytes(bytes.try_into().map_err(|_| short())?);
-            Value::Timestamp(micros.checked_add(EPOCH).ok_or_else(|| refuse("22008", "the timestamp is infinite"))?)
+            let outside = || refuse("22008", "a timestamp is of the years 1 to 9999");
+            Value::Timestamp(micros.checked_add(EPOCH).filter(|at| YEARS.contains(at)).ok_or_else(outside)?)
         }
         Type::NUMERIC => return parsed(&numeric(bytes).ok_or_else(short)?),
         // The shortest text that is this number, and not the number itself.
@@ -173,6 +176,9 @@ fn numeric(bytes: &[u8]) -> Option<String> {
     if bytes.len() != 8 + 2 * usize::from(count) || !matches!(sign, 0 | 0x4000) || !(-8..=4).contains(&weight) {
         // Not a number, infinite, or far from what a DECIMAL holds.
         return (count == 0 && matches!(sign, 0 | 0x4000)).then(|| "0".into());
+    }
+    if count > 32 || (0..usize::from(count)).any(|at| part(8 + 2 * at).is_none_or(|group| group > 9999)) {
+        return None;
     }
     // Groups of four digits, the first worth 10000^weight.
     let group = |place: i16| match usize::try_from(weight - place) {

@@ -96,7 +96,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             asked += 1;
             if asked > 1 {
                 eprintln!("lockwork: ended at once; what was acknowledged is there");
-                return Ok(ExitCode::from(130));
+                // Without waiting for anybody.
+                std::process::exit(130);
             }
             eprintln!("lockwork: ending; once more ends it at once");
             ending.end();
