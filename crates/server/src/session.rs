@@ -32,7 +32,7 @@ use crate::catalog::{self, Asked};
 use crate::error::{Refusal, refuse};
 use crate::known::{Known, Who, known};
 use crate::shared::{Database, Plan, Verb};
-use crate::values::{decode, encode, type_of};
+use crate::values::{decode, encode, format_of, size, type_of};
 
 /// A statement of a session.
 #[derive(Clone, Debug)]
@@ -126,27 +126,6 @@ fn row_description(columns: &[(String, Type, i32)], format: &Format) -> Option<R
         FieldDescription::new(name.clone(), 0, 0, ty.oid(), size(ty), *modifier, format_of(format, at).value())
     };
     (!columns.is_empty()).then(|| RowDescription::new(columns.iter().enumerate().map(one).collect()))
-}
-
-/// The bytes of a type, as `pg_type.typlen` has them.
-fn size(ty: &Type) -> i16 {
-    match *ty {
-        Type::BOOL => 1,
-        Type::CHAR => 1,
-        Type::INT2 => 2,
-        Type::INT4 | Type::OID | Type::FLOAT4 => 4,
-        Type::NAME => 64,
-        Type::INT8 | Type::FLOAT8 | Type::TIMESTAMP => 8,
-        _ => -1,
-    }
-}
-
-/// The format of a column; a client that names fewer than there are gets text.
-pub(crate) fn format_of(format: &Format, at: usize) -> FieldFormat {
-    match format {
-        Format::Individual(codes) if at >= codes.len() => FieldFormat::Text,
-        format => format.format_for(at),
-    }
 }
 
 fn data_row<'a>(values: impl Iterator<Item = (&'a Value, &'a Type)>, format: &Format) -> DataRow {
