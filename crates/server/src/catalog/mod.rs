@@ -60,9 +60,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Instructions of SQLite between looks at the clock.
 const LOOK: i32 = 10_000;
 /// The most bytes of an answer.
-const MOST_BYTES: usize = 64 << 20;
+const MOST_BYTES: usize = 32 << 20;
 /// The most bytes that SQLite may have in all.
-const MOST_MEMORY: i64 = 256 << 20;
+const MOST_MEMORY: i64 = 128 << 20;
 /// The most bytes of a query.
 const MOST_TEXT: usize = 256 << 10;
 /// The most operators of a statement that is read as a whole: they nest, and reading goes down as deep.
