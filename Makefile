@@ -19,6 +19,7 @@ build:
 	$(CARGO) build --profile $(PROFILE) -p lockwork
 
 test: lint doc
+	./scripts/clients >/dev/null || echo "lockwork: tests of clients that are not installed are skipped" >&2
 	RUST_BACKTRACE=0 $(CARGO) test --profile verify --workspace
 	$(MAKE) loom fuzz formal
 

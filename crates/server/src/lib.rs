@@ -7,6 +7,7 @@
 //! | `users` | who may connect, what each may do, and what proves their passwords |
 //! | `tls` | certificates |
 //! | `session` | what a client's messages do |
+//! | `stored` | statements as a session keeps them, and their answers as rows |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
 //! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
 //! | `values` | types and values, in text and binary |
@@ -20,6 +21,7 @@ mod parameters;
 mod session;
 mod shared;
 mod startup;
+mod stored;
 mod tls;
 mod users;
 mod values;

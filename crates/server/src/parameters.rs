@@ -20,6 +20,9 @@ pub(crate) const LIST: &[(&str, &str)] = &[
     ("max_identifier_length", "63"),
 ];
 
+/// Settings that only queries of the catalog show.
+pub(crate) const MORE: &[(&str, &str)] = &[("default_table_access_method", "heap"), ("max_index_keys", "32")];
+
 /// What `version()` says.
 pub(crate) fn version() -> String {
     format!("PostgreSQL 16.0 compatible: Lockwork {}", env!("CARGO_PKG_VERSION"))

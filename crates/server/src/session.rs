@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures::{Sink, SinkExt};
 use lockwork_database::SqlAnswer;
-use lockwork_database::sql::{Field, Kind, Statement, Value, statements};
+use lockwork_database::sql::{Kind, Statement, Value, statements};
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
-use pgwire::api::results::{FieldFormat, FieldInfo, QueryResponse, Response};
+use pgwire::api::results::{FieldInfo, QueryResponse, Response};
 use pgwire::api::stmt::{QueryParser, StoredStatement};
 use pgwire::api::store::{Entry, PortalStore};
 use pgwire::api::{
@@ -19,7 +19,7 @@ use pgwire::api::{
 };
 use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage as Message;
-use pgwire::messages::data::{DataRow, FieldDescription, NoData, ParameterDescription, RowDescription};
+use pgwire::messages::data::{DataRow, NoData, ParameterDescription};
 use pgwire::messages::extendedquery::{
     Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended, Sync as PgSync,
     TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
@@ -29,34 +29,12 @@ use pgwire::messages::simplequery::Query;
 
 use tokio::sync::watch;
 
-use crate::catalog::{self, Asked};
 use crate::error::{Refusal, refuse};
-use crate::known::{Known, Who, known};
+use crate::known::{Who, known};
 use crate::shared::{Database, Plan, Verb};
+use crate::stored::{Answered, Stored, Values, data_row, row_description};
 use crate::users::Right;
-use crate::values::{decode, encode, type_of};
-
-/// A statement of a session.
-#[derive(Clone, Debug)]
-pub(crate) enum Stored {
-    /// One that is no business of the database.
-    Known(Arc<Known>),
-    /// One of the system catalog.
-    Catalog(Arc<Asked>),
-    Plan(Arc<Plan>),
-}
-
-/// Values for `$1` and so on.
-enum Values {
-    Plan(Vec<Value>),
-    Catalog(Vec<catalog::Given>),
-}
-
-/// Rows of an answer and what it is called.
-struct Answered {
-    rows: Vec<DataRow>,
-    tag: String,
-}
+use crate::values::{encode, format_of, type_of};
 
 /// The messages of one connection.
 pub(crate) struct Session {
@@ -71,95 +49,6 @@ fn who<C: ClientInfo>(client: &C) -> Who {
     let word = |name: &str| client.metadata().get(name).cloned();
     let user = word(METADATA_USER).unwrap_or_default();
     Who { database: word(METADATA_DATABASE).unwrap_or_else(|| user.clone()), user }
-}
-
-impl Stored {
-    fn columns(&self) -> Vec<(String, Type, i32)> {
-        match self {
-            Self::Known(known) => known.row.iter().map(|(name, ty, _)| (name.clone(), ty.clone(), -1)).collect(),
-            Self::Catalog(asked) => asked.columns.iter().map(|(name, ty)| (name.clone(), ty.clone(), -1)).collect(),
-            Self::Plan(plan) => plan.columns().iter().map(described).collect(),
-        }
-    }
-
-    /// The types of `$1` and so on.
-    fn parameters(&self) -> Vec<Type> {
-        match self {
-            Self::Known(_) => Vec::new(),
-            Self::Catalog(asked) => asked.parameters.clone(),
-            Self::Plan(plan) => plan.parameters().iter().map(|field| type_of(field).0).collect(),
-        }
-    }
-
-    /// Parameters as a client sent them.
-    fn values(&self, portal: &Portal<Stored>) -> Result<Values, Refusal> {
-        let declared = |at: usize| portal.statement.parameter_types.get(at).and_then(Option::as_ref);
-        let given = portal
-            .parameters
-            .iter()
-            .enumerate()
-            .map(|(at, bytes)| (at, bytes.as_deref(), format_of(&portal.parameter_format, at)));
-        match self {
-            Self::Known(_) => Ok(Values::Plan(Vec::new())),
-            Self::Catalog(asked) => {
-                let one = |((at, bytes, format), ty): ((usize, Option<&[u8]>, FieldFormat), &Type)| {
-                    let ty = declared(at).filter(|ty| **ty != Type::UNKNOWN).unwrap_or(ty);
-                    catalog::decode(bytes, format, ty, at + 1)
-                };
-                given.zip(&asked.parameters).map(one).collect::<Result<_, _>>().map(Values::Catalog)
-            }
-            Self::Plan(plan) => {
-                let fields = plan.parameters();
-                let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| {
-                    decode(bytes, format, declared(at), field)
-                };
-                given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Plan)
-            }
-        }
-    }
-}
-
-fn described(field: &Field) -> (String, Type, i32) {
-    let (ty, modifier) = type_of(field);
-    (field.name.clone(), ty, modifier)
-}
-
-/// The description of columns; nothing for a statement that answers none.
-fn row_description(columns: &[(String, Type, i32)], format: &Format) -> Option<RowDescription> {
-    let one = |(at, (name, ty, modifier)): (usize, &(String, Type, i32))| {
-        FieldDescription::new(name.clone(), 0, 0, ty.oid(), size(ty), *modifier, format_of(format, at).value())
-    };
-    (!columns.is_empty()).then(|| RowDescription::new(columns.iter().enumerate().map(one).collect()))
-}
-
-/// The bytes of a type, as `pg_type.typlen` has them.
-fn size(ty: &Type) -> i16 {
-    match *ty {
-        Type::BOOL => 1,
-        Type::CHAR => 1,
-        Type::INT2 => 2,
-        Type::INT4 | Type::OID | Type::FLOAT4 => 4,
-        Type::NAME => 64,
-        Type::INT8 | Type::FLOAT8 | Type::TIMESTAMP => 8,
-        _ => -1,
-    }
-}
-
-/// The format of a column; a client that names fewer than there are gets text.
-pub(crate) fn format_of(format: &Format, at: usize) -> FieldFormat {
-    match format {
-        Format::Individual(codes) if at >= codes.len() => FieldFormat::Text,
-        format => format.format_for(at),
-    }
-}
-
-fn data_row<'a>(values: impl Iterator<Item = (&'a Value, &'a Type)>, format: &Format) -> DataRow {
-    let (mut data, mut count) = (BytesMut::new(), 0);
-    for (value, ty) in values {
-        encode(value, ty, format_of(format, count), &mut data);
-        count += 1;
-    }
-    DataRow::new(data, count as i16)
 }
 
 impl Session {

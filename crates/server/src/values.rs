@@ -3,6 +3,7 @@
 use bytes::{BufMut, BytesMut};
 use lockwork_database::sql::{Field, SqlType, Value};
 use pgwire::api::Type;
+use pgwire::api::portal::Format;
 use pgwire::api::results::FieldFormat;
 
 use crate::error::{Refusal, refuse};
@@ -36,6 +37,27 @@ pub(crate) fn type_of(field: &Field) -> (Type, i32) {
         _ => -1,
     };
     (if is_array { many } else { one }, modifier)
+}
+
+/// The bytes of a type, as `pg_type.typlen` has them.
+pub(crate) fn size(ty: &Type) -> i16 {
+    match *ty {
+        Type::BOOL => 1,
+        Type::CHAR => 1,
+        Type::INT2 => 2,
+        Type::INT4 | Type::OID | Type::FLOAT4 => 4,
+        Type::NAME => 64,
+        Type::INT8 | Type::FLOAT8 | Type::TIMESTAMP => 8,
+        _ => -1,
+    }
+}
+
+/// The format of a column; a client that names fewer than there are gets text.
+pub(crate) fn format_of(format: &Format, at: usize) -> FieldFormat {
+    match format {
+        Format::Individual(codes) if at >= codes.len() => FieldFormat::Text,
+        format => format.format_for(at),
+    }
 }
 
 /// A parameter as a client sent it: `declared` is the type that the client said, if it said one.

@@ -18,7 +18,7 @@ public class Jdbc {
         Properties settings = new Properties();
         settings.setProperty("user", "ann");
         settings.setProperty("prepareThreshold", mode.equals("binary") ? "-1" : "5");
-        settings.setProperty("escapeSyntaxCallMode", "callIfNoReturn");
+        settings.setProperty("escapeSyntaxCallMode", "call");
         try (Connection connection = DriverManager.getConnection("jdbc:postgresql://127.0.0.1:" + words[0] + "/bank", settings)) {
             System.out.println("version " + connection.getMetaData().getDatabaseMajorVersion());
             try (PreparedStatement read = connection.prepareStatement("SELECT balance FROM accounts WHERE id = ?")) {
@@ -28,14 +28,13 @@ public class Jdbc {
                     while (row.next()) System.out.println("balance " + row.getBigDecimal(1));
                 }
             }
-            try (CallableStatement call = connection.prepareCall("{call transfer(?, ?, ?, ?)}")) {
+            try (CallableStatement call = connection.prepareCall("{call transfer(?, ?, ?)}")) {
                 call.setLong(1, 1);
                 call.setLong(2, 2);
                 call.setBigDecimal(3, new BigDecimal("0.25"));
-                call.registerOutParameter(4, Types.NUMERIC);
                 call.execute();
-                System.out.println("left " + call.getBigDecimal(4));
-            } catch (SQLException error) { System.out.println("call: " + error.getMessage()); }
+                print("left", call.getResultSet(), "left");
+            }
             DatabaseMetaData about = connection.getMetaData();
             print("schema", about.getSchemas(), "TABLE_SCHEM");
             print("catalog", about.getCatalogs(), "TABLE_CAT");

@@ -9,13 +9,13 @@ port = sys.argv[1]
 with psycopg.connect(host="127.0.0.1", port=port, user="ann", dbname="bank", autocommit=True) as connection:
     print(connection.execute("SELECT balance FROM accounts WHERE id = %s", (1,)).fetchone())
     print(connection.execute("CALL transfer(%s, %s, %s)", (1, 2, "0.25")).fetchone())
-    print(psycopg.types.TypeInfo.fetch(connection, "numeric").oid, psycopg.types.TypeInfo.fetch(connection, "hstore"))
     for is_binary in (False, True):
         with connection.cursor(binary=is_binary) as cursor:
-            cursor.execute("SELECT oid, relname, indkey FROM pg_class JOIN pg_index ON indexrelid = oid WHERE relname = %s", ("t_name",))
-            print(cursor.fetchone()[1], cursor.description[0].type_code)
+            cursor.execute("SELECT oid, relname, relhasindex FROM pg_class WHERE relname = %s", ("t",))
+            print(cursor.fetchone(), [column.type_code for column in cursor.description])
 
-engine = sa.create_engine(f"postgresql+psycopg://ann@127.0.0.1:{port}/bank", isolation_level="AUTOCOMMIT")
+engine = sa.create_engine(f"postgresql+psycopg://ann@127.0.0.1:{port}/bank", isolation_level="AUTOCOMMIT",
+    use_native_hstore=False)
 with engine.connect() as connection:
     print(connection.execute(sa.text("SELECT balance FROM accounts WHERE id = :id"), {"id": 2}).all())
     seen = sa.inspect(connection)

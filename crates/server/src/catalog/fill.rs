@@ -127,7 +127,7 @@ pub(super) fn fill(
         fill_procedure(connection, &mut names, procedure)?;
     }
     let mut settings = Rows::of(connection, "pg_settings", "name,setting,category,context,vartype,source,reset_val")?;
-    for (name, value) in parameters::LIST.iter().chain(&[("max_index_keys", "32")]) {
+    for (name, value) in parameters::LIST.iter().chain(parameters::MORE) {
         settings.add(&[name, value, &"Lockwork", &"internal", &"string", &"default", value])?;
     }
     drop(settings);
@@ -363,8 +363,8 @@ fn add_index(
         (columns[at].name.as_str(), i64::from(ty.oid()), modifier, false)
     };
     add_columns(connection, oid, index.columns.iter().map(described))?;
-    let columns = "indexrelid,indrelid,indnatts,indnkeyatts,indisunique,indisprimary,indimmediate,indisvalid,indisready,\
-                   indislive,indkey,indcollation,indclass,indoption";
+    let columns = "indexrelid,indrelid,indnatts,indnkeyatts,indisunique,indisprimary,indimmediate,indisvalid,\
+                   indisready,indislive,indkey,indcollation,indclass,indoption";
     let numbers = array(index.columns.iter().map(|&at| number_of(table, at)));
     let zeros = array(vec![0; count]);
     Rows::of(connection, "pg_index", columns)?.add(&[

@@ -12,27 +12,34 @@ use sqlparser::parser::Parser;
 use sqlparser::tokenizer::Location;
 
 use super::fill::relations;
-use super::infer::{arguments, element_of, name_of};
+use super::infer::{Types, arguments, element_of, name_of};
 use super::rewrite::{Rewriter, SETS, call, folded, position, raw};
+use super::types;
 use crate::error::{Refusal, refuse};
 
 /// The columns of functions that stand in a FROM clause, as SQLite has them.
 #[derive(Default)]
 pub(super) struct Places {
     /// By the name of the table and the column.
-    columns: HashMap<(String, String), String>,
+    columns: HashMap<(String, String), Place>,
     /// By the name of the column, or of the table where that stands for its only column.
-    names: HashMap<String, String>,
+    names: HashMap<String, Place>,
+}
+
+/// Such a column in the words of SQLite, and its type.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) sql: String,
+    pub(super) ty: String,
 }
 
 impl Places {
-    pub(super) fn of_name(&self, name: &str) -> Option<Expr> {
-        self.names.get(&name.to_lowercase()).map(|place| raw(place.clone()))
+    pub(super) fn of_name(&self, name: &str) -> Option<Place> {
+        self.names.get(&name.to_lowercase()).cloned()
     }
 
-    pub(super) fn of_column(&self, table: &str, column: &str) -> Option<Expr> {
-        let place = self.columns.get(&(table.to_lowercase(), column.to_lowercase()));
-        place.map(|place| raw(place.clone()))
+    pub(super) fn of_column(&self, table: &str, column: &str) -> Option<Place> {
+        self.columns.get(&(table.to_lowercase(), column.to_lowercase())).cloned()
     }
 }
 
@@ -110,6 +117,15 @@ impl<'a> Sources<'a> {
                 _ => return Err(self.refuse("0A000", format!("{function} takes plain values here"), location)),
             }
         }
+        let element = match exprs.first() {
+            Some(Expr::Cast { data_type, .. }) => types::named(&data_type.to_string()).map(|row| row.name.to_string()),
+            Some(array) => Types::default().of(array),
+            None => None,
+        };
+        let ty = match function.as_str() {
+            "unnest" => element.and_then(|array| element_of(&array)).unwrap_or_else(|| "text".into()),
+            _ => "int4".into(),
+        };
         let (array, key) = match (function.as_str(), exprs.len()) {
             ("unnest", 1) => (call("unnest_array", exprs), "value"),
             ("generate_series", 2 | 3) => (call("series_array", exprs), "value"),
@@ -126,9 +142,9 @@ impl<'a> Sources<'a> {
         let columns: Vec<String> =
             alias.map(|alias| alias.columns.iter().map(|column| folded(&column.name)).collect()).unwrap_or_default();
         let quoted = Ident::with_quote('"', table.clone());
-        let mut places = vec![format!("{quoted}.{key}")];
+        let mut places = vec![Place { sql: format!("{quoted}.{key}"), ty }];
         if ordinality {
-            places.push(format!("({quoted}.key + 1)"));
+            places.push(Place { sql: format!("({quoted}.key + 1)"), ty: "int8".into() });
         }
         let named = ["", "ordinality"].iter().enumerate().map(|(at, default)| {
             columns.get(at).cloned().unwrap_or_else(|| if at == 0 { table.clone() } else { (*default).into() })
@@ -254,7 +270,7 @@ struct Sets {
 }
 
 impl Sets {
-    fn replace(&mut self, function: &Function, field: Option<&str>, types: &super::infer::Types) -> Option<Expr> {
+    fn replace(&mut self, function: &Function, field: Option<&str>, types: &Types) -> Option<Expr> {
         let name = name_of(function);
         let exprs = arguments(function);
         let array = match (name.as_str(), &exprs[..]) {

@@ -314,7 +314,8 @@ pub(super) fn register(connection: &Connection, who: &Arc<Mutex<Who>>) -> Result
     scalar("version", 0, |_| Ok(Value::Text(parameters::version())))?;
     scalar("current_setting", -1, |context| {
         let name = word(context, 0).unwrap_or_default();
-        let known = parameters::LIST.iter().find(|(known, _)| known.eq_ignore_ascii_case(&name));
+        let mut all = parameters::LIST.iter().chain(parameters::MORE);
+        let known = all.find(|(known, _)| known.eq_ignore_ascii_case(&name));
         match known {
             Some((_, value)) => Ok(Value::Text((*value).into())),
             None if number(context, 1) == Some(1) => Ok(Value::Null),

@@ -43,7 +43,14 @@ pub(super) fn name_of(function: &Function) -> String {
 }
 
 impl Types {
-    /// Takes note of what a name stands for.
+    /// Takes note of the name that a column is given; what is called as a column of the catalog is taken for that.
+    pub(super) fn note_column(&mut self, name: &str, ty: &str) {
+        if !COLUMNS.contains_key(name) {
+            self.note(name, ty);
+        }
+    }
+
+    /// Takes note of what a name, or an expression in the words of SQLite, stands for.
     pub(super) fn note(&mut self, name: &str, ty: &str) {
         self.0.insert(name.to_ascii_lowercase(), ty.to_string());
     }

@@ -39,7 +39,7 @@ use pgwire::messages::data::DataRow;
 /// A value for a parameter.
 pub(crate) use rusqlite::types::Value as Given;
 use rusqlite::{Connection, ErrorCode};
-use sqlparser::ast::{Query, SelectItem, SetExpr, Statement, VisitMut};
+use sqlparser::ast::{Query, SelectItem, SetExpr, Statement, TableFactor, VisitMut};
 use sqlparser::dialect::{Dialect, PostgreSqlDialect};
 use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, Tokenizer};
@@ -53,16 +53,16 @@ use rewrite::{Rewriter, position};
 
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
-use crate::session::format_of;
+use crate::values::format_of;
 
 /// How long a query may run.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Instructions of SQLite between looks at the clock.
 const LOOK: i32 = 10_000;
 /// The most bytes of an answer.
-const MOST_BYTES: usize = 64 << 20;
+const MOST_BYTES: usize = 32 << 20;
 /// The most bytes that SQLite may have in all.
-const MOST_MEMORY: i64 = 256 << 20;
+const MOST_MEMORY: i64 = 128 << 20;
 /// The most bytes of a query.
 const MOST_TEXT: usize = 256 << 10;
 /// The most operators of a statement that is read as a whole: they nest, and reading goes down as deep.
@@ -103,10 +103,9 @@ fn may_ask(text: &str) -> bool {
     let has = |word: &str| text.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word.as_bytes()));
     let first: String = text.trim_start_matches(|c: char| c.is_whitespace() || c == '(').chars().take(6).collect();
     let first = first.to_ascii_lowercase();
-    let is_query = first.starts_with("select") || first.starts_with("with") || first.starts_with("values");
-    is_query
-        && text.len() <= MOST_TEXT
-        && (has("pg_") || has("information_schema") || !has("from") || has("generate_series") || has("unnest"))
+    let is_query = ["select", "with", "values"].iter().any(|word| first.starts_with(word));
+    let is_asked = ["pg_", "information_schema", "generate_series", "unnest"].into_iter().any(has) || !has("from");
+    is_query && is_asked && text.len() <= MOST_TEXT
 }
 
 /// A query in the words of SQLite.
@@ -346,9 +345,15 @@ impl Built {
     }
 }
 
-/// The list of the first SELECT.
+/// The list of the first SELECT, or of the one that it takes all columns of.
 fn listed(body: &SetExpr) -> &[SelectItem] {
     match body {
+        SetExpr::Select(select) if matches!(select.projection[..], [SelectItem::Wildcard(_)]) => {
+            match select.from.first().map(|from| (&from.relation, from.joins.len(), select.from.len())) {
+                Some((TableFactor::Derived { subquery, .. }, 0, 1)) => listed(&subquery.body),
+                _ => &select.projection,
+            }
+        }
         SetExpr::Select(select) => &select.projection,
         SetExpr::SetOperation { left, .. } => listed(left),
         SetExpr::Query(query) => listed(&query.body),

@@ -13,7 +13,7 @@ use sqlparser::ast::{
 };
 use sqlparser::tokenizer::Location;
 
-use super::from::{Places, series};
+use super::from::{Place, Places, series};
 use super::functions::{REGISTERED, RESULTS};
 use super::infer::{Types, arguments, array_of, name_of};
 use super::types;
@@ -119,10 +119,17 @@ fn column_name(expr: &Expr) -> String {
         Expr::CompoundIdentifier(parts) => parts.last().map(folded).unwrap_or_default(),
         Expr::Function(function) => name_of(function),
         Expr::Nested(inner) | Expr::Collate { expr: inner, .. } => column_name(inner),
-        Expr::Cast { expr, data_type, .. } => match column_name(expr).as_str() {
-            "?column?" => types::named(&data_type.to_string()).map_or("?column?", |row| row.name).into(),
-            name => name.into(),
-        },
+        Expr::Cast { expr, data_type, .. } => {
+            let mut inner = expr;
+            while let Expr::Cast { expr, .. } | Expr::Nested(expr) = &**inner {
+                inner = expr;
+            }
+            match column_name(inner).as_str() {
+                "?column?" | "case" | "bool" => types::named(&data_type.to_string()).map_or("?column?", |row| row.name),
+                name => return name.into(),
+            }
+            .into()
+        }
         Expr::CompoundFieldAccess { root, access_chain } => match access_chain.last() {
             Some(AccessExpr::Dot(Expr::Identifier(ident))) => folded(ident),
             _ => column_name(root),
@@ -153,6 +160,12 @@ impl Rewriter<'_> {
     pub(super) fn refuse(&self, sqlstate: &str, message: String, location: Location) -> Refusal {
         let hint = "the catalog here is for clients that ask what tables, columns, indexes and procedures there are";
         Refusal { position: position(self.text, location), ..refuse(sqlstate, message).hint(hint) }
+    }
+
+    /// A column of a function in FROM.
+    fn placed(&mut self, place: Place) -> Expr {
+        self.types.note(&place.sql, &place.ty);
+        raw(place.sql)
     }
 
     /// Takes note of the type of a parameter, if `expr` is one.
@@ -250,16 +263,29 @@ impl Rewriter<'_> {
     fn subscript(&mut self, root: Expr, chain: Vec<AccessExpr>) -> Result<Expr, Refusal> {
         let mut expr = match root {
             Expr::Nested(inner) => *inner,
+            Expr::Identifier(table) if matches!(chain.first(), Some(AccessExpr::Dot(Expr::Identifier(_)))) => {
+                Expr::CompoundIdentifier(vec![table])
+            }
             other => other,
         };
+        let is_table = |expr: &Expr| matches!(expr, Expr::CompoundIdentifier(parts) if parts.len() == 1);
         for access in chain {
             expr = match access {
+                // A column of a table, of which an element is taken.
+                AccessExpr::Dot(Expr::Identifier(column)) if is_table(&expr) => {
+                    let Expr::CompoundIdentifier(mut parts) = expr else { return Ok(expr) };
+                    parts.push(column);
+                    match self.places.of_column(&parts[0].value, &parts[1].value) {
+                        Some(place) => self.placed(place),
+                        None => Expr::CompoundIdentifier(parts),
+                    }
+                }
                 AccessExpr::Subscript(Subscript::Index { index }) => {
                     let array = self.types.of(&expr).unwrap_or_default();
                     let first = i64::from(!array.ends_with("vector"));
                     call("pg_subscript", vec![expr, index, integer(first)])
                 }
-                AccessExpr::Dot(Expr::Identifier(field)) if matches!(field.value.as_str(), "n" | "x" | "N" | "X") => {
+                AccessExpr::Dot(Expr::Identifier(field)) if matches!(folded(&field).as_str(), "n" | "x") => {
                     let made = match &expr {
                         Expr::Function(function) if SETS.contains(&name_of(function).as_str()) => {
                             // Its SELECT makes a table of it and takes the field.
@@ -347,13 +373,13 @@ impl Rewriter<'_> {
     fn expression(&mut self, expr: &mut Expr) -> Result<(), Refusal> {
         let made = match expr {
             Expr::Identifier(ident) if ident.quote_style.is_none() => match self.places.of_name(&ident.value) {
-                Some(made) => made,
+                Some(place) => self.placed(place),
                 None if ident.value.eq_ignore_ascii_case("user") => call("pg_user", Vec::new()),
                 None => return Ok(()),
             },
             Expr::CompoundIdentifier(parts) => match &parts[..] {
                 [table, column] => match self.places.of_column(&table.value, &column.value) {
-                    Some(made) => made,
+                    Some(place) => self.placed(place),
                     None => return Ok(()),
                 },
                 _ => return Ok(()),
@@ -458,9 +484,8 @@ impl Rewriter<'_> {
         for item in &mut select.projection {
             if let SelectItem::ExprWithAlias { expr, alias } = item {
                 let ty = self.types.of(expr);
-                // Numbers of things are shown by name where a query ends; within it they stay numbers.
                 if let Some(ty) = ty {
-                    self.types.note(&alias.value, &ty);
+                    self.types.note_column(&alias.value, &ty);
                 }
             }
         }

@@ -1,0 +1,106 @@
+//! Statements as a session keeps them, and their answers as rows.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use lockwork_database::sql::{Field, Value};
+use pgwire::api::Type;
+use pgwire::api::portal::{Format, Portal};
+use pgwire::api::results::FieldFormat;
+use pgwire::messages::data::{DataRow, FieldDescription, RowDescription};
+
+use crate::catalog::{self, Asked};
+use crate::error::Refusal;
+use crate::known::Known;
+use crate::shared::Plan;
+use crate::values::{decode, encode, format_of, size, type_of};
+
+/// A statement of a session.
+#[derive(Clone, Debug)]
+pub(crate) enum Stored {
+    /// One that is no business of the database.
+    Known(Arc<Known>),
+    /// One of the system catalog.
+    Catalog(Arc<Asked>),
+    Plan(Arc<Plan>),
+}
+
+/// Values for `$1` and so on.
+pub(crate) enum Values {
+    Plan(Vec<Value>),
+    Catalog(Vec<catalog::Given>),
+}
+
+/// Rows of an answer and what it is called.
+pub(crate) struct Answered {
+    pub(crate) rows: Vec<DataRow>,
+    pub(crate) tag: String,
+}
+
+impl Stored {
+    pub(crate) fn columns(&self) -> Vec<(String, Type, i32)> {
+        match self {
+            Self::Known(known) => known.row.iter().map(|(name, ty, _)| (name.clone(), ty.clone(), -1)).collect(),
+            Self::Catalog(asked) => asked.columns.iter().map(|(name, ty)| (name.clone(), ty.clone(), -1)).collect(),
+            Self::Plan(plan) => plan.columns().iter().map(described).collect(),
+        }
+    }
+
+    /// The types of `$1` and so on.
+    pub(crate) fn parameters(&self) -> Vec<Type> {
+        match self {
+            Self::Known(_) => Vec::new(),
+            Self::Catalog(asked) => asked.parameters.clone(),
+            Self::Plan(plan) => plan.parameters().iter().map(|field| type_of(field).0).collect(),
+        }
+    }
+
+    /// Parameters as a client sent them.
+    pub(crate) fn values(&self, portal: &Portal<Stored>) -> Result<Values, Refusal> {
+        let declared = |at: usize| portal.statement.parameter_types.get(at).and_then(Option::as_ref);
+        let given = portal
+            .parameters
+            .iter()
+            .enumerate()
+            .map(|(at, bytes)| (at, bytes.as_deref(), format_of(&portal.parameter_format, at)));
+        match self {
+            Self::Known(_) => Ok(Values::Plan(Vec::new())),
+            Self::Catalog(asked) => {
+                let one = |((at, bytes, format), ty): ((usize, Option<&[u8]>, FieldFormat), &Type)| {
+                    let ty = declared(at).filter(|ty| **ty != Type::UNKNOWN).unwrap_or(ty);
+                    catalog::decode(bytes, format, ty, at + 1)
+                };
+                given.zip(&asked.parameters).map(one).collect::<Result<_, _>>().map(Values::Catalog)
+            }
+            Self::Plan(plan) => {
+                let fields = plan.parameters();
+                let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| {
+                    decode(bytes, format, declared(at), field)
+                };
+                given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Plan)
+            }
+        }
+    }
+}
+
+fn described(field: &Field) -> (String, Type, i32) {
+    let (ty, modifier) = type_of(field);
+    (field.name.clone(), ty, modifier)
+}
+
+/// The description of columns; nothing for a statement that answers none.
+pub(crate) fn row_description(columns: &[(String, Type, i32)], format: &Format) -> Option<RowDescription> {
+    let one = |(at, (name, ty, modifier)): (usize, &(String, Type, i32))| {
+        FieldDescription::new(name.clone(), 0, 0, ty.oid(), size(ty), *modifier, format_of(format, at).value())
+    };
+    (!columns.is_empty()).then(|| RowDescription::new(columns.iter().enumerate().map(one).collect()))
+}
+
+pub(crate) fn data_row<'a>(values: impl Iterator<Item = (&'a Value, &'a Type)>, format: &Format) -> DataRow {
+    let (mut data, mut count) = (BytesMut::new(), 0);
+    for (value, ty) in values {
+        encode(value, ty, format_of(format, count), &mut data);
+        count += 1;
+    }
+    DataRow::new(data, count as i16)
+}
