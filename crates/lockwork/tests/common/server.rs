@@ -54,7 +54,8 @@ impl Drop for Server {
 
 /// A program, if it is here.
 pub(crate) fn program(name: &str) -> Option<Command> {
-    let found = Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    let version = if name == "openssl" { "version" } else { "--version" };
+    let found = Command::new(name).arg(version).output().is_ok_and(|output| output.status.success());
     if !found {
         lockwork_skip::skip_optional(&format!("{name} is not in PATH; Debian has it: scripts/setup"));
     }
