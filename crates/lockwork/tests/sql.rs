@@ -151,6 +151,33 @@ fn a_prepared_statement_runs_with_values_from_several_threads() {
 }
 
 #[test]
+fn a_statement_that_an_index_overtook_is_refused() {
+    let folder = Folder::new("sql-overtaken");
+    let mut database = Lockwork::open(&folder.0).unwrap();
+    database.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT NOT NULL);").unwrap();
+    let prepare = |database: &mut Lockwork, text: &str| database.prepare(&statements(text).next().unwrap().unwrap());
+    let insert = "INSERT INTO t VALUES ($1, 7)";
+    let (old, find) = (prepare(&mut database, insert).unwrap(), "SELECT v FROM t WHERE id = $1");
+    let find = prepare(&mut database, find).unwrap();
+    let caller = database.caller().unwrap();
+    caller.run(&old, &[Value::Integer(1)]).unwrap();
+    database.sql("CREATE INDEX iv ON t (v);").unwrap();
+    let outdated = |ran| assert!(matches!(ran, Err(Error::Outdated)), "{ran:?}");
+    outdated(caller.run(&old, &[Value::Integer(2)]));
+    outdated(database.run(&old, &[Value::Integer(2)]));
+    let new = prepare(&mut database, insert).unwrap();
+    caller.run(&new, &[Value::Integer(3)]).unwrap();
+    // What only reads goes on as it is.
+    assert_eq!(
+        caller.run(&find, &[Value::Integer(1)]).unwrap(),
+        SqlAnswer::Rows(vec!["v".into()], vec![vec![Value::Integer(7)]])
+    );
+    assert_eq!(rows(&mut database, "SELECT id FROM t WHERE v = 7 LIMIT 9"), [["1"], ["3"]]);
+    let batch = new.batch(&[vec![Value::Integer(4)]]);
+    assert!(matches!(batch, Err(Error::NoCall)));
+}
+
+#[test]
 fn an_index_is_filled_kept_and_used() {
     let folder = Folder::new("sql-index");
     let mut database = Lockwork::open(&folder.0).unwrap();

@@ -314,6 +314,31 @@ mod tests {
     }
 
     #[test]
+    fn binary_values_that_are_none_are_refused() {
+        let numeric = |count: u16, groups: &[u16]| {
+            let head = [count, 0, 0, 0];
+            head.iter().chain(groups).flat_map(|part| part.to_be_bytes()).collect::<Vec<_>>()
+        };
+        let decimal = SqlType::Decimal(18, 2);
+        assert_eq!(element(&numeric(2, &[7, 5000]), &Type::NUMERIC, decimal), Ok(Value::Decimal(7_50, 2)));
+        for bytes in [
+            numeric(1, &[10_000]),
+            numeric(1, &[65_535]),
+            numeric(40_000, &[7; 40_000]),
+            numeric(2, &[7]),
+            numeric(1, &[7, 7]),
+            Vec::new(),
+        ] {
+            let refused = element(&bytes, &Type::NUMERIC, decimal).unwrap_err();
+            assert_eq!(refused.sqlstate, "22P03", "{refused}");
+        }
+        for micros in [i64::MIN, i64::MAX, i64::MAX - EPOCH, YEARS.end - EPOCH, YEARS.start - EPOCH - 1] {
+            let refused = element(&micros.to_be_bytes(), &Type::TIMESTAMP, SqlType::Timestamp).unwrap_err();
+            assert_eq!(refused.sqlstate, "22008", "{refused}");
+        }
+    }
+
+    #[test]
     fn values_come_back_as_they_went_in_both_formats() {
         let decimal = SqlType::Decimal(18, 4);
         let numbers = [0, 1, -1, 9_999, 10_000, 12_345, -99_990_000, 999_999_999_999_999_999, 1_0000_0000, 50];
