@@ -469,6 +469,10 @@ fn more_clients_than_there_may_be_are_told() {
     let mut clients: Vec<Client> = (0..300).map(|_| Client::of(&server)).collect();
     let refused = Client::new(server.port).err().expect("there are 300").to_string();
     assert_eq!(refused, "FATAL 53300 there are too many connections");
+    if let Some(mut psql) = program("psql") {
+        let told = psql.args(["-h", "127.0.0.1", "-p", &server.port.to_string(), "-c", "SELECT 1"]).output().unwrap();
+        assert!(String::from_utf8_lossy(&told.stderr).contains("there are too many connections"), "{told:?}");
+    }
     assert_eq!(clients[299].query("SELECT 1").unwrap(), "1\nSELECT 1");
     clients.truncate(200);
     let some = Instant::now() + Duration::from_secs(10);

@@ -37,7 +37,7 @@ use pgwire::api::PgWireServerHandlers;
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
 use pgwire::error::PgWireError;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch::Sender};
 use tokio::task::JoinSet;
@@ -231,8 +231,30 @@ impl Drop for Guest {
     }
 }
 
+/// How long somebody who is refused may take to say who it is.
+const REFUSED: Duration = Duration::from_secs(2);
+
+/// Reads what a client begins with: it listens to errors only when it has asked to be let in.
+async fn asked(socket: &mut TcpStream) -> std::io::Result<()> {
+    /// A request for encryption, by TLS or by GSSAPI (protocol 3, section 55.7), and the longest first message.
+    const ENCRYPT: [u32; 2] = [80_877_103, 80_877_104];
+    const LONGEST: u32 = 10_000;
+    loop {
+        let (length, code) = (socket.read_u32().await?, socket.read_u32().await?);
+        if !ENCRYPT.contains(&code) {
+            let rest = u64::from(length.min(LONGEST).saturating_sub(8));
+            tokio::io::copy(&mut socket.take(rest), &mut tokio::io::sink()).await?;
+            return Ok(());
+        }
+        socket.write_all(b"N").await?;
+    }
+}
+
 /// Tells a client why it is not served.
 async fn refused(mut socket: TcpStream, sqlstate: &str, message: &str) {
+    if !matches!(tokio::time::timeout(REFUSED, asked(&mut socket)).await, Ok(Ok(()))) {
+        return;
+    }
     use pgwire::messages::Message;
     let mut bytes = bytes::BytesMut::new();
     let response = pgwire::messages::response::ErrorResponse::from(session::fatal(sqlstate, message));
