@@ -192,7 +192,9 @@ def test_ctrl_c_ends_a_wait(start_server):
     server = start_server()
     worker = python(
         """
-        import sys, lockwork
+        import signal, sys, lockwork
+        # Who runs the tests in the background may have it ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         bank = lockwork.connect(sys.argv[1])
         print("ready", flush=True)
         sys.stdin.readline()
