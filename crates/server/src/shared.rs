@@ -39,7 +39,6 @@ pub(crate) struct Shared {
 pub(crate) struct Plan {
     text: String,
     pub(crate) verb: Verb,
-    kind: Kind,
     /// The procedure of a CALL, the kind of statement of others.
     what: String,
     /// For all but definitions and EXPLAIN.
@@ -148,9 +147,9 @@ impl Plan {
                 let columns = prepared.columns().into_iter().chain([sqlstate]);
                 columns.map(|field| Field { count: Some(MOST_CALLS), ..field }).collect()
             }
-            Some(prepared) if matches!(self.kind, Kind::Call | Kind::Select) => prepared.columns(),
+            Some(prepared) if matches!(self.verb, Verb::Call | Verb::Select) => prepared.columns(),
             Some(_) => Vec::new(),
-            None if self.kind == Kind::Explain => {
+            None if self.verb == Verb::Explain => {
                 vec![Field { name: "QUERY PLAN".into(), sql_type: Some(SqlType::Text(1)), count: None }]
             }
             None => Vec::new(),
@@ -201,16 +200,16 @@ impl Shared {
             })?),
             _ => None,
         };
-        let (text, kind, verb) = (statement.text().to_string(), statement.kind(), Verb::of(statement));
-        let called = statement.name().filter(|_| kind == Kind::Call);
+        let (text, verb) = (statement.text().to_string(), Verb::of(statement));
+        let called = statement.name().filter(|_| verb == Verb::Call);
         let what = called.unwrap_or(verb.name()).to_string();
-        Ok(Plan { text, verb, kind, what, prepared, many: false, definitions, renewed: Arc::default() })
+        Ok(Plan { text, verb, what, prepared, many: false, definitions, renewed: Arc::default() })
     }
 
     /// Understands a CALL of which many are to be made at once.
     pub(crate) fn plan_many(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
         let plan = Plan { many: true, ..self.plan(statement)? };
-        let prepared = plan.prepared.as_ref().filter(|_| plan.kind == Kind::Call);
+        let prepared = plan.prepared.as_ref().filter(|_| plan.verb == Verb::Call);
         let prepared = prepared.ok_or_else(|| refuse("42601", "a CALL is expected behind CALL MANY"))?;
         let columns = prepared.columns();
         let mut all = prepared.parameters().iter().chain(&columns);
@@ -268,10 +267,14 @@ impl Shared {
         }
         let block = prepared.block(values).map_err(refused)?;
         self.watch.calls(std::iter::once(block.as_slice()));
-        let _permit = self.queue.acquire().await.map_err(|_| closed())?;
+        let permit = self.queue.acquire().await.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
         match self.caller.run_then(block, move |ran| drop(sender.send(ran))) {
-            Err(Error::Outdated) => return self.run_again(plan, values).await,
+            Err(Error::Outdated) => {
+                // Who waits with a place of the queue for another one may wait for ever.
+                drop(permit);
+                return self.run_again(plan, values).await;
+            }
             handed_over => handed_over.map_err(refused)?,
         }
         let block = answer.await.map_err(|_| closed())?.map_err(refused)?;
@@ -362,7 +365,7 @@ impl Shared {
         let answers = tokio::task::block_in_place(|| {
             let mut guard = self.database();
             let answers = guard.as_mut().ok_or_else(closed)?.sql(&plan.text);
-            if plan.kind != Kind::Explain {
+            if plan.verb != Verb::Explain {
                 // Also of one that failed: an index may be there, and lack rows.
                 self.definitions.fetch_add(1, Ordering::Release);
             }

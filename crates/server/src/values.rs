@@ -220,12 +220,17 @@ fn numeric(bytes: &[u8]) -> Option<String> {
 
 /// Appends a value and its length, as a DataRow has it.
 pub(crate) fn encode(value: &Value, ty: &Type, format: FieldFormat, row: &mut BytesMut) {
-    let at = row.len();
-    row.put_i32(0);
-    match format {
+    with_length(row, |row| match format {
         FieldFormat::Text => row.put_slice(text(value).as_bytes()),
         FieldFormat::Binary => put_binary(value, ty, row),
-    }
+    });
+}
+
+/// Appends what `put` does, behind its length.
+pub(crate) fn with_length(row: &mut BytesMut, put: impl FnOnce(&mut BytesMut)) {
+    let at = row.len();
+    row.put_i32(0);
+    put(row);
     let length = (row.len() - at - 4) as i32;
     row[at..at + 4].copy_from_slice(&length.to_be_bytes());
 }

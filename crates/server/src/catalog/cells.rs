@@ -10,6 +10,7 @@ use super::array::{elements, text, written};
 use super::infer::element_of;
 use super::types;
 use crate::error::{Refusal, refuse};
+use crate::values::with_length;
 
 /// Whether SQLite should have its values as integers.
 fn is_integer(ty: &Type) -> bool {
@@ -111,14 +112,10 @@ pub(super) fn encode(value: ValueRef<'_>, ty: &Type, format: FieldFormat, row: &
     if value == ValueRef::Null {
         return row.put_i32(-1);
     }
-    let at = row.len();
-    row.put_i32(0);
-    match format {
+    with_length(row, |row| match format {
         FieldFormat::Text => put_text(value, ty, row),
         FieldFormat::Binary => put_binary(value, ty, row),
-    }
-    let length = (row.len() - at - 4) as i32;
-    row[at..at + 4].copy_from_slice(&length.to_be_bytes());
+    });
 }
 
 fn plain(value: ValueRef<'_>) -> String {
