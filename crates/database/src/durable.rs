@@ -8,13 +8,15 @@ use lockwork_engine::{EngineKind, Options};
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::key::Key;
+use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
 use lockwork_sequencer::{self as sequencer, Handle, Refused};
 use lockwork_sql as sql;
+use lockwork_storage::{Database, Table};
 
 use crate::calls::{Answer, Procedures, set_request};
 use crate::prepared::Prepared;
 use crate::value::Value;
-use crate::{Error, SqlAnswer};
+use crate::{Error, SqlAnswer, unknown};
 
 /// How a folder is opened.
 #[derive(Clone, Debug)]
@@ -153,6 +155,19 @@ impl Caller {
         accesses.iter().map(named).collect()
     }
 
+    /// Copies all rows of some tables as of one moment between two batches. Calls wait while it copies, not longer.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`], [`Error::TooLarge`] when they take more than `most` bytes, and when the database is closed.
+    pub fn rows(&self, tables: &[&str], most: u64) -> Result<Vec<Rows>, Error> {
+        let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+        self.handle.read(move |engine| {
+            let mut copied = Ok(Vec::new());
+            engine.with_database(&mut |database| copied = Rows::copy(database, &names, most))?;
+            copied
+        })?
+    }
+
     /// What was done since the database was opened.
     #[must_use]
     pub fn statistics(&self) -> sequencer::Statistics {
@@ -206,5 +221,37 @@ impl Caller {
     #[must_use]
     pub fn answer(&self, batch: &Batch, index: usize) -> Answer {
         read(&self.procedures).answer(batch, index)
+    }
+}
+
+/// The rows of a table as they were at one moment ([`Caller::rows`]).
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// The table; offsets of columns count the header of a row, [`ROW_HEADER_BYTES`], that images do not have.
+    pub schema: TableSchema,
+    /// The images of the rows, one behind the other, in no particular order.
+    pub images: Vec<u8>,
+}
+
+impl Rows {
+    fn copy(database: &Database, names: &[String], most: u64) -> Result<Vec<Self>, Error> {
+        let known = || (0..database.len()).map(|id| database.table(id as u16).schema().name().to_string());
+        let find = |name: &String| {
+            let id = database.table_id(name).ok_or_else(|| unknown("table", name, &known().collect::<Vec<_>>()))?;
+            Ok(database.table(id))
+        };
+        let tables = names.iter().map(find).collect::<Result<Vec<_>, Error>>()?;
+        let bytes = |table: &Table| table.len() * u64::from(table.schema().row_bytes() - ROW_HEADER_BYTES);
+        let needed = tables.iter().map(|table| bytes(table)).sum();
+        if needed > most {
+            return Err(Error::TooLarge { bytes: needed, most });
+        }
+        let copy = |table: &Arc<Table>| {
+            let mut images = Vec::with_capacity(bytes(table) as usize);
+            // SAFETY: nothing runs, so nobody writes the row.
+            table.for_each(|row| images.extend_from_slice(unsafe { table.row_image(row) }));
+            Self { schema: table.schema().clone(), images }
+        };
+        Ok(tables.into_iter().map(copy).collect())
     }
 }

@@ -38,7 +38,7 @@ pub use lockwork_storage::Digest;
 pub use calls::Answer;
 use calls::{one, only_known};
 pub use columns::{Column, Columns, Procedure};
-pub use durable::{Caller, OpenOptions};
+pub use durable::{Caller, OpenOptions, Rows};
 pub use prepared::{Outcomes, Prepared};
 pub use statements::{ProcedureDefinition, SqlAnswer};
 pub use value::Value;
@@ -121,6 +121,14 @@ pub enum Error {
         calls: usize,
         /// Values of another one.
         other: usize,
+    },
+    /// A copy of rows that was bounded.
+    #[error("the rows take {bytes} bytes, and at most {most} are copied")]
+    TooLarge {
+        /// Bytes of all rows asked for.
+        bytes: u64,
+        /// The bound.
+        most: u64,
     },
     /// A value does not fit its parameter or column.
     #[error("{value} does not fit '{name}', which is {wanted}")]
