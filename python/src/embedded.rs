@@ -149,8 +149,10 @@ impl Embedded {
     fn understand(&self, text: &str) -> Result<Prepared, Failure> {
         let statement = only(text)?;
         match statement.kind() {
-            Kind::Call | Kind::Select | Kind::Write => self.with(text, |database| database.prepare(&statement)),
-            _ => Err(Failure::new("SqlError", DEFINITION, "a definition is not prepared")),
+            Kind::CreateTable | Kind::CreateIndex | Kind::CreateProcedure | Kind::Explain => {
+                Err(Failure::new("SqlError", DEFINITION, "a definition is not prepared"))
+            }
+            _ => self.with(text, |database| database.prepare(&statement)),
         }
     }
 

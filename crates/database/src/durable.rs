@@ -15,6 +15,7 @@ use lockwork_storage::{Database, Table};
 
 use crate::calls::{Answer, Procedures, set_request};
 use crate::prepared::Prepared;
+use crate::transaction::procedure_of;
 use crate::value::Value;
 use crate::{Error, SqlAnswer, unknown};
 
@@ -56,11 +57,13 @@ pub(crate) fn write(known: &Known) -> RwLockWriteGuard<'_, Procedures> {
 /// writes is there when the index is filled.
 pub(crate) type Retired = Arc<RwLock<HashSet<u32>>>;
 
-/// Refuses a block that calls one of them; else it may be handed over as long as this is held.
-pub(crate) fn admit<'a>(retired: &'a Retired, block: &[u8]) -> Result<RwLockReadGuard<'a, HashSet<u32>>, Error> {
+/// Refuses calls of one of them; else they may be handed over as long as this is held.
+pub(crate) fn admit(
+    retired: &Retired,
+    mut procedures: impl Iterator<Item = u32>,
+) -> Result<RwLockReadGuard<'_, HashSet<u32>>, Error> {
     let retired = retired.read().unwrap_or_else(PoisonError::into_inner);
-    let id = block.first_chunk().map(|id| u32::from_le_bytes(*id));
-    if id.is_some_and(|id| retired.contains(&id)) { Err(Error::Outdated) } else { Ok(retired) }
+    if procedures.any(|id| retired.contains(&id)) { Err(Error::Outdated) } else { Ok(retired) }
 }
 
 /// A way to call procedures of a database in a folder, for any number of threads ([`crate::Lockwork::caller`]). Calls
@@ -128,7 +131,7 @@ impl Caller {
         block: Vec<u8>,
         then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        let _admitted = admit(&self.retired, &block)?;
+        let _admitted = admit(&self.retired, procedure_of(&block).into_iter())?;
         Ok(self.handle.call_then(block, move |outcome| then(outcome.map_err(Error::from)))?)
     }
 
@@ -136,7 +139,7 @@ impl Caller {
     /// whose key is read from the database.
     #[must_use]
     pub fn keys(&self, block: &[u8]) -> Vec<(String, String)> {
-        let Some(id) = block.first_chunk().map(|id| u32::from_le_bytes(*id)) else { return Vec::new() };
+        let Some(id) = procedure_of(block) else { return Vec::new() };
         let registered = read(&self.procedures).all().get(id as usize).cloned();
         let Some(registered) = registered.filter(|registered| registered.block_bytes <= block.len()) else {
             return Vec::new();

@@ -9,6 +9,7 @@
 //! | `statements` | SQL: definitions, calls, single statements |
 //! | `prepared` | statements that are understood once and run often |
 //! | `durable` | a database in a folder, for many threads |
+//! | `transaction` | several calls and statements as one transaction |
 //!
 //! Programs use it as `lockwork`, which adds the lock service's client.
 
@@ -18,6 +19,7 @@ mod durable;
 pub mod engines;
 mod prepared;
 mod statements;
+mod transaction;
 mod value;
 
 use std::path::Path;
@@ -41,6 +43,7 @@ pub use columns::{Column, Columns, Procedure};
 pub use durable::{Caller, OpenOptions, Rows};
 pub use prepared::{Outcomes, Prepared};
 pub use statements::{ProcedureDefinition, SqlAnswer};
+pub use transaction::Transaction;
 pub use value::Value;
 
 /// Rows that a table is given room for when it is created; it grows beyond that.
@@ -111,6 +114,9 @@ pub enum Error {
     /// A prepared INSERT, UPDATE or DELETE of a table that has an index since; nothing has happened.
     #[error("its table has an index since this statement was prepared; prepare it again")]
     Outdated,
+    /// A transaction that an error has ended.
+    #[error("the transaction has ended by an error; begin it again")]
+    Ended,
     /// A batch is of calls, and this statement is none.
     #[error("only a CALL is made many times at once; write a procedure that does what this statement does")]
     NoCall,

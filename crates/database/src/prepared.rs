@@ -25,6 +25,12 @@ impl Prepared {
         self.kind
     }
 
+    /// Whether it may write rows.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        !self.compiled.writes.is_empty()
+    }
+
     /// What `$1` and so on are, in this order.
     #[must_use]
     pub fn parameters(&self) -> &[Field] {

@@ -21,6 +21,7 @@ use lockwork_sql::{
 use siphasher::sip::SipHasher13;
 
 use crate::prepared::{Prepared, block_of, results};
+use crate::transaction::procedure_of;
 use crate::{EXPECTED_ROWS, Error, Lockwork, Store, durable};
 
 /// What single statements are called as procedures: this, and the digest of their code.
@@ -186,7 +187,7 @@ impl Lockwork {
     /// Values that do not fit, [`Error::Aborted`], and what keeps calls from being durable.
     pub fn run(&mut self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
         let block = prepared.block(values)?;
-        drop(durable::admit(&self.retired, &block)?);
+        drop(durable::admit(&self.retired, procedure_of(&block).into_iter())?);
         let block = self.run_block(block)?;
         prepared.answer(&block)
     }

@@ -28,6 +28,7 @@ use crate::optimistic::Optimistic;
 use crate::registry::Registered;
 use crate::serial::Serial;
 use crate::timestamp::Timestamp;
+use crate::together::Together;
 use crate::two_phase::TwoPhase;
 
 /// How transactions of one worker overlap.
@@ -169,6 +170,11 @@ pub enum EngineError {
     /// A setting of the back end, by an option or a variable, is not possible; the text says what would be.
     #[error("{0}")]
     Setting(String),
+    /// The engine runs calls one by one only.
+    #[error(
+        "engine '{0}' runs no transactions of several calls; make a procedure of them, or take an engine of the CPU"
+    )]
+    NotTogether(&'static str),
     /// A worker thread could not be started, or died.
     #[error("a worker thread {0}; the engine cannot go on")]
     Worker(String),
@@ -347,6 +353,16 @@ pub trait Engine: Send {
     /// As [`Self::submit`].
     fn submit_in_order(&mut self, batch: Batch) -> Result<(), Box<Refused>> {
         self.submit(batch)
+    }
+
+    /// Runs several calls as one transaction: `transaction` makes them, and says whether what they did stays. Blocks
+    /// have no serial stamps: nothing else runs meanwhile. Returns what it said.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`], and [`EngineError::NotTogether`] on devices.
+    fn together(&mut self, transaction: &mut dyn FnMut(&mut Together<'_>) -> bool) -> Result<bool, EngineError> {
+        let _never_called = transaction;
+        Err(EngineError::NotTogether(self.name()))
     }
 
     /// The oldest batch that was submitted and not yet completed, waiting for it to finish; `None` when there is none.

@@ -47,7 +47,23 @@ impl Undo {
     /// # Safety
     /// The rows are still held for writing.
     pub unsafe fn roll_back(&mut self) {
-        while let Some((row, offset, length)) = self.entries.pop() {
+        // SAFETY: as the caller's.
+        unsafe { self.roll_back_to(0) }
+    }
+
+    /// How many times something was kept.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Puts back what was kept since there were `len` of it.
+    ///
+    /// # Safety
+    /// The rows are still held for writing.
+    pub(crate) unsafe fn roll_back_to(&mut self, len: usize) {
+        while self.entries.len() > len
+            && let Some((row, offset, length)) = self.entries.pop()
+        {
             let start = self.bytes.len() - length as usize;
             // SAFETY: the bytes were readable and writable when they were kept, and still are.
             unsafe { row.add(offset as usize).copy_from(self.bytes.as_ptr().add(start), length as usize) };
@@ -147,8 +163,8 @@ impl ExclusiveHost<'_> {
     }
 }
 
-/// Copies the rows of a scan into the block and returns how many there were.
-fn scan(table: &Table, from: &Key, request: &Request) -> u64 {
+/// Copies the rows of a scan into the block and returns how many there were. The transaction has them for itself.
+pub(crate) fn scan(table: &Table, from: &Key, request: &Request) -> u64 {
     let mut writer = ScanWriter::new(table, request);
     table.scan(from, request.limit as usize, writer.touched(), |row| {
         // SAFETY: the transaction has the table's rows for itself.

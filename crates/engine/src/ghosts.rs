@@ -57,3 +57,9 @@ impl Ghosts {
         }
     }
 }
+
+/// Writes the liveness bits of a row's state and leaves the others.
+pub(crate) fn set_state(row: RowPtr, state: u8) {
+    let change = |word: u64| Some((word & !STATE_MASK) | u64::from(state));
+    row.state().fetch_update(Ordering::AcqRel, Ordering::Relaxed, change).expect("it always changes");
+}

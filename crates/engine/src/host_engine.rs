@@ -19,6 +19,7 @@ use crate::contract::{BatchReport, Completed, Engine, EngineError, Options, Refu
 use crate::deterministic::Deterministic;
 use crate::registry::{Registered, Registry};
 use crate::team::Team;
+use crate::together::{Effects, Together};
 
 /// The longest batch that runs on the caller's own thread.
 const INLINE_BLOCKS: usize = 64;
@@ -59,6 +60,7 @@ struct State<S> {
     /// Runs batches in the order of their blocks where the scheme does not. Nothing of a scheme's lies in a row between
     /// batches that another one would trip over: header words are times and versions that only the scheme reads.
     in_order: Option<Deterministic>,
+    together: Effects,
     options: Options,
 }
 
@@ -77,7 +79,7 @@ impl<S: Scheme> HostEngine<S> {
     /// Starts the threads of an engine over an empty database.
     pub(crate) fn new(scheme: S, options: Options) -> Result<Self, EngineError> {
         let core = Core { database: Database::new(options.pages), registry: Registry::default(), first_sequence: 0 };
-        let state = Arc::new(Mutex::new(State { core, scheme, in_order: None, options }));
+        let state = Arc::new(Mutex::new(State { core, scheme, in_order: None, together: Effects::default(), options }));
         let failed = |error: std::io::Error| EngineError::Worker(format!("could not be started: {error}"));
         let team = Team::new(options.threads).map_err(failed)?;
         let (to_leader, batches) = channel();
@@ -193,6 +195,14 @@ impl<S: Scheme> Engine for HostEngine<S> {
 
     fn submit_in_order(&mut self, batch: Batch) -> Result<(), Box<Refused>> {
         self.hand_over(batch, true)
+    }
+
+    fn together(&mut self, transaction: &mut dyn FnMut(&mut Together<'_>) -> bool) -> Result<bool, EngineError> {
+        let state = &mut *self.idle()?;
+        let kept = Together::run(&state.core, &mut state.together, transaction);
+        // SAFETY: no batch is in flight, so no transaction is running.
+        unsafe { state.core.database.reclaim() };
+        Ok(kept)
     }
 
     fn complete(&mut self) -> Result<Option<Completed>, EngineError> {

@@ -14,7 +14,8 @@
 //! | `deterministic` | batches planned in parallel by key range | batch order | [`deterministic`] |
 //!
 //! Shared by all of them: the registry of procedures ([`registry`]) and their inner-loop form ([`recipe`]), the worker
-//! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), and the check that makes
+//! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), several calls as one transaction
+//! ([`Together`]), and the check that makes
 //! every engine trustworthy, replay in its own serial order ([`replay`]).
 
 mod blocks;
@@ -37,6 +38,7 @@ pub mod replay;
 pub mod serial;
 pub mod team;
 pub mod timestamp;
+mod together;
 pub mod two_phase;
 
 pub use conflicts::{Cause, Conflicts};
@@ -44,3 +46,4 @@ pub use contract::{
     BatchReport, Completed, ConflictPlan, DeviceTimes, Engine, EngineError, EngineKind, Interleave, LockPolicy,
     Options, Refused, SerialOrder, Tally, create,
 };
+pub use together::{Moment, Together};

@@ -61,6 +61,9 @@ pub trait Host {
     /// What the host keeps in a CP register.
     type Cp: Copy;
 
+    /// Whether [`Self::keep`] is to be called for every write, because what commits may be taken back too.
+    const KEEPS_ALL: bool = false;
+
     /// Starts a DB instruction.
     fn issue(&mut self, cp: &mut Self::Cp, request: Request);
 
@@ -76,7 +79,8 @@ pub trait Host {
     /// so that a host can move all of its instructions on together.
     fn answer(&mut self, cps: &mut [Self::Cp], cp: usize) -> Answer;
 
-    /// Keeps the bytes of a row that are about to be written by an instruction after which an abort is still possible.
+    /// Keeps the bytes of a row that are about to be written by an instruction after which an abort is still possible,
+    /// or by any, see [`Self::KEEPS_ALL`].
     ///
     /// # Safety
     /// The row holds at least `offset + length` bytes and is held for writing.
@@ -301,7 +305,7 @@ pub unsafe fn run<H: Host>(
         }
         macro_rules! keep_row {
             ($handle:expr, $offset:expr, $index:expr, $length:expr) => {
-                if *program.keep.get_unchecked(pc) {
+                if H::KEEPS_ALL || *program.keep.get_unchecked(pc) {
                     let offset = ($offset as i64 + get!($index)) as u32;
                     host.keep(get!($handle) as usize as *mut u8, offset, u32::from($length));
                 }

@@ -9,6 +9,8 @@ use lockwork_engine::EngineError;
 use lockwork_procedure::assembly::AssemblyError;
 use lockwork_procedure::block::Batch;
 
+use crate::transaction::{MOST_ARGUMENT_BYTES, MOST_CALLS};
+
 /// An action on a file that failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
@@ -98,6 +100,20 @@ pub enum Error {
         "{0}; the calls since the last answer are not in the log, and no further one is accepted; open the directory again"
     )]
     Stopped(String),
+    /// Other transactions have changed what one of several calls has answered.
+    #[error(
+        "what statement {call} of this transaction has answered would be another answer now; begin the transaction again"
+    )]
+    Conflict {
+        /// Which call of the transaction, from 1 on.
+        call: usize,
+    },
+    /// A transaction of too many calls.
+    #[error(
+        "a transaction has at most {MOST_CALLS} statements and {MOST_ARGUMENT_BYTES} bytes of values; make it shorter, or a \
+         procedure"
+    )]
+    TooLong,
     /// The sequencer was closed.
     #[error("the database is closed; open the directory again")]
     Closed,
@@ -148,10 +164,10 @@ impl Error {
         matches!(self, Self::Damaged { .. })
     }
 
-    /// Whether the same call may succeed later on the same sequencer.
+    /// Whether the same call, or transaction, may succeed later on the same sequencer.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Full(_))
+        matches!(self, Self::Full(_) | Self::Conflict { .. })
     }
 
     pub(crate) fn damaged(path: &Path, offset: u64, problem: impl Into<String>) -> Self {

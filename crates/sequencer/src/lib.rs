@@ -23,6 +23,7 @@
 //! | `log` | segments: space, the writing thread, reading and telling torn from damaged |
 //! | `checkpoint` | snapshots, files, reading |
 //! | `order` | the thread that runs everything in order |
+//! | `transaction` | several calls as one transaction |
 //! | `requests` | the window of request ids |
 //! | `recovery` | checkpoint and log back into an engine |
 //! | [`inspect`] | looks at a log or checkpoint without touching it |
@@ -45,6 +46,7 @@ mod recovery;
 mod requests;
 mod sequencer;
 mod shared;
+mod transaction;
 
 pub use checkpoint::write::CheckpointReport;
 pub use error::{Error, Failure, Refused};
@@ -56,3 +58,4 @@ pub use options::{Durability, Options};
 pub use recovery::{Progress, RecoveryReport};
 pub use sequencer::{Handle, Sequencer, Ticket};
 pub use shared::Statistics;
+pub use transaction::{MOST_ARGUMENT_BYTES, MOST_CALLS, Mark, Transaction};

@@ -22,6 +22,7 @@ use crate::options::{Durability, Options};
 use crate::order::{Order, Parts, Request, Waiting};
 use crate::recovery::{Progress, RecoveryReport, Source, recover};
 use crate::shared::{Shared, Statistics};
+use crate::transaction::Transaction;
 
 /// Requests that may wait for the order thread.
 const REQUESTS: usize = 1024;
@@ -336,11 +337,37 @@ impl Handle {
         block: Vec<u8>,
         then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        if !(HEADER_BYTES as usize..=MAX_BLOCK_BYTES as usize).contains(&block.len()) {
-            let expected = format!("{HEADER_BYTES} to {MAX_BLOCK_BYTES} bytes are possible");
-            return Err(Error::Option { option: "block", value: format!("{} bytes", block.len()), expected });
-        }
+        is_block(&block)?;
         self.requests.send(Request::Call { block, reply: Box::new(then) }).map_err(|_| Error::Closed)
+    }
+
+    /// Makes a further call of a transaction, and `then` gets the transaction with it, and the block with its outcome:
+    /// one that aborted is no error, and has taken back itself only. As for [`Self::call_then`].
+    ///
+    /// # Errors
+    /// As there. `then` gets [`Error::Conflict`], [`Error::TooLong`], and [`Error::Engine`] on an engine that runs no
+    /// transactions of several calls; nothing has happened, and the transaction is gone.
+    pub fn step_then(
+        &self,
+        transaction: Transaction,
+        block: Vec<u8>,
+        then: impl FnOnce(Result<(Transaction, Vec<u8>), Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        is_block(&block)?;
+        self.requests.send(Request::Step { transaction, block, reply: Box::new(then) }).map_err(|_| Error::Closed)
+    }
+
+    /// Makes the calls of a transaction for good, and calls `then` when they are durable. As for [`Self::call_then`].
+    ///
+    /// # Errors
+    /// As there. `then` gets [`Error::Conflict`] and [`Error::Full`], and nothing has happened, or why it is not known
+    /// whether it is durable.
+    pub fn commit_then(
+        &self,
+        transaction: Transaction,
+        then: impl FnOnce(Result<(), Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        self.requests.send(Request::Commit { transaction, reply: Box::new(then) }).map_err(|_| Error::Closed)
     }
 
     /// Calls `read` with the engine while no batch runs, and returns what it says when all that it may have seen is
@@ -383,6 +410,15 @@ impl Handle {
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
     }
+}
+
+/// Refuses bytes that are no block.
+fn is_block(block: &[u8]) -> Result<(), Error> {
+    if (HEADER_BYTES as usize..=MAX_BLOCK_BYTES as usize).contains(&block.len()) {
+        return Ok(());
+    }
+    let expected = format!("{HEADER_BYTES} to {MAX_BLOCK_BYTES} bytes are possible");
+    Err(Error::Option { option: "block", value: format!("{} bytes", block.len()), expected })
 }
 
 /// Refuses an engine that has something in it.

@@ -49,7 +49,7 @@ impl Plan {
 }
 
 /// Goes through the scenario until something is refused; `changes` counts what was acknowledged, also over lives.
-/// Reopens, makes checkpoints, and closes on its way.
+/// Reopens, makes checkpoints, and closes on its way; every third step is one transaction.
 fn scenario(disk: &SimulatedDisk, plan: &Plan, options: &Options, acknowledged: &mut usize) -> Result<(), Error> {
     let mut sequencer = open(disk, options.clone())?;
     furnish_counted(&sequencer, acknowledged)?;
@@ -61,7 +61,11 @@ fn scenario(disk: &SimulatedDisk, plan: &Plan, options: &Options, acknowledged: 
             sequencer.close()?;
             sequencer = open(disk, options.clone())?;
         }
-        sequencer.call_batch(batch(calls)).map_err(|refused| refused.error)?;
+        if step % 3 == 1 {
+            together(&sequencer, calls)?;
+        } else {
+            sequencer.call_batch(batch(calls)).map_err(|refused| refused.error)?;
+        }
         *acknowledged += 1;
     }
     sequencer.close()

@@ -41,6 +41,8 @@ impl Refusal {
             Error::Uneven { .. } => refuse("22023", error.to_string()),
             Error::Reserved { .. } => refuse("42939", error.to_string()),
             Error::Durability(sequencer::Error::Full { .. }) => refuse("53100", error.to_string()),
+            Error::Durability(sequencer::Error::Conflict { .. }) => refuse("40001", error.to_string()),
+            Error::Durability(sequencer::Error::TooLong) => refuse("54000", error.to_string()),
             Error::Durability(sequencer::Error::Closed) => refuse("57P01", "the server is ending"),
             Error::Durability(_) => refuse("58030", error.to_string()),
             other => refuse("XX000", other.to_string()),

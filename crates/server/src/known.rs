@@ -1,5 +1,4 @@
-//! Statements that are no business of a database but that clients send: settings, transactions of one statement, and
-//! questions about the server.
+//! Statements that are no business of a database but that clients send: settings and questions about the server.
 
 use pgwire::api::Type;
 use sqlparser::ast::{
@@ -60,12 +59,6 @@ fn alone(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
         "reset" => plain("RESET"),
         "discard" => plain("DISCARD ALL"),
         "deallocate" => plain("DEALLOCATE"),
-        "commit" | "end" => plain("COMMIT"),
-        "rollback" | "abort" => plain("ROLLBACK"),
-        "begin" | "start" | "savepoint" | "release" => {
-            let hint = "each statement is a transaction; what belongs together is a procedure. Switch autocommit on";
-            Some(Err(refuse("0A000", "transactions of several statements are not supported").hint(hint)))
-        }
         "show" | "select" => {
             let parsed = catalog::read(text)?;
             let [statement] = &parsed[..] else { return None };
@@ -177,7 +170,6 @@ mod tests {
     fn clients_get_what_they_ask_for_and_the_database_the_rest() {
         for (text, expected) in [
             ("SET client_encoding TO 'UTF8'", "SET: "),
-            ("  rollback", "ROLLBACK: "),
             ("SELECT 1", "SELECT 1: ?column? int4 1"),
             ("select -7 as x, 'a', true", "SELECT 1: x int4 -7, ?column? text a, bool bool t"),
             ("select current_schema(), current_user", "SELECT 1: current_schema text public, current_user text ann"),
@@ -191,9 +183,8 @@ mod tests {
         ] {
             assert_eq!(answer(text).as_deref(), Some(expected), "{text}");
         }
-        assert!(answer("BEGIN").unwrap().starts_with("0A000"));
         assert!(answer("SHOW nonsense").unwrap().starts_with("42704"));
-        for text in ["SELECT a FROM t WHERE id = 1", "CALL p(1)", "INSERT INTO t VALUES (1)", "SELECT", ""] {
+        for text in ["SELECT a FROM t WHERE id = 1", "CALL p(1)", "INSERT INTO t VALUES (1)", "BEGIN", "SELECT", ""] {
             assert_eq!(answer(text), None, "{text}");
         }
     }

@@ -7,9 +7,11 @@
 //! | `users` | who may connect, what each may do, and what proves their passwords |
 //! | `tls` | certificates |
 //! | `session` | what a client's messages do |
+//! | `transaction` | BEGIN .. COMMIT of a session |
 //! | `stored` | statements as a session keeps them, and their answers as rows |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
 //! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
+//! | `verb` | kinds of statements, as counts and clients call them |
 //! | `values` | types and values, in text and binary |
 //! | `watch` | what those who run a server want to know, for Prometheus and for people |
 //! | `error` | errors as clients get them |
@@ -23,8 +25,10 @@ mod shared;
 mod startup;
 mod stored;
 mod tls;
+mod transaction;
 mod users;
 mod values;
+mod verb;
 mod watch;
 
 use std::net::SocketAddr;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures::{Sink, SinkExt};
 use lockwork_database::SqlAnswer;
-use lockwork_database::sql::{Kind, Statement, Value, statements};
+use lockwork_database::sql::{Control, Kind, Statement, Value, statements};
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
 use pgwire::api::results::{FieldInfo, QueryResponse, Response};
@@ -24,17 +24,19 @@ use pgwire::messages::extendedquery::{
     Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended, Sync as PgSync,
     TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
 };
-use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, ErrorResponse};
+use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, ErrorResponse, TransactionStatus};
 use pgwire::messages::simplequery::Query;
 
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use crate::error::{Refusal, refuse};
 use crate::known::{Who, known};
-use crate::shared::{Database, Plan, Verb};
-use crate::stored::{Answered, Stored, Values, data_row, row_description};
+use crate::shared::{Database, Plan};
+use crate::stored::{Answered, Stored, Values, data_row, many, row_description};
+use crate::transaction::{self, Open, Turn};
 use crate::users::Right;
 use crate::values::{encode, format_of, type_of};
+use crate::verb::Verb;
 
 /// The messages of one connection.
 pub(crate) struct Session {
@@ -43,6 +45,8 @@ pub(crate) struct Session {
     busy: watch::Sender<bool>,
     /// What the client may do, from its login on.
     right: OnceLock<Right>,
+    /// Its transaction of several statements.
+    open: Mutex<Option<Open>>,
 }
 
 fn who<C: ClientInfo>(client: &C) -> Who {
@@ -53,7 +57,7 @@ fn who<C: ClientInfo>(client: &C) -> Who {
 
 impl Session {
     pub(crate) fn new(database: Database, busy: watch::Sender<bool>) -> Self {
-        Self { database, busy, right: OnceLock::new() }
+        Self { database, busy, right: OnceLock::new(), open: Mutex::default() }
     }
 
     /// Lets the client do this from now on.
@@ -74,7 +78,7 @@ impl Session {
     fn plan(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
         let planned = self.allow(statement.kind()).and_then(|()| self.database.plan(statement));
         if let Err(refusal) = &planned {
-            let verb = Verb::of(statement).name().into();
+            let verb = Verb::of(statement.kind()).name().into();
             self.database.watch.failed((verb, refusal.sqlstate.clone(), refusal.cause()), 1);
         }
         planned
@@ -104,7 +108,56 @@ impl Session {
         if all.next().is_some() {
             return Err(several());
         }
-        Ok(Some(Stored::Plan(Arc::new(self.plan(&statement)?))))
+        Ok(Some(self.stored(&statement)?))
+    }
+
+    fn stored(&self, statement: &Statement<'_>) -> Result<Stored, Refusal> {
+        match statement.control() {
+            Some(control) => Ok(Stored::Control(control.clone())),
+            None => Ok(Stored::Plan(Arc::new(self.plan(statement)?))),
+        }
+    }
+
+    /// Carries out BEGIN, COMMIT and what belongs to them.
+    async fn control<C: ClientInfo>(&self, client: &mut C, control: &Control) -> Result<Answered, Refusal> {
+        if matches!(control, Control::Begin { .. }) && !self.database.together {
+            let message = "this engine runs no transactions of several statements";
+            return Err(refuse("0A000", message).hint("make a procedure of them, or take an engine of the CPU"));
+        }
+        let status = client.transaction_status();
+        let mut tag = transaction::tag(control);
+        let now = match transaction::turn(&mut *self.open.lock().await, control, status)? {
+            Turn::Commit(steps) => {
+                client.set_transaction_status(TransactionStatus::Idle);
+                self.database.commit(steps).await?;
+                TransactionStatus::Idle
+            }
+            Turn::Now(now) => {
+                if status == TransactionStatus::Error && *control == Control::Commit {
+                    tag = "ROLLBACK";
+                }
+                now
+            }
+        };
+        client.set_transaction_status(now);
+        Ok(Answered { rows: Vec::new(), tag: tag.into() })
+    }
+
+    /// Carries out a statement in the state that the session is in.
+    async fn carry_out<C: ClientInfo>(
+        &self,
+        client: &mut C,
+        stored: &Stored,
+        values: &Values,
+        format: &Format,
+    ) -> Result<Answered, Refusal> {
+        if let Stored::Control(control) = stored {
+            return self.control(client, control).await;
+        }
+        if client.transaction_status() == TransactionStatus::Error {
+            return Err(transaction::failed());
+        }
+        self.answer(stored, values, format, &who(client)).await
     }
 
     async fn answer(&self, stored: &Stored, values: &Values, format: &Format, who: &Who) -> Result<Answered, Refusal> {
@@ -132,7 +185,8 @@ impl Session {
             _ => return Err(refuse("XX000", "the values are those of another statement")),
         };
         let types: Vec<Type> = plan.columns().iter().map(|field| type_of(field).0).collect();
-        let (rows, count) = match self.database.run(plan, values).await? {
+        let mut open = self.open.lock().await;
+        let (rows, count) = match self.database.run(plan, values, open.as_mut()).await? {
             SqlAnswer::Written(count) => (Vec::new(), count),
             SqlAnswer::Rows(_, rows) => {
                 let count = rows.len() as i64;
@@ -153,9 +207,9 @@ impl Session {
     }
 
     /// Carries out one statement of a simple query.
-    async fn simple<C>(&self, client: &mut C, stored: &Stored, who: &Who) -> PgWireResult<()>
+    async fn simple<C>(&self, client: &mut C, stored: &Stored) -> PgWireResult<()>
     where
-        C: Sink<Message> + Unpin + Send,
+        C: ClientInfo + Sink<Message> + Unpin + Send,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         if !stored.parameters().is_empty() {
@@ -166,29 +220,12 @@ impl Session {
             Stored::Catalog(_) => Values::Catalog(Vec::new()),
             _ => Values::Plan(Vec::new()),
         };
-        let answered = self.answer(stored, &none, &Format::UnifiedText, who).await?;
+        let answered = self.carry_out(client, stored, &none, &Format::UnifiedText).await?;
         if let Some(description) = row_description(&stored.columns(), &Format::UnifiedText) {
             client.feed(Message::RowDescription(description)).await?;
         }
         send(client, answered).await
     }
-}
-
-/// The CALL of a text that is a CALL MANY; it has blanks in place of MANY, so that places are those of the text.
-fn many(text: &str) -> Option<String> {
-    let mut rest = text.trim_start();
-    for word in ["call", "many"] {
-        let (first, behind) = rest.split_at_checked(word.len())?;
-        if !first.eq_ignore_ascii_case(word) || !behind.starts_with(char::is_whitespace) {
-            return None;
-        }
-        rest = behind.trim_start();
-    }
-    let call = &text[..text.len() - rest.len()];
-    let blank = |c: char| if c.is_whitespace() { c } else { ' ' };
-    let blanks: String = call.trim_start().chars().skip("call".len()).map(blank).collect();
-    let before = &call[..call.len() - call.trim_start().len()];
-    Some(format!("{before}CALL{blanks}{rest}"))
 }
 
 /// Feeds rows and the tag.
@@ -222,7 +259,7 @@ impl SimpleQueryHandler for Session {
             none = false;
             rest = behind;
             outcome = match known {
-                Ok(known) => self.simple(client, &Stored::Known(Arc::new(known)), &who).await,
+                Ok(known) => self.simple(client, &Stored::Known(Arc::new(known))).await,
                 Err(refusal) => Err(refusal.into()),
             };
         }
@@ -237,7 +274,7 @@ impl SimpleQueryHandler for Session {
         } else if let Some(asked) = asked {
             none = false;
             outcome = match asked {
-                Ok(asked) => self.simple(client, &Stored::Catalog(Arc::new(asked)), &who).await,
+                Ok(asked) => self.simple(client, &Stored::Catalog(Arc::new(asked))).await,
                 Err(refusal) => Err(refusal.behind(text[..text.len() - rest.len()].chars().count()).into()),
             };
         } else if many(rest).is_some() {
@@ -252,9 +289,9 @@ impl SimpleQueryHandler for Session {
                 none = false;
                 let planned = statement
                     .map_err(|error| Refusal::of(error.into(), rest))
-                    .and_then(|statement| self.plan(&statement));
+                    .and_then(|statement| self.stored(&statement));
                 outcome = match planned {
-                    Ok(plan) => self.simple(client, &Stored::Plan(Arc::new(plan)), &who).await,
+                    Ok(stored) => self.simple(client, &stored).await,
                     Err(refusal) => Err(refusal.behind(before).into()),
                 };
                 if outcome.is_err() {
@@ -266,6 +303,7 @@ impl SimpleQueryHandler for Session {
             // What stood before an error has been done, so its answers go out before the error.
             Err(PgWireError::UserError(error)) => {
                 client.feed(Message::ErrorResponse(ErrorResponse::from(*error))).await?;
+                client.set_transaction_status(client.transaction_status().to_error_state());
             }
             Err(other) => return Err(other),
             Ok(()) if none => client.feed(Message::EmptyQueryResponse(EmptyQueryResponse::new())).await?,
@@ -438,7 +476,7 @@ impl ExtendedQueryHandler for Session {
         if matches!(*state, State::Initial) {
             self.busy.send_replace(true);
             let values = stored.values(&portal)?;
-            let answered = self.answer(stored, &values, &portal.result_column_format, &who(client)).await?;
+            let answered = self.carry_out(client, stored, &values, &portal.result_column_format).await?;
             let rows = futures::stream::iter(answered.rows.into_iter().map(Ok));
             *state = State::Suspended(QueryResponse::new(Arc::new(Vec::new()), rows));
             tag = Some(answered.tag);
@@ -474,9 +512,11 @@ impl ExtendedQueryHandler for Session {
         C::Error: Debug,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
-        // A transaction ends here, and portals with it.
-        client.portal_store().clear_portals();
         let status = client.transaction_status();
+        if status == TransactionStatus::Idle {
+            // A transaction ends here, and portals with it.
+            client.portal_store().clear_portals();
+        }
         let sent = send_ready_for_query(client, status).await;
         self.busy.send_replace(false);
         sent

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use lockwork_database::sequencer::Transaction;
 use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements};
-use lockwork_database::{Caller, Error, Lockwork, Outcomes, Prepared, SqlAnswer};
+use lockwork_database::{Caller, EngineKind, Error, Lockwork, Outcomes, Prepared, SqlAnswer};
 use pgwire::api::portal::Format;
 use pgwire::messages::data::DataRow;
 use tokio::sync::{Semaphore, oneshot};
@@ -17,6 +18,8 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::catalog::{Asked, Catalog, Definitions, Given};
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
+use crate::transaction::{self, Open};
+use crate::verb::Verb;
 use crate::watch::Watch;
 
 /// What is open to connections.
@@ -32,6 +35,8 @@ pub(crate) struct Shared {
     room: Semaphore,
     pub(crate) watch: Arc<Watch>,
     catalog: Catalog,
+    /// Whether the engine runs transactions of several statements.
+    pub(crate) together: bool,
 }
 
 /// A statement that was understood.
@@ -58,85 +63,27 @@ const MOST_BYTES_AT_ONCE: usize = 512 << 20;
 /// The column of a CALL MANY that says why a call was taken back; it is empty for one that was not.
 const SQLSTATE: &str = "sqlstate";
 
-/// What a statement is called when it is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    CreateTable,
-    CreateIndex,
-    CreateProcedure,
-    Explain,
-    Call,
-    Select,
-    Insert,
-    Update,
-    Delete,
-}
-
-impl Verb {
-    pub(crate) const ALL: [Self; 9] = [
-        Self::CreateTable,
-        Self::CreateIndex,
-        Self::CreateProcedure,
-        Self::Explain,
-        Self::Call,
-        Self::Select,
-        Self::Insert,
-        Self::Update,
-        Self::Delete,
-    ];
-
-    /// What counts call it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::CreateTable => "create_table",
-            Self::CreateIndex => "create_index",
-            Self::CreateProcedure => "create_procedure",
-            Self::Explain => "explain",
-            Self::Call => "call",
-            Self::Select => "select",
-            Self::Insert => "insert",
-            Self::Update => "update",
-            Self::Delete => "delete",
-        }
-    }
-
-    pub(crate) fn of(statement: &Statement<'_>) -> Self {
-        let first = statement.text().split_whitespace().next().unwrap_or_default();
-        match statement.kind() {
-            Kind::CreateTable => Self::CreateTable,
-            Kind::CreateIndex => Self::CreateIndex,
-            Kind::CreateProcedure => Self::CreateProcedure,
-            Kind::Explain => Self::Explain,
-            Kind::Call => Self::Call,
-            Kind::Select => Self::Select,
-            _ if first.eq_ignore_ascii_case("insert") => Self::Insert,
-            _ if first.eq_ignore_ascii_case("update") => Self::Update,
-            _ => Self::Delete,
-        }
-    }
-
-    /// The tag of a statement that wrote or answered so many rows.
-    pub(crate) fn tag(self, rows: i64) -> String {
-        match self {
-            Self::CreateTable => "CREATE TABLE".into(),
-            Self::CreateIndex => "CREATE INDEX".into(),
-            Self::CreateProcedure => "CREATE PROCEDURE".into(),
-            Self::Explain => "EXPLAIN".into(),
-            Self::Call => "CALL".into(),
-            Self::Select => format!("SELECT {rows}"),
-            Self::Insert => format!("INSERT 0 {rows}"),
-            Self::Update => format!("UPDATE {rows}"),
-            Self::Delete => format!("DELETE {rows}"),
-        }
-    }
-}
-
 impl Plan {
     pub(crate) fn parameters(&self) -> Vec<Field> {
         let parameters = self.prepared.as_ref().map_or(&[][..], Prepared::parameters).iter();
         parameters
             .map(|field| Field { count: if self.many { Some(MOST_CALLS) } else { field.count }, ..field.clone() })
             .collect()
+    }
+
+    /// Whether it is a CALL MANY.
+    pub(crate) fn is_many(&self) -> bool {
+        self.many
+    }
+
+    /// Whether it is a CREATE.
+    pub(crate) fn is_definition(&self) -> bool {
+        self.prepared.is_none() && self.verb != Verb::Explain
+    }
+
+    /// Whether it may write rows.
+    pub(crate) fn writes(&self) -> bool {
+        self.prepared.as_ref().is_some_and(Prepared::writes)
     }
 
     /// The columns that it answers; none for what only has a tag.
@@ -157,6 +104,15 @@ impl Plan {
     }
 }
 
+/// The error of a statement or COMMIT in a transaction. Its earlier statements cannot be understood anew.
+fn in_transaction(error: Error) -> Refusal {
+    match error {
+        Error::Outdated => refuse("40001", "a table has a new index, and the transaction knows nothing of it")
+            .hint("ROLLBACK, and begin it again"),
+        error => Refusal::of(error, ""),
+    }
+}
+
 fn closed() -> Refusal {
     refuse("57P01", "the server is ending")
 }
@@ -166,7 +122,9 @@ impl Shared {
     /// The database is not in a folder.
     pub(crate) fn new(database: Lockwork, queue: usize, watch: Arc<Watch>) -> Result<Self, Error> {
         let caller = database.caller()?;
+        let engine = database.read(|engine| engine.name().parse::<EngineKind>())?;
         Ok(Self {
+            together: engine.is_ok_and(|kind| !kind.runs_on_device()),
             database: Mutex::new(Some(database)),
             caller,
             definitions: AtomicU64::new(0),
@@ -193,14 +151,14 @@ impl Shared {
     pub(crate) fn plan(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
         let definitions = self.definitions.load(Ordering::Acquire);
         let prepared = match statement.kind() {
-            Kind::Call | Kind::Select | Kind::Write => Some(tokio::task::block_in_place(|| {
+            kind if kind == Kind::Call || kind.is_single() => Some(tokio::task::block_in_place(|| {
                 let mut guard = self.database();
                 let database = guard.as_mut().ok_or_else(closed)?;
                 database.prepare(statement).map_err(|error| Refusal::of(error, statement.source()))
             })?),
             _ => None,
         };
-        let (text, verb) = (statement.text().to_string(), Verb::of(statement));
+        let (text, verb) = (statement.text().to_string(), Verb::of(statement.kind()));
         let called = statement.name().filter(|_| verb == Verb::Call);
         let what = called.unwrap_or(verb.name()).to_string();
         Ok(Plan { text, verb, what, prepared, many: false, definitions, renewed: Arc::default() })
@@ -248,10 +206,18 @@ impl Shared {
         Ok(Some(fresh))
     }
 
-    /// Runs a statement with values for `$1` and so on, and counts it.
-    pub(crate) async fn run(&self, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
+    /// Runs a statement with values for `$1` and so on, alone or in a transaction, and counts it.
+    pub(crate) async fn run(
+        &self,
+        plan: &Plan,
+        values: &[Value],
+        open: Option<&mut Open>,
+    ) -> Result<SqlAnswer, Refusal> {
         let begun = Instant::now();
-        let ran = self.run_plan(plan, values).await;
+        let ran = match open {
+            None => self.run_plan(plan, values).await,
+            Some(open) => self.run_in(open, plan, values).await,
+        };
         let cause = |refusal: &Refusal| (plan.what.clone(), refusal.sqlstate.clone(), refusal.cause());
         self.watch.statement(plan.verb, begun.elapsed(), ran.as_ref().err().map(cause));
         ran
@@ -279,6 +245,41 @@ impl Shared {
         }
         let block = answer.await.map_err(|_| closed())?.map_err(refused)?;
         prepared.answer(&block).map_err(refused)
+    }
+
+    /// Runs a statement as a part of a transaction.
+    async fn run_in(&self, open: &mut Open, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
+        open.admit(plan)?;
+        let fresh = self.fresh(plan)?;
+        let plan = fresh.as_deref().unwrap_or(plan);
+        let Some(prepared) = &plan.prepared else { return self.define(plan) };
+        let refused = |error| Refusal::of(error, "");
+        let block = prepared.block(values).map_err(refused)?;
+        self.watch.calls(std::iter::once(block.as_slice()));
+        let _permit = self.queue.acquire().await.map_err(|_| closed())?;
+        let steps = open.steps.take().ok_or_else(transaction::ended)?;
+        let (sender, answer) = oneshot::channel();
+        let handed_over = self.caller.step_then(steps, block, move |ran| drop(sender.send(ran)));
+        handed_over.map_err(in_transaction)?;
+        let (steps, block) = answer.await.map_err(|_| closed())?.map_err(in_transaction)?;
+        open.steps = Some(steps);
+        prepared.answer(&block).map_err(refused)
+    }
+
+    /// Makes a transaction durable, and counts it.
+    pub(crate) async fn commit(&self, steps: Transaction) -> Result<(), Refusal> {
+        let begun = Instant::now();
+        let committed = self.try_commit(steps).await;
+        let cause = |refusal: &Refusal| (Verb::Commit.name().into(), refusal.sqlstate.clone(), refusal.cause());
+        self.watch.statement(Verb::Commit, begun.elapsed(), committed.as_ref().err().map(cause));
+        committed
+    }
+
+    async fn try_commit(&self, steps: Transaction) -> Result<(), Refusal> {
+        let _permit = self.queue.acquire().await.map_err(|_| closed())?;
+        let (sender, answer) = oneshot::channel();
+        self.caller.commit_then(steps, move |done| drop(sender.send(done))).map_err(in_transaction)?;
+        answer.await.map_err(|_| closed())?.map_err(in_transaction)
     }
 
     /// Runs a statement that an index overtook: when the index is there, it is understood once more.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use lockwork_database::sql::{Field, Value};
+use lockwork_database::sql::{Control, Field, Value};
 use pgwire::api::Type;
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::results::FieldFormat;
@@ -23,6 +23,8 @@ pub(crate) enum Stored {
     /// One of the system catalog.
     Catalog(Arc<Asked>),
     Plan(Arc<Plan>),
+    /// BEGIN, COMMIT and what belongs to them.
+    Control(Control),
 }
 
 /// Values for `$1` and so on.
@@ -40,6 +42,7 @@ pub(crate) struct Answered {
 impl Stored {
     pub(crate) fn columns(&self) -> Vec<(String, Type, i32)> {
         match self {
+            Self::Control(_) => Vec::new(),
             Self::Known(known) => known.row.iter().map(|(name, ty, _)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Catalog(asked) => asked.columns.iter().map(|(name, ty)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Plan(plan) => plan.columns().iter().map(described).collect(),
@@ -49,7 +52,7 @@ impl Stored {
     /// The types of `$1` and so on.
     pub(crate) fn parameters(&self) -> Vec<Type> {
         match self {
-            Self::Known(_) => Vec::new(),
+            Self::Known(_) | Self::Control(_) => Vec::new(),
             Self::Catalog(asked) => asked.parameters.clone(),
             Self::Plan(plan) => plan.parameters().iter().map(|field| type_of(field).0).collect(),
         }
@@ -64,7 +67,7 @@ impl Stored {
             .enumerate()
             .map(|(at, bytes)| (at, bytes.as_deref(), format_of(&portal.parameter_format, at)));
         match self {
-            Self::Known(_) => Ok(Values::Plan(Vec::new())),
+            Self::Known(_) | Self::Control(_) => Ok(Values::Plan(Vec::new())),
             Self::Catalog(asked) => {
                 let one = |((at, bytes, format), ty): ((usize, Option<&[u8]>, FieldFormat), &Type)| {
                     let ty = declared(at).filter(|ty| **ty != Type::UNKNOWN).unwrap_or(ty);
@@ -103,4 +106,21 @@ pub(crate) fn data_row<'a>(values: impl Iterator<Item = (&'a Value, &'a Type)>, 
         count += 1;
     }
     DataRow::new(data, count as i16)
+}
+
+/// The CALL of a text that is a CALL MANY; it has blanks in place of MANY, so that places are those of the text.
+pub(crate) fn many(text: &str) -> Option<String> {
+    let mut rest = text.trim_start();
+    for word in ["call", "many"] {
+        let (first, behind) = rest.split_at_checked(word.len())?;
+        if !first.eq_ignore_ascii_case(word) || !behind.starts_with(char::is_whitespace) {
+            return None;
+        }
+        rest = behind.trim_start();
+    }
+    let call = &text[..text.len() - rest.len()];
+    let blank = |c: char| if c.is_whitespace() { c } else { ' ' };
+    let blanks: String = call.trim_start().chars().skip("call".len()).map(blank).collect();
+    let before = &call[..call.len() - call.trim_start().len()];
+    Some(format!("{before}CALL{blanks}{rest}"))
 }

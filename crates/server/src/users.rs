@@ -38,8 +38,8 @@ impl Right {
     /// Refuses a statement of this kind to a client that may do less.
     pub(crate) fn check(has: Option<Self>, kind: Kind) -> Result<(), Refusal> {
         let needed = match kind {
-            Kind::Call | Kind::Explain => Self::Call,
-            Kind::Select | Kind::Write => Self::Write,
+            Kind::Call | Kind::Explain | Kind::Transaction => Self::Call,
+            kind if kind.is_single() => Self::Write,
             _ => Self::Define,
         };
         if has.is_some_and(|has| has >= needed) {

@@ -32,8 +32,8 @@ pub fn script(bytes: &[u8]) -> Option<SqlError> {
         };
         let result = match statement.kind() {
             Kind::CreateTable | Kind::CreateIndex | Kind::CreateProcedure => catalogue.define(&statement).map(|_| ()),
-            Kind::Select | Kind::Write => catalogue.single(&statement).map(|_| ()),
-            Kind::Call | Kind::Explain => Ok(()),
+            kind if kind.is_single() => catalogue.single(&statement).map(|_| ()),
+            _ => Ok(()),
         };
         if let Err(error) = result {
             check(error);

@@ -58,7 +58,7 @@ pub use compile::{Compiled, Field, explain};
 pub use error::SqlError;
 pub use script::{Definition, Kind, Single, Statement, Statements, is_ended, statements};
 pub use single::Arguments;
-pub use syntax::Place;
+pub use syntax::{Control, Place};
 pub use tree::Abort;
 pub use types::SqlType;
 pub use value::Value;

@@ -8,7 +8,7 @@ use crate::compile::{self, Compiled};
 use crate::error::{SqlError, state};
 use crate::parse::{self, Cursor};
 use crate::single::{self, Arguments};
-use crate::syntax::{Place, Top};
+use crate::syntax::{Control, Place, StmtKind, Top};
 
 /// What kind of statement it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,22 @@ pub enum Kind {
     Call,
     /// SELECT.
     Select,
-    /// INSERT, UPDATE or DELETE.
-    Write,
+    /// INSERT.
+    Insert,
+    /// UPDATE.
+    Update,
+    /// DELETE.
+    Delete,
+    /// BEGIN, COMMIT, ROLLBACK, SAVEPOINT and RELEASE.
+    Transaction,
+}
+
+impl Kind {
+    /// Whether it is a SELECT, INSERT, UPDATE or DELETE outside of a procedure.
+    #[must_use]
+    pub const fn is_single(self) -> bool {
+        matches!(self, Self::Select | Self::Insert | Self::Update | Self::Delete)
+    }
 }
 
 /// A statement of a script that was read and not yet understood.
@@ -72,8 +86,13 @@ impl<'a> Statement<'a> {
             Top::Procedure(_) => Kind::CreateProcedure,
             Top::Explain(_) => Kind::Explain,
             Top::Call(..) => Kind::Call,
-            Top::Single(stmt) if matches!(stmt.kind, crate::syntax::StmtKind::Select(_)) => Kind::Select,
-            Top::Single(_) => Kind::Write,
+            Top::Single(stmt) => match &stmt.kind {
+                StmtKind::Select(_) => Kind::Select,
+                StmtKind::Insert { .. } => Kind::Insert,
+                StmtKind::Update { .. } => Kind::Update,
+                _ => Kind::Delete,
+            },
+            Top::Transaction(_) => Kind::Transaction,
         }
     }
 
@@ -85,7 +104,16 @@ impl<'a> Statement<'a> {
             Top::Index(create) => Some(&create.name.text),
             Top::Procedure(create) => Some(&create.name.text),
             Top::Explain(name) | Top::Call(name, _) => Some(&name.text),
-            Top::Single(_) => None,
+            Top::Single(_) | Top::Transaction(_) => None,
+        }
+    }
+
+    /// What a BEGIN, COMMIT, ROLLBACK, SAVEPOINT or RELEASE asks for.
+    #[must_use]
+    pub fn control(&self) -> Option<&Control> {
+        match &self.top {
+            Top::Transaction(control) => Some(control),
+            _ => None,
         }
     }
 
@@ -229,7 +257,14 @@ impl Catalogue {
     /// What is wrong with the statement, with its place.
     pub fn single(&self, statement: &Statement<'_>) -> Result<Single, SqlError> {
         let Top::Single(stmt) = &statement.top else {
-            let error = SqlError::new(state::SYNTAX, statement.start, "this is no SELECT, INSERT, UPDATE or DELETE");
+            let error = match &statement.top {
+                Top::Transaction(_) => {
+                    let message = "transactions of several statements are for clients of a server";
+                    SqlError::new(state::NOT_SUPPORTED, statement.start, message)
+                        .hint("a procedure is one transaction; a program has Caller::begin")
+                }
+                _ => SqlError::new(state::SYNTAX, statement.start, "this is no SELECT, INSERT, UPDATE or DELETE"),
+            };
             return Err(error.in_source(statement.source));
         };
         let bound = Binder::new(self, "statement").single(stmt);

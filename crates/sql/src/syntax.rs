@@ -242,4 +242,25 @@ pub(crate) enum Top {
     Explain(Name),
     Call(Name, Vec<Expr>),
     Single(Box<Stmt>),
+    Transaction(Control),
+}
+
+/// A statement that begins or ends a transaction of several statements, or a part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// BEGIN, START TRANSACTION.
+    Begin {
+        /// Whether it is READ ONLY.
+        read_only: bool,
+    },
+    /// COMMIT, END.
+    Commit,
+    /// ROLLBACK, ABORT.
+    RollBack,
+    /// SAVEPOINT name.
+    Savepoint(String),
+    /// RELEASE SAVEPOINT name.
+    Release(String),
+    /// ROLLBACK TO SAVEPOINT name.
+    RollBackTo(String),
 }

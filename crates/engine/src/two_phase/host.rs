@@ -23,7 +23,7 @@ use super::TableLock;
 use crate::conflicts::Cause;
 use crate::contract::LockPolicy;
 use crate::exclusive::{ScanWriter, Undo};
-use crate::ghosts::Ghosts;
+use crate::ghosts::{Ghosts, set_state};
 use crate::interleaved::Turn;
 use crate::registry::Registered;
 
@@ -354,12 +354,6 @@ impl LockingHost<'_> {
         });
         (!conflict).then_some(Answer::Ready(writer.rows))
     }
-}
-
-/// Writes the liveness bits of a row's state and leaves the others.
-fn set_state(row: RowPtr, state: u8) {
-    let change = |word: u64| Some((word & !STATE_MASK) | u64::from(state));
-    row.state().fetch_update(Ordering::AcqRel, Ordering::Relaxed, change).expect("it always changes");
 }
 
 impl Effects {

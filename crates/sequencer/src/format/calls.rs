@@ -48,6 +48,13 @@ pub(crate) fn put(out: &mut Vec<u8>, batch: &Batch, indexes: &[u32], arguments: 
     }
 }
 
+/// Appends one call without a request id.
+pub(crate) fn put_one(out: &mut Vec<u8>, procedure: u32, arguments: &[u8]) {
+    put_varint(out, u64::from(procedure));
+    put_varint(out, 1 << 1);
+    out.extend_from_slice(arguments);
+}
+
 /// A run of calls, as it stands in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run<'a> {

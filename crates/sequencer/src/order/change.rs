@@ -27,7 +27,7 @@ const PIECES: usize = 16;
 
 impl Order {
     /// Sees that a record of `bytes` bytes of payload can be written now.
-    fn room_for_record(&mut self, bytes: usize) -> Result<(), Error> {
+    pub(super) fn room_for_record(&mut self, bytes: usize) -> Result<(), Error> {
         self.drain();
         if let Some(error) = self.shared.trouble() {
             return Err(error);
@@ -47,7 +47,7 @@ impl Order {
     }
 
     /// Writes a record into the room for `room` bytes of payload.
-    fn record(
+    pub(super) fn record(
         &mut self,
         kind: RecordKind,
         room: usize,

@@ -5,6 +5,7 @@
 //! | `mod` | requests, and the loop that takes them |
 //! | `run` | batches: reserve, run, write what ran in its serial order |
 //! | `repeat` | calls that have an outcome already |
+//! | `together` | transactions of several calls |
 //! | `change` | definitions, rows, checkpoints |
 //!
 //! Two batches are in the engine's hands at a time, so that it runs one while the other is encoded; behind it the
@@ -14,8 +15,10 @@
 mod change;
 mod repeat;
 mod run;
+mod together;
 
 pub(crate) use change::apply;
+pub(crate) use together::{CommitReply, StepReply};
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -38,6 +41,7 @@ use crate::log::writer::Unit;
 use crate::options::Options;
 use crate::requests::Window;
 use crate::shared::Shared;
+use crate::transaction::Transaction;
 
 /// Bytes that a group of calls takes at most, unless it is one call.
 const GROUP_BYTES: usize = 32 << 20;
@@ -61,6 +65,16 @@ pub(crate) enum Request {
     Call {
         block: Vec<u8>,
         reply: CallReply,
+    },
+    /// A further call of a transaction, by its block.
+    Step {
+        transaction: Transaction,
+        block: Vec<u8>,
+        reply: StepReply,
+    },
+    Commit {
+        transaction: Transaction,
+        reply: CommitReply,
     },
     Define {
         definition: Definition,
@@ -156,6 +170,8 @@ struct Work {
     /// A request that was taken while calls were gathered.
     stashed: Option<Request>,
     indexes: Vec<u32>,
+    /// For the calls of transactions, one after the other.
+    single: Option<Batch>,
     closing: Option<Reply<()>>,
 }
 
@@ -258,6 +274,8 @@ impl Order {
                 }
             }
             Request::Call { block, reply } => self.gather(block, reply, requests),
+            Request::Step { transaction, block, reply } => self.step(transaction, &block, reply),
+            Request::Commit { transaction, reply } => self.commit(&transaction, reply),
             Request::Define { definition, reply } => self.define(definition, reply),
             Request::Load { table, images, reply } => self.load(&table, &images, reply),
             Request::Read(read) => {

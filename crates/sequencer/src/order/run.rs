@@ -336,7 +336,7 @@ impl Order {
     }
 
     /// A checkpoint under way copies what `batch` may write.
-    fn save_before(&mut self, batch: &Batch) {
+    pub(super) fn save_before(&mut self, batch: &Batch) {
         if self.work.checkpointing.as_ref().is_none_or(|checkpoint| checkpoint.snapshot.is_none()) {
             return;
         }

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use lockwork_engine::{Engine, EngineKind, Options as EngineOptions, create};
 use lockwork_memory::Pages;
 use lockwork_procedure::block::{Batch, Status};
 use lockwork_sequencer::io::Io;
-use lockwork_sequencer::{Definition, Error, Options, RecoveryReport, Sequencer};
+use lockwork_sequencer::{Definition, Error, Handle, Options, RecoveryReport, Sequencer, Transaction};
 use lockwork_storage::Digest;
 
 /// Accounts of the bank, and what each begins with.
@@ -141,6 +142,40 @@ pub(crate) fn batch(calls: &[Call]) -> Batch {
         }
     }
     batch
+}
+
+/// The block of one call.
+pub(crate) fn block(call: &Call) -> Vec<u8> {
+    batch(std::slice::from_ref(call)).block(0).bytes().to_vec()
+}
+
+/// Makes a further call of a transaction, and waits for it.
+pub(crate) fn step(handle: &Handle, transaction: Transaction, call: &Call) -> Result<(Transaction, Vec<u8>), Error> {
+    let (sender, done) = sync_channel(1);
+    handle.step_then(transaction, block(call), move |outcome| drop(sender.send(outcome)))?;
+    done.recv().map_err(|_| Error::Closed)?
+}
+
+pub(crate) fn commit(handle: &Handle, transaction: Transaction) -> Result<(), Error> {
+    let (sender, done) = sync_channel(1);
+    handle.commit_then(transaction, move |outcome| drop(sender.send(outcome)))?;
+    done.recv().map_err(|_| Error::Closed)?
+}
+
+/// Makes calls as one transaction, and others among them that it takes back.
+pub(crate) fn together(sequencer: &Sequencer, calls: &[Call]) -> Result<(), Error> {
+    let handle = sequencer.handle();
+    let mut transaction = Transaction::default();
+    for (number, call) in calls.iter().enumerate() {
+        if number % 3 == 0 {
+            let mark = transaction.mark();
+            (transaction, _) = step(&handle, transaction, &calls[(number * 7 + 3) % calls.len()])?;
+            (transaction, _) = step(&handle, transaction, call)?;
+            transaction.back_to(mark);
+        }
+        (transaction, _) = step(&handle, transaction, call)?;
+    }
+    commit(&handle, transaction)
 }
 
 /// splitmix64.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use lockwork_database::{Caller, sequencer};
 use serde_json::{Value, json};
 
-use crate::shared::Verb;
+use crate::verb::Verb;
 use hot::Hot;
 
 /// The upper bounds of the buckets of times, in microseconds; one more is without bound.

@@ -2,7 +2,7 @@
 
 use super::cursor::Cursor;
 use super::expression::{decimal, expression};
-use super::{procedure, statement};
+use super::{procedure, statement, transaction};
 use crate::error::{Result, SqlError, state, syntax, unsupported};
 use crate::syntax::{ColumnDefinition, CreateIndex, CreateTable, Division, Name, Top, TypeName};
 use crate::types::SqlType;
@@ -40,11 +40,8 @@ pub(super) fn top(cursor: &mut Cursor) -> Result<Top> {
         cursor.expect(")")?;
         return Ok(Top::Call(name, arguments));
     }
-    for word in ["BEGIN", "COMMIT", "ROLLBACK", "START", "SAVEPOINT"] {
-        if cursor.is(word) {
-            let hint = "a procedure is one transaction; write CREATE PROCEDURE and CALL it";
-            return unsupported(place, format!("{word} is not supported outside of a procedure"), hint);
-        }
+    if let Some(control) = transaction::control(cursor)? {
+        return Ok(Top::Transaction(control));
     }
     for word in ["DROP", "ALTER", "TRUNCATE", "GRANT", "CREATE"] {
         if cursor.is(word) {
@@ -54,7 +51,7 @@ pub(super) fn top(cursor: &mut Cursor) -> Result<Top> {
     }
     match statement::data(cursor)? {
         Some(kind) => Ok(Top::Single(Box::new(crate::syntax::Stmt { kind, place }))),
-        None => cursor.expected("CREATE, SELECT, INSERT, UPDATE, DELETE, CALL or EXPLAIN"),
+        None => cursor.expected("CREATE, SELECT, INSERT, UPDATE, DELETE, CALL, EXPLAIN, BEGIN, COMMIT or ROLLBACK"),
     }
 }
 

@@ -7,6 +7,7 @@ mod define;
 mod expression;
 mod procedure;
 mod statement;
+mod transaction;
 
 pub(crate) use cursor::Cursor;
 pub(crate) use expression::hex;

@@ -1,0 +1,129 @@
+//! Several calls and statements as one transaction, from a program that thinks between them.
+
+use std::sync::mpsc;
+
+use lockwork_sequencer::{self as sequencer, Mark};
+use lockwork_sql as sql;
+
+use crate::calls::Answer;
+use crate::durable::{Caller, admit, read};
+use crate::prepared::Prepared;
+use crate::value::Value;
+use crate::{Error, SqlAnswer};
+
+/// A transaction of several calls ([`Caller::begin`]). Nothing of it is there for others before [`Self::commit`];
+/// dropping it takes it back.
+///
+/// It holds no locks, so nobody waits for it. Each further call makes those before it again and sees that they answer
+/// what they answered; if others have changed that, it ends with [`sequencer::Error::Conflict`] and is to be begun again
+/// ([`Error::is_retryable`]). What commits is serializable. Calls cost the more, the more of them there are, up to
+/// [`sequencer::MOST_CALLS`]: what is known beforehand is better one procedure.
+///
+/// A call that aborts takes back itself only; whoever wants the transaction to end then drops it.
+pub struct Transaction {
+    caller: Caller,
+    /// `None` when it has ended by an error.
+    steps: Option<sequencer::Transaction>,
+}
+
+impl Caller {
+    /// Begins a transaction of several calls.
+    #[must_use]
+    pub fn begin(&self) -> Transaction {
+        Transaction { caller: self.clone(), steps: Some(sequencer::Transaction::default()) }
+    }
+
+    /// Makes a further call of a transaction without waiting, by its block ([`Prepared::block`]): `then` gets both when
+    /// it has run, as for [`Self::run_then`].
+    ///
+    /// # Errors
+    /// As there; the transaction has ended.
+    pub fn step_then(
+        &self,
+        transaction: sequencer::Transaction,
+        block: Vec<u8>,
+        then: impl FnOnce(Result<(sequencer::Transaction, Vec<u8>), Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let _admitted = admit(&self.retired, transaction.procedures().chain(procedure_of(&block)))?;
+        Ok(self.handle.step_then(transaction, block, move |outcome| then(outcome.map_err(Error::from)))?)
+    }
+
+    /// Commits a transaction without waiting: `then` is called when it is durable, as for [`Self::run_then`].
+    ///
+    /// # Errors
+    /// As there; the transaction has ended.
+    pub fn commit_then(
+        &self,
+        transaction: sequencer::Transaction,
+        then: impl FnOnce(Result<(), Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let _admitted = admit(&self.retired, transaction.procedures())?;
+        Ok(self.handle.commit_then(transaction, move |outcome| then(outcome.map_err(Error::from)))?)
+    }
+}
+
+/// The id of the procedure that a block calls.
+pub(crate) fn procedure_of(block: &[u8]) -> Option<u32> {
+    block.first_chunk().map(|id| u32::from_le_bytes(*id))
+}
+
+impl Transaction {
+    /// Calls a procedure.
+    ///
+    /// # Errors
+    /// As [`Caller::call`], and [`sequencer::Error::Conflict`].
+    pub fn call(&mut self, procedure: &str, arguments: &[(&str, Value)]) -> Result<Answer, Error> {
+        let (block, registered) = {
+            let procedures = read(&self.caller.procedures);
+            let (block, registered) = procedures.block(procedure, arguments)?;
+            (block, registered.clone())
+        };
+        Ok(Answer { bytes: self.step(block)?, registered })
+    }
+
+    /// Runs a prepared statement with values for `$1` and so on.
+    ///
+    /// # Errors
+    /// As [`Caller::run`], and [`sequencer::Error::Conflict`].
+    pub fn run(&mut self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
+        let block = prepared.block(values)?;
+        prepared.answer(&self.step(block)?)
+    }
+
+    fn step(&mut self, block: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let steps = self.steps.take().ok_or(Error::Ended)?;
+        let (sender, ran) = mpsc::sync_channel(1);
+        self.caller.step_then(steps, block, move |outcome| drop(sender.send(outcome)))?;
+        let (steps, block) = ran.recv().map_err(|_| sequencer::Error::Closed)??;
+        self.steps = Some(steps);
+        Ok(block)
+    }
+
+    /// Now, to go back to.
+    ///
+    /// # Errors
+    /// [`Error::Ended`].
+    pub fn savepoint(&self) -> Result<Mark, Error> {
+        Ok(self.steps.as_ref().ok_or(Error::Ended)?.mark())
+    }
+
+    /// Takes back what was done since a savepoint of this transaction.
+    ///
+    /// # Errors
+    /// [`Error::Ended`].
+    pub fn roll_back_to(&mut self, savepoint: Mark) -> Result<(), Error> {
+        self.steps.as_mut().ok_or(Error::Ended)?.back_to(savepoint);
+        Ok(())
+    }
+
+    /// Does all of it, durably.
+    ///
+    /// # Errors
+    /// [`sequencer::Error::Conflict`], and nothing has happened; and what keeps calls from being durable.
+    pub fn commit(mut self) -> Result<(), Error> {
+        let steps = self.steps.take().ok_or(Error::Ended)?;
+        let (sender, done) = mpsc::sync_channel(1);
+        self.caller.commit_then(steps, move |outcome| drop(sender.send(outcome)))?;
+        done.recv().map_err(|_| sequencer::Error::Closed)?
+    }
+}

@@ -1,0 +1,135 @@
+//! A transaction of several calls, as who makes it keeps it between two calls.
+//!
+//! Nothing is held in the database meanwhile. A further call makes those before it again, sees that each ends as it did
+//! the first time, with the same results, runs, and has everything taken back. The commit makes all of them once more,
+//! and what they did stays. So a transaction that commits is one that ran as a whole at that moment, and whoever made it
+//! has been told nothing else: it is serializable, waits for nobody, and nobody for it. The price is that `n` calls are
+//! made `n` times over.
+
+use crate::error::Error;
+
+/// The most calls of a transaction: each is made again for every later one.
+pub const MOST_CALLS: usize = 4096;
+/// The most bytes of their arguments, which are one record of the log.
+pub const MOST_ARGUMENT_BYTES: usize = 1 << 20;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Transaction {
+    pub(crate) steps: Vec<Step>,
+    calls: usize,
+    bytes: usize,
+}
+
+/// A moment of a transaction, to go back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(usize);
+
+#[derive(Debug)]
+pub(crate) enum Step {
+    Call(Made),
+    /// Takes back what was done from this step on.
+    BackTo(usize),
+}
+
+/// A call that was made.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) procedure: u32,
+    pub(crate) arguments: Vec<u8>,
+    pub(crate) committed: bool,
+    /// Digest of outcome and results.
+    pub(crate) seen: u128,
+}
+
+impl Transaction {
+    /// Now.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark(self.steps.len())
+    }
+
+    /// Takes back what was done since a mark. What the calls since then have answered still counts as seen. A mark that
+    /// was taken back itself, or is another transaction's, takes back nothing.
+    pub fn back_to(&mut self, mark: Mark) {
+        let is_before = |step: &Step| matches!(step, Step::BackTo(to) if *to < mark.0);
+        let since = self.steps.get(mark.0..).unwrap_or_default();
+        // Nothing since the last way back is taken back once more.
+        if since.iter().any(|step| matches!(step, Step::Call(_))) && !since.iter().any(is_before) {
+            self.steps.push(Step::BackTo(mark.0));
+        }
+    }
+
+    /// How many calls were made.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.calls
+    }
+
+    /// The ids of the procedures that were called.
+    pub fn procedures(&self) -> impl Iterator<Item = u32> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Call(made) => Some(made.procedure),
+            Step::BackTo(_) => None,
+        })
+    }
+
+    /// Sees that there is room for a call of so many argument bytes.
+    pub(crate) fn room(&self, bytes: usize) -> Result<(), Error> {
+        if self.calls < MOST_CALLS && self.bytes + bytes <= MOST_ARGUMENT_BYTES {
+            return Ok(());
+        }
+        Err(Error::TooLong)
+    }
+
+    pub(crate) fn add(&mut self, made: Made) {
+        self.calls += 1;
+        self.bytes += made.arguments.len();
+        self.steps.push(Step::Call(made));
+    }
+
+    /// The calls whose effects there are: those that committed and were not taken back.
+    pub(crate) fn lasting(&self) -> Vec<&Made> {
+        let mut lasting: Vec<(usize, &Made)> = Vec::new();
+        for (at, step) in self.steps.iter().enumerate() {
+            match step {
+                Step::Call(made) if made.committed => lasting.push((at, made)),
+                Step::Call(_) => {}
+                Step::BackTo(mark) => lasting.retain(|(at, _)| at < mark),
+            }
+        }
+        lasting.into_iter().map(|(_, made)| made).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_back_does_not_last() {
+        let mut transaction = Transaction::default();
+        let made = |procedure, committed| Made { procedure, arguments: vec![0; 8], committed, seen: 0 };
+        transaction.add(made(1, true));
+        let first = transaction.mark();
+        transaction.add(made(2, true));
+        let second = transaction.mark();
+        transaction.add(made(3, true));
+        transaction.back_to(second);
+        transaction.add(made(4, false));
+        transaction.add(made(5, true));
+        let lasting =
+            |transaction: &Transaction| transaction.lasting().iter().map(|made| made.procedure).collect::<Vec<_>>();
+        assert_eq!(lasting(&transaction), [1, 2, 5]);
+        transaction.back_to(first);
+        transaction.add(made(6, true));
+        assert_eq!(lasting(&transaction), [1, 6]);
+        // A mark that is gone.
+        transaction.back_to(second);
+        transaction.back_to(Mark(1000));
+        assert_eq!(lasting(&transaction), [1, 6]);
+        assert_eq!(transaction.calls(), 6);
+        assert!(transaction.room(MOST_ARGUMENT_BYTES - 48).is_ok());
+        assert!(matches!(transaction.room(MOST_ARGUMENT_BYTES - 47), Err(Error::TooLong)));
+    }
+}

@@ -1,0 +1,125 @@
+//! BEGIN .. COMMIT of a session. The database holds nothing for it: a statement makes those before it again, and is told
+//! if they answer something else by now ([`lockwork_database::Transaction`]).
+
+use lockwork_database::sequencer::{MOST_CALLS, Mark, Transaction};
+use lockwork_database::sql::Control;
+use pgwire::messages::response::TransactionStatus as Status;
+
+use crate::error::{Refusal, refuse};
+use crate::shared::Plan;
+
+/// A transaction of a session, from BEGIN on.
+#[derive(Debug)]
+pub(crate) struct Open {
+    /// What it has done; `None` when an error has ended it.
+    pub(crate) steps: Option<Transaction>,
+    read_only: bool,
+    /// By name, the oldest first; of one name the last counts.
+    savepoints: Vec<(String, Mark)>,
+}
+
+/// What becomes of a session by such a statement.
+pub(crate) enum Turn {
+    /// It is in this state now.
+    Now(Status),
+    /// The transaction is to be made durable.
+    Commit(Transaction),
+}
+
+/// Why there is nothing to go on with.
+pub(crate) fn ended() -> Refusal {
+    let message = "other transactions have changed what this one has seen, and it has ended";
+    refuse("40001", message).hint("ROLLBACK, and begin it again")
+}
+
+/// The error of whatever comes between an error and the ROLLBACK.
+pub(crate) fn failed() -> Refusal {
+    refuse("25P02", "the transaction has failed, and statements are ignored until its end").hint("ROLLBACK")
+}
+
+/// What a statement is called when it is done.
+pub(crate) fn tag(control: &Control) -> &'static str {
+    match control {
+        Control::Begin { .. } => "BEGIN",
+        Control::Commit => "COMMIT",
+        Control::RollBack | Control::RollBackTo(_) => "ROLLBACK",
+        Control::Savepoint(_) => "SAVEPOINT",
+        Control::Release(_) => "RELEASE",
+    }
+}
+
+/// Carries out such a statement in a session that is in state `status`. As in PostgreSQL, BEGIN in a transaction and
+/// COMMIT or ROLLBACK outside of one do nothing, and COMMIT of one that has failed takes it back.
+///
+/// # Errors
+/// What does not fit the state.
+pub(crate) fn turn(open: &mut Option<Open>, control: &Control, status: Status) -> Result<Turn, Refusal> {
+    let Some(transaction) = open else {
+        return match control {
+            Control::Begin { read_only } => {
+                let steps = Some(Transaction::default());
+                *open = Some(Open { steps, read_only: *read_only, savepoints: Vec::new() });
+                Ok(Turn::Now(Status::Transaction))
+            }
+            Control::Commit | Control::RollBack => Ok(Turn::Now(Status::Idle)),
+            _ => Err(refuse("25P01", "there are savepoints in transactions only").hint("BEGIN")),
+        };
+    };
+    let is_failed = status == Status::Error;
+    match control {
+        Control::RollBack => {
+            *open = None;
+            Ok(Turn::Now(Status::Idle))
+        }
+        Control::Commit => {
+            let steps = open.take().and_then(|open| open.steps).filter(|_| !is_failed);
+            Ok(steps.map_or(Turn::Now(Status::Idle), Turn::Commit))
+        }
+        Control::RollBackTo(name) => {
+            let (at, mark) = transaction.savepoint(name)?;
+            transaction.steps.as_mut().ok_or_else(ended)?.back_to(mark);
+            transaction.savepoints.truncate(at + 1);
+            Ok(Turn::Now(Status::Transaction))
+        }
+        _ if is_failed => Err(failed()),
+        Control::Begin { .. } => Ok(Turn::Now(status)),
+        Control::Savepoint(_) if transaction.savepoints.len() >= MOST_CALLS => {
+            Err(refuse("54000", format!("a transaction has at most {MOST_CALLS} savepoints")).hint("RELEASE some"))
+        }
+        Control::Savepoint(name) => {
+            let mark = transaction.steps.as_ref().ok_or_else(ended)?.mark();
+            transaction.savepoints.push((name.clone(), mark));
+            Ok(Turn::Now(status))
+        }
+        Control::Release(name) => {
+            let (at, _) = transaction.savepoint(name)?;
+            transaction.savepoints.truncate(at);
+            Ok(Turn::Now(status))
+        }
+    }
+}
+
+impl Open {
+    fn savepoint(&self, name: &str) -> Result<(usize, Mark), Refusal> {
+        let found = self.savepoints.iter().rposition(|(known, _)| known == name);
+        let at = found.ok_or_else(|| refuse("3B001", format!("there is no savepoint called '{name}'")))?;
+        Ok((at, self.savepoints[at].1))
+    }
+
+    /// Refuses what cannot be part of a transaction.
+    pub(crate) fn admit(&self, plan: &Plan) -> Result<(), Refusal> {
+        if plan.is_many() {
+            let message = "a CALL MANY is many transactions, and cannot be part of one";
+            return Err(refuse("25001", message).hint("COMMIT before it"));
+        }
+        if plan.is_definition() {
+            let message = format!("{} cannot be part of a transaction", plan.verb.words());
+            return Err(refuse("25001", message).hint("COMMIT before it"));
+        }
+        if self.read_only && plan.writes() {
+            let message = format!("this {} writes, and the transaction is READ ONLY", plan.verb.words());
+            return Err(refuse("25006", message));
+        }
+        Ok(())
+    }
+}
