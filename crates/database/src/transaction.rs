@@ -15,9 +15,9 @@ use crate::{Error, SqlAnswer};
 /// dropping it takes it back.
 ///
 /// It holds no locks, so nobody waits for it. Each further call makes those before it again and sees that they answer
-/// what they answered; if others have changed that, it ends with [`sequencer::Error::Conflict`] and is to be begun again
-/// ([`Error::is_retryable`]). What commits is serializable. Calls cost the more, the more of them there are, up to
-/// [`sequencer::MOST_CALLS`]: what is known beforehand is better one procedure.
+/// what they answered; if others have changed that, it ends with [`sequencer::Error::Conflict`] and is to be begun
+/// again ([`Error::is_retryable`]). What commits is serializable. Calls cost the more, the more of them there are, up
+/// to [`sequencer::MOST_CALLS`]: what is known beforehand is better one procedure.
 ///
 /// A call that aborts takes back itself only; whoever wants the transaction to end then drops it.
 pub struct Transaction {

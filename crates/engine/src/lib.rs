@@ -14,9 +14,9 @@
 //! | `deterministic` | batches planned in parallel by key range | batch order | [`deterministic`] |
 //!
 //! Shared by all of them: the registry of procedures ([`registry`]) and their inner-loop form ([`recipe`]), the worker
-//! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), several calls as one transaction
-//! ([`Together`]), and the check that makes
-//! every engine trustworthy, replay in its own serial order ([`replay`]).
+//! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), several calls as one
+//! transaction ([`Together`]), and the check that makes every engine trustworthy, replay in its own serial order
+//! ([`replay`]).
 
 mod blocks;
 pub mod conflicts;

@@ -67,11 +67,17 @@ fn psql_shows_what_there_is() {
 #[test]
 fn psycopg_and_sqlalchemy_ask_and_call() {
     let Some(python) = installed("bin/python3") else { return };
-    let server = Server::start(&["--init", SQL]);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/python.py");
-    let text = printed(Command::new(python).arg(script).arg(server.port.to_string()));
-    assert_eq!(text, include_str!("clients/python.txt").trim_end());
-    assert_eq!(server.end(), Some(0));
+    let run = |name: &str, engine: &str, expected: &str| {
+        let server = Server::start(&["--init", SQL, "--engine", engine]);
+        let script = format!("{}/tests/clients/{name}.py", env!("CARGO_MANIFEST_DIR"));
+        let text = printed(Command::new(&python).arg(script).arg(server.port.to_string()));
+        assert_eq!(text, expected.trim_end(), "{engine}");
+        assert_eq!(server.end(), Some(0));
+    };
+    run("python", "deterministic", include_str!("clients/python.txt"));
+    for engine in ["two-phase", "deterministic"] {
+        run("transactions", engine, include_str!("clients/transactions.txt"));
+    }
 }
 
 #[test]
@@ -97,8 +103,15 @@ fn tokio_postgres_prepares_queries_and_looks_types_up() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let settings = format!("host=127.0.0.1 port={} user=ann dbname=bank", server.port);
-        let (client, connection) = tokio_postgres::connect(&settings, NoTls).await.unwrap();
+        let (mut client, connection) = tokio_postgres::connect(&settings, NoTls).await.unwrap();
         let connection = tokio::spawn(connection);
+        let mut transaction = client.transaction().await.unwrap();
+        assert_eq!(transaction.execute("DELETE FROM accounts WHERE id = $1", &[&2_i64]).await.unwrap(), 1);
+        let inner = transaction.transaction().await.unwrap();
+        assert_eq!(inner.execute("INSERT INTO accounts VALUES ($1, 5.00)", &[&2_i64]).await.unwrap(), 1);
+        inner.rollback().await.unwrap();
+        assert!(transaction.query("SELECT id FROM accounts WHERE id = 2", &[]).await.unwrap().is_empty());
+        transaction.rollback().await.unwrap();
         let statement = client.prepare("SELECT id FROM accounts WHERE id = $1").await.unwrap();
         assert_eq!(statement.params(), [Type::INT8]);
         let rows = client.query(&statement, &[&2_i64]).await.unwrap();

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use folder::{Folder, command};
 use lockwork::sql::{Field, Value, statements};
-use lockwork::{EngineKind, Error, Lockwork, SqlAnswer, Status};
+use lockwork::{EngineKind, Error, Lockwork, OpenOptions, SqlAnswer, Status};
 
 const BANK: &str = "
 CREATE TABLE accounts (id BIGINT PRIMARY KEY, branch INTEGER NOT NULL, balance DECIMAL(12, 2) NOT NULL)
@@ -362,4 +362,68 @@ fn a_statement_of_a_pipe_is_answered_when_it_ends() {
     }
     drop(to);
     assert!(child.wait().unwrap().success() && from.next().is_none());
+}
+
+#[test]
+fn a_program_makes_transactions_of_several_calls() {
+    let mut database = Lockwork::open_volatile(&OpenOptions::default()).unwrap();
+    database.sql(BANK).unwrap();
+    let select = "SELECT balance FROM accounts WHERE id = $1";
+    let read = database.prepare(&statements(select).next().unwrap().unwrap()).unwrap();
+    let write = "UPDATE accounts SET balance = $2 WHERE id = $1";
+    let write = database.prepare(&statements(write).next().unwrap().unwrap()).unwrap();
+    let caller = database.caller().unwrap();
+    let mut transaction = caller.begin();
+    let balance = |answer| match answer {
+        SqlAnswer::Rows(_, rows) => rows[0][0].to_string(),
+        other => panic!("{other:?}"),
+    };
+    let values = |balance| [Value::Integer(1), Value::Decimal(balance, 2)];
+    assert_eq!(balance(transaction.run(&read, &[Value::Integer(1)]).unwrap()), "100.00");
+    transaction.run(&write, &values(7000)).unwrap();
+    let savepoint = transaction.savepoint().unwrap();
+    transaction.run(&write, &values(0)).unwrap();
+    // A statement that is taken back is no end.
+    let absent = transaction.run(&read, &[Value::Integer(77)]);
+    assert!(matches!(absent, Ok(SqlAnswer::Rows(_, rows)) if rows.is_empty()));
+    assert_eq!(balance(transaction.run(&read, &[Value::Integer(1)]).unwrap()), "0.00");
+    transaction.roll_back_to(savepoint).unwrap();
+    assert_eq!(balances(&mut database), ["100.00", "50.00", "0.00"]);
+    transaction.commit().unwrap();
+    assert_eq!(balances(&mut database), ["70.00", "50.00", "0.00"]);
+    let mut late = caller.begin();
+    late.run(&read, &[Value::Integer(1)]).unwrap();
+    caller.run(&write, &values(1)).unwrap();
+    let refused = late.run(&write, &values(2)).unwrap_err();
+    assert!(refused.is_retryable(), "{refused}");
+    assert!(matches!(late.run(&write, &values(2)), Err(Error::Ended)));
+    assert!(matches!(late.commit(), Err(Error::Ended)));
+    drop(caller.begin());
+    assert_eq!(balances(&mut database), ["0.01", "50.00", "0.00"]);
+}
+
+#[test]
+fn a_statement_knows_what_time_it_is_when_it_runs() {
+    let mut database = Lockwork::open_volatile(&OpenOptions::default()).unwrap();
+    database.sql("CREATE TABLE log (id BIGINT PRIMARY KEY, at TIMESTAMP NOT NULL);").unwrap();
+    let add = "INSERT INTO log VALUES ($1, CURRENT_TIMESTAMP)";
+    let add = database.prepare(&statements(add).next().unwrap().unwrap()).unwrap();
+    for id in 1..=2 {
+        database.run(&add, &[Value::Integer(id)]).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let note = "CREATE PROCEDURE note(who BIGINT, time TIMESTAMP) AS BEGIN INSERT INTO log VALUES (who, time); END;";
+    database.sql(note).unwrap();
+    database.sql("CALL note(3, now()); UPDATE log SET at = now() WHERE id = 1;").unwrap();
+    let mut at = |id: i64| rows(&mut database, &format!("SELECT at FROM log WHERE id = {id}"))[0][0].clone();
+    let (updated, second, called) = (at(1), at(2), at(3));
+    assert!(second < called && called <= updated && second.starts_with("20"), "{second} {called} {updated}");
+    for (wrong, why) in [
+        ("CREATE PROCEDURE p(OUT t TIMESTAMP) AS BEGIN t := CURRENT_TIMESTAMP; END;", "a procedure has no clock"),
+        ("CALL note(now(), now());", "this is a timestamp"),
+        ("CREATE TABLE l (id BIGINT PRIMARY KEY, at TIMESTAMP NOT NULL DEFAULT now());", "clock"),
+    ] {
+        let refused = database.sql(wrong).unwrap_err().to_string();
+        assert!(refused.contains(why), "{wrong}: {refused}");
+    }
 }

@@ -2,9 +2,9 @@
 //!
 //! Nothing is held in the database meanwhile. A further call makes those before it again, sees that each ends as it did
 //! the first time, with the same results, runs, and has everything taken back. The commit makes all of them once more,
-//! and what they did stays. So a transaction that commits is one that ran as a whole at that moment, and whoever made it
-//! has been told nothing else: it is serializable, waits for nobody, and nobody for it. The price is that `n` calls are
-//! made `n` times over.
+//! and what they did stays. So a transaction that commits is one that ran as a whole at that moment, and whoever made
+//! it has been told nothing else: it is serializable, waits for nobody, and nobody for it. The price is that `n` calls
+//! are made `n` times over.
 
 use crate::error::Error;
 

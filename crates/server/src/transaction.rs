@@ -1,5 +1,5 @@
-//! BEGIN .. COMMIT of a session. The database holds nothing for it: a statement makes those before it again, and is told
-//! if they answer something else by now ([`lockwork_database::Transaction`]).
+//! BEGIN .. COMMIT of a session. The database holds nothing for it: a statement makes those before it again, and is
+//! told if they answer something else by now ([`lockwork_database::Transaction`]).
 
 use lockwork_database::sequencer::{MOST_CALLS, Mark, Transaction};
 use lockwork_database::sql::Control;

@@ -1,5 +1,7 @@
 //! Statements outside of procedures: their constants become parameters, and what they answer becomes results.
 
+use std::time::SystemTime;
+
 use crate::bind::{Binder, Lifted};
 use crate::compile::{Compiled, Field};
 use crate::error::{Result, SqlError, state, unsupported};
@@ -16,6 +18,14 @@ enum Argument {
     Value(Value),
     /// `$n`, counted from 0, and the field that it goes into.
     Placeholder(usize, Field),
+    /// The time when it runs.
+    Now,
+}
+
+/// Whether a function without arguments asks for the time.
+pub(crate) fn is_clock(function: &str) -> bool {
+    let names = ["current_timestamp", "localtimestamp", "now", "statement_timestamp", "clock_timestamp"];
+    names.contains(&function)
 }
 
 /// The arguments of a statement, some of which may be values that come when it runs: `$1` and so on.
@@ -47,6 +57,7 @@ impl Arguments {
         let one = |(lifted, field): (Lifted, &Field)| match lifted {
             Lifted::Constant(constant) => Argument::Value(Value::of_constant(constant, field.sql_type)),
             Lifted::Placeholder(number) => Argument::Placeholder(usize::from(number) - 1, field.clone()),
+            Lifted::Now => Argument::Now,
         };
         Self::new(lifted.into_iter().zip(&compiled.parameters).map(one).collect(), place)
     }
@@ -57,7 +68,7 @@ impl Arguments {
         &self.parameters
     }
 
-    /// The arguments of the procedure, when `$1` and so on have these values.
+    /// The arguments of the procedure, when `$1` and so on have these values, and the time is now.
     ///
     /// # Errors
     /// Another number of them.
@@ -67,9 +78,12 @@ impl Arguments {
                 format!("the statement has {} parameters, and {} are given", self.parameters.len(), given.len());
             return Err(SqlError::new("08P01", Place::START, message));
         }
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let now = Value::Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX));
         let one = |argument: &Argument| match argument {
             Argument::Value(value) => value.clone(),
             Argument::Placeholder(number, _) => given[*number].clone(),
+            Argument::Now => now.clone(),
         };
         Ok(self.list.iter().map(one).collect())
     }
@@ -97,6 +111,13 @@ pub(crate) fn arguments(name: &Name, written: &[Written], compiled: &Compiled) -
             return unsupported(written.place, "rows cannot be given as constants", "call it from a program");
         };
         match (&written.kind, field.count) {
+            (W::Call(function, none), None) if none.is_empty() && is_clock(&function.text) => match sql {
+                SqlType::Timestamp => Ok(Argument::Now),
+                other => {
+                    let message = format!("'{}' is {other}, and this is a timestamp", field.name);
+                    Err(SqlError::new(state::DATATYPE, written.place, message))
+                }
+            },
             (_, None) => one(written, sql).map(Argument::Value),
             (W::Call(function, elements), Some(count)) if function.text == "array" => {
                 if elements.len() > count as usize {

@@ -35,6 +35,23 @@ public class Jdbc {
                 call.execute();
                 print("left", call.getResultSet(), "left");
             }
+            connection.setAutoCommit(false);
+            try (Statement statement = connection.createStatement()) {
+                statement.executeUpdate("UPDATE accounts SET balance = balance + 5 WHERE id = 1");
+                Savepoint before = connection.setSavepoint("before");
+                try {
+                    statement.executeUpdate("INSERT INTO accounts VALUES (2, 1)");
+                } catch (SQLException refused) {
+                    System.out.println("refused " + refused.getSQLState());
+                }
+                connection.rollback(before);
+                print("inside", statement.executeQuery("SELECT balance FROM accounts WHERE id = 1"), "balance");
+                connection.commit();
+                statement.executeUpdate("UPDATE accounts SET balance = 0 WHERE id = 1");
+                connection.rollback();
+                print("after", statement.executeQuery("SELECT balance FROM accounts WHERE id = 1"), "balance");
+            }
+            connection.setAutoCommit(true);
             DatabaseMetaData about = connection.getMetaData();
             print("schema", about.getSchemas(), "TABLE_SCHEM");
             print("catalog", about.getCatalogs(), "TABLE_CAT");

@@ -166,6 +166,16 @@ impl Binder<'_> {
         Ok(Expr { ty: Ty::Unknown, ..self.argument(SqlType::BIGINT, place) })
     }
 
+    /// The time when the statement runs.
+    pub(super) fn now(&mut self, place: Place) -> Result<Expr> {
+        let Some(arguments) = &mut self.lifted else {
+            let hint = "pass the time as a parameter: CALL p(CURRENT_TIMESTAMP)";
+            return unsupported(place, "a procedure has no clock", hint);
+        };
+        arguments.push(Lifted::Now);
+        Ok(self.argument(SqlType::Timestamp, place))
+    }
+
     /// The expression, of this type if it is a `$n` that has none yet.
     fn known(&mut self, expr: Expr, sql: SqlType) -> Expr {
         let (Ty::Unknown, ExprKind::Var(var)) = (expr.ty, &expr.kind) else { return expr };

@@ -317,6 +317,7 @@ impl Binder<'_> {
                 let [text, from, length] = [text, from, length].map(|part| Box::new(part.clone()));
                 self.expression(&Written { kind: W::Substring(text, from, length), place })
             }
+            (name, []) if crate::single::is_clock(name) => self.now(place),
             ("bytes", [Written { kind: W::Name(None, array), .. }]) => {
                 let var = self.variable(array)?;
                 let (column_type, count) = self.routine.variables[var].field();

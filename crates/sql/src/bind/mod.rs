@@ -40,6 +40,8 @@ pub(crate) enum Lifted {
     Constant(crate::catalogue::Constant),
     /// `$n`.
     Placeholder(u16),
+    /// The time when it runs.
+    Now,
 }
 
 pub(crate) struct Binder<'a> {

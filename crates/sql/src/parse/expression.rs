@@ -192,9 +192,13 @@ fn call(function: sql::Function, place: Place) -> Result<Expr> {
         return unsupported(place, "this function is not supported", "see docs/sql.md, 'Expressions'");
     };
     let name = name(ident.clone(), place);
-    let sql::FunctionArguments::List(list) = function.args else {
-        let hint = "a procedure has no clock: pass the time as a parameter";
-        return unsupported(place, format!("the function '{}' is not supported", name.text), hint);
+    let list = match function.args {
+        sql::FunctionArguments::List(list) => list,
+        // CURRENT_TIMESTAMP and its like.
+        sql::FunctionArguments::None => return Ok(Expr { kind: ExprKind::Call(name, Vec::new()), place }),
+        sql::FunctionArguments::Subquery(_) => {
+            return unsupported(place, format!("'{}' takes no query", name.text), "give plain expressions");
+        }
     };
     let plain = function.filter.is_none() && function.over.is_none() && function.within_group.is_empty();
     if !plain || list.duplicate_treatment.is_some() || !list.clauses.is_empty() {
