@@ -67,7 +67,7 @@ impl Lockwork {
     /// [`Error::Unknown`].
     pub fn procedure(&self, name: &str) -> Result<Procedure, Error> {
         let (compiled, id) = self.compiled(name)?;
-        Ok(Procedure { compiled, id })
+        Ok(Procedure::new(compiled, id))
     }
 }
 
@@ -86,6 +86,10 @@ fn one_a_call(field: &Field) -> Result<sql::SqlType, Error> {
 }
 
 impl Procedure {
+    pub(crate) fn new(compiled: Arc<Compiled>, id: u32) -> Self {
+        Self { compiled, id }
+    }
+
     /// Its parameters, in their order.
     #[must_use]
     pub fn parameters(&self) -> &[Field] {
@@ -96,6 +100,12 @@ impl Procedure {
     #[must_use]
     pub fn results(&self) -> &[Field] {
         &self.compiled.results
+    }
+
+    /// Bytes of the block of a call.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        self.compiled.procedure.layout().block_bytes as usize
     }
 
     /// The block of a call. When `request` has been used before, the first answer comes back and nothing runs.
@@ -162,8 +172,7 @@ impl Procedure {
     /// # Panics
     /// When the columns were not checked, or there are no such calls.
     pub fn batch(&self, columns: &[Column], calls: Range<usize>, requests: &[u64]) -> Result<Batch, Error> {
-        let layout_bytes = self.compiled.procedure.layout().block_bytes;
-        let mut batch = Batch::new(layout_bytes, calls.len()).map_err(EngineError::from)?;
+        let mut batch = Batch::new(self.block_bytes() as u32, calls.len()).map_err(EngineError::from)?;
         let places = &self.compiled.procedure.parameters;
         let only_numbers = columns.iter().all(|column| matches!(column, Column::Numbers(_)));
         for call in calls {

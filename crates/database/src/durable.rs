@@ -202,8 +202,8 @@ impl Caller {
         self.handle.submit(batch)
     }
 
-    /// As [`Self::submit`] without waiting: `then` gets the batch when it has run ([`Prepared::batch_answer`]), on a
-    /// thread of the database, and must neither wait nor panic. It is dropped when the database is closed before it
+    /// As [`Self::submit`] without waiting: `then` gets the batch when it has run ([`crate::Procedure::outcomes`]), on
+    /// a thread of the database, and must neither wait nor panic. It is dropped when the database is closed before it
     /// knows.
     ///
     /// # Errors

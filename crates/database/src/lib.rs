@@ -41,7 +41,7 @@ pub use calls::Answer;
 use calls::{one, only_known};
 pub use columns::{Column, Columns, Procedure};
 pub use durable::{Caller, OpenOptions, Rows};
-pub use prepared::{Outcomes, Prepared};
+pub use prepared::Prepared;
 pub use statements::{ProcedureDefinition, SqlAnswer};
 pub use transaction::Transaction;
 pub use value::Value;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use lockwork_engine::EngineError;
-use lockwork_procedure::block::{Batch, Block, Status};
+use lockwork_procedure::block::{Block, Status};
 use lockwork_sql::{self as sql, Arguments, Compiled, Field, Kind};
 
-use crate::{Error, SqlAnswer};
+use crate::columns::{Column, Procedure};
+use crate::{Error, SqlAnswer, unknown};
 
 /// A CALL, SELECT, INSERT, UPDATE or DELETE that was understood ([`crate::Lockwork::prepare`]).
 #[derive(Clone, Debug)]
@@ -63,47 +63,37 @@ impl Prepared {
         block_of(&self.compiled, self.id, &self.arguments.values(values)?)
     }
 
-    /// A batch of calls: for each of `$1` and so on a column of values, one value a call.
+    /// The procedure of a CALL, to make many calls at once.
     ///
     /// # Errors
-    /// It is no CALL, another number of columns, columns of different lengths, values that do not fit, or no memory.
-    pub fn batch(&self, columns: &[Vec<sql::Value>]) -> Result<Batch, Error> {
-        if self.kind != Kind::Call {
-            return Err(Error::NoCall);
+    /// [`Error::NoCall`].
+    pub fn procedure(&self) -> Result<Procedure, Error> {
+        match self.kind {
+            Kind::Call => Ok(Procedure::new(self.compiled.clone(), self.id)),
+            _ => Err(Error::NoCall),
         }
-        let calls = columns.first().map_or(0, Vec::len);
-        if let Some(other) = columns.iter().find(|column| column.len() != calls) {
-            return Err(Error::Uneven { calls, other: other.len() });
-        }
-        let bytes = self.compiled.procedure.layout().block_bytes;
-        let mut batch = Batch::new(bytes, calls).map_err(EngineError::from)?;
-        let mut row = Vec::with_capacity(columns.len());
-        for call in 0..calls {
-            row.clear();
-            row.extend(columns.iter().map(|column| column[call].clone()));
-            let image = self.block(&row)?;
-            let mut block = batch.push(self.id).expect("room for all");
-            block.bytes()[..image.len()].copy_from_slice(&image);
-        }
-        Ok(batch)
     }
 
-    /// What a batch of calls that has run says: for each result a column of values, and for each call why it was taken
-    /// back, if it was. Its results are zeros then.
+    /// A column for each parameter of the procedure, when `$1` and so on have these columns; what the text says itself
+    /// is the same for each call.
     ///
     /// # Errors
-    /// The batch is of another procedure.
-    pub fn batch_answer(&self, batch: &Batch) -> Result<Outcomes, Error> {
-        let mut outcomes = Outcomes { results: vec![Vec::new(); self.columns.len()], aborts: Vec::new() };
-        let zeros = vec![0; self.compiled.procedure.layout().block_bytes as usize];
-        for block in batch.blocks() {
-            let committed = block.status() == Some(Status::Committed);
-            let values = self.compiled.read_results(if committed { block.bytes() } else { &zeros })?;
-            outcomes.results.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
-            let why = || self.compiled.describe(block.abort_code());
-            outcomes.aborts.push((!committed).then(why));
+    /// Another number of columns.
+    pub fn columns_of(&self, given: &[Column]) -> Result<Vec<Column>, Error> {
+        if given.len() != self.parameters().len() {
+            let names: Vec<_> = self.parameters().iter().map(|field| field.name.clone()).collect();
+            return Err(unknown("column", &format!("${}", given.len()), &names));
         }
-        Ok(outcomes)
+        let calls = given.first().map_or(0, Column::len);
+        let sources = self.arguments.each(|value| Err(value.clone()), Ok);
+        let column = |(source, field): (Result<usize, sql::Value>, &Field)| match source {
+            Ok(number) => given[number].clone(),
+            Err(value) => match field.sql_type.and_then(|sql| value.stored(sql)) {
+                Some(number) => Column::Numbers(vec![number; calls]),
+                None => Column::Values(vec![value; calls]),
+            },
+        };
+        Ok(sources.into_iter().zip(&self.compiled.parameters).map(column).collect())
     }
 
     /// What a block that has run says.
@@ -118,15 +108,6 @@ impl Prepared {
             _ => written(&values),
         })
     }
-}
-
-/// What a batch of calls has answered ([`Prepared::batch_answer`]).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcomes {
-    /// The results, a column each, in the order of [`Prepared::columns`].
-    pub results: Vec<Vec<sql::Value>>,
-    /// For each call SQLSTATE and message, if it was taken back.
-    pub aborts: Vec<Option<(String, String)>>,
 }
 
 /// The result of a single statement that counts its rows.

@@ -173,8 +173,7 @@ fn a_statement_that_an_index_overtook_is_refused() {
         SqlAnswer::Rows(vec!["v".into()], vec![vec![Value::Integer(7)]])
     );
     assert_eq!(rows(&mut database, "SELECT id FROM t WHERE v = 7 LIMIT 9"), [["1"], ["3"]]);
-    let batch = new.batch(&[vec![Value::Integer(4)]]);
-    assert!(matches!(batch, Err(Error::NoCall)));
+    assert!(matches!(new.procedure(), Err(Error::NoCall)));
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! | `transaction` | BEGIN .. COMMIT of a session |
 //! | `stored` | statements as a session keeps them, and their answers as rows |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
+//! | `many` | CALL MANY: columns in, columns out |
 //! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
 //! | `verb` | kinds of statements, as counts and clients call them |
 //! | `values` | types and values, in text and binary |
@@ -19,6 +20,7 @@
 mod catalog;
 mod error;
 mod known;
+mod many;
 mod parameters;
 mod session;
 mod shared;

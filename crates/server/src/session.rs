@@ -31,8 +31,9 @@ use tokio::sync::{Mutex, watch};
 
 use crate::error::{Refusal, refuse};
 use crate::known::{Who, known};
+use crate::many;
 use crate::shared::{Database, Plan};
-use crate::stored::{Answered, Stored, Values, data_row, many, row_description};
+use crate::stored::{Answered, Stored, Values, data_row, row_description};
 use crate::transaction::{self, Open, Turn};
 use crate::users::Right;
 use crate::values::{encode, format_of, type_of};
@@ -94,11 +95,8 @@ impl Session {
         if let Some(asked) = self.database.asked(text, who).await {
             return Ok(Some(Stored::Catalog(Arc::new(asked?))));
         }
-        if let Some(call) = many(text) {
-            let statement = statements(&call).next();
-            let statement = statement.ok_or_else(|| refuse("42601", "a CALL is expected behind CALL MANY"))?;
-            // Places in it are not those of the text.
-            let statement = statement.map_err(|error| Refusal::of(error.into(), ""))?;
+        if let Some(call) = many::call_of(text) {
+            let statement = many::statement(&call)?;
             self.allow(statement.kind())?;
             return Ok(Some(Stored::Plan(Arc::new(self.database.plan_many(&statement)?))));
         }
@@ -180,6 +178,13 @@ impl Session {
                 let rows = self.database.ask(asked, values, format, who).await?;
                 let tag = Verb::Select.tag(rows.len() as i64);
                 return Ok(Answered { rows, tag });
+            }
+            (Stored::Plan(plan), Values::Many(columns)) => {
+                if let Some(open) = &*self.open.lock().await {
+                    open.admit(plan)?;
+                }
+                let row = self.database.call_many(plan, columns, format).await?;
+                return Ok(Answered { rows: vec![row], tag: plan.verb.tag(1) });
             }
             (Stored::Plan(plan), Values::Plan(values)) => (plan, values),
             _ => return Err(refuse("XX000", "the values are those of another statement")),
@@ -277,7 +282,7 @@ impl SimpleQueryHandler for Session {
                 Ok(asked) => self.simple(client, &Stored::Catalog(Arc::new(asked))).await,
                 Err(refusal) => Err(refusal.behind(text[..text.len() - rest.len()].chars().count()).into()),
             };
-        } else if many(rest).is_some() {
+        } else if many::call_of(rest).is_some() {
             none = false;
             let refusal = refuse("42P02", "CALL MANY takes arrays as values of its parameters");
             outcome = Err(refusal.hint("prepare it").into());

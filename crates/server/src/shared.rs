@@ -3,14 +3,13 @@
 //! Definitions and the understanding of statements go through one lock; calls do not: they go to the database's own
 //! queue, where those of all connections share batches and writes of the log.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use lockwork_database::sequencer::Transaction;
 use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements};
-use lockwork_database::{Caller, EngineKind, Error, Lockwork, Outcomes, Prepared, SqlAnswer};
+use lockwork_database::{Caller, EngineKind, Error, Lockwork, Prepared, SqlAnswer};
 use pgwire::api::portal::Format;
 use pgwire::messages::data::DataRow;
 use tokio::sync::{Semaphore, oneshot};
@@ -18,6 +17,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::catalog::{Asked, Catalog, Definitions, Given};
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
+use crate::many::{MOST_BYTES_AT_ONCE, MOST_CALLS, SQLSTATE};
 use crate::transaction::{self, Open};
 use crate::verb::Verb;
 use crate::watch::Watch;
@@ -26,13 +26,13 @@ use crate::watch::Watch;
 pub(crate) struct Shared {
     /// `None` when it has been closed.
     database: Mutex<Option<Lockwork>>,
-    caller: Caller,
+    pub(crate) caller: Caller,
     /// Counts definitions: what was understood before one is looked at again.
     definitions: AtomicU64,
     /// Calls that may wait for the database.
-    queue: Semaphore,
+    pub(crate) queue: Semaphore,
     /// KiB of the CALL MANYs that are under way.
-    room: Semaphore,
+    pub(crate) room: Semaphore,
     pub(crate) watch: Arc<Watch>,
     catalog: Catalog,
     /// Whether the engine runs transactions of several statements.
@@ -47,7 +47,7 @@ pub(crate) struct Plan {
     /// The procedure of a CALL, the kind of statement of others.
     what: String,
     /// For all but definitions and EXPLAIN.
-    prepared: Option<Prepared>,
+    pub(crate) prepared: Option<Prepared>,
     /// Whether it is CALL MANY: every parameter is a column of values, and every result one.
     many: bool,
     definitions: u64,
@@ -55,20 +55,22 @@ pub(crate) struct Plan {
     renewed: Arc<Mutex<Option<Arc<Plan>>>>,
 }
 
-/// The most calls of a CALL MANY, and the most bytes of their blocks.
-pub(crate) const MOST_CALLS: u32 = 1 << 18;
-const MOST_BYTES: usize = 256 << 20;
-/// Of all of them that are under way.
-const MOST_BYTES_AT_ONCE: usize = 512 << 20;
-/// The column of a CALL MANY that says why a call was taken back; it is empty for one that was not.
-const SQLSTATE: &str = "sqlstate";
-
 impl Plan {
     pub(crate) fn parameters(&self) -> Vec<Field> {
         let parameters = self.prepared.as_ref().map_or(&[][..], Prepared::parameters).iter();
         parameters
             .map(|field| Field { count: if self.many { Some(MOST_CALLS) } else { field.count }, ..field.clone() })
             .collect()
+    }
+
+    /// The procedure of a CALL, the kind of statement of others.
+    pub(crate) fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// As a CALL MANY.
+    pub(crate) fn into_many(self) -> Self {
+        Self { many: true, ..self }
     }
 
     /// Whether it is a CALL MANY.
@@ -113,7 +115,7 @@ fn in_transaction(error: Error) -> Refusal {
     }
 }
 
-fn closed() -> Refusal {
+pub(crate) fn closed() -> Refusal {
     refuse("57P01", "the server is ending")
 }
 
@@ -164,26 +166,8 @@ impl Shared {
         Ok(Plan { text, verb, what, prepared, many: false, definitions, renewed: Arc::default() })
     }
 
-    /// Understands a CALL of which many are to be made at once.
-    pub(crate) fn plan_many(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
-        let plan = Plan { many: true, ..self.plan(statement)? };
-        let prepared = plan.prepared.as_ref().filter(|_| plan.verb == Verb::Call);
-        let prepared = prepared.ok_or_else(|| refuse("42601", "a CALL is expected behind CALL MANY"))?;
-        let columns = prepared.columns();
-        let mut all = prepared.parameters().iter().chain(&columns);
-        if let Some(field) = all.find(|field| field.count.is_some() || field.sql_type.is_none()) {
-            let message = format!("'{}' is an array or rows, and CALL MANY takes and gives a value a call", field.name);
-            return Err(refuse("0A000", message).hint("call it one by one"));
-        }
-        if prepared.parameters().is_empty() {
-            let hint = "CALL MANY transfer($1, $2, 0.01): an array for each";
-            return Err(refuse("42601", "CALL MANY needs parameters, to know how many calls there are").hint(hint));
-        }
-        Ok(plan)
-    }
-
     /// The plan as it would be now.
-    fn fresh(&self, plan: &Plan) -> Result<Option<Arc<Plan>>, Refusal> {
+    pub(crate) fn fresh(&self, plan: &Plan) -> Result<Option<Arc<Plan>>, Refusal> {
         let now = self.definitions.load(Ordering::Acquire);
         if plan.prepared.is_none() || plan.definitions == now {
             return Ok(None);
@@ -218,9 +202,13 @@ impl Shared {
             None => self.run_plan(plan, values).await,
             Some(open) => self.run_in(open, plan, values).await,
         };
-        let cause = |refusal: &Refusal| (plan.what.clone(), refusal.sqlstate.clone(), refusal.cause());
-        self.watch.statement(plan.verb, begun.elapsed(), ran.as_ref().err().map(cause));
+        self.count(plan, begun, ran.as_ref().err());
         ran
+    }
+
+    pub(crate) fn count(&self, plan: &Plan, begun: Instant, refusal: Option<&Refusal>) {
+        let cause = |refusal: &Refusal| (plan.what.clone(), refusal.sqlstate.clone(), refusal.cause());
+        self.watch.statement(plan.verb, begun.elapsed(), refusal.map(cause));
     }
 
     async fn run_plan(&self, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
@@ -228,9 +216,6 @@ impl Shared {
         let plan = fresh.as_deref().unwrap_or(plan);
         let Some(prepared) = &plan.prepared else { return self.define(plan) };
         let refused = |error| Refusal::of(error, "");
-        if plan.many {
-            return self.run_many(&plan.what, prepared, values).await;
-        }
         let block = prepared.block(values).map_err(refused)?;
         self.watch.calls(std::iter::once(block.as_slice()));
         let permit = self.queue.acquire().await.map_err(|_| closed())?;
@@ -288,49 +273,6 @@ impl Shared {
         match self.fresh(plan)? {
             Some(fresh) => Box::pin(self.run_plan(&fresh, values)).await,
             None => Err(Refusal::of(Error::Outdated, "")),
-        }
-    }
-
-    /// Makes a call for each value of the columns, as one batch.
-    async fn run_many(&self, what: &str, prepared: &Prepared, values: &[Value]) -> Result<SqlAnswer, Refusal> {
-        let refused = |error| Refusal::of(error, "");
-        let column = |value: &Value| match value {
-            Value::Array(values) => Ok(values.clone()),
-            other => Err(refuse("42804", format!("{other} is no array: CALL MANY takes an array for each parameter"))),
-        };
-        let columns = values.iter().map(column).collect::<Result<Vec<_>, _>>()?;
-        let calls = columns.first().map_or(0, Vec::len);
-        let bytes = prepared.block_bytes().saturating_mul(calls);
-        if bytes > MOST_BYTES {
-            let message = format!("{calls} calls take {bytes} bytes, and {MOST_BYTES} are possible at once");
-            return Err(refuse("54000", message).hint("make several of it"));
-        }
-        let _room = self.room.acquire_many((bytes >> 10) as u32 + 1).await.map_err(|_| closed())?;
-        let batch = tokio::task::block_in_place(|| prepared.batch(&columns)).map_err(refused)?;
-        drop(columns);
-        self.watch.calls((0..batch.len()).map(|at| batch.block(at).bytes()));
-        let _permit = self.queue.acquire().await.map_err(|_| closed())?;
-        let (sender, answer) = oneshot::channel();
-        self.caller.submit_then(batch, move |ran| drop(sender.send(ran))).map_err(refused)?;
-        let batch = answer.await.map_err(|_| closed())?.map_err(refused)?;
-        let outcomes = tokio::task::block_in_place(|| prepared.batch_answer(&batch)).map_err(refused)?;
-        self.count_aborts(what, &outcomes);
-        let names = prepared.columns().into_iter().map(|field| field.name);
-        let mut results: Vec<_> = names.zip(outcomes.results.into_iter().map(Value::Array)).collect();
-        let sqlstate =
-            |abort: Option<(String, String)>| Value::Text(abort.map(|(sqlstate, _)| sqlstate).unwrap_or_default());
-        results.push((SQLSTATE.into(), Value::Array(outcomes.aborts.into_iter().map(sqlstate).collect())));
-        Ok(SqlAnswer::Called(results))
-    }
-
-    /// Counts the calls of a batch that were taken back.
-    fn count_aborts(&self, what: &str, outcomes: &Outcomes) {
-        let mut causes = HashMap::new();
-        for (sqlstate, message) in outcomes.aborts.iter().flatten() {
-            *causes.entry((sqlstate, message)).or_insert(0) += 1;
-        }
-        for ((sqlstate, message), count) in causes {
-            self.watch.failed((what.into(), sqlstate.clone(), message.clone()), count);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use lockwork_database::Column;
 use lockwork_database::sql::{Control, Field, Value};
 use pgwire::api::Type;
 use pgwire::api::portal::{Format, Portal};
@@ -12,6 +13,7 @@ use pgwire::messages::data::{DataRow, FieldDescription, RowDescription};
 use crate::catalog::{self, Asked};
 use crate::error::Refusal;
 use crate::known::Known;
+use crate::many;
 use crate::shared::Plan;
 use crate::values::{decode, encode, format_of, size, type_of};
 
@@ -29,6 +31,8 @@ pub(crate) enum Stored {
 
 /// Values for `$1` and so on.
 pub(crate) enum Values {
+    /// Of a CALL MANY.
+    Many(Vec<Column>),
     Plan(Vec<Value>),
     Catalog(Vec<catalog::Given>),
 }
@@ -75,6 +79,13 @@ impl Stored {
                 };
                 given.zip(&asked.parameters).map(one).collect::<Result<_, _>>().map(Values::Catalog)
             }
+            Self::Plan(plan) if plan.is_many() => {
+                let fields = plan.parameters();
+                let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| {
+                    many::decode(bytes, format, declared(at), field)
+                };
+                given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Many)
+            }
             Self::Plan(plan) => {
                 let fields = plan.parameters();
                 let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| {
@@ -106,21 +117,4 @@ pub(crate) fn data_row<'a>(values: impl Iterator<Item = (&'a Value, &'a Type)>, 
         count += 1;
     }
     DataRow::new(data, count as i16)
-}
-
-/// The CALL of a text that is a CALL MANY; it has blanks in place of MANY, so that places are those of the text.
-pub(crate) fn many(text: &str) -> Option<String> {
-    let mut rest = text.trim_start();
-    for word in ["call", "many"] {
-        let (first, behind) = rest.split_at_checked(word.len())?;
-        if !first.eq_ignore_ascii_case(word) || !behind.starts_with(char::is_whitespace) {
-            return None;
-        }
-        rest = behind.trim_start();
-    }
-    let call = &text[..text.len() - rest.len()];
-    let blank = |c: char| if c.is_whitespace() { c } else { ' ' };
-    let blanks: String = call.trim_start().chars().skip("call".len()).map(blank).collect();
-    let before = &call[..call.len() - call.trim_start().len()];
-    Some(format!("{before}CALL{blanks}{rest}"))
 }

@@ -9,9 +9,9 @@ use pgwire::api::results::FieldFormat;
 use crate::error::{Refusal, refuse};
 
 /// Microseconds from 1970 to 2000, where PostgreSQL's timestamps begin.
-const EPOCH: i64 = 946_684_800_000_000;
+pub(crate) const EPOCH: i64 = 946_684_800_000_000;
 /// The timestamps of the years 1 to 9999.
-const YEARS: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
+pub(crate) const YEARS: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
 /// Bytes that the width of a char or numeric is larger by in a type modifier.
 const MODIFIER: i32 = 4;
 
@@ -141,24 +141,47 @@ fn elements(text: &str) -> Option<Vec<String>> {
 
 fn binary(bytes: &[u8], declared: &Type, sql: SqlType, count: Option<u32>) -> Result<Value, Refusal> {
     let Some(count) = count else { return element(bytes, declared, sql) };
-    let short = || refuse("22P03", "this is no binary array of one dimension without NULLs");
-    let number = |at: usize| Some(i32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let (dimensions, oid) = (number(0).ok_or_else(short)?, number(8).ok_or_else(short)?);
-    if dimensions == 0 {
-        return Ok(Value::Array(Vec::new()));
-    }
-    let length = number(12).filter(|&length| dimensions == 1 && length >= 0).ok_or_else(short)?;
-    fits(length as usize, count)?;
-    let declared = Type::from_oid(oid as u32).ok_or_else(short)?;
-    let mut at = 20;
+    let Some((of, length)) = array_head(bytes)? else { return Ok(Value::Array(Vec::new())) };
+    fits(length, count)?;
+    let mut rest = bytes.get(20..).unwrap_or_default();
     let mut values = Vec::new();
     for _ in 0..length {
-        let width = usize::try_from(number(at).ok_or_else(short)?).map_err(|_| short())?;
-        let element_bytes = bytes.get(at + 4..at + 4 + width).ok_or_else(short)?;
-        values.push(element(element_bytes, &declared, sql)?);
-        at += 4 + width;
+        let (width, behind) = rest.split_first_chunk().ok_or_else(no_array)?;
+        let width = usize::try_from(i32::from_be_bytes(*width)).map_err(|_| no_array())?;
+        let (bytes, behind) = behind.split_at_checked(width).ok_or_else(no_array)?;
+        values.push(element(bytes, &of, sql)?);
+        rest = behind;
     }
-    if at == bytes.len() { Ok(Value::Array(values)) } else { Err(short()) }
+    if rest.is_empty() { Ok(Value::Array(values)) } else { Err(no_array()) }
+}
+
+fn no_array() -> Refusal {
+    refuse("22P03", "this is no binary array of one dimension without NULLs")
+}
+
+/// What the first 20 bytes of a binary array say: the type of its elements and their number; nothing for an empty one.
+pub(crate) fn array_head(bytes: &[u8]) -> Result<Option<(Type, usize)>, Refusal> {
+    let number = |at: usize| {
+        let number = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
+        number.ok_or_else(no_array)
+    };
+    let (dimensions, oid) = (number(0)?, number(8)?);
+    if dimensions == 0 {
+        return Ok(None);
+    }
+    let length = usize::try_from(number(12)?).ok().filter(|_| dimensions == 1).ok_or_else(no_array)?;
+    Ok(Some((Type::from_oid(oid as u32).ok_or_else(no_array)?, length)))
+}
+
+/// Appends what an array of one dimension begins with.
+pub(crate) fn put_array_head(of: &Type, length: usize, row: &mut BytesMut) {
+    row.put_i32(i32::from(length > 0));
+    row.put_i32(0);
+    row.put_u32(of.oid());
+    if length > 0 {
+        row.put_i32(length as i32);
+        row.put_i32(1);
+    }
 }
 
 fn element(bytes: &[u8], declared: &Type, sql: SqlType) -> Result<Value, Refusal> {
@@ -263,13 +286,7 @@ fn put_binary(value: &Value, ty: &Type, row: &mut BytesMut) {
         (Value::Bytes(bytes), _) => row.put_slice(bytes),
         (Value::Array(values), _) => {
             let of = element_type(ty);
-            row.put_i32(i32::from(!values.is_empty()));
-            row.put_i32(0);
-            row.put_u32(of.oid());
-            if !values.is_empty() {
-                row.put_i32(values.len() as i32);
-                row.put_i32(1);
-            }
+            put_array_head(&of, values.len(), row);
             values.iter().for_each(|value| encode(value, &of, FieldFormat::Binary, row));
         }
         // A value of a kind that this version does not know, as text.
@@ -277,7 +294,7 @@ fn put_binary(value: &Value, ty: &Type, row: &mut BytesMut) {
     }
 }
 
-fn element_type(ty: &Type) -> Type {
+pub(crate) fn element_type(ty: &Type) -> Type {
     match *ty {
         Type::BOOL_ARRAY => Type::BOOL,
         Type::INT2_ARRAY => Type::INT2,
@@ -290,19 +307,21 @@ fn element_type(ty: &Type) -> Type {
     }
 }
 
-fn put_numeric(number: i64, scale: u8, row: &mut BytesMut) {
+pub(crate) fn put_numeric(number: i64, scale: u8, row: &mut BytesMut) {
     let scale = u32::from(scale);
     // As many decimals as fill groups of four digits.
     let padding = (4 - scale % 4) % 4;
     let mut rest = u128::from(number.unsigned_abs()) * 10_u128.pow(padding);
-    let mut groups = Vec::new();
+    // At most 22 digits.
+    let (mut groups, mut count) = ([0_u16; 6], 0);
     while rest > 0 {
-        groups.push((rest % 10_000) as u16);
+        groups[count] = (rest % 10_000) as u16;
         rest /= 10_000;
+        count += 1;
     }
-    let weight = groups.len() as i16 - 1 - ((scale + padding) / 4) as i16;
-    let zeros = groups.iter().take_while(|&&group| group == 0).count();
-    let digits = &groups[zeros..];
+    let weight = count as i16 - 1 - ((scale + padding) / 4) as i16;
+    let zeros = groups[..count].iter().take_while(|&&group| group == 0).count();
+    let digits = &groups[zeros..count];
     row.put_u16(digits.len() as u16);
     row.put_i16(if digits.is_empty() { 0 } else { weight });
     row.put_u16(if number < 0 { 0x4000 } else { 0 });

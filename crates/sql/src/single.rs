@@ -78,14 +78,19 @@ impl Arguments {
                 format!("the statement has {} parameters, and {} are given", self.parameters.len(), given.len());
             return Err(SqlError::new("08P01", Place::START, message));
         }
+        Ok(self.each(Value::clone, |number| given[number].clone()))
+    }
+
+    /// Something for each argument of the procedure: of a value, of the time now, or of `$n`, which is counted from 0.
+    pub fn each<T>(&self, value: impl Fn(&Value) -> T, placeholder: impl Fn(usize) -> T) -> Vec<T> {
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let now = Value::Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX));
         let one = |argument: &Argument| match argument {
-            Argument::Value(value) => value.clone(),
-            Argument::Placeholder(number, _) => given[*number].clone(),
-            Argument::Now => now.clone(),
+            Argument::Value(constant) => value(constant),
+            Argument::Placeholder(number, _) => placeholder(*number),
+            Argument::Now => value(&now),
         };
-        Ok(self.list.iter().map(one).collect())
+        self.list.iter().map(one).collect()
     }
 }
 

@@ -49,8 +49,9 @@ impl Value {
         }
     }
 
-    /// The number that is stored for it in a type.
-    fn stored(&self, sql: SqlType) -> Option<i64> {
+    /// The number that is stored for it in a type; none if it does not fit, or the type is of texts or bytes.
+    #[must_use]
+    pub fn stored(&self, sql: SqlType) -> Option<i64> {
         let value = match (self, sql) {
             (Self::Integer(value), SqlType::Integer(_) | SqlType::Timestamp) => *value,
             (Self::Integer(value), SqlType::Decimal(_, scale)) => value.checked_mul(power_of_ten(scale))?,
