@@ -6,9 +6,9 @@ use sqlparser::ast::{
     Expr, FunctionArguments, ObjectName, Query, Select, SelectItem, SetExpr, Statement, UnaryOperator, Value,
 };
 
-use crate::catalog;
 use crate::error::{Refusal, refuse};
 use crate::parameters;
+use crate::syntax::read;
 
 /// What such a statement answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) fn known<'a>(text: &'a str, who: &Who) -> Option<(Result<Known, Refus
 }
 
 /// A text up to its first semicolon, and what stands behind it. Semicolons in quotes and comments are none.
-fn divide(text: &str) -> (&str, &str) {
+pub(crate) fn divide(text: &str) -> (&str, &str) {
     let mut bytes = text.bytes().enumerate().peekable();
     while let Some((at, byte)) = bytes.next() {
         let next = bytes.peek().map(|&(_, next)| next);
@@ -67,7 +67,7 @@ fn alone(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
             Some(Err(refuse("0A000", "transactions of several statements are not supported").hint(hint)))
         }
         "show" | "select" => {
-            let parsed = catalog::read(text)?;
+            let parsed = read(text)?;
             let [statement] = &parsed[..] else { return None };
             match statement {
                 Statement::ShowVariable { variable } => {

@@ -10,6 +10,9 @@
 //! | `stored` | statements as a session keeps them, and their answers as rows |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
 //! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
+//! | `query` | SELECTs that no key finds the rows of, answered from a copy of their tables |
+//! | `lite` | SQLite, as the catalog and queries have it |
+//! | `syntax` | statements as PostgreSQL writes them: reading, places, names |
 //! | `values` | types and values, in text and binary |
 //! | `watch` | what those who run a server want to know, for Prometheus and for people |
 //! | `error` | errors as clients get them |
@@ -17,11 +20,14 @@
 mod catalog;
 mod error;
 mod known;
+mod lite;
 mod parameters;
+mod query;
 mod session;
 mod shared;
 mod startup;
 mod stored;
+mod syntax;
 mod tls;
 mod users;
 mod values;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures::{Sink, SinkExt};
 use lockwork_database::SqlAnswer;
-use lockwork_database::sql::{Kind, Statement, Value, statements};
+use lockwork_database::sql::{Kind, SqlError, Statement, Value, statements};
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
 use pgwire::api::results::{FieldInfo, QueryResponse, Response};
@@ -31,7 +31,8 @@ use tokio::sync::watch;
 
 use crate::error::{Refusal, refuse};
 use crate::known::{Who, known};
-use crate::shared::{Database, Plan, Verb};
+use crate::query::{self, Query as Ask};
+use crate::shared::{Database, Verb};
 use crate::stored::{Answered, Stored, Values, data_row, row_description};
 use crate::users::Right;
 use crate::values::{encode, format_of, type_of};
@@ -70,14 +71,38 @@ impl Session {
         Right::check(self.right.get().copied(), kind)
     }
 
-    /// Understands a statement that the client may carry out.
-    fn plan(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
-        let planned = self.allow(statement.kind()).and_then(|()| self.database.plan(statement));
-        if let Err(refusal) = &planned {
+    /// Understands a statement that the client may carry out; `text` is what it was read from, without its semicolon.
+    fn plan(&self, read: Result<Statement<'_>, SqlError>, text: &str, source: &str) -> Result<Stored, Refusal> {
+        let statement = read.map_err(|error| Refusal::of(error.into(), source));
+        let planned = statement.as_ref().map_err(Clone::clone).and_then(|statement| {
+            self.allow(statement.kind())?;
+            Ok(Stored::Plan(Arc::new(self.database.plan(statement)?)))
+        });
+        let Err(refusal) = planned else { return planned };
+        let refusal = match self.query(&refusal, text) {
+            Some(Ok(query)) => return Ok(Stored::Query(Arc::new(query))),
+            Some(Err(better)) => {
+                let before = text.as_ptr().addr() - source.as_ptr().addr();
+                better.behind(source[..before].chars().count())
+            }
+            None => refusal,
+        };
+        if let Ok(statement) = &statement {
             let verb = Verb::of(statement).name().into();
             self.database.watch.failed((verb, refusal.sqlstate.clone(), refusal.cause()), 1);
         }
-        planned
+        Err(refusal)
+    }
+
+    /// Understands what was refused as a single statement as a query of whole tables, if it is one.
+    fn query(&self, refusal: &Refusal, text: &str) -> Option<Result<Ask, Refusal>> {
+        if !query::may_be_one(refusal, text) {
+            return None;
+        }
+        match self.allow(Kind::Select) {
+            Ok(()) => self.database.query(text),
+            Err(refusal) => Some(Err(refusal)),
+        }
     }
 
     /// Understands the only statement of a text; there is none in a comment.
@@ -100,11 +125,12 @@ impl Session {
         }
         let mut all = statements(text);
         let Some(first) = all.next() else { return Ok(None) };
-        let statement = first.map_err(|error| Refusal::of(error.into(), text))?;
-        if all.next().is_some() {
+        let (alone, rest) = query::next(text, None);
+        // What cannot be read has no end, unless it is a query.
+        if all.next().is_some() || first.is_err() && statements(rest).next().is_some() {
             return Err(several());
         }
-        Ok(Some(Stored::Plan(Arc::new(self.plan(&statement)?))))
+        self.plan(first, alone, text).map(Some)
     }
 
     async fn answer(&self, stored: &Stored, values: &Values, format: &Format, who: &Who) -> Result<Answered, Refusal> {
@@ -125,6 +151,11 @@ impl Session {
             }
             (Stored::Catalog(asked), Values::Catalog(values)) => {
                 let rows = self.database.ask(asked, values, format, who).await?;
+                let tag = Verb::Select.tag(rows.len() as i64);
+                return Ok(Answered { rows, tag });
+            }
+            (Stored::Query(query), Values::Plan(values)) => {
+                let rows = self.database.run_query(query, values, format).await?;
                 let tag = Verb::Select.tag(rows.len() as i64);
                 return Ok(Answered { rows, tag });
             }
@@ -246,19 +277,28 @@ impl SimpleQueryHandler for Session {
             outcome = Err(refusal.hint("prepare it").into());
         } else {
             // All are read first, and each is understood when its turn comes, because it may need those before it.
-            let before = text[..text.len() - rest.len()].chars().count();
-            let read: Vec<_> = statements(rest).collect();
-            for statement in read {
-                none = false;
-                let planned = statement
-                    .map_err(|error| Refusal::of(error.into(), rest))
-                    .and_then(|statement| self.plan(&statement));
-                outcome = match planned {
-                    Ok(plan) => self.simple(client, &Stored::Plan(Arc::new(plan)), &who).await,
-                    Err(refusal) => Err(refusal.behind(before).into()),
-                };
-                if outcome.is_err() {
-                    break;
+            // What stands behind one that only a query can be is read when that has run.
+            let mut unread = Some(rest);
+            while let (Ok(()), Some(source)) = (&outcome, unread.take()) {
+                let before = text[..text.len() - source.len()].chars().count();
+                let read: Vec<_> = statements(source).collect();
+                let mut last: Option<Statement<'_>> = None;
+                for statement in read {
+                    none = false;
+                    let (alone, behind) = query::next(source, last.as_ref());
+                    last = statement.as_ref().ok().cloned();
+                    outcome = match self.plan(statement, alone, source) {
+                        Ok(stored) => {
+                            if last.is_none() {
+                                unread = Some(behind);
+                            }
+                            self.simple(client, &stored, &who).await
+                        }
+                        Err(refusal) => Err(refusal.behind(before).into()),
+                    };
+                    if outcome.is_err() {
+                        break;
+                    }
                 }
             }
         }

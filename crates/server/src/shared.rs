@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::catalog::{Asked, Catalog, Definitions, Given};
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
+use crate::query::{self, Queries, Query};
 use crate::watch::Watch;
 
 /// What is open to connections.
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     room: Semaphore,
     pub(crate) watch: Arc<Watch>,
     catalog: Catalog,
+    queries: Queries,
 }
 
 /// A statement that was understood.
@@ -166,6 +168,7 @@ impl Shared {
     /// The database is not in a folder.
     pub(crate) fn new(database: Lockwork, queue: usize, watch: Arc<Watch>) -> Result<Self, Error> {
         let caller = database.caller()?;
+        let queries = Queries::new(caller.clone());
         Ok(Self {
             database: Mutex::new(Some(database)),
             caller,
@@ -174,6 +177,7 @@ impl Shared {
             room: Semaphore::new(MOST_BYTES_AT_ONCE >> 10),
             watch,
             catalog: Catalog::default(),
+            queries,
         })
     }
 
@@ -358,6 +362,32 @@ impl Shared {
     ) -> Result<Vec<DataRow>, Refusal> {
         let version = self.definitions.load(Ordering::Acquire);
         self.catalog.run(asked, values, format, who, version, || self.copied()).await
+    }
+
+    /// Understands a query that no key finds the rows of; nothing if the text is none.
+    pub(crate) fn query(&self, text: &str) -> Option<Result<Query, Refusal>> {
+        let catalogue = tokio::task::block_in_place(|| {
+            let guard = self.database();
+            guard.as_ref().map(|database| database.sql_catalogue().clone()).ok_or_else(closed)
+        });
+        match catalogue {
+            Ok(catalogue) => query::understand(text, &catalogue),
+            Err(refusal) => Some(Err(refusal)),
+        }
+    }
+
+    /// Runs such a query, and counts it.
+    pub(crate) async fn run_query(
+        &self,
+        query: &Arc<Query>,
+        values: &[Value],
+        format: &Format,
+    ) -> Result<Vec<DataRow>, Refusal> {
+        let begun = Instant::now();
+        let ran = self.queries.run(query, values, format).await;
+        let cause = |refusal: &Refusal| (Verb::Select.name().into(), refusal.sqlstate.clone(), refusal.cause());
+        self.watch.statement(Verb::Select, begun.elapsed(), ran.as_ref().err().map(cause));
+        ran
     }
 
     /// Carries out a definition or EXPLAIN.

@@ -12,6 +12,7 @@ use pgwire::messages::data::{DataRow, FieldDescription, RowDescription};
 use crate::catalog::{self, Asked};
 use crate::error::Refusal;
 use crate::known::Known;
+use crate::query::Query;
 use crate::shared::Plan;
 use crate::values::{decode, encode, format_of, size, type_of};
 
@@ -22,6 +23,8 @@ pub(crate) enum Stored {
     Known(Arc<Known>),
     /// One of the system catalog.
     Catalog(Arc<Asked>),
+    /// One that is answered from a copy of its tables.
+    Query(Arc<Query>),
     Plan(Arc<Plan>),
 }
 
@@ -42,6 +45,7 @@ impl Stored {
         match self {
             Self::Known(known) => known.row.iter().map(|(name, ty, _)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Catalog(asked) => asked.columns.iter().map(|(name, ty)| (name.clone(), ty.clone(), -1)).collect(),
+            Self::Query(query) => query.columns().collect(),
             Self::Plan(plan) => plan.columns().iter().map(described).collect(),
         }
     }
@@ -51,6 +55,7 @@ impl Stored {
         match self {
             Self::Known(_) => Vec::new(),
             Self::Catalog(asked) => asked.parameters.clone(),
+            Self::Query(query) => query.parameters.iter().map(|field| type_of(field).0).collect(),
             Self::Plan(plan) => plan.parameters().iter().map(|field| type_of(field).0).collect(),
         }
     }
@@ -72,8 +77,12 @@ impl Stored {
                 };
                 given.zip(&asked.parameters).map(one).collect::<Result<_, _>>().map(Values::Catalog)
             }
-            Self::Plan(plan) => {
-                let fields = plan.parameters();
+            Self::Query(_) | Self::Plan(_) => {
+                let fields = match self {
+                    Self::Query(query) => query.parameters.clone(),
+                    Self::Plan(plan) => plan.parameters(),
+                    _ => Vec::new(),
+                };
                 let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| {
                     decode(bytes, format, declared(at), field)
                 };
