@@ -8,7 +8,7 @@ mod server;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use folder::Folder;
+use folder::{Folder, command};
 use server::{Server, program};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
@@ -99,8 +99,7 @@ fn psql_answers_what_people_type_first() {
         ),
         (
             "SELECT 1 FROM accounts; SELECT count(nope)\nFROM accounts",
-            "'nope'\nLINE 1: SELECT 1 FROM accounts; SELECT \
-          count(nope)\n                                              ^",
+            "'nope'\nLINE 1: SELECT 1 FROM accounts; SELECT count(nope)\n                                             ^",
         ),
         ("SELECT count(*) FROM accounts, pg_class", "a query asks either those or your own"),
         ("SELECT id, count(*) FROM accounts", "column 'id' stands neither in GROUP BY nor in an aggregate"),
@@ -109,6 +108,29 @@ fn psql_answers_what_people_type_first() {
         let (_, error) = psql(&server, &["-c", text]).unwrap();
         assert!(error.contains(expected), "{text}: {error}");
         assert!(!error.contains("t0") && !error.contains("lw_"), "{error}");
+    }
+}
+
+#[test]
+fn who_may_not_read_learns_nothing() {
+    let (folder, server) = bank("serve-query-rights");
+    drop(server);
+    let (users, file) = (folder.0.join("users"), folder.0.join("bank.sql"));
+    let (users, file) = (users.to_str().unwrap(), file.to_str().unwrap());
+    for right in ["call", "write"] {
+        assert_eq!(command(&["user", users, right, "--right", right], right).0, Some(0));
+    }
+    let server = Server::start(&["--init", file, "--users", users]);
+    for (user, text, expected) in [
+        ("write", "SELECT count(*) FROM accounts", "3"),
+        ("call", "SELECT count(*) FROM accounts", "42501"),
+        ("call", "SELECT owner FROM nothing GROUP BY owner HAVING count(*) > 1", "42501"),
+    ] {
+        let words = format!("host=127.0.0.1 port={} user={user} dbname=bank password={user}", server.port);
+        let Some(mut psql) = program("psql") else { return };
+        let output = psql.args([&words, "-X", "-A", "-t", "-v", "VERBOSITY=verbose", "-c", text]).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains(expected), "{user}: {text}: {said}");
     }
 }
 

@@ -91,14 +91,14 @@ impl Image {
     }
 
     /// A text without the zero bytes that fill it up.
-    fn text(&self, row: usize, column: usize) -> &[u8] {
+    fn text(&self, row: usize, column: usize) -> Cow<'_, str> {
         let cell = self.cell(row, column);
-        &cell[..cell.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)]
+        String::from_utf8_lossy(&cell[..cell.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)])
     }
 
     fn hash(&self, row: usize, columns: &[usize]) -> u64 {
         columns.iter().fold(0, |hash, &column| match self.places[column].sql {
-            SqlType::Text(_) => self.hasher.hash_one((hash, self.text(row, column))),
+            SqlType::Text(_) => self.hasher.hash_one((hash, self.text(row, column).as_bytes())),
             SqlType::Bytes(_) => self.hasher.hash_one((hash, self.cell(row, column))),
             _ => self.hasher.hash_one((hash, self.number(row, column))),
         })
@@ -269,14 +269,7 @@ unsafe impl VTabCursor for Rows {
     fn column(&self, context: &mut Context, column: c_int) -> Result<()> {
         let (row, column) = (self.row(), column as usize);
         match self.image.places[column].sql {
-            SqlType::Text(_) => {
-                let text = self.image.text(row, column);
-                match std::str::from_utf8(text) {
-                    Ok(text) => context.set_result(text),
-                    // As everywhere else where bytes were put into a text.
-                    Err(_) => context.set_result(String::from_utf8_lossy(text).into_owned()),
-                }
-            }
+            SqlType::Text(_) => context.set_result(&*self.image.text(row, column)),
             SqlType::Bytes(_) => context.set_result(self.image.cell(row, column)),
             _ => context.set_result(self.image.number(row, column)),
         }
