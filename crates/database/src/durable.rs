@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 
 use lockwork_engine::{EngineKind, Options};
@@ -237,6 +238,23 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// Bytes of an image.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        (self.schema.row_bytes() - ROW_HEADER_BYTES) as usize
+    }
+
+    /// Where a column of the schema lies in an image.
+    ///
+    /// # Panics
+    /// When there is no such column.
+    #[must_use]
+    pub fn range(&self, column: usize) -> Range<usize> {
+        let column = &self.schema.columns()[column];
+        let start = (column.offset - ROW_HEADER_BYTES) as usize;
+        start..start + column.column_type.width() as usize
+    }
+
     fn copy(database: &Database, names: &[String], most: u64) -> Result<Vec<Self>, Error> {
         let known = || (0..database.len()).map(|id| database.table(id as u16).schema().name().to_string());
         let find = |name: &String| {

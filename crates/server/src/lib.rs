@@ -12,6 +12,9 @@
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
 //! | `many` | CALL MANY: columns in, columns out |
 //! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
+//! | `query` | SELECTs that no key finds the rows of, answered from a copy of their tables |
+//! | `lite` | SQLite, as the catalog and queries have it |
+//! | `syntax` | statements as PostgreSQL writes them: reading, places, names |
 //! | `verb` | kinds of statements, as counts and clients call them |
 //! | `values` | types and values, in text and binary |
 //! | `watch` | what those who run a server want to know, for Prometheus and for people |
@@ -20,12 +23,15 @@
 mod catalog;
 mod error;
 mod known;
+mod lite;
 mod many;
 mod parameters;
+mod query;
 mod session;
 mod shared;
 mod startup;
 mod stored;
+mod syntax;
 mod tls;
 mod transaction;
 mod users;

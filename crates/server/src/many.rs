@@ -165,7 +165,7 @@ fn put_column(column: Column, field: &Field, format: FieldFormat, row: &mut Byte
 /// Appends an element of a binary array.
 fn put_number(number: i64, sql: SqlType, of: &Type, row: &mut BytesMut) {
     match (sql, of) {
-        (SqlType::Decimal(_, scale), _) => values::with_length(row, |row| put_numeric(number, scale, row)),
+        (SqlType::Decimal(_, scale), _) => values::with_length(row, |row| put_numeric(number.into(), scale, row)),
         (SqlType::Boolean, _) => {
             row.put_i32(1);
             row.put_u8(u8::from(number != 0));

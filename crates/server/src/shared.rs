@@ -18,6 +18,7 @@ use crate::catalog::{Asked, Catalog, Definitions, Given};
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
 use crate::many::{MOST_BYTES_AT_ONCE, MOST_CALLS, SQLSTATE};
+use crate::query::{self, Queries, Query};
 use crate::transaction::{self, Open};
 use crate::verb::Verb;
 use crate::watch::Watch;
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     catalog: Catalog,
     /// Whether the engine runs transactions of several statements.
     pub(crate) together: bool,
+    queries: Queries,
 }
 
 /// A statement that was understood.
@@ -125,6 +127,7 @@ impl Shared {
     pub(crate) fn new(database: Lockwork, queue: usize, watch: Arc<Watch>) -> Result<Self, Error> {
         let caller = database.caller()?;
         let engine = database.read(|engine| engine.name().parse::<EngineKind>())?;
+        let queries = Queries::new(caller.clone());
         Ok(Self {
             together: engine.is_ok_and(|kind| !kind.runs_on_device()),
             database: Mutex::new(Some(database)),
@@ -134,6 +137,7 @@ impl Shared {
             room: Semaphore::new(MOST_BYTES_AT_ONCE >> 10),
             watch,
             catalog: Catalog::default(),
+            queries,
         })
     }
 
@@ -301,6 +305,32 @@ impl Shared {
     ) -> Result<Vec<DataRow>, Refusal> {
         let version = self.definitions.load(Ordering::Acquire);
         self.catalog.run(asked, values, format, who, version, || self.copied()).await
+    }
+
+    /// Understands a query that no key finds the rows of; nothing if the text is none.
+    pub(crate) fn query(&self, text: &str) -> Option<Result<Query, Refusal>> {
+        let catalogue = tokio::task::block_in_place(|| {
+            let guard = self.database();
+            guard.as_ref().map(|database| database.sql_catalogue().clone()).ok_or_else(closed)
+        });
+        match catalogue {
+            Ok(catalogue) => query::understand(text, &catalogue),
+            Err(refusal) => Some(Err(refusal)),
+        }
+    }
+
+    /// Runs such a query, and counts it.
+    pub(crate) async fn run_query(
+        &self,
+        query: &Arc<Query>,
+        values: &[Value],
+        format: &Format,
+    ) -> Result<Vec<DataRow>, Refusal> {
+        let begun = Instant::now();
+        let ran = self.queries.run(query, values, format).await;
+        let cause = |refusal: &Refusal| (Verb::Select.name().into(), refusal.sqlstate.clone(), refusal.cause());
+        self.watch.statement(Verb::Select, begun.elapsed(), ran.as_ref().err().map(cause));
+        ran
     }
 
     /// Carries out a definition or EXPLAIN.

@@ -14,6 +14,7 @@ use crate::catalog::{self, Asked};
 use crate::error::Refusal;
 use crate::known::Known;
 use crate::many;
+use crate::query::Query;
 use crate::shared::Plan;
 use crate::values::{decode, encode, format_of, size, type_of};
 
@@ -24,6 +25,8 @@ pub(crate) enum Stored {
     Known(Arc<Known>),
     /// One of the system catalog.
     Catalog(Arc<Asked>),
+    /// One that is answered from a copy of its tables.
+    Query(Arc<Query>),
     Plan(Arc<Plan>),
     /// BEGIN, COMMIT and what belongs to them.
     Control(Control),
@@ -49,6 +52,7 @@ impl Stored {
             Self::Control(_) => Vec::new(),
             Self::Known(known) => known.row.iter().map(|(name, ty, _)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Catalog(asked) => asked.columns.iter().map(|(name, ty)| (name.clone(), ty.clone(), -1)).collect(),
+            Self::Query(query) => query.columns().collect(),
             Self::Plan(plan) => plan.columns().iter().map(described).collect(),
         }
     }
@@ -58,6 +62,7 @@ impl Stored {
         match self {
             Self::Known(_) | Self::Control(_) => Vec::new(),
             Self::Catalog(asked) => asked.parameters.clone(),
+            Self::Query(query) => query.parameters.iter().map(|field| type_of(field).0).collect(),
             Self::Plan(plan) => plan.parameters().iter().map(|field| type_of(field).0).collect(),
         }
     }
@@ -86,8 +91,12 @@ impl Stored {
                 };
                 given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Many)
             }
-            Self::Plan(plan) => {
-                let fields = plan.parameters();
+            Self::Query(_) | Self::Plan(_) => {
+                let fields = match self {
+                    Self::Query(query) => query.parameters.clone(),
+                    Self::Plan(plan) => plan.parameters(),
+                    _ => Vec::new(),
+                };
                 let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| {
                     decode(bytes, format, declared(at), field)
                 };

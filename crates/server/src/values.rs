@@ -281,7 +281,7 @@ fn put_binary(value: &Value, ty: &Type, row: &mut BytesMut) {
         (Value::Integer(number), _) => row.put_i64(*number),
         (Value::Boolean(truth), _) => row.put_u8(u8::from(*truth)),
         (Value::Timestamp(micros), _) => row.put_i64(micros.saturating_sub(EPOCH)),
-        (Value::Decimal(number, scale), _) => put_numeric(*number, *scale, row),
+        (Value::Decimal(number, scale), _) => put_numeric((*number).into(), *scale, row),
         (Value::Text(text), _) => row.put_slice(text.as_bytes()),
         (Value::Bytes(bytes), _) => row.put_slice(bytes),
         (Value::Array(values), _) => {
@@ -307,13 +307,13 @@ pub(crate) fn element_type(ty: &Type) -> Type {
     }
 }
 
-pub(crate) fn put_numeric(number: i64, scale: u8, row: &mut BytesMut) {
+/// Appends a number times 10^scale, of up to 35 digits, as a binary numeric.
+pub(crate) fn put_numeric(number: i128, scale: u8, row: &mut BytesMut) {
     let scale = u32::from(scale);
     // As many decimals as fill groups of four digits.
     let padding = (4 - scale % 4) % 4;
-    let mut rest = u128::from(number.unsigned_abs()) * 10_u128.pow(padding);
-    // At most 22 digits.
-    let (mut groups, mut count) = ([0_u16; 6], 0);
+    let mut rest = number.unsigned_abs() * 10_u128.pow(padding);
+    let (mut groups, mut count) = ([0_u16; 10], 0);
     while rest > 0 {
         groups[count] = (rest % 10_000) as u16;
         rest /= 10_000;

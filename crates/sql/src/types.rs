@@ -31,7 +31,12 @@ pub(crate) const fn power_of_ten(n: u8) -> i64 {
 }
 
 impl SqlType {
-    pub(crate) const BIGINT: Self = Self::Integer(ColumnType::I64);
+    /// SMALLINT.
+    pub const SMALLINT: Self = Self::Integer(ColumnType::I16);
+    /// INTEGER.
+    pub const INTEGER: Self = Self::Integer(ColumnType::I32);
+    /// BIGINT.
+    pub const BIGINT: Self = Self::Integer(ColumnType::I64);
 
     /// How its values are stored.
     #[must_use]

@@ -12,10 +12,11 @@ use sqlparser::parser::Parser;
 use sqlparser::tokenizer::Location;
 
 use super::fill::relations;
-use super::infer::{Types, arguments, element_of, name_of};
-use super::rewrite::{Rewriter, SETS, call, folded, position, raw};
+use super::infer::{Types, element_of};
+use super::rewrite::{Rewriter, SETS, call, raw};
 use super::types;
 use crate::error::{Refusal, refuse};
+use crate::syntax::{arguments, folded, name_of, position};
 
 /// The columns of functions that stand in a FROM clause, as SQLite has them.
 #[derive(Default)]

@@ -3,13 +3,11 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use sqlparser::ast::{
-    BinaryOperator, CaseWhen, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, SelectItem, SetExpr,
-    UnaryOperator, Value,
-};
+use sqlparser::ast::{BinaryOperator, CaseWhen, Expr, Function, SelectItem, SetExpr, UnaryOperator, Value};
 
 use super::fill::relations;
 use super::functions::{REGISTERED, RESULTS};
+use crate::syntax::{arguments, name_of};
 
 /// The types of the catalog's columns by name; those of one name have one type wherever it matters.
 static COLUMNS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
@@ -23,24 +21,6 @@ static COLUMNS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
 /// What is known of the names that a statement gives itself.
 #[derive(Default)]
 pub(super) struct Types(HashMap<String, String>);
-
-/// The expressions that a function is called with.
-pub(super) fn arguments(function: &Function) -> Vec<&Expr> {
-    let FunctionArguments::List(list) = &function.args else { return Vec::new() };
-    list.args
-        .iter()
-        .filter_map(|argument| match argument {
-            FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Some(expr),
-            _ => None,
-        })
-        .collect()
-}
-
-/// The last part of a function's name.
-pub(super) fn name_of(function: &Function) -> String {
-    let last = function.name.0.last().and_then(|part| part.as_ident());
-    last.map(|ident| ident.value.to_ascii_lowercase()).unwrap_or_default()
-}
 
 impl Types {
     /// Takes note of the name that a column is given; what is called as a column of the catalog is taken for that.

@@ -22,7 +22,7 @@ mod from;
 mod functions;
 mod infer;
 mod rewrite;
-mod types;
+pub(crate) mod types;
 
 #[cfg(test)]
 mod tests;
@@ -36,37 +36,30 @@ use bytes::BytesMut;
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
 use pgwire::messages::data::DataRow;
+use rusqlite::Connection;
 /// A value for a parameter.
 pub(crate) use rusqlite::types::Value as Given;
-use rusqlite::{Connection, ErrorCode};
 use sqlparser::ast::{Query, SelectItem, SetExpr, Statement, TableFactor, VisitMut};
-use sqlparser::dialect::{Dialect, PostgreSqlDialect};
-use sqlparser::parser::Parser;
-use sqlparser::tokenizer::{Token, Tokenizer};
 
 pub(crate) use cells::decode;
 pub(crate) use fill::Definitions;
 use from::Sources;
 use functions::REGISTERED;
 use infer::Types;
-use rewrite::{Rewriter, position};
+use rewrite::Rewriter;
 
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
+use crate::lite;
+use crate::syntax::{position, read};
 use crate::values::format_of;
 
 /// How long a query may run.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Instructions of SQLite between looks at the clock.
-const LOOK: i32 = 10_000;
 /// The most bytes of an answer.
 const MOST_BYTES: usize = 32 << 20;
-/// The most bytes that SQLite may have in all.
-const MOST_MEMORY: i64 = 128 << 20;
 /// The most bytes of a query.
 const MOST_TEXT: usize = 256 << 10;
-/// The most operators of a statement that is read as a whole: they nest, and reading goes down as deep.
-const MOST_OPERATORS: usize = 400;
 
 /// A query of the catalog that was understood.
 #[derive(Clone, Debug)]
@@ -77,25 +70,6 @@ pub(crate) struct Asked {
     /// Types of `$1` and so on.
     pub(crate) parameters: Vec<Type>,
     text: String,
-}
-
-/// Reads the statements of a text for what is not the database's; nothing if it is no SQL, or too deep to be read.
-pub(crate) fn read(text: &str) -> Option<Vec<Statement>> {
-    let dialect = PostgreSqlDialect {};
-    let tokens = Tokenizer::new(&dialect as &dyn Dialect, text).tokenize_with_location().ok()?;
-    let nests = |token: &&sqlparser::tokenizer::TokenWithSpan| match &token.token {
-        Token::Word(word) => {
-            let word = word.value.to_ascii_lowercase();
-            matches!(word.as_str(), "and" | "or" | "not" | "is" | "like" | "union" | "intersect" | "except" | "collate")
-        }
-        Token::Comma | Token::Period | Token::SemiColon | Token::LParen | Token::RParen | Token::Whitespace(_) => false,
-        Token::Number(..) | Token::SingleQuotedString(_) | Token::Placeholder(_) | Token::EOF => false,
-        _ => true,
-    };
-    if tokens.iter().filter(nests).count() > MOST_OPERATORS {
-        return None;
-    }
-    Parser::new(&dialect).with_tokens_with_locations(tokens).parse_statements().ok()
 }
 
 /// Whether a text may be a query of the catalog: those that are not cost no more than this look.
@@ -198,22 +172,10 @@ pub(crate) struct Catalog {
 
 /// An error of SQLite in the words of clients.
 fn explained(error: &rusqlite::Error, text: &str) -> Refusal {
-    let message = match error {
-        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
-        rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
-        rusqlite::Error::UserFunctionError(inner) => inner.to_string(),
-        other => other.to_string(),
-    };
-    match error.sqlite_error_code() {
-        Some(ErrorCode::OperationInterrupted) => {
-            let message = format!("the query of the catalog ran for more than {} s", LIMIT.as_secs());
-            return refuse("57014", message).hint("ask for less");
-        }
-        Some(ErrorCode::OutOfMemory | ErrorCode::TooBig) => {
-            return refuse("53200", "the query of the catalog needs too much memory").hint("ask for less");
-        }
-        _ => {}
+    if let Some(refusal) = lite::beyond(error, "the query of the catalog", LIMIT) {
+        return refusal;
     }
+    let message = lite::message(error);
     let name = message.rsplit_once(": ").map(|(_, name)| name.to_string());
     let place = |name: &str| {
         let at = text.to_ascii_lowercase().find(&name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase());
@@ -241,20 +203,14 @@ fn explained(error: &rusqlite::Error, text: &str) -> Refusal {
 
 impl Built {
     fn new(definitions: &Definitions, version: u64) -> rusqlite::Result<Self> {
-        let mut connection = Connection::open_in_memory()?;
-        connection.execute_batch(&format!(
-            "PRAGMA hard_heap_limit = {MOST_MEMORY}; PRAGMA temp_store = MEMORY; PRAGMA case_sensitive_like = ON;
-             PRAGMA trusted_schema = OFF"
-        ))?;
+        let until = Arc::new(Mutex::new(Instant::now() + LIMIT));
+        let looked = until.clone();
+        let connection = lite::open(move || Instant::now() > *looked.lock().unwrap_or_else(PoisonError::into_inner))?;
         let who = Arc::new(Mutex::new(Who { user: String::new(), database: String::new() }));
         functions::register(&connection, &who)?;
         let (catalogue, procedures) = definitions;
         let names = Arc::new(fill::fill(&connection, catalogue, procedures)?);
         functions::register_names(&connection, &names, &who)?;
-        let until = Arc::new(Mutex::new(Instant::now() + LIMIT));
-        let looked = until.clone();
-        let is_over = move || Instant::now() > *looked.lock().unwrap_or_else(PoisonError::into_inner);
-        connection.progress_handler(LOOK, Some(is_over))?;
         Ok(Self { connection, version, who, until })
     }
 

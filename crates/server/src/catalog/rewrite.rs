@@ -15,9 +15,10 @@ use sqlparser::tokenizer::Location;
 
 use super::from::{Place, Places, series};
 use super::functions::{REGISTERED, RESULTS};
-use super::infer::{Types, arguments, array_of, name_of};
+use super::infer::{Types, array_of};
 use super::types;
 use crate::error::{Refusal, refuse};
+use crate::syntax::{arguments, column_name, folded, name_of, position};
 
 /// Functions that are called alike in both.
 const NATIVE: &[&str] =
@@ -101,59 +102,6 @@ fn placeholder(expr: &Expr) -> Option<usize> {
         },
         _ => None,
     }
-}
-
-/// Where something stands in a text: characters from 1.
-pub(super) fn position(text: &str, location: Location) -> usize {
-    if location.line == 0 {
-        return 0;
-    }
-    let before = text.split('\n').take(location.line as usize - 1).map(|line| line.chars().count() + 1);
-    before.sum::<usize>() + location.column as usize
-}
-
-/// What PostgreSQL calls the column of an expression without a name.
-fn column_name(expr: &Expr) -> String {
-    match expr {
-        Expr::Identifier(ident) => folded(ident),
-        Expr::CompoundIdentifier(parts) => parts.last().map(folded).unwrap_or_default(),
-        Expr::Function(function) => name_of(function),
-        Expr::Nested(inner) | Expr::Collate { expr: inner, .. } => column_name(inner),
-        Expr::Cast { expr, data_type, .. } => {
-            let mut inner = expr;
-            while let Expr::Cast { expr, .. } | Expr::Nested(expr) = &**inner {
-                inner = expr;
-            }
-            match column_name(inner).as_str() {
-                "?column?" | "case" | "bool" => types::named(&data_type.to_string()).map_or("?column?", |row| row.name),
-                name => return name.into(),
-            }
-            .into()
-        }
-        Expr::CompoundFieldAccess { root, access_chain } => match access_chain.last() {
-            Some(AccessExpr::Dot(Expr::Identifier(ident))) => folded(ident),
-            _ => column_name(root),
-        },
-        Expr::Case { .. } => "case".into(),
-        Expr::Exists { .. } => "exists".into(),
-        Expr::Array(_) => "array".into(),
-        Expr::Substring { .. } => "substring".into(),
-        Expr::Trim { .. } => "btrim".into(),
-        Expr::Subquery(query) => match &*query.body {
-            SetExpr::Select(select) => match select.projection.first() {
-                Some(SelectItem::UnnamedExpr(expr)) => column_name(expr),
-                Some(SelectItem::ExprWithAlias { alias, .. }) => folded(alias),
-                _ => "?column?".into(),
-            },
-            _ => "?column?".into(),
-        },
-        Expr::Value(value) if matches!(value.value, Value::Boolean(_)) => "bool".into(),
-        _ => "?column?".into(),
-    }
-}
-
-pub(super) fn folded(ident: &Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }
 
 impl Rewriter<'_> {

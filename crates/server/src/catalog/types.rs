@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 use pgwire::api::Type;
 
 /// A row of `types.txt`.
-pub(super) struct Row {
+pub(crate) struct Row {
     pub(super) oid: i64,
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     pub(super) length: i64,
     pub(super) by_value: bool,
     pub(super) kind: &'static str,
@@ -54,7 +54,7 @@ pub(super) fn of_oid(oid: i64) -> Option<&'static Row> {
 }
 
 /// The type that has this name, in the words of the catalog or of SQL, in any schema and with any modifier.
-pub(super) fn named(text: &str) -> Option<&'static Row> {
+pub(crate) fn named(text: &str) -> Option<&'static Row> {
     let text = text.trim().to_ascii_lowercase();
     let text = text.strip_prefix("pg_catalog.").unwrap_or(&text);
     let (text, is_array) = match text.strip_suffix("[]") {

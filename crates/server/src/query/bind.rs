@@ -1,0 +1,398 @@
+//! Names and expressions of a query: what each is, of which kind, and in the words of SQLite.
+//!
+//! Everything is resolved here: SQLite gets names of its own (`a1.c2`), so it never decides what a name means, and what
+//! is not known here is refused.
+
+use lockwork_database::sql::{Catalogue, SqlType};
+use sqlparser::ast::{
+    BinaryOperator, CastKind, CeilFloorKind, DateTimeField, Expr, Ident, Spanned, TrimWhereField, Value, ValueWithSpan,
+};
+use sqlparser::tokenizer::Location;
+
+use super::bound::{Bound, Target};
+use super::kinds::{Kind, decimal};
+use crate::catalog::types;
+use crate::error::{Refusal, refuse};
+use crate::syntax::{folded, position};
+
+/// How deep expressions and queries may stand in each other.
+const MOST_DEPTH: usize = 150;
+
+/// A column of what stands in FROM.
+#[derive(Clone, Debug)]
+pub(super) struct Column {
+    pub(super) name: String,
+    pub(super) sql: String,
+    pub(super) kind: Kind,
+    pub(super) own: Option<SqlType>,
+    /// Whether it is found by the name of its table only, because JOIN ... USING has it on the other side too.
+    pub(super) is_hidden: bool,
+}
+
+/// A table, query or CTE in FROM.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) name: String,
+    pub(super) columns: Vec<Column>,
+    /// The columns of a table's key: those say what the others are.
+    pub(super) key: Vec<String>,
+}
+
+/// The names that a SELECT can use.
+#[derive(Debug, Default)]
+pub(super) struct Scope {
+    pub(super) sources: Vec<Source>,
+    /// What stands behind GROUP BY.
+    pub(super) groups: Vec<String>,
+    /// Columns that stand neither there nor in an aggregate: names and places.
+    pub(super) loose: Vec<(String, Location)>,
+    /// How often a column of it was used.
+    pub(super) uses: usize,
+    pub(super) aggregates: usize,
+    pub(super) is_in_aggregate: bool,
+    /// The clause that is read, where no aggregate can stand.
+    pub(super) clause: Option<&'static str>,
+}
+
+/// A query that WITH gives a name.
+#[derive(Clone, Debug)]
+pub(super) struct Named {
+    pub(super) name: String,
+    pub(super) source: Source,
+    /// What SQLite calls it.
+    pub(super) made: String,
+}
+
+/// What is known of a query while it is understood.
+pub(super) struct Binder<'a> {
+    text: &'a str,
+    pub(super) catalogue: &'a Catalogue,
+    /// The tables that are asked, by the number that is in their name for SQLite.
+    pub(super) tables: Vec<String>,
+    parameters: Vec<Option<SqlType>>,
+    pub(super) scopes: Vec<Scope>,
+    pub(super) named: Vec<Named>,
+    made: usize,
+    pub(super) depth: usize,
+}
+
+impl<'a> Binder<'a> {
+    pub(super) fn new(text: &'a str, catalogue: &'a Catalogue) -> Self {
+        let (tables, parameters, scopes, named) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { text, catalogue, tables, parameters, scopes, named, made: 0, depth: 0 }
+    }
+
+    pub(super) fn refuse(&self, sqlstate: &str, message: impl Into<String>, at: Location) -> Refusal {
+        Refusal { position: position(self.text, at), ..refuse(sqlstate, message) }
+    }
+
+    /// The refusal of what there is in PostgreSQL and not here.
+    pub(super) fn unsupported(&self, what: &str, at: Location) -> Refusal {
+        let hint = "docs/operations.md, Looking at tables, says what a query can have; or COPY the table out";
+        self.refuse("0A000", format!("{what} is not supported in queries"), at).hint(hint)
+    }
+
+    /// Goes one level deeper.
+    pub(super) fn enter(&mut self, at: Location) -> Result<(), Refusal> {
+        self.depth += 1;
+        if self.depth > MOST_DEPTH {
+            let message = format!("expressions and queries stand in each other more than {MOST_DEPTH} deep");
+            return Err(self.refuse("54001", message, at));
+        }
+        Ok(())
+    }
+
+    /// A name that is new to SQLite.
+    pub(super) fn fresh(&mut self, letter: &str) -> String {
+        self.made += 1;
+        format!("{letter}{}", self.made)
+    }
+
+    /// Takes note of a parameter's type, if none is known; what it is.
+    pub(super) fn learn(&mut self, number: usize, sql: SqlType) -> SqlType {
+        *self.parameters[number - 1].get_or_insert(sql)
+    }
+
+    /// The types of all parameters.
+    pub(super) fn parameters(&self) -> Result<Vec<SqlType>, Refusal> {
+        let typed = |(at, sql): (usize, &Option<SqlType>)| {
+            let unused = || refuse("42P18", format!("nothing says the type of ${}, which is not used", at + 1));
+            sql.ok_or_else(|| unused().hint("number parameters from $1 on without a gap"))
+        };
+        self.parameters.iter().enumerate().map(typed).collect()
+    }
+
+    /// An expression.
+    pub(super) fn expr(&mut self, expr: &Expr) -> Result<Bound, Refusal> {
+        self.enter(expr.span().start)?;
+        let loose = self.scopes.last().map_or(0, |scope| scope.loose.len());
+        let bound = self.expression(expr)?;
+        self.depth -= 1;
+        if let Some(scope) = self.scopes.last_mut()
+            && scope.groups.contains(&bound.sql)
+        {
+            scope.loose.truncate(loose);
+        }
+        Ok(bound)
+    }
+
+    /// An expression of a kind.
+    pub(super) fn expr_of(&mut self, expr: &Expr, kind: Kind) -> Result<Bound, Refusal> {
+        let bound = self.expr(expr)?;
+        self.fit(bound, kind, expr.span().start)
+    }
+
+    /// A condition.
+    pub(super) fn condition(&mut self, expr: &Expr) -> Result<String, Refusal> {
+        Ok(self.expr_of(expr, Kind::Boolean)?.sql)
+    }
+
+    /// A condition of a clause without aggregates.
+    pub(super) fn filter(&mut self, expr: &Expr, clause: &'static str) -> Result<String, Refusal> {
+        self.in_clause(Some(clause));
+        let condition = self.condition(expr)?;
+        self.in_clause(None);
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.loose.clear();
+        }
+        Ok(condition)
+    }
+
+    pub(super) fn in_clause(&mut self, clause: Option<&'static str>) {
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.clause = clause;
+        }
+    }
+
+    fn expression(&mut self, expr: &Expr) -> Result<Bound, Refusal> {
+        let at = expr.span().start;
+        match expr {
+            Expr::Identifier(column) => self.column(None, column),
+            Expr::CompoundIdentifier(parts) => match &parts[..] {
+                [table, column] => self.column(Some(table), column),
+                [schema, table, column] if folded(schema) == "public" => self.column(Some(table), column),
+                _ => Err(self.refuse("42P01", "columns are named column or table.column", at)),
+            },
+            Expr::Nested(inner) => self.expr(inner),
+            Expr::Value(value) => self.value(value),
+            Expr::TypedString(typed) => {
+                let inner = self.value(&typed.value)?;
+                let target = self.target(&typed.data_type.to_string(), at)?;
+                self.cast(inner, target, at)
+            }
+            Expr::UnaryOp { op, expr } => self.unary(*op, expr, at),
+            Expr::BinaryOp { left, op, right } => self.binary(left, op, right, at),
+            Expr::IsNull(inner) => self.is(inner, "IS NULL", None),
+            Expr::IsNotNull(inner) => self.is(inner, "IS NOT NULL", None),
+            Expr::IsTrue(inner) => self.is(inner, "IS TRUE", Some(Kind::Boolean)),
+            Expr::IsNotTrue(inner) => self.is(inner, "IS NOT TRUE", Some(Kind::Boolean)),
+            Expr::IsFalse(inner) => self.is(inner, "IS FALSE", Some(Kind::Boolean)),
+            Expr::IsNotFalse(inner) => self.is(inner, "IS NOT FALSE", Some(Kind::Boolean)),
+            Expr::IsDistinctFrom(left, right) => self.compared(left, "IS NOT", right, at),
+            Expr::IsNotDistinctFrom(left, right) => self.compared(left, "IS", right, at),
+            Expr::Between { expr, negated, low, high } => {
+                let (from, to) = (self.compared(expr, ">=", low, at)?, self.compared(expr, "<=", high, at)?);
+                let not = if *negated { "NOT " } else { "" };
+                Ok(Bound::truth(format!("({not}({} AND {}))", from.sql, to.sql)))
+            }
+            Expr::InList { expr, list, negated } => self.in_list(expr, list, *negated, at),
+            Expr::InSubquery { expr, subquery, negated } => self.in_query(expr, subquery, *negated, at),
+            Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. } => match inner(right) {
+                Expr::Subquery(query) => self.in_query(left, query, false, at),
+                _ => Err(self.unsupported("ANY of an array", at).hint("write IN (...)")),
+            },
+            Expr::AllOp { left, compare_op: BinaryOperator::NotEq, right } => match inner(right) {
+                Expr::Subquery(query) => self.in_query(left, query, true, at),
+                _ => Err(self.unsupported("ALL of an array", at).hint("write NOT IN (...)")),
+            },
+            Expr::Exists { subquery, negated } => {
+                let made = self.query(subquery)?;
+                Ok(Bound::truth(format!("({}EXISTS ({}))", if *negated { "NOT " } else { "" }, made.sql)))
+            }
+            Expr::Subquery(query) => self.only(query, at),
+            Expr::Like { negated, any: false, expr, pattern, escape_char } => {
+                self.like(expr, pattern, *negated, escape_char.as_deref(), false)
+            }
+            Expr::ILike { negated, any: false, expr, pattern, escape_char } => {
+                self.like(expr, pattern, *negated, escape_char.as_deref(), true)
+            }
+            Expr::Case { operand, conditions, else_result, .. } => {
+                self.case(operand.as_deref(), conditions, else_result.as_deref(), at)
+            }
+            Expr::Cast { kind: CastKind::Cast | CastKind::DoubleColon, expr, data_type, .. } => {
+                let inner = self.expr(expr)?;
+                let target = self.target(&data_type.to_string(), at)?;
+                let made = self.cast(inner, target, at)?;
+                self.shortened(made, &data_type.to_string())
+            }
+            Expr::Function(function) => self.call(function),
+            Expr::Substring { expr, substring_from, substring_for, .. } => {
+                let one = Expr::value(Value::Number("1".into(), false));
+                let mut arguments = vec![&**expr, substring_from.as_deref().unwrap_or(&one)];
+                arguments.extend(substring_for.as_deref());
+                self.function("substring", &arguments, at)
+            }
+            Expr::Trim { trim_where, trim_what, expr, trim_characters: None } => {
+                let name = match trim_where {
+                    Some(TrimWhereField::Leading) => "ltrim",
+                    Some(TrimWhereField::Trailing) => "rtrim",
+                    _ => "btrim",
+                };
+                let mut arguments = vec![&**expr];
+                arguments.extend(trim_what.as_deref());
+                self.function(name, &arguments, at)
+            }
+            Expr::Position { expr, r#in } => self.function("strpos", &[r#in, expr], at),
+            Expr::Ceil { expr, field: CeilFloorKind::DateTimeField(DateTimeField::NoDateTime) } => {
+                self.function("ceil", &[expr], at)
+            }
+            Expr::Floor { expr, field: CeilFloorKind::DateTimeField(DateTimeField::NoDateTime) } => {
+                self.function("floor", &[expr], at)
+            }
+            other => {
+                let shown: String = other.to_string().chars().take(40).collect();
+                Err(self.unsupported(&format!("'{shown}'"), at))
+            }
+        }
+    }
+
+    fn is(&mut self, inner: &Expr, what: &str, kind: Option<Kind>) -> Result<Bound, Refusal> {
+        let bound = match kind {
+            Some(kind) => self.expr_of(inner, kind)?,
+            None => {
+                let bound = self.expr(inner)?;
+                self.settled(bound)?
+            }
+        };
+        Ok(Bound::truth(format!("({} {what})", bound.sql)))
+    }
+
+    /// What a name stands for.
+    fn column(&mut self, table: Option<&Ident>, column: &Ident) -> Result<Bound, Refusal> {
+        let (wanted, name, at) = (table.map(folded), folded(column), table.unwrap_or(column).span.start);
+        let mut has_table = table.is_none();
+        for level in (0..self.scopes.len()).rev() {
+            let scope = &self.scopes[level];
+            let named = |source: &&Source| wanted.as_ref().is_none_or(|wanted| *wanted == source.name);
+            let sources: Vec<&Source> = scope.sources.iter().filter(named).collect();
+            has_table |= !sources.is_empty();
+            let is_meant = |column: &Column| column.name == name && (table.is_some() || !column.is_hidden);
+            let found = sources.iter().flat_map(|source| {
+                source.columns.iter().filter(|column| is_meant(column)).map(|column| (*source, column))
+            });
+            let found: Vec<(&Source, &Column)> = found.collect();
+            let (source, column) = match found[..] {
+                [] => continue,
+                [one] => one,
+                _ => {
+                    return Err(self
+                        .refuse("42702", format!("several columns are called '{name}'"), at)
+                        .hint("write table.column"));
+                }
+            };
+            let bound = Bound::column(column.sql.clone(), column.kind, column.own);
+            let is_decided = !source.key.is_empty() && source.key.iter().all(|key| scope.groups.contains(key));
+            let scope = &mut self.scopes[level];
+            scope.uses += 1;
+            if !scope.is_in_aggregate && !is_decided {
+                scope.loose.push((name, at));
+            }
+            return Ok(bound);
+        }
+        if let (false, Some(table)) = (has_table, wanted) {
+            return Err(self.refuse("42P01", format!("no table of this query is called '{table}'"), at));
+        }
+        let columns =
+            self.scopes.last().into_iter().flat_map(|scope| &scope.sources).flat_map(|source| &source.columns);
+        let known: Vec<&str> = columns.take(30).map(|column| column.name.as_str()).collect();
+        let refusal = self.refuse("42703", format!("no column is called '{name}'"), at);
+        Err(if known.is_empty() { refusal } else { refusal.hint(format!("there are: {}", known.join(", "))) })
+    }
+
+    fn value(&mut self, value: &ValueWithSpan) -> Result<Bound, Refusal> {
+        let at = value.span.start;
+        Ok(match &value.value {
+            Value::Number(digits, _) => {
+                let outside = || self.refuse("22003", format!("{digits} is out of range"), at);
+                let (number, scale) = decimal(digits).ok_or_else(outside)?;
+                let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+                let kind = match (is_whole, i32::try_from(number)) {
+                    (true, Ok(_)) => Kind::Integer(4),
+                    (true, Err(_)) => Kind::Integer(8),
+                    (false, _) => Kind::Decimal(scale),
+                };
+                Bound::number(number, kind)
+            }
+            Value::SingleQuotedString(text)
+            | Value::EscapedStringLiteral(text)
+            | Value::NationalStringLiteral(text)
+            | Value::UnicodeStringLiteral(text) => Bound::quoted(text.clone()),
+            Value::DollarQuotedString(text) => Bound::quoted(text.value.clone()),
+            Value::Boolean(truth) => Bound::truth(i64::from(*truth).to_string()),
+            Value::Null => Bound::null(),
+            Value::Placeholder(text) => {
+                let number = text.strip_prefix('$').and_then(|digits| digits.parse::<usize>().ok());
+                let wrong = || self.refuse("42P02", format!("'{text}' is no parameter: write $1 to $1000"), at);
+                let number = number.filter(|number| (1..=1000).contains(number)).ok_or_else(wrong)?;
+                if self.parameters.len() < number {
+                    self.parameters.resize(number, None);
+                }
+                match self.parameters[number - 1] {
+                    Some(sql) => Bound::column(format!("?{number}"), Kind::of(sql), None),
+                    None => Bound::parameter(number),
+                }
+            }
+            other => return Err(self.unsupported(&format!("'{other}'"), at)),
+        })
+    }
+
+    /// The type of a CAST.
+    pub(super) fn target(&self, text: &str, at: Location) -> Result<Target, Refusal> {
+        let unknown = || self.refuse("42704", format!("no type is called '{}'", text.to_lowercase()), at);
+        let row = types::named(text).ok_or_else(unknown)?;
+        let digits = modifiers(text);
+        let plain = |kind| Target { kind, precision: None, is_any_numeric: false };
+        Ok(match (row.name, &digits[..]) {
+            ("int2", _) => plain(Kind::Integer(2)),
+            ("int4", _) => plain(Kind::Integer(4)),
+            ("int8", _) => plain(Kind::Integer(8)),
+            ("float4" | "float8", _) => plain(Kind::Double),
+            ("bool", _) => plain(Kind::Boolean),
+            ("text" | "varchar" | "bpchar" | "name", _) => plain(Kind::Text),
+            ("timestamp", _) => plain(Kind::Timestamp),
+            ("bytea", _) => plain(Kind::Bytes),
+            ("numeric", []) => Target { is_any_numeric: true, ..plain(Kind::Decimal(6)) },
+            ("numeric", [precision @ 1..=18, rest @ ..]) if rest.len() < 2 && rest.iter().all(|s| s <= precision) => {
+                let scale = rest.first().map_or(0, |scale| *scale as u8);
+                Target { precision: Some(*precision as u8), ..plain(Kind::Decimal(scale)) }
+            }
+            ("numeric", _) => {
+                return Err(self.refuse("22023", "DECIMAL(p, s) has 1 to 18 digits, and s of them decimals", at));
+            }
+            (name, _) => return Err(self.unsupported(&format!("the type {name}"), at)),
+        })
+    }
+
+    /// A text as CAST to VARCHAR(n) makes it.
+    fn shortened(&mut self, bound: Bound, text: &str) -> Result<Bound, Refusal> {
+        match (bound.kind, &modifiers(text)[..]) {
+            (Kind::Text, [most]) => Ok(Bound::new(format!("lw_part({}, 1, {most})", bound.sql), Kind::Text)),
+            _ => Ok(bound),
+        }
+    }
+}
+
+/// The numbers in the parentheses of a type.
+fn modifiers(text: &str) -> Vec<u32> {
+    let inside = text.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
+    let numbers = inside.map(|(inside, _)| inside.split(',').map(|word| word.trim().parse().unwrap_or(u32::MAX)));
+    numbers.into_iter().flatten().collect()
+}
+
+/// What stands in parentheses.
+fn inner(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Nested(nested) => inner(nested),
+        other => other,
+    }
+}

@@ -1,0 +1,296 @@
+//! Queries of the tables that no key finds the rows of: `SELECT count(*) FROM t`, sums, groups, joins.
+//!
+//! What cannot be a procedure is answered by SQLite, from images of the tables' rows as they were at one moment. The
+//! query is understood here, with types: names are resolved, exact numbers stay exact, and what is not known is refused.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `select`, `from` | queries, and what they ask |
+//! | `bind` | names and expressions |
+//! | `operators` | arithmetic, comparisons, IN, LIKE, CASE |
+//! | `calls` | aggregates and functions |
+//! | `bound` | how an expression of one kind becomes one of another |
+//! | `kinds` | kinds of values, inside and outside |
+//! | `functions` | what SQLite lacks |
+//! | `images` | rows, as SQLite sees them |
+
+mod bind;
+mod bound;
+mod calls;
+mod from;
+mod functions;
+mod images;
+mod kinds;
+mod operators;
+mod select;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use lockwork_database::sql::{Catalogue, Field, SqlType, Value};
+use lockwork_database::{Caller, Error, Rows};
+use pgwire::api::Type;
+use pgwire::api::portal::Format;
+use pgwire::messages::data::DataRow;
+use rusqlite::config::DbConfig;
+use rusqlite::limits::Limit;
+use rusqlite::types::Value as Given;
+use sqlparser::ast::Statement as Read;
+use tokio::sync::Semaphore;
+
+use crate::error::{Refusal, refuse};
+use crate::lite;
+use crate::syntax::read;
+use crate::values::format_of;
+use bind::Binder;
+use images::{Image, Place};
+use kinds::{Kind, given, put};
+
+/// How long a query may run, and wait for others.
+const LIMIT: Duration = Duration::from_secs(30);
+/// The most bytes of an answer.
+const MOST_ANSWER: usize = 64 << 20;
+/// The most bytes of the rows of all tables of a query.
+const MOST_ROWS: u64 = 256 << 20;
+/// The most bytes of the rows of a query that does not wait for large ones.
+const FEW_ROWS: u64 = 8 << 20;
+/// Queries of few rows that run at a time; of many, one does.
+const SMALL_AT_ONCE: usize = 8;
+/// The most bytes of the text of a query.
+const MOST_TEXT: usize = 256 << 10;
+const HINT: &str = "COPY table TO STDOUT takes a table out; a procedure, or a SELECT by a key, reads some rows of it";
+
+/// A query that was understood.
+#[derive(Debug)]
+pub(crate) struct Query {
+    sql: String,
+    columns: Vec<(String, Kind, Type, i32)>,
+    pub(crate) parameters: Vec<Field>,
+    tables: Vec<Asked>,
+}
+
+/// A table of a query, as it was when the query was understood.
+#[derive(Debug)]
+struct Asked {
+    name: String,
+    types: Vec<SqlType>,
+    keys: usize,
+}
+
+impl Query {
+    /// Names, types and modifiers of the columns.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (String, Type, i32)> + '_ {
+        self.columns.iter().map(|(name, _, ty, modifier)| (name.clone(), ty.clone(), *modifier))
+    }
+}
+
+/// Whether what the compiler of single statements refuses for this reason may be a query.
+pub(crate) fn may_be_one(refusal: &Refusal, text: &str) -> bool {
+    let is_of_statement = ["0A", "42", "54"].iter().any(|class| refusal.sqlstate.starts_with(class));
+    let start = text.trim_start_matches(|c: char| c.is_whitespace() || c == '(' || c == ';');
+    // A comment before it is no reason either.
+    let begins = |word: &str| start.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+    let is_query = ["select", "with", "values", "table", "--", "/*"].into_iter().any(begins);
+    is_of_statement && refusal.sqlstate != "42501" && is_query && text.len() <= MOST_TEXT
+}
+
+/// Understands a query; nothing if the text is none that can be read.
+pub(crate) fn understand(text: &str, catalogue: &Catalogue) -> Option<Result<Query, Refusal>> {
+    const TABLE: &str = "TABLE";
+    const ALL: &str = "SELECT * FROM";
+    let table = text.split_at_checked(TABLE.len()).filter(|(first, rest)| {
+        first.eq_ignore_ascii_case(TABLE) && rest.starts_with(|c: char| c.is_whitespace() || c == '"')
+    });
+    let longer = table.map(|(_, rest)| format!("{ALL}{rest}"));
+    let text = longer.as_deref().unwrap_or(text);
+    let mut statements = read(text)?;
+    let Read::Query(query) = statements.pop().filter(|_| statements.is_empty())? else { return None };
+    let moved =
+        |refusal: Refusal| Refusal { position: refusal.position.saturating_sub(ALL.len() - TABLE.len()), ..refusal };
+    let understood = bound(text, &query, catalogue);
+    Some(if longer.is_some() { understood.map_err(moved) } else { understood })
+}
+
+fn bound(text: &str, query: &sqlparser::ast::Query, catalogue: &Catalogue) -> Result<Query, Refusal> {
+    let mut binder = Binder::new(text, catalogue);
+    let made = binder.query(query)?;
+    let parameters = binder.parameters()?.into_iter().enumerate();
+    let parameter = |(at, sql)| Field { name: format!("${}", at + 1), sql_type: Some(sql), count: None };
+    let column = |output: select::Output| {
+        let (ty, modifier) = output.kind.outside(output.own);
+        (output.name, output.kind, ty, modifier)
+    };
+    let table = |name: String| {
+        let found = catalogue.find(&name);
+        let types = found.map_or_else(Vec::new, |table| table.types().to_vec());
+        Asked { keys: found.map_or(0, |table| table.schema().key().len()), name, types }
+    };
+    Ok(Query {
+        sql: made.sql,
+        columns: made.columns.into_iter().map(column).collect(),
+        parameters: parameters.map(parameter).collect(),
+        tables: binder.tables.into_iter().map(table).collect(),
+    })
+}
+
+/// The queries of a server.
+pub(crate) struct Queries {
+    caller: Caller,
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
+
+/// Ends a query when nobody waits for it any more.
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Queries {
+    pub(crate) fn new(caller: Caller) -> Self {
+        let (small, large) = (Arc::new(Semaphore::new(SMALL_AT_ONCE)), Arc::new(Semaphore::new(1)));
+        Self { caller, small, large }
+    }
+
+    /// The rows that a query answers.
+    pub(crate) async fn run(
+        &self,
+        query: &Arc<Query>,
+        values: &[Value],
+        format: &Format,
+    ) -> Result<Vec<DataRow>, Refusal> {
+        let values: Vec<Given> =
+            values.iter().zip(&query.parameters).map(|(value, field)| given(value, field)).collect::<Result<_, _>>()?;
+        let stop = Stop(Arc::new(AtomicBool::new(false)));
+        match self.attempt(&self.small, FEW_ROWS, query, &values, format, &stop).await {
+            Err(Failed::TooLarge) => {}
+            Err(Failed::Refused(refusal)) => return Err(refusal),
+            Ok(rows) => return Ok(rows),
+        }
+        match self.attempt(&self.large, MOST_ROWS, query, &values, format, &stop).await {
+            Err(Failed::TooLarge) => {
+                let message = format!("the tables of this query have more than {} MiB of rows", MOST_ROWS >> 20);
+                Err(refuse("53400", message).hint(HINT))
+            }
+            Err(Failed::Refused(refusal)) => Err(refusal),
+            Ok(rows) => Ok(rows),
+        }
+    }
+
+    async fn attempt(
+        &self,
+        lane: &Arc<Semaphore>,
+        most: u64,
+        query: &Arc<Query>,
+        values: &[Given],
+        format: &Format,
+        stop: &Stop,
+    ) -> Result<Vec<DataRow>, Failed> {
+        let permit = tokio::time::timeout(LIMIT, lane.clone().acquire_owned()).await;
+        let busy = || refuse("55P03", format!("other queries have run for {} s", LIMIT.as_secs())).hint("ask again");
+        let permit = permit.map_err(|_| busy())?.map_err(|_| refuse("57P01", "the server is ending"))?;
+        let (caller, query, values, format) = (self.caller.clone(), query.clone(), values.to_vec(), format.clone());
+        let stopped = stop.0.clone();
+        let ran = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let names: Vec<&str> = query.tables.iter().map(|table| table.name.as_str()).collect();
+            let rows = match names[..] {
+                [] => Vec::new(),
+                _ => match caller.rows(&names, most) {
+                    Err(Error::TooLarge { .. }) => return Err(Failed::TooLarge),
+                    rows => rows.map_err(|error| Refusal::of(error, ""))?,
+                },
+            };
+            Ok(query.answer(rows, &values, &format, stopped)?)
+        });
+        ran.await.map_err(|_| refuse("XX000", "a query ended without an answer"))?
+    }
+}
+
+/// Why a query has no answer.
+enum Failed {
+    /// It has more rows than the attempt allows.
+    TooLarge,
+    Refused(Refusal),
+}
+
+impl From<Refusal> for Failed {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// An error of SQLite in the words of clients.
+fn explained(error: &rusqlite::Error) -> Refusal {
+    if let Some(refusal) = lite::beyond(error, "the query", LIMIT) {
+        return refusal.hint(HINT);
+    }
+    let message = lite::message(error);
+    if message == "integer overflow" {
+        return refuse("22003", "a number is out of range");
+    }
+    match message.split_once(": ") {
+        Some((sqlstate, message)) if sqlstate.len() == 5 && sqlstate.bytes().all(|b| b.is_ascii_alphanumeric()) => {
+            refuse(sqlstate, message)
+        }
+        _ => refuse("0A000", format!("the query cannot be carried out: {message}")).hint("ask for less at once"),
+    }
+}
+
+impl Query {
+    fn answer(
+        &self,
+        tables: Vec<Rows>,
+        values: &[Given],
+        format: &Format,
+        stopped: Arc<AtomicBool>,
+    ) -> Result<Vec<DataRow>, Refusal> {
+        let explained = |error: rusqlite::Error| explained(&error);
+        let until = Instant::now() + LIMIT;
+        let is_over = move || stopped.load(Ordering::Relaxed) || Instant::now() > until;
+        let connection = lite::open(is_over).map_err(explained)?;
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MOST_ANSWER as i32).map_err(explained)?;
+        // A name is never taken for a text.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false).map_err(explained)?;
+        functions::register(&connection).map_err(explained)?;
+        for (number, (asked, rows)) in self.tables.iter().zip(tables).enumerate() {
+            if rows.schema.columns().len() != asked.types.len() {
+                let hint = "prepare the query again";
+                return Err(refuse("0A000", format!("table '{}' is another one now", asked.name)).hint(hint));
+            }
+            let place = |(column, sql): (usize, &SqlType)| {
+                let range = rows.range(column);
+                Place { offset: range.start, width: range.len(), sql: *sql, is_key: column < asked.keys }
+            };
+            let places = asked.types.iter().enumerate().map(place).collect();
+            let image = Image::new(places, rows.row_bytes(), rows.images);
+            images::register(&connection, &format!("t{number}"), Arc::new(image)).map_err(explained)?;
+        }
+        let mut statement = connection.prepare(&self.sql).map_err(explained)?;
+        // A parameter whose value does not matter has left the statement.
+        let values = values.iter().take(statement.parameter_count());
+        let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(explained)?;
+        let (mut answer, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = rows.next().map_err(explained)? {
+            let mut data = BytesMut::new();
+            for (at, (_, kind, ty, _)) in self.columns.iter().enumerate() {
+                put(row.get_ref(at).map_err(explained)?, *kind, ty, format_of(format, at), &mut data)?;
+            }
+            bytes += data.len() + size_of::<DataRow>();
+            if bytes > MOST_ANSWER {
+                let message = format!("the answer is of more than {} MiB", MOST_ANSWER >> 20);
+                return Err(refuse("54000", message).hint(HINT));
+            }
+            answer.push(DataRow::new(data, self.columns.len() as i16));
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,240 @@
+//! Operators: arithmetic, comparisons, IN, LIKE and CASE.
+
+use sqlparser::ast::{BinaryOperator, CaseWhen, Expr, Query, Spanned, UnaryOperator, Value, ValueWithSpan};
+use sqlparser::tokenizer::Location;
+
+use super::bind::Binder;
+use super::bound::{Bound, quoted};
+use super::kinds::{Kind, MOST_DECIMALS};
+use crate::error::Refusal;
+
+impl Binder<'_> {
+    pub(super) fn unary(&mut self, op: UnaryOperator, expr: &Expr, at: Location) -> Result<Bound, Refusal> {
+        if op == UnaryOperator::Not {
+            return Ok(Bound::truth(format!("(NOT {})", self.condition(expr)?)));
+        }
+        let bound = self.expr(expr)?;
+        if !bound.kind.is_number() || bound.is_open() {
+            return Err(self.refuse("42883", format!("{op} takes a number"), at));
+        }
+        match (op, bound.constant(), bound.kind) {
+            (UnaryOperator::Plus, ..) => Ok(bound),
+            (UnaryOperator::Minus, Some(number), kind) => {
+                let outside = || self.refuse("22003", "a number is out of range", at);
+                Ok(Bound::number(number.checked_neg().ok_or_else(outside)?, kind))
+            }
+            (UnaryOperator::Minus, None, kind @ (Kind::Quotient | Kind::Double)) => {
+                Ok(Bound::new(format!("(-{})", bound.sql), kind))
+            }
+            (UnaryOperator::Minus, None, kind) => {
+                let width = if let Kind::Integer(width) = kind { width } else { 8 };
+                Ok(Bound::new(format!("lw_subtract(0, {}, {width})", bound.sql), kind))
+            }
+            (op, ..) => Err(self.unsupported(&format!("the operator {op}"), at)),
+        }
+    }
+
+    pub(super) fn compared(&mut self, left: &Expr, op: &str, right: &Expr, at: Location) -> Result<Bound, Refusal> {
+        let (left, right) = (self.expr(left)?, self.expr(right)?);
+        self.compare(left, op, right, at)
+    }
+
+    pub(super) fn binary(
+        &mut self,
+        left: &Expr,
+        op: &BinaryOperator,
+        right: &Expr,
+        at: Location,
+    ) -> Result<Bound, Refusal> {
+        match op {
+            BinaryOperator::And | BinaryOperator::Or => {
+                let (left, right) = (self.condition(left)?, self.condition(right)?);
+                Ok(Bound::truth(format!("({left} {op} {right})")))
+            }
+            BinaryOperator::Eq
+            | BinaryOperator::NotEq
+            | BinaryOperator::Lt
+            | BinaryOperator::LtEq
+            | BinaryOperator::Gt
+            | BinaryOperator::GtEq => self.compared(left, &op.to_string(), right, at),
+            BinaryOperator::StringConcat => {
+                let (left, right) = (self.expr(left)?, self.expr(right)?);
+                let (left, right) = (self.settled(left)?, self.settled(right)?);
+                if left.kind != Kind::Text && right.kind != Kind::Text {
+                    return Err(self.refuse("42883", "|| joins texts", at));
+                }
+                let (left, right) = (self.text_of(&left, at)?, self.text_of(&right, at)?);
+                Ok(Bound::new(format!("({left} || {right})"), Kind::Text))
+            }
+            BinaryOperator::PGLikeMatch => self.like(left, right, false, None, false),
+            BinaryOperator::PGNotLikeMatch => self.like(left, right, true, None, false),
+            BinaryOperator::PGILikeMatch => self.like(left, right, false, None, true),
+            BinaryOperator::PGNotILikeMatch => self.like(left, right, true, None, true),
+            BinaryOperator::Plus => self.arithmetic(left, "add", right, at),
+            BinaryOperator::Minus => self.arithmetic(left, "subtract", right, at),
+            BinaryOperator::Multiply => self.arithmetic(left, "multiply", right, at),
+            BinaryOperator::Divide => self.arithmetic(left, "divide", right, at),
+            BinaryOperator::Modulo => self.arithmetic(left, "modulo", right, at),
+            other => Err(self.unsupported(&format!("the operator {other}"), at)),
+        }
+    }
+
+    fn arithmetic(&mut self, left: &Expr, word: &str, right: &Expr, at: Location) -> Result<Bound, Refusal> {
+        let (left, right) = (self.expr(left)?, self.expr(right)?);
+        if left.is_open() && right.is_open() {
+            let refusal = self.refuse("42P18", "nothing says of which type these are", at);
+            return Err(refusal.hint("write CAST($1 AS type)"));
+        }
+        let (left, right) = match (left.kind, right.kind) {
+            // What is added to a timestamp are microseconds.
+            (Kind::Timestamp, _) if right.is_open() && word == "add" => {
+                let right = self.settle(right, Kind::Integer(8), None, at)?;
+                (left, right)
+            }
+            _ => self.beside(left, right, at)?,
+        };
+        let (a, b) = (&left.sql, &right.sql);
+        let of = |kind: Kind, width: u8| Ok(Bound::new(format!("lw_{word}({a}, {b}, {width})"), kind));
+        match (left.kind, right.kind) {
+            (Kind::Integer(left), Kind::Integer(right)) => of(Kind::Integer(left.max(right)), left.max(right)),
+            (Kind::Timestamp, Kind::Timestamp) if word == "subtract" => of(Kind::Integer(8), 8),
+            (Kind::Timestamp, Kind::Integer(_)) if matches!(word, "add" | "subtract") => of(Kind::Timestamp, 8),
+            (Kind::Integer(_), Kind::Timestamp) if word == "add" => of(Kind::Timestamp, 8),
+            (from, to) => match (from.scale(), to.scale()) {
+                (Some(from), Some(to)) if word == "multiply" => {
+                    if from + to > MOST_DECIMALS {
+                        let message = format!("a product has {} decimals, and 18 are possible", from + to);
+                        let hint = "round before, with CAST(... AS DECIMAL(p, s)), or CAST to DOUBLE PRECISION";
+                        return Err(self.refuse("22003", message, at).hint(hint));
+                    }
+                    of(Kind::Decimal(from + to), 8)
+                }
+                (Some(_), Some(_)) if word != "divide" => {
+                    let (both, kind) = self.alike(vec![left, right], at)?;
+                    Ok(Bound::new(format!("lw_{word}({}, {}, 8)", both[0].sql, both[1].sql), kind))
+                }
+                _ if from.is_number() && to.is_number() && word != "modulo" => {
+                    let kind = from.common(to).filter(|kind| *kind == Kind::Double).unwrap_or(Kind::Quotient);
+                    let (left, right) = (self.fit(left, kind, at)?, self.fit(right, kind, at)?);
+                    Ok(Bound::new(format!("lw_{word}_real({}, {})", left.sql, right.sql), kind))
+                }
+                _ => {
+                    let message = format!("a {} and a {} cannot be computed like this", from.word(), to.word());
+                    Err(self.refuse("42883", message, at))
+                }
+            },
+        }
+    }
+
+    pub(super) fn in_list(&mut self, expr: &Expr, list: &[Expr], is_not: bool, at: Location) -> Result<Bound, Refusal> {
+        let mut left = self.expr(expr)?;
+        let list = list.iter().map(|element| self.expr(element)).collect::<Result<Vec<_>, _>>()?;
+        if left.is_open() {
+            let like = list.iter().find(|element| !element.is_open()).map_or(Kind::Text, |element| element.kind);
+            left = self.settle(left, like, None, at)?;
+        }
+        let mut parts = Vec::new();
+        let mut simple = Vec::new();
+        let begin = format!("({} = ", left.sql);
+        for element in list {
+            let made = self.compare(left.clone(), "=", element, at)?.sql;
+            match made.strip_prefix(&begin).and_then(|rest| rest.strip_suffix(')')) {
+                Some(right) => simple.push(right.to_string()),
+                None => parts.push(made),
+            }
+        }
+        if !simple.is_empty() {
+            parts.push(format!("({} IN ({}))", left.sql, simple.join(", ")));
+        }
+        let not = if is_not { "NOT " } else { "" };
+        Ok(Bound::truth(format!("({not}({}))", parts.join(" OR "))))
+    }
+
+    pub(super) fn in_query(
+        &mut self,
+        expr: &Expr,
+        query: &Query,
+        is_not: bool,
+        at: Location,
+    ) -> Result<Bound, Refusal> {
+        let left = self.expr(expr)?;
+        let made = self.query(query)?;
+        let [column] = &made.columns[..] else {
+            return Err(self.refuse("42601", "a subquery behind IN answers one column", at));
+        };
+        let right = Bound::column("c1".into(), column.kind, column.own);
+        let (both, _) = {
+            let (left, right) = self.beside(left, right, at)?;
+            self.alike(vec![left, right], at)?
+        };
+        let right = match both[1].sql.as_str() {
+            "c1" => made.sql,
+            sql => format!("SELECT {sql} FROM ({})", made.sql),
+        };
+        let not = if is_not { "NOT " } else { "" };
+        Ok(Bound::truth(format!("({} {not}IN ({right}))", both[0].sql)))
+    }
+
+    /// A subquery that stands for a value.
+    pub(super) fn only(&mut self, query: &Query, at: Location) -> Result<Bound, Refusal> {
+        let made = self.query(query)?;
+        let [column] = &made.columns[..] else {
+            return Err(self.refuse("42601", "a subquery that stands for a value answers one column", at));
+        };
+        let sql = match made.is_single {
+            true => format!("({})", made.sql),
+            false => format!("(SELECT lw_only(c1) FROM ({}))", made.sql),
+        };
+        Ok(Bound::column(sql, column.kind, None))
+    }
+
+    pub(super) fn like(
+        &mut self,
+        expr: &Expr,
+        pattern: &Expr,
+        is_not: bool,
+        escape: Option<&Expr>,
+        is_folded: bool,
+    ) -> Result<Bound, Refusal> {
+        let (mut text, mut pattern) = (self.expr_of(expr, Kind::Text)?.sql, self.expr_of(pattern, Kind::Text)?.sql);
+        let escape = match escape {
+            None => "'\\'".to_string(),
+            Some(Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }))
+                if text.chars().count() == 1 =>
+            {
+                quoted(text)
+            }
+            Some(other) => return Err(self.unsupported("ESCAPE that is not one character", other.span().start)),
+        };
+        if is_folded {
+            (text, pattern) = (format!("lw_lower({text})"), format!("lw_lower({pattern})"));
+        }
+        let not = if is_not { "NOT " } else { "" };
+        Ok(Bound::truth(format!("({text} {not}LIKE {pattern} ESCAPE {escape})")))
+    }
+
+    pub(super) fn case(
+        &mut self,
+        operand: Option<&Expr>,
+        conditions: &[CaseWhen],
+        otherwise: Option<&Expr>,
+        at: Location,
+    ) -> Result<Bound, Refusal> {
+        let (mut tests, mut results) = (Vec::new(), Vec::new());
+        for CaseWhen { condition, result } in conditions {
+            tests.push(match operand {
+                Some(operand) => self.compared(operand, "=", condition, at)?.sql,
+                None => self.condition(condition)?,
+            });
+            results.push(self.expr(result)?);
+        }
+        results.push(match otherwise {
+            Some(otherwise) => self.expr(otherwise)?,
+            None => Bound::null(),
+        });
+        let (results, kind) = self.alike(results, at)?;
+        let arms = tests.iter().zip(&results).map(|(test, result)| format!("WHEN {test} THEN {} ", result.sql));
+        let otherwise = results.last().map_or("NULL", |result| result.sql.as_str());
+        Ok(Bound::new(format!("(CASE {}ELSE {otherwise} END)", arms.collect::<String>()), kind))
+    }
+}

@@ -1,0 +1,266 @@
+//! Extended queries: statements are prepared, bound to values, described and executed, each by a message of its own.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::{Sink, SinkExt};
+use pgwire::api::portal::{Format, Portal};
+use pgwire::api::query::{ExtendedQueryHandler, send_ready_for_query};
+use pgwire::api::results::{FieldInfo, QueryResponse, Response};
+use pgwire::api::stmt::{QueryParser, StoredStatement};
+use pgwire::api::store::{Entry, PortalStore};
+use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, Type};
+use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::messages::PgWireBackendMessage as Message;
+use pgwire::messages::data::{NoData, ParameterDescription};
+use pgwire::messages::extendedquery::{
+    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended, Sync as PgSync,
+    TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
+};
+use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
+
+use super::reading::Reading;
+use super::{Session, who};
+use crate::error::{Refusal, refuse};
+use crate::known::Who;
+use crate::stored::{Stored, row_description};
+use crate::values::format_of;
+use crate::verb::Verb;
+
+impl Session {
+    /// Understands the only statement of a text; there is none in a comment.
+    async fn understand(&self, text: &str, who: &Who) -> Result<Option<Stored>, Refusal> {
+        let mut reading = Reading::new(text);
+        if reading.is_at_end() {
+            return Ok(None);
+        }
+        let stored = self.next(&mut reading, who).await?;
+        match reading.is_at_end() {
+            true => Ok(Some(stored)),
+            false => Err(refuse("42601", "several statements cannot be prepared as one")),
+        }
+    }
+}
+
+/// What pgwire asks about statements; they are understood in [`Session::on_parse`].
+pub(crate) struct Parser;
+
+#[async_trait]
+impl QueryParser for Parser {
+    type Statement = Stored;
+
+    async fn parse_sql<C>(&self, _: &C, _: &str, _: &[Option<Type>]) -> PgWireResult<Option<Stored>>
+    where
+        C: ClientInfo + Unpin + Send + Sync,
+    {
+        Err(refuse("XX000", "statements are understood elsewhere").into())
+    }
+
+    fn get_parameter_types(&self, stored: &Stored) -> PgWireResult<Vec<Type>> {
+        Ok(stored.parameters())
+    }
+
+    fn get_result_schema(&self, stored: &Stored, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
+        let format = format.unwrap_or(&Format::UnifiedText);
+        let columns = stored.columns().into_iter().enumerate();
+        Ok(columns.map(|(at, (name, ty, _))| FieldInfo::new(name, None, None, ty, format_of(format, at))).collect())
+    }
+}
+
+#[async_trait]
+impl ExtendedQueryHandler for Session {
+    type Statement = Stored;
+    type QueryParser = Parser;
+
+    fn query_parser(&self) -> Arc<Parser> {
+        Arc::new(Parser)
+    }
+
+    async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        self.busy.send_replace(true);
+        let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
+        match self.understand(&message.query, &who(client)).await? {
+            Some(stored) => {
+                let types = message.type_oids.iter().map(|&oid| Type::from_oid(oid)).collect();
+                client.portal_store().put_statement(Arc::new(StoredStatement::new(name, stored, types)));
+            }
+            None => client.portal_store().put_empty_statement(&name),
+        }
+        Ok(client.feed(Message::ParseComplete(ParseComplete::new())).await?)
+    }
+
+    async fn on_bind<C>(&self, client: &mut C, message: Bind) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        self.busy.send_replace(true);
+        let name = message.statement_name.as_deref().unwrap_or(DEFAULT_NAME);
+        let portal = message.portal_name.as_deref().unwrap_or(DEFAULT_NAME);
+        let given = message.parameters.len();
+        let wrong =
+            |needed: usize| refuse("08P01", format!("the statement has {needed} parameters, and {given} are given"));
+        match client.portal_store().get_statement(name) {
+            Some(Entry::Value(statement)) => {
+                let needed = statement.statement.parameters().len();
+                let codes = message.parameter_format_codes.len();
+                if given != needed || codes > 1 && codes != given {
+                    return Err(wrong(needed).into());
+                }
+                let portal = Portal::try_new(&message, statement)?;
+                client.portal_store().put_portal(Arc::new(portal));
+            }
+            Some(Entry::Empty) if given == 0 => client.portal_store().put_empty_portal(portal),
+            Some(Entry::Empty) => return Err(wrong(0).into()),
+            None => return Err(PgWireError::StatementNotFound(name.to_owned())),
+        }
+        Ok(client.feed(Message::BindComplete(BindComplete::new())).await?)
+    }
+
+    async fn on_describe<C>(&self, client: &mut C, message: Describe) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
+        let (stored, format) = match message.target_type {
+            TARGET_TYPE_BYTE_STATEMENT => {
+                let (stored, declared) = match client.portal_store().get_statement(name) {
+                    Some(Entry::Value(statement)) => {
+                        (Some(statement.statement.clone()), statement.parameter_types.clone())
+                    }
+                    Some(Entry::Empty) => (None, Vec::new()),
+                    None => return Err(PgWireError::StatementNotFound(name.to_owned())),
+                };
+                let own = stored.as_ref().map(Stored::parameters).unwrap_or_default();
+                let oids = own.iter().enumerate().map(|(at, own)| match declared.get(at).cloned().flatten() {
+                    Some(ty) if ty != Type::UNKNOWN => ty.oid(),
+                    _ => own.oid(),
+                });
+                let description = ParameterDescription::new(oids.collect());
+                client.feed(Message::ParameterDescription(description)).await?;
+                (stored, Format::UnifiedText)
+            }
+            TARGET_TYPE_BYTE_PORTAL => match client.portal_store().get_portal(name) {
+                Some(Entry::Value(portal)) => {
+                    (Some(portal.statement.statement.clone()), portal.result_column_format.clone())
+                }
+                Some(Entry::Empty) => (None, Format::UnifiedText),
+                None => return Err(PgWireError::PortalNotFound(name.to_owned())),
+            },
+            other => return Err(PgWireError::InvalidTargetType(other)),
+        };
+        let columns = stored.map(|stored| stored.columns()).unwrap_or_default();
+        let described = match row_description(&columns, &format) {
+            Some(description) => Message::RowDescription(description),
+            None => Message::NoData(NoData::new()),
+        };
+        Ok(client.feed(described).await?)
+    }
+
+    async fn on_execute<C>(&self, client: &mut C, message: Execute) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        use pgwire::api::portal::PortalExecutionState as State;
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
+        let portal = match client.portal_store().get_portal(name) {
+            Some(Entry::Value(portal)) => portal,
+            Some(Entry::Empty) => {
+                return Ok(client.feed(Message::EmptyQueryResponse(EmptyQueryResponse::new())).await?);
+            }
+            None => return Err(PgWireError::PortalNotFound(name.to_owned())),
+        };
+        let most = usize::try_from(message.max_rows).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
+        let (stored, state) = (&portal.statement.statement, portal.state());
+        let mut state = state.lock().await;
+        let mut tag = None;
+        if matches!(*state, State::Initial) {
+            self.busy.send_replace(true);
+            let values = stored.values(&portal)?;
+            let answered = self.carry_out(client, stored, &values, &portal.result_column_format).await?;
+            let rows = futures::stream::iter(answered.rows.into_iter().map(Ok));
+            *state = State::Suspended(QueryResponse::new(Arc::new(Vec::new()), rows));
+            tag = Some(answered.tag);
+        } else if stored.columns().is_empty() {
+            // What has been done is not done again.
+            return Err(refuse("55000", "this portal has been executed").hint("bind the statement again").into());
+        }
+        let mut count = 0;
+        if let State::Suspended(response) = &mut *state {
+            while count < most {
+                let Some(row) = futures::StreamExt::next(response.data_rows()).await else {
+                    *state = State::Finished;
+                    break;
+                };
+                client.feed(Message::DataRow(row?)).await?;
+                count += 1;
+            }
+        }
+        let last = match *state {
+            State::Finished => {
+                let tag = tag.unwrap_or_else(|| Verb::Select.tag(count as i64));
+                Message::CommandComplete(CommandComplete::new(tag))
+            }
+            _ => Message::PortalSuspended(PortalSuspended::new()),
+        };
+        Ok(client.feed(last).await?)
+    }
+
+    async fn on_sync<C>(&self, client: &mut C, _: PgSync) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let status = client.transaction_status();
+        if status == TransactionStatus::Idle {
+            // A transaction ends here, and portals with it.
+            client.portal_store().clear_portals();
+        }
+        let sent = send_ready_for_query(client, status).await;
+        self.busy.send_replace(false);
+        sent
+    }
+
+    async fn on_close<C>(&self, client: &mut C, message: Close) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
+        match message.target_type {
+            TARGET_TYPE_BYTE_STATEMENT => client.portal_store().rm_statement(name),
+            TARGET_TYPE_BYTE_PORTAL => client.portal_store().rm_portal(name),
+            other => return Err(PgWireError::InvalidTargetType(other)),
+        }
+        Ok(client.feed(Message::CloseComplete(CloseComplete::new())).await?)
+    }
+
+    async fn do_query<C>(&self, _: &mut C, _: &Portal<Stored>, _: usize) -> PgWireResult<Response>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Stored>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        Err(refuse("XX000", "portals are answered in on_execute").into())
+    }
+}

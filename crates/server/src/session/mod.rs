@@ -1,0 +1,179 @@
+//! What a client's messages do. Answers are fed and go out together, when the client waits for them.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `mod` | one connection: what it may do, and what it carries out |
+//! | `reading` | texts, statement by statement: which room each belongs to |
+//! | `simple`, `extended` | the two kinds of queries that the protocol has |
+
+mod extended;
+mod reading;
+mod simple;
+
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use bytes::BytesMut;
+use lockwork_database::SqlAnswer;
+use lockwork_database::sql::{Control, Kind, Value};
+use pgwire::api::portal::Format;
+use pgwire::api::{ClientInfo, METADATA_DATABASE, METADATA_USER, Type};
+use pgwire::error::ErrorInfo;
+use pgwire::messages::data::DataRow;
+use pgwire::messages::response::TransactionStatus;
+use tokio::sync::{Mutex, watch};
+
+use crate::error::{Refusal, refuse};
+use crate::known::Who;
+use crate::shared::Database;
+use crate::stored::{Answered, Stored, Values, data_row};
+use crate::transaction::{self, Open, Turn};
+use crate::users::Right;
+use crate::values::{encode, format_of, type_of};
+use crate::verb::Verb;
+
+/// The messages of one connection.
+pub(crate) struct Session {
+    database: Database,
+    /// Whether the client waits for an answer.
+    busy: watch::Sender<bool>,
+    /// What the client may do, from its login on.
+    right: OnceLock<Right>,
+    /// Its transaction of several statements.
+    open: Mutex<Option<Open>>,
+}
+
+fn who<C: ClientInfo>(client: &C) -> Who {
+    let word = |name: &str| client.metadata().get(name).cloned();
+    let user = word(METADATA_USER).unwrap_or_default();
+    Who { database: word(METADATA_DATABASE).unwrap_or_else(|| user.clone()), user }
+}
+
+impl Session {
+    pub(crate) fn new(database: Database, busy: watch::Sender<bool>) -> Self {
+        Self { database, busy, right: OnceLock::new(), open: Mutex::default() }
+    }
+
+    /// Lets the client do this from now on.
+    pub(crate) fn permit(&self, right: Right) {
+        // A client logs in once.
+        _ = self.right.set(right);
+    }
+
+    pub(crate) fn count_wrong_login(&self) {
+        self.database.watch.wrong_logins.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn allow(&self, kind: Kind) -> Result<(), Refusal> {
+        Right::check(self.right.get().copied(), kind)
+    }
+
+    /// Carries out BEGIN, COMMIT and what belongs to them.
+    async fn control<C: ClientInfo>(&self, client: &mut C, control: &Control) -> Result<Answered, Refusal> {
+        if matches!(control, Control::Begin { .. }) && !self.database.together {
+            let message = "this engine runs no transactions of several statements";
+            return Err(refuse("0A000", message).hint("make a procedure of them, or take an engine of the CPU"));
+        }
+        let status = client.transaction_status();
+        let mut tag = transaction::tag(control);
+        let now = match transaction::turn(&mut *self.open.lock().await, control, status)? {
+            Turn::Commit(steps) => {
+                client.set_transaction_status(TransactionStatus::Idle);
+                self.database.commit(steps).await?;
+                TransactionStatus::Idle
+            }
+            Turn::Now(now) => {
+                if status == TransactionStatus::Error && *control == Control::Commit {
+                    tag = "ROLLBACK";
+                }
+                now
+            }
+        };
+        client.set_transaction_status(now);
+        Ok(Answered { rows: Vec::new(), tag: tag.into() })
+    }
+
+    /// Carries out a statement in the state that the session is in.
+    async fn carry_out<C: ClientInfo>(
+        &self,
+        client: &mut C,
+        stored: &Stored,
+        values: &Values,
+        format: &Format,
+    ) -> Result<Answered, Refusal> {
+        if let Stored::Control(control) = stored {
+            return self.control(client, control).await;
+        }
+        if client.transaction_status() == TransactionStatus::Error {
+            return Err(transaction::failed());
+        }
+        self.answer(stored, values, format, &who(client)).await
+    }
+
+    async fn answer(&self, stored: &Stored, values: &Values, format: &Format, who: &Who) -> Result<Answered, Refusal> {
+        let (plan, values) = match (stored, values) {
+            (Stored::Known(known), _) => {
+                let mut data = BytesMut::new();
+                for (at, (name, ty, text)) in known.row.iter().enumerate() {
+                    let wrong = || refuse("0A000", format!("column '{name}' is text only"));
+                    let value = match *ty {
+                        Type::INT4 => Value::Integer(text.parse().map_err(|_| wrong())?),
+                        Type::BOOL => Value::Boolean(text == "t"),
+                        _ => Value::Text(text.clone()),
+                    };
+                    encode(&value, ty, format_of(format, at), &mut data);
+                }
+                let row = (!known.row.is_empty()).then(|| DataRow::new(data, known.row.len() as i16));
+                return Ok(Answered { rows: row.into_iter().collect(), tag: known.tag.clone() });
+            }
+            (Stored::Catalog(asked), Values::Catalog(values)) => {
+                let rows = self.database.ask(asked, values, format, who).await?;
+                let tag = Verb::Select.tag(rows.len() as i64);
+                return Ok(Answered { rows, tag });
+            }
+            (Stored::Plan(plan), Values::Many(columns)) => {
+                if let Some(open) = &*self.open.lock().await {
+                    open.admit(plan)?;
+                }
+                let row = self.database.call_many(plan, columns, format).await?;
+                return Ok(Answered { rows: vec![row], tag: plan.verb.tag(1) });
+            }
+            (Stored::Query(query), Values::Plan(values)) => {
+                if self.open.lock().await.is_some() {
+                    let message = "a query of whole tables cannot be part of a transaction";
+                    return Err(refuse("0A000", message).hint("COMMIT before it"));
+                }
+                let rows = self.database.run_query(query, values, format).await?;
+                let tag = Verb::Select.tag(rows.len() as i64);
+                return Ok(Answered { rows, tag });
+            }
+            (Stored::Plan(plan), Values::Plan(values)) => (plan, values),
+            _ => return Err(refuse("XX000", "the values are those of another statement")),
+        };
+        let types: Vec<Type> = plan.columns().iter().map(|field| type_of(field).0).collect();
+        let mut open = self.open.lock().await;
+        let (rows, count) = match self.database.run(plan, values, open.as_mut()).await? {
+            SqlAnswer::Written(count) => (Vec::new(), count),
+            SqlAnswer::Rows(_, rows) => {
+                let count = rows.len() as i64;
+                (rows.iter().map(|row| data_row(row.iter().zip(&types), format)).collect(), count)
+            }
+            SqlAnswer::Called(results) if results.is_empty() => (Vec::new(), 0),
+            SqlAnswer::Called(results) => {
+                (vec![data_row(results.iter().map(|(_, value)| value).zip(&types), format)], 1)
+            }
+            SqlAnswer::Text(text) => {
+                let line = |line: &str| Value::Text(line.into());
+                let rows = text.lines().map(|text| data_row([(&line(text), &Type::TEXT)].into_iter(), format));
+                (rows.collect(), 0)
+            }
+            _ => (Vec::new(), 0),
+        };
+        Ok(Answered { rows, tag: plan.verb.tag(count) })
+    }
+}
+
+/// An error without a place for what never should be.
+pub(crate) fn fatal(sqlstate: &str, message: &str) -> ErrorInfo {
+    ErrorInfo::new("FATAL".into(), sqlstate.into(), message.into())
+}

@@ -1,0 +1,104 @@
+//! Simple queries: texts of any number of statements, answered one after the other.
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+use futures::{Sink, SinkExt};
+use pgwire::api::portal::Format;
+use pgwire::api::query::{SimpleQueryHandler, send_ready_for_query};
+use pgwire::api::results::Response;
+use pgwire::api::store::PortalStore;
+use pgwire::api::{ClientInfo, ClientPortalStore, PgWireConnectionState};
+use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::messages::PgWireBackendMessage as Message;
+use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, ErrorResponse};
+use pgwire::messages::simplequery::Query;
+
+use super::reading::Reading;
+use super::{Session, who};
+use crate::error::refuse;
+use crate::stored::{Answered, Stored, Values, row_description};
+
+impl Session {
+    /// Carries out one statement of a simple query.
+    async fn simple<C>(&self, client: &mut C, stored: &Stored) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<Message> + Unpin + Send,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        if !stored.parameters().is_empty() {
+            let message = "there is no value for parameter $1";
+            return Err(refuse("42P02", message).hint("prepare the statement, or write the value itself").into());
+        }
+        let none = match stored {
+            Stored::Catalog(_) => Values::Catalog(Vec::new()),
+            _ => Values::Plan(Vec::new()),
+        };
+        let answered = self.carry_out(client, stored, &none, &Format::UnifiedText).await?;
+        if let Some(description) = row_description(&stored.columns(), &Format::UnifiedText) {
+            client.feed(Message::RowDescription(description)).await?;
+        }
+        send(client, answered).await
+    }
+}
+
+/// Feeds rows and the tag.
+async fn send<C>(client: &mut C, answered: Answered) -> PgWireResult<()>
+where
+    C: Sink<Message> + Unpin,
+    PgWireError: From<<C as Sink<Message>>::Error>,
+{
+    for row in answered.rows {
+        client.feed(Message::DataRow(row)).await?;
+    }
+    Ok(client.feed(Message::CommandComplete(CommandComplete::new(answered.tag))).await?)
+}
+
+#[async_trait]
+impl SimpleQueryHandler for Session {
+    async fn on_query<C>(&self, client: &mut C, query: Query) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        self.busy.send_replace(true);
+        let who = who(client);
+        let mut reading = Reading::new(&query.query);
+        let none = reading.is_at_end();
+        let mut outcome = Ok(());
+        // Each statement is understood when its turn comes, because it may need those before it.
+        while outcome.is_ok() && !reading.is_at_end() {
+            outcome = match self.next(&mut reading, &who).await {
+                Ok(stored) => self.simple(client, &stored).await,
+                Err(refusal) => Err(refusal.into()),
+            };
+        }
+        match outcome {
+            // What stood before an error has been done, so its answers go out before the error.
+            Err(PgWireError::UserError(error)) => {
+                client.feed(Message::ErrorResponse(ErrorResponse::from(*error))).await?;
+                client.set_transaction_status(client.transaction_status().to_error_state());
+            }
+            Err(other) => return Err(other),
+            Ok(()) if none => client.feed(Message::EmptyQueryResponse(EmptyQueryResponse::new())).await?,
+            Ok(()) => {}
+        }
+        client.set_state(PgWireConnectionState::ReadyForQuery);
+        let status = client.transaction_status();
+        let sent = send_ready_for_query(client, status).await;
+        self.busy.send_replace(false);
+        sent
+    }
+
+    async fn do_query<C>(&self, _: &mut C, _: &str) -> PgWireResult<Vec<Response>>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        Err(refuse("XX000", "queries are answered one statement at a time").into())
+    }
+}
