@@ -112,6 +112,19 @@ fn psql_answers_what_people_type_first() {
 }
 
 #[test]
+fn the_examples_of_the_page_run() {
+    let page = include_str!("../../../docs/operations.md");
+    let section = page.split("## Looking at tables").nth(1).unwrap();
+    let block = section.split("```sql").nth(1).unwrap().split("```").next().unwrap();
+    let (_folder, server) = bank("serve-query-page");
+    let lines = "CREATE TABLE lines (l BIGINT PRIMARY KEY, o BIGINT NOT NULL, amount DECIMAL(12, 2) NOT NULL)";
+    let Some((_, error)) = psql(&server, &["-c", lines]) else { return };
+    assert_eq!(error, "");
+    let (said, error) = psql(&server, &["-c", &block.replace("$1", "10")]).unwrap();
+    assert_eq!((said.as_str(), error.as_str()), ("3\nann|1|1000.00\nbob|1|500.00\neve|\n|", ""));
+}
+
+#[test]
 fn who_may_not_read_learns_nothing() {
     let (folder, server) = bank("serve-query-rights");
     drop(server);

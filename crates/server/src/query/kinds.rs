@@ -1,7 +1,7 @@
 //! Kinds of values: how SQLite holds them, and what clients see.
 //!
-//! A DECIMAL is an integer for SQLite, the value times 10^scale. Scales are known when a query is understood, so nothing
-//! is rounded unless the query asks for it: what does not fit 64 bits is refused when it comes up.
+//! A DECIMAL is an integer for SQLite, the value times 10^scale. Scales are known when a query is understood, so
+//! nothing is rounded unless the query asks for it: what does not fit 64 bits is refused when it comes up.
 
 use bytes::{BufMut, BytesMut};
 use lockwork_database::sql::{Field, SqlType, Value};
@@ -152,8 +152,8 @@ pub(super) fn given(value: &Value, field: &Field) -> Result<Given, Refusal> {
     if is_inside { Ok(Given::Integer(number)) } else { Err(wrong()) }
 }
 
-/// A number and its decimals from the text of one, without zeros that say nothing beyond `keep` decimals; nothing if it
-/// is none or does not fit.
+/// A number and its decimals from the text of one, without zeros behind the last possible decimal; nothing if it is
+/// none or does not fit.
 pub(super) fn decimal(text: &str) -> Option<(i64, u8)> {
     let (number, exponent) = match text.split_once(['e', 'E']) {
         Some((number, exponent)) => (number, exponent.parse::<i32>().ok()?),

@@ -1,7 +1,7 @@
 //! Queries of the tables that no key finds the rows of: `SELECT count(*) FROM t`, sums, groups, joins.
 //!
 //! What cannot be a procedure is answered by SQLite, from images of the tables' rows as they were at one moment. The
-//! query is understood here, with types: names are resolved, exact numbers stay exact, and what is not known is refused.
+//! query is understood here, with types: names are resolved, exact numbers stay exact, what is not known is refused.
 //!
 //! | module | idea |
 //! |---|---|

@@ -377,20 +377,7 @@ impl Binder<'_> {
         let mut groups = Vec::new();
         for expr in exprs {
             let at = expr.span().start;
-            let expr = match (ordinal(expr), expr) {
-                (Some(number), _) => match number.checked_sub(1).and_then(|at| select.projection.get(at)) {
-                    Some(SelectItem::UnnamedExpr(item) | SelectItem::ExprWithAlias { expr: item, .. }) => item,
-                    _ => return Err(self.refuse("42P10", format!("there is no column {number} in the list"), at)),
-                },
-                (None, Expr::Identifier(name)) if !self.has_column(name) => {
-                    let is_meant = |item: &&SelectItem| matches!(item, SelectItem::ExprWithAlias { alias, .. } if folded(alias) == folded(name));
-                    match select.projection.iter().find(is_meant) {
-                        Some(SelectItem::ExprWithAlias { expr, .. }) => expr,
-                        _ => expr,
-                    }
-                }
-                _ => expr,
-            };
+            let expr = self.grouped(expr, &select.projection)?;
             let bound = self.expr(expr)?;
             let bound = self.settled(bound)?;
             if bound.constant().is_some() || matches!(expr, Expr::Value(_)) {
@@ -404,6 +391,29 @@ impl Binder<'_> {
             scope.groups = groups.clone();
         }
         Ok(groups)
+    }
+
+    /// What an expression behind GROUP BY means: it may be the number, or the name, of an item of the list.
+    fn grouped<'b>(&self, expr: &'b Expr, list: &'b [SelectItem]) -> Result<&'b Expr, Refusal> {
+        if let Some(number) = ordinal(expr) {
+            let item = number.checked_sub(1).and_then(|at| list.get(at));
+            return match item {
+                Some(SelectItem::UnnamedExpr(item) | SelectItem::ExprWithAlias { expr: item, .. }) => Ok(item),
+                _ => {
+                    let message = format!("there is no column {number} in the list");
+                    Err(self.refuse("42P10", message, expr.span().start))
+                }
+            };
+        }
+        let Expr::Identifier(name) = expr else { return Ok(expr) };
+        if self.has_column(name) {
+            return Ok(expr);
+        }
+        let named = list.iter().find_map(|item| match item {
+            SelectItem::ExprWithAlias { expr, alias } if folded(alias) == folded(name) => Some(expr),
+            _ => None,
+        });
+        Ok(named.unwrap_or(expr))
     }
 
     /// Whether a column of this SELECT has this name.
