@@ -149,6 +149,54 @@ fn a_transaction_is_there_after_a_kill_and_what_was_not_committed_is_not() {
     assert_eq!(server.end(), Some(0));
 }
 
+#[test]
+fn a_query_of_whole_tables_is_part_of_its_transaction() {
+    let server = Server::start(&["--init", BANK, "--engine", "two-phase"]);
+    let sum = "SELECT sum(balance), count(*) FROM accounts";
+    check(
+        &server,
+        &[
+            ("BEGIN", "BEGIN"),
+            ("INSERT INTO accounts VALUES (3, 50)", "INSERT 0 1"),
+            ("SAVEPOINT a", "SAVEPOINT"),
+            ("DELETE FROM accounts WHERE id = 1", "DELETE 1"),
+            (sum, "1050.00|2"),
+            ("ROLLBACK TO a", "ROLLBACK"),
+            (sum, "2050.00|3"),
+            ("ROLLBACK", "ROLLBACK"),
+            (sum, "2000.00|2"),
+            // Of what psql sends in one message each statement is read on its own.
+            (
+                "SELECT 1; BEGIN; SELECT count(*) FROM accounts; -- one; two\n SHOW server_encoding; COMMIT",
+                "1 BEGIN 2 UTF8 COMMIT",
+            ),
+        ],
+    );
+    runtime().block_on(async {
+        let (mut one, other) = (connect(server.port).await, connect(server.port).await);
+        let add = "INSERT INTO accounts VALUES ($1, 0)";
+        for (reads, write) in [(true, true), (true, false), (false, true)] {
+            let transaction = one.transaction().await.unwrap();
+            if reads {
+                transaction.query_one("SELECT count(*) FROM accounts", &[]).await.unwrap();
+            }
+            other.execute("UPDATE accounts SET balance = balance + 1 WHERE id = 1", &[]).await.unwrap();
+            let written = match write {
+                true => transaction.execute(add, &[&(10 + i64::from(reads))]).await.map(drop),
+                false => Ok(()),
+            };
+            let ended = match written {
+                Ok(()) => transaction.commit().await,
+                Err(error) => Err(error),
+            };
+            // Who has only looked was there before the other one; who has written what it may have read here was not.
+            let code = ended.err().and_then(|error| error.code().cloned());
+            assert_eq!(code, (reads && write).then_some(SqlState::T_R_SERIALIZATION_FAILURE), "{reads} {write}");
+        }
+    });
+    assert_eq!(server.end(), Some(0));
+}
+
 /// Clients read two balances, think, and write what follows from them: no money is lost, none is made, and who could
 /// not be served is told to try again.
 #[test]
