@@ -16,6 +16,8 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
 
+const TPCB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tpcb.sql");
+
 async fn connect(port: u16) -> Client {
     let settings = format!("host=127.0.0.1 port={port} user=ann dbname=bank");
     let (client, connection) = tokio_postgres::connect(&settings, NoTls).await.unwrap();
@@ -195,6 +197,58 @@ fn a_query_of_whole_tables_is_part_of_its_transaction() {
         }
     });
     assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn pgbench_runs_its_tpc_b() {
+    let Some(_) = program("pgbench") else { return };
+    let tables = std::fs::read_to_string(TPCB).unwrap();
+    let folder = Folder::new("serve-tpcb");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let init = folder.0.join("init.sql");
+    let rows = |table: &str, columns: &str, count: u32, of: fn(u32) -> String| {
+        let rows: Vec<String> = (1..=count).map(of).collect();
+        let inserts = rows.chunks(10).map(|rows| rows.join(", "));
+        inserts.map(|rows| format!("INSERT INTO pgbench_{table} ({columns}) VALUES {rows};\n")).collect::<String>()
+    };
+    let rows = [
+        rows("branches", "bid, bbalance", 1, |bid| format!("({bid}, 0)")),
+        rows("tellers", "tid, bid, tbalance", 10, |tid| format!("({tid}, 1, 0)")),
+        // Of the 100,000 that it asks for; the others are not found, which is no error.
+        rows("accounts", "aid, bid, abalance", 100, |aid| format!("({}, 1, 0)", aid * 1000)),
+    ];
+    std::fs::write(&init, tables + &rows.concat()).unwrap();
+    for engine in ["two-phase", "deterministic"] {
+        let data = folder.0.join(engine);
+        let words = ["--engine", engine, "--init", init.to_str().unwrap(), "--data", data.to_str().unwrap()];
+        let server = Server::start(&words);
+        let port = server.port.to_string();
+        for mode in ["simple", "extended", "prepared"] {
+            let mut pgbench = program("pgbench").unwrap();
+            pgbench.args(["-h", "127.0.0.1", "-p", &port, "-U", "ann", "-n", "-M", mode, "-c", "8", "-t", "25"]);
+            let output = pgbench.args(["-b", "tpcb-like", "--max-tries", "1000", "bank"]).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{mode}: {text}{}", String::from_utf8_lossy(&output.stderr));
+            assert!(text.contains("actually processed: 200/200"), "{mode}: {text}");
+        }
+        check(
+            &server,
+            &[
+                ("SELECT count(*) FROM pgbench_history", "600"),
+                (
+                    "SELECT (SELECT sum(delta) FROM pgbench_history) = (SELECT sum(bbalance) FROM pgbench_branches), \
+                 (SELECT sum(delta) FROM pgbench_history) = (SELECT sum(tbalance) FROM pgbench_tellers)",
+                    "t|t",
+                ),
+                (
+                    "SELECT sum(abalance) = (SELECT sum(h.delta) FROM pgbench_history h JOIN pgbench_accounts a \
+                 ON a.aid = h.aid) FROM pgbench_accounts WHERE abalance <> 0",
+                    "t",
+                ),
+            ],
+        );
+        assert_eq!(server.end(), Some(0));
+    }
 }
 
 /// Clients read two balances, think, and write what follows from them: no money is lost, none is made, and who could

@@ -358,8 +358,8 @@ impl Handle {
     }
 
     /// Lets `look` see the database as a transaction has made it, on a thread of the sequencer: it must neither wait
-    /// nor panic. If it says that it has seen anything, that is all rows of `tables`, and they must not change until the
-    /// commit. `then` gets the transaction. As for [`Self::call_then`].
+    /// nor panic. If it says that it has seen anything, that is all rows of `tables`, and they must not change until
+    /// the commit. `then` gets the transaction. As for [`Self::call_then`].
     ///
     /// # Errors
     /// As there, and those of [`Self::step_then`].
