@@ -47,6 +47,7 @@ use pgwire::api::PgWireServerHandlers;
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
 use pgwire::error::PgWireError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch::Sender};
@@ -154,6 +155,7 @@ impl Server {
         if users.is_none() && !address.ip().is_loopback() {
             return Err(ServeError::Open(address));
         }
+        allow_descriptors();
         let access = Access::new(users, tls.as_ref()).map_err(ServeError::Certificate)?;
         let caller = database.caller()?;
         let database = Arc::new(Shared::new(database, queue, watcher.0.clone())?);
@@ -227,6 +229,14 @@ impl Server {
         connections.shutdown().await;
         tokio::task::block_in_place(|| self.database.close())
     }
+}
+
+/// Lets the process open as many files and connections as the system lets it: what it may at first is for programs
+/// that wait with `select`, and is not enough for a thousand connections.
+fn allow_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Otherwise fewer are accepted at a time.
+    _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// Counts a connection while it is there.

@@ -1,8 +1,8 @@
 //! Many clients, clients that vanish or do not read, and kills of the server under them.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -248,4 +248,20 @@ fn a_server_without_data_is_small() {
     assert!(asked < 50 << 10, "{asked} KiB");
     drop(client);
     assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn a_server_opens_as_many_files_as_it_may() {
+    let serve = "ulimit -S -n 200; exec \"$0\" serve --listen 127.0.0.1:0";
+    let mut sh = Command::new("sh");
+    sh.args(["-c", serve, env!("CARGO_BIN_EXE_lockwork")]).stdout(Stdio::piped());
+    let mut child = sh.spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert!(ready.starts_with("ready") && words[0] == words[1], "{line}");
 }
