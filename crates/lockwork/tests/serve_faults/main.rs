@@ -11,6 +11,7 @@ mod messages;
 mod process;
 #[path = "../common/server.rs"]
 mod server;
+mod soak;
 
 const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
 
