@@ -79,6 +79,23 @@ impl Messages {
         Ok(true)
     }
 
+    /// Reads until so many bytes are there; what it is if they do not come until then.
+    async fn fill_until(
+        &mut self,
+        from: &mut (impl AsyncRead + Unpin),
+        length: usize,
+        until: Instant,
+    ) -> io::Result<Option<Next>> {
+        if self.bytes.len() >= length {
+            // Mostly all has come at once, and needs no timer.
+            return Ok(None);
+        }
+        match timeout_at(until, self.fill(from, length)).await {
+            Err(_) => Ok(Some(self.stopped())),
+            Ok(come) => Ok(if come? { None } else { Some(Next::Gone) }),
+        }
+    }
+
     /// Reads so many bytes and forgets them; whether they came.
     async fn pass_over(&mut self, from: &mut (impl AsyncRead + Unpin), mut length: usize) -> io::Result<bool> {
         loop {
@@ -103,11 +120,8 @@ impl Messages {
         }
         let begun = Instant::now();
         let kind_bytes = usize::from(stage != Stage::Startup);
-        let Ok(come) = timeout_at(begun + self.patience, self.fill(from, kind_bytes + 4)).await else {
-            return Ok(self.stopped());
-        };
-        if !come? {
-            return Ok(Next::Gone);
+        if let Some(end) = self.fill_until(from, kind_bytes + 4, begun + self.patience).await? {
+            return Ok(end);
         }
         let (kind, said) = (self.bytes[0], &self.bytes[kind_bytes..kind_bytes + 4]);
         let said = i32::from_be_bytes([said[0], said[1], said[2], said[3]]);
@@ -129,9 +143,8 @@ impl Messages {
             let Ok(come) = timeout_at(until, self.pass_over(from, all)).await else { return Ok(self.stopped()) };
             return Ok(if come? { Next::TooLong(kind, refuse("54000", message).hint(hint)) } else { Next::Gone });
         }
-        let Ok(come) = timeout_at(until, self.fill(from, all)).await else { return Ok(self.stopped()) };
-        if !come? {
-            return Ok(Next::Gone);
+        if let Some(end) = self.fill_until(from, all, until).await? {
+            return Ok(end);
         }
         let mut message = self.bytes.split_to(all);
         if all > READ {
