@@ -43,13 +43,16 @@ impl Remote {
     pub(super) fn open(mut address: Address) -> Result<Self, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::usage(format!("threads: {error}")))?;
-        let mut connected = runtime.block_on(connect(&address))?;
-        if connected.as_ref().is_err_and(wants_password) {
-            address.config.password(password(&address)?);
-            connected = runtime.block_on(connect(&address))?;
+        match let_in(&runtime, &mut address) {
+            Ok((client, connection)) => {
+                Ok(Self { runtime, client, connection: Some(connection), address, state: State::Idle })
+            }
+            Err(failure) => {
+                // Nobody waits for a name that is still being looked up.
+                runtime.shutdown_background();
+                Err(failure)
+            }
         }
-        let (client, connection) = connected.map_err(|error| refused(&error, &address))?;
-        Ok(Self { runtime, client, connection: Some(connection), address, state: State::Idle })
     }
 
     /// What a person at a terminal is told of it.
@@ -169,8 +172,20 @@ impl Database for Remote {
     }
 }
 
+type Connected = (Client, JoinHandle<Result<(), Error>>);
+
+/// Connects, and asks for a password if that is what is missing.
+fn let_in(runtime: &Runtime, address: &mut Address) -> Result<Connected, Failure> {
+    let mut connected = runtime.block_on(connect(address))?;
+    if connected.as_ref().is_err_and(wants_password) {
+        address.config.password(password(address)?);
+        connected = runtime.block_on(connect(address))?;
+    }
+    connected.map_err(|error| refused(&error, address))
+}
+
 /// A connection; an error of the server, or of the protocol, if it comes to that.
-async fn connect(address: &Address) -> Result<Result<(Client, JoinHandle<Result<(), Error>>), Error>, Failure> {
+async fn connect(address: &Address) -> Result<Result<Connected, Error>, Failure> {
     let unreachable = |error: std::io::Error| {
         let hint = format!("hint: lockwork serve --listen {address}");
         Failure::connect(format!("{address}: {error}\n{hint}"))
