@@ -168,7 +168,7 @@ def test_errors_have_their_fields(bank):
     assert isinstance(error, lockwork.Error)
 
     with pytest.raises(lockwork.SqlError) as caught:
-        bank.execute("SELECT id FROM accounts WHERE balance = 3")
+        bank.execute("UPDATE accounts SET balance = 1 WHERE balance = 3")
     error = caught.value
     assert error.sqlstate == "0A000"
     assert "primary key (id)" in error.hint
