@@ -19,7 +19,8 @@ use tokio::sync::oneshot::{self, Receiver};
 use crate::error::{Refusal, refuse};
 use crate::shared::{Plan, Shared, closed};
 use crate::values::{
-    self, EPOCH, YEARS, array_head, element_type, encode, format_of, put_array_head, put_numeric, type_of,
+    self, EPOCH, YEARS, array_element, array_head, element_type, encode, format_of, put_array_head, put_numeric,
+    type_of,
 };
 
 /// The most calls of a CALL MANY, and the most bytes of their blocks.
@@ -110,10 +111,7 @@ fn numbers(bytes: &[u8], sql: SqlType) -> Option<Vec<i64>> {
     let mut numbers = Vec::with_capacity(length);
     let mut rest = bytes.get(20..)?;
     for _ in 0..length {
-        let (width, behind) = rest.split_first_chunk()?;
-        let (element, behind) = behind.split_at_checked(usize::try_from(i32::from_be_bytes(*width)).ok()?)?;
-        numbers.push(one(element)?);
-        rest = behind;
+        numbers.push(one(array_element(&mut rest)?)?);
     }
     rest.is_empty().then_some(numbers)
 }

@@ -146,13 +146,17 @@ fn binary(bytes: &[u8], declared: &Type, sql: SqlType, count: Option<u32>) -> Re
     let mut rest = bytes.get(20..).unwrap_or_default();
     let mut values = Vec::new();
     for _ in 0..length {
-        let (width, behind) = rest.split_first_chunk().ok_or_else(no_array)?;
-        let width = usize::try_from(i32::from_be_bytes(*width)).map_err(|_| no_array())?;
-        let (bytes, behind) = behind.split_at_checked(width).ok_or_else(no_array)?;
-        values.push(element(bytes, &of, sql)?);
-        rest = behind;
+        values.push(element(array_element(&mut rest).ok_or_else(no_array)?, &of, sql)?);
     }
     if rest.is_empty() { Ok(Value::Array(values)) } else { Err(no_array()) }
+}
+
+/// Takes the next element off the rest of a binary array; nothing if it is cut short, or NULL.
+pub(crate) fn array_element<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (width, behind) = rest.split_first_chunk()?;
+    let (element, behind) = behind.split_at_checked(usize::try_from(i32::from_be_bytes(*width)).ok()?)?;
+    *rest = behind;
+    Some(element)
 }
 
 fn no_array() -> Refusal {
