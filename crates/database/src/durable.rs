@@ -255,7 +255,7 @@ impl Rows {
         start..start + column.column_type.width() as usize
     }
 
-    fn copy(database: &Database, names: &[String], most: u64) -> Result<Vec<Self>, Error> {
+    pub(crate) fn copy(database: &Database, names: &[String], most: u64) -> Result<Vec<Self>, Error> {
         let known = || (0..database.len()).map(|id| database.table(id as u16).schema().name().to_string());
         let find = |name: &String| {
             let id = database.table_id(name).ok_or_else(|| unknown("table", name, &known().collect::<Vec<_>>()))?;

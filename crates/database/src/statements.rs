@@ -459,13 +459,13 @@ impl Lockwork {
     }
 }
 
-/// What tells the code of single statements apart.
 /// Whether a procedure writes a table.
 fn writes(procedure: &Procedure, table: &str) -> bool {
     let changes = |opcode| matches!(opcode, Opcode::Insert | Opcode::Update | Opcode::Remove);
     procedure.code.iter().any(|i| changes(i.opcode) && procedure.tables[usize::from(i.d)] == table)
 }
 
+/// What tells the code of single statements apart.
 fn digest(procedure: &Procedure) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(&encode(procedure));

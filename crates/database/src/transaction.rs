@@ -4,9 +4,10 @@ use std::sync::mpsc;
 
 use lockwork_sequencer::{self as sequencer, Mark};
 use lockwork_sql as sql;
+use lockwork_storage::Database;
 
 use crate::calls::Answer;
-use crate::durable::{Caller, admit, read};
+use crate::durable::{Caller, Rows, admit, read};
 use crate::prepared::Prepared;
 use crate::value::Value;
 use crate::{Error, SqlAnswer};
@@ -46,6 +47,37 @@ impl Caller {
     ) -> Result<(), Error> {
         let _admitted = admit(&self.retired, transaction.procedures().chain(procedure_of(&block)))?;
         Ok(self.handle.step_then(transaction, block, move |outcome| then(outcome.map_err(Error::from)))?)
+    }
+
+    /// As [`Self::rows`], of tables as a transaction has made them: they must not change until it commits. It goes on
+    /// when they are [too large](Error::TooLarge).
+    ///
+    /// # Errors
+    /// [`Error::Outdated`], [`sequencer::Error::Conflict`] and its like; the transaction has ended.
+    pub fn rows_in(
+        &self,
+        transaction: sequencer::Transaction,
+        tables: &[&str],
+        most: u64,
+    ) -> Result<(sequencer::Transaction, Result<Vec<Rows>, Error>), Error> {
+        let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+        let (sender, rows) = mpsc::sync_channel(1);
+        let (done, looked) = mpsc::sync_channel(1);
+        let look = {
+            let names = names.clone();
+            move |database: &Database| {
+                let rows = Rows::copy(database, &names, most);
+                let has_seen = rows.is_ok();
+                drop(sender.send(rows));
+                has_seen
+            }
+        };
+        {
+            let _admitted = admit(&self.retired, transaction.procedures())?;
+            self.handle.look_then(transaction, names, look, move |outcome| drop(done.send(outcome)))?;
+        }
+        let transaction = looked.recv().map_err(|_| sequencer::Error::Closed)??;
+        Ok((transaction, rows.recv().map_err(|_| sequencer::Error::Closed)?))
     }
 
     /// Commits a transaction without waiting: `then` is called when it is durable, as for [`Self::run_then`].

@@ -13,7 +13,7 @@ use lockwork_procedure::access::Operation;
 use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::interpreter::{Answer, Context, Host, Request, Stop, run};
 use lockwork_procedure::key::Key;
-use lockwork_storage::{ABSENT, Inserted, LIVE, RowPtr, Table};
+use lockwork_storage::{ABSENT, Database, Inserted, LIVE, RowPtr, Table};
 
 use crate::blocks::Blocks;
 use crate::contract::Tally;
@@ -63,6 +63,12 @@ impl<'a> Together<'a> {
         let mut together = Self { core, effects, kept: false };
         together.kept = transaction(&mut together);
         together.kept
+    }
+
+    /// The database as the transaction has made it; to look at only.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.core.database
     }
 
     /// Now.

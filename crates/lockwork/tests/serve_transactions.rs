@@ -16,6 +16,8 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
 
+const TPCB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tpcb.sql");
+
 async fn connect(port: u16) -> Client {
     let settings = format!("host=127.0.0.1 port={port} user=ann dbname=bank");
     let (client, connection) = tokio_postgres::connect(&settings, NoTls).await.unwrap();
@@ -147,6 +149,101 @@ fn a_transaction_is_there_after_a_kill_and_what_was_not_committed_is_not() {
     assert!(server.ready.starts_with("ready: "), "{}", server.ready);
     check(&server, &[(READ, "1001.00"), ("SELECT balance FROM accounts WHERE id = 9", "1.00")]);
     assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn a_query_of_whole_tables_is_part_of_its_transaction() {
+    let server = Server::start(&["--init", BANK, "--engine", "two-phase"]);
+    let sum = "SELECT sum(balance), count(*) FROM accounts";
+    check(
+        &server,
+        &[
+            ("BEGIN", "BEGIN"),
+            ("INSERT INTO accounts VALUES (3, 50)", "INSERT 0 1"),
+            ("SAVEPOINT a", "SAVEPOINT"),
+            ("DELETE FROM accounts WHERE id = 1", "DELETE 1"),
+            (sum, "1050.00|2"),
+            ("ROLLBACK TO a", "ROLLBACK"),
+            (sum, "2050.00|3"),
+            ("ROLLBACK", "ROLLBACK"),
+            (sum, "2000.00|2"),
+            // Of what psql sends in one message each statement is read on its own.
+            (
+                "SELECT 1; BEGIN; SELECT count(*) FROM accounts; -- one; two\n SHOW server_encoding; COMMIT",
+                "1 BEGIN 2 UTF8 COMMIT",
+            ),
+        ],
+    );
+    runtime().block_on(async {
+        let (mut one, other) = (connect(server.port).await, connect(server.port).await);
+        let add = "INSERT INTO accounts VALUES ($1, 0)";
+        for (reads, write) in [(true, true), (true, false), (false, true)] {
+            let transaction = one.transaction().await.unwrap();
+            if reads {
+                transaction.query_one("SELECT count(*) FROM accounts", &[]).await.unwrap();
+            }
+            other.execute("UPDATE accounts SET balance = balance + 1 WHERE id = 1", &[]).await.unwrap();
+            let written = match write {
+                true => transaction.execute(add, &[&(10 + i64::from(reads))]).await.map(drop),
+                false => Ok(()),
+            };
+            let ended = match written {
+                Ok(()) => transaction.commit().await,
+                Err(error) => Err(error),
+            };
+            // Who has only looked was there before the other one; who has written what it may have read here was not.
+            let code = ended.err().and_then(|error| error.code().cloned());
+            assert_eq!(code, (reads && write).then_some(SqlState::T_R_SERIALIZATION_FAILURE), "{reads} {write}");
+        }
+    });
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn pgbench_runs_its_tpc_b() {
+    let Some(_) = program("pgbench") else { return };
+    let tables = std::fs::read_to_string(TPCB).unwrap();
+    let folder = Folder::new("serve-tpcb");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let init = folder.0.join("init.sql");
+    let rows = |table: &str, columns: &str, count: u32, of: fn(u32) -> String| {
+        let rows: Vec<String> = (1..=count).map(of).collect();
+        let inserts = rows.chunks(10).map(|rows| rows.join(", "));
+        inserts.map(|rows| format!("INSERT INTO pgbench_{table} ({columns}) VALUES {rows};\n")).collect::<String>()
+    };
+    let rows = [
+        rows("branches", "bid, bbalance", 1, |bid| format!("({bid}, 0)")),
+        rows("tellers", "tid, bid, tbalance", 10, |tid| format!("({tid}, 1, 0)")),
+        // Of the 100,000 that it asks for; the others are not found, which is no error.
+        rows("accounts", "aid, bid, abalance", 100, |aid| format!("({}, 1, 0)", aid * 1000)),
+    ];
+    std::fs::write(&init, tables + &rows.concat()).unwrap();
+    for engine in ["two-phase", "deterministic"] {
+        let data = folder.0.join(engine);
+        let words = ["--engine", engine, "--init", init.to_str().unwrap(), "--data", data.to_str().unwrap()];
+        let server = Server::start(&words);
+        let port = server.port.to_string();
+        for mode in ["simple", "extended", "prepared"] {
+            let mut pgbench = program("pgbench").unwrap();
+            pgbench.args(["-h", "127.0.0.1", "-p", &port, "-U", "ann", "-n", "-M", mode, "-c", "8", "-t", "25"]);
+            let output = pgbench.args(["-b", "tpcb-like", "--max-tries", "1000", "bank"]).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{mode}: {text}{}", String::from_utf8_lossy(&output.stderr));
+            assert!(text.contains("actually processed: 200/200"), "{mode}: {text}");
+        }
+        check(
+            &server,
+            &[
+                ("SELECT count(*) FROM pgbench_history", "600"),
+                (
+                    "SELECT (SELECT sum(delta) FROM pgbench_history) = (SELECT sum(bbalance) FROM pgbench_branches), \
+                 (SELECT sum(delta) FROM pgbench_history) = (SELECT sum(tbalance) FROM pgbench_tellers)",
+                    "t|t",
+                ),
+            ],
+        );
+        assert_eq!(server.end(), Some(0));
+    }
 }
 
 /// Clients read two balances, think, and write what follows from them: no money is lost, none is made, and who could

@@ -60,7 +60,15 @@ fn what_is_done_is_counted() {
     ] {
         assert_eq!(psql(&server, statement), Some(good), "{statement}");
     }
-    let text = get(&page, "/metrics");
+    // That the last one has gone is found out soon, not at once.
+    let mut text = get(&page, "/metrics");
+    for _ in 0..100 {
+        if metric(&text, "lockwork_connections") == 0.0 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        text = get(&page, "/metrics");
+    }
     for (name, value) in [
         ("lockwork_ready", 1.0),
         ("lockwork_connections", 0.0),

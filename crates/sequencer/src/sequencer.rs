@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use lockwork_engine::{Engine, EngineError};
 use lockwork_procedure::block::{Batch, HEADER_BYTES, MAX_BLOCK_BYTES};
-use lockwork_storage::Digest;
+use lockwork_storage::{Database, Digest};
 
 use crate::checkpoint::write::{CheckpointReport, clean};
 use crate::directory::{Directory, Listing};
@@ -375,6 +375,23 @@ impl Handle {
     ) -> Result<(), Error> {
         is_block(&block)?;
         self.requests.send(Request::Step { transaction, block, reply: Box::new(then) }).map_err(|_| Error::Closed)
+    }
+
+    /// Lets `look` see the database as a transaction has made it, on a thread of the sequencer: it must neither wait
+    /// nor panic. If it says that it has seen anything, that is all rows of `tables`, and they must not change until
+    /// the commit. `then` gets the transaction. As for [`Self::call_then`].
+    ///
+    /// # Errors
+    /// As there, and those of [`Self::step_then`].
+    pub fn look_then(
+        &self,
+        transaction: Transaction,
+        tables: Vec<String>,
+        look: impl FnOnce(&Database) -> bool + Send + 'static,
+        then: impl FnOnce(Result<Transaction, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let (look, reply) = (Box::new(look), Box::new(then));
+        self.requests.send(Request::Look { transaction, tables, look, reply }).map_err(|_| Error::Closed)
     }
 
     /// Makes the calls of a transaction for good, and calls `then` when they are durable. As for [`Self::call_then`].

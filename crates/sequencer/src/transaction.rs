@@ -6,6 +6,8 @@
 //! it has been told nothing else: it is serializable, waits for nobody, and nobody for it. The price is that `n` calls
 //! are made `n` times over.
 
+use lockwork_storage::Digest;
+
 use crate::error::Error;
 
 /// The most calls of a transaction: each is made again for every later one.
@@ -28,6 +30,8 @@ pub struct Mark(usize);
 #[derive(Debug)]
 pub(crate) enum Step {
     Call(Made),
+    /// Looks at all rows of some tables.
+    Look(Looked),
     /// Takes back what was done from this step on.
     BackTo(usize),
 }
@@ -40,6 +44,13 @@ pub(crate) struct Made {
     pub(crate) committed: bool,
     /// Digest of outcome and results.
     pub(crate) seen: u128,
+}
+
+/// Tables that were looked at, by number, and the digest of all their rows.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    pub(crate) tables: Vec<u16>,
+    pub(crate) seen: Digest,
 }
 
 impl Transaction {
@@ -55,12 +66,12 @@ impl Transaction {
         let is_before = |step: &Step| matches!(step, Step::BackTo(to) if *to < mark.0);
         let since = self.steps.get(mark.0..).unwrap_or_default();
         // Nothing since the last way back is taken back once more.
-        if since.iter().any(|step| matches!(step, Step::Call(_))) && !since.iter().any(is_before) {
+        if since.iter().any(|step| matches!(step, Step::Call(_) | Step::Look(_))) && !since.iter().any(is_before) {
             self.steps.push(Step::BackTo(mark.0));
         }
     }
 
-    /// How many calls were made.
+    /// How many calls and looks were made.
     #[must_use]
     pub fn calls(&self) -> usize {
         self.calls
@@ -70,7 +81,7 @@ impl Transaction {
     pub fn procedures(&self) -> impl Iterator<Item = u32> {
         self.steps.iter().filter_map(|step| match step {
             Step::Call(made) => Some(made.procedure),
-            Step::BackTo(_) => None,
+            Step::Look(_) | Step::BackTo(_) => None,
         })
     }
 
@@ -88,13 +99,23 @@ impl Transaction {
         self.steps.push(Step::Call(made));
     }
 
+    pub(crate) fn add_look(&mut self, looked: Looked) {
+        self.calls += 1;
+        self.steps.push(Step::Look(looked));
+    }
+
+    /// Whether it is a single look or call, which is true of the moment when it ran.
+    pub(crate) fn is_single(&self) -> bool {
+        self.steps.len() <= 1
+    }
+
     /// The calls whose effects there are: those that committed and were not taken back.
     pub(crate) fn lasting(&self) -> Vec<&Made> {
         let mut lasting: Vec<(usize, &Made)> = Vec::new();
         for (at, step) in self.steps.iter().enumerate() {
             match step {
                 Step::Call(made) if made.committed => lasting.push((at, made)),
-                Step::Call(_) => {}
+                Step::Call(_) | Step::Look(_) => {}
                 Step::BackTo(mark) => lasting.retain(|(at, _)| at < mark),
             }
         }

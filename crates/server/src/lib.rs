@@ -3,6 +3,9 @@
 //! | module | idea |
 //! |---|---|
 //! | `shared` | the database as all connections have it |
+//! | `connection` | one connection: its messages in turn |
+//! | `messages` | messages as they come: how long they may be and take, and whether they are whole |
+//! | `held` | what connections hold of the memory that they share |
 //! | `startup` | the beginning of a connection: who it is, and what it is told |
 //! | `users` | who may connect, what each may do, and what proves their passwords |
 //! | `tls` | certificates |
@@ -21,10 +24,13 @@
 //! | `error` | errors as clients get them |
 
 mod catalog;
+mod connection;
 mod error;
+mod held;
 mod known;
 mod lite;
 mod many;
+mod messages;
 mod parameters;
 mod query;
 mod session;
@@ -49,6 +55,7 @@ use pgwire::api::PgWireServerHandlers;
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
 use pgwire::error::PgWireError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch::Sender};
@@ -71,6 +78,8 @@ pub struct Options {
     pub queue: usize,
     /// How long connections may take to finish what they are at, when the server ends.
     pub drain: Duration,
+    /// How long a login may take, and a message from its first byte on; a second more for each MiB of it.
+    pub patience: Duration,
     /// Who may connect. Without users everybody may, and do everything, from this machine only.
     pub users: Option<Users>,
     /// With a certificate connections may be encrypted, and those of other machines have to be.
@@ -85,6 +94,7 @@ impl Default for Options {
             connections: 1000,
             queue: 512,
             drain: Duration::from_secs(10),
+            patience: Duration::from_secs(60),
             users: None,
             tls: None,
             watcher: Watcher::default(),
@@ -128,6 +138,7 @@ pub struct Server {
     tls: Option<Tls>,
     connections: usize,
     drain: Duration,
+    patience: Duration,
     ending: Sender<bool>,
 }
 
@@ -148,17 +159,18 @@ impl Server {
     /// # Errors
     /// The address is taken, or can be reached from other machines and there are no users.
     pub async fn listen(address: SocketAddr, database: Lockwork, options: Options) -> Result<Self, ServeError> {
-        let Options { connections, queue, drain, users, tls, watcher } = options;
+        let Options { connections, queue, drain, patience, users, tls, watcher } = options;
         if users.is_none() && !address.ip().is_loopback() {
             return Err(ServeError::Open(address));
         }
+        allow_descriptors();
         let access = Access::new(users, tls.as_ref()).map_err(ServeError::Certificate)?;
         let caller = database.caller()?;
         let database = Arc::new(Shared::new(database, queue, watcher.0.clone())?);
         let listener = TcpListener::bind(address).await.map_err(|error| ServeError::Listen { address, error })?;
         watcher.0.ready(caller);
         let ending = Sender::new(false);
-        Ok(Self { listener, database, access: Arc::new(access), tls, connections, drain, ending })
+        Ok(Self { listener, database, access: Arc::new(access), tls, connections, drain, patience, ending })
     }
 
     /// Where it listens: with port 0 asked for, the port that it got.
@@ -181,6 +193,7 @@ impl Server {
     /// Why something that was acknowledged may not be durable.
     pub async fn run(self) -> Result<(), Error> {
         let permits = Arc::new(Semaphore::new(self.connections));
+        let room = held::room();
         let mut ending = self.ending.subscribe();
         let mut connections = JoinSet::new();
         loop {
@@ -205,15 +218,15 @@ impl Server {
             let session = Arc::new(Session::new(self.database.clone(), busy));
             let handlers = Handlers { session, access: self.access.clone() };
             let acceptor = self.tls.as_ref().map(|tls| tls.acceptor.clone());
+            let (room, patience) = (room.clone(), self.patience);
             connections.spawn(async move {
                 let (_permit, _guest) = (permit, guest);
-                drop(socket.set_nodelay(true));
                 let told = async {
                     drop(ending.wait_for(|ending| *ending).await);
                     drop(idle.wait_for(|busy| !*busy).await);
                 };
                 tokio::select! {
-                    _ = pgwire::tokio::process_socket(socket, acceptor, handlers) => {}
+                    _ = connection::serve(socket, acceptor, handlers, room, patience) => {}
                     () = told => {}
                 }
             });
@@ -224,6 +237,14 @@ impl Server {
         connections.shutdown().await;
         tokio::task::block_in_place(|| self.database.close())
     }
+}
+
+/// Lets the process open as many files and connections as the system lets it: what it may at first is for programs
+/// that wait with `select`, and is not enough for a thousand connections.
+fn allow_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Otherwise fewer are accepted at a time.
+    _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// Counts a connection while it is there.

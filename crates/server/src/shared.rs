@@ -108,15 +108,6 @@ impl Plan {
     }
 }
 
-/// The error of a statement or COMMIT in a transaction. Its earlier statements cannot be understood anew.
-fn in_transaction(error: Error) -> Refusal {
-    match error {
-        Error::Outdated => refuse("40001", "a table has a new index, and the transaction knows nothing of it")
-            .hint("ROLLBACK, and begin it again"),
-        error => Refusal::of(error, ""),
-    }
-}
-
 pub(crate) fn closed() -> Refusal {
     refuse("57P01", "the server is ending")
 }
@@ -249,8 +240,8 @@ impl Shared {
         let steps = open.steps.take().ok_or_else(transaction::ended)?;
         let (sender, answer) = oneshot::channel();
         let handed_over = self.caller.step_then(steps, block, move |ran| drop(sender.send(ran)));
-        handed_over.map_err(in_transaction)?;
-        let (steps, block) = answer.await.map_err(|_| closed())?.map_err(in_transaction)?;
+        handed_over.map_err(transaction::error)?;
+        let (steps, block) = answer.await.map_err(|_| closed())?.map_err(transaction::error)?;
         open.steps = Some(steps);
         prepared.answer(&block).map_err(refused)
     }
@@ -267,8 +258,8 @@ impl Shared {
     async fn try_commit(&self, steps: Transaction) -> Result<(), Refusal> {
         let _permit = self.queue.acquire().await.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
-        self.caller.commit_then(steps, move |done| drop(sender.send(done))).map_err(in_transaction)?;
-        answer.await.map_err(|_| closed())?.map_err(in_transaction)
+        self.caller.commit_then(steps, move |done| drop(sender.send(done))).map_err(transaction::error)?;
+        answer.await.map_err(|_| closed())?.map_err(transaction::error)
     }
 
     /// Runs a statement that an index overtook: when the index is there, it is understood once more.
@@ -325,9 +316,10 @@ impl Shared {
         query: &Arc<Query>,
         values: &[Value],
         format: &Format,
+        open: Option<&mut Open>,
     ) -> Result<Vec<DataRow>, Refusal> {
         let begun = Instant::now();
-        let ran = self.queries.run(query, values, format).await;
+        let ran = self.queries.run(query, values, format, open.map(|open| &mut open.steps)).await;
         let cause = |refusal: &Refusal| (Verb::Select.name().into(), refusal.sqlstate.clone(), refusal.cause());
         self.watch.statement(Verb::Select, begun.elapsed(), ran.as_ref().err().map(cause));
         ran

@@ -1,6 +1,7 @@
 //! BEGIN .. COMMIT of a session. The database holds nothing for it: a statement makes those before it again, and is
 //! told if they answer something else by now ([`lockwork_database::Transaction`]).
 
+use lockwork_database::Error;
 use lockwork_database::sequencer::{MOST_CALLS, Mark, Transaction};
 use lockwork_database::sql::Control;
 use pgwire::messages::response::TransactionStatus as Status;
@@ -35,6 +36,15 @@ pub(crate) fn ended() -> Refusal {
 /// The error of whatever comes between an error and the ROLLBACK.
 pub(crate) fn failed() -> Refusal {
     refuse("25P02", "the transaction has failed, and statements are ignored until its end").hint("ROLLBACK")
+}
+
+/// The error of a statement or COMMIT in a transaction. Its earlier statements cannot be understood anew.
+pub(crate) fn error(error: Error) -> Refusal {
+    match error {
+        Error::Outdated => refuse("40001", "a table has a new index, and the transaction knows nothing of it")
+            .hint("ROLLBACK, and begin it again"),
+        error => Refusal::of(error, ""),
+    }
 }
 
 /// What a statement is called when it is done.

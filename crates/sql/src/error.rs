@@ -87,23 +87,30 @@ impl fmt::Display for SqlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sqlstate, message, line, column, hint, source_line } = self;
         write!(f, "line {line}, column {column}: error {sqlstate}: {message}")?;
-        if !source_line.trim().is_empty() {
-            // Of a long line what is around the place.
-            let place = column.saturating_sub(1) as usize;
-            let length = source_line.chars().count();
-            let first = if length > 2 * SHOWN { place.saturating_sub(SHOWN) } else { 0 };
-            let shown: String = source_line.chars().skip(first).take(2 * SHOWN).collect();
-            let (cut, more) = (if first > 0 { "..." } else { "" }, if first + 2 * SHOWN < length { "..." } else { "" });
-            // Tabs stay tabs, so that the caret stands under its place.
-            let before = cut.chars().map(|_| ' ').chain(shown.chars().take(place - first));
-            let blank: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
-            write!(f, "\n    {cut}{shown}{more}\n    {blank}^")?;
-        }
+        f.write_str(&pointed(source_line, *column))?;
         if !hint.is_empty() {
             write!(f, "\nhint: {hint}")?;
         }
         Ok(())
     }
+}
+
+/// A line of source, indented, and a caret under a place in it, each behind a line break; nothing for a blank line.
+/// The column counts characters from 1. Of a long line what is around the place.
+#[must_use]
+pub fn pointed(source_line: &str, column: u32) -> String {
+    if source_line.trim().is_empty() {
+        return String::new();
+    }
+    let place = column.saturating_sub(1) as usize;
+    let length = source_line.chars().count();
+    let first = if length > 2 * SHOWN { place.saturating_sub(SHOWN) } else { 0 };
+    let shown: String = source_line.chars().skip(first).take(2 * SHOWN).collect();
+    let (cut, more) = (if first > 0 { "..." } else { "" }, if first + 2 * SHOWN < length { "..." } else { "" });
+    // Tabs stay tabs, so that the caret stands under its place.
+    let before = cut.chars().map(|_| ' ').chain(shown.chars().take(place - first));
+    let blank: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+    format!("\n    {cut}{shown}{more}\n    {blank}^")
 }
 
 /// A message that quotes a giant name shows both of its ends.

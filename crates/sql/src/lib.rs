@@ -55,7 +55,7 @@ mod value;
 
 pub use catalogue::{Catalogue, Index, Table};
 pub use compile::{Compiled, Field, explain};
-pub use error::SqlError;
+pub use error::{SqlError, pointed};
 pub use script::{Definition, Kind, Single, Statement, Statements, is_ended, statements};
 pub use single::Arguments;
 pub use syntax::{Control, Place};

@@ -127,7 +127,7 @@ enum Command {
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
-    /// Statements on a database in a folder: typed, from a pipe, or given
+    /// Statements on a database in a folder or at a server: typed, from a pipe, or given
     Sql(sql::Arguments),
     /// A database for PostgreSQL's clients, in memory or in a folder
     Serve(Box<serve::Arguments>),

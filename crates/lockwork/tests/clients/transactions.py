@@ -48,6 +48,10 @@ with psycopg.connect(**server) as connection, psycopg.connect(**server, autocomm
         connection.execute("UPDATE accounts SET balance = balance - 1 WHERE id = 2")
     connection.commit()
     print(balance(other, 1), balance(other, 2))
+    print(connection.execute("SELECT count(*), sum(balance) FROM accounts").fetchone())
+    connection.execute("INSERT INTO accounts VALUES (8, 1)")
+    print(connection.execute("SELECT count(*) FROM accounts").fetchone())
+    connection.rollback()
 
 engine = sa.create_engine(f"postgresql+psycopg://ann@127.0.0.1:{port}/bank")
 tables = sa.MetaData()

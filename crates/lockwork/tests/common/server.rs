@@ -8,7 +8,7 @@ pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) port: u16,
     pub(crate) ready: String,
-    _errors: BufReader<ChildStderr>,
+    errors: BufReader<ChildStderr>,
 }
 
 impl Server {
@@ -18,8 +18,10 @@ impl Server {
 
     /// With variables of its environment.
     pub(crate) fn start_with(words: &[&str], variables: &[(&str, &str)]) -> Self {
+        let anywhere: &[&str] = if words.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
         let mut child = Command::new(env!("CARGO_BIN_EXE_lockwork"))
-            .args(["serve", "--listen", "127.0.0.1:0"])
+            .arg("serve")
+            .args(anywhere)
             .args(words)
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
@@ -34,14 +36,18 @@ impl Server {
             errors.read_to_string(&mut why).unwrap();
             panic!("'{ready}' is no ready line; {why}");
         };
-        Self { child, port, ready, _errors: errors }
+        Self { child, port, ready, errors }
     }
 
-    /// Asks it to end, and gives its exit code.
+    /// Asks it to end, and gives its exit code; it has not panicked.
     pub(crate) fn end(mut self) -> Option<i32> {
         let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(asked.success());
-        self.child.wait().unwrap().code()
+        let ended = self.child.wait().unwrap();
+        let mut said = String::new();
+        self.errors.read_to_string(&mut said).unwrap();
+        assert!(!said.contains("panicked"), "{said}");
+        ended.code()
     }
 }
 

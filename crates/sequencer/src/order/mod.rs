@@ -21,7 +21,7 @@ mod together;
 
 pub(crate) use change::apply;
 pub(crate) use load::LoadReply;
-pub(crate) use together::{CommitReply, StepReply};
+pub(crate) use together::{CommitReply, Look, LookReply, StepReply};
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -74,6 +74,13 @@ pub(crate) enum Request {
         transaction: Transaction,
         block: Vec<u8>,
         reply: StepReply,
+    },
+    /// A look at tables as a transaction has made them.
+    Look {
+        transaction: Transaction,
+        tables: Vec<String>,
+        look: Look,
+        reply: LookReply,
     },
     Commit {
         transaction: Transaction,
@@ -278,6 +285,7 @@ impl Order {
             }
             Request::Call { block, reply } => self.gather(block, reply, requests),
             Request::Step { transaction, block, reply } => self.step(transaction, &block, reply),
+            Request::Look { transaction, tables, look, reply } => self.look(transaction, &tables, look, reply),
             Request::Commit { transaction, reply } => self.commit(&transaction, reply),
             Request::Define { definition, reply } => self.define(definition, reply),
             Request::Load { tables, reply } => self.load(&tables, reply),

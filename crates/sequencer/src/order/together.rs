@@ -5,6 +5,7 @@ use std::hash::Hasher;
 
 use lockwork_engine::{EngineError, Together};
 use lockwork_procedure::block::{Batch, Block, HEADER_BYTES, Status};
+use lockwork_storage::{Database, Digest};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::Order;
@@ -12,10 +13,16 @@ use crate::catalogue::Catalogue;
 use crate::error::Error;
 use crate::format::calls;
 use crate::format::frame::{self, RecordKind};
-use crate::transaction::{Made, Step, Transaction};
+use crate::transaction::{Looked, Made, Step, Transaction};
 
 /// What is done with a transaction that has come a call further, and with the block of the call.
 pub(crate) type StepReply = Box<dyn FnOnce(Result<(Transaction, Vec<u8>), Error>) + Send>;
+
+/// Looks at the database, and says whether it has seen anything.
+pub(crate) type Look = Box<dyn FnOnce(&Database) -> bool + Send>;
+
+/// What is done with a transaction that has looked.
+pub(crate) type LookReply = Box<dyn FnOnce(Result<Transaction, Error>) + Send>;
 
 /// What is done when a transaction is durable, or never will be.
 pub(crate) type CommitReply = Box<dyn FnOnce(Result<(), Error>) + Send>;
@@ -41,6 +48,11 @@ fn seen(block: Block<'_>, catalogue: &Catalogue) -> u128 {
     hasher.finish128().as_u128()
 }
 
+/// What somebody has seen who has looked at all rows of some tables.
+fn digest(database: &Database, tables: &[u16]) -> Digest {
+    tables.iter().map(|&table| database.table(table).digest()).fold(Digest::default(), Digest::combine)
+}
+
 /// Makes all calls of a transaction again.
 ///
 /// # Errors
@@ -57,6 +69,12 @@ fn repeat(
         moments.push(together.moment());
         match step {
             Step::BackTo(mark) => together.back_to(moments[*mark]),
+            Step::Look(looked) => {
+                call += 1;
+                if digest(together.database(), &looked.tables) != looked.seen {
+                    return Err(Error::Conflict { call });
+                }
+            }
             Step::Call(made) => {
                 call += 1;
                 write(batch, made.procedure, &made.arguments);
@@ -113,10 +131,45 @@ impl Order {
         Ok((transaction, answer))
     }
 
+    /// Lets `look` see the tables as a transaction has made them. If it says so, it has seen them.
+    pub(super) fn look(&mut self, mut transaction: Transaction, tables: &[String], look: Look, reply: LookReply) {
+        self.drain();
+        let outcome = self.try_look(&mut transaction, tables, look).map(|()| transaction);
+        self.send(Vec::new(), Vec::new(), false, Box::new(move |done| reply(done.and(outcome))));
+    }
+
+    fn try_look(&mut self, transaction: &mut Transaction, tables: &[String], look: Look) -> Result<(), Error> {
+        transaction.room(0)?;
+        let mut batch = self.single(transaction, None)?;
+        let mut look = Some(look);
+        let (mut repeated, mut looked) = (Ok(()), None);
+        let catalogue = &self.catalogue;
+        self.engine.together(&mut |together| {
+            repeated = repeat(together, transaction, &mut batch, catalogue);
+            let database = together.database();
+            if repeated.is_ok()
+                && let Some(look) = look.take()
+                && look(database)
+            {
+                let tables: Vec<u16> = tables.iter().filter_map(|name| database.table_id(name)).collect();
+                looked = Some(Looked { seen: digest(database, &tables), tables });
+            }
+            false
+        })?;
+        self.work.single = Some(batch);
+        repeated?;
+        looked.into_iter().for_each(|looked| transaction.add_look(looked));
+        Ok(())
+    }
+
     /// Makes all calls of a transaction once more, for good.
     pub(super) fn commit(&mut self, transaction: &Transaction, reply: CommitReply) {
         let mut lasting = transaction.lasting();
         lasting.retain(|made| self.procedures.get(made.procedure as usize).is_some_and(|known| known.traits.writes));
+        if lasting.is_empty() && transaction.is_single() {
+            // It has changed nothing, and what it has seen was so at one moment.
+            return self.send(Vec::new(), Vec::new(), false, reply);
+        }
         // One record, so that a crash leaves all of it or nothing.
         let room = lasting.iter().map(|made| calls::most_bytes(made.arguments.len())).sum();
         self.drain();

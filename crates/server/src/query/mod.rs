@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use lockwork_database::sequencer::Transaction;
 use lockwork_database::sql::{Catalogue, Field, SqlType, Value};
 use lockwork_database::{Caller, Error, Rows};
 use pgwire::api::Type;
@@ -46,6 +47,7 @@ use tokio::sync::Semaphore;
 use crate::error::{Refusal, refuse};
 use crate::lite;
 use crate::syntax::read;
+use crate::transaction;
 use crate::values::format_of;
 use bind::Binder;
 use images::{Image, Place};
@@ -141,8 +143,14 @@ fn bound(text: &str, query: &sqlparser::ast::Query, catalogue: &Catalogue) -> Re
 /// The queries of a server.
 pub(crate) struct Queries {
     caller: Caller,
-    small: Arc<Semaphore>,
-    large: Arc<Semaphore>,
+    small: Lane,
+    large: Lane,
+}
+
+/// Queries of at most so many bytes of rows, and how many of them may run.
+struct Lane {
+    most: u64,
+    places: Arc<Semaphore>,
 }
 
 /// Ends a query when nobody waits for it any more.
@@ -156,26 +164,27 @@ impl Drop for Stop {
 
 impl Queries {
     pub(crate) fn new(caller: Caller) -> Self {
-        let (small, large) = (Arc::new(Semaphore::new(SMALL_AT_ONCE)), Arc::new(Semaphore::new(1)));
-        Self { caller, small, large }
+        let lane = |most, at_once| Lane { most, places: Arc::new(Semaphore::new(at_once)) };
+        Self { caller, small: lane(FEW_ROWS, SMALL_AT_ONCE), large: lane(MOST_ROWS, 1) }
     }
 
-    /// The rows that a query answers.
+    /// The rows that a query answers, alone or in a transaction, which is `None` when an error has ended it.
     pub(crate) async fn run(
         &self,
         query: &Arc<Query>,
         values: &[Value],
         format: &Format,
+        mut transaction: Option<&mut Option<Transaction>>,
     ) -> Result<Vec<DataRow>, Refusal> {
         let values: Vec<Given> =
             values.iter().zip(&query.parameters).map(|(value, field)| given(value, field)).collect::<Result<_, _>>()?;
         let stop = Stop(Arc::new(AtomicBool::new(false)));
-        match self.attempt(&self.small, FEW_ROWS, query, &values, format, &stop).await {
+        match self.attempt(&self.small, query, &values, format, &stop, transaction.as_deref_mut()).await {
             Err(Failed::TooLarge) => {}
             Err(Failed::Refused(refusal)) => return Err(refusal),
             Ok(rows) => return Ok(rows),
         }
-        match self.attempt(&self.large, MOST_ROWS, query, &values, format, &stop).await {
+        match self.attempt(&self.large, query, &values, format, &stop, transaction).await {
             Err(Failed::TooLarge) => {
                 let message = format!("the tables of this query have more than {} MiB of rows", MOST_ROWS >> 20);
                 Err(refuse("53400", message).hint(HINT))
@@ -187,31 +196,46 @@ impl Queries {
 
     async fn attempt(
         &self,
-        lane: &Arc<Semaphore>,
-        most: u64,
+        lane: &Lane,
         query: &Arc<Query>,
         values: &[Given],
         format: &Format,
         stop: &Stop,
+        mut transaction: Option<&mut Option<Transaction>>,
     ) -> Result<Vec<DataRow>, Failed> {
-        let permit = tokio::time::timeout(LIMIT, lane.clone().acquire_owned()).await;
+        let permit = tokio::time::timeout(LIMIT, lane.places.clone().acquire_owned()).await;
         let busy = || refuse("55P03", format!("other queries have run for {} s", LIMIT.as_secs())).hint("ask again");
         let permit = permit.map_err(|_| busy())?.map_err(|_| refuse("57P01", "the server is ending"))?;
         let (caller, query, values, format) = (self.caller.clone(), query.clone(), values.to_vec(), format.clone());
-        let stopped = stop.0.clone();
+        let (most, stopped) = (lane.most, stop.0.clone());
+        let steps = match transaction.as_deref_mut() {
+            Some(steps) => Some(steps.take().ok_or_else(transaction::ended)?),
+            None => None,
+        };
         let ran = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let names: Vec<&str> = query.tables.iter().map(|table| table.name.as_str()).collect();
-            let rows = match names[..] {
-                [] => Vec::new(),
-                _ => match caller.rows(&names, most) {
-                    Err(Error::TooLarge { .. }) => return Err(Failed::TooLarge),
-                    rows => rows.map_err(|error| Refusal::of(error, ""))?,
-                },
+            let (steps, rows) = match (steps, &names[..]) {
+                (steps, []) => (steps, Ok(Vec::new())),
+                (None, names) => (None, caller.rows(names, most)),
+                (Some(steps), names) => {
+                    let (steps, rows) = caller.rows_in(steps, names, most).map_err(transaction::error)?;
+                    (Some(steps), rows)
+                }
             };
-            Ok(query.answer(rows, &values, &format, stopped)?)
+            let answer = match rows {
+                Err(Error::TooLarge { .. }) => Err(Failed::TooLarge),
+                Err(error) => Err(Refusal::of(error, "").into()),
+                Ok(rows) => query.answer(rows, &values, &format, stopped).map_err(Failed::from),
+            };
+            Ok((steps, answer))
         });
-        ran.await.map_err(|_| refuse("XX000", "a query ended without an answer"))?
+        let ran: Result<_, Refusal> = ran.await.map_err(|_| refuse("XX000", "a query ended without an answer"))?;
+        let (steps, answer) = ran?;
+        if let Some(transaction) = transaction {
+            *transaction = steps;
+        }
+        answer
     }
 }
 

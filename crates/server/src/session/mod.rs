@@ -139,11 +139,8 @@ impl Session {
                 return Ok(Answered { rows: vec![row], tag: plan.verb.tag(1) });
             }
             (Stored::Query(query), Values::Plan(values)) => {
-                if self.open.lock().await.is_some() {
-                    let message = "a query of whole tables cannot be part of a transaction";
-                    return Err(refuse("0A000", message).hint("COMMIT before it"));
-                }
-                let rows = self.database.run_query(query, values, format).await?;
+                let mut open = self.open.lock().await;
+                let rows = self.database.run_query(query, values, format, open.as_mut()).await?;
                 let tag = Verb::Select.tag(rows.len() as i64);
                 return Ok(Answered { rows, tag });
             }

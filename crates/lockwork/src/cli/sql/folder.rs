@@ -1,0 +1,132 @@
+//! A database in a folder, which this process opens itself.
+
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use lockwork::sequencer::{Progress, RecoveryReport};
+use lockwork::sql::{is_ended, statements};
+use lockwork::{Error, Lockwork, OpenOptions};
+
+use super::Database;
+use super::form::{Output, form};
+use crate::cli::{Failure, Outcome, print};
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Durability(error) => error.into(),
+            Error::Engine(error) => error.into(),
+            Error::Aborted { .. } => Self::Check(error.to_string()),
+            error => Self::Usage(error.to_string()),
+        }
+    }
+}
+
+impl Database for Lockwork {
+    fn execute(&mut self, script: &str, lines_before: u32, output: Output) -> Outcome {
+        let mut printed = Ok(());
+        let ran = self.sql_each(script, |_, answer| {
+            if printed.is_ok() {
+                printed = print(&form(&answer.into(), output));
+            }
+        });
+        printed?;
+        Ok(ran.map_err(|error| match error {
+            Error::Sql(mut error) => {
+                error.line += lines_before;
+                Error::Sql(error)
+            }
+            error => error,
+        })?)
+    }
+
+    fn is_complete(&self, typed: &str) -> bool {
+        is_complete(typed)
+    }
+
+    fn end(self: Box<Self>) -> Outcome {
+        // What was acknowledged is durable already, whatever ended it.
+        Ok(self.close()?)
+    }
+}
+
+/// Opens a database, and says what its owner may want to know.
+/// `watch` gets the bytes that recovery has done, and all.
+pub(in crate::cli) fn open_and_tell(
+    folder: &Path,
+    options: &OpenOptions,
+    watch: impl Fn(u64, u64),
+) -> Result<Lockwork, Failure> {
+    let (database, report) = open(folder, options, watch)?;
+    told(&report);
+    Ok(database)
+}
+
+/// Opens a database, with a bar for those who watch.
+fn open(folder: &Path, options: &OpenOptions, watch: impl Fn(u64, u64)) -> Result<(Lockwork, RecoveryReport), Failure> {
+    // Most are open before anybody could read it.
+    let patience = Duration::from_millis(300);
+    let style = "recovering [{bar:40}] {binary_bytes} of {binary_total_bytes}, {eta} left";
+    let bar = ProgressBar::no_length().with_style(ProgressStyle::with_template(style).expect("a constant template"));
+    let opened = Lockwork::open_with(folder, options, |Progress { done_bytes, total_bytes, elapsed, .. }| {
+        watch(done_bytes, total_bytes);
+        if elapsed > patience {
+            bar.set_length(total_bytes);
+            bar.set_position(done_bytes);
+        }
+    });
+    bar.finish_and_clear();
+    Ok(opened?)
+}
+
+/// Says what recovery found that somebody may want to know.
+fn told(report: &RecoveryReport) {
+    if let Some(torn) = &report.torn {
+        let (path, offset, bytes) = (torn.path.display(), torn.offset, torn.bytes);
+        eprintln!(
+            "lockwork: {bytes} bytes at the end of the log were never acknowledged and were cut off ('{path}' from \
+             offset {offset} on)"
+        );
+    }
+    for path in &report.unknown {
+        eprintln!("lockwork: '{}' is no file of a database; it was left alone", path.display());
+    }
+}
+
+/// Whether what was typed can be run: it ends a statement, or is wrong before its end.
+fn is_complete(typed: &str) -> bool {
+    let text = typed.trim_end();
+    if text.is_empty() {
+        return true;
+    }
+    let last_line = text.lines().count() as u32;
+    match statements(text).find_map(Result::err) {
+        None => is_ended(text),
+        // An error in the last line may be that there is no more yet; a text or comment without an end is told where
+        // it begins.
+        Some(error) if error.message.to_lowercase().contains("unterminated") => typed.ends_with("\n\n"),
+        Some(error) => error.line < last_line || typed.ends_with("\n\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_complete_when_it_ends_or_is_wrong() {
+        let procedure = "CREATE PROCEDURE p(x BIGINT) AS BEGIN\n  DECLARE y BIGINT;\n";
+        assert!(!is_complete("SELECT 1\n") && !is_complete(procedure));
+        assert!(is_complete("SELECT a FROM t WHERE id = 1;\n") && is_complete("\n"));
+        // Comments wait for nothing.
+        assert!(is_complete("-- one\n") && is_complete("SELECT a FROM t WHERE id = 1; -- done\n"));
+        assert!(!is_complete("SELECT a FROM t; SELECT b FROM t -- done?\n"));
+        assert!(is_complete("-- a comment\n") && is_complete("SELECT a FROM t WHERE id = 1; -- one\n"));
+        assert!(!is_complete("SELECT a FROM t WHERE id = 1 -- one;\n"));
+        // Wrong before its end: there is nothing to wait for.
+        assert!(is_complete("SELEKT\na FROM t\n;\n"));
+        assert!(!is_complete("SELECT a /* one;\ntwo;\n") && !is_complete("INSERT INTO t VALUES ('a;\nb;\n"));
+        assert!(is_complete(&format!("{procedure}\n")), "an empty line gives up");
+    }
+}

@@ -1,0 +1,198 @@
+//! `lockwork sql DIR` and `lockwork sql ADDR`: a prompt on a terminal, a filter in a pipe.
+//!
+//! | room | idea |
+//! |---|---|
+//! | `folder` | a database that this process opens |
+//! | `remote` | one at a server |
+//! | `address` | where a server is, and who asks |
+//! | `divide` | a script cut into statements that only the server may know |
+//! | `form` | answers as they are printed |
+
+mod address;
+mod divide;
+mod folder;
+mod form;
+mod remote;
+
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+
+use clap::Args;
+use lockwork::sequencer::{self, Durability};
+use lockwork::{EngineKind, OpenOptions};
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+
+use super::{Failure, Outcome, print};
+use address::Address;
+pub(super) use folder::open_and_tell;
+use form::Output;
+use remote::Remote;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The folder of the database, made if it is not there; or a server: 127.0.0.1:5433, or
+    /// postgres://user:password@host:port/database
+    #[arg(value_name = "DIR|ADDR")]
+    place: PathBuf,
+    /// Statements to run instead of those of standard input
+    #[arg(short, long)]
+    command: Option<String>,
+    /// A file of statements to run instead of those of standard input
+    #[arg(short, long, conflicts_with = "command")]
+    file: Option<PathBuf>,
+    /// How answers are printed
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+    /// Of a folder: the engine that runs the calls [default: deterministic]
+    #[arg(long)]
+    engine: Option<String>,
+    /// Of a folder: when a statement is answered: fsync, when it survives a loss of power; async, when it survives this
+    /// process; none, when it has run, and only what is there at the end is kept [default: fsync]
+    #[arg(long)]
+    durability: Option<String>,
+    /// Of a server: who asks [default: PGUSER, USER, or lockwork]. A password is that of the URL, LOCKWORK_PASSWORD or
+    /// PGPASSWORD, or is asked for
+    #[arg(long)]
+    user: Option<String>,
+    /// Of a server: the database [default: as the user]
+    #[arg(long)]
+    database: Option<String>,
+}
+
+/// What runs statements.
+trait Database {
+    /// Runs a script and prints each answer when it is there. So many lines have been read before it.
+    fn execute(&mut self, script: &str, lines_before: u32, output: Output) -> Outcome;
+
+    /// Whether what was typed can be run: it ends a statement, or is wrong before its end.
+    fn is_complete(&self, typed: &str) -> bool;
+
+    /// Ends the work; what is left undone is a failure.
+    fn end(self: Box<Self>) -> Outcome;
+}
+
+pub(super) fn run(arguments: &Arguments) -> Outcome {
+    let script = arguments.script()?;
+    let (mut database, name) = arguments.open()?;
+    let is_typed = std::io::stdin().is_terminal();
+    let ended = match script {
+        Some(script) => database.execute(&script, 0, arguments.output),
+        None if is_typed => prompt(&mut *database, &name, arguments.output),
+        None => filter(&mut *database, arguments.output),
+    };
+    match (ended, database.end()) {
+        (Err(failure), Err(also)) => Err(failure.reworded(|text| format!("{text}\nlockwork: {also}"))),
+        (ended, closed) => ended.and(closed),
+    }
+}
+
+impl Arguments {
+    /// The statements, unless they come from standard input.
+    fn script(&self) -> Result<Option<String>, Failure> {
+        if let Some(command) = &self.command {
+            return Ok(Some(command.clone()));
+        }
+        let Some(file) = &self.file else { return Ok(None) };
+        match std::fs::read_to_string(file) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) => Err(Failure::usage(format!("{}: {error}", file.display()))),
+        }
+    }
+
+    /// The database, and what it is called at a prompt. What exists is a folder, also if it is called like an address.
+    fn open(&self) -> Result<(Box<dyn Database>, String), Failure> {
+        let address = self.place.to_str().filter(|_| !self.place.exists()).and_then(Address::parse).transpose()?;
+        let of_folders = [("--engine", &self.engine), ("--durability", &self.durability)];
+        let of_servers = [("--user", &self.user), ("--database", &self.database)];
+        let given = |options: [(&'static str, &Option<String>); 2]| {
+            options.into_iter().find(|(_, value)| value.is_some()).map(|(name, _)| name)
+        };
+        let place = self.place.display();
+        let Some(mut address) = address else {
+            if let Some(option) = given(of_servers) {
+                let hint = "hint: a server is written as 127.0.0.1:5433 or postgres://user@host:port/database";
+                return Err(Failure::usage(format!("{option} is for servers, and '{place}' is a folder\n{hint}")));
+            }
+            let options = self.options()?;
+            return Ok((Box::new(open_and_tell(&self.place, &options, |_, _| ())?), place.to_string()));
+        };
+        if let Some(option) = given(of_folders) {
+            let hint = format!("hint: lockwork serve {option} chooses it for all who connect");
+            return Err(Failure::usage(format!("{option} is for folders, and {address} is a server\n{hint}")));
+        }
+        address.complete(self.user.as_deref(), self.database.as_deref());
+        let remote = Remote::open(address)?;
+        let name = remote.name();
+        Ok((Box::new(remote), name))
+    }
+
+    fn options(&self) -> Result<OpenOptions, Failure> {
+        let engine: EngineKind = self.engine.as_deref().unwrap_or("deterministic").parse().map_err(Failure::usage)?;
+        let durability: Durability = self.durability.as_deref().unwrap_or("fsync").parse()?;
+        let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
+        Ok(OpenOptions { engine, sequencer, ..OpenOptions::default() })
+    }
+}
+
+/// Runs the statements of standard input, each when it has ended.
+fn filter(database: &mut dyn Database, output: Output) -> Outcome {
+    let mut read = String::new();
+    let mut lines_before = 0;
+    let mut input = std::io::stdin().lock();
+    for number in 1.. {
+        let mut line = Vec::new();
+        let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("standard input, line {number}: {error}"));
+        if input.read_until(b'\n', &mut line).map_err(|error| wrong(&error))? == 0 {
+            break;
+        }
+        read.push_str(std::str::from_utf8(&line).map_err(|error| wrong(&error))?);
+        if read.trim_end().ends_with(';') && database.is_complete(&read) {
+            database.execute(&read, lines_before, output)?;
+            lines_before += read.lines().count() as u32;
+            read.clear();
+        }
+    }
+    database.execute(&read, lines_before, output)
+}
+
+/// Reads statements from the terminal until it ends.
+fn prompt(database: &mut dyn Database, name: &str, output: Output) -> Outcome {
+    let mut editor = DefaultEditor::new().map_err(|error| Failure::usage(format!("the terminal: {error}")))?;
+    print(&format!("{name}; statements end with ';', \\q or Ctrl-D ends, Ctrl-C forgets what was typed\n"))?;
+    let mut typed = String::new();
+    loop {
+        let line = match editor.readline(if typed.is_empty() { "lockwork> " } else { "     ...> " }) {
+            Ok(line) => line,
+            Err(ReadlineError::Interrupted) => {
+                typed.clear();
+                continue;
+            }
+            Err(ReadlineError::Eof) => return Ok(()),
+            Err(error) => return Err(Failure::usage(format!("the terminal: {error}"))),
+        };
+        if line.trim() == "\\q" || typed.is_empty() && matches!(line.trim(), "quit" | "exit") {
+            return Ok(());
+        }
+        if typed.is_empty() && line.trim() == "help" {
+            print(
+                "CREATE TABLE, INDEX, PROCEDURE; CALL, SELECT, INSERT, UPDATE, DELETE; EXPLAIN PROCEDURE; docs/sql.md\n",
+            )?;
+            continue;
+        }
+        typed.push_str(&line);
+        typed.push('\n');
+        if !database.is_complete(&typed) {
+            continue;
+        }
+        // A history that is full forgets by itself.
+        let _ = editor.add_history_entry(typed.trim());
+        match database.execute(&typed, 0, output) {
+            // Only what keeps everything from going on ends the prompt.
+            Err(failure @ (Failure::Output(_) | Failure::Damaged(_) | Failure::Connect(_))) => return Err(failure),
+            Err(failure) => eprintln!("{failure}"),
+            Ok(()) => {}
+        }
+        typed.clear();
+    }
+}

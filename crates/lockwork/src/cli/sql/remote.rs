@@ -1,0 +1,350 @@
+//! A database at a server. Statements go one by one as simple queries, so that each is a transaction of its own unless
+//! it stands between BEGIN and COMMIT. Values come as text; where a statement may answer rows it is prepared first, to
+//! know their types.
+
+use std::io::IsTerminal;
+
+use lockwork::sql::{Control, Kind, Statement, Value, pointed, statements};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::error::{DbError, ErrorPosition, SqlState};
+use tokio_postgres::types::{Kind as TypeKind, Type};
+use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage};
+
+use super::Database;
+use super::address::{Address, told};
+use super::divide::divide;
+use super::form::{Answer, Output, form, tag};
+use crate::cli::{Failure, Outcome, print};
+
+pub(super) struct Remote {
+    /// Its only thread is the one that waits for an answer.
+    runtime: Runtime,
+    client: Client,
+    /// What drives the connection, and says why it has ended.
+    connection: Option<JoinHandle<Result<(), Error>>>,
+    address: Address,
+    state: State,
+}
+
+/// Whether a transaction of several statements is open, as the server has it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    Open,
+    Failed,
+}
+
+impl Remote {
+    /// # Errors
+    /// It is another machine, nobody answers, or they let nobody in.
+    pub(super) fn open(mut address: Address) -> Result<Self, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::usage(format!("threads: {error}")))?;
+        match let_in(&runtime, &mut address) {
+            Ok((client, connection)) => {
+                Ok(Self { runtime, client, connection: Some(connection), address, state: State::Idle })
+            }
+            Err(failure) => {
+                // Nobody waits for a name that is still being looked up.
+                runtime.shutdown_background();
+                Err(failure)
+            }
+        }
+    }
+
+    /// What a person at a terminal is told of it.
+    pub(super) fn name(&self) -> String {
+        format!("{}, database {}, as {}", self.address, self.address.database(), self.address.user())
+    }
+
+    /// Has one statement carried out. `statement` is what this program understands of it.
+    fn answer(&self, text: &str, statement: Option<&Statement<'_>>) -> Result<Answer, Error> {
+        let kind = statement.map(Statement::kind);
+        let (prepared, messages) = self.runtime.block_on(async {
+            // Others answer no rows, or the lines of EXPLAIN.
+            let prepared = match kind {
+                None | Some(Kind::Select | Kind::Call) => Some(self.client.prepare(text).await?),
+                Some(_) => None,
+            };
+            Ok((prepared, self.client.simple_query(text).await?))
+        })?;
+        let columns = prepared.as_ref().map_or(&[][..], tokio_postgres::Statement::columns);
+        let (mut rows, mut written) = (Vec::new(), 0);
+        for message in &messages {
+            match message {
+                SimpleQueryMessage::Row(row) => rows.push(row),
+                SimpleQueryMessage::CommandComplete(count) => written = *count as i64,
+                _ => {}
+            }
+        }
+        let cells = |row: &&tokio_postgres::SimpleQueryRow| {
+            let types = columns.iter().map(tokio_postgres::Column::type_).chain(std::iter::repeat(&Type::TEXT));
+            (0..row.len()).zip(types).map(|(at, ty)| row.get(at).map(|text| value(text, ty))).collect::<Vec<_>>()
+        };
+        let names = || columns.iter().map(|column| column.name().to_string());
+        Ok(match kind {
+            Some(Kind::Call) => Answer::Called(names().zip(rows.iter().flat_map(cells)).collect()),
+            Some(Kind::Insert | Kind::Update | Kind::Delete) => Answer::Written(written),
+            Some(Kind::Explain) => {
+                let lines: Vec<_> = rows.iter().filter_map(|row| row.get(0)).map(|line| format!("{line}\n")).collect();
+                Answer::Text(lines.concat())
+            }
+            Some(kind @ (Kind::CreateTable | Kind::CreateIndex | Kind::CreateProcedure)) => {
+                Answer::Done(tag(kind).into())
+            }
+            _ if !columns.is_empty() => Answer::Rows(names().collect(), rows.iter().map(cells).collect()),
+            // Of a transaction that has failed nothing is left.
+            Some(Kind::Transaction) if self.state == State::Failed => Answer::Done("ROLLBACK".into()),
+            _ => Answer::Done(first_words(text)),
+        })
+    }
+
+    /// Notes what has become of a transaction.
+    fn note(&mut self, control: Option<&Control>, went_well: bool) {
+        self.state = match (control, self.state) {
+            (_, state) if !went_well => {
+                if state == State::Idle {
+                    State::Idle
+                } else {
+                    State::Failed
+                }
+            }
+            (Some(Control::Begin { .. } | Control::RollBackTo(_)), _) => State::Open,
+            (Some(Control::Commit | Control::RollBack), _) => State::Idle,
+            (_, state) => state,
+        };
+    }
+
+    /// Why a statement that stands at `start` was refused.
+    fn failure(&mut self, error: &Error, script: &str, start: usize, lines_before: u32) -> Failure {
+        match error.as_db_error() {
+            Some(refusal) if !is_last(refusal) => failure(refusal, script, start, lines_before),
+            _ => {
+                // The connection may have been told more than the statement.
+                let connection = self.connection.take().filter(|_| error.is_closed());
+                let ended = connection.and_then(|connection| self.runtime.block_on(connection).ok()?.err());
+                let why = told(ended.as_ref().unwrap_or(error));
+                let hint = "hint: whether the last statement was carried out is not known; look before it is repeated";
+                self.state = State::Idle;
+                Failure::connect(format!("{}: the connection is lost: {why}\n{hint}", self.address))
+            }
+        }
+    }
+}
+
+impl Database for Remote {
+    fn execute(&mut self, script: &str, lines_before: u32, output: Output) -> Outcome {
+        let script = script.strip_prefix('\u{feff}').unwrap_or(script);
+        for place in divide(script).statements {
+            let (start, text) = (place.start, &script[place]);
+            let statement = statements(text).next().and_then(Result::ok);
+            let control = statement.as_ref().and_then(Statement::control).cloned();
+            let refused = |what: &str| {
+                let line = lines_before as usize + script[..start].matches('\n').count() + 1;
+                Err(Failure::usage(format!("line {line}: {what}")))
+            };
+            if first_words(text) == "COPY" {
+                return refused("this command has no COPY\nhint: use INSERT, or psql, which has \\copy");
+            }
+            if text.contains('\0') {
+                return refused("a zero byte is no part of a statement");
+            }
+            let answered = self.answer(text, statement.as_ref());
+            self.note(control.as_ref(), answered.is_ok());
+            let answer = answered.map_err(|error| self.failure(&error, script, start, lines_before))?;
+            print(&form(&answer, output))?;
+        }
+        Ok(())
+    }
+
+    fn is_complete(&self, typed: &str) -> bool {
+        divide(typed).is_ended
+    }
+
+    fn end(self: Box<Self>) -> Outcome {
+        match self.state {
+            State::Idle => Ok(()),
+            _ => Err(Failure::Check("the transaction has no COMMIT, and is taken back".into())),
+        }
+    }
+}
+
+type Connected = (Client, JoinHandle<Result<(), Error>>);
+
+/// Connects, and asks for a password if that is what is missing.
+fn let_in(runtime: &Runtime, address: &mut Address) -> Result<Connected, Failure> {
+    let mut connected = runtime.block_on(connect(address))?;
+    if connected.as_ref().is_err_and(wants_password) {
+        address.config.password(password(address)?);
+        connected = runtime.block_on(connect(address))?;
+    }
+    connected.map_err(|error| refused(&error, address))
+}
+
+/// A connection; an error of the server, or of the protocol, if it comes to that.
+async fn connect(address: &Address) -> Result<Result<Connected, Error>, Failure> {
+    let unreachable = |error: std::io::Error| {
+        let hint = format!("hint: lockwork serve --listen {address}");
+        Failure::connect(format!("{address}: {error}\n{hint}"))
+    };
+    let connect = async {
+        let found = lookup_host((address.host.as_str(), address.port)).await.map_err(unreachable)?;
+        let near: Vec<_> = found.filter(|found| found.ip().is_loopback()).collect();
+        if near.is_empty() {
+            return Err(address.is_far());
+        }
+        let stream = TcpStream::connect(&near[..]).await.map_err(unreachable)?;
+        // Small messages that wait for each other.
+        stream.set_nodelay(true).map_err(unreachable)?;
+        let connected = address.config.connect_raw(stream, NoTls).await;
+        Ok(connected.map(|(client, connection)| (client, tokio::spawn(connection))))
+    };
+    let seconds = address.patience.as_secs();
+    let late = || Failure::connect(format!("{address}: no answer within {seconds} s"));
+    timeout(address.patience, connect).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Whether the server wants a password and there was none to give.
+fn wants_password(error: &Error) -> bool {
+    error.as_db_error().is_none() && told(error) == "password missing"
+}
+
+fn password(address: &Address) -> Result<String, Failure> {
+    let user = address.user();
+    if !std::io::stdin().is_terminal() {
+        let hint = "hint: LOCKWORK_PASSWORD or PGPASSWORD has it, or postgres://user:password@host:port";
+        return Err(Failure::usage(format!("{address} wants a password of {user}\n{hint}")));
+    }
+    let asked = rpassword::prompt_password(format!("password of {user}: "));
+    asked.map_err(|error| Failure::usage(format!("the password: {error}")))
+}
+
+/// Why a server let nobody in.
+fn refused(error: &Error, address: &Address) -> Failure {
+    match error.as_db_error() {
+        Some(refusal) if refusal.code().code().starts_with("28") => {
+            Failure::usage(format!("{address}: error {}: {}", refusal.code().code(), refusal.message()))
+        }
+        Some(refusal) => Failure::connect(format!("{address}: error {}: {}", refusal.code().code(), refusal.message())),
+        None => Failure::connect(format!("{address}: {}", told(error))),
+    }
+}
+
+/// Whether nothing comes after this error.
+fn is_last(refusal: &DbError) -> bool {
+    refusal.severity() == "FATAL" || *refusal.code() == SqlState::ADMIN_SHUTDOWN
+}
+
+/// An error of a server in the words that a folder has for it. Its place counts characters of the statement that
+/// stands at `start`.
+fn failure(refusal: &DbError, script: &str, start: usize, lines_before: u32) -> Failure {
+    let code = refusal.code().code();
+    let mut text = format!("error {code}: {}", refusal.message());
+    let position = match refusal.position() {
+        Some(ErrorPosition::Original(position)) => Some(*position as usize),
+        _ => None,
+    };
+    if let Some(position) = position {
+        let behind = script[start..].char_indices().nth(position.saturating_sub(1));
+        let before = &script[..behind.map_or(script.len(), |(at, _)| start + at)];
+        let first = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = lines_before as usize + before.matches('\n').count() + 1;
+        let column = before[first..].chars().count() as u32 + 1;
+        let source = script[first..].lines().next().unwrap_or_default();
+        text = format!("line {line}, column {column}: {text}{}", pointed(source, column));
+    }
+    if let Some(hint) = refusal.hint() {
+        text = format!("{text}\nhint: {hint}");
+    }
+    // What is wrong with a text has a place; of what has none these are no errors of a transaction that ran.
+    let is_wrong = ["0A", "25", "28", "42", "53", "54", "55", "58"].iter().any(|class| code.starts_with(class));
+    if position.is_some() || is_wrong { Failure::Usage(text) } else { Failure::Check(text) }
+}
+
+/// What a statement is called that only the server knows: its first word, and of a definition the one behind it.
+fn first_words(text: &str) -> String {
+    let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_ascii_uppercase);
+    let first = words.next().unwrap_or_default();
+    match (first.as_str(), words.next()) {
+        ("CREATE" | "DROP" | "ALTER", Some(second)) => format!("{first} {second}"),
+        ("START", _) => "BEGIN".into(),
+        ("END", _) => "COMMIT".into(),
+        ("ABORT", _) => "ROLLBACK".into(),
+        _ => first,
+    }
+}
+
+/// The value that a text of a type is; a text if this program has no such type.
+fn value(text: &str, ty: &Type) -> Value {
+    let other = || Value::Text(text.into());
+    if let TypeKind::Array(element) = ty.kind() {
+        return elements(text)
+            .map_or_else(other, |texts| Value::Array(texts.iter().map(|text| value(text, element)).collect()));
+    }
+    match *ty {
+        Type::BOOL => Value::Boolean(text == "t"),
+        Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => text.parse().map_or_else(|_| other(), Value::Integer),
+        Type::NUMERIC => {
+            let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+            let decimal = format!("{whole}{part}").parse().map(|number| Value::Decimal(number, part.len() as u8));
+            // One that is larger than a DECIMAL, or none at all, is not the same any more.
+            decimal.ok().filter(|_| part.len() <= 18).filter(|value| value.to_string() == text).unwrap_or_else(other)
+        }
+        _ => other(),
+    }
+}
+
+/// The elements of an array of one dimension, as PostgreSQL writes it.
+fn elements(text: &str) -> Option<Vec<String>> {
+    let inner = text.strip_prefix('{')?.strip_suffix('}')?;
+    let mut all = Vec::new();
+    let mut rest = inner.chars().peekable();
+    while rest.peek().is_some() {
+        let mut element = String::new();
+        let is_quoted = rest.next_if_eq(&'"').is_some();
+        loop {
+            match rest.next() {
+                Some('"') if is_quoted => break rest.next().is_none_or(|c| c == ',').then_some(())?,
+                Some('\\') => element.push(rest.next()?),
+                Some(',') if !is_quoted => break,
+                Some(c) => element.push(c),
+                None if is_quoted => return None,
+                None => break,
+            }
+        }
+        all.push(element);
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_a_server_are_the_values_that_they_were() {
+        for (text, ty, expected) in [
+            ("t", Type::BOOL, Value::Boolean(true)),
+            ("f", Type::BOOL, Value::Boolean(false)),
+            ("-7", Type::INT8, Value::Integer(-7)),
+            ("-0.05", Type::NUMERIC, Value::Decimal(-5, 2)),
+            ("12", Type::NUMERIC, Value::Decimal(12, 0)),
+            ("NaN", Type::NUMERIC, Value::Text("NaN".into())),
+            ("99999999999999999999.5", Type::NUMERIC, Value::Text("99999999999999999999.5".into())),
+            ("0.0000000000000000000", Type::NUMERIC, Value::Text("0.0000000000000000000".into())),
+            ("{1,2}", Type::INT4_ARRAY, Value::Array(vec![Value::Integer(1), Value::Integer(2)])),
+            ("{}", Type::INT4_ARRAY, Value::Array(Vec::new())),
+            ("{1", Type::INT4_ARRAY, Value::Text("{1".into())),
+            (
+                "{\"a,\\\"b\\\\\",\"\"}",
+                Type::TEXT_ARRAY,
+                Value::Array(["a,\"b\\", ""].map(|t| Value::Text(t.into())).into()),
+            ),
+        ] {
+            assert_eq!(value(text, &ty), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! One connection: its messages in turn.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures::SinkExt;
+use pgwire::api::{ClientInfo, PgWireConnectionState as State, PgWireServerHandlers};
+use pgwire::error::ErrorInfo;
+use pgwire::messages::PgWireBackendMessage::ErrorResponse;
+use pgwire::messages::PgWireFrontendMessage as Message;
+use pgwire::messages::response::TransactionStatus;
+use pgwire::tokio::TlsAcceptor;
+use pgwire::tokio::server::{negotiate_tls, process_error, process_message};
+use rustix::net::sockopt;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::Handlers;
+use crate::held::{Change, Held};
+use crate::messages::{Messages, Next, Stage};
+use crate::session::fatal;
+use crate::stored::Stored;
+
+/// A buffer of answers that is longer is not kept.
+const ANSWERS: usize = 64 << 10;
+/// How long a client that is told that it has to go may send on.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// When a client that says nothing is asked whether it is there, how often again, and how many times.
+const SILENCE: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_secs(10);
+const TIMES: u32 = 6;
+
+/// Has the system find out about clients that are gone without a word.
+fn keep_alive(socket: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, SILENCE)?;
+    sockopt::set_tcp_keepintvl(socket, AGAIN)?;
+    Ok(sockopt::set_tcp_keepcnt(socket, TIMES)?)
+}
+
+/// Serves a connection until it ends. `patience` is for logging in, and for each message.
+pub(crate) async fn serve(
+    socket: TcpStream,
+    tls: Option<TlsAcceptor>,
+    handlers: Handlers,
+    room: Arc<Semaphore>,
+    patience: Duration,
+) -> io::Result<()> {
+    let late = Instant::now() + patience;
+    socket.set_nodelay(true)?;
+    keep_alive(&socket)?;
+    let Ok(negotiated) = timeout_at(late, negotiate_tls::<Stored>(socket, tls)).await else { return Ok(()) };
+    let Some(mut socket) = negotiated? else { return Ok(()) };
+    let early = std::mem::take(socket.read_buffer_mut());
+    if socket.is_secure() && !early.is_empty() {
+        // What came before the encryption may be anybody's.
+        return Ok(());
+    }
+    let mut messages = Messages::new(early, patience);
+    let mut held = Held::new(room, patience);
+    let (startup, copy, cancel) = (handlers.startup_handler(), handlers.copy_handler(), handlers.cancel_handler());
+    let mut mechanism = Stage::Mechanism;
+    let why = loop {
+        let state = socket.state();
+        let (stage, is_login) = match state {
+            State::AwaitingStartup => (Stage::Startup, true),
+            State::AuthenticationInProgress => (std::mem::replace(&mut mechanism, Stage::Other), true),
+            _ => (Stage::Other, false),
+        };
+        let version = socket.protocol_version();
+        let next = messages.next(socket.get_mut(), stage, version);
+        let next = if is_login {
+            let slow = || fatal("57014", &format!("the login has taken more than {patience:?}"));
+            timeout_at(late, next).await.unwrap_or_else(|_| Ok(Next::Broken(slow().into())))
+        } else {
+            next.await
+        };
+        let (message, bytes) = match next? {
+            Next::Message(Message::Terminate(_), _) | Next::Gone => return Ok(()),
+            Next::Message(message, bytes) => (message, bytes),
+            Next::Broken(why) => break *why,
+            // What comes behind an error is passed over anyway.
+            Next::TooLong(..) if matches!(state, State::AwaitingSync) => continue,
+            Next::TooLong(kind, refusal) => {
+                process_error(&mut socket, refusal.into(), matches!(kind, b'P' | b'B')).await?;
+                continue;
+            }
+        };
+        let is_extended = match state {
+            State::CopyInProgress(is_extended) => is_extended,
+            _ => message.is_extended_query(),
+        };
+        let is_cancel = matches!(message, Message::CancelRequest(_));
+        let (change, is_sync) = (Change::of(&message), matches!(message, Message::Sync(_)));
+        let is_ignored = matches!(state, State::AwaitingSync) && !is_sync;
+        if is_ignored {
+            continue;
+        }
+        let done = match held.room(bytes).await {
+            Err(refusal) => Err(refusal.into()),
+            Ok(part) => {
+                let (simple, extended) = (handlers.session.clone(), handlers.session.clone());
+                let (startup, copy, cancel) = (startup.clone(), copy.clone(), cancel.clone());
+                let done = process_message(message, &mut socket, startup, simple, extended, copy, cancel).await;
+                if done.is_ok() {
+                    held.change(change, part);
+                }
+                done
+            }
+        };
+        if is_sync && socket.transaction_status() == TransactionStatus::Idle {
+            held.end_portals();
+        }
+        if let Err(error) = done {
+            if is_login || error.is_fatal() {
+                break ErrorInfo::from(error);
+            }
+            process_error(&mut socket, error, is_extended).await?;
+        }
+        if is_cancel {
+            return Ok(());
+        }
+        if socket.write_buffer().is_empty() && socket.write_buffer().capacity() > ANSWERS {
+            *socket.write_buffer_mut() = BytesMut::new();
+        }
+    };
+    socket.send(ErrorResponse(why.into())).await?;
+    socket.close().await?;
+    // A connection that ends while bytes come takes with it what the client has not read.
+    drop(timeout(LAST_WORDS, tokio::io::copy(socket.get_mut(), &mut tokio::io::sink())).await);
+    Ok(())
+}
