@@ -8,6 +8,7 @@
 //! | `value` | values as a program has them, and as they lie in blocks and rows |
 //! | `statements` | SQL: definitions, calls, single statements |
 //! | `prepared` | statements that are understood once and run often |
+//! | `loading` | rows that come outside of calls, and their rows in indexes |
 //! | `durable` | a database in a folder, for many threads |
 //! | `transaction` | several calls and statements as one transaction |
 //!
@@ -17,6 +18,7 @@ mod calls;
 mod columns;
 mod durable;
 pub mod engines;
+mod loading;
 mod prepared;
 mod statements;
 mod transaction;
@@ -28,7 +30,7 @@ pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, Loc
 use lockwork_engine::{Engine, EngineError};
 use lockwork_procedure::assembly::{Assembled, AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};
-use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
+use lockwork_procedure::schema::{Catalog, TableSchema};
 /// Order and durability of a database in a folder.
 pub use lockwork_sequencer as sequencer;
 use lockwork_sequencer::io::{Disk, Nowhere};
@@ -38,7 +40,6 @@ pub use lockwork_sql as sql;
 pub use lockwork_storage::Digest;
 
 pub use calls::Answer;
-use calls::{one, only_known};
 pub use columns::{Column, Columns, Procedure};
 pub use durable::{Caller, OpenOptions, Rows};
 pub use prepared::Prepared;
@@ -332,45 +333,6 @@ impl Lockwork {
         }
         self.refresh()?;
         self.remember_assembly(source)
-    }
-
-    /// Inserts a row outside any procedure, for loading.
-    ///
-    /// # Errors
-    /// No such table or column, a column without a value, a value that does not fit, a key that exists.
-    pub fn insert(&mut self, table: &str, values: &[(&str, Value)]) -> Result<(), Error> {
-        self.insert_all(table, &[values])
-    }
-
-    /// Inserts rows outside any procedure, for loading: in a folder they share a write of the log.
-    ///
-    /// # Errors
-    /// As [`Self::insert`], and then none is there for values that do not fit, and those before it for a key that
-    /// exists.
-    pub fn insert_all(&mut self, table: &str, rows: &[&[(&str, Value)]]) -> Result<(), Error> {
-        let Some((_, schema)) = self.tables.table(table) else {
-            return Err(unknown("table", table, &self.tables.table_names()));
-        };
-        let row_bytes = (schema.row_bytes() - ROW_HEADER_BYTES) as usize;
-        let mut images = vec![0; row_bytes * rows.len()];
-        let types = self.sql_catalogue().find(table).map(sql::Table::types).unwrap_or_default();
-        for (values, image) in rows.iter().zip(images.chunks_exact_mut(row_bytes)) {
-            only_known("column", values, schema.columns().iter().map(|column| column.name.as_str()))?;
-            for column in schema.columns() {
-                let at = (column.offset - ROW_HEADER_BYTES) as usize;
-                one(values, &column.name)?.write(&column.name, column.column_type, &mut image[at..])?;
-            }
-            for (column, sql) in schema.columns().iter().zip(types) {
-                one(values, &column.name)?.check(&column.name, *sql)?;
-            }
-        }
-        let rows: Vec<Vec<u8>> = images.chunks_exact(row_bytes).map(<[u8]>::to_vec).collect();
-        let loaded = match &mut self.store {
-            Store::Memory(engine) => rows.iter().try_for_each(|image| engine.load(table, image)).map_err(Error::from),
-            Store::Folder(sequencer) => sequencer.load(table, images).map(drop).map_err(Error::from),
-        };
-        let indexed = self.index_loaded(table, rows, loaded.is_ok());
-        loaded.and(indexed)
     }
 
     /// Calls a procedure and waits for its answer; in a folder, until it is durable.

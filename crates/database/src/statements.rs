@@ -26,8 +26,6 @@ use crate::{EXPECTED_ROWS, Error, Lockwork, Store, durable};
 
 /// What single statements are called as procedures: this, and the digest of their code.
 const STATEMENT: &str = "_statement_";
-/// Bytes of index rows that are loaded at once.
-const LOADED: usize = 8 << 20;
 
 /// What a statement answered.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +63,7 @@ pub(crate) struct State {
     /// By the name that SQL calls them.
     procedures: HashMap<String, Known>,
     /// Indexes that may lack rows, because a disk was full; nothing goes on before they are whole.
-    unfilled: Vec<Index>,
+    pub(crate) unfilled: Vec<Index>,
     /// Single statements that are registered, by their names as procedures.
     singles: HashMap<String, u32>,
 }
@@ -367,30 +365,6 @@ impl Lockwork {
         while let Some(index) = self.sql.unfilled.last().cloned() {
             self.fill(&index)?;
             self.sql.unfilled.pop();
-        }
-        Ok(())
-    }
-
-    /// Rows were loaded into a table, maybe not all of `images`: its indexes get theirs.
-    pub(crate) fn index_loaded(&mut self, table: &str, images: Vec<Vec<u8>>, whole: bool) -> Result<(), Error> {
-        let indexes = self.sql.catalogue.find(table).map(|table| table.indexes().to_vec()).unwrap_or_default();
-        for index in indexes {
-            let rows = images.iter().map(|image| index.row_image(image)).collect();
-            // Where not all were loaded, or the disk is full, what is missing is looked for.
-            if !whole || self.load_index(&index, rows).is_err() {
-                self.sql.unfilled.push(index);
-            }
-        }
-        self.fill_all()
-    }
-
-    fn load_index(&mut self, index: &Index, rows: Vec<Vec<u8>>) -> Result<(), Error> {
-        let Some(first) = rows.first() else { return Ok(()) };
-        for images in rows.chunks((LOADED / first.len().max(1)).max(1)) {
-            match &mut self.store {
-                Store::Memory(engine) => images.iter().try_for_each(|image| engine.load(&index.name, image))?,
-                Store::Folder(sequencer) => drop(sequencer.load(&index.name, images.concat())?),
-            }
         }
         Ok(())
     }

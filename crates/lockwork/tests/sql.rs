@@ -226,6 +226,49 @@ param id: i64
 }
 
 #[test]
+fn nobody_sees_a_row_that_is_loaded_without_its_row_in_the_index() {
+    const ROWS: i64 = 40_000;
+    let folder = Folder::new("sql-load-delete");
+    let options = lockwork::OpenOptions {
+        sequencer: lockwork::sequencer::Options {
+            durability: lockwork::sequencer::Durability::Async,
+            ..lockwork::sequencer::Options::default()
+        },
+        ..lockwork::OpenOptions::default()
+    };
+    let mut database = Lockwork::open_with(&folder.0, &options, |_| {}).unwrap().0;
+    database.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT NOT NULL); CREATE INDEX iv ON t (v);").unwrap();
+    let delete = database.prepare(&statements("DELETE FROM t WHERE id = $1").next().unwrap().unwrap()).unwrap();
+    let caller = database.caller().unwrap();
+    let row = |id: i64| [("id", lockwork::Value::Integer(id)), ("v", lockwork::Value::Integer(7))];
+    std::thread::scope(|scope| {
+        let deleting = scope.spawn(|| {
+            // Each again and again, until it has come and gone: a row that is found has its row in the index.
+            for id in (0..ROWS).step_by(97) {
+                loop {
+                    match caller.run(&delete, &[Value::Integer(id)]).unwrap() {
+                        SqlAnswer::Written(0) => {}
+                        SqlAnswer::Written(1) => break,
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+        });
+        for first in (0..ROWS).step_by(97) {
+            let rows: Vec<_> = (first..ROWS.min(first + 97)).map(row).collect();
+            let rows: Vec<&[_]> = rows.iter().map(<[_; 2]>::as_slice).collect();
+            database.insert_all("t", &rows).unwrap();
+        }
+        deleting.join().unwrap();
+    });
+    // An index has as many rows as its table, and they are those.
+    let copied = caller.rows(&["t", "iv"], u64::MAX).unwrap();
+    let counts: Vec<usize> = copied.iter().map(|rows| rows.images.len() / rows.row_bytes()).collect();
+    let left = (ROWS - (ROWS + 96) / 97) as usize;
+    assert_eq!(counts, [left, left]);
+}
+
+#[test]
 fn a_procedure_that_was_replaced_is_called_by_nobody_and_no_index_misses_its_writes() {
     let folder = Folder::new("sql-replaced");
     let mut database = Lockwork::open(&folder.0).unwrap();

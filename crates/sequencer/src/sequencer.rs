@@ -270,7 +270,27 @@ impl Handle {
     /// [`Error::Load`] when a row was refused: those before it are there. [`Error::Full`]: rows of whole megabytes
     /// before may be there.
     pub fn load(&self, table: &str, images: Vec<u8>) -> Result<usize, Error> {
-        self.ask(|reply| Request::Load { table: table.into(), images, reply })
+        self.ask(|reply| {
+            let reply = Box::new(move |loaded| drop(reply.send(loaded)));
+            Request::Load { tables: vec![(table.into(), images)], reply }
+        })
+    }
+
+    /// Inserts rows by their images into several tables, the first row of each, then the second of each, and so on,
+    /// and no call comes between those of one number: rows of a table and of its indexes. Each table is given as many.
+    /// `then` gets how many of each there are, as [`Self::load`] returns it: no row of the first table is there without
+    /// those of the others. It runs on a thread of the sequencer, must neither wait nor panic, and is dropped when the
+    /// sequencer ends before it knows. Waits while very many requests are queued.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]. `then` gets what [`Self::load`] has; a row that another table than the first refuses stops
+    /// the sequencer, because what the log does not have cannot be taken back.
+    pub fn load_then(
+        &self,
+        tables: Vec<(String, Vec<u8>)>,
+        then: impl FnOnce(Result<usize, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        self.requests.send(Request::Load { tables, reply: Box::new(then) }).map_err(|_| Error::Closed)
     }
 
     /// Runs a batch and returns it when it is acknowledged. A call that aborted or failed is no error: its block says

@@ -263,6 +263,68 @@ fn what_is_refused_leaves_nothing_behind() {
 }
 
 #[test]
+fn rows_of_several_tables_are_loaded_together_and_are_there_again() {
+    const ROWS: u64 = 300_000;
+    let folder = tempfile::tempdir().unwrap();
+    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), options(), EngineKind::Deterministic).unwrap();
+    furnish(&sequencer).unwrap();
+    sequencer.define(definition("table owners (balance: i64 key, id: i64 key)")).unwrap();
+    let load = |tables: Vec<(&str, Vec<u8>)>| {
+        let (sender, loaded) = std::sync::mpsc::sync_channel(1);
+        let tables = tables.into_iter().map(|(table, images)| (table.to_string(), images)).collect();
+        sequencer.handle().load_then(tables, move |outcome| sender.send(outcome).unwrap()).unwrap();
+        loaded.recv().unwrap()
+    };
+    let accounts = |ids: std::ops::Range<u64>| ids.flat_map(image).collect::<Vec<u8>>();
+    // A row of the one is one of the other with its columns in the other order.
+    let owners = |ids: std::ops::Range<u64>| {
+        ids.flat_map(|id| [BALANCE.to_le_bytes(), (id as i64).to_le_bytes()].concat()).collect::<Vec<u8>>()
+    };
+    let both = |ids: std::ops::Range<u64>| vec![("accounts", accounts(ids.clone())), ("owners", owners(ids))];
+    // More than one record each.
+    let first = ACCOUNTS..ACCOUNTS + ROWS;
+    assert_eq!(load(both(first.clone())).unwrap(), ROWS as usize);
+    // The third one is there already: neither table gets more.
+    let mut met = both(first.end..first.end + 2);
+    met[0].1.extend(image(first.start));
+    met[1].1.extend(owners(0..1));
+    met.iter_mut().for_each(|(_, images)| images.extend([77; 16]));
+    assert!(matches!(load(met), Err(Error::Load { loaded: 2, .. })));
+    let uneven = load(vec![("accounts", accounts(0..1)), ("owners", Vec::new())]).unwrap_err().to_string();
+    assert!(uneven.contains("0 of table 'owners'") && uneven.contains("as many as of the first table"), "{uneven}");
+    assert!(load(vec![("accounts", Vec::new()), ("nowhere", Vec::new())]).is_err());
+    assert_eq!(load(both(0..0)).unwrap(), 0);
+    let lengths = |sequencer: &lockwork_sequencer::Sequencer| {
+        let mut lengths = [0; 2];
+        let read = move |engine: &dyn lockwork_engine::Engine| {
+            let length = |database: &lockwork_storage::Database, name: &str| {
+                database.table(database.table_id(name).unwrap()).len()
+            };
+            let read = engine.with_database(&mut |database| {
+                lengths = ["accounts", "owners"].map(|name| length(database, name));
+            });
+            read.map(|()| lengths)
+        };
+        sequencer.read(read).unwrap().unwrap()
+    };
+    assert_eq!(lengths(&sequencer), [ACCOUNTS + ROWS + 2, ROWS + 2]);
+    let digest = sequencer.digest().unwrap();
+    drop(sequencer);
+    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), options(), EngineKind::Deterministic).unwrap();
+    assert_eq!((sequencer.digest().unwrap(), lengths(&sequencer)), (digest, [ACCOUNTS + ROWS + 2, ROWS + 2]));
+    // A row that only an index refuses cannot be taken back: nothing goes on, and it is not there again.
+    let (sender, stopped) = std::sync::mpsc::sync_channel(1);
+    let tables = [("accounts", accounts(900_000..900_001)), ("owners", owners(first.start..first.start + 1))];
+    let tables = tables.map(|(table, images)| (table.to_string(), images)).to_vec();
+    sequencer.handle().load_then(tables, move |outcome| sender.send(outcome).unwrap()).unwrap();
+    assert!(matches!(stopped.recv().unwrap(), Err(Error::Stopped(_))));
+    assert!(matches!(sequencer.load("accounts", accounts(900_002..900_003)), Err(Error::Stopped(_))));
+    drop(sequencer);
+    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), options(), EngineKind::Deterministic).unwrap();
+    assert_eq!(sequencer.digest().unwrap(), digest);
+}
+
+#[test]
 fn a_call_that_is_refused_does_not_take_others_of_its_group_with_it() {
     let disk = SimulatedDisk::new(1);
     let gathered = Options { group_wait: Duration::from_millis(30), ..options() };

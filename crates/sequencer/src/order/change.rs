@@ -1,4 +1,4 @@
-//! Definitions, rows that are loaded, checkpoints: what happens while nothing is in flight.
+//! Definitions and checkpoints: what happens while nothing is in flight.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -7,19 +7,18 @@ use std::time::Instant;
 
 use lockwork_engine::{EngineError, EngineKind};
 use lockwork_procedure::block::Batch;
-use lockwork_procedure::schema::ROW_HEADER_BYTES;
 
 use super::{Checkpointing, Order, Reply};
 use crate::checkpoint::snapshot::{Snapshot, Step};
 use crate::checkpoint::write::{Piece, Task};
 use crate::error::Error;
 use crate::format::frame::{self, RecordKind};
-use crate::format::items::{Definition, Rows, put_outcome};
+use crate::format::items::{Definition, put_outcome};
 
 /// Rows that a table is given room for when it is created; it grows beyond that.
 pub(crate) const EXPECTED_ROWS: usize = 1024;
 /// The most bytes of rows of one record.
-const ROWS_BYTES: usize = 4 << 20;
+pub(super) const ROWS_BYTES: usize = 4 << 20;
 /// The most bytes of a definition.
 const MOST_DEFINITION_BYTES: usize = 16 << 20;
 /// Pieces of a checkpoint that may wait to be written: megabytes, about.
@@ -28,20 +27,28 @@ const PIECES: usize = 16;
 impl Order {
     /// Sees that a record of `bytes` bytes of payload can be written now.
     pub(super) fn room_for_record(&mut self, bytes: usize) -> Result<(), Error> {
+        self.room_for_records(&[bytes])
+    }
+
+    /// Sees that records of so many bytes of payload each can be written now.
+    pub(super) fn room_for_records(&mut self, bytes: &[usize]) -> Result<(), Error> {
         self.drain();
         if let Some(error) = self.shared.trouble() {
             return Err(error);
         }
         let next = self.next;
         let Some(space) = &mut self.space else { return Ok(()) };
-        let bytes = frame::whole(bytes) as u64;
-        if !space.reserve(bytes) {
-            space.advance(next, bytes, || self.shared.wait_durable(next)).inspect_err(|error| {
+        let bytes: Vec<u64> = bytes.iter().map(|&bytes| frame::whole(bytes) as u64).collect();
+        if !space.reserve_all(&bytes) {
+            // With a mark behind each but the last, which `advance` counts itself.
+            let marks = bytes.len().saturating_sub(1) * frame::BYTES;
+            let all = bytes.iter().sum::<u64>() + marks as u64;
+            space.advance(next, all, || self.shared.wait_durable(next)).inspect_err(|error| {
                 if matches!(error, Error::Poisoned(_)) {
                     self.shared.stop(error.clone());
                 }
             })?;
-            assert!(space.reserve(bytes), "a fresh segment has room for what it was made for");
+            assert!(space.reserve_all(&bytes), "a fresh segment has room for what it was made for");
         }
         Ok(())
     }
@@ -103,66 +110,6 @@ impl Order {
         self.procedures.extend(self.engine.procedure(id).filter(|_| addition.procedure.is_some()));
         self.catalogue.add(addition);
         Ok(())
-    }
-
-    pub(super) fn load(&mut self, table: &str, images: &[u8], reply: Reply<usize>) {
-        let schema = self.catalogue.tables.iter().find(|schema| schema.name() == table);
-        let width = schema.map(|schema| (schema.row_bytes() - ROW_HEADER_BYTES) as usize);
-        let refused = match width {
-            None => self.engine.load(table, &[]).err(),
-            Some(width) if !images.len().is_multiple_of(width) => {
-                let cut = &images[images.len() / width * width..];
-                self.drain();
-                self.engine.load(table, cut).err()
-            }
-            Some(_) => None,
-        };
-        if let Some(error) = refused {
-            return drop(reply.send(Err(error.into())));
-        }
-        let width = width.unwrap_or(1);
-        self.copy_rest();
-        let mut loaded = 0;
-        for piece in images.chunks((ROWS_BYTES / width).max(1) * width) {
-            let room = 6 + table.len() + piece.len();
-            if let Err(error) = self.room_for_record(room) {
-                return drop(reply.send(Err(error)));
-            }
-            let mut rows = piece.chunks_exact(width);
-            let refused = rows.find_map(|image| match self.engine.load(table, image) {
-                Ok(()) => {
-                    loaded += 1;
-                    None
-                }
-                Err(error) => Some(error),
-            });
-            let there = piece.len() - rows.len() * width - if refused.is_some() { width } else { 0 };
-            let payload = |out: &mut Vec<u8>| {
-                Rows::put_head(out, table, width);
-                out.extend_from_slice(&piece[..there]);
-            };
-            let last = refused.is_some() || loaded * width == images.len();
-            let reply = last.then(|| reply.clone());
-            let answer = move |outcome: Result<(), Error>| {
-                let outcome = outcome.and(match refused {
-                    None => Ok(loaded),
-                    Some(error) => Err(Error::Load { loaded, error: error.into() }),
-                });
-                reply.into_iter().for_each(|reply| drop(reply.send(outcome.clone())));
-            };
-            if there > 0 {
-                self.record(RecordKind::Rows, room, payload, answer);
-            } else {
-                if let Some(space) = &mut self.space {
-                    space.settle(frame::whole(room) as u64, 0);
-                }
-                self.send(Vec::new(), Vec::new(), true, Box::new(answer));
-            }
-            if last {
-                return;
-            }
-        }
-        self.send(Vec::new(), Vec::new(), true, Box::new(move |outcome| drop(reply.send(outcome.map(|()| loaded)))));
     }
 
     /// Begins a checkpoint if one is wanted, or the log has grown enough, and none is under way.
@@ -264,7 +211,7 @@ impl Order {
     }
 
     /// Copies all that is left to copy.
-    fn copy_rest(&mut self) {
+    pub(super) fn copy_rest(&mut self) {
         self.drain();
         if self.work.checkpointing.as_ref().is_some_and(|checkpoint| checkpoint.snapshot.is_some()) {
             let start = Instant::now();

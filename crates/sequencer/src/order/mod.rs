@@ -6,18 +6,21 @@
 //! | `run` | batches: reserve, run, write what ran in its serial order |
 //! | `repeat` | calls that have an outcome already |
 //! | `together` | transactions of several calls |
-//! | `change` | definitions, rows, checkpoints |
+//! | `load` | rows that come outside of calls |
+//! | `change` | definitions, checkpoints |
 //!
 //! Two batches are in the engine's hands at a time, so that it runs one while the other is encoded; behind it the
 //! writer writes a third. Answers go through the writer too, so that they come in order, and none before what it may
 //! have seen is durable.
 
 mod change;
+mod load;
 mod repeat;
 mod run;
 mod together;
 
 pub(crate) use change::apply;
+pub(crate) use load::LoadReply;
 pub(crate) use together::{CommitReply, Look, LookReply, StepReply};
 
 use std::collections::{HashSet, VecDeque};
@@ -87,10 +90,10 @@ pub(crate) enum Request {
         definition: Definition,
         reply: Reply<()>,
     },
+    /// Rows of a table, and for each its row in other tables.
     Load {
-        table: String,
-        images: Vec<u8>,
-        reply: Reply<usize>,
+        tables: Vec<(String, Vec<u8>)>,
+        reply: LoadReply,
     },
     /// To be called with the engine, while nothing is in flight.
     Read(Read),
@@ -285,7 +288,7 @@ impl Order {
             Request::Look { transaction, tables, look, reply } => self.look(transaction, &tables, look, reply),
             Request::Commit { transaction, reply } => self.commit(&transaction, reply),
             Request::Define { definition, reply } => self.define(definition, reply),
-            Request::Load { table, images, reply } => self.load(&table, &images, reply),
+            Request::Load { tables, reply } => self.load(&tables, reply),
             Request::Read(read) => {
                 self.drain();
                 let answered = read(&*self.engine);
