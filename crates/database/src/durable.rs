@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mps
 use lockwork_engine::{EngineKind, Options};
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::block::Batch;
-use lockwork_procedure::key::Key;
+use lockwork_procedure::key::{Key, KeyFormat};
 use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
 use lockwork_sequencer::{self as sequencer, Handle, Refused};
 use lockwork_sql as sql;
@@ -237,6 +237,16 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// Where the images lie in ascending order of the primary key, counted in rows.
+    #[must_use]
+    pub fn by_key(&self) -> Vec<u32> {
+        let (width, format) = ((self.schema.row_bytes() - ROW_HEADER_BYTES) as usize, KeyFormat::of(&self.schema));
+        let mut order: Vec<u32> = (0..(self.images.len() / width) as u32).collect();
+        let key = |row: u32| format.encode(&self.images[row as usize * width..]);
+        order.sort_unstable_by_key(|&row| key(row));
+        order
+    }
+
     fn copy(database: &Database, names: &[String], most: u64) -> Result<Vec<Self>, Error> {
         let known = || (0..database.len()).map(|id| database.table(id as u16).schema().name().to_string());
         let find = |name: &String| {

@@ -28,7 +28,9 @@ pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, Loc
 use lockwork_engine::{Engine, EngineError};
 use lockwork_procedure::assembly::{Assembled, AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};
-use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
+/// Bytes that offsets of columns count before the image of a row.
+pub use lockwork_procedure::schema::ROW_HEADER_BYTES;
+use lockwork_procedure::schema::{Catalog, TableSchema};
 /// Order and durability of a database in a folder.
 pub use lockwork_sequencer as sequencer;
 use lockwork_sequencer::io::{Disk, Nowhere};
@@ -36,6 +38,7 @@ use lockwork_sequencer::{CheckpointReport, Definition, Progress, RecoveryReport,
 /// SQL: types, values and statements.
 pub use lockwork_sql as sql;
 pub use lockwork_storage::Digest;
+use lockwork_storage::StorageError;
 
 pub use calls::Answer;
 use calls::{one, only_known};
@@ -172,6 +175,19 @@ impl Error {
             Self::Engine(EngineError::Busy(_)) => true,
             Self::Durability(error) => error.is_retryable(),
             _ => false,
+        }
+    }
+
+    /// Of a load into a folder, or one for many threads, that met a row it cannot take: how many rows before it are
+    /// there, and whether it is because its key exists.
+    #[must_use]
+    pub fn refused_row(&self) -> Option<(usize, bool)> {
+        match self {
+            Self::Durability(lockwork_sequencer::Error::Load { loaded, error }) => {
+                let exists = matches!(**error, EngineError::Storage(StorageError::Duplicate { .. }));
+                Some((*loaded, exists))
+            }
+            _ => None,
         }
     }
 }
@@ -364,12 +380,29 @@ impl Lockwork {
                 one(values, &column.name)?.check(&column.name, *sql)?;
             }
         }
-        let rows: Vec<Vec<u8>> = images.chunks_exact(row_bytes).map(<[u8]>::to_vec).collect();
+        self.load(table, images)
+    }
+
+    /// As [`Self::insert_all`] by the images of the rows, one behind the other: every column at its offset in the
+    /// schema less the header of a row, [`ROW_HEADER_BYTES`], and zeros between them. That values are of their SQL type
+    /// is not checked.
+    ///
+    /// # Errors
+    /// No such table, images that are no whole rows, a key that exists ([`Error::refused_row`]): rows before it are
+    /// there.
+    pub fn load(&mut self, table: &str, images: Vec<u8>) -> Result<(), Error> {
+        let Some((_, schema)) = self.tables.table(table) else {
+            return Err(unknown("table", table, &self.tables.table_names()));
+        };
+        let row_bytes = (schema.row_bytes() - ROW_HEADER_BYTES) as usize;
+        let indexed = self.index_images(table, images.chunks_exact(row_bytes));
         let loaded = match &mut self.store {
-            Store::Memory(engine) => rows.iter().try_for_each(|image| engine.load(table, image)).map_err(Error::from),
+            Store::Memory(engine) => {
+                images.chunks(row_bytes).try_for_each(|image| engine.load(table, image)).map_err(Error::from)
+            }
             Store::Folder(sequencer) => sequencer.load(table, images).map(drop).map_err(Error::from),
         };
-        let indexed = self.index_loaded(table, rows, loaded.is_ok());
+        let indexed = self.index_loaded(indexed, loaded.is_ok());
         loaded.and(indexed)
     }
 

@@ -371,11 +371,20 @@ impl Lockwork {
         Ok(())
     }
 
-    /// Rows were loaded into a table, maybe not all of `images`: its indexes get theirs.
-    pub(crate) fn index_loaded(&mut self, table: &str, images: Vec<Vec<u8>>, whole: bool) -> Result<(), Error> {
+    /// The rows that the indexes of a table get for these of the table.
+    pub(crate) fn index_images<'a>(
+        &self,
+        table: &str,
+        images: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Vec<(Index, Vec<Vec<u8>>)> {
         let indexes = self.sql.catalogue.find(table).map(|table| table.indexes().to_vec()).unwrap_or_default();
-        for index in indexes {
-            let rows = images.iter().map(|image| index.row_image(image)).collect();
+        let rows = |index: &Index| images.clone().map(|image| index.row_image(image)).collect();
+        indexes.into_iter().map(|index| (index.clone(), rows(&index))).collect()
+    }
+
+    /// Rows were loaded into a table, maybe not all of them: its indexes get theirs.
+    pub(crate) fn index_loaded(&mut self, indexed: Vec<(Index, Vec<Vec<u8>>)>, whole: bool) -> Result<(), Error> {
+        for (index, rows) in indexed {
             // Where not all were loaded, or the disk is full, what is missing is looked for.
             if !whole || self.load_index(&index, rows).is_err() {
                 self.sql.unfilled.push(index);

@@ -11,6 +11,7 @@
 //! | `stored` | statements as a session keeps them, and their answers as rows |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
 //! | `many` | CALL MANY: columns in, columns out |
+//! | `copy` | COPY: rows in and out |
 //! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
 //! | `verb` | kinds of statements, as counts and clients call them |
 //! | `values` | types and values, in text and binary |
@@ -18,6 +19,7 @@
 //! | `error` | errors as clients get them |
 
 mod catalog;
+mod copy;
 mod error;
 mod known;
 mod many;
@@ -39,9 +41,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use lockwork_database::{Error, Lockwork};
-use pgwire::api::PgWireServerHandlers;
 use pgwire::api::auth::StartupHandler;
+use pgwire::api::copy::CopyHandler;
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
+use pgwire::api::{ErrorHandler, PgWireServerHandlers};
 use pgwire::error::PgWireError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -281,6 +284,14 @@ impl PgWireServerHandlers for Handlers {
     }
 
     fn extended_query_handler(&self) -> Arc<impl ExtendedQueryHandler> {
+        self.session.clone()
+    }
+
+    fn copy_handler(&self) -> Arc<impl CopyHandler> {
+        self.session.clone()
+    }
+
+    fn error_handler(&self) -> Arc<impl ErrorHandler> {
         self.session.clone()
     }
 

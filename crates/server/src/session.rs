@@ -11,8 +11,8 @@ use lockwork_database::SqlAnswer;
 use lockwork_database::sql::{Control, Kind, Statement, Value, statements};
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
-use pgwire::api::results::{FieldInfo, QueryResponse, Response};
-use pgwire::api::stmt::{QueryParser, StoredStatement};
+use pgwire::api::results::{QueryResponse, Response};
+use pgwire::api::stmt::StoredStatement;
 use pgwire::api::store::{Entry, PortalStore};
 use pgwire::api::{
     ClientInfo, ClientPortalStore, DEFAULT_NAME, METADATA_DATABASE, METADATA_USER, PgWireConnectionState, Type,
@@ -29,11 +29,12 @@ use pgwire::messages::simplequery::Query;
 
 use tokio::sync::{Mutex, watch};
 
+use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::known::{Who, known};
 use crate::many;
 use crate::shared::{Database, Plan};
-use crate::stored::{Answered, Stored, Values, data_row, row_description};
+use crate::stored::{Answered, Parser, Stored, Values, data_row, row_description};
 use crate::transaction::{self, Open, Turn};
 use crate::users::Right;
 use crate::values::{encode, format_of, type_of};
@@ -41,11 +42,13 @@ use crate::verb::Verb;
 
 /// The messages of one connection.
 pub(crate) struct Session {
-    database: Database,
+    pub(crate) database: Database,
     /// Whether the client waits for an answer.
-    busy: watch::Sender<bool>,
+    pub(crate) busy: watch::Sender<bool>,
     /// What the client may do, from its login on.
     right: OnceLock<Right>,
+    /// What it loads.
+    pub(crate) copying: copy::Slot,
     /// Its transaction of several statements.
     open: Mutex<Option<Open>>,
 }
@@ -58,7 +61,7 @@ fn who<C: ClientInfo>(client: &C) -> Who {
 
 impl Session {
     pub(crate) fn new(database: Database, busy: watch::Sender<bool>) -> Self {
-        Self { database, busy, right: OnceLock::new(), open: Mutex::default() }
+        Self { database, busy, right: OnceLock::new(), copying: copy::Slot::default(), open: Mutex::default() }
     }
 
     /// Lets the client do this from now on.
@@ -71,7 +74,7 @@ impl Session {
         self.database.watch.wrong_logins.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn allow(&self, kind: Kind) -> Result<(), Refusal> {
+    pub(crate) fn allow(&self, kind: Kind) -> Result<(), Refusal> {
         Right::check(self.right.get().copied(), kind)
     }
 
@@ -94,6 +97,9 @@ impl Session {
         }
         if let Some(asked) = self.database.asked(text, who).await {
             return Ok(Some(Stored::Catalog(Arc::new(asked?))));
+        }
+        if copy::is_copy(text) {
+            return Ok(Some(self.copy_of(text)?));
         }
         if let Some(call) = many::call_of(text) {
             let statement = many::statement(&call)?;
@@ -221,6 +227,9 @@ impl Session {
             let message = "there is no value for parameter $1";
             return Err(refuse("42P02", message).hint("prepare the statement, or write the value itself").into());
         }
+        if let Stored::Copy(copy) = stored {
+            return self.copy(client, copy, false).await;
+        }
         let none = match stored {
             Stored::Catalog(_) => Values::Catalog(Vec::new()),
             _ => Values::Plan(Vec::new()),
@@ -282,6 +291,15 @@ impl SimpleQueryHandler for Session {
                 Ok(asked) => self.simple(client, &Stored::Catalog(Arc::new(asked))).await,
                 Err(refusal) => Err(refusal.behind(text[..text.len() - rest.len()].chars().count()).into()),
             };
+        } else if copy::is_copy(rest) {
+            none = false;
+            outcome = match self.copy_of(rest) {
+                Ok(copy) => self.simple(client, &copy).await,
+                Err(refusal) => Err(refusal.into()),
+            };
+            if self.copying.is_on() {
+                return Ok(());
+            }
         } else if many::call_of(rest).is_some() {
             none = false;
             let refusal = refuse("42P02", "CALL MANY takes arrays as values of its parameters");
@@ -329,31 +347,6 @@ impl SimpleQueryHandler for Session {
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         Err(refuse("XX000", "queries are answered one statement at a time").into())
-    }
-}
-
-/// What pgwire asks about statements; they are understood in [`Session::on_parse`].
-pub(crate) struct Parser;
-
-#[async_trait]
-impl QueryParser for Parser {
-    type Statement = Stored;
-
-    async fn parse_sql<C>(&self, _: &C, _: &str, _: &[Option<Type>]) -> PgWireResult<Option<Stored>>
-    where
-        C: ClientInfo + Unpin + Send + Sync,
-    {
-        Err(refuse("XX000", "statements are understood elsewhere").into())
-    }
-
-    fn get_parameter_types(&self, stored: &Stored) -> PgWireResult<Vec<Type>> {
-        Ok(stored.parameters())
-    }
-
-    fn get_result_schema(&self, stored: &Stored, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
-        let format = format.unwrap_or(&Format::UnifiedText);
-        let columns = stored.columns().into_iter().enumerate();
-        Ok(columns.map(|(at, (name, ty, _))| FieldInfo::new(name, None, None, ty, format_of(format, at))).collect())
     }
 }
 
@@ -474,6 +467,10 @@ impl ExtendedQueryHandler for Session {
             }
             None => return Err(PgWireError::PortalNotFound(name.to_owned())),
         };
+        if let Stored::Copy(copy) = &portal.statement.statement {
+            self.busy.send_replace(true);
+            return self.copy(client, copy, true).await;
+        }
         let most = usize::try_from(message.max_rows).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
         let (stored, state) = (&portal.statement.statement, portal.state());
         let mut state = state.lock().await;

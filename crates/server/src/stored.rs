@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::BytesMut;
 use lockwork_database::Column;
 use lockwork_database::sql::{Control, Field, Value};
-use pgwire::api::Type;
 use pgwire::api::portal::{Format, Portal};
-use pgwire::api::results::FieldFormat;
+use pgwire::api::results::{FieldFormat, FieldInfo};
+use pgwire::api::stmt::QueryParser;
+use pgwire::api::{ClientInfo, Type};
+use pgwire::error::PgWireResult;
 use pgwire::messages::data::{DataRow, FieldDescription, RowDescription};
 
 use crate::catalog::{self, Asked};
-use crate::error::Refusal;
+use crate::copy::Copy;
+use crate::error::{Refusal, refuse};
 use crate::known::Known;
 use crate::many;
 use crate::shared::Plan;
@@ -27,6 +31,7 @@ pub(crate) enum Stored {
     Plan(Arc<Plan>),
     /// BEGIN, COMMIT and what belongs to them.
     Control(Control),
+    Copy(Arc<Copy>),
 }
 
 /// Values for `$1` and so on.
@@ -46,7 +51,7 @@ pub(crate) struct Answered {
 impl Stored {
     pub(crate) fn columns(&self) -> Vec<(String, Type, i32)> {
         match self {
-            Self::Control(_) => Vec::new(),
+            Self::Control(_) | Self::Copy(_) => Vec::new(),
             Self::Known(known) => known.row.iter().map(|(name, ty, _)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Catalog(asked) => asked.columns.iter().map(|(name, ty)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Plan(plan) => plan.columns().iter().map(described).collect(),
@@ -56,7 +61,7 @@ impl Stored {
     /// The types of `$1` and so on.
     pub(crate) fn parameters(&self) -> Vec<Type> {
         match self {
-            Self::Known(_) | Self::Control(_) => Vec::new(),
+            Self::Known(_) | Self::Control(_) | Self::Copy(_) => Vec::new(),
             Self::Catalog(asked) => asked.parameters.clone(),
             Self::Plan(plan) => plan.parameters().iter().map(|field| type_of(field).0).collect(),
         }
@@ -71,7 +76,7 @@ impl Stored {
             .enumerate()
             .map(|(at, bytes)| (at, bytes.as_deref(), format_of(&portal.parameter_format, at)));
         match self {
-            Self::Known(_) | Self::Control(_) => Ok(Values::Plan(Vec::new())),
+            Self::Known(_) | Self::Control(_) | Self::Copy(_) => Ok(Values::Plan(Vec::new())),
             Self::Catalog(asked) => {
                 let one = |((at, bytes, format), ty): ((usize, Option<&[u8]>, FieldFormat), &Type)| {
                     let ty = declared(at).filter(|ty| **ty != Type::UNKNOWN).unwrap_or(ty);
@@ -94,6 +99,31 @@ impl Stored {
                 given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Plan)
             }
         }
+    }
+}
+
+/// What pgwire asks about statements; they are understood in `Session::on_parse`.
+pub(crate) struct Parser;
+
+#[async_trait]
+impl QueryParser for Parser {
+    type Statement = Stored;
+
+    async fn parse_sql<C>(&self, _: &C, _: &str, _: &[Option<Type>]) -> PgWireResult<Option<Stored>>
+    where
+        C: ClientInfo + Unpin + Send + Sync,
+    {
+        Err(refuse("XX000", "statements are understood elsewhere").into())
+    }
+
+    fn get_parameter_types(&self, stored: &Stored) -> PgWireResult<Vec<Type>> {
+        Ok(stored.parameters())
+    }
+
+    fn get_result_schema(&self, stored: &Stored, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
+        let format = format.unwrap_or(&Format::UnifiedText);
+        let columns = stored.columns().into_iter().enumerate();
+        Ok(columns.map(|(at, (name, ty, _))| FieldInfo::new(name, None, None, ty, format_of(format, at))).collect())
     }
 }
 
