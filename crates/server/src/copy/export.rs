@@ -52,9 +52,11 @@ where
         ends.clear();
         for &row in some {
             let image = &rows.images[row as usize * copy.blank.len()..];
-            let field = |column: &super::Column| {
-                values::text(&Value::read(column.sql, &image[column.at..column.at + column.width]))
-            };
+            let field =
+                |column: &super::Column| match Value::read(column.sql, &image[column.at..column.at + column.width]) {
+                    Value::Text(text) => text,
+                    other => values::text(&other),
+                };
             let before = lines.len();
             put_line(copy.columns.iter().map(field), &copy.form, &mut lines);
             ends.push(lines.len() - before);
@@ -93,24 +95,23 @@ fn put_line(fields: impl Iterator<Item = String>, form: &Form, line: &mut BytesM
     line.put_u8(b'\n');
 }
 
-fn put_escaped(field: &[u8], form: &Form, line: &mut BytesMut) {
-    for &byte in field {
-        let letter = match byte {
+fn put_escaped(mut rest: &[u8], form: &Form, line: &mut BytesMut) {
+    let is_special = |byte: &u8| *byte == form.delimiter || *byte == b'\\' || (8..=13).contains(byte);
+    while let Some(at) = rest.iter().position(is_special) {
+        line.put_slice(&rest[..at]);
+        let letter = match rest[at] {
             8 => b'b',
-            12 => b'f',
-            b'\n' => b'n',
-            b'\r' => b'r',
             b'\t' => b't',
+            b'\n' => b'n',
             11 => b'v',
-            b'\\' => b'\\',
-            _ if byte == form.delimiter => byte,
-            _ => {
-                line.put_u8(byte);
-                continue;
-            }
+            12 => b'f',
+            b'\r' => b'r',
+            other => other,
         };
         line.put_slice(&[b'\\', letter]);
+        rest = &rest[at + 1..];
     }
+    line.put_slice(rest);
 }
 
 fn put_quoted(field: &[u8], form: &Form, line: &mut BytesMut) {

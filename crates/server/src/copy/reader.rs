@@ -206,8 +206,11 @@ mod tests {
     use super::super::statement;
     use super::*;
 
-    /// The records of a text that comes in pieces of a size, with the lines at which they end.
-    fn records(options: &str, text: &[u8], piece: usize) -> Result<Vec<(u64, Vec<Option<String>>)>, Refusal> {
+    /// A record, and the line at which it ends.
+    type Found = (u64, Vec<Option<String>>);
+
+    /// The records of a text that comes in pieces of a size.
+    fn records(options: &str, text: &[u8], piece: usize) -> Result<Vec<Found>, Refusal> {
         let form = statement::read(&format!("COPY t FROM STDIN {options}")).unwrap().form;
         let (mut reader, mut fields, mut records) = (Reader::new(&form), Fields::default(), Vec::new());
         let mut pieces: Vec<&[u8]> = text.chunks(piece).collect();
