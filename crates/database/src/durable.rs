@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mps
 use lockwork_engine::{EngineKind, Options};
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::block::Batch;
-use lockwork_procedure::key::Key;
+use lockwork_procedure::key::{Key, KeyFormat};
 use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
 use lockwork_sequencer::{self as sequencer, Handle, Refused};
 use lockwork_sql as sql;
@@ -253,6 +253,16 @@ impl Rows {
         let column = &self.schema.columns()[column];
         let start = (column.offset - ROW_HEADER_BYTES) as usize;
         start..start + column.column_type.width() as usize
+    }
+
+    /// Where the images lie in ascending order of the primary key, counted in rows.
+    #[must_use]
+    pub fn by_key(&self) -> Vec<u32> {
+        let (width, format) = (self.row_bytes(), KeyFormat::of(&self.schema));
+        let mut order: Vec<u32> = (0..(self.images.len() / width) as u32).collect();
+        let key = |row: u32| format.encode(&self.images[row as usize * width..]);
+        order.sort_unstable_by_key(|&row| key(row));
+        order
     }
 
     pub(crate) fn copy(database: &Database, names: &[String], most: u64) -> Result<Vec<Self>, Error> {

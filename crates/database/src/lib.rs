@@ -30,6 +30,8 @@ pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, Loc
 use lockwork_engine::{Engine, EngineError};
 use lockwork_procedure::assembly::{Assembled, AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};
+/// Bytes that offsets of columns count before the image of a row.
+pub use lockwork_procedure::schema::ROW_HEADER_BYTES;
 use lockwork_procedure::schema::{Catalog, TableSchema};
 /// Order and durability of a database in a folder.
 pub use lockwork_sequencer as sequencer;
@@ -38,6 +40,7 @@ use lockwork_sequencer::{CheckpointReport, Definition, Progress, RecoveryReport,
 /// SQL: types, values and statements.
 pub use lockwork_sql as sql;
 pub use lockwork_storage::Digest;
+use lockwork_storage::StorageError;
 
 pub use calls::Answer;
 pub use columns::{Column, Columns, Procedure};
@@ -173,6 +176,19 @@ impl Error {
             Self::Engine(EngineError::Busy(_)) => true,
             Self::Durability(error) => error.is_retryable(),
             _ => false,
+        }
+    }
+
+    /// Of a load that met a row it cannot take: how many rows before it are there, and whether it is because its key
+    /// exists.
+    #[must_use]
+    pub fn refused_row(&self) -> Option<(usize, bool)> {
+        match self {
+            Self::Durability(lockwork_sequencer::Error::Load { loaded, error }) => {
+                let exists = matches!(**error, EngineError::Storage(StorageError::Duplicate { .. }));
+                Some((*loaded, exists))
+            }
+            _ => None,
         }
     }
 }

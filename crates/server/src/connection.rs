@@ -71,6 +71,10 @@ pub(crate) async fn serve(
             _ => (Stage::Other, false),
         };
         let version = socket.protocol_version();
+        let copying = match state {
+            State::CopyInProgress(is_extended) => Some(is_extended),
+            _ => None,
+        };
         let next = messages.next(socket.get_mut(), stage, version);
         let next = if is_login {
             let slow = || fatal("57014", &format!("the login has taken more than {patience:?}"));
@@ -85,14 +89,12 @@ pub(crate) async fn serve(
             // What comes behind an error is passed over anyway.
             Next::TooLong(..) if matches!(state, State::AwaitingSync) => continue,
             Next::TooLong(kind, refusal) => {
-                process_error(&mut socket, refusal.into(), matches!(kind, b'P' | b'B')).await?;
+                let is_extended = copying.unwrap_or(matches!(kind, b'P' | b'B'));
+                process_error(&mut socket, handlers.session.end_copy(refusal.into()), is_extended).await?;
                 continue;
             }
         };
-        let is_extended = match state {
-            State::CopyInProgress(is_extended) => is_extended,
-            _ => message.is_extended_query(),
-        };
+        let is_extended = copying.unwrap_or(message.is_extended_query());
         let is_cancel = matches!(message, Message::CancelRequest(_));
         let (change, is_sync) = (Change::of(&message), matches!(message, Message::Sync(_)));
         let is_ignored = matches!(state, State::AwaitingSync) && !is_sync;
@@ -118,7 +120,10 @@ pub(crate) async fn serve(
             if is_login || error.is_fatal() {
                 break ErrorInfo::from(error);
             }
-            process_error(&mut socket, error, is_extended).await?;
+            process_error(&mut socket, handlers.session.end_copy(error), is_extended).await?;
+        }
+        if copying == Some(false) && matches!(socket.state(), State::ReadyForQuery) {
+            handlers.session.rest();
         }
         if is_cancel {
             return Ok(());

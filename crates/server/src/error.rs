@@ -11,17 +11,39 @@ pub(crate) struct Refusal {
     pub(crate) sqlstate: String,
     pub(crate) message: String,
     pub(crate) hint: String,
+    /// Of a COPY.
+    pub(crate) copied: Option<Box<Copied>>,
     /// Characters from the beginning of the statement, from 1; 0 for none.
     pub(crate) position: usize,
 }
 
+/// What there is to say of data that a COPY sends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Copied {
+    /// Where in it something is wrong.
+    pub(crate) context: String,
+    /// What has become of what stood before.
+    pub(crate) detail: String,
+}
+
 pub(crate) fn refuse(sqlstate: &str, message: impl Into<String>) -> Refusal {
-    Refusal { sqlstate: sqlstate.into(), message: message.into(), hint: String::new(), position: 0 }
+    let (sqlstate, message) = (sqlstate.into(), message.into());
+    Refusal { sqlstate, message, hint: String::new(), copied: None, position: 0 }
 }
 
 impl Refusal {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
+        self
+    }
+
+    pub(crate) fn context(mut self, context: String) -> Self {
+        self.copied.get_or_insert_default().context = context;
+        self
+    }
+
+    pub(crate) fn detail(mut self, detail: String) -> Self {
+        self.copied.get_or_insert_default().detail = detail;
         self
     }
 
@@ -78,6 +100,10 @@ impl fmt::Display for Refusal {
 impl From<Refusal> for ErrorInfo {
     fn from(refusal: Refusal) -> Self {
         let mut info = Self::new("ERROR".into(), refusal.sqlstate, refusal.message);
+        if let Some(copied) = refusal.copied {
+            info.detail = (!copied.detail.is_empty()).then_some(copied.detail);
+            info.where_context = (!copied.context.is_empty()).then_some(copied.context);
+        }
         info.hint = (!refusal.hint.is_empty()).then_some(refusal.hint);
         info.position = (refusal.position > 0).then(|| refusal.position.to_string());
         info

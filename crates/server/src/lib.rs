@@ -14,6 +14,7 @@
 //! | `stored` | statements as a session keeps them, and their answers as rows |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
 //! | `many` | CALL MANY: columns in, columns out |
+//! | `copy` | COPY: rows in and out |
 //! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
 //! | `query` | SELECTs that no key finds the rows of, answered from a copy of their tables |
 //! | `lite` | SQLite, as the catalog and queries have it |
@@ -25,6 +26,7 @@
 
 mod catalog;
 mod connection;
+mod copy;
 mod error;
 mod held;
 mod known;
@@ -53,6 +55,7 @@ use std::time::Duration;
 use lockwork_database::{Error, Lockwork};
 use pgwire::api::PgWireServerHandlers;
 use pgwire::api::auth::StartupHandler;
+use pgwire::api::copy::CopyHandler;
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
 use pgwire::error::PgWireError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -308,6 +311,10 @@ impl PgWireServerHandlers for Handlers {
     }
 
     fn extended_query_handler(&self) -> Arc<impl ExtendedQueryHandler> {
+        self.session.clone()
+    }
+
+    fn copy_handler(&self) -> Arc<impl CopyHandler> {
         self.session.clone()
     }
 

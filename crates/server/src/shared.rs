@@ -15,6 +15,7 @@ use pgwire::messages::data::DataRow;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::catalog::{Asked, Catalog, Definitions, Given};
+use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
 use crate::many::{MOST_BYTES_AT_ONCE, MOST_CALLS, SQLSTATE};
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) queue: Semaphore,
     /// KiB of the CALL MANYs that are under way.
     pub(crate) room: Semaphore,
+    /// COPYs to clients.
+    pub(crate) exports: Semaphore,
     pub(crate) watch: Arc<Watch>,
     catalog: Catalog,
     /// Whether the engine runs transactions of several statements.
@@ -126,6 +129,7 @@ impl Shared {
             definitions: AtomicU64::new(0),
             queue: Semaphore::new(queue),
             room: Semaphore::new(MOST_BYTES_AT_ONCE >> 10),
+            exports: Semaphore::new(copy::AT_ONCE),
             watch,
             catalog: Catalog::default(),
             queries,
@@ -133,7 +137,7 @@ impl Shared {
     }
 
     /// To be waited for by a thread that may wait: in `block_in_place`.
-    fn database(&self) -> MutexGuard<'_, Option<Lockwork>> {
+    pub(crate) fn database(&self) -> MutexGuard<'_, Option<Lockwork>> {
         // The library leaves nothing in half when it panics, and it never should.
         self.database.lock().unwrap_or_else(PoisonError::into_inner)
     }

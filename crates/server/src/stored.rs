@@ -11,6 +11,7 @@ use pgwire::api::results::FieldFormat;
 use pgwire::messages::data::{DataRow, FieldDescription, RowDescription};
 
 use crate::catalog::{self, Asked};
+use crate::copy::Copy;
 use crate::error::Refusal;
 use crate::known::Known;
 use crate::many;
@@ -30,6 +31,7 @@ pub(crate) enum Stored {
     Plan(Arc<Plan>),
     /// BEGIN, COMMIT and what belongs to them.
     Control(Control),
+    Copy(Arc<Copy>),
 }
 
 /// Values for `$1` and so on.
@@ -49,7 +51,7 @@ pub(crate) struct Answered {
 impl Stored {
     pub(crate) fn columns(&self) -> Vec<(String, Type, i32)> {
         match self {
-            Self::Control(_) => Vec::new(),
+            Self::Control(_) | Self::Copy(_) => Vec::new(),
             Self::Known(known) => known.row.iter().map(|(name, ty, _)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Catalog(asked) => asked.columns.iter().map(|(name, ty)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Query(query) => query.columns().collect(),
@@ -60,7 +62,7 @@ impl Stored {
     /// The types of `$1` and so on.
     pub(crate) fn parameters(&self) -> Vec<Type> {
         match self {
-            Self::Known(_) | Self::Control(_) => Vec::new(),
+            Self::Known(_) | Self::Control(_) | Self::Copy(_) => Vec::new(),
             Self::Catalog(asked) => asked.parameters.clone(),
             Self::Query(query) => query.parameters.iter().map(|field| type_of(field).0).collect(),
             Self::Plan(plan) => plan.parameters().iter().map(|field| type_of(field).0).collect(),
@@ -76,7 +78,7 @@ impl Stored {
             .enumerate()
             .map(|(at, bytes)| (at, bytes.as_deref(), format_of(&portal.parameter_format, at)));
         match self {
-            Self::Known(_) | Self::Control(_) => Ok(Values::Plan(Vec::new())),
+            Self::Known(_) | Self::Control(_) | Self::Copy(_) => Ok(Values::Plan(Vec::new())),
             Self::Catalog(asked) => {
                 let one = |((at, bytes, format), ty): ((usize, Option<&[u8]>, FieldFormat), &Type)| {
                     let ty = declared(at).filter(|ty| **ty != Type::UNKNOWN).unwrap_or(ty);

@@ -14,12 +14,13 @@ pub(crate) enum Verb {
     Insert,
     Update,
     Delete,
+    Copy,
     /// That of a transaction of several statements.
     Commit,
 }
 
 impl Verb {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::CreateTable,
         Self::CreateIndex,
         Self::CreateProcedure,
@@ -29,6 +30,7 @@ impl Verb {
         Self::Insert,
         Self::Update,
         Self::Delete,
+        Self::Copy,
         Self::Commit,
     ];
 
@@ -59,6 +61,7 @@ impl Verb {
             Self::Insert => "insert",
             Self::Update => "update",
             Self::Delete => "delete",
+            Self::Copy => "copy",
             Self::Commit => "commit",
         }
     }
@@ -75,6 +78,7 @@ impl Verb {
             Self::Insert => "INSERT",
             Self::Update => "UPDATE",
             Self::Delete => "DELETE",
+            Self::Copy => "COPY",
             Self::Commit => "COMMIT",
         }
     }
@@ -82,7 +86,7 @@ impl Verb {
     /// The tag of a statement that wrote or answered so many rows.
     pub(crate) fn tag(self, rows: i64) -> String {
         match self {
-            Self::Select | Self::Update | Self::Delete => format!("{} {rows}", self.words()),
+            Self::Select | Self::Update | Self::Delete | Self::Copy => format!("{} {rows}", self.words()),
             Self::Insert => format!("INSERT 0 {rows}"),
             _ => self.words().into(),
         }

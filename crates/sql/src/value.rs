@@ -75,8 +75,9 @@ impl Value {
         }
     }
 
-    /// Writes it into the bytes of an element.
-    fn write(&self, sql: SqlType, bytes: &mut [u8]) -> Option<()> {
+    /// Writes it into the bytes of an element of a type; none if it does not fit, or there are fewer bytes.
+    #[must_use]
+    pub fn write(&self, sql: SqlType, bytes: &mut [u8]) -> Option<()> {
         bytes.fill(0);
         match (self, sql) {
             (Self::Text(text), SqlType::Text(_) | SqlType::Bytes(_)) => {

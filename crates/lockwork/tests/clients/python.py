@@ -14,6 +14,24 @@ with psycopg.connect(host="127.0.0.1", port=port, user="ann", dbname="bank", aut
             cursor.execute("SELECT oid, relname, relhasindex FROM pg_class WHERE relname = %s", ("t",))
             print(cursor.fetchone(), [column.type_code for column in cursor.description])
 
+    with connection.cursor() as cursor:
+        with cursor.copy("COPY accounts FROM STDIN") as copy:
+            for row in ((7, "7.50"), (8, -8)):
+                copy.write_row(row)
+        with cursor.copy("COPY accounts (balance, id) TO STDOUT") as copy:
+            print(list(copy.rows())[-2:])
+        try:
+            with cursor.copy("COPY accounts FROM STDIN (FORMAT csv)") as copy:
+                copy.write("9,1\n7,1\n")
+        except psycopg.errors.UniqueViolation as error:
+            print(error.diag.context, error.diag.message_detail)
+        try:
+            with cursor.copy("COPY accounts FROM STDIN") as copy:
+                raise KeyError("of the program")
+        except KeyError:
+            print(cursor.execute("SELECT balance FROM accounts WHERE id = 9").fetchall())
+        cursor.executemany("DELETE FROM accounts WHERE id = %s", [(7,), (8,), (9,)])
+
 engine = sa.create_engine(f"postgresql+psycopg://ann@127.0.0.1:{port}/bank", isolation_level="AUTOCOMMIT",
     use_native_hstore=False)
 with engine.connect() as connection:

@@ -185,6 +185,10 @@ impl ExtendedQueryHandler for Session {
             }
             None => return Err(PgWireError::PortalNotFound(name.to_owned())),
         };
+        if let Stored::Copy(copy) = &portal.statement.statement {
+            self.busy.send_replace(true);
+            return self.copy(client, copy, true).await;
+        }
         let most = usize::try_from(message.max_rows).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
         let (stored, state) = (&portal.statement.statement, portal.state());
         let mut state = state.lock().await;

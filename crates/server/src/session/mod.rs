@@ -23,6 +23,7 @@ use pgwire::messages::data::DataRow;
 use pgwire::messages::response::TransactionStatus;
 use tokio::sync::{Mutex, watch};
 
+use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
 use crate::shared::Database;
@@ -34,11 +35,13 @@ use crate::verb::Verb;
 
 /// The messages of one connection.
 pub(crate) struct Session {
-    database: Database,
+    pub(crate) database: Database,
     /// Whether the client waits for an answer.
     busy: watch::Sender<bool>,
     /// What the client may do, from its login on.
     right: OnceLock<Right>,
+    /// What it loads.
+    pub(crate) copying: copy::Slot,
     /// Its transaction of several statements.
     open: Mutex<Option<Open>>,
 }
@@ -51,7 +54,7 @@ fn who<C: ClientInfo>(client: &C) -> Who {
 
 impl Session {
     pub(crate) fn new(database: Database, busy: watch::Sender<bool>) -> Self {
-        Self { database, busy, right: OnceLock::new(), open: Mutex::default() }
+        Self { database, busy, right: OnceLock::new(), copying: copy::Slot::default(), open: Mutex::default() }
     }
 
     /// Lets the client do this from now on.
@@ -60,11 +63,16 @@ impl Session {
         _ = self.right.set(right);
     }
 
+    /// The client has its answer.
+    pub(crate) fn rest(&self) {
+        self.busy.send_replace(false);
+    }
+
     pub(crate) fn count_wrong_login(&self) {
         self.database.watch.wrong_logins.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn allow(&self, kind: Kind) -> Result<(), Refusal> {
+    pub(crate) fn allow(&self, kind: Kind) -> Result<(), Refusal> {
         Right::check(self.right.get().copied(), kind)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lockwork_database::sql::{Kind, SqlError, Statement, statements};
 
 use super::Session;
+use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::known::{Who, known};
 use crate::many;
@@ -74,6 +75,10 @@ impl Session {
         if let Some(asked) = self.database.asked(piece, who).await {
             reading.skip(behind);
             return asked.map(|asked| Stored::Catalog(Arc::new(asked))).map_err(|refusal| refusal.behind(before));
+        }
+        if copy::is_copy(piece) {
+            reading.skip(behind);
+            return self.copy_of(piece).map_err(|refusal| refusal.behind(before));
         }
         if let Some(call) = many::call_of(piece) {
             reading.skip(behind);

@@ -30,6 +30,9 @@ impl Session {
             let message = "there is no value for parameter $1";
             return Err(refuse("42P02", message).hint("prepare the statement, or write the value itself").into());
         }
+        if let Stored::Copy(copy) = stored {
+            return self.copy(client, copy, false).await;
+        }
         let none = match stored {
             Stored::Catalog(_) => Values::Catalog(Vec::new()),
             _ => Values::Plan(Vec::new()),
@@ -71,9 +74,16 @@ impl SimpleQueryHandler for Session {
         // Each statement is understood when its turn comes, because it may need those before it.
         while outcome.is_ok() && !reading.is_at_end() {
             outcome = match self.next(&mut reading, &who).await {
+                Ok(Stored::Copy(copy)) if copy.is_load() && !reading.is_at_end() => {
+                    let message = "a COPY that loads is the last statement of its message";
+                    Err(refuse("0A000", message).hint("send what stands behind it by itself").into())
+                }
                 Ok(stored) => self.simple(client, &stored).await,
                 Err(refusal) => Err(refusal.into()),
             };
+        }
+        if self.copying.is_on() {
+            return Ok(());
         }
         match outcome {
             // What stood before an error has been done, so its answers go out before the error.

@@ -1,0 +1,131 @@
+//! COPY TO STDOUT: the rows of a table as of one moment, in the order of the primary key.
+
+use std::time::Instant;
+
+use bytes::{BufMut, BytesMut};
+use futures::{Sink, SinkExt};
+use lockwork_database::sql::Value;
+use lockwork_database::{Error, Rows};
+use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::messages::PgWireBackendMessage as Message;
+use pgwire::messages::copy::{CopyData, CopyDone, CopyOutResponse};
+
+use super::statement::Form;
+use super::{Copy, tag};
+use crate::error::{Refusal, refuse};
+use crate::shared::Shared;
+use crate::values;
+
+/// Bytes of rows that are copied at most.
+const MOST: u64 = 1 << 30;
+/// How many copies there are at a time.
+pub(crate) const AT_ONCE: usize = 2;
+/// Lines that are made before any is sent.
+const LINES: usize = 1024;
+
+/// Sends the rows. The client sets the pace: nothing is made before what was made has been taken.
+pub(super) async fn run<C>(database: &Shared, client: &mut C, copy: &Copy) -> PgWireResult<()>
+where
+    C: Sink<Message> + Unpin,
+    PgWireError: From<<C as Sink<Message>>::Error>,
+{
+    let begun = Instant::now();
+    let busy = || refuse("53000", format!("{AT_ONCE} tables are being copied to clients already")).hint("try later");
+    let room = database.exports.try_acquire().map_err(|_| busy());
+    let copied = room.and_then(|room| Ok((rows(database, copy)?, room)));
+    let ((rows, order), _room) = match copied {
+        Ok(copied) => copied,
+        Err(refusal) => {
+            database.count_copy(begun, Some(&refusal));
+            return Err(refusal.into());
+        }
+    };
+    let columns = copy.columns.len();
+    client.feed(Message::CopyOutResponse(CopyOutResponse::new(0, columns as i16, vec![0; columns]))).await?;
+    let mut lines = BytesMut::new();
+    if copy.form.header {
+        put_line(copy.columns.iter().map(|column| column.name.clone()), &copy.form, &mut lines);
+        client.feed(Message::CopyData(CopyData::new(lines.split().freeze()))).await?;
+    }
+    let mut ends = Vec::with_capacity(LINES);
+    for some in order.chunks(LINES) {
+        ends.clear();
+        for &row in some {
+            let image = &rows.images[row as usize * copy.blank.len()..];
+            let field =
+                |column: &super::Column| match Value::read(column.sql, &image[column.at..column.at + column.width]) {
+                    Value::Text(text) => text,
+                    other => values::text(&other),
+                };
+            let before = lines.len();
+            put_line(copy.columns.iter().map(field), &copy.form, &mut lines);
+            ends.push(lines.len() - before);
+        }
+        for &length in &ends {
+            client.feed(Message::CopyData(CopyData::new(lines.split_to(length).freeze()))).await?;
+        }
+    }
+    client.feed(Message::CopyDone(CopyDone::new())).await?;
+    database.count_copy(begun, None);
+    Ok(client.feed(tag(order.len() as u64)).await?)
+}
+
+/// Copies the rows, and says in which order they go.
+fn rows(database: &Shared, copy: &Copy) -> Result<(Rows, Vec<u32>), Refusal> {
+    tokio::task::block_in_place(|| {
+        let copied = database.caller.rows(&[&copy.table], MOST).map_err(|error| match error {
+            Error::TooLarge { .. } => {
+                refuse("54000", error.to_string()).hint("SELECT the rows in parts, or copy the data folder")
+            }
+            error => Refusal::of(error, ""),
+        })?;
+        let rows = copied.into_iter().next().ok_or_else(|| refuse("XX000", "there is no copy"))?;
+        let order = rows.by_key();
+        Ok((rows, order))
+    })
+}
+
+fn put_line(fields: impl Iterator<Item = String>, form: &Form, line: &mut BytesMut) {
+    for (at, field) in fields.enumerate() {
+        if at > 0 {
+            line.put_u8(form.delimiter);
+        }
+        if form.csv { put_quoted(field.as_bytes(), form, line) } else { put_escaped(field.as_bytes(), form, line) }
+    }
+    line.put_u8(b'\n');
+}
+
+fn put_escaped(mut rest: &[u8], form: &Form, line: &mut BytesMut) {
+    let is_special = |byte: &u8| *byte == form.delimiter || *byte == b'\\' || (8..=13).contains(byte);
+    while let Some(at) = rest.iter().position(is_special) {
+        line.put_slice(&rest[..at]);
+        let letter = match rest[at] {
+            8 => b'b',
+            b'\t' => b't',
+            b'\n' => b'n',
+            11 => b'v',
+            12 => b'f',
+            b'\r' => b'r',
+            other => other,
+        };
+        line.put_slice(&[b'\\', letter]);
+        rest = &rest[at + 1..];
+    }
+    line.put_slice(rest);
+}
+
+fn put_quoted(field: &[u8], form: &Form, line: &mut BytesMut) {
+    let needs = |byte: &u8| *byte == form.delimiter || *byte == form.quote || matches!(byte, b'\n' | b'\r');
+    // A point behind a backslash alone in a line would end the data.
+    if !field.iter().any(needs) && field != form.null.as_bytes() && field != b"\\." {
+        return line.put_slice(field);
+    }
+    line.put_u8(form.quote);
+    for &byte in field {
+        if byte == form.quote || byte == form.escape {
+            line.put_u8(form.escape);
+        }
+        line.put_u8(byte);
+    }
+    line.put_u8(form.quote);
+}

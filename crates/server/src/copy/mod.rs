@@ -1,0 +1,231 @@
+//! COPY: rows of a table in and out, as lines of text or CSV.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `statement` | COPY as it is written |
+//! | `reader` | lines and fields |
+//! | `load` | FROM STDIN: pieces of rows |
+//! | `export` | TO STDOUT: a copy of the rows, line by line |
+//!
+//! A session has at most one that loads. What it has put into the table stays, whatever becomes of the rest.
+
+mod export;
+mod load;
+mod reader;
+mod statement;
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use futures::{Sink, SinkExt};
+use lockwork_database::sql::{Kind, SqlType};
+use pgwire::api::copy::CopyHandler;
+use pgwire::api::{ClientInfo, PgWireConnectionState as State};
+use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
+use pgwire::messages::PgWireBackendMessage as Message;
+use pgwire::messages::copy::{CopyData, CopyDone, CopyFail, CopyInResponse};
+use pgwire::messages::response::{CommandComplete, TransactionStatus};
+
+pub(crate) use export::AT_ONCE;
+use load::Loading;
+pub(crate) use statement::is_copy;
+use statement::{Form, Written};
+
+use crate::error::{Refusal, refuse};
+use crate::session::Session;
+use crate::shared::{Shared, closed};
+use crate::stored::Stored;
+use crate::transaction;
+use crate::verb::Verb;
+
+/// A COPY that was understood.
+#[derive(Clone, Debug)]
+pub(crate) struct Copy {
+    table: String,
+    /// As lines have them.
+    columns: Vec<Column>,
+    is_export: bool,
+    form: Form,
+    /// A row of which only the columns are known that lines do not have.
+    blank: Vec<u8>,
+}
+
+/// A column in the image of a row.
+#[derive(Clone, Debug)]
+struct Column {
+    name: String,
+    sql: SqlType,
+    at: usize,
+    width: usize,
+}
+
+/// The COPY FROM of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Slot(Mutex<Option<Loading>>);
+
+impl Slot {
+    fn take(&self) -> Option<Loading> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn put(&self, loading: Loading) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(loading);
+    }
+}
+
+impl Copy {
+    /// Whether the client sends what it loads, behind the message that begins it.
+    pub(crate) fn is_load(&self) -> bool {
+        !self.is_export
+    }
+}
+
+impl Shared {
+    /// Understands a text that [`is_copy`].
+    pub(crate) fn plan_copy(&self, text: &str) -> Result<Copy, Refusal> {
+        let Written { table: name, columns: named, is_export, form } = statement::read(text)?;
+        tokio::task::block_in_place(|| {
+            let guard = self.database();
+            let catalogue = guard.as_ref().ok_or_else(closed)?.sql_catalogue();
+            let table =
+                catalogue.find(&name).ok_or_else(|| refuse("42P01", format!("table '{name}' does not exist")))?;
+            if let Some(of) = table.index_of() {
+                return Err(refuse("42809", format!("'{name}' is an index")).hint(format!("copy its table, '{of}'")));
+            }
+            let head = lockwork_database::ROW_HEADER_BYTES;
+            let column = |at: usize| {
+                let column = &table.schema().columns()[at];
+                let (begin, width) = ((column.offset - head) as usize, column.column_type.width() as usize);
+                Column { name: column.name.clone(), sql: table.types()[at], at: begin, width }
+            };
+            let mut places = if named.is_empty() { table.declared().to_vec() } else { Vec::new() };
+            for name in &named {
+                let found = table.schema().column(name).map(|(at, _)| at);
+                let at = found.ok_or_else(|| {
+                    refuse("42703", format!("table '{}' has no column '{name}'", table.schema().name()))
+                })?;
+                if places.contains(&at) {
+                    return Err(refuse("42701", format!("column '{name}' stands there twice")));
+                }
+                places.push(at);
+            }
+            let mut blank = vec![0; (table.schema().row_bytes() - head) as usize];
+            for at in table.declared().iter().filter(|at| !is_export && !places.contains(at)) {
+                let Column { name, sql, at: begin, width } = column(*at);
+                let write = |value: lockwork_database::sql::Value| value.write(sql, &mut blank[begin..begin + width]);
+                table.default_of(*at).and_then(write).ok_or_else(|| {
+                    let message = format!("column '{name}' is left out, and has no DEFAULT");
+                    refuse("23502", message).hint("name it among the columns: there are no NULLs")
+                })?;
+            }
+            Ok(Copy { table: name, columns: places.into_iter().map(column).collect(), is_export, form, blank })
+        })
+    }
+
+    /// Counts a COPY that is over.
+    fn count_copy(&self, begun: Instant, refusal: Option<&Refusal>) {
+        let cause = |refusal: &Refusal| (Verb::Copy.name().into(), refusal.sqlstate.clone(), refusal.cause());
+        self.watch.statement(Verb::Copy, begun.elapsed(), refusal.map(cause));
+    }
+}
+
+fn tag(rows: u64) -> Message {
+    Message::CommandComplete(CommandComplete::new(Verb::Copy.tag(rows as i64)))
+}
+
+impl Session {
+    /// Understands a text that [`is_copy`] if the client may carry it out, and counts it if not.
+    pub(crate) fn copy_of(&self, text: &str) -> Result<Stored, Refusal> {
+        let begun = Instant::now();
+        let planned = self.allow(Kind::Insert).and_then(|()| self.database.plan_copy(text));
+        planned.map(|copy| Stored::Copy(Arc::new(copy))).inspect_err(|refusal| {
+            self.database.count_copy(begun, Some(refusal));
+        })
+    }
+
+    /// An error of any kind ends a COPY that is under way, also one of a message that does not belong there.
+    pub(crate) fn end_copy(&self, error: PgWireError) -> PgWireError {
+        let Some(loading) = self.copying.take() else { return error };
+        let ErrorInfo { code, message, .. } = error.into();
+        let refusal = loading.stayed(refuse(&code, message));
+        self.database.count_copy(loading.begun, Some(&refusal));
+        refusal.into()
+    }
+
+    /// Carries out a COPY TO; begins a COPY FROM, which goes on with [`CopyHandler`].
+    pub(crate) async fn copy<C>(&self, client: &mut C, copy: &Arc<Copy>, is_extended: bool) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<Message> + Unpin + Send,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        match client.transaction_status() {
+            TransactionStatus::Idle => {}
+            TransactionStatus::Error => return Err(transaction::failed().into()),
+            TransactionStatus::Transaction => {
+                let hint = "COMMIT before it; clients that BEGIN by themselves have an autocommit mode";
+                return Err(refuse("25001", "COPY cannot be part of a transaction").hint(hint).into());
+            }
+        }
+        if copy.is_export {
+            return export::run(&self.database, client, copy).await;
+        }
+        let columns = copy.columns.len();
+        client.set_state(State::CopyInProgress(is_extended));
+        self.copying.put(Loading::new(copy.clone()));
+        let begun = CopyInResponse::new(0, columns as i16, vec![0; columns]);
+        Ok(client.send(Message::CopyInResponse(begun)).await?)
+    }
+}
+
+#[async_trait]
+impl CopyHandler for Session {
+    async fn on_copy_data<C>(&self, _: &mut C, message: CopyData) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<Message> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let mut loading = self.copying.take().ok_or_else(none)?;
+        let taken = loading.take_in(&self.database, &message.data).await;
+        if let Err(refusal) = &taken {
+            self.database.count_copy(loading.begun, Some(refusal));
+        } else {
+            self.copying.put(loading);
+        }
+        Ok(taken?)
+    }
+
+    async fn on_copy_done<C>(&self, client: &mut C, _: CopyDone) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<Message> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let mut loading = self.copying.take().ok_or_else(none)?;
+        let finished = loading.finish(&self.database).await;
+        self.database.count_copy(loading.begun, finished.as_ref().err());
+        Ok(client.feed(tag(finished?)).await?)
+    }
+
+    async fn on_copy_fail<C>(&self, _: &mut C, message: CopyFail) -> PgWireError
+    where
+        C: ClientInfo + Sink<Message> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        let Some(loading) = self.copying.take() else { return none().into() };
+        let refusal = loading.stayed(refuse("57014", format!("COPY from stdin failed: {}", message.message)));
+        self.database.count_copy(loading.begun, Some(&refusal));
+        refusal.into()
+    }
+}
+
+fn none() -> Refusal {
+    refuse("08P01", "there is no COPY under way")
+}
