@@ -109,9 +109,20 @@ impl Sequencer {
         let shared = Arc::new(Shared::new(next));
         shared.count(|statistics| statistics.checkpoint_bytes = report.checkpoint.map_or(0, |(_, bytes)| bytes));
         shared.since_checkpoint.store(report.log_bytes, std::sync::atomic::Ordering::Relaxed);
-        let (units, written) = sync_channel(UNITS);
+        let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let started = std::thread::Builder::new().name(name.into()).spawn(run);
+            started.map_err(|error| Error::from(EngineError::Worker(format!("could not be started: {error}"))))
+        };
+        let mut threads = Vec::new();
+        let mut units = None;
+        if space.is_some() {
+            let Options { durability, async_interval, idle_mark, .. } = options;
+            let writer = Writer::new(shared.clone(), durability, async_interval, idle_mark, next);
+            let (sender, written) = sync_channel(UNITS);
+            threads.push(start("lockwork-log", Box::new(move || writer.run(&written)))?);
+            units = Some(sender);
+        }
         let (requests, taken) = sync_channel(REQUESTS);
-        let writer = Writer::new(shared.clone(), options.durability, options.async_interval, options.idle_mark, next);
         let order = Order::new(Parts {
             engine,
             options,
@@ -126,14 +137,7 @@ impl Sequencer {
             window: recovered.window,
             next,
         });
-        let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            let started = std::thread::Builder::new().name(name.into()).spawn(run);
-            started.map_err(|error| Error::from(EngineError::Worker(format!("could not be started: {error}"))))
-        };
-        let threads = vec![
-            start("lockwork-log", Box::new(move || writer.run(&written)))?,
-            start("lockwork-order", Box::new(move || order.run(&taken)))?,
-        ];
+        threads.push(start("lockwork-order", Box::new(move || order.run(&taken)))?);
         Ok((Self { handle: Some(Handle { requests, shared }), threads, _lock: lock }, report))
     }
 

@@ -11,7 +11,7 @@
 //!
 //! Two batches are in the engine's hands at a time, so that it runs one while the other is encoded; behind it the
 //! writer writes a third. Answers go through the writer too, so that they come in order, and none before what it may
-//! have seen is durable.
+//! have seen is durable. Where no log is written there is no writer, and answers go out at once.
 
 mod change;
 mod load;
@@ -147,6 +147,16 @@ struct Checkpointing {
     thread: std::thread::JoinHandle<()>,
 }
 
+/// Waits for a request. Who was answered last often asks again at once: others run before this sleeps, so that they need
+/// not wake it, and may have asked for more than one thing by then.
+fn patient(requests: &Receiver<Request>) -> Result<Request, TryRecvError> {
+    std::thread::yield_now();
+    match requests.try_recv() {
+        Err(TryRecvError::Empty) => requests.recv().map_err(|_| TryRecvError::Disconnected),
+        taken => taken,
+    }
+}
+
 /// See the module.
 pub(crate) struct Order {
     pub(crate) engine: Box<dyn Engine>,
@@ -157,7 +167,8 @@ pub(crate) struct Order {
     pub(crate) database: u64,
     /// `None` when no log is written.
     pub(crate) space: Option<Space>,
-    pub(crate) units: SyncSender<Unit>,
+    /// To the writer; `None` as for `space`.
+    pub(crate) units: Option<SyncSender<Unit>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalogue: Catalogue,
     pub(crate) definitions: Vec<Definition>,
@@ -193,7 +204,7 @@ pub(crate) struct Parts {
     pub(crate) directory: Directory,
     pub(crate) database: u64,
     pub(crate) space: Option<Space>,
-    pub(crate) units: SyncSender<Unit>,
+    pub(crate) units: Option<SyncSender<Unit>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalogue: Catalogue,
     pub(crate) definitions: Vec<Definition>,
@@ -241,7 +252,7 @@ impl Order {
                         RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
                     })
                 }
-                None => requests.recv().map_err(|_| TryRecvError::Disconnected),
+                None => patient(requests),
             };
             match request {
                 Ok(request) => self.take(request, requests),
@@ -335,9 +346,12 @@ impl Order {
 
     /// Hands bytes, whose frames begin at `frames`, and an answer to the writer.
     fn send(&mut self, bytes: Vec<u8>, frames: Vec<usize>, needed: bool, done: crate::log::writer::Done) {
+        let Some(units) = &self.units else {
+            return done(self.shared.trouble().filter(|_| needed).map_or(Ok(()), Err));
+        };
         let segment = self.space.as_ref().filter(|_| !bytes.is_empty()).map(|space| space.segment.clone());
         let unit = Unit { segment, bytes, frames, next: self.next, needed, done };
-        if let Err(refused) = self.units.send(unit) {
+        if let Err(refused) = units.send(unit) {
             (refused.0.done)(Err(self.shared.trouble().unwrap_or(Error::Closed)));
         }
     }
