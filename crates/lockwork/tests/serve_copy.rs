@@ -162,7 +162,10 @@ fn what_is_wrong_is_named_and_what_stood_before_it_stays() {
         ("COPY s (id, id) FROM STDIN", "42701"),
         ("COPY s (name) FROM STDIN", "23502"),
         ("COPY s FROM '/etc/passwd'", "0A000"),
-        ("COPY (SELECT id FROM s LIMIT 1) TO STDOUT", "0A000"),
+        ("COPY (DELETE FROM s WHERE id = 1) TO STDOUT", "0A000"),
+        ("COPY (SELECT id FROM s WHERE id = $1) TO STDOUT", "42P02"),
+        ("COPY (COPY s TO STDOUT) TO STDOUT", "0A000"),
+        ("COPY (SELECT 1; SELECT 2) TO STDOUT", "42601"),
         ("COPY s TO STDOUT (FORMAT binary)", "0A000"),
         ("COPY s FROM STDIN; SELECT 1", "0A000"),
     ] {
@@ -171,6 +174,18 @@ fn what_is_wrong_is_named_and_what_stood_before_it_stays() {
     }
     let mixed = "INSERT INTO s VALUES (1, 'a'); COPY s TO STDOUT; /* and */ COPY s FROM STDIN";
     assert_eq!(copy(mixed, "2\tb\n").unwrap().0, "INSERT 0 1\n1\ta\nCOPY 1\n");
+    for (query, expected) in [
+        ("SELECT name, id FROM s WHERE id = 2", "name,id\nb,2\n"),
+        ("SELECT count(*), NULLIF(1, 1) AS \"no, thing\" FROM s", "count,\"no, thing\"\n2,\n"),
+        ("SELECT relname FROM pg_class WHERE relname = 's'", "relname\ns\n"),
+        ("SELECT 1 AS one", "one\n1\n"),
+    ] {
+        assert_eq!(copy(&format!("\\copy ({query}) to stdout csv header"), "").unwrap().0, expected);
+    }
+    let (_, errors) = copy("COPY (SELECT nothing FROM s) TO STDOUT", "").unwrap();
+    assert!(errors.contains("42703") && errors.contains("                     ^"), "{errors}");
+    let together = "BEGIN; DELETE FROM s WHERE id = 1; COPY (SELECT count(*) FROM s) TO STDOUT; ROLLBACK";
+    assert_eq!(copy(together, "").unwrap().0, "BEGIN\nDELETE 1\n1\nROLLBACK\n");
     assert_eq!(server.end(), Some(0));
 }
 

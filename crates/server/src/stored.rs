@@ -18,6 +18,7 @@ use crate::many;
 use crate::query::Query;
 use crate::shared::Plan;
 use crate::values::{decode, encode, format_of, size, type_of};
+use crate::verb::Verb;
 
 /// A statement of a session.
 #[derive(Clone, Debug)]
@@ -66,6 +67,23 @@ impl Stored {
             Self::Catalog(asked) => asked.parameters.clone(),
             Self::Query(query) => query.parameters.iter().map(|field| type_of(field).0).collect(),
             Self::Plan(plan) => plan.parameters().iter().map(|field| type_of(field).0).collect(),
+        }
+    }
+
+    /// The values of a statement without parameters.
+    pub(crate) fn no_values(&self) -> Values {
+        match self {
+            Self::Catalog(_) => Values::Catalog(Vec::new()),
+            _ => Values::Plan(Vec::new()),
+        }
+    }
+
+    /// Whether it answers rows and changes nothing.
+    pub(crate) fn is_query(&self) -> bool {
+        match self {
+            Self::Known(_) | Self::Catalog(_) | Self::Query(_) => !self.columns().is_empty(),
+            Self::Plan(plan) => plan.verb == Verb::Select,
+            Self::Control(_) | Self::Copy(_) => false,
         }
     }
 

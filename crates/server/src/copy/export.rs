@@ -1,19 +1,21 @@
-//! COPY TO STDOUT: the rows of a table as of one moment, in the order of the primary key.
+//! COPY TO STDOUT: the rows of a table as of one moment, in the order of the primary key, or those of a query.
 
 use std::time::Instant;
 
-use bytes::{BufMut, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use futures::{Sink, SinkExt};
 use lockwork_database::sql::Value;
 use lockwork_database::{Error, Rows};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage as Message;
 use pgwire::messages::copy::{CopyData, CopyDone, CopyOutResponse};
+use pgwire::messages::data::DataRow;
 
 use super::statement::Form;
-use super::{Copy, tag};
+use super::{Table, tag};
 use crate::error::{Refusal, refuse};
 use crate::shared::Shared;
+use crate::stored::Stored;
 use crate::values;
 
 /// Bytes of rows that are copied at most.
@@ -23,8 +25,8 @@ pub(crate) const AT_ONCE: usize = 2;
 /// Lines that are made before any is sent.
 const LINES: usize = 1024;
 
-/// Sends the rows. The client sets the pace: nothing is made before what was made has been taken.
-pub(super) async fn run<C>(database: &Shared, client: &mut C, copy: &Copy) -> PgWireResult<()>
+/// Sends the rows of a table. The client sets the pace: nothing is made before what was made has been taken.
+pub(super) async fn table<C>(database: &Shared, client: &mut C, table: &Table) -> PgWireResult<()>
 where
     C: Sink<Message> + Unpin,
     PgWireError: From<<C as Sink<Message>>::Error>,
@@ -32,7 +34,7 @@ where
     let begun = Instant::now();
     let busy = || refuse("53000", format!("{AT_ONCE} tables are being copied to clients already")).hint("try later");
     let room = database.exports.try_acquire().map_err(|_| busy());
-    let copied = room.and_then(|room| Ok((rows(database, copy)?, room)));
+    let copied = room.and_then(|room| Ok((rows(database, table)?, room)));
     let ((rows, order), _room) = match copied {
         Ok(copied) => copied,
         Err(refusal) => {
@@ -40,25 +42,20 @@ where
             return Err(refusal.into());
         }
     };
-    let columns = copy.columns.len();
-    client.feed(Message::CopyOutResponse(CopyOutResponse::new(0, columns as i16, vec![0; columns]))).await?;
     let mut lines = BytesMut::new();
-    if copy.form.header {
-        put_line(copy.columns.iter().map(|column| column.name.clone()), &copy.form, &mut lines);
-        client.feed(Message::CopyData(CopyData::new(lines.split().freeze()))).await?;
-    }
+    begin(client, table.columns.iter().map(|column| column.name.as_str()), &table.form, &mut lines).await?;
     let mut ends = Vec::with_capacity(LINES);
     for some in order.chunks(LINES) {
         ends.clear();
         for &row in some {
-            let image = &rows.images[row as usize * copy.blank.len()..];
+            let image = &rows.images[row as usize * table.blank.len()..];
             let field =
                 |column: &super::Column| match Value::read(column.sql, &image[column.at..column.at + column.width]) {
                     Value::Text(text) => text,
                     other => values::text(&other),
                 };
             let before = lines.len();
-            put_line(copy.columns.iter().map(field), &copy.form, &mut lines);
+            put_line(table.columns.iter().map(|column| Some(field(column))), &table.form, &mut lines);
             ends.push(lines.len() - before);
         }
         for &length in &ends {
@@ -70,10 +67,52 @@ where
     Ok(client.feed(tag(order.len() as u64)).await?)
 }
 
+/// Sends the rows that a query has answered, as texts.
+pub(super) async fn answer<C>(client: &mut C, stored: &Stored, rows: Vec<DataRow>, form: &Form) -> PgWireResult<()>
+where
+    C: Sink<Message> + Unpin,
+    PgWireError: From<<C as Sink<Message>>::Error>,
+{
+    let mut lines = BytesMut::new();
+    let (columns, count) = (stored.columns(), rows.len() as u64);
+    begin(client, columns.iter().map(|(name, ..)| name.as_str()), form, &mut lines).await?;
+    for row in rows {
+        let mut data = row.data;
+        let fields = columns.iter().map(|_| {
+            let length = usize::try_from(data.get_i32()).ok()?;
+            Some(data.split_to(length))
+        });
+        put_line(fields, form, &mut lines);
+        client.feed(Message::CopyData(CopyData::new(lines.split().freeze()))).await?;
+    }
+    client.feed(Message::CopyDone(CopyDone::new())).await?;
+    Ok(client.feed(tag(count)).await?)
+}
+
+/// Says that lines of so many columns come, and sends their names if they are asked for.
+async fn begin<'a, C>(
+    client: &mut C,
+    names: impl ExactSizeIterator<Item = &'a str>,
+    form: &Form,
+    lines: &mut BytesMut,
+) -> PgWireResult<()>
+where
+    C: Sink<Message> + Unpin,
+    PgWireError: From<<C as Sink<Message>>::Error>,
+{
+    let columns = names.len();
+    client.feed(Message::CopyOutResponse(CopyOutResponse::new(0, columns as i16, vec![0; columns]))).await?;
+    if form.header {
+        put_line(names.map(Some), form, lines);
+        client.feed(Message::CopyData(CopyData::new(lines.split().freeze()))).await?;
+    }
+    Ok(())
+}
+
 /// Copies the rows, and says in which order they go.
-fn rows(database: &Shared, copy: &Copy) -> Result<(Rows, Vec<u32>), Refusal> {
+fn rows(database: &Shared, table: &Table) -> Result<(Rows, Vec<u32>), Refusal> {
     tokio::task::block_in_place(|| {
-        let copied = database.caller.rows(&[&copy.table], MOST).map_err(|error| match error {
+        let copied = database.caller.rows(&[&table.name], MOST).map_err(|error| match error {
             Error::TooLarge { .. } => {
                 refuse("54000", error.to_string()).hint("SELECT the rows in parts, or copy the data folder")
             }
@@ -85,12 +124,16 @@ fn rows(database: &Shared, copy: &Copy) -> Result<(Rows, Vec<u32>), Refusal> {
     })
 }
 
-fn put_line(fields: impl Iterator<Item = String>, form: &Form, line: &mut BytesMut) {
+fn put_line<F: AsRef<[u8]>>(fields: impl Iterator<Item = Option<F>>, form: &Form, line: &mut BytesMut) {
     for (at, field) in fields.enumerate() {
         if at > 0 {
             line.put_u8(form.delimiter);
         }
-        if form.csv { put_quoted(field.as_bytes(), form, line) } else { put_escaped(field.as_bytes(), form, line) }
+        match field {
+            None => line.put_slice(form.null.as_bytes()),
+            Some(field) if form.csv => put_quoted(field.as_ref(), form, line),
+            Some(field) => put_escaped(field.as_ref(), form, line),
+        }
     }
     line.put_u8(b'\n');
 }

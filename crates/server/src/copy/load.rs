@@ -8,7 +8,7 @@ use lockwork_database::{Error, sequencer};
 use tokio::sync::oneshot;
 
 use super::reader::{Fields, Reader};
-use super::{Column, Copy};
+use super::{Column, Table};
 use crate::error::{Refusal, refuse};
 use crate::shared::{Shared, closed};
 use crate::values;
@@ -23,7 +23,7 @@ const SHOWN: usize = 100;
 /// A COPY FROM that is under way.
 #[derive(Debug)]
 pub(super) struct Loading {
-    copy: Arc<Copy>,
+    table: Arc<Table>,
     reader: Reader,
     fields: Fields,
     /// Rows that are not in the table yet, and the line of each.
@@ -36,16 +36,16 @@ pub(super) struct Loading {
 }
 
 impl Loading {
-    pub(super) fn new(copy: Arc<Copy>) -> Self {
+    pub(super) fn new(table: Arc<Table>) -> Self {
         Self {
-            reader: Reader::new(&copy.form),
+            reader: Reader::new(&table.form),
             fields: Fields::default(),
             images: Vec::new(),
             lines: Vec::new(),
             loaded: 0,
-            has_header: copy.form.header,
+            has_header: table.form.header,
             begun: Instant::now(),
-            copy,
+            table,
         }
     }
 
@@ -91,25 +91,25 @@ impl Loading {
 
     /// Reads a row; `false` when there is no whole one.
     fn row(&mut self, is_last: bool) -> Result<bool, Refusal> {
-        let copy = &self.copy;
-        let at = |line: u64| format!("COPY {}, line {line}", copy.table);
+        let table = &self.table;
+        let at = |line: u64| format!("COPY {}, line {line}", table.name);
         match self.reader.next(is_last) {
             Ok(None) => return Ok(false),
             Ok(Some(_)) if std::mem::take(&mut self.has_header) => return Ok(true),
-            Ok(Some(record)) => self.fields.split(record, &copy.form),
+            Ok(Some(record)) => self.fields.split(record, &table.form),
             Err(refusal) => return Err(refusal.context(at(self.reader.line()))),
         }
         let (line, count) = (self.reader.line(), self.fields.iter().len());
-        if count != copy.columns.len() {
-            let refusal = match copy.columns.get(count) {
+        if count != table.columns.len() {
+            let refusal = match table.columns.get(count) {
                 Some(missing) => refuse("22P04", format!("missing data for column \"{}\"", missing.name)),
                 None => refuse("22P04", "extra data after last expected column"),
             };
             return Err(refusal.context(at(line)));
         }
         let begin = self.images.len();
-        self.images.extend_from_slice(&copy.blank);
-        for (field, column) in self.fields.iter().zip(&copy.columns) {
+        self.images.extend_from_slice(&table.blank);
+        for (field, column) in self.fields.iter().zip(&table.columns) {
             let image = &mut self.images[begin + column.at..begin + column.at + column.width];
             if let Err(refusal) = put(field, column, image) {
                 self.images.truncate(begin);
@@ -134,7 +134,7 @@ impl Loading {
             let then = |outcome| drop(sender.send(outcome));
             let mut guard = database.database();
             let refused = |error| Refusal::of(error, "");
-            guard.as_mut().ok_or_else(closed)?.load_then(&self.copy.table, images, then).map_err(refused)
+            guard.as_mut().ok_or_else(closed)?.load_then(&self.table.name, images, then).map_err(refused)
         })?;
         let loaded = loaded.await.map_err(|_| closed())?;
         drop(permit);
@@ -156,7 +156,7 @@ impl Loading {
             return Refusal::of(error, "");
         };
         let refusal = refuse(if exists { "23505" } else { "58030" }, why.to_string());
-        refusal.context(format!("COPY {}, line {line}", self.copy.table))
+        refusal.context(format!("COPY {}, line {line}", self.table.name))
     }
 }
 

@@ -1,11 +1,11 @@
-//! COPY: rows of a table in and out, as lines of text or CSV.
+//! COPY: rows of a table in and out, and those of a query out, as lines of text or CSV.
 //!
 //! | module | idea |
 //! |---|---|
 //! | `statement` | COPY as it is written |
 //! | `reader` | lines and fields |
 //! | `load` | FROM STDIN: pieces of rows |
-//! | `export` | TO STDOUT: a copy of the rows, line by line |
+//! | `export` | TO STDOUT: a copy of the rows, or the answer of a query, line by line |
 //!
 //! A session has at most one that loads. What it has put into the table stays, whatever becomes of the rest.
 
@@ -22,6 +22,7 @@ use async_trait::async_trait;
 use futures::{Sink, SinkExt};
 use lockwork_database::sql::{Kind, SqlType};
 use pgwire::api::copy::CopyHandler;
+use pgwire::api::portal::Format;
 use pgwire::api::{ClientInfo, PgWireConnectionState as State};
 use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage as Message;
@@ -31,9 +32,10 @@ use pgwire::messages::response::{CommandComplete, TransactionStatus};
 pub(crate) use export::AT_ONCE;
 use load::Loading;
 pub(crate) use statement::is_copy;
-use statement::{Form, Written};
+use statement::{Form, Source, Written};
 
 use crate::error::{Refusal, refuse};
+use crate::known::Who;
 use crate::session::Session;
 use crate::shared::{Shared, closed};
 use crate::stored::Stored;
@@ -42,11 +44,18 @@ use crate::verb::Verb;
 
 /// A COPY that was understood.
 #[derive(Clone, Debug)]
-pub(crate) struct Copy {
-    table: String,
+pub(crate) enum Copy {
+    Load(Arc<Table>),
+    Export(Arc<Table>),
+    Query(Stored, Form),
+}
+
+/// A table as it is copied.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    name: String,
     /// As lines have them.
     columns: Vec<Column>,
-    is_export: bool,
     form: Form,
     /// A row of which only the columns are known that lines do not have.
     blank: Vec<u8>,
@@ -79,17 +88,9 @@ impl Slot {
     }
 }
 
-impl Copy {
-    /// Whether the client sends what it loads, behind the message that begins it.
-    pub(crate) fn is_load(&self) -> bool {
-        !self.is_export
-    }
-}
-
 impl Shared {
-    /// Understands a text that [`is_copy`].
-    pub(crate) fn plan_copy(&self, text: &str) -> Result<Copy, Refusal> {
-        let Written { table: name, columns: named, is_export, form } = statement::read(text)?;
+    /// Understands a COPY of a table, or of the columns that are named.
+    fn plan_copy(&self, name: String, named: &[String], is_export: bool, form: Form) -> Result<Copy, Refusal> {
         tokio::task::block_in_place(|| {
             let guard = self.database();
             let catalogue = guard.as_ref().ok_or_else(closed)?.sql_catalogue();
@@ -105,7 +106,7 @@ impl Shared {
                 Column { name: column.name.clone(), sql: table.types()[at], at: begin, width }
             };
             let mut places = if named.is_empty() { table.declared().to_vec() } else { Vec::new() };
-            for name in &named {
+            for name in named {
                 let found = table.schema().column(name).map(|(at, _)| at);
                 let at = found.ok_or_else(|| {
                     refuse("42703", format!("table '{}' has no column '{name}'", table.schema().name()))
@@ -124,7 +125,9 @@ impl Shared {
                     refuse("23502", message).hint("name it among the columns: there are no NULLs")
                 })?;
             }
-            Ok(Copy { table: name, columns: places.into_iter().map(column).collect(), is_export, form, blank })
+            let columns = places.into_iter().map(column).collect();
+            let table = Arc::new(Table { name, columns, form, blank });
+            Ok(if is_export { Copy::Export(table) } else { Copy::Load(table) })
         })
     }
 
@@ -141,12 +144,30 @@ fn tag(rows: u64) -> Message {
 
 impl Session {
     /// Understands a text that [`is_copy`] if the client may carry it out, and counts it if not.
-    pub(crate) fn copy_of(&self, text: &str) -> Result<Stored, Refusal> {
+    pub(crate) async fn copy_of(&self, text: &str, who: &Who) -> Result<Stored, Refusal> {
         let begun = Instant::now();
-        let planned = self.allow(Kind::Insert).and_then(|()| self.database.plan_copy(text));
+        let planned = match self.allow(Kind::Insert).and_then(|()| statement::read(text)) {
+            Ok(Written { source: Source::Table(name, columns), is_export, form }) => {
+                self.database.plan_copy(name, &columns, is_export, form)
+            }
+            Ok(Written { source: Source::Query(query), form, .. }) => self.plan_export(text, query, form, who).await,
+            Err(refusal) => Err(refusal),
+        };
         planned.map(|copy| Stored::Copy(Arc::new(copy))).inspect_err(|refusal| {
             self.database.count_copy(begun, Some(refusal));
         })
+    }
+
+    /// Understands a query, which is a part of `text`, whose rows are copied.
+    async fn plan_export(&self, text: &str, query: &str, form: Form, who: &Who) -> Result<Copy, Refusal> {
+        let before = text[..query.as_ptr().addr() - text.as_ptr().addr()].chars().count();
+        // One that is a COPY itself would have no answer, and is refused below.
+        let stored = Box::pin(self.understand(query, who)).await.map_err(|refusal| refusal.behind(before))?;
+        match stored.filter(|stored| stored.is_query()) {
+            Some(stored) if stored.parameters().is_empty() => Ok(Copy::Query(stored, form)),
+            Some(_) => Err(refuse("42P02", "COPY takes no parameters").hint("write the values themselves")),
+            None => Err(refuse("0A000", "COPY takes the rows of a SELECT").hint("write COPY (SELECT ..) TO STDOUT")),
+        }
     }
 
     /// An error of any kind ends a COPY that is under way, also one of a message that does not belong there.
@@ -167,17 +188,25 @@ impl Session {
         match client.transaction_status() {
             TransactionStatus::Idle => {}
             TransactionStatus::Error => return Err(transaction::failed().into()),
+            TransactionStatus::Transaction if matches!(**copy, Copy::Query(..)) => {}
             TransactionStatus::Transaction => {
-                let hint = "COMMIT before it; clients that BEGIN by themselves have an autocommit mode";
-                return Err(refuse("25001", "COPY cannot be part of a transaction").hint(hint).into());
+                let hint = "COMMIT before it; clients that BEGIN by themselves have an autocommit mode; \
+                            COPY (SELECT ..) TO can";
+                return Err(refuse("25001", "COPY of a table cannot be part of a transaction").hint(hint).into());
             }
         }
-        if copy.is_export {
-            return export::run(&self.database, client, copy).await;
-        }
-        let columns = copy.columns.len();
+        let table = match &**copy {
+            Copy::Load(table) => table,
+            Copy::Export(table) => return export::table(&self.database, client, table).await,
+            Copy::Query(stored, form) => {
+                let none = stored.no_values();
+                let answered = self.carry_out(client, stored, &none, &Format::UnifiedText).await?;
+                return export::answer(client, stored, answered.rows, form).await;
+            }
+        };
+        let columns = table.columns.len();
         client.set_state(State::CopyInProgress(is_extended));
-        self.copying.put(Loading::new(copy.clone()));
+        self.copying.put(Loading::new(table.clone()));
         let begun = CopyInResponse::new(0, columns as i16, vec![0; columns]);
         Ok(client.send(Message::CopyInResponse(begun)).await?)
     }

@@ -4,9 +4,10 @@ use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use sqlparser::dialect::PostgreSqlDialect;
-use sqlparser::tokenizer::{Token, Tokenizer};
+use sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use crate::error::{Refusal, refuse};
+use crate::syntax::position;
 
 /// How rows are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +26,19 @@ pub(crate) struct Form {
 
 /// A COPY as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Written {
-    pub(crate) table: String,
-    /// None for all.
-    pub(crate) columns: Vec<String>,
+pub(crate) struct Written<'a> {
+    pub(crate) source: Source<'a>,
     pub(crate) is_export: bool,
     pub(crate) form: Form,
+}
+
+/// What is copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source<'a> {
+    /// Columns of a table; all if none is named.
+    Table(String, Vec<String>),
+    /// The rows of a query, which is a part of the text.
+    Query(&'a str),
 }
 
 /// Whether a text begins as COPY does.
@@ -39,7 +47,8 @@ pub(crate) fn is_copy(text: &str) -> bool {
     first.eq_ignore_ascii_case("copy") && behind.starts_with(|c: char| c.is_whitespace() || c == '(' || c == '"')
 }
 
-const SHAPE: &str = "write COPY table (columns) FROM STDIN, or TO STDOUT, WITH (FORMAT csv, HEADER) or other options";
+const SHAPE: &str =
+    "write COPY table (columns) FROM STDIN, or COPY table or (query) TO STDOUT, and WITH (FORMAT csv, HEADER)";
 const CLIENT: &str = "let the client read or write the file: \\copy in psql, or COPY .. FROM STDIN and TO STDOUT";
 
 fn wrong(message: impl Into<String>) -> Refusal {
@@ -47,35 +56,26 @@ fn wrong(message: impl Into<String>) -> Refusal {
 }
 
 /// Reads a text that [`is_copy`].
-pub(crate) fn read(text: &str) -> Result<Written, Refusal> {
-    let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize().map_err(|error| wrong(error.to_string()))?;
-    let tokens: Vec<_> = tokens.into_iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect();
-    let mut words = Words(tokens.into_iter().peekable());
+pub(crate) fn read(text: &str) -> Result<Written<'_>, Refusal> {
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
+    let mut tokens = tokens.map_err(|error| wrong(error.to_string()))?;
+    tokens.retain(|token| !matches!(token.token, Token::Whitespace(_)));
     // COPY itself.
-    words.0.next();
-    if words.eat(&Token::LParen) {
-        let message = "COPY takes a table, and no query";
-        return Err(refuse("0A000", message).hint("run the query, or copy the table"));
-    }
-    let mut table = words.name()?;
-    while words.eat(&Token::Period) {
-        if table != "public" {
-            return Err(refuse("3F000", format!("there is no schema '{table}'")).hint("all tables are in 'public'"));
-        }
-        table = words.name()?;
-    }
-    let mut columns = Vec::new();
-    if words.eat(&Token::LParen) {
-        columns.push(words.name()?);
-        while words.eat(&Token::Comma) {
-            columns.push(words.name()?);
-        }
-        words.expect(&Token::RParen)?;
-    }
-    let is_export = match words.word().as_deref() {
-        Some("from") => false,
-        Some("to") => true,
-        _ => return Err(wrong("FROM or TO is expected behind the table")),
+    tokens.remove(0);
+    let query = query(text, &tokens)?.map(|(query, end)| {
+        tokens.drain(..=end);
+        query
+    });
+    let mut words = Words(tokens.into_iter().map(|token| token.token).collect::<Vec<_>>().into_iter().peekable());
+    let source = match query {
+        Some(query) => Source::Query(query),
+        None => words.table()?,
+    };
+    let is_export = match (words.word().as_deref(), &source) {
+        (Some("from"), Source::Table(..)) => false,
+        (Some("to"), _) => true,
+        (_, Source::Table(..)) => return Err(wrong("FROM or TO is expected behind the table")),
+        (_, Source::Query(_)) => return Err(wrong("TO is expected behind the query")),
     };
     match (words.string(), words.word().as_deref(), is_export) {
         (None, Some("stdin"), false) | (None, Some("stdout"), true) => {}
@@ -87,9 +87,27 @@ pub(crate) fn read(text: &str) -> Result<Written, Refusal> {
     let form = words.form()?;
     words.eat(&Token::SemiColon);
     match words.0.next() {
-        None | Some(Token::EOF) => Ok(Written { table, columns, is_export, form }),
-        Some(_) => Err(refuse("0A000", "COPY and other statements cannot be one message").hint("send COPY by itself")),
+        None | Some(Token::EOF) => Ok(Written { source, is_export, form }),
+        Some(other) => Err(refuse("0A000", format!("'{other}' is no option of COPY")).hint(SHAPE)),
     }
+}
+
+/// The query in parentheses that tokens begin with, if they do, and which one closes it.
+fn query<'a>(text: &'a str, tokens: &[TokenWithSpan]) -> Result<Option<(&'a str, usize)>, Refusal> {
+    if tokens.first().is_none_or(|token| token.token != Token::LParen) {
+        return Ok(None);
+    }
+    let mut depth = 0;
+    let closes = tokens.iter().position(|token| {
+        depth += i32::from(token.token == Token::LParen) - i32::from(token.token == Token::RParen);
+        depth == 0
+    });
+    let end = closes.ok_or_else(|| wrong("the parenthesis of the query is not closed"))?;
+    let byte = |at: usize| {
+        let character = position(text, tokens[at].span.start) - 1;
+        text.char_indices().nth(character).map_or(text.len(), |(byte, _)| byte)
+    };
+    Ok(Some((&text[byte(0) + 1..byte(end)], end)))
 }
 
 struct Words(Peekable<IntoIter<Token>>);
@@ -116,6 +134,25 @@ impl Words {
             Some(Token::Word(word)) => Ok(word.value.to_ascii_lowercase()),
             other => Err(wrong(format!("a name is expected, and there is '{}'", other.unwrap_or(Token::EOF)))),
         }
+    }
+
+    fn table(&mut self) -> Result<Source<'static>, Refusal> {
+        let mut table = self.name()?;
+        while self.eat(&Token::Period) {
+            if table != "public" {
+                return Err(refuse("3F000", format!("there is no schema '{table}'")).hint("all tables are in 'public'"));
+            }
+            table = self.name()?;
+        }
+        let mut columns = Vec::new();
+        if self.eat(&Token::LParen) {
+            columns.push(self.name()?);
+            while self.eat(&Token::Comma) {
+                columns.push(self.name()?);
+            }
+            self.expect(&Token::RParen)?;
+        }
+        Ok(Source::Table(table, columns))
     }
 
     fn string(&mut self) -> Option<String> {
@@ -234,10 +271,12 @@ mod tests {
 
     #[test]
     fn both_forms_say_the_same() {
-        let read = |text: &str| read(text).unwrap_or_else(|refusal| panic!("{text}: {refusal}"));
+        fn read(text: &str) -> Written<'_> {
+            super::read(text).unwrap_or_else(|refusal| panic!("{text}: {refusal}"))
+        }
         let form = Form { csv: true, delimiter: b'|', null: "-".into(), header: true, quote: b'\'', escape: b'\\' };
-        let columns = vec!["a".to_string(), "B".to_string()];
-        let expected = Written { table: "t".into(), columns, is_export: false, form };
+        let source = Source::Table("t".into(), vec!["a".to_string(), "B".to_string()]);
+        let expected = Written { source, is_export: false, form };
         for text in [
             "COPY t (a, \"B\") FROM STDIN WITH (FORMAT csv, DELIMITER '|', NULL '-', HEADER, QUOTE '''', ESCAPE '\\')",
             " copy public.T(A,\"B\") from stdin (header true, format 'CSV', null '-', quote E'\\'', escape '\\',
@@ -248,7 +287,10 @@ mod tests {
             assert_eq!(read(text), expected, "{text}");
         }
         let plain = read("COPY t TO STDOUT");
-        assert!(plain.is_export && plain.columns.is_empty() && plain.form.null == "\\N" && !plain.form.csv);
+        assert!(plain.is_export && plain.form.null == "\\N" && !plain.form.csv);
+        assert_eq!(plain.source, Source::Table("t".into(), Vec::new()));
+        let query = read("COPY ( SELECT 'ä)', (1)\n\t)to stdout");
+        assert_eq!((query.source, query.is_export), (Source::Query(" SELECT 'ä)', (1)\n\t"), true));
         assert_eq!(read("copy t from stdin with (freeze on)").form.delimiter, b'\t');
         assert!(!is_copy("copying") && !is_copy("copy"));
     }
@@ -267,7 +309,8 @@ mod tests {
             ("COPY t FROM STDIN; SELECT 1", "0A000"),
             ("COPY t FROM '/etc/passwd'", "0A000"),
             ("COPY t TO PROGRAM 'cat'", "0A000"),
-            ("COPY (SELECT 1) TO STDOUT", "0A000"),
+            ("COPY (SELECT 1) FROM STDIN", "42601"),
+            ("COPY (SELECT 1 TO STDOUT", "42601"),
             ("COPY t FROM STDIN (FORMAT binary)", "0A000"),
             ("COPY t FROM STDIN BINARY", "0A000"),
             ("COPY t FROM STDIN (HEADER match)", "0A000"),

@@ -20,28 +20,11 @@ use pgwire::messages::extendedquery::{
 };
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
 
-use super::reading::Reading;
 use super::{Session, who};
-use crate::error::{Refusal, refuse};
-use crate::known::Who;
+use crate::error::refuse;
 use crate::stored::{Stored, row_description};
 use crate::values::format_of;
 use crate::verb::Verb;
-
-impl Session {
-    /// Understands the only statement of a text; there is none in a comment.
-    async fn understand(&self, text: &str, who: &Who) -> Result<Option<Stored>, Refusal> {
-        let mut reading = Reading::new(text);
-        if reading.is_at_end() {
-            return Ok(None);
-        }
-        let stored = self.next(&mut reading, who).await?;
-        match reading.is_at_end() {
-            true => Ok(Some(stored)),
-            false => Err(refuse("42601", "several statements cannot be prepared as one")),
-        }
-    }
-}
 
 /// What pgwire asks about statements; they are understood in [`Session::on_parse`].
 pub(crate) struct Parser;

@@ -102,7 +102,7 @@ impl Session {
     }
 
     /// Carries out a statement in the state that the session is in.
-    async fn carry_out<C: ClientInfo>(
+    pub(crate) async fn carry_out<C: ClientInfo>(
         &self,
         client: &mut C,
         stored: &Stored,

@@ -64,6 +64,19 @@ impl<'a> Reading<'a> {
 }
 
 impl Session {
+    /// Understands the only statement of a text; there is none in a comment.
+    pub(crate) async fn understand(&self, text: &str, who: &Who) -> Result<Option<Stored>, Refusal> {
+        let mut reading = Reading::new(text);
+        if reading.is_at_end() {
+            return Ok(None);
+        }
+        let stored = self.next(&mut reading, who).await?;
+        match reading.is_at_end() {
+            true => Ok(Some(stored)),
+            false => Err(refuse("42601", "several statements stand where there may be one")),
+        }
+    }
+
     /// Understands the next statement of a text, which has one. After an error there is no further one.
     pub(super) async fn next(&self, reading: &mut Reading<'_>, who: &Who) -> Result<Stored, Refusal> {
         let (piece, behind) = divide(reading.rest);
@@ -78,7 +91,7 @@ impl Session {
         }
         if copy::is_copy(piece) {
             reading.skip(behind);
-            return self.copy_of(piece).map_err(|refusal| refusal.behind(before));
+            return self.copy_of(piece, who).await.map_err(|refusal| refusal.behind(before));
         }
         if let Some(call) = many::call_of(piece) {
             reading.skip(behind);

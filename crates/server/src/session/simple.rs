@@ -16,8 +16,9 @@ use pgwire::messages::simplequery::Query;
 
 use super::reading::Reading;
 use super::{Session, who};
+use crate::copy::Copy;
 use crate::error::refuse;
-use crate::stored::{Answered, Stored, Values, row_description};
+use crate::stored::{Answered, Stored, row_description};
 
 impl Session {
     /// Carries out one statement of a simple query.
@@ -33,11 +34,7 @@ impl Session {
         if let Stored::Copy(copy) = stored {
             return self.copy(client, copy, false).await;
         }
-        let none = match stored {
-            Stored::Catalog(_) => Values::Catalog(Vec::new()),
-            _ => Values::Plan(Vec::new()),
-        };
-        let answered = self.carry_out(client, stored, &none, &Format::UnifiedText).await?;
+        let answered = self.carry_out(client, stored, &stored.no_values(), &Format::UnifiedText).await?;
         if let Some(description) = row_description(&stored.columns(), &Format::UnifiedText) {
             client.feed(Message::RowDescription(description)).await?;
         }
@@ -74,7 +71,7 @@ impl SimpleQueryHandler for Session {
         // Each statement is understood when its turn comes, because it may need those before it.
         while outcome.is_ok() && !reading.is_at_end() {
             outcome = match self.next(&mut reading, &who).await {
-                Ok(Stored::Copy(copy)) if copy.is_load() && !reading.is_at_end() => {
+                Ok(Stored::Copy(copy)) if matches!(*copy, Copy::Load(_)) && !reading.is_at_end() => {
                     let message = "a COPY that loads is the last statement of its message";
                     Err(refuse("0A000", message).hint("send what stands behind it by itself").into())
                 }
