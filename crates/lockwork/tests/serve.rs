@@ -64,6 +64,29 @@ fn psql_defines_calls_and_asks() {
 }
 
 #[test]
+fn psql_runs_the_file_of_the_example() {
+    let server = Server::start(&[]);
+    let port = server.port.to_string();
+    let run = |what: &[&str]| {
+        let words = ["-h", "127.0.0.1", "-p", &port, "-U", "ann", "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1"];
+        let output = program("psql")?.args(words).args(what).arg("bank").output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Some((text(output.stdout), text(output.stderr)))
+    };
+    let Some(defined) = run(&["-f", BANK]) else { return };
+    assert_eq!(defined, ("CREATE TABLE\nCREATE PROCEDURE\nINSERT 0 2\n".into(), String::new()));
+    assert_eq!(run(&["-c", "CALL transfer(1, 2, 25.00)"]).unwrap().0, "975.00\n");
+    // A body that stands free is cut by psql, and the error says so.
+    let file = std::env::temp_dir().join(format!("lockwork-cut-{port}.sql"));
+    let body = "BEGIN IF a = 1 THEN b := 2; END IF; b := 3; END;";
+    std::fs::write(&file, format!("CREATE PROCEDURE cut(a BIGINT, OUT b BIGINT) AS {body}")).unwrap();
+    let (_, errors) = run(&["-f", file.to_str().unwrap()]).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(errors.contains("where the text ends") && errors.contains("between $$ and $$"), "{errors}");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn statements_are_prepared_bound_described_and_fetched() {
     // As PostgreSQL's catalogue has them.
     let (int8, numeric, int8s, numerics) = (20, 1700, 1016, 1231);

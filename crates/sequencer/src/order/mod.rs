@@ -147,8 +147,8 @@ struct Checkpointing {
     thread: std::thread::JoinHandle<()>,
 }
 
-/// Waits for a request. Who was answered last often asks again at once: others run before this sleeps, so that they need
-/// not wake it, and may have asked for more than one thing by then.
+/// Waits for a request. Who was answered last often asks again at once: others run before this sleeps, so that they
+/// need not wake it, and may have asked for more than one thing by then.
 fn patient(requests: &Receiver<Request>) -> Result<Request, TryRecvError> {
     std::thread::yield_now();
     match requests.try_recv() {

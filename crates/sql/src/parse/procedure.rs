@@ -52,7 +52,11 @@ pub(super) fn create(cursor: &mut Cursor, replace: bool) -> Result<CreateProcedu
             }
             body
         }
-        None => block(cursor)?,
+        // psql ends a statement at the first END that has a semicolon behind it, which may be that of an IF.
+        None => block(cursor).map_err(|error| match cursor.at_end() {
+            true => error.hint("psql cuts a body that stands free: write it between $$ and $$"),
+            false => error,
+        })?,
     };
     Ok(CreateProcedure { name, replace, parameters, declarations, body })
 }

@@ -36,7 +36,7 @@ pub(super) struct Arguments {
     #[arg(value_name = "DIR|ADDR")]
     place: PathBuf,
     /// Statements to run instead of those of standard input
-    #[arg(short, long)]
+    #[arg(short, long, allow_hyphen_values = true)]
     command: Option<String>,
     /// A file of statements to run instead of those of standard input
     #[arg(short, long, conflicts_with = "command")]
