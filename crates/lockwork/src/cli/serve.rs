@@ -151,9 +151,18 @@ impl Arguments {
         let Some(file) = &self.init else { return Ok(()) };
         let script =
             std::fs::read_to_string(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-        if database.tables().is_empty() {
-            database.sql(&script).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+        if !database.tables().is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let stays = |folder: &PathBuf| {
+            let folder = folder.display();
+            format!(
+                "\nwhat stands before it is in {folder}: remove {folder}, or do the rest with lockwork sql {folder}"
+            )
+        };
+        database.sql(&script).map(drop).map_err(|error| {
+            let stays = self.data.as_ref().map(stays).unwrap_or_default();
+            Failure::usage(format!("{}: {error}{stays}", file.display()))
+        })
     }
 }
