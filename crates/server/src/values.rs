@@ -12,6 +12,7 @@ use crate::error::{Refusal, refuse};
 pub(crate) const EPOCH: i64 = 946_684_800_000_000;
 /// The timestamps of the years 1 to 9999.
 pub(crate) const YEARS: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
+const DAY: i64 = 86_400_000_000;
 /// Bytes that the width of a char or numeric is larger by in a type modifier.
 const MODIFIER: i32 = 4;
 
@@ -202,6 +203,12 @@ fn element(bytes: &[u8], declared: &Type, sql: SqlType) -> Result<Value, Refusal
             let outside = || refuse("22008", "a timestamp is of the years 1 to 9999");
             Value::Timestamp(micros.checked_add(EPOCH).filter(|at| YEARS.contains(at)).ok_or_else(outside)?)
         }
+        // Days, at midnight.
+        Type::DATE => {
+            let days: i64 = i32::from_be_bytes(bytes.try_into().map_err(|_| short())?).into();
+            let outside = || refuse("22008", "a date is of the years 1 to 9999");
+            Value::Timestamp(Some(days * DAY + EPOCH).filter(|at| YEARS.contains(at)).ok_or_else(outside)?)
+        }
         Type::NUMERIC => return parsed(&numeric(bytes).ok_or_else(short)?),
         // The shortest text that is this number, and not the number itself.
         Type::FLOAT4 => return parsed(&f32::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
@@ -347,6 +354,9 @@ mod tests {
             let head = [count, 0, 0, 0];
             head.iter().chain(groups).flat_map(|part| part.to_be_bytes()).collect::<Vec<_>>()
         };
+        let date = |days: i32| element(&days.to_be_bytes(), &Type::DATE, SqlType::Timestamp);
+        assert_eq!(date(-10_957), Ok(Value::Timestamp(0)));
+        assert_eq!(date(i32::MAX).unwrap_err().sqlstate, "22008");
         let decimal = SqlType::Decimal(18, 2);
         assert_eq!(element(&numeric(2, &[7, 5000]), &Type::NUMERIC, decimal), Ok(Value::Decimal(7_50, 2)));
         for bytes in [

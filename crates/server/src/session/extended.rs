@@ -51,6 +51,10 @@ impl QueryParser for Parser {
     }
 }
 
+fn no_portal(name: &str) -> PgWireError {
+    refuse("34000", format!("there is no portal '{name}'")).hint("portals end with their transaction").into()
+}
+
 #[async_trait]
 impl ExtendedQueryHandler for Session {
     type Statement = Stored;
@@ -140,7 +144,7 @@ impl ExtendedQueryHandler for Session {
                     (Some(portal.statement.statement.clone()), portal.result_column_format.clone())
                 }
                 Some(Entry::Empty) => (None, Format::UnifiedText),
-                None => return Err(PgWireError::PortalNotFound(name.to_owned())),
+                None => return Err(no_portal(name)),
             },
             other => return Err(PgWireError::InvalidTargetType(other)),
         };
@@ -166,7 +170,7 @@ impl ExtendedQueryHandler for Session {
             Some(Entry::Empty) => {
                 return Ok(client.feed(Message::EmptyQueryResponse(EmptyQueryResponse::new())).await?);
             }
-            None => return Err(PgWireError::PortalNotFound(name.to_owned())),
+            None => return Err(no_portal(name)),
         };
         if let Stored::Copy(copy) = &portal.statement.statement {
             self.busy.send_replace(true);

@@ -19,17 +19,22 @@ pub(super) fn number(text: &str, place: Place) -> Result<(i64, u8)> {
     Ok((digits.parse().map_err(|_| wrong())?, decimals.len() as u8))
 }
 
-/// Microseconds since 1970 of `2024-01-31`, `2024-01-31 12:30:00` or `2024-01-31T12:30:00.123456Z`.
+/// Microseconds since 1970 in UTC of `2024-01-31`, `2024-01-31 12:30:00`, `2024-01-31T12:30:00.123456Z` or
+/// `2024-01-31 13:30:00+01`.
 pub(super) fn timestamp(text: &str, place: Place) -> Result<i64> {
     parse_timestamp(text).ok_or_else(|| {
         let error = SqlError::new("22007", place, format!("'{text}' is no timestamp"));
-        error.hint("write 'YYYY-MM-DD' or 'YYYY-MM-DD hh:mm:ss.ffffff', in UTC")
+        error.hint("write 'YYYY-MM-DD' or 'YYYY-MM-DD hh:mm:ss.ffffff', in UTC, or with +hh:mm behind it")
     })
 }
 
+/// Minutes that a zone is off UTC at most.
+const MOST_AHEAD: i64 = 15 * 60 + 59;
+
 fn parse_timestamp(text: &str) -> Option<i64> {
-    let text = text.trim().trim_end_matches('Z');
+    let text = text.trim();
     let (date, time) = text.split_once([' ', 'T']).unwrap_or((text, "00:00:00"));
+    let (time, zone) = time.split_at(time.find(['Z', '+', '-']).unwrap_or(time.len()));
     let digits = |text: &str, count: usize| -> Option<i64> {
         let good = text.len() == count && text.bytes().all(|b| b.is_ascii_digit());
         if good { text.parse().ok() } else { None }
@@ -51,7 +56,21 @@ fn parse_timestamp(text: &str) -> Option<i64> {
         return None;
     }
     let days = days_of(year, month, day);
-    Some(((days * 24 + hour) * 60 + minute) * 60_000_000 + second * 1_000_000 + micros)
+    let seconds = ((days * 24 + hour) * 60 + minute) * 60 + second;
+    // East of UTC clocks are ahead of it.
+    let ahead = match zone.split_at_checked(1) {
+        None | Some(("Z", "")) => 0,
+        Some((sign, zone)) => {
+            let (hours, minutes) = zone.split_once(':').unwrap_or(zone.split_at_checked(2)?);
+            let minutes = if minutes.is_empty() { 0 } else { digits(minutes, 2)? };
+            let ahead = digits(hours, 2)? * 60 + minutes;
+            if sign == "Z" || minutes > 59 || ahead > MOST_AHEAD {
+                return None;
+            }
+            if sign == "-" { -ahead } else { ahead }
+        }
+    };
+    Some((seconds - ahead * 60) * 1_000_000 + micros)
 }
 
 #[cfg(test)]
@@ -61,12 +80,30 @@ mod tests {
 
     #[test]
     fn timestamps_are_microseconds_since_1970() {
-        let read = |text| timestamp(text, Place::START);
+        let read = |text: &str| timestamp(text, Place::START);
         assert_eq!(read("1970-01-01"), Ok(0));
         assert_eq!(read("1970-01-02 00:00:01.5"), Ok(86_401_500_000));
         assert_eq!(read("2000-02-29T12:00:00Z"), Ok(951_825_600_000_000));
         assert_eq!(read("1969-12-31 23:59:59.999999"), Ok(-1));
+        for text in ["13:30:00+01", "13:30+01:00", "12:30:00.0+00", "07:00:00-0530", "12:30:00Z"] {
+            assert_eq!(read(&format!("2024-01-31 {text}")), Ok(1_706_704_200_000_000), "{text}");
+        }
+        assert_eq!(read("2024-02-01 00:30:00.5+12"), Ok(1_706_704_200_500_000));
         for wrong in ["", "2001-02-29", "2024-13-01", "2024-01-01 24:00:00", "2024-1-1", "2024-01-01 00:00:00.1234567"]
+            .into_iter()
+            .chain([
+                "2024-01-31+01",
+                "2024-01-31 12:30+",
+                "2024-01-31 12:30+1",
+                "2024-01-31 12:30+16",
+                "2024-01-31 12:30ZZ",
+            ])
+            .chain([
+                "2024-01-31 12:30+01:60",
+                "2024-01-31 12:30+01:00:00",
+                "2024-01-31 12:30+01Z",
+                "2024-01-31 12:30+\u{e9}",
+            ])
         {
             assert!(read(wrong).is_err(), "{wrong}");
         }
