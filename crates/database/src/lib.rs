@@ -124,6 +124,9 @@ pub enum Error {
     /// A batch is of calls, and this statement is none.
     #[error("only a CALL is made many times at once; write a procedure that does what this statement does")]
     NoCall,
+    /// A call with the id of a request is a transaction of its own.
+    #[error("a CALL with the id of a request cannot be part of a transaction; commit before it")]
+    RequestInside,
     /// Columns of values that are no calls, because they have different lengths.
     #[error("a column of {other} values stands beside one of {calls}; each call needs a value of each column")]
     Uneven {

@@ -1,10 +1,12 @@
 //! Statements that were understood once and run often: values into a block, an answer out of it.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use lockwork_procedure::block::{Block, Status};
 use lockwork_sql::{self as sql, Arguments, Compiled, Field, Kind};
 
+use crate::calls::set_request;
 use crate::columns::{Column, Procedure};
 use crate::{Error, SqlAnswer, unknown};
 
@@ -60,7 +62,16 @@ impl Prepared {
     /// # Errors
     /// Another number of them, or values that do not fit.
     pub fn block(&self, values: &[sql::Value]) -> Result<Vec<u8>, Error> {
-        block_of(&self.compiled, self.id, &self.arguments.values(values)?)
+        let mut block = block_of(&self.compiled, self.id, &self.arguments.values(values)?)?;
+        set_request(&mut block, self.arguments.request(values)?.map_or(0, NonZeroU64::get));
+        Ok(block)
+    }
+
+    /// Whether it is a CALL with the id of a request: when that has been used before, the first answer comes back and
+    /// nothing runs ([`crate::Caller::call_once`]).
+    #[must_use]
+    pub fn has_request(&self) -> bool {
+        self.arguments.has_request()
     }
 
     /// The procedure of a CALL, to make many calls at once.

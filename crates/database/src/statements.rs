@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
 use lockwork_procedure::assembly::{Assembled, assemble, assemble_tables, disassemble, encode};
-use lockwork_procedure::block::Batch;
+use lockwork_procedure::block::{Batch, Block};
 use lockwork_procedure::isa::Opcode;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
@@ -255,6 +255,9 @@ impl Lockwork {
     fn run_block(&mut self, mut block: Vec<u8>) -> Result<Vec<u8>, Error> {
         match &mut self.store {
             Store::Folder(sequencer) => sequencer.handle().call(&mut block)?,
+            Store::Memory(_) if Block::new(&block).request() != 0 => {
+                return Err(Error::InMemory("the id of a request"));
+            }
             Store::Memory(engine) => {
                 let mut batch = Batch::new(block.len() as u32, 1).map_err(EngineError::from)?;
                 let mut room = batch.push(0).expect("room for one");

@@ -116,8 +116,11 @@ impl Transaction {
     /// Runs a prepared statement with values for `$1` and so on.
     ///
     /// # Errors
-    /// As [`Caller::run`], and [`sequencer::Error::Conflict`].
+    /// As [`Caller::run`], [`Error::RequestInside`], and [`sequencer::Error::Conflict`].
     pub fn run(&mut self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
+        if prepared.has_request() {
+            return Err(Error::RequestInside);
+        }
         let block = prepared.block(values)?;
         prepared.answer(&self.step(block)?)
     }

@@ -5,6 +5,9 @@ use std::fmt;
 use lockwork_database::{Error, sequencer};
 use pgwire::error::{ErrorInfo, PgWireError};
 
+/// A request id was used for a call of another procedure: a state of our own, in the class of wrong values.
+const REQUEST_REUSED: &str = "22R01";
+
 /// Why a message is refused: SQLSTATE, what is wrong, where in the statement, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
@@ -65,6 +68,9 @@ impl Refusal {
             Error::Durability(sequencer::Error::Full { .. }) => refuse("53100", error.to_string()),
             Error::Durability(sequencer::Error::Conflict { .. }) => refuse("40001", error.to_string()),
             Error::Durability(sequencer::Error::TooLong) => refuse("54000", error.to_string()),
+            Error::Durability(sequencer::Error::RequestReused { .. }) => {
+                refuse(REQUEST_REUSED, error.to_string()).hint("an id is for repeating the same CALL; take another")
+            }
             Error::Durability(sequencer::Error::Closed) => refuse("57P01", "the server is ending"),
             Error::Durability(_) => refuse("58030", error.to_string()),
             other => refuse("XX000", other.to_string()),

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use bytes::{BufMut, BytesMut};
 use lockwork_database::sql::{Field, SqlType, Statement, Value, statements};
-use lockwork_database::{Batch, Column, Columns, Error, Procedure};
+use lockwork_database::{Batch, Column, Columns, Error, Prepared, Procedure};
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
 use pgwire::api::results::FieldFormat;
@@ -196,6 +196,10 @@ impl Shared {
         let plan = self.plan(statement)?.into_many();
         let procedure = plan.prepared.as_ref().and_then(|prepared| prepared.procedure().ok());
         let procedure = procedure.ok_or_else(|| refuse("42601", "a CALL is expected behind CALL MANY"))?;
+        if plan.prepared.as_ref().is_some_and(Prepared::has_request) {
+            let message = "the id of a request is for one call, and CALL MANY makes many";
+            return Err(refuse("0A000", message).hint("call one by one, with an id each"));
+        }
         let mut all = procedure.parameters().iter().chain(procedure.results());
         if let Some(field) = all.find(|field| field.count.is_some() || field.sql_type.is_none()) {
             let message = format!("'{}' is an array or rows, and CALL MANY takes and gives a value a call", field.name);

@@ -1,9 +1,9 @@
 //! BEGIN .. COMMIT of a session. The database holds nothing for it: a statement makes those before it again, and is
 //! told if they answer something else by now ([`lockwork_database::Transaction`]).
 
-use lockwork_database::Error;
 use lockwork_database::sequencer::{MOST_CALLS, Mark, Transaction};
 use lockwork_database::sql::Control;
+use lockwork_database::{Error, Prepared};
 use pgwire::messages::response::TransactionStatus as Status;
 
 use crate::error::{Refusal, refuse};
@@ -121,6 +121,10 @@ impl Open {
         if plan.is_many() {
             let message = "a CALL MANY is many transactions, and cannot be part of one";
             return Err(refuse("25001", message).hint("COMMIT before it"));
+        }
+        if plan.prepared.as_ref().is_some_and(Prepared::has_request) {
+            let message = "a CALL with the id of a request is a transaction of its own, and cannot be part of one";
+            return Err(refuse("25001", message).hint("COMMIT before it, or leave REQUEST out"));
         }
         if plan.is_definition() {
             let message = format!("{} cannot be part of a transaction", plan.verb.words());

@@ -24,6 +24,8 @@ pub(crate) mod state {
     pub(crate) const DATATYPE: &str = "42804";
     /// A constant is out of range, or a value of a number too large.
     pub(crate) const OUT_OF_RANGE: &str = "22003";
+    /// A value is none of those that are possible.
+    pub(crate) const INVALID_VALUE: &str = "22023";
     /// A text is too long for its place.
     pub(crate) const TOO_LONG: &str = "22001";
     /// A constant cannot be read as its type.

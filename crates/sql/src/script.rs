@@ -103,7 +103,7 @@ impl<'a> Statement<'a> {
             Top::Table(create) => Some(&create.name.text),
             Top::Index(create) => Some(&create.name.text),
             Top::Procedure(create) => Some(&create.name.text),
-            Top::Explain(name) | Top::Call(name, _) => Some(&name.text),
+            Top::Explain(name) | Top::Call(name, ..) => Some(&name.text),
             Top::Single(_) | Top::Transaction(_) => None,
         }
     }
@@ -120,7 +120,7 @@ impl<'a> Statement<'a> {
     /// The error of a CALL or EXPLAIN whose procedure does not exist. `known` says what there is.
     #[must_use]
     pub fn undefined(&self, known: &str) -> SqlError {
-        let (Top::Call(name, _) | Top::Explain(name)) = &self.top else {
+        let (Top::Call(name, ..) | Top::Explain(name)) = &self.top else {
             return SqlError::new(state::SYNTAX, self.start, "this statement names no procedure")
                 .in_source(self.source);
         };
@@ -131,12 +131,13 @@ impl<'a> Statement<'a> {
     /// Procedure and arguments of a CALL: the procedure is `compiled`, whose parameters say what the types are.
     ///
     /// # Errors
-    /// It is no CALL, the number of arguments is another, or one is no constant of its type.
+    /// It is no CALL, the number of arguments is another, one is no constant of its type, or the id of its request is
+    /// none.
     pub fn arguments(&self, compiled: &Compiled) -> Result<Arguments, SqlError> {
-        let Top::Call(name, arguments) = &self.top else {
+        let Top::Call(name, arguments, request) = &self.top else {
             return Err(SqlError::new(state::SYNTAX, self.start, "this is no CALL").in_source(self.source));
         };
-        single::arguments(name, arguments, compiled).map_err(|error| error.in_source(self.source))
+        single::arguments(name, arguments, request.as_ref(), compiled).map_err(|error| error.in_source(self.source))
     }
 }
 

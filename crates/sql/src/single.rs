@@ -1,5 +1,6 @@
 //! Statements outside of procedures: their constants become parameters, and what they answer becomes results.
 
+use std::num::NonZeroU64;
 use std::time::SystemTime;
 
 use crate::bind::{Binder, Lifted};
@@ -32,13 +33,25 @@ pub(crate) fn is_clock(function: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
     list: Vec<Argument>,
+    /// The id of the request, of a CALL that has one.
+    request: Option<Argument>,
     parameters: Vec<Field>,
 }
 
+/// A request id that values of SQL can be.
+fn id_of(value: &Value) -> Option<NonZeroU64> {
+    value.stored(SqlType::BIGINT).and_then(|id| u64::try_from(id).ok()).and_then(NonZeroU64::new)
+}
+
+fn no_id(what: impl std::fmt::Display, place: Place) -> SqlError {
+    SqlError::new(state::INVALID_VALUE, place, format!("{what} is no id of a request, which is a BIGINT from 1 on"))
+        .hint("choose a number at random, and use it again for the same CALL only")
+}
+
 impl Arguments {
-    fn new(list: Vec<Argument>, place: Place) -> Result<Self> {
+    fn new(list: Vec<Argument>, request: Option<Argument>, place: Place) -> Result<Self> {
         let mut parameters: Vec<Option<Field>> = Vec::new();
-        for argument in &list {
+        for argument in list.iter().chain(&request) {
             let Argument::Placeholder(number, field) = argument else { continue };
             if parameters.len() <= *number {
                 parameters.resize(number + 1, None);
@@ -50,7 +63,7 @@ impl Arguments {
             let message = format!("nothing says the type of ${}, which is not used", unused + 1);
             return Err(SqlError::new("42P18", place, message).hint("number parameters from $1 on without a gap"));
         }
-        Ok(Self { list, parameters: parameters.into_iter().flatten().collect() })
+        Ok(Self { list, request, parameters: parameters.into_iter().flatten().collect() })
     }
 
     pub(crate) fn of_lifted(lifted: Vec<Lifted>, compiled: &Compiled, place: Place) -> Result<Self> {
@@ -59,7 +72,7 @@ impl Arguments {
             Lifted::Placeholder(number) => Argument::Placeholder(usize::from(number) - 1, field.clone()),
             Lifted::Now => Argument::Now,
         };
-        Self::new(lifted.into_iter().zip(&compiled.parameters).map(one).collect(), place)
+        Self::new(lifted.into_iter().zip(&compiled.parameters).map(one).collect(), None, place)
     }
 
     /// What `$1` and so on are, in this order.
@@ -81,6 +94,25 @@ impl Arguments {
         Ok(self.each(Value::clone, |number| given[number].clone()))
     }
 
+    /// Whether it is a CALL with the id of a request.
+    #[must_use]
+    pub fn has_request(&self) -> bool {
+        self.request.is_some()
+    }
+
+    /// The id of the request when `$1` and so on have these values, as many as there are parameters.
+    ///
+    /// # Errors
+    /// The value is none.
+    pub fn request(&self, given: &[Value]) -> Result<Option<NonZeroU64>> {
+        let value = match &self.request {
+            Some(Argument::Value(value)) => value,
+            Some(Argument::Placeholder(number, _)) => &given[*number],
+            Some(Argument::Now) | None => return Ok(None),
+        };
+        id_of(value).map(Some).ok_or_else(|| no_id(value, Place::START))
+    }
+
     /// Something for each argument of the procedure: of a value, of the time now, or of `$n`, which is counted from 0.
     pub fn each<T>(&self, value: impl Fn(&Value) -> T, placeholder: impl Fn(usize) -> T) -> Vec<T> {
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -95,7 +127,12 @@ impl Arguments {
 }
 
 /// The arguments of a CALL.
-pub(crate) fn arguments(name: &Name, written: &[Written], compiled: &Compiled) -> Result<Arguments> {
+pub(crate) fn arguments(
+    name: &Name,
+    written: &[Written],
+    request: Option<&Written>,
+    compiled: &Compiled,
+) -> Result<Arguments> {
     if written.len() != compiled.parameters.len() {
         let (given, needed) = (written.len(), compiled.parameters.len());
         let names: Vec<&str> = compiled.parameters.iter().map(|field| field.name.as_str()).collect();
@@ -135,8 +172,18 @@ pub(crate) fn arguments(name: &Name, written: &[Written], compiled: &Compiled) -
             (_, Some(_)) => unsupported(written.place, format!("'{}' is an array", field.name), "write ARRAY(1, 2, 3)"),
         }
     };
+    let id = |written: &Written| {
+        if let W::Placeholder(number) = written.kind {
+            let field = Field { name: "request".into(), sql_type: Some(SqlType::BIGINT), count: None };
+            return Ok(Argument::Placeholder(usize::from(number) - 1, field));
+        }
+        // Not even rounded: two ids would be one.
+        let W::Number(text) = &written.kind else { return Err(no_id("this", written.place)) };
+        let value = text.parse().ok().map(Value::Integer).filter(|value| id_of(value).is_some());
+        value.map(Argument::Value).ok_or_else(|| no_id(text, written.place))
+    };
     let list = written.iter().zip(&compiled.parameters).map(argument).collect::<Result<_>>()?;
-    Arguments::new(list, name.place)
+    Arguments::new(list, request.map(id).transpose()?, name.place)
 }
 
 /// A statement with what makes it one that answers: `rows` counts.

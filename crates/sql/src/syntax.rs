@@ -240,7 +240,8 @@ pub(crate) enum Top {
     Index(CreateIndex),
     Procedure(CreateProcedure),
     Explain(Name),
-    Call(Name, Vec<Expr>),
+    /// Procedure, arguments, and the id of the request.
+    Call(Name, Vec<Expr>, Option<Expr>),
     Single(Box<Stmt>),
     Transaction(Control),
 }

@@ -38,7 +38,8 @@ pub(super) fn top(cursor: &mut Cursor) -> Result<Top> {
         cursor.expect("(")?;
         let arguments = if cursor.is(")") { Vec::new() } else { cursor.list(expression)? };
         cursor.expect(")")?;
-        return Ok(Top::Call(name, arguments));
+        let request = if cursor.eat("REQUEST") { Some(expression(cursor)?) } else { None };
+        return Ok(Top::Call(name, arguments, request));
     }
     if let Some(control) = transaction::control(cursor)? {
         return Ok(Top::Transaction(control));

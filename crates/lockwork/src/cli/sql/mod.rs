@@ -4,11 +4,9 @@
 //! |---|---|
 //! | `folder` | a database that this process opens |
 //! | `remote` | one at a server |
-//! | `address` | where a server is, and who asks |
 //! | `divide` | a script cut into statements that only the server may know |
 //! | `form` | answers as they are printed |
 
-mod address;
 mod divide;
 mod folder;
 mod form;
@@ -20,11 +18,11 @@ use std::path::PathBuf;
 use clap::Args;
 use lockwork::sequencer::{self, Durability};
 use lockwork::{EngineKind, OpenOptions};
+use lockwork_client::Address;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use super::{Failure, Outcome, print};
-use address::Address;
 pub(super) use folder::open_and_tell;
 use form::Output;
 use remote::Remote;
@@ -32,7 +30,7 @@ use remote::Remote;
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The folder of the database, made if it is not there; or a server: 127.0.0.1:5433, or
-    /// postgres://user:password@host:port/database
+    /// postgres://user:password@host:port/database?sslmode=verify-full&sslrootcert=FILE
     #[arg(value_name = "DIR|ADDR")]
     place: PathBuf,
     /// Statements to run instead of those of standard input
@@ -102,7 +100,8 @@ impl Arguments {
 
     /// The database, and what it is called at a prompt. What exists is a folder, also if it is called like an address.
     fn open(&self) -> Result<(Box<dyn Database>, String), Failure> {
-        let address = self.place.to_str().filter(|_| !self.place.exists()).and_then(Address::parse).transpose()?;
+        let address = self.place.to_str().filter(|_| !self.place.exists()).and_then(Address::parse);
+        let address = address.transpose().map_err(|error| remote::failure_of(&error, None))?;
         let of_folders = [("--engine", &self.engine), ("--durability", &self.durability)];
         let of_servers = [("--user", &self.user), ("--database", &self.database)];
         let given = |options: [(&'static str, &Option<String>); 2]| {
@@ -121,7 +120,7 @@ impl Arguments {
             let hint = format!("hint: lockwork serve {option} chooses it for all who connect");
             return Err(Failure::usage(format!("{option} is for folders, and {address} is a server\n{hint}")));
         }
-        address.complete(self.user.as_deref(), self.database.as_deref());
+        remote::complete(&mut address, self.user.as_deref(), self.database.as_deref())?;
         let remote = Remote::open(address)?;
         let name = remote.name();
         Ok((Box::new(remote), name))

@@ -5,16 +5,14 @@
 use std::io::IsTerminal;
 
 use lockwork::sql::{Control, Kind, Statement, Value, pointed, statements};
-use tokio::net::{TcpStream, lookup_host};
+use lockwork_client::{Address, connect};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 use tokio_postgres::error::{DbError, ErrorPosition, SqlState};
 use tokio_postgres::types::{Kind as TypeKind, Type};
-use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage};
+use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
 use super::Database;
-use super::address::{Address, told};
 use super::divide::divide;
 use super::form::{Answer, Output, form, tag};
 use crate::cli::{Failure, Outcome, print};
@@ -39,7 +37,7 @@ enum State {
 
 impl Remote {
     /// # Errors
-    /// It is another machine, nobody answers, or they let nobody in.
+    /// Nobody answers, they let nobody in, or it is not as safe as it has to be.
     pub(super) fn open(mut address: Address) -> Result<Self, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::usage(format!("threads: {error}")))?;
@@ -57,7 +55,8 @@ impl Remote {
 
     /// What a person at a terminal is told of it.
     pub(super) fn name(&self) -> String {
-        format!("{}, database {}, as {}", self.address, self.address.database(), self.address.user())
+        let database = self.address.config.get_dbname().unwrap_or_default();
+        format!("{}, database {database}, as {}", self.address, user(&self.address))
     }
 
     /// Has one statement carried out. `statement` is what this program understands of it.
@@ -172,39 +171,70 @@ impl Database for Remote {
     }
 }
 
+/// Adds what options and variables say: of the user and the database options first, then the URL.
+pub(super) fn complete(address: &mut Address, user: Option<&str>, database: Option<&str>) -> Outcome {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let config = &mut address.config;
+    let user = user.or(config.get_user()).map(str::to_string);
+    let user = user.or_else(|| variable("PGUSER")).or_else(|| variable("USER")).unwrap_or("lockwork".into());
+    let database = database.or(config.get_dbname()).unwrap_or(&user).to_string();
+    config.user(user).dbname(database);
+    if config.get_password().is_none()
+        && let Some(password) = variable("LOCKWORK_PASSWORD").or_else(|| variable("PGPASSWORD"))
+    {
+        config.password(password);
+    }
+    let security = address.security.complete(variable("PGSSLMODE").as_deref(), variable("PGSSLROOTCERT").as_deref());
+    security.map_err(|error| failure_of(&error, None))
+}
+
+fn user(address: &Address) -> &str {
+    address.config.get_user().unwrap_or_default()
+}
+
 type Connected = (Client, JoinHandle<Result<(), Error>>);
 
 /// Connects, and asks for a password if that is what is missing.
 fn let_in(runtime: &Runtime, address: &mut Address) -> Result<Connected, Failure> {
-    let mut connected = runtime.block_on(connect(address))?;
-    if connected.as_ref().is_err_and(wants_password) {
+    let mut connected = runtime.block_on(connect(address));
+    if matches!(&connected, Err(lockwork_client::Error::Refused(error)) if wants_password(error)) {
         address.config.password(password(address)?);
-        connected = runtime.block_on(connect(address))?;
+        connected = runtime.block_on(connect(address));
     }
-    connected.map_err(|error| refused(&error, address))
+    let (client, connection) = connected.map_err(|error| failure_of(&error, Some(address)))?;
+    Ok((client, runtime.spawn(connection)))
 }
 
-/// A connection; an error of the server, or of the protocol, if it comes to that.
-async fn connect(address: &Address) -> Result<Result<Connected, Error>, Failure> {
-    let unreachable = |error: std::io::Error| {
-        let hint = format!("hint: lockwork serve --listen {address}");
-        Failure::connect(format!("{address}: {error}\n{hint}"))
+/// Why there is no connection, or none could be.
+pub(super) fn failure_of(error: &lockwork_client::Error, address: Option<&Address>) -> Failure {
+    use lockwork_client::Error;
+    let mut text = address.map_or_else(String::new, |address| format!("{address}: "));
+    let hint = match (error, address) {
+        (Error::Unreachable(_), Some(address)) => format!("lockwork serve --listen {address}"),
+        _ => error.hint().into(),
     };
-    let connect = async {
-        let found = lookup_host((address.host.as_str(), address.port)).await.map_err(unreachable)?;
-        let near: Vec<_> = found.filter(|found| found.ip().is_loopback()).collect();
-        if near.is_empty() {
-            return Err(address.is_far());
-        }
-        let stream = TcpStream::connect(&near[..]).await.map_err(unreachable)?;
-        // Small messages that wait for each other.
-        stream.set_nodelay(true).map_err(unreachable)?;
-        let connected = address.config.connect_raw(stream, NoTls).await;
-        Ok(connected.map(|(client, connection)| (client, tokio::spawn(connection))))
-    };
-    let seconds = address.patience.as_secs();
-    let late = || Failure::connect(format!("{address}: no answer within {seconds} s"));
-    timeout(address.patience, connect).await.unwrap_or_else(|_| Err(late()))
+    text.push_str(&match error {
+        Error::Refused(error) => match error.as_db_error() {
+            Some(refusal) => format!("error {}: {}", refusal.code().code(), refusal.message()),
+            None => told(error),
+        },
+        other => other.to_string(),
+    });
+    if !hint.is_empty() {
+        text = format!("{text}\nhint: {hint}");
+    }
+    let is_wrong = |refusal: &DbError| refusal.code().code().starts_with("28");
+    match error {
+        Error::Asked { .. } => Failure::Usage(text),
+        Error::Refused(error) if error.as_db_error().is_some_and(is_wrong) => Failure::Usage(text),
+        _ => Failure::Connect(text),
+    }
+}
+
+/// An error and what it comes from.
+fn told(error: &Error) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// Whether the server wants a password and there was none to give.
@@ -213,24 +243,13 @@ fn wants_password(error: &Error) -> bool {
 }
 
 fn password(address: &Address) -> Result<String, Failure> {
-    let user = address.user();
+    let user = user(address);
     if !std::io::stdin().is_terminal() {
         let hint = "hint: LOCKWORK_PASSWORD or PGPASSWORD has it, or postgres://user:password@host:port";
         return Err(Failure::usage(format!("{address} wants a password of {user}\n{hint}")));
     }
     let asked = rpassword::prompt_password(format!("password of {user}: "));
     asked.map_err(|error| Failure::usage(format!("the password: {error}")))
-}
-
-/// Why a server let nobody in.
-fn refused(error: &Error, address: &Address) -> Failure {
-    match error.as_db_error() {
-        Some(refusal) if refusal.code().code().starts_with("28") => {
-            Failure::usage(format!("{address}: error {}: {}", refusal.code().code(), refusal.message()))
-        }
-        Some(refusal) => Failure::connect(format!("{address}: error {}: {}", refusal.code().code(), refusal.message())),
-        None => Failure::connect(format!("{address}: {}", told(error))),
-    }
 }
 
 /// Whether nothing comes after this error.

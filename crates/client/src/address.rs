@@ -1,26 +1,33 @@
-//! Where a server is, and who asks: `127.0.0.1:5433`, or a URL as PostgreSQL's clients take it.
+//! Where a server is, who asks, and how it is encrypted: `127.0.0.1:5433`, or a URL as PostgreSQL's clients take it.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::Host;
 
-use super::Failure;
+use crate::{Error, Security};
 
 /// That of a URL without one, at every client of PostgreSQL.
 const PORT: u16 = 5432;
 /// How long a server may take to let somebody in.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A server, and who asks.
 #[derive(Clone, Debug)]
-pub(super) struct Address {
-    pub(super) host: String,
-    pub(super) port: u16,
+pub struct Address {
+    /// Its name or IP address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
     /// User, database, and a password if there is one.
-    pub(super) config: Config,
-    pub(super) patience: Duration,
+    pub config: Config,
+    /// How long it may take to let somebody in.
+    pub patience: Duration,
+    /// How the connection is to be encrypted.
+    pub security: Security,
 }
 
 impl fmt::Display for Address {
@@ -31,11 +38,18 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// What a text says, if it has the form of an address.
+    /// A server of which nothing else is said.
+    #[must_use]
+    pub fn new(host: String, port: u16) -> Self {
+        Self { host, port, config: Config::new(), patience: PATIENCE, security: Security::default() }
+    }
+
+    /// What a text says, if it has the form of an address: `HOST:PORT`, `[IP]:PORT` or a URL.
     ///
     /// # Errors
     /// A URL that is wrong, or asks for what there is not.
-    pub(super) fn parse(text: &str) -> Option<Result<Self, Failure>> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Result<Self, Error>> {
         if ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme)) {
             return Some(Self::of_url(text));
         }
@@ -46,15 +60,16 @@ impl Address {
             !host.is_empty() && host.chars().all(is_of_name)
         };
         let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(inner) => inner.parse::<std::net::Ipv6Addr>().ok().map(|_| inner)?,
+            Some(inner) => inner.parse::<Ipv6Addr>().ok().map(|_| inner)?,
             None => Some(host).filter(|host| is_name(host))?,
         };
-        Some(Ok(Self { host: host.into(), port, config: Config::new(), patience: PATIENCE }))
+        Some(Ok(Self::new(host.into(), port)))
     }
 
-    fn of_url(url: &str) -> Result<Self, Failure> {
+    fn of_url(url: &str) -> Result<Self, Error> {
         // The password in it is no part of any message.
-        let refused = |why: &str| Failure::usage(format!("the URL of the server: {why}"));
+        let refused = |why: &str| Error::asked(format!("the URL of the server: {why}"), "");
+        let (url, security) = secured(url)?;
         let config: Config = url.parse().map_err(|error: tokio_postgres::Error| refused(&told(&error)))?;
         let host = match config.get_hosts() {
             [] => IpAddr::from(Ipv4Addr::LOCALHOST).to_string(),
@@ -69,47 +84,33 @@ impl Address {
         if !config.get_hostaddrs().is_empty() {
             return Err(refused("write the address as the host, not as hostaddr"));
         }
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(refused("this command has no TLS").reworded(|text| format!("{text}\n{ENCRYPTED}")));
-        }
         let patience = config.get_connect_timeout().copied().unwrap_or(PATIENCE);
-        Ok(Self { host, port, config, patience })
-    }
-
-    /// Adds what options and variables say: of the user and the database options first, then the URL.
-    pub(super) fn complete(&mut self, user: Option<&str>, database: Option<&str>) {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let user = user.or(self.config.get_user()).map(str::to_string);
-        let user = user.or_else(|| variable("PGUSER")).or_else(|| variable("USER")).unwrap_or("lockwork".into());
-        let database = database.or(self.config.get_dbname()).unwrap_or(&user).to_string();
-        self.config.user(user).dbname(database);
-        if self.config.get_password().is_none()
-            && let Some(password) = variable("LOCKWORK_PASSWORD").or_else(|| variable("PGPASSWORD"))
-        {
-            self.config.password(password);
-        }
-    }
-
-    pub(super) fn user(&self) -> &str {
-        self.config.get_user().unwrap_or_default()
-    }
-
-    pub(super) fn database(&self) -> &str {
-        self.config.get_dbname().unwrap_or_default()
-    }
-
-    /// The failure of an address of another machine.
-    pub(super) fn is_far(&self) -> Failure {
-        let message = "is another machine, and this command does not encrypt what it sends";
-        Failure::usage(format!("{self} {message}\n{ENCRYPTED}"))
+        Ok(Self { config, patience, security, ..Self::new(host, port) })
     }
 }
 
-/// What to do instead of TLS.
-const ENCRYPTED: &str = "hint: psql 'host=... port=... sslmode=require' does; or ssh to that machine";
+/// A URL without what it says of its encryption, which the driver knows only in part, and that.
+fn secured(url: &str) -> Result<(String, Security), Error> {
+    // A password may have a question mark.
+    let host = url.find('@').map_or(0, |at| at + 1);
+    let mut security = Security::default();
+    let Some(query) = url[host..].find('?').map(|at| host + at + 1) else { return Ok((url.into(), security)) };
+    let mut rest = Vec::new();
+    for parameter in url[query..].split('&') {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let value = percent_decode_str(value).decode_utf8_lossy();
+        match name {
+            "sslmode" => security.complete(Some(&value), None)?,
+            "sslrootcert" => security.complete(None, Some(&value))?,
+            _ => rest.push(parameter),
+        }
+    }
+    let before = if rest.is_empty() { &url[..query - 1] } else { &url[..query] };
+    Ok((format!("{before}{}", rest.join("&")), security))
+}
 
 /// An error and what it comes from.
-pub(super) fn told(error: &tokio_postgres::Error) -> String {
+fn told(error: &tokio_postgres::Error) -> String {
     let source = std::error::Error::source(error);
     source.map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -117,6 +118,7 @@ pub(super) fn told(error: &tokio_postgres::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Roots, SslMode};
 
     #[test]
     fn an_address_has_a_port_or_is_a_url() {
@@ -139,22 +141,32 @@ mod tests {
     }
 
     #[test]
-    fn a_url_says_who_asks_and_options_say_it_louder() {
-        let mut address = Address::parse("postgres://ann:p%40ss@localhost:7/bank?connect_timeout=3").unwrap().unwrap();
+    fn a_url_says_who_asks_and_how_safely() {
+        let parse = |url: &str| Address::parse(url).unwrap();
+        let address = parse("postgres://ann:p%40ss@localhost:7/bank?connect_timeout=3").unwrap();
         assert_eq!((address.config.get_password(), address.patience.as_secs()), (Some(&b"p@ss"[..]), 3));
-        address.complete(None, None);
-        assert_eq!((address.user(), address.database()), ("ann", "bank"));
-        address.complete(Some("bob"), Some("shop"));
-        assert_eq!((address.user(), address.database()), ("bob", "shop"));
+        assert_eq!((address.config.get_user(), address.config.get_dbname()), (Some("ann"), Some("bank")));
+        assert_eq!(address.security, Security::default());
+        let file = |path: &str| Some(Roots::File(path.into()));
+        for (url, mode, roots, patience) in [
+            ("postgres://a:b?c@h?sslmode=verify-ca", Some(SslMode::VerifyCa), None, 10),
+            ("postgres://h/b?sslrootcert=%2Ftmp%2Fa%20b.pem&connect_timeout=4", None, file("/tmp/a b.pem"), 4),
+            ("postgres://h?connect_timeout=5&sslrootcert=system", None, Some(Roots::System), 5),
+            ("postgres://h?sslmode=require&connect_timeout=6&sslrootcert=x", Some(SslMode::Require), file("x"), 6),
+        ] {
+            let address = parse(url).unwrap();
+            assert_eq!(address.security, Security { mode, roots }, "{url}");
+            assert_eq!((address.host.as_str(), address.patience.as_secs()), ("h", patience), "{url}");
+        }
         for (url, why) in [
             ("postgres://ann:secret@localhost:x", "port"),
             ("postgres://ann:secret@a,b", "one host"),
             ("postgres://ann:secret@%2Ftmp", "one host"),
-            ("postgres://ann:secret@localhost?sslmode=require", "no TLS"),
+            ("postgres://ann:secret@localhost?sslmode=allow", "sslmode is 'allow'"),
             ("postgres://ann:secret@localhost?hostaddr=127.0.0.1", "hostaddr"),
             ("postgres://ann:secret@localhost?wrong=1", "wrong"),
         ] {
-            let refused = Address::parse(url).unwrap().unwrap_err().to_string();
+            let refused = parse(url).unwrap_err().to_string();
             assert!(refused.contains(why) && !refused.contains("secret"), "{url}: {refused}");
         }
     }
