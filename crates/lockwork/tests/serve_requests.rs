@@ -130,7 +130,7 @@ fn a_prepared_call_with_an_id_follows_its_procedure() {
     assert_eq!(client.ask(&run).unwrap(), "999.00\nCALL");
     let text = std::fs::read_to_string(BANK).unwrap();
     let from = text.find("CREATE PROCEDURE").unwrap();
-    let replaced = text[from..=text.find("END;\n\n").unwrap() + 3].replace("CREATE", "CREATE OR REPLACE");
+    let replaced = text[from..text.find("$$;\n").unwrap() + 3].replace("CREATE", "CREATE OR REPLACE");
     assert_eq!(client.query(&replaced).unwrap(), "CREATE PROCEDURE");
     // Another procedure of the same name is another one.
     assert!(client.ask(&run).unwrap().starts_with("ERROR 22R01 request id 40"));
