@@ -280,7 +280,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ("WITH RECURSIVE r AS (SELECT 1) SELECT * FROM r", "0A000 WITH RECURSIVE is not supported in queries at 1"),
         ("SELECT 1 FROM accounts, LATERAL (SELECT 1) AS l", "0A000 LATERAL is not supported in queries at 34"),
         ("SELECT 1 FROM accounts NATURAL JOIN lines", "0A000 NATURAL JOIN is not supported in queries at 37"),
-        ("SELECT id FROM accounts LIMIT -1", "2201W LIMIT and OFFSET are not negative at 0"),
+        ("SELECT id FROM accounts LIMIT -1", "2201W LIMIT is negative at 0"),
         ("SELECT id / 0 FROM accounts", "22012 division by zero at 0"),
         ("SELECT balance / 0 FROM accounts", "22012 division by zero at 0"),
         ("SELECT id * 9223372036854775807 FROM accounts", "22003 a number is out of range at 0"),
