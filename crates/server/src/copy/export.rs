@@ -12,6 +12,7 @@ use pgwire::messages::copy::{CopyData, CopyDone, CopyOutResponse};
 
 use super::statement::Form;
 use super::{Copy, tag};
+use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
 use crate::shared::Shared;
 use crate::values;
@@ -24,7 +25,7 @@ pub(crate) const AT_ONCE: usize = 2;
 const LINES: usize = 1024;
 
 /// Sends the rows. The client sets the pace: nothing is made before what was made has been taken.
-pub(super) async fn run<C>(database: &Shared, client: &mut C, copy: &Copy) -> PgWireResult<()>
+pub(super) async fn run<C>(database: &Shared, client: &mut C, copy: &Copy, cancel: &Cancel) -> PgWireResult<()>
 where
     C: Sink<Message> + Unpin,
     PgWireError: From<<C as Sink<Message>>::Error>,
@@ -40,6 +41,23 @@ where
             return Err(refusal.into());
         }
     };
+    // What has been fed are whole messages, so the error may come behind any of them.
+    match cancel.unless(send(client, copy, &rows, &order)).await {
+        Ok(sent) => sent?,
+        Err(refusal) => {
+            database.count_copy(begun, Some(&refusal));
+            return Err(refusal.into());
+        }
+    }
+    database.count_copy(begun, None);
+    Ok(client.feed(tag(order.len() as u64)).await?)
+}
+
+async fn send<C>(client: &mut C, copy: &Copy, rows: &Rows, order: &[u32]) -> PgWireResult<()>
+where
+    C: Sink<Message> + Unpin,
+    PgWireError: From<<C as Sink<Message>>::Error>,
+{
     let columns = copy.columns.len();
     client.feed(Message::CopyOutResponse(CopyOutResponse::new(0, columns as i16, vec![0; columns]))).await?;
     let mut lines = BytesMut::new();
@@ -65,9 +83,7 @@ where
             client.feed(Message::CopyData(CopyData::new(lines.split_to(length).freeze()))).await?;
         }
     }
-    client.feed(Message::CopyDone(CopyDone::new())).await?;
-    database.count_copy(begun, None);
-    Ok(client.feed(tag(order.len() as u64)).await?)
+    Ok(client.feed(Message::CopyDone(CopyDone::new())).await?)
 }
 
 /// Copies the rows, and says in which order they go.

@@ -173,7 +173,7 @@ impl Session {
             }
         }
         if copy.is_export {
-            return export::run(&self.database, client, copy).await;
+            return export::run(&self.database, client, copy, &self.cancel).await;
         }
         let columns = copy.columns.len();
         client.set_state(State::CopyInProgress(is_extended));
@@ -192,7 +192,7 @@ impl CopyHandler for Session {
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         let mut loading = self.copying.take().ok_or_else(none)?;
-        let taken = loading.take_in(&self.database, &message.data).await;
+        let taken = loading.take_in(&self.database, &message.data, &self.cancel).await;
         if let Err(refusal) = &taken {
             self.database.count_copy(loading.begun, Some(refusal));
         } else {
@@ -208,7 +208,7 @@ impl CopyHandler for Session {
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         let mut loading = self.copying.take().ok_or_else(none)?;
-        let finished = loading.finish(&self.database).await;
+        let finished = loading.finish(&self.database, &self.cancel).await;
         self.database.count_copy(loading.begun, finished.as_ref().err());
         Ok(client.feed(tag(finished?)).await?)
     }

@@ -31,7 +31,7 @@ fn ask(database: &Lockwork, text: &str, values: &[Value]) -> Result<(String, Vec
     let rows = database.caller().unwrap().rows(&names, 1 << 30).unwrap();
     let given: Vec<Given> =
         values.iter().zip(&query.parameters).map(|(value, field)| given(value, field)).collect::<Result<_, _>>()?;
-    let rows = query.answer(rows, &given, &Format::UnifiedText, Arc::default())?;
+    let rows = query.answer(rows, &given, &Format::UnifiedText, &Arc::default())?;
     let columns: Vec<String> = query.columns().map(|(name, ty, _)| format!("{name} {ty}")).collect();
     let cells = |row: &DataRow| {
         let (mut data, mut cells) = (&row.data[..], Vec::new());
@@ -460,7 +460,10 @@ fn a_query_that_runs_too_long_or_that_nobody_waits_for_ends() {
     );
     let query = understand(&many, database.sql_catalogue()).unwrap().unwrap();
     let begun = Instant::now();
-    let stopped = Arc::new(AtomicBool::new(true));
-    let refused = query.answer(Vec::new(), &[], &Format::UnifiedText, stopped).unwrap_err();
+    let cancel = Arc::new(Cancel::default());
+    cancel.begin();
+    cancel.ask();
+    let refused = query.answer(Vec::new(), &[], &Format::UnifiedText, &cancel).unwrap_err();
     assert!(refused.sqlstate == "57014" && begun.elapsed() < Duration::from_secs(5), "{refused}");
+    assert!(refused.message.contains("cancelled"), "{refused}");
 }

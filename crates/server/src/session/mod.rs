@@ -10,8 +10,8 @@ mod extended;
 mod reading;
 mod simple;
 
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use bytes::BytesMut;
 use lockwork_database::SqlAnswer;
@@ -23,6 +23,8 @@ use pgwire::messages::data::DataRow;
 use pgwire::messages::response::TransactionStatus;
 use tokio::sync::{Mutex, watch};
 
+use crate::cancel::{Cancel, Entered};
+use crate::catalog::Asker;
 use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
@@ -40,6 +42,9 @@ pub(crate) struct Session {
     busy: watch::Sender<bool>,
     /// What the client may do, from its login on.
     right: OnceLock<Right>,
+    /// What ends what it is at, and the key for that.
+    pub(crate) cancel: Arc<Cancel>,
+    pub(crate) key: (i32, i32),
     /// What it loads.
     pub(crate) copying: copy::Slot,
     /// Its transaction of several statements.
@@ -53,8 +58,16 @@ fn who<C: ClientInfo>(client: &C) -> Who {
 }
 
 impl Session {
-    pub(crate) fn new(database: Database, busy: watch::Sender<bool>) -> Self {
-        Self { database, busy, right: OnceLock::new(), copying: copy::Slot::default(), open: Mutex::default() }
+    pub(crate) fn new(database: Database, busy: watch::Sender<bool>, entered: &Entered) -> Self {
+        Self {
+            database,
+            busy,
+            right: OnceLock::new(),
+            cancel: entered.cancel.clone(),
+            key: entered.key(),
+            copying: copy::Slot::default(),
+            open: Mutex::default(),
+        }
     }
 
     /// Lets the client do this from now on.
@@ -87,7 +100,7 @@ impl Session {
         let now = match transaction::turn(&mut *self.open.lock().await, control, status)? {
             Turn::Commit(steps) => {
                 client.set_transaction_status(TransactionStatus::Idle);
-                self.database.commit(steps).await?;
+                self.database.commit(steps, &self.cancel).await?;
                 TransactionStatus::Idle
             }
             Turn::Now(now) => {
@@ -135,7 +148,7 @@ impl Session {
                 return Ok(Answered { rows: row.into_iter().collect(), tag: known.tag.clone() });
             }
             (Stored::Catalog(asked), Values::Catalog(values)) => {
-                let rows = self.database.ask(asked, values, format, who).await?;
+                let rows = self.database.ask(asked, values, format, Asker { who, cancel: &self.cancel }).await?;
                 let tag = Verb::Select.tag(rows.len() as i64);
                 return Ok(Answered { rows, tag });
             }
@@ -143,12 +156,12 @@ impl Session {
                 if let Some(open) = &*self.open.lock().await {
                     open.admit(plan)?;
                 }
-                let row = self.database.call_many(plan, columns, format).await?;
+                let row = self.database.call_many(plan, columns, format, &self.cancel).await?;
                 return Ok(Answered { rows: vec![row], tag: plan.verb.tag(1) });
             }
             (Stored::Query(query), Values::Plan(values)) => {
                 let mut open = self.open.lock().await;
-                let rows = self.database.run_query(query, values, format, open.as_mut()).await?;
+                let rows = self.database.run_query(query, values, format, open.as_mut(), &self.cancel).await?;
                 let tag = Verb::Select.tag(rows.len() as i64);
                 return Ok(Answered { rows, tag });
             }
@@ -157,7 +170,7 @@ impl Session {
         };
         let types: Vec<Type> = plan.columns().iter().map(|field| type_of(field).0).collect();
         let mut open = self.open.lock().await;
-        let (rows, count) = match self.database.run(plan, values, open.as_mut()).await? {
+        let (rows, count) = match self.database.run(plan, values, open.as_mut(), &self.cancel).await? {
             SqlAnswer::Written(count) => (Vec::new(), count),
             SqlAnswer::Rows(_, rows) => {
                 let count = rows.len() as i64;

@@ -73,7 +73,11 @@ impl SimpleQueryHandler for Session {
         let mut outcome = Ok(());
         // Each statement is understood when its turn comes, because it may need those before it.
         while outcome.is_ok() && !reading.is_at_end() {
-            outcome = match self.next(&mut reading, &who).await {
+            let next = match self.cancel.check() {
+                Ok(()) => self.next(&mut reading, &who).await,
+                Err(cancelled) => Err(cancelled),
+            };
+            outcome = match next {
                 Ok(Stored::Copy(copy)) if copy.is_load() && !reading.is_at_end() => {
                     let message = "a COPY that loads is the last statement of its message";
                     Err(refuse("0A000", message).hint("send what stands behind it by itself").into())
