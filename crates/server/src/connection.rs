@@ -113,8 +113,10 @@ pub(crate) async fn serve(
                 let (simple, extended) = (handlers.session.clone(), handlers.session.clone());
                 let (startup, copy, asked) = (startup.clone(), copy.clone(), asked.clone());
                 let done = process_message(message, &mut socket, startup, simple, extended, copy, asked).await;
-                if done.is_ok() {
-                    held.change(change, part);
+                match change {
+                    Change::Nothing => held.free(handlers.session.freed()),
+                    change if done.is_ok() => held.change(change, part),
+                    _ => {}
                 }
                 done
             }

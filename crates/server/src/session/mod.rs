@@ -10,14 +10,16 @@ mod extended;
 mod reading;
 mod simple;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use bytes::BytesMut;
 use lockwork_database::SqlAnswer;
 use lockwork_database::sql::{Control, Kind, Value};
 use pgwire::api::portal::Format;
-use pgwire::api::{ClientInfo, METADATA_DATABASE, METADATA_USER, Type};
+use pgwire::api::store::PortalStore;
+use pgwire::api::{ClientInfo, ClientPortalStore, METADATA_DATABASE, METADATA_USER, Type};
 use pgwire::error::ErrorInfo;
 use pgwire::messages::data::DataRow;
 use pgwire::messages::response::TransactionStatus;
@@ -27,7 +29,7 @@ use crate::cancel::{Cancel, Entered};
 use crate::catalog::Asker;
 use crate::copy;
 use crate::error::{Refusal, refuse};
-use crate::known::Who;
+use crate::known::{Frees, Who};
 use crate::shared::Database;
 use crate::stored::{Answered, Stored, Values, data_row};
 use crate::transaction::{self, Open, Turn};
@@ -47,8 +49,18 @@ pub(crate) struct Session {
     pub(crate) key: (i32, i32),
     /// What it loads.
     pub(crate) copying: copy::Slot,
+    /// The names of its prepared statements.
+    names: std::sync::Mutex<Names>,
     /// Its transaction of several statements.
     open: Mutex<Option<Open>>,
+}
+
+/// Prepared statements by name, as far as they have one.
+#[derive(Default)]
+struct Names {
+    there: BTreeSet<String>,
+    /// Those that are gone by other ways than a message that closes them.
+    freed: Vec<String>,
 }
 
 fn who<C: ClientInfo>(client: &C) -> Who {
@@ -66,6 +78,7 @@ impl Session {
             cancel: entered.cancel.clone(),
             key: entered.key(),
             copying: copy::Slot::default(),
+            names: std::sync::Mutex::default(),
             open: Mutex::default(),
         }
     }
@@ -114,19 +127,61 @@ impl Session {
         Ok(Answered { rows: Vec::new(), tag: tag.into() })
     }
 
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The prepared statements that are gone since it was asked for the last time.
+    pub(crate) fn freed(&self) -> Vec<String> {
+        std::mem::take(&mut self.names().freed)
+    }
+
+    /// Forgets prepared statements.
+    fn free<C>(&self, client: &C, frees: &Frees) -> Result<(), Refusal>
+    where
+        C: ClientInfo + ClientPortalStore,
+        C::PortalStore: PortalStore,
+    {
+        let mut names = self.names();
+        let Names { there, freed } = &mut *names;
+        let gone = match frees {
+            Frees::All(true) if client.transaction_status() != TransactionStatus::Idle => {
+                let message = "DISCARD ALL cannot be part of a transaction";
+                return Err(refuse("25001", message).hint("COMMIT before it"));
+            }
+            Frees::All(_) => std::mem::take(there),
+            Frees::One(name) => {
+                let message = || format!("there is no prepared statement called '{name}'");
+                BTreeSet::from([there.take(name).ok_or_else(|| refuse("26000", message()))?])
+            }
+        };
+        gone.iter().for_each(|name| client.portal_store().rm_statement(name));
+        freed.extend(gone);
+        Ok(())
+    }
+
     /// Carries out a statement in the state that the session is in.
-    async fn carry_out<C: ClientInfo>(
+    async fn carry_out<C>(
         &self,
         client: &mut C,
         stored: &Stored,
         values: &Values,
         format: &Format,
-    ) -> Result<Answered, Refusal> {
+    ) -> Result<Answered, Refusal>
+    where
+        C: ClientInfo + ClientPortalStore,
+        C::PortalStore: PortalStore,
+    {
         if let Stored::Control(control) = stored {
             return self.control(client, control).await;
         }
         if client.transaction_status() == TransactionStatus::Error {
             return Err(transaction::failed());
+        }
+        if let Stored::Known(known) = stored
+            && let Some(frees) = &known.frees
+        {
+            self.free(client, frees)?;
         }
         self.answer(stored, values, format, &who(client)).await
     }

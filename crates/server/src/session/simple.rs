@@ -23,7 +23,8 @@ impl Session {
     /// Carries out one statement of a simple query.
     async fn simple<C>(&self, client: &mut C, stored: &Stored) -> PgWireResult<()>
     where
-        C: ClientInfo + Sink<Message> + Unpin + Send,
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send,
+        C::PortalStore: PortalStore,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         if !stored.parameters().is_empty() {
