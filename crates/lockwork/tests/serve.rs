@@ -166,6 +166,45 @@ fn a_portal_is_executed_once() {
 }
 
 #[test]
+fn what_is_deallocated_is_gone_and_takes_no_room() {
+    let server = Server::start(&["--init", BANK]);
+    let mut client = Client::of(&server);
+    let parse = |name: &str, text: &str| message(b'P', &[name.as_bytes(), b"\0", text.as_bytes(), b"\0\0\0"].concat());
+    let describe = |name: &str| message(b'D', &[b"S", name.as_bytes(), b"\0"].concat());
+    let sync = message(b'S', b"");
+    let read = "SELECT balance FROM accounts WHERE id = $1";
+    let names = ["a", "b", "c", "Mixed", ""];
+    client.ask(&[names.map(|name| parse(name, read)).concat(), sync.clone()].concat()).unwrap();
+    let there = |client: &mut Client| -> Vec<&str> {
+        let is_there = |name: &&str| client.ask(&[describe(name), sync.clone()].concat()).unwrap() == "takes [20]";
+        names.into_iter().filter(is_there).collect()
+    };
+    assert_eq!(there(&mut client), names);
+    assert_eq!(client.query("DEALLOCATE A; DEALLOCATE PREPARE \"Mixed\"").unwrap(), "DEALLOCATE\nDEALLOCATE");
+    assert_eq!(there(&mut client), ["b", "c", ""]);
+    let gone = client.query("DEALLOCATE a").unwrap();
+    assert_eq!(gone, "ERROR 26000 there is no prepared statement called 'a'");
+    client.ask(&[message(b'C', b"Sb\0"), sync.clone()].concat()).unwrap();
+    assert!(client.query("DEALLOCATE b").unwrap().contains("26000"));
+    assert!(client.query("DEALLOCATE \"\"").unwrap().starts_with("ERROR"));
+    assert!(client.query("BEGIN; DISCARD ALL").unwrap().contains("25001"));
+    assert_eq!(client.query("ROLLBACK; DISCARD PLANS").unwrap(), "ROLLBACK\nDISCARD PLANS");
+    assert_eq!(there(&mut client), ["c", ""]);
+    assert_eq!(client.prepared("DISCARD ALL", &[]).unwrap(), "takes []\nDISCARD ALL");
+    assert_eq!(there(&mut client), [""; 0]);
+
+    // As much as all connections may hold together, and half of that again.
+    let text = format!("SET a = '{}'", "x".repeat((1 << 20) - 100));
+    for round in 0..32 {
+        let several: Vec<u8> = (0..24).flat_map(|at| parse(&format!("s{at}"), &text)).collect();
+        assert_eq!(client.ask(&[several, sync.clone()].concat()).unwrap(), "");
+        let free = if round % 2 == 0 { "DEALLOCATE ALL" } else { "DISCARD ALL" };
+        assert_eq!(client.query(free).unwrap(), free);
+    }
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn a_deep_query_is_refused_and_not_followed() {
     let server = Server::start(&[]);
     let mut client = Client::of(&server);

@@ -199,6 +199,54 @@ fn prepared_queries_take_values_and_go_on_after_definitions() {
 }
 
 #[test]
+fn a_limit_and_an_offset_may_be_parameters() {
+    let (_folder, server) = bank("serve-query-limit");
+    block_on(async {
+        let client = connect(&server).await;
+        client
+            .batch_execute("CREATE TABLE o (c BIGINT, n BIGINT, PRIMARY KEY (c, n)) WITH (ordered = true)")
+            .await
+            .unwrap();
+        client.batch_execute("INSERT INTO o VALUES (1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (2, 6)").await.unwrap();
+        for (text, types, given, expected) in [
+            ("SELECT n FROM o WHERE c = 1 ORDER BY n LIMIT $1", 1, &[2_i64][..], &[1_i64, 2][..]),
+            ("SELECT n FROM o WHERE c = 1 ORDER BY n LIMIT $1 OFFSET $2", 2, &[5, 3], &[4, 5]),
+            ("SELECT n FROM o WHERE c = $1 ORDER BY n LIMIT $2 OFFSET $3", 3, &[1, 1, 2], &[3]),
+            ("SELECT n FROM o ORDER BY n DESC OFFSET $1", 1, &[4], &[2, 1]),
+            ("SELECT n FROM o ORDER BY n OFFSET $1 ROWS FETCH FIRST $2 ROWS ONLY", 2, &[4, 9], &[5, 6]),
+            ("SELECT sum(n)::bigint FROM o GROUP BY c ORDER BY c LIMIT $1", 1, &[1], &[15]),
+            ("SELECT n FROM o WHERE c = 1 LIMIT $1", 1, &[0], &[]),
+            ("SELECT n FROM o WHERE c = 1 AND n = 3 LIMIT $1 OFFSET $2", 2, &[1, 0], &[3]),
+        ] {
+            let statement = client.prepare(text).await.unwrap_or_else(|error| panic!("{text}: {}", refused(&error)));
+            assert_eq!(statement.params(), vec![Type::INT8; types], "{text}");
+            let given: Vec<_> = given.iter().map(|value| value as &(dyn tokio_postgres::types::ToSql + Sync)).collect();
+            let rows = client.query(&statement, &given).await.unwrap();
+            assert_eq!(rows.iter().map(|row| row.get::<_, i64>(0)).collect::<Vec<_>>(), expected, "{text}");
+        }
+        // As SQLAlchemy writes them.
+        let text = "SELECT n FROM o ORDER BY n LIMIT $1::INTEGER OFFSET $2::INTEGER";
+        let statement = client.prepare(text).await.unwrap();
+        assert_eq!(statement.params(), [Type::INT4, Type::INT4]);
+        assert_eq!(client.query(&statement, &[&1_i32, &2_i32]).await.unwrap()[0].get::<_, i64>(0), 3);
+        for (limit, offset, expected) in [(-1, 0, "2201W"), (1, -1, "2201X"), (-1, -1, "2201")] {
+            let error = client.query(&statement, &[&limit, &offset]).await.unwrap_err();
+            assert!(refused(&error).starts_with(expected), "{}", refused(&error));
+        }
+        // More or less than a procedure takes.
+        for (limit, expected) in [(0, 0), (10_001, 5), (3_000_000_000_u64, 5)] {
+            let text = format!("SELECT n FROM o WHERE c = 1 ORDER BY n LIMIT {limit}");
+            assert_eq!(simple(&client, &text).await.len(), expected, "{text}");
+        }
+        for (text, expected) in [("LIMIT -1", "2201W"), ("OFFSET -1", "2201X"), ("LIMIT 2 OFFSET -1", "2201X")] {
+            let error = client.simple_query(&format!("SELECT n FROM o {text}")).await.unwrap_err();
+            assert!(refused(&error).starts_with(expected), "{}", refused(&error));
+        }
+    });
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn queries_that_take_too_much_end_and_calls_go_on_meanwhile() {
     let (_folder, server) = bank("serve-query-limits");
     block_on(async {

@@ -61,7 +61,8 @@ pub(crate) async fn serve(
     }
     let mut messages = Messages::new(early, patience);
     let mut held = Held::new(room, patience);
-    let (startup, copy, cancel) = (handlers.startup_handler(), handlers.copy_handler(), handlers.cancel_handler());
+    let (startup, copy, asked) = (handlers.startup_handler(), handlers.copy_handler(), handlers.cancel_handler());
+    let cancel = handlers.session.cancel.clone();
     let mut mechanism = Stage::Mechanism;
     let why = loop {
         let state = socket.state();
@@ -101,14 +102,21 @@ pub(crate) async fn serve(
         if is_ignored {
             continue;
         }
-        let done = match held.room(bytes).await {
+        cancel.begin();
+        let room = match cancel.check() {
+            Err(refusal) if !is_sync => Err(refusal),
+            _ => cancel.unless(held.room(bytes)).await.flatten(),
+        };
+        let done = match room {
             Err(refusal) => Err(refusal.into()),
             Ok(part) => {
                 let (simple, extended) = (handlers.session.clone(), handlers.session.clone());
-                let (startup, copy, cancel) = (startup.clone(), copy.clone(), cancel.clone());
-                let done = process_message(message, &mut socket, startup, simple, extended, copy, cancel).await;
-                if done.is_ok() {
-                    held.change(change, part);
+                let (startup, copy, asked) = (startup.clone(), copy.clone(), asked.clone());
+                let done = process_message(message, &mut socket, startup, simple, extended, copy, asked).await;
+                match change {
+                    Change::Nothing => held.free(handlers.session.freed()),
+                    change if done.is_ok() => held.change(change, part),
+                    _ => {}
                 }
                 done
             }
@@ -127,6 +135,9 @@ pub(crate) async fn serve(
         }
         if is_cancel {
             return Ok(());
+        }
+        if !matches!(socket.state(), State::CopyInProgress(_)) {
+            cancel.end(is_sync || !is_extended);
         }
         if socket.write_buffer().is_empty() && socket.write_buffer().capacity() > ANSWERS {
             *socket.write_buffer_mut() = BytesMut::new();

@@ -103,6 +103,13 @@ impl Held {
         self.bytes -= before.map_or(0, |part| part.bytes);
     }
 
+    /// These statements are gone.
+    pub(crate) fn free(&mut self, statements: Vec<String>) {
+        for name in statements {
+            self.bytes -= self.parts.remove(&(Kind::Statement, name)).map_or(0, |part| part.bytes);
+        }
+    }
+
     /// A transaction has ended, and portals with it.
     pub(crate) fn end_portals(&mut self) {
         self.parts.retain(|(kind, _), _| *kind == Kind::Statement);
@@ -134,6 +141,11 @@ mod tests {
         let part = one.room(0).await.unwrap();
         one.change(Change::Close(Kind::Portal, "large".into()), part);
         two.room(300 << 10).await.map(|_| ()).unwrap();
+        let part = one.room(600 << 10).await.unwrap();
+        one.change(Change::Keep(Kind::Statement, "s".into()), part);
+        let before = shared.available_permits();
+        one.free(vec!["s".into(), "200".into()]);
+        assert!(shared.available_permits() >= before + 600, "statements only");
         one.end_portals();
         assert!(one.bytes == 0 && shared.available_permits() == 1_000);
     }

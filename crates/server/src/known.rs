@@ -2,12 +2,13 @@
 
 use pgwire::api::Type;
 use sqlparser::ast::{
-    Expr, FunctionArguments, ObjectName, Query, Select, SelectItem, SetExpr, Statement, UnaryOperator, Value,
+    DiscardObject, Expr, FunctionArguments, ObjectName, Query, Select, SelectItem, SetExpr, Statement, UnaryOperator,
+    Value,
 };
 
 use crate::error::{Refusal, refuse};
 use crate::parameters;
-use crate::syntax::read;
+use crate::syntax::{folded, read};
 
 /// What such a statement answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,16 @@ pub(crate) struct Known {
     pub(crate) tag: String,
     /// A row of columns with names and types; of no columns for none.
     pub(crate) row: Vec<(String, Type, String)>,
+    /// Prepared statements that it frees.
+    pub(crate) frees: Option<Frees>,
+}
+
+/// Prepared statements that a session needs no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Frees {
+    /// Those that have a name, outside of a transaction only if it is so.
+    All(bool),
+    One(String),
 }
 
 /// What the words of a session are: they answer `current_user` and `current_database()`.
@@ -28,12 +39,11 @@ pub(crate) struct Who {
 /// The answer to a text if it is one of these statements.
 pub(crate) fn known(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
     let first: String = text.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
-    let plain = |tag: &str| Some(Ok(Known { tag: tag.into(), row: Vec::new() }));
+    let plain = |tag: &str| Some(Ok(Known { tag: tag.into(), row: Vec::new(), frees: None }));
     match first.to_ascii_lowercase().as_str() {
         "set" => plain("SET"),
         "reset" => plain("RESET"),
-        "discard" => plain("DISCARD ALL"),
-        "deallocate" => plain("DEALLOCATE"),
+        "discard" | "deallocate" => Some(freeing(text)),
         "show" | "select" => {
             let parsed = read(text)?;
             let [statement] = &parsed[..] else { return None };
@@ -50,6 +60,21 @@ pub(crate) fn known(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
     }
 }
 
+/// DEALLOCATE and DISCARD.
+fn freeing(text: &str) -> Result<Known, Refusal> {
+    let parsed = read(text).unwrap_or_default();
+    let (tag, frees) = match &parsed[..] {
+        [Statement::Deallocate { name, .. }] if name.quote_style.is_none() && folded(name) == "all" => {
+            ("DEALLOCATE ALL".into(), Some(Frees::All(false)))
+        }
+        [Statement::Deallocate { name, .. }] => ("DEALLOCATE".into(), Some(Frees::One(folded(name)))),
+        [Statement::Discard { object_type: DiscardObject::ALL }] => ("DISCARD ALL".into(), Some(Frees::All(true))),
+        [Statement::Discard { object_type }] => (format!("DISCARD {object_type}"), None),
+        _ => return Err(refuse("42601", "this frees nothing").hint("DEALLOCATE name, DEALLOCATE ALL or DISCARD ALL")),
+    };
+    Ok(Known { tag, row: Vec::new(), frees })
+}
+
 fn show(variable: &str) -> Result<Known, Refusal> {
     let name = variable.to_ascii_lowercase();
     let name = if name == "transaction isolation level" { "transaction_isolation" } else { &name };
@@ -58,7 +83,7 @@ fn show(variable: &str) -> Result<Known, Refusal> {
         .find(|(known, _)| known.eq_ignore_ascii_case(name))
         .map(|(_, value)| (*value).to_string())
         .ok_or_else(|| refuse("42704", format!("there is no setting called '{variable}'")))?;
-    Ok(Known { tag: "SHOW".into(), row: vec![(name.to_string(), Type::TEXT, value)] })
+    Ok(Known { tag: "SHOW".into(), row: vec![(name.to_string(), Type::TEXT, value)], frees: None })
 }
 
 /// A SELECT of constants and of what the server says of itself.
@@ -78,7 +103,7 @@ fn constants(query: &Query, who: &Who) -> Option<Known> {
         let (name, ty, value) = constant(expr, who)?;
         row.push((alias.unwrap_or(name), ty, value));
     }
-    Some(Known { tag: "SELECT 1".into(), row })
+    Some(Known { tag: "SELECT 1".into(), row, frees: None })
 }
 
 fn constant(expr: &Expr, who: &Who) -> Option<(String, Type, String)> {
@@ -132,7 +157,7 @@ mod tests {
     fn answer(text: &str) -> Option<String> {
         let who = Who { user: "ann".into(), database: "bank".into() };
         known(text, &who).map(|known| match known {
-            Ok(Known { tag, row }) => {
+            Ok(Known { tag, row, .. }) => {
                 let cells: Vec<String> = row.iter().map(|(name, ty, value)| format!("{name} {ty} {value}")).collect();
                 format!("{tag}: {}", cells.join(", "))
             }
@@ -149,11 +174,15 @@ mod tests {
             ("select current_schema(), current_user", "SELECT 1: current_schema text public, current_user text ann"),
             ("SELECT pg_catalog.current_database()", "SELECT 1: current_database text bank"),
             ("SHOW TRANSACTION ISOLATION LEVEL", "SHOW: transaction_isolation text serializable"),
+            ("DEALLOCATE PREPARE a", "DEALLOCATE: "),
+            ("deallocate all", "DEALLOCATE ALL: "),
+            ("DISCARD PLANS", "DISCARD PLANS: "),
             ("show standard_conforming_strings", "SHOW: standard_conforming_strings text on"),
         ] {
             assert_eq!(answer(text).as_deref(), Some(expected), "{text}");
         }
         assert!(answer("SHOW nonsense").unwrap().starts_with("42704"));
+        assert!(answer("DEALLOCATE").unwrap().starts_with("42601"));
         for text in ["SELECT a FROM t WHERE id = 1", "CALL p(1)", "INSERT INTO t VALUES (1)", "BEGIN", "SELECT", ""] {
             assert_eq!(answer(text), None, "{text}");
         }

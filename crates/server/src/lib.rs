@@ -10,6 +10,7 @@
 //! | `users` | who may connect, what each may do, and what proves their passwords |
 //! | `tls` | certificates |
 //! | `session` | what a client's messages do |
+//! | `cancel` | what ends a statement before it has its answer |
 //! | `transaction` | BEGIN .. COMMIT of a session |
 //! | `stored` | statements as a session keeps them, and their answers as rows |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
@@ -24,6 +25,7 @@
 //! | `watch` | what those who run a server want to know, for Prometheus and for people |
 //! | `error` | errors as clients get them |
 
+mod cancel;
 mod catalog;
 mod connection;
 mod copy;
@@ -55,6 +57,7 @@ use std::time::Duration;
 use lockwork_database::{Error, Lockwork};
 use pgwire::api::PgWireServerHandlers;
 use pgwire::api::auth::StartupHandler;
+use pgwire::api::cancel::CancelHandler;
 use pgwire::api::copy::CopyHandler;
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
 use pgwire::error::PgWireError;
@@ -64,6 +67,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch::Sender};
 use tokio::task::JoinSet;
 
+use cancel::Cancels;
 use session::Session;
 use shared::{Database, Shared};
 use startup::{Access, Startup};
@@ -212,18 +216,20 @@ impl Server {
             };
             let Ok(permit) = permits.clone().try_acquire_owned() else {
                 self.database.watch.refused.fetch_add(1, Relaxed);
-                connections.spawn(refused(socket, "53300", "there are too many connections"));
+                let cancels = self.database.cancels.clone();
+                connections.spawn(refused(socket, cancels));
                 continue;
             };
+            let Ok(entered) = self.database.cancels.enter(&socket) else { continue };
             let guest = Guest::new(self.database.watch.clone());
             let busy = Sender::new(false);
             let (mut idle, mut ending) = (busy.subscribe(), ending.clone());
-            let session = Arc::new(Session::new(self.database.clone(), busy));
+            let session = Arc::new(Session::new(self.database.clone(), busy, &entered));
             let handlers = Handlers { session, access: self.access.clone() };
             let acceptor = self.tls.as_ref().map(|tls| tls.acceptor.clone());
             let (room, patience) = (room.clone(), self.patience);
             connections.spawn(async move {
-                let (_permit, _guest) = (permit, guest);
+                let (_permit, _guest, _entered) = (permit, guest, entered);
                 let told = async {
                     drop(ending.wait_for(|ending| *ending).await);
                     drop(idle.wait_for(|busy| !*busy).await);
@@ -270,30 +276,38 @@ impl Drop for Guest {
 /// How long somebody who is refused may take to say who it is.
 const REFUSED: Duration = Duration::from_secs(2);
 
-/// Reads what a client begins with: it listens to errors only when it has asked to be let in.
-async fn asked(socket: &mut TcpStream) -> std::io::Result<()> {
-    /// A request for encryption, by TLS or by GSSAPI (protocol 3, section 55.7), and the longest first message.
+/// Reads what a client begins with: it listens to errors only when it has asked to be let in. Whether it has: who wants
+/// nothing but to cancel a statement needs no place.
+async fn asked(socket: &mut TcpStream, cancels: &Cancels) -> std::io::Result<bool> {
+    /// A request for encryption, by TLS or by GSSAPI, and for cancelling (protocol 3, section 55.7).
     const ENCRYPT: [u32; 2] = [80_877_103, 80_877_104];
+    const CANCEL: u32 = 80_877_102;
+    /// The longest first message.
     const LONGEST: u32 = 10_000;
     loop {
         let (length, code) = (socket.read_u32().await?, socket.read_u32().await?);
+        if (length, code) == (16, CANCEL) {
+            cancels.cancel(socket.read_i32().await?, socket.read_i32().await?);
+            return Ok(false);
+        }
         if !ENCRYPT.contains(&code) {
             let rest = u64::from(length.min(LONGEST).saturating_sub(8));
             tokio::io::copy(&mut socket.take(rest), &mut tokio::io::sink()).await?;
-            return Ok(());
+            return Ok(code != CANCEL);
         }
         socket.write_all(b"N").await?;
     }
 }
 
-/// Tells a client why it is not served.
-async fn refused(mut socket: TcpStream, sqlstate: &str, message: &str) {
-    if !matches!(tokio::time::timeout(REFUSED, asked(&mut socket)).await, Ok(Ok(()))) {
+/// Tells a client that there is no place for it.
+async fn refused(mut socket: TcpStream, cancels: Arc<Cancels>) {
+    if !matches!(tokio::time::timeout(REFUSED, asked(&mut socket, &cancels)).await, Ok(Ok(true))) {
         return;
     }
     use pgwire::messages::Message;
     let mut bytes = bytes::BytesMut::new();
-    let response = pgwire::messages::response::ErrorResponse::from(session::fatal(sqlstate, message));
+    let response =
+        pgwire::messages::response::ErrorResponse::from(session::fatal("53300", "there are too many connections"));
     if response.encode(&mut bytes).is_ok() {
         drop(socket.write_all(&bytes).await);
     }
@@ -316,6 +330,10 @@ impl PgWireServerHandlers for Handlers {
 
     fn copy_handler(&self) -> Arc<impl CopyHandler> {
         self.session.clone()
+    }
+
+    fn cancel_handler(&self) -> Arc<impl CancelHandler> {
+        self.session.database.cancels.clone()
     }
 
     fn startup_handler(&self) -> Arc<impl StartupHandler> {

@@ -16,6 +16,7 @@ use pgwire::api::results::FieldFormat;
 use pgwire::messages::data::DataRow;
 use tokio::sync::oneshot::{self, Receiver};
 
+use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
 use crate::shared::{Plan, Shared, closed};
 use crate::values::{
@@ -213,14 +214,26 @@ impl Shared {
     }
 
     /// Makes a call for each element of the columns, and counts it. Answers one row.
-    pub(crate) async fn call_many(&self, plan: &Plan, given: &[Column], format: &Format) -> Result<DataRow, Refusal> {
+    pub(crate) async fn call_many(
+        &self,
+        plan: &Plan,
+        given: &[Column],
+        format: &Format,
+        cancel: &Cancel,
+    ) -> Result<DataRow, Refusal> {
         let begun = Instant::now();
-        let ran = self.try_many(plan, given, format).await;
+        let ran = self.try_many(plan, given, format, cancel).await;
         self.count(plan, begun, ran.as_ref().err());
         ran
     }
 
-    async fn try_many(&self, plan: &Plan, given: &[Column], format: &Format) -> Result<DataRow, Refusal> {
+    async fn try_many(
+        &self,
+        plan: &Plan,
+        given: &[Column],
+        format: &Format,
+        cancel: &Cancel,
+    ) -> Result<DataRow, Refusal> {
         let refused = |error| Refusal::of(error, "");
         let fresh = self.fresh(plan)?;
         let plan = fresh.as_deref().unwrap_or(plan);
@@ -234,13 +247,14 @@ impl Shared {
             let message = format!("{calls} calls take {bytes} bytes, and {MOST_BYTES} are possible at once");
             return Err(refuse("54000", message).hint("make several of it"));
         }
-        let _room = self.room.acquire_many((bytes >> 10) as u32 + 1).await.map_err(|_| closed())?;
-        let _permit = self.queue.acquire().await.map_err(|_| closed())?;
+        let _room = cancel.unless(self.room.acquire_many((bytes >> 10) as u32 + 1)).await?.map_err(|_| closed())?;
+        let _permit = cancel.unless(self.queue.acquire()).await?.map_err(|_| closed())?;
         let mut answers = Columns::default();
         let mut under_way = VecDeque::new();
         let mut from = 0;
         let outcome = loop {
-            if from < calls && under_way.len() < PIECES {
+            let is_asked = from < calls && cancel.is_asked();
+            if from < calls && under_way.len() < PIECES && !is_asked {
                 let to = calls.min(from + PIECE);
                 match self.hand_over(&procedure, &columns, from..to) {
                     Ok(answer) => under_way.push_back(answer),
@@ -249,7 +263,7 @@ impl Shared {
                 from = to;
                 continue;
             }
-            let Some(answer) = under_way.pop_front() else { break Ok(()) };
+            let Some(answer) = under_way.pop_front() else { break if is_asked { cancel.check() } else { Ok(()) } };
             match answer.await.map_err(|_| closed()).and_then(|ran| ran.map_err(refused)) {
                 Ok(batch) => tokio::task::block_in_place(|| procedure.outcomes(&batch, &mut answers)),
                 Err(refusal) => break Err(refusal),

@@ -14,10 +14,10 @@ use pgwire::api::portal::Format;
 use pgwire::messages::data::DataRow;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::catalog::{Asked, Catalog, Definitions, Given};
+use crate::cancel::{Cancel, Cancels};
+use crate::catalog::{Asked, Asker, Catalog, Definitions, Given};
 use crate::copy;
 use crate::error::{Refusal, refuse};
-use crate::known::Who;
 use crate::many::{MOST_BYTES_AT_ONCE, MOST_CALLS, SQLSTATE};
 use crate::query::{self, Queries, Query};
 use crate::transaction::{self, Open};
@@ -38,6 +38,7 @@ pub(crate) struct Shared {
     /// COPYs to clients.
     pub(crate) exports: Semaphore,
     pub(crate) watch: Arc<Watch>,
+    pub(crate) cancels: Arc<Cancels>,
     catalog: Catalog,
     /// Whether the engine runs transactions of several statements.
     pub(crate) together: bool,
@@ -131,6 +132,7 @@ impl Shared {
             room: Semaphore::new(MOST_BYTES_AT_ONCE >> 10),
             exports: Semaphore::new(copy::AT_ONCE),
             watch,
+            cancels: Arc::default(),
             catalog: Catalog::default(),
             queries,
         })
@@ -195,11 +197,12 @@ impl Shared {
         plan: &Plan,
         values: &[Value],
         open: Option<&mut Open>,
+        cancel: &Cancel,
     ) -> Result<SqlAnswer, Refusal> {
         let begun = Instant::now();
         let ran = match open {
-            None => self.run_plan(plan, values).await,
-            Some(open) => self.run_in(open, plan, values).await,
+            None => self.run_plan(plan, values, cancel).await,
+            Some(open) => self.run_in(open, plan, values, cancel).await,
         };
         self.count(plan, begun, ran.as_ref().err());
         ran
@@ -210,20 +213,20 @@ impl Shared {
         self.watch.statement(plan.verb, begun.elapsed(), refusal.map(cause));
     }
 
-    async fn run_plan(&self, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
+    async fn run_plan(&self, plan: &Plan, values: &[Value], cancel: &Cancel) -> Result<SqlAnswer, Refusal> {
         let fresh = self.fresh(plan)?;
         let plan = fresh.as_deref().unwrap_or(plan);
         let Some(prepared) = &plan.prepared else { return self.define(plan) };
         let refused = |error| Refusal::of(error, "");
         let block = prepared.block(values).map_err(refused)?;
         self.watch.calls(std::iter::once(block.as_slice()));
-        let permit = self.queue.acquire().await.map_err(|_| closed())?;
+        let permit = cancel.unless(self.queue.acquire()).await?.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
         match self.caller.run_then(block, move |ran| drop(sender.send(ran))) {
             Err(Error::Outdated) => {
                 // Who waits with a place of the queue for another one may wait for ever.
                 drop(permit);
-                return self.run_again(plan, values).await;
+                return self.run_again(plan, values, cancel).await;
             }
             handed_over => handed_over.map_err(refused)?,
         }
@@ -232,7 +235,13 @@ impl Shared {
     }
 
     /// Runs a statement as a part of a transaction.
-    async fn run_in(&self, open: &mut Open, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
+    async fn run_in(
+        &self,
+        open: &mut Open,
+        plan: &Plan,
+        values: &[Value],
+        cancel: &Cancel,
+    ) -> Result<SqlAnswer, Refusal> {
         open.admit(plan)?;
         let fresh = self.fresh(plan)?;
         let plan = fresh.as_deref().unwrap_or(plan);
@@ -240,7 +249,7 @@ impl Shared {
         let refused = |error| Refusal::of(error, "");
         let block = prepared.block(values).map_err(refused)?;
         self.watch.calls(std::iter::once(block.as_slice()));
-        let _permit = self.queue.acquire().await.map_err(|_| closed())?;
+        let _permit = cancel.unless(self.queue.acquire()).await?.map_err(|_| closed())?;
         let steps = open.steps.take().ok_or_else(transaction::ended)?;
         let (sender, answer) = oneshot::channel();
         let handed_over = self.caller.step_then(steps, block, move |ran| drop(sender.send(ran)));
@@ -251,26 +260,26 @@ impl Shared {
     }
 
     /// Makes a transaction durable, and counts it.
-    pub(crate) async fn commit(&self, steps: Transaction) -> Result<(), Refusal> {
+    pub(crate) async fn commit(&self, steps: Transaction, cancel: &Cancel) -> Result<(), Refusal> {
         let begun = Instant::now();
-        let committed = self.try_commit(steps).await;
+        let committed = self.try_commit(steps, cancel).await;
         let cause = |refusal: &Refusal| (Verb::Commit.name().into(), refusal.sqlstate.clone(), refusal.cause());
         self.watch.statement(Verb::Commit, begun.elapsed(), committed.as_ref().err().map(cause));
         committed
     }
 
-    async fn try_commit(&self, steps: Transaction) -> Result<(), Refusal> {
-        let _permit = self.queue.acquire().await.map_err(|_| closed())?;
+    async fn try_commit(&self, steps: Transaction, cancel: &Cancel) -> Result<(), Refusal> {
+        let _permit = cancel.unless(self.queue.acquire()).await?.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
         self.caller.commit_then(steps, move |done| drop(sender.send(done))).map_err(transaction::error)?;
         answer.await.map_err(|_| closed())?.map_err(transaction::error)
     }
 
     /// Runs a statement that an index overtook: when the index is there, it is understood once more.
-    async fn run_again(&self, plan: &Plan, values: &[Value]) -> Result<SqlAnswer, Refusal> {
+    async fn run_again(&self, plan: &Plan, values: &[Value], cancel: &Cancel) -> Result<SqlAnswer, Refusal> {
         tokio::task::block_in_place(|| drop(self.database()));
         match self.fresh(plan)? {
-            Some(fresh) => Box::pin(self.run_plan(&fresh, values)).await,
+            Some(fresh) => Box::pin(self.run_plan(&fresh, values, cancel)).await,
             None => Err(Refusal::of(Error::Outdated, "")),
         }
     }
@@ -285,9 +294,9 @@ impl Shared {
     }
 
     /// Understands a query if it is one of the catalog; else nothing.
-    pub(crate) async fn asked(&self, text: &str, who: &Who) -> Option<Result<Asked, Refusal>> {
+    pub(crate) async fn asked(&self, text: &str, asker: Asker<'_>) -> Option<Result<Asked, Refusal>> {
         let version = self.definitions.load(Ordering::Acquire);
-        self.catalog.understand(text, who, version, || self.copied()).await
+        self.catalog.understand(text, asker, version, || self.copied()).await
     }
 
     /// Runs a query of the catalog.
@@ -296,10 +305,10 @@ impl Shared {
         asked: &Asked,
         values: &[Given],
         format: &Format,
-        who: &Who,
+        asker: Asker<'_>,
     ) -> Result<Vec<DataRow>, Refusal> {
         let version = self.definitions.load(Ordering::Acquire);
-        self.catalog.run(asked, values, format, who, version, || self.copied()).await
+        self.catalog.run(asked, values, format, asker, version, || self.copied()).await
     }
 
     /// Understands a query that no key finds the rows of; nothing if the text is none.
@@ -321,9 +330,10 @@ impl Shared {
         values: &[Value],
         format: &Format,
         open: Option<&mut Open>,
+        cancel: &Arc<Cancel>,
     ) -> Result<Vec<DataRow>, Refusal> {
         let begun = Instant::now();
-        let ran = self.queries.run(query, values, format, open.map(|open| &mut open.steps)).await;
+        let ran = self.queries.run(query, values, format, open.map(|open| &mut open.steps), cancel).await;
         let cause = |refusal: &Refusal| (Verb::Select.name().into(), refusal.sqlstate.clone(), refusal.cause());
         self.watch.statement(Verb::Select, begun.elapsed(), ran.as_ref().err().map(cause));
         ran

@@ -16,6 +16,7 @@ use pgwire::api::auth::{
 };
 use pgwire::api::{ClientInfo, METADATA_USER};
 use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::messages::startup::SecretKey;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 
 use crate::parameters;
@@ -93,6 +94,8 @@ impl StartupHandler for Startup {
             PgWireFrontendMessage::Startup(ref startup) => {
                 protocol_negotiation(client, startup).await?;
                 save_startup_parameters_to_metadata(client, startup);
+                let (number, secret) = self.session.key;
+                client.set_pid_and_secret_key(number, SecretKey::I32(secret));
                 let is_near = client.socket_addr().ip().is_loopback();
                 if self.access.has_tls && !client.is_secure() && !is_near {
                     let refused = fatal("28000", "from other machines this server takes connections with TLS only");

@@ -268,10 +268,15 @@ impl Catalogue {
             };
             return Err(error.in_source(statement.source));
         };
-        let bound = Binder::new(self, "statement").single(stmt);
-        let compiled = bound.and_then(|(routine, lifted, columns)| {
+        let compile = |shares| {
+            let (routine, lifted, columns) = Binder::new(self, "statement").single(stmt, shares)?;
             let compiled = compile::routine_of(self, &routine, stmt.place)?;
             Ok((compiled, lifted, columns))
+        };
+        let compiled = compile(true).or_else(|error: SqlError| match error.sqlstate {
+            // There may be room for no more rows than it says.
+            state::TOO_COMPLEX => compile(false),
+            _ => Err(error),
         });
         let (compiled, lifted, columns) = compiled.map_err(|error| error.in_source(statement.source))?;
         let arguments = Arguments::of_lifted(lifted, &compiled, stmt.place);

@@ -59,6 +59,37 @@ fn single_statements_that_differ_in_constants_are_one_procedure() {
 }
 
 #[test]
+fn single_statements_whose_limits_are_alike_are_one_procedure() {
+    let mut session = Session::new(KINDS[0]);
+    session.run(&format!("{LINES} CALL fill(3, 40);"));
+    session.run("CREATE TABLE wide (id BIGINT PRIMARY KEY, text CHAR(1000) NOT NULL) WITH (ordered = true)");
+    let single = |text: String| {
+        let statement = lockwork_sql::statements(&text).next().unwrap().unwrap();
+        session.catalogue.single(&statement).unwrap_or_else(|error| panic!("{text}: {error}"))
+    };
+    for kind in ["SELECT n FROM lines", "UPDATE lines SET amount = 1", "DELETE FROM lines"] {
+        let of = |limit: u32| single(format!("{kind} WHERE o = 3 LIMIT {limit}")).compiled.procedure;
+        let mut procedures: Vec<_> = (1..=10_000).step_by(37).map(of).collect();
+        procedures.dedup();
+        assert!((8..=15).contains(&procedures.len()), "{kind}: {}", procedures.len());
+        assert!(of(9) == of(16) && of(16) != of(17) && of(8193) == of(10_000));
+    }
+    // Where there is room for no more rows than it says, it is one by itself.
+    let wide = |limit: u32| single(format!("SELECT text FROM wide WHERE id BETWEEN 1 AND 9000 LIMIT {limit}"));
+    assert_ne!(wide(519).compiled.procedure, wide(520).compiled.procedure);
+    for limit in [1, 2, 3, 15, 16, 17, 31, 32, 33, 39, 40, 41, 64, 10_000] {
+        let answer = session.run(&format!("SELECT n FROM lines WHERE o = 3 ORDER BY n LIMIT {limit}"));
+        let rows: Vec<i64> = answer.lines().filter_map(|line| line.trim().parse().ok()).collect();
+        assert_eq!(rows.len(), limit.min(40), "{limit}: {answer}");
+        assert!(rows.is_sorted() && rows[0] == -19, "{limit}: {answer}");
+    }
+    let changed =
+        session.run("UPDATE lines SET amount = 1 WHERE o = 3 LIMIT 19; DELETE FROM lines WHERE o = 3 LIMIT 39;");
+    assert!(changed.contains("19") && changed.contains("39"), "{changed}");
+    assert_eq!(session.run("SELECT n FROM lines WHERE o = 3 LIMIT 9").trim().lines().last().map(str::trim), Some("20"));
+}
+
+#[test]
 fn parameters_of_single_statements_have_the_types_of_what_they_stand_beside() {
     let mut session = Session::new(KINDS[0]);
     session.run(ACCOUNTS);

@@ -1,6 +1,7 @@
 """What psycopg 3 and SQLAlchemy do with a server: statements, and questions about tables."""
 
 import sys
+import threading
 
 import psycopg
 import sqlalchemy as sa
@@ -50,3 +51,28 @@ with engine.connect() as connection:
     tables.reflect(connection)
     accounts = tables.tables["accounts"]
     print(sorted(tables.tables), connection.execute(sa.select(accounts.c.balance).where(accounts.c.id == 1)).scalar())
+    page = sa.select(accounts.c.id).order_by(accounts.c.id)
+    for limit, offset in ((1, 0), (1, 1), (5, 1)):
+        print(connection.execute(page.limit(limit).offset(offset)).scalars().all())
+    print(connection.execute(page.where(accounts.c.id == 2).limit(5)).scalars().all())
+    for wrong in (page.limit(-1), page.offset(-1)):
+        try:
+            connection.execute(wrong).all()
+        except sa.exc.DBAPIError as error:
+            print(error.orig.sqlstate)
+            connection.rollback()
+
+# Both ways to cancel what another thread waits for.
+long = "SELECT count(*) FROM " + ", ".join(f"accounts a{number}" for number in range(40))
+with psycopg.connect(host="127.0.0.1", port=port, user="ann", dbname="bank", autocommit=True) as connection:
+    for cancel in (connection.cancel, connection.cancel_safe):
+        timer = threading.Timer(0.3, cancel)
+        timer.start()
+        try:
+            connection.execute(long)
+        except psycopg.errors.QueryCanceled as error:
+            print(error.diag.message_primary)
+        timer.join()
+    connection.prepare_threshold = 0
+    print(connection.execute("SELECT id FROM accounts WHERE id = %s", (1,)).fetchall())
+    print(connection.execute("DEALLOCATE ALL").statusmessage)

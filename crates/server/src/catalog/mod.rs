@@ -48,6 +48,7 @@ use functions::REGISTERED;
 use infer::Types;
 use rewrite::Rewriter;
 
+use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
 use crate::lite;
@@ -159,8 +160,15 @@ struct Built {
     /// The count of definitions that it was filled for.
     version: u64,
     who: Arc<Mutex<Who>>,
-    /// Until when the query may run.
-    until: Arc<Mutex<Instant>>,
+    /// Until when the query may run, and what ends it before.
+    until: Arc<Mutex<(Instant, Arc<Cancel>)>>,
+}
+
+/// Whose query it is, and what cancels it.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker<'a> {
+    pub(crate) who: &'a Who,
+    pub(crate) cancel: &'a Arc<Cancel>,
 }
 
 /// The catalog of a server.
@@ -203,9 +211,12 @@ fn explained(error: &rusqlite::Error, text: &str) -> Refusal {
 
 impl Built {
     fn new(definitions: &Definitions, version: u64) -> rusqlite::Result<Self> {
-        let until = Arc::new(Mutex::new(Instant::now() + LIMIT));
+        let until = Arc::new(Mutex::new((Instant::now() + LIMIT, Arc::<Cancel>::default())));
         let looked = until.clone();
-        let connection = lite::open(move || Instant::now() > *looked.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let connection = lite::open(move || {
+            let (until, cancel) = &*looked.lock().unwrap_or_else(PoisonError::into_inner);
+            cancel.is_asked() || Instant::now() > *until
+        })?;
         let who = Arc::new(Mutex::new(Who { user: String::new(), database: String::new() }));
         functions::register(&connection, &who)?;
         let (catalogue, procedures) = definitions;
@@ -241,8 +252,8 @@ impl Built {
         Ok(())
     }
 
-    fn start(&self) {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + LIMIT;
+    fn start(&self, cancel: &Arc<Cancel>) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now() + LIMIT, cancel.clone());
     }
 
     fn understand(&self, rewritten: &Rewritten, text: &str) -> Result<Asked, Refusal> {
@@ -323,13 +334,13 @@ impl Catalog {
     pub(crate) async fn understand(
         &self,
         text: &str,
-        who: &Who,
+        asker: Asker<'_>,
         version: u64,
         definitions: impl FnOnce() -> Result<Definitions, Refusal>,
     ) -> Option<Result<Asked, Refusal>> {
         match rewrite(text)? {
             Ok(rewritten) => {
-                Some(self.with(who, version, definitions, |built| built.understand(&rewritten, text)).await)
+                Some(self.with(asker, version, definitions, |built| built.understand(&rewritten, text)).await)
             }
             Err(refusal) => Some(Err(refusal)),
         }
@@ -341,30 +352,35 @@ impl Catalog {
         asked: &Asked,
         values: &[Given],
         format: &Format,
-        who: &Who,
+        asker: Asker<'_>,
         version: u64,
         definitions: impl FnOnce() -> Result<Definitions, Refusal>,
     ) -> Result<Vec<DataRow>, Refusal> {
-        self.with(who, version, definitions, |built| built.run(asked, values, format)).await
+        self.with(asker, version, definitions, |built| built.run(asked, values, format)).await
     }
 
     async fn with<T>(
         &self,
-        who: &Who,
+        asker: Asker<'_>,
         version: u64,
         definitions: impl FnOnce() -> Result<Definitions, Refusal>,
         run: impl FnOnce(&Built) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        let mut guard = self.built.lock().await;
+        let Asker { who, cancel } = asker;
+        let mut guard = cancel.unless(self.built.lock()).await?;
         tokio::task::block_in_place(|| {
             let broken = |error: rusqlite::Error| refuse("XX000", format!("the catalog cannot be made: {error}"));
             let built = match guard.take().filter(|built| built.version == version) {
                 Some(built) => guard.insert(built),
                 None => guard.insert(Built::new(&definitions()?, version).map_err(broken)?),
             };
-            built.start();
-            built.be(who).map_err(broken)?;
-            run(built)
+            built.start(cancel);
+            if let Err(error) = built.be(who) {
+                // The names may stand in some of the tables only.
+                *guard = None;
+                return Err(cancel.check().err().unwrap_or_else(|| broken(error)));
+            }
+            run(built).map_err(|refusal| cancel.explain(refusal))
         })
     }
 }

@@ -26,7 +26,7 @@ fn built() -> Built {
 /// Names and types of the columns, and the rows as text.
 fn answer(built: &Built, text: &str, values: &[Given]) -> Result<String, Refusal> {
     let rewritten = rewrite(text).unwrap_or_else(|| panic!("not of the catalog: {text}"))?;
-    built.start();
+    built.start(&Arc::default());
     let asked = built.understand(&rewritten, text)?;
     let rows = built.run(&asked, values, &Format::UnifiedText)?;
     let cells = |row: &DataRow| {
@@ -219,7 +219,7 @@ fn any_text_is_answered_or_refused() {
         let random: Vec<&str> = (0..count).map(|_| words[next(words.len())]).collect();
         let text = format!("SELECT {} FROM pg_index i", random.join(" "));
         if let Some(Ok(rewritten)) = rewrite(&text) {
-            built.start();
+            built.start(&Arc::default());
             if let Ok(asked) = built.understand(&rewritten, &text) {
                 drop(built.run(&asked, &[], &Format::UnifiedText));
             }

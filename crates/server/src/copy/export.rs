@@ -13,6 +13,7 @@ use pgwire::messages::data::DataRow;
 
 use super::statement::Form;
 use super::{Table, tag};
+use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
 use crate::shared::Shared;
 use crate::stored::Stored;
@@ -26,7 +27,7 @@ pub(crate) const AT_ONCE: usize = 2;
 const LINES: usize = 1024;
 
 /// Sends the rows of a table. The client sets the pace: nothing is made before what was made has been taken.
-pub(super) async fn table<C>(database: &Shared, client: &mut C, table: &Table) -> PgWireResult<()>
+pub(super) async fn table<C>(database: &Shared, client: &mut C, table: &Table, cancel: &Cancel) -> PgWireResult<()>
 where
     C: Sink<Message> + Unpin,
     PgWireError: From<<C as Sink<Message>>::Error>,
@@ -42,6 +43,23 @@ where
             return Err(refusal.into());
         }
     };
+    // What has been fed are whole messages, so the error may come behind any of them.
+    match cancel.unless(send(client, table, &rows, &order)).await {
+        Ok(sent) => sent?,
+        Err(refusal) => {
+            database.count_copy(begun, Some(&refusal));
+            return Err(refusal.into());
+        }
+    }
+    database.count_copy(begun, None);
+    Ok(client.feed(tag(order.len() as u64)).await?)
+}
+
+async fn send<C>(client: &mut C, table: &Table, rows: &Rows, order: &[u32]) -> PgWireResult<()>
+where
+    C: Sink<Message> + Unpin,
+    PgWireError: From<<C as Sink<Message>>::Error>,
+{
     let mut lines = BytesMut::new();
     begin(client, table.columns.iter().map(|column| column.name.as_str()), &table.form, &mut lines).await?;
     let mut ends = Vec::with_capacity(LINES);
@@ -62,9 +80,7 @@ where
             client.feed(Message::CopyData(CopyData::new(lines.split_to(length).freeze()))).await?;
         }
     }
-    client.feed(Message::CopyDone(CopyDone::new())).await?;
-    database.count_copy(begun, None);
-    Ok(client.feed(tag(order.len() as u64)).await?)
+    Ok(client.feed(Message::CopyDone(CopyDone::new())).await?)
 }
 
 /// Sends the rows that a query has answered, as texts.

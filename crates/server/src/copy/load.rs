@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::reader::{Fields, Reader};
 use super::{Column, Table};
+use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
 use crate::shared::{Shared, closed};
 use crate::values;
@@ -50,18 +51,19 @@ impl Loading {
     }
 
     /// Takes a message of the client.
-    pub(super) async fn take_in(&mut self, database: &Shared, bytes: &[u8]) -> Result<(), Refusal> {
+    pub(super) async fn take_in(&mut self, database: &Shared, bytes: &[u8], cancel: &Cancel) -> Result<(), Refusal> {
         for chunk in bytes.chunks(CHUNK) {
+            cancel.check().map_err(|refusal| self.stayed(refusal))?;
             self.reader.push(chunk);
-            self.read(database, false).await?;
+            self.read(database, false, cancel).await?;
         }
         Ok(())
     }
 
     /// Takes what is left, and gives the number of rows.
-    pub(super) async fn finish(&mut self, database: &Shared) -> Result<u64, Refusal> {
-        self.read(database, true).await?;
-        self.flush(database).await?;
+    pub(super) async fn finish(&mut self, database: &Shared, cancel: &Cancel) -> Result<u64, Refusal> {
+        self.read(database, true, cancel).await?;
+        self.flush(database, cancel).await?;
         Ok(self.loaded)
     }
 
@@ -74,15 +76,15 @@ impl Loading {
         })
     }
 
-    async fn read(&mut self, database: &Shared, is_last: bool) -> Result<(), Refusal> {
+    async fn read(&mut self, database: &Shared, is_last: bool, cancel: &Cancel) -> Result<(), Refusal> {
         loop {
             match self.row(is_last) {
-                Ok(true) if self.images.len() >= PIECE => self.flush(database).await?,
+                Ok(true) if self.images.len() >= PIECE => self.flush(database, cancel).await?,
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(refusal) => {
                     // Rows before it are right.
-                    self.flush(database).await?;
+                    self.flush(database, cancel).await?;
                     return Err(self.stayed(refusal));
                 }
             }
@@ -122,13 +124,14 @@ impl Loading {
     }
 
     /// Puts what has been read into the table.
-    async fn flush(&mut self, database: &Shared) -> Result<(), Refusal> {
+    async fn flush(&mut self, database: &Shared, cancel: &Cancel) -> Result<(), Refusal> {
         if self.lines.is_empty() {
             return Ok(());
         }
         let images = std::mem::take(&mut self.images);
         let room = images.len();
-        let permit = database.queue.acquire().await.map_err(|_| closed())?;
+        let permit = cancel.unless(database.queue.acquire()).await.map_err(|refusal| self.stayed(refusal))?;
+        let permit = permit.map_err(|_| closed())?;
         let (sender, loaded) = oneshot::channel();
         tokio::task::block_in_place(|| {
             let then = |outcome| drop(sender.send(outcome));

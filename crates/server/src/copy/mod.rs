@@ -36,7 +36,7 @@ use statement::{Form, Source, Written};
 
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
-use crate::session::Session;
+use crate::session::{Session, who};
 use crate::shared::{Shared, closed};
 use crate::stored::Stored;
 use crate::transaction;
@@ -197,11 +197,11 @@ impl Session {
         }
         let table = match &**copy {
             Copy::Load(table) => table,
-            Copy::Export(table) => return export::table(&self.database, client, table).await,
+            Copy::Export(table) => return export::table(&self.database, client, table, &self.cancel).await,
             Copy::Query(stored, form) => {
                 let none = stored.no_values();
-                let answered = self.carry_out(client, stored, &none, &Format::UnifiedText).await?;
-                return export::answer(client, stored, answered.rows, form).await;
+                let answered = self.answer(stored, &none, &Format::UnifiedText, &who(client)).await?;
+                return self.cancel.unless(export::answer(client, stored, answered.rows, form)).await?;
             }
         };
         let columns = table.columns.len();
@@ -221,7 +221,7 @@ impl CopyHandler for Session {
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         let mut loading = self.copying.take().ok_or_else(none)?;
-        let taken = loading.take_in(&self.database, &message.data).await;
+        let taken = loading.take_in(&self.database, &message.data, &self.cancel).await;
         if let Err(refusal) = &taken {
             self.database.count_copy(loading.begun, Some(refusal));
         } else {
@@ -237,7 +237,7 @@ impl CopyHandler for Session {
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         let mut loading = self.copying.take().ok_or_else(none)?;
-        let finished = loading.finish(&self.database).await;
+        let finished = loading.finish(&self.database, &self.cancel).await;
         self.database.count_copy(loading.begun, finished.as_ref().err());
         Ok(client.feed(tag(finished?)).await?)
     }

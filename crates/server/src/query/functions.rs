@@ -164,9 +164,13 @@ const FUNCTIONS: &[(&str, i32, Function)] = &[
         let length = context.get_raw(0).as_bytes_or_null()?.map_or(0, <[u8]>::len);
         Ok(Value::Integer(length as i64))
     }),
-    ("lw_limit", 1, |context| {
-        let count: i64 = one(context, 0)?;
-        if count < 0 { Err(wrong("2201W", "LIMIT and OFFSET are not negative")) } else { Ok(Value::Integer(count)) }
+    ("lw_limit", 1, |context| match one(context, 0)? {
+        count @ 0.. => Ok(Value::Integer(count)),
+        _ => Err(wrong("2201W", "LIMIT is negative")),
+    }),
+    ("lw_offset", 1, |context| match one(context, 0)? {
+        count @ 0.. => Ok(Value::Integer(count)),
+        _ => Err(wrong("2201X", "OFFSET is negative")),
     }),
     ("lw_greatest", -1, |context| extreme(context, Ordering::Greater)),
     ("lw_least", -1, |context| extreme(context, Ordering::Less)),
@@ -252,7 +256,8 @@ mod tests {
             ("SELECT lw_only(a) FROM (SELECT 1 AS a WHERE 0)", "Null"),
             ("SELECT lw_only(a) FROM (SELECT NULL AS a)", "Null"),
             ("SELECT lw_greatest(1, NULL, 3, 2)", "Integer(3)"),
-            ("SELECT lw_limit(-1)", "2201W: LIMIT and OFFSET are not negative"),
+            ("SELECT lw_limit(-1)", "2201W: LIMIT is negative"),
+            ("SELECT lw_offset(-1)", "2201X: OFFSET is negative"),
             ("SELECT lw_part('äbc', 2, 1)", "Text(\"b\")"),
             ("SELECT lw_part('abc', -1, 3)", "Text(\"a\")"),
             ("SELECT lw_part('abc', -9223372036854775807 - 1)", "Text(\"abc\")"),

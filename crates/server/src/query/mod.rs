@@ -28,7 +28,6 @@ mod select;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -44,6 +43,7 @@ use rusqlite::types::Value as Given;
 use sqlparser::ast::Statement as Read;
 use tokio::sync::Semaphore;
 
+use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
 use crate::lite;
 use crate::syntax::read;
@@ -153,15 +153,6 @@ struct Lane {
     places: Arc<Semaphore>,
 }
 
-/// Ends a query when nobody waits for it any more.
-struct Stop(Arc<AtomicBool>);
-
-impl Drop for Stop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 impl Queries {
     pub(crate) fn new(caller: Caller) -> Self {
         let lane = |most, at_once| Lane { most, places: Arc::new(Semaphore::new(at_once)) };
@@ -175,16 +166,16 @@ impl Queries {
         values: &[Value],
         format: &Format,
         mut transaction: Option<&mut Option<Transaction>>,
+        cancel: &Arc<Cancel>,
     ) -> Result<Vec<DataRow>, Refusal> {
         let values: Vec<Given> =
             values.iter().zip(&query.parameters).map(|(value, field)| given(value, field)).collect::<Result<_, _>>()?;
-        let stop = Stop(Arc::new(AtomicBool::new(false)));
-        match self.attempt(&self.small, query, &values, format, &stop, transaction.as_deref_mut()).await {
+        match self.attempt(&self.small, query, &values, format, transaction.as_deref_mut(), cancel).await {
             Err(Failed::TooLarge) => {}
             Err(Failed::Refused(refusal)) => return Err(refusal),
             Ok(rows) => return Ok(rows),
         }
-        match self.attempt(&self.large, query, &values, format, &stop, transaction).await {
+        match self.attempt(&self.large, query, &values, format, transaction, cancel).await {
             Err(Failed::TooLarge) => {
                 let message = format!("the tables of this query have more than {} MiB of rows", MOST_ROWS >> 20);
                 Err(refuse("53400", message).hint(HINT))
@@ -200,14 +191,15 @@ impl Queries {
         query: &Arc<Query>,
         values: &[Given],
         format: &Format,
-        stop: &Stop,
         mut transaction: Option<&mut Option<Transaction>>,
+        cancel: &Arc<Cancel>,
     ) -> Result<Vec<DataRow>, Failed> {
-        let permit = tokio::time::timeout(LIMIT, lane.places.clone().acquire_owned()).await;
+        let permit = tokio::time::timeout(LIMIT, lane.places.clone().acquire_owned());
+        let permit = cancel.unless_gone(permit).await?;
         let busy = || refuse("55P03", format!("other queries have run for {} s", LIMIT.as_secs())).hint("ask again");
         let permit = permit.map_err(|_| busy())?.map_err(|_| refuse("57P01", "the server is ending"))?;
         let (caller, query, values, format) = (self.caller.clone(), query.clone(), values.to_vec(), format.clone());
-        let (most, stopped) = (lane.most, stop.0.clone());
+        let (most, looked) = (lane.most, cancel.clone());
         let steps = match transaction.as_deref_mut() {
             Some(steps) => Some(steps.take().ok_or_else(transaction::ended)?),
             None => None,
@@ -226,11 +218,12 @@ impl Queries {
             let answer = match rows {
                 Err(Error::TooLarge { .. }) => Err(Failed::TooLarge),
                 Err(error) => Err(Refusal::of(error, "").into()),
-                Ok(rows) => query.answer(rows, &values, &format, stopped).map_err(Failed::from),
+                Ok(rows) => query.answer(rows, &values, &format, &looked).map_err(Failed::from),
             };
             Ok((steps, answer))
         });
-        let ran: Result<_, Refusal> = ran.await.map_err(|_| refuse("XX000", "a query ended without an answer"))?;
+        let ran: Result<_, Refusal> =
+            cancel.watched(ran).await.map_err(|_| refuse("XX000", "a query ended without an answer"))?;
         let (steps, answer) = ran?;
         if let Some(transaction) = transaction {
             *transaction = steps;
@@ -275,11 +268,11 @@ impl Query {
         tables: Vec<Rows>,
         values: &[Given],
         format: &Format,
-        stopped: Arc<AtomicBool>,
+        cancel: &Arc<Cancel>,
     ) -> Result<Vec<DataRow>, Refusal> {
-        let explained = |error: rusqlite::Error| explained(&error);
-        let until = Instant::now() + LIMIT;
-        let is_over = move || stopped.load(Ordering::Relaxed) || Instant::now() > until;
+        let explained = |error: rusqlite::Error| cancel.explain(explained(&error));
+        let (until, looked) = (Instant::now() + LIMIT, cancel.clone());
+        let is_over = move || looked.is_asked() || Instant::now() > until;
         let connection = lite::open(is_over).map_err(explained)?;
         connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MOST_ANSWER as i32).map_err(explained)?;
         // A name is never taken for a text.

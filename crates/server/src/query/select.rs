@@ -151,7 +151,7 @@ impl Binder<'_> {
             limit = Some(fetch.quantity.as_ref().unwrap_or(&one));
         }
         let limit = limit.filter(|limit| limit.to_string() != "NULL");
-        let (limit, offset) = (self.count(limit)?, self.count(offset)?);
+        let (limit, offset) = (self.count(limit, "lw_limit")?, self.count(offset, "lw_offset")?);
         Ok(match (limit, offset) {
             (None, None) => String::new(),
             (Some(limit), None) => format!(" LIMIT {limit}"),
@@ -159,13 +159,13 @@ impl Binder<'_> {
         })
     }
 
-    fn count(&mut self, expr: Option<&Expr>) -> Result<Option<String>, Refusal> {
+    fn count(&mut self, expr: Option<&Expr>, check: &str) -> Result<Option<String>, Refusal> {
         let Some(expr) = expr else { return Ok(None) };
         // No columns are known here.
         let scopes = std::mem::take(&mut self.scopes);
         let bound = self.expr_of(expr, Kind::Integer(8));
         self.scopes = scopes;
-        Ok(Some(format!("lw_limit({})", bound?.sql)))
+        Ok(Some(format!("{check}({})", bound?.sql)))
     }
 
     fn body(&mut self, body: &SetExpr, order: Option<&OrderBy>) -> Result<Made, Refusal> {

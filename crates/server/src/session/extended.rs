@@ -72,8 +72,12 @@ impl ExtendedQueryHandler for Session {
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         self.busy.send_replace(true);
+        let understood = self.understand(&message.query, &who(client)).await?;
+        if let Some(name) = message.name.as_ref().filter(|name| !name.is_empty()) {
+            self.names().there.insert(name.clone());
+        }
         let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
-        match self.understand(&message.query, &who(client)).await? {
+        match understood {
             Some(stored) => {
                 let types = message.type_oids.iter().map(|&oid| Type::from_oid(oid)).collect();
                 client.portal_store().put_statement(Arc::new(StoredStatement::new(name, stored, types)));
@@ -238,7 +242,10 @@ impl ExtendedQueryHandler for Session {
     {
         let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
         match message.target_type {
-            TARGET_TYPE_BYTE_STATEMENT => client.portal_store().rm_statement(name),
+            TARGET_TYPE_BYTE_STATEMENT => {
+                self.names().there.remove(name);
+                client.portal_store().rm_statement(name);
+            }
             TARGET_TYPE_BYTE_PORTAL => client.portal_store().rm_portal(name),
             other => return Err(PgWireError::InvalidTargetType(other)),
         }

@@ -10,22 +10,26 @@ mod extended;
 mod reading;
 mod simple;
 
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use bytes::BytesMut;
 use lockwork_database::SqlAnswer;
 use lockwork_database::sql::{Control, Kind, Value};
 use pgwire::api::portal::Format;
-use pgwire::api::{ClientInfo, METADATA_DATABASE, METADATA_USER, Type};
+use pgwire::api::store::PortalStore;
+use pgwire::api::{ClientInfo, ClientPortalStore, METADATA_DATABASE, METADATA_USER, Type};
 use pgwire::error::ErrorInfo;
 use pgwire::messages::data::DataRow;
 use pgwire::messages::response::TransactionStatus;
 use tokio::sync::{Mutex, watch};
 
+use crate::cancel::{Cancel, Entered};
+use crate::catalog::Asker;
 use crate::copy;
 use crate::error::{Refusal, refuse};
-use crate::known::Who;
+use crate::known::{Frees, Who};
 use crate::shared::Database;
 use crate::stored::{Answered, Stored, Values, data_row};
 use crate::transaction::{self, Open, Turn};
@@ -40,21 +44,43 @@ pub(crate) struct Session {
     busy: watch::Sender<bool>,
     /// What the client may do, from its login on.
     right: OnceLock<Right>,
+    /// What ends what it is at, and the key for that.
+    pub(crate) cancel: Arc<Cancel>,
+    pub(crate) key: (i32, i32),
     /// What it loads.
     pub(crate) copying: copy::Slot,
+    /// The names of its prepared statements.
+    names: std::sync::Mutex<Names>,
     /// Its transaction of several statements.
     open: Mutex<Option<Open>>,
 }
 
-fn who<C: ClientInfo>(client: &C) -> Who {
+/// Prepared statements by name, as far as they have one.
+#[derive(Default)]
+struct Names {
+    there: BTreeSet<String>,
+    /// Those that are gone by other ways than a message that closes them.
+    freed: Vec<String>,
+}
+
+pub(crate) fn who<C: ClientInfo>(client: &C) -> Who {
     let word = |name: &str| client.metadata().get(name).cloned();
     let user = word(METADATA_USER).unwrap_or_default();
     Who { database: word(METADATA_DATABASE).unwrap_or_else(|| user.clone()), user }
 }
 
 impl Session {
-    pub(crate) fn new(database: Database, busy: watch::Sender<bool>) -> Self {
-        Self { database, busy, right: OnceLock::new(), copying: copy::Slot::default(), open: Mutex::default() }
+    pub(crate) fn new(database: Database, busy: watch::Sender<bool>, entered: &Entered) -> Self {
+        Self {
+            database,
+            busy,
+            right: OnceLock::new(),
+            cancel: entered.cancel.clone(),
+            key: entered.key(),
+            copying: copy::Slot::default(),
+            names: std::sync::Mutex::default(),
+            open: Mutex::default(),
+        }
     }
 
     /// Lets the client do this from now on.
@@ -87,7 +113,7 @@ impl Session {
         let now = match transaction::turn(&mut *self.open.lock().await, control, status)? {
             Turn::Commit(steps) => {
                 client.set_transaction_status(TransactionStatus::Idle);
-                self.database.commit(steps).await?;
+                self.database.commit(steps, &self.cancel).await?;
                 TransactionStatus::Idle
             }
             Turn::Now(now) => {
@@ -101,24 +127,72 @@ impl Session {
         Ok(Answered { rows: Vec::new(), tag: tag.into() })
     }
 
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The prepared statements that are gone since it was asked for the last time.
+    pub(crate) fn freed(&self) -> Vec<String> {
+        std::mem::take(&mut self.names().freed)
+    }
+
+    /// Forgets prepared statements.
+    fn free<C>(&self, client: &C, frees: &Frees) -> Result<(), Refusal>
+    where
+        C: ClientInfo + ClientPortalStore,
+        C::PortalStore: PortalStore,
+    {
+        let mut names = self.names();
+        let Names { there, freed } = &mut *names;
+        let gone = match frees {
+            Frees::All(true) if client.transaction_status() != TransactionStatus::Idle => {
+                let message = "DISCARD ALL cannot be part of a transaction";
+                return Err(refuse("25001", message).hint("COMMIT before it"));
+            }
+            Frees::All(_) => std::mem::take(there),
+            Frees::One(name) => {
+                let message = || format!("there is no prepared statement called '{name}'");
+                BTreeSet::from([there.take(name).ok_or_else(|| refuse("26000", message()))?])
+            }
+        };
+        gone.iter().for_each(|name| client.portal_store().rm_statement(name));
+        freed.extend(gone);
+        Ok(())
+    }
+
     /// Carries out a statement in the state that the session is in.
-    pub(crate) async fn carry_out<C: ClientInfo>(
+    async fn carry_out<C>(
         &self,
         client: &mut C,
         stored: &Stored,
         values: &Values,
         format: &Format,
-    ) -> Result<Answered, Refusal> {
+    ) -> Result<Answered, Refusal>
+    where
+        C: ClientInfo + ClientPortalStore,
+        C::PortalStore: PortalStore,
+    {
         if let Stored::Control(control) = stored {
             return self.control(client, control).await;
         }
         if client.transaction_status() == TransactionStatus::Error {
             return Err(transaction::failed());
         }
+        if let Stored::Known(known) = stored
+            && let Some(frees) = &known.frees
+        {
+            self.free(client, frees)?;
+        }
         self.answer(stored, values, format, &who(client)).await
     }
 
-    async fn answer(&self, stored: &Stored, values: &Values, format: &Format, who: &Who) -> Result<Answered, Refusal> {
+    pub(crate) async fn answer(
+        &self,
+        stored: &Stored,
+        values: &Values,
+        format: &Format,
+        who: &Who,
+    ) -> Result<Answered, Refusal> {
         let (plan, values) = match (stored, values) {
             (Stored::Known(known), _) => {
                 let mut data = BytesMut::new();
@@ -135,7 +209,7 @@ impl Session {
                 return Ok(Answered { rows: row.into_iter().collect(), tag: known.tag.clone() });
             }
             (Stored::Catalog(asked), Values::Catalog(values)) => {
-                let rows = self.database.ask(asked, values, format, who).await?;
+                let rows = self.database.ask(asked, values, format, Asker { who, cancel: &self.cancel }).await?;
                 let tag = Verb::Select.tag(rows.len() as i64);
                 return Ok(Answered { rows, tag });
             }
@@ -143,12 +217,12 @@ impl Session {
                 if let Some(open) = &*self.open.lock().await {
                     open.admit(plan)?;
                 }
-                let row = self.database.call_many(plan, columns, format).await?;
+                let row = self.database.call_many(plan, columns, format, &self.cancel).await?;
                 return Ok(Answered { rows: vec![row], tag: plan.verb.tag(1) });
             }
             (Stored::Query(query), Values::Plan(values)) => {
                 let mut open = self.open.lock().await;
-                let rows = self.database.run_query(query, values, format, open.as_mut()).await?;
+                let rows = self.database.run_query(query, values, format, open.as_mut(), &self.cancel).await?;
                 let tag = Verb::Select.tag(rows.len() as i64);
                 return Ok(Answered { rows, tag });
             }
@@ -157,7 +231,7 @@ impl Session {
         };
         let types: Vec<Type> = plan.columns().iter().map(|field| type_of(field).0).collect();
         let mut open = self.open.lock().await;
-        let (rows, count) = match self.database.run(plan, values, open.as_mut()).await? {
+        let (rows, count) = match self.database.run(plan, values, open.as_mut(), &self.cancel).await? {
             SqlAnswer::Written(count) => (Vec::new(), count),
             SqlAnswer::Rows(_, rows) => {
                 let count = rows.len() as i64;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lockwork_database::sql::{Kind, SqlError, Statement, statements};
 
 use super::Session;
+use crate::catalog::Asker;
 use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::known::{Who, known};
@@ -85,7 +86,7 @@ impl Session {
             reading.skip(behind);
             return known.map(|known| Stored::Known(Arc::new(known)));
         }
-        if let Some(asked) = self.database.asked(piece, who).await {
+        if let Some(asked) = self.database.asked(piece, Asker { who, cancel: &self.cancel }).await {
             reading.skip(behind);
             return asked.map(|asked| Stored::Catalog(Arc::new(asked))).map_err(|refusal| refusal.behind(before));
         }

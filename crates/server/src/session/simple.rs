@@ -24,7 +24,8 @@ impl Session {
     /// Carries out one statement of a simple query.
     async fn simple<C>(&self, client: &mut C, stored: &Stored) -> PgWireResult<()>
     where
-        C: ClientInfo + Sink<Message> + Unpin + Send,
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send,
+        C::PortalStore: PortalStore,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         if !stored.parameters().is_empty() {
@@ -70,7 +71,11 @@ impl SimpleQueryHandler for Session {
         let mut outcome = Ok(());
         // Each statement is understood when its turn comes, because it may need those before it.
         while outcome.is_ok() && !reading.is_at_end() {
-            outcome = match self.next(&mut reading, &who).await {
+            let next = match self.cancel.check() {
+                Ok(()) => self.next(&mut reading, &who).await,
+                Err(cancelled) => Err(cancelled),
+            };
+            outcome = match next {
                 Ok(Stored::Copy(copy)) if matches!(*copy, Copy::Load(_)) && !reading.is_at_end() => {
                     let message = "a COPY that loads is the last statement of its message";
                     Err(refuse("0A000", message).hint("send what stands behind it by itself").into())

@@ -1,5 +1,7 @@
 //! Which way to the rows of a WHERE: one row by its key, or a range of the primary key or of an index.
 
+use lockwork_procedure::schema::ColumnType;
+
 use super::expression::{compare, wrong};
 use super::{Binder, coerce, plain};
 use crate::error::{Result, SqlError, state, unsupported};
@@ -10,8 +12,18 @@ use crate::types::SqlType;
 /// The most rows of a scan.
 pub(super) const MAX_ROWS: i64 = 10_000;
 
+/// The most rows of a single statement whose LIMIT is this constant: a few such bounds are shared by all, and the LIMIT
+/// is an argument.
+pub(super) fn shared_bound(limit: u32) -> u32 {
+    limit.next_power_of_two().min(MAX_ROWS as u32)
+}
+
 /// SQLSTATE and message of a LIMIT below zero.
 const NEGATIVE_LIMIT: (&str, &str) = ("2201W", "LIMIT is negative");
+
+pub(super) fn negative_limit(place: Place) -> SqlError {
+    SqlError::new(NEGATIVE_LIMIT.0, place, NEGATIVE_LIMIT.1).hint("a LIMIT is 0 or more")
+}
 
 /// A condition `column op value`.
 struct Condition {
@@ -48,13 +60,23 @@ impl Binder<'_> {
         let limit = limit?;
         let (least, bound) = self.range(&limit);
         if bound < 0 {
-            let error = SqlError::new(NEGATIVE_LIMIT.0, limit.place, NEGATIVE_LIMIT.1);
-            return Err(error.hint("a LIMIT is 0 or more"));
+            return Err(negative_limit(limit.place));
         }
         if bound > MAX_ROWS {
             let hint = format!("use a constant or LEAST(variable, constant), at most {MAX_ROWS}");
             return unsupported(limit.place, "this LIMIT is not bounded", hint);
         }
+        let (limit, bound) = match limit.kind {
+            ExprKind::Const(number) if self.shares => {
+                let most = shared_bound(number as u32);
+                let (place, ty) = (limit.place, limit.ty);
+                let number = self.lift(limit, SqlType::Integer(ColumnType::U16));
+                let most_number = coerce::number(most.into(), 0, place);
+                let kind = ExprKind::Least(Box::new(number), Box::new(most_number));
+                (Expr { kind, ty, place, size: 3 }, most.into())
+            }
+            _ => (limit, bound),
+        };
         if least < 0 {
             let code = self.abort(NEGATIVE_LIMIT.0, NEGATIVE_LIMIT.1, limit.place)?;
             let negative = compare(Comparison::Lt, limit.clone(), coerce::number(0, 0, limit.place))?;

@@ -137,7 +137,7 @@ impl Binder<'_> {
 
     /// In a single statement a constant becomes a parameter, so that statements that differ in constants only are one
     /// procedure.
-    fn lift(&mut self, value: Expr, to: SqlType) -> Expr {
+    pub(super) fn lift(&mut self, value: Expr, to: SqlType) -> Expr {
         let Some(arguments) = &mut self.lifted else { return value };
         let constant = match &value.kind {
             ExprKind::Const(number) => Constant::Number(*number),

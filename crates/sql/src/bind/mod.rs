@@ -58,6 +58,8 @@ pub(crate) struct Binder<'a> {
     found: bool,
     /// The arguments of a single statement, whose constants become parameters.
     lifted: Option<Vec<Lifted>>,
+    /// Whether statements whose LIMITs are of one size share a procedure.
+    shares: bool,
 }
 
 impl<'a> Binder<'a> {
@@ -78,6 +80,7 @@ impl<'a> Binder<'a> {
             loops: Vec::new(),
             found: false,
             lifted: None,
+            shares: false,
         }
     }
 
@@ -300,8 +303,10 @@ impl Binder<'_> {
         }
     }
 
-    /// Binds a single statement: its constants become parameters, and what it answers becomes results.
-    pub(crate) fn single(mut self, stmt: &syntax::Stmt) -> Result<crate::single::Bound> {
+    /// Binds a single statement: its constants become parameters, and what it answers becomes results. Also its LIMIT
+    /// becomes one if it `shares`, with room for more rows than it says.
+    pub(crate) fn single(mut self, stmt: &syntax::Stmt, shares: bool) -> Result<crate::single::Bound> {
+        self.shares = shares;
         let place = stmt.place;
         let name = |text: &str| Name { text: text.into(), place };
         let mut columns = Vec::new();
@@ -355,6 +360,9 @@ impl Binder<'_> {
         // One row by its key, or as many as LIMIT says.
         let limit = match &select.limit {
             None => 1,
+            Some(Expr { kind: W::Number(digits), place }) if digits.starts_with('-') => {
+                return Err(access::negative_limit(*place));
+            }
             Some(Expr { kind: W::Number(digits), .. }) => digits.parse().unwrap_or(0),
             Some(other) => {
                 return crate::error::unsupported(other.place, "LIMIT is a constant here", "write the number");
@@ -363,8 +371,9 @@ impl Binder<'_> {
         let limit: u32 = limit;
         if !(1..=access::MAX_ROWS as u32).contains(&limit) {
             let message = format!("LIMIT is 1 to {} here", access::MAX_ROWS);
-            return Err(SqlError::new(state::OUT_OF_RANGE, place, message));
+            return crate::error::unsupported(place, message, "ask for fewer rows at a time");
         }
+        let limit = if self.shares { access::shared_bound(limit) } else { limit };
         let variable = |text: &str| Expr { kind: W::Name(Some(name(":")), name(text)), place };
         let one = Expr { kind: W::Number("1".into()), place };
         let more = Expr { kind: W::Binary(syntax::BinaryOp::Add, Box::new(variable("rows")), Box::new(one)), place };
