@@ -36,8 +36,11 @@ fn call(url: &str, variables: &[(&str, &str)]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// What each of some connections comes to: nothing, or words of the error.
-fn each(server: &Server, cases: &[(&str, &[(&str, &str)], i32, &[&str])]) {
+/// A URL without its scheme, variables, the exit code, and words of the error.
+type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], i32, &'a [&'a str]);
+
+/// What each of some connections comes to.
+fn each(server: &Server, cases: &[Case<'_>]) {
     for (place, variables, code, words) in cases {
         let url = format!("postgres://{}", place.replace("PORT", &server.port.to_string()));
         let (found, error) = call(&url, variables);
