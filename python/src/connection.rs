@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use lockwork_database::sql::Value;
 use pyo3::prelude::*;
@@ -139,21 +138,10 @@ impl Connection {
         Ok(Self::new(Database::Embedded(embedded)))
     }
 
-    /// Connects to a server.
+    /// Connects to a server; what is said of it is a dictionary.
     #[staticmethod]
-    #[pyo3(signature = (address, user, database, password, timeout))]
-    fn connect(
-        py: Python<'_>,
-        address: String,
-        user: String,
-        database: String,
-        password: Option<String>,
-        timeout: f64,
-    ) -> PyResult<Self> {
-        let timeout = Duration::try_from_secs_f64(timeout)
-            .map_err(|_| Failure::value("22023", format!("timeout is {timeout}, and has to be seconds from 0 on")))?;
-        let place = Place { address, user, database, password, timeout };
-        Ok(Self::new(Database::Remote(Remote::connect(py, place)?)))
+    fn connect(py: Python<'_>, place: Place) -> PyResult<Self> {
+        Ok(Self::new(Database::Remote(Remote::connect(py, &place)?)))
     }
 
     /// Runs one statement: names of columns, rows, and a count.
@@ -200,8 +188,7 @@ impl Connection {
         let request = request_id.map(|id| NonZeroU64::new(id).ok_or_else(zero)).transpose()?;
         let row = match self.database()? {
             Database::Embedded(embedded) => embedded.call(py, procedure, &arguments, request)?,
-            Database::Remote(_) if request.is_some() => return Err(no_requests()),
-            Database::Remote(remote) => remote.call(py, procedure, &arguments)?,
+            Database::Remote(remote) => remote.call(py, procedure, &arguments, request)?,
         };
         of_row(py, &row)
     }
@@ -283,6 +270,6 @@ fn zero() -> Failure {
 }
 
 fn no_requests() -> PyErr {
-    let failure = Failure::new("SqlError", "0A000", "request ids are for databases in this process");
-    failure.hint("a call over a server that may be repeated has to find out itself whether it was made").into()
+    let failure = Failure::new("SqlError", "0A000", "many calls at once have no request ids at a server");
+    failure.hint("call one by one, with an id each").into()
 }

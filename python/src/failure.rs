@@ -76,7 +76,7 @@ impl Failure {
                 sequencer::Error::Damaged { .. } => Self::new("Damaged", "XX001", message),
                 sequencer::Error::Full(_) => Self::new("DiskFull", "53100", message),
                 sequencer::Error::Closed => Self::closed(message),
-                sequencer::Error::RequestReused { .. } => Self::new("SqlError", "23505", message),
+                sequencer::Error::RequestReused { .. } => Self::new("SqlError", "22R01", message),
                 sequencer::Error::Option { .. } => Self::value("22023", message),
                 _ => Self::new("Error", "58030", message),
             },
@@ -99,6 +99,7 @@ impl Failure {
             "53100" => ("DiskFull", true),
             "53300" => ("ConnectError", true),
             "57P01" => ("Closed", false),
+            "22R01" => ("SqlError", false),
             // The server names what is wrong with a value by its number, before anything runs.
             state if is_of_value(state) || state.starts_with("22") && message.starts_with("parameter $") => {
                 ("DataError", false)

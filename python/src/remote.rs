@@ -5,16 +5,18 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::TryStreamExt;
+use lockwork_client::{Address, Security};
 use lockwork_database::sql::Value;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
 use crate::columns::Data;
 use crate::connection::{Answered, Called, Many, Signature};
@@ -30,13 +32,51 @@ const CALLS: usize = 65_536;
 /// The column that says why calls were taken back.
 const SQLSTATE: &str = "sqlstate";
 
-/// Where a server is, and who asks.
+/// Where a server is, and who asks. What a URL says as well is said here.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
 pub(crate) struct Place {
-    pub(crate) address: String,
-    pub(crate) user: String,
-    pub(crate) database: String,
-    pub(crate) password: Option<String>,
-    pub(crate) timeout: Duration,
+    address: String,
+    user: Option<String>,
+    /// Who asks if nobody says it.
+    whoami: String,
+    database: Option<String>,
+    password: Option<String>,
+    timeout: Option<f64>,
+    sslmode: Option<String>,
+    sslrootcert: Option<String>,
+}
+
+impl Place {
+    fn address(&self) -> Result<Address, Failure> {
+        let asked = |error: lockwork_client::Error| Failure::value("22023", error.to_string()).hint(error.hint());
+        let is_url = self.address.contains("://");
+        let parsed = Address::parse(&self.address).filter(|_| is_url).transpose().map_err(asked)?;
+        let mut address = match parsed {
+            Some(address) => address,
+            None => {
+                let (host, port) = host_and_port(&self.address)?;
+                Address::new(host.into(), port)
+            }
+        };
+        let mut said = Security::default();
+        said.complete(self.sslmode.as_deref(), self.sslrootcert.as_deref()).map_err(asked)?;
+        address.security =
+            Security { mode: said.mode.or(address.security.mode), roots: said.roots.or(address.security.roots) };
+        let config = &mut address.config;
+        let user = self.user.as_deref().or(config.get_user()).unwrap_or(&self.whoami).to_string();
+        let database = self.database.as_deref().or(config.get_dbname()).unwrap_or("lockwork").to_string();
+        config.user(user).dbname(database).application_name("lockwork-python");
+        if let Some(password) = &self.password {
+            config.password(password);
+        }
+        if let Some(timeout) = self.timeout {
+            address.patience = Duration::try_from_secs_f64(timeout).map_err(|_| {
+                Failure::value("22023", format!("timeout is {timeout}, and has to be seconds from 0 on"))
+            })?;
+        }
+        Ok(address)
+    }
 }
 
 pub(crate) struct Remote {
@@ -53,6 +93,8 @@ pub(crate) struct Remote {
 struct Known {
     signature: Signature,
     call: String,
+    /// With the id of a request behind the parameters.
+    once: String,
     many: String,
 }
 
@@ -73,35 +115,15 @@ fn host_and_port(address: &str) -> Result<(&str, u16), Failure> {
 }
 
 impl Remote {
-    pub(crate) fn connect(py: Python<'_>, place: Place) -> PyResult<Self> {
-        let (host, port) = host_and_port(&place.address)?;
-        let mut config = Config::new();
-        config.host(host).port(port).user(&place.user).dbname(&place.database).connect_timeout(place.timeout);
-        config.application_name("lockwork-python");
-        if let Some(password) = &place.password {
-            config.password(password);
-        }
+    pub(crate) fn connect(py: Python<'_>, place: &Place) -> PyResult<Self> {
+        let address = place.address()?;
+        let name = address.to_string();
         let system = |error: std::io::Error| Failure::new("ConnectError", "08001", format!("cannot connect: {error}"));
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("lockwork-client").enable_all().build();
         let runtime = runtime.map_err(system)?;
-        let task = runtime.spawn(async move { config.connect(NoTls).await });
-        let connected = wait::finish(py, task)?;
-        let refused = |error: &tokio_postgres::Error| {
-            let address = &place.address;
-            match error.as_db_error() {
-                Some(said) => {
-                    let (code, message) = (said.code().code(), said.message());
-                    let retryable = *said.code() == SqlState::TOO_MANY_CONNECTIONS;
-                    Failure::new("ConnectError", code, format!("{address}: {message}")).retryable(retryable)
-                }
-                None => {
-                    let message = format!("no connection to {address}: {}; is 'lockwork serve' there?", chain(error));
-                    Failure::new("ConnectError", "08001", message).retryable(true)
-                }
-            }
-        };
-        let (client, connection) = match connected {
-            Ok(connected) => connected.map_err(|error| refused(&error))?,
+        let task = runtime.spawn(async move { lockwork_client::connect(&address).await });
+        let (client, connection) = match wait::finish(py, task)? {
+            Ok(connected) => connected.map_err(|error| refused(&error, &name))?,
             Err(error) => return Err(Failure::new("ConnectError", "08001", format!("cannot connect: {error}")).into()),
         };
         let gone = Arc::new(AtomicBool::new(false));
@@ -115,7 +137,7 @@ impl Remote {
             client: Mutex::new(Some(Arc::new(client))),
             runtime: Mutex::new(Some(runtime)),
             gone,
-            address: place.address,
+            address: name,
             statements: Mutex::default(),
             signatures: Mutex::default(),
         })
@@ -272,8 +294,9 @@ impl Remote {
             .collect();
         let places: Vec<_> = (1..=names.len()).map(|number| format!("${number}")).collect();
         let call = format!("CALL {quoted}({})", places.join(", "));
+        let once = format!("{call} REQUEST ${}", names.len() + 1);
         let many = call.replacen("CALL", "CALL MANY", 1);
-        lock(&self.statements).retain(|text, _| *text != call && *text != many);
+        lock(&self.statements).retain(|text, _| ![&call, &once, &many].contains(&text));
         let statement = self.prepared(py, &call)?;
         let parameters = names.iter().zip(statement.params());
         let parameters = parameters.map(|(name, ty)| shape_of(name, ty, -1).ok_or_else(|| unknown(ty)));
@@ -283,7 +306,7 @@ impl Remote {
         });
         let (parameters, results) = (parameters.collect::<Result<_, _>>()?, results.collect::<Result<_, _>>()?);
         let signature = Signature { name: name.to_string(), parameters, results };
-        let known = Arc::new(Known { signature, call, many });
+        let known = Arc::new(Known { signature, call, once, many });
         lock(&self.signatures).insert(name.to_string(), known.clone());
         Ok(known)
     }
@@ -292,12 +315,27 @@ impl Remote {
         Ok(self.known_now(py, name)?.signature.clone())
     }
 
-    pub(crate) fn call(&self, py: Python<'_>, caller: &Signature, values: &[Bound<'_, PyAny>]) -> PyResult<Called> {
+    pub(crate) fn call(
+        &self,
+        py: Python<'_>,
+        caller: &Signature,
+        values: &[Bound<'_, PyAny>],
+        request: Option<NonZeroU64>,
+    ) -> PyResult<Called> {
         caller.takes(values.len())?;
         let shapes = &caller.parameters;
         let one = |(shape, value): (_, &Bound<'_, PyAny>)| to_value(value, shape).map(Sent::Value);
-        let values = shapes.iter().zip(values).map(one).collect::<PyResult<Vec<_>>>()?;
-        let rows = self.query_known(py, caller, |known| &known.call, &values)?;
+        let mut values = shapes.iter().zip(values).map(one).collect::<PyResult<Vec<_>>>()?;
+        let rows = match request.map(|id| i64::try_from(id.get())) {
+            None => self.query_known(py, caller, |known| &known.call, &values)?,
+            Some(Ok(id)) => {
+                values.push(Sent::Value(Value::Integer(id)));
+                self.query_known(py, caller, |known| &known.once, &values)?
+            }
+            Some(Err(_)) => {
+                return Err(Failure::value("22023", "at a server a request id is a number from 1 to 2**63 - 1").into());
+            }
+        };
         Ok(self.rows(&rows)?.into_iter().next().unwrap_or_default())
     }
 
@@ -353,6 +391,27 @@ impl Remote {
         if let Some(runtime) = lock(&self.runtime).take() {
             // The farewell goes out, unless the network does not take it.
             runtime.shutdown_timeout(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Why there is no connection.
+fn refused(error: &lockwork_client::Error, address: &str) -> Failure {
+    use lockwork_client::Error;
+    let new = |sqlstate: &str, message| Failure::new("ConnectError", sqlstate, message);
+    match error {
+        Error::Asked { .. } => Failure::value("22023", error.to_string()).hint(error.hint()),
+        Error::Unsafe { .. } => new("08001", format!("{address}: {error}")).hint(error.hint()),
+        Error::Refused(error) if let Some(said) = error.as_db_error() => {
+            let retryable = *said.code() == SqlState::TOO_MANY_CONNECTIONS;
+            new(said.code().code(), format!("{address}: {}", said.message())).retryable(retryable)
+        }
+        other => {
+            let why = match other {
+                Error::Refused(error) => chain(error),
+                other => other.to_string(),
+            };
+            new("08001", format!("no connection to {address}: {why}; is 'lockwork serve' there?")).retryable(true)
         }
     }
 }

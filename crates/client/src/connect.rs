@@ -85,7 +85,7 @@ fn explained(error: tokio_postgres::Error, address: &Address, mode: SslMode, roo
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             let names = match why {
                 CertificateError::NotValidForNameContext { presented, .. } if !presented.is_empty() => {
-                    presented.join(", ")
+                    presented.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", ")
                 }
                 _ => "no name at all (subjectAltName is missing)".into(),
             };
@@ -96,6 +96,12 @@ fn explained(error: tokio_postgres::Error, address: &Address, mode: SslMode, roo
         }
         _ => wrong(format!("the certificate of the server: {why}"), ""),
     }
+}
+
+/// The name itself of one that was shown as `DnsName("a.example")` or `IpAddress(127.0.0.1)`.
+fn bare(shown: &str) -> &str {
+    let inner = shown.split_once('(').and_then(|(_, inner)| inner.strip_suffix(')'));
+    inner.unwrap_or(shown).trim_matches('"')
 }
 
 const NO_TLS: &str = "lockwork serve --tls-certificate FILE --tls-key FILE gives it one; sslmode=disable sends \

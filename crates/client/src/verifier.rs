@@ -68,7 +68,8 @@ impl ServerCertVerifier for Verifier {
         let certificate = ParsedCertificate::try_from(presented)?;
         match verify_server_cert_signed_by_trust_anchor(&certificate, &self.anchors, others, now, algorithms) {
             // Who is trusted to sign for all is trusted to be himself. His time was looked at before.
-            Err(error) if by.contains(presented) && is_only_an_authority(&error) => {}
+            Err(error) if is_only_an_authority(&error) && by.contains(presented) => {}
+            Err(error) if is_only_an_authority(&error) => return Err(CertificateError::UnknownIssuer.into()),
             signed => signed?,
         }
         if *for_name {

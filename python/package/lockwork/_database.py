@@ -281,21 +281,43 @@ def connect(
     *,
     user: Optional[str] = None,
     password: Optional[str] = None,
-    database: str = "lockwork",
-    timeout: float = 10.0,
+    database: Optional[str] = None,
+    timeout: Optional[float] = None,
+    sslmode: Optional[str] = None,
+    sslrootcert: "Union[str, os.PathLike[str], None]" = None,
 ) -> Connection:
     """Connects to a server, ``lockwork serve``.
 
     Args:
-        address: HOST:PORT.
-        timeout: seconds to wait for the connection.
+        address: HOST:PORT, or a URL, postgres://user:password@host:port/database?sslmode=verify-full.
+        user: who asks; else the one of the URL, or of the system.
+        database: its name; else that of the URL, or lockwork.
+        timeout: seconds to wait for the connection; else those of the URL, or 10.
+        sslmode: how safe it has to be: "disable", "prefer", "require", "verify-ca" or "verify-full". If neither it nor
+            sslrootcert is given, it is "prefer" for a server of this machine; else "verify-full".
+        sslrootcert: a file of the certificates to trust, of who signs or the server's own; "system" and none are those
+            that the system trusts.
 
     Raises:
-        ConnectError: there is none, or it does not let anybody in.
+        ConnectError: there is none, it does not let anybody in, or is not as safe as it has to be.
     """
-    if user is None:
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError, ImportError):
-            user = "lockwork"
-    return Connection(_Connection.connect(address, user, database, password, timeout), f"at {address}")
+    try:
+        whoami = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        whoami = "lockwork"
+    place = {
+        "address": address,
+        "user": user,
+        "whoami": whoami,
+        "database": database,
+        "password": password,
+        "timeout": timeout,
+        "sslmode": sslmode,
+        "sslrootcert": None if sslrootcert is None else os.fspath(sslrootcert),
+    }
+    return Connection(_Connection.connect(place), f"at {_without_password(address)}")
+
+
+def _without_password(address: str) -> str:
+    scheme, is_url, rest = address.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if is_url else address
