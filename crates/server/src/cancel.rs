@@ -41,8 +41,9 @@ fn cancelled() -> Refusal {
 pub(crate) struct Cancel {
     state: AtomicU8,
     marked: Notify,
-    /// The socket once more, to look whether the client is there without reading what it has sent.
-    peer: Option<OwnedFd>,
+    /// The socket once more, to look whether the client is there without reading what it has sent. Gone with the
+    /// connection, whoever keeps the mark: while it is there, the client is not told that the connection has ended.
+    peer: Mutex<Option<OwnedFd>>,
 }
 
 impl Cancel {
@@ -70,8 +71,13 @@ impl Cancel {
         }
     }
 
+    fn peer(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.peer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Nobody waits for answers any more.
     fn leave(&self) {
+        *self.peer() = None;
         self.state.store(GONE, Ordering::Release);
         self.marked.notify_waiters();
     }
@@ -114,7 +120,8 @@ impl Cancel {
     }
 
     fn is_peer_gone(&self) -> bool {
-        let Some(peer) = &self.peer else { return false };
+        let peer = self.peer();
+        let Some(peer) = &*peer else { return false };
         let mut looked = [PollFd::new(peer, PollFlags::RDHUP)];
         let is_told = poll(&mut looked, Some(&Timespec::default())).is_ok_and(|told| told > 0);
         is_told && looked[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
@@ -164,7 +171,8 @@ impl Cancels {
     /// The system gives no random numbers.
     pub(crate) fn enter(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Entered> {
         // Without a descriptor for it the client's end is found out when it gets its answer.
-        let cancel = Arc::new(Cancel { peer: socket.as_fd().try_clone_to_owned().ok(), ..Cancel::default() });
+        let peer = Mutex::new(socket.as_fd().try_clone_to_owned().ok());
+        let cancel = Arc::new(Cancel { peer, ..Cancel::default() });
         let mut all = self.all();
         let mut key = random()?;
         while all.contains_key(&key) {
@@ -270,6 +278,6 @@ mod tests {
         assert!(cancel.is_asked());
         let other = two.cancel.clone();
         drop((one, two));
-        assert!(other.is_asked() && cancels.all().is_empty());
+        assert!(other.is_asked() && cancels.all().is_empty() && other.peer().is_none());
     }
 }
