@@ -208,16 +208,58 @@ fn what_is_deallocated_is_gone_and_takes_no_room() {
 fn a_deep_query_is_refused_and_not_followed() {
     let server = Server::start(&[]);
     let mut client = Client::of(&server);
-    for (begin, more) in
-        [("SELECT 1", "+1"), ("SELECT 1", "::int"), ("SELECT a", "[1]"), ("SELECT 1", " UNION SELECT 1")]
-    {
-        for count in [100, 1_000, 5_000, 100_000] {
+    let deep = [
+        ("SELECT 1", "+1"),
+        ("SELECT 1", "::int"),
+        ("SELECT a", "[1]"),
+        ("SELECT 1", " UNION SELECT 1"),
+        ("SELECT 1", " in (1)"),
+        ("SELECT 1", " notnull"),
+        ("SELECT 'a'", " ilike 'a'"),
+        ("SELECT 'a'", " rlike 'a'"),
+    ];
+    for (begin, more) in deep {
+        for count in [100, 900, 1_000, 5_000, 20_000, 100_000] {
             // Whatever it answers.
             client.query(&format!("{begin}{}", more.repeat(count))).unwrap();
             client.query(&format!("{begin}{} FROM pg_class", more.repeat(count))).unwrap();
         }
     }
     assert_eq!(client.query("SELECT 1").unwrap(), "1\nSELECT 1");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn what_stands_in_a_comment_is_not_done() {
+    let server = Server::start(&["--init", BANK]);
+    let mut client = Client::of(&server);
+    for text in [
+        "/* /* */ DELETE FROM accounts WHERE id = 1; */ SELECT 1",
+        "SELECT 1; /* x /* ; */ DELETE FROM accounts WHERE id = 1; */",
+        "SELECT 1 /* /* */ ; DELETE FROM accounts WHERE id = 1; */",
+        "-- DELETE FROM accounts WHERE id = 1;\nSELECT 1",
+    ] {
+        assert_eq!(client.query(text).unwrap(), "1\nSELECT 1", "{text}");
+    }
+    let quoted = "SELECT id FROM accounts WHERE id = 1 /* ' */; SELECT E'\\';' ; SELECT id FROM accounts WHERE id = 2";
+    let answered = client.query(quoted).unwrap();
+    assert!(answered.starts_with("1\nSELECT 1\n") && !answered.contains("DELETE"), "{answered}");
+    assert_eq!(client.query("SELECT count(*) FROM accounts").unwrap(), "2\nSELECT 1");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn texts_that_are_no_utf8_are_refused_and_nothing_is_stored() {
+    let server = Server::start(&[]);
+    let mut client = Client::of(&server);
+    client.query("CREATE TABLE t (id BIGINT PRIMARY KEY, name VARCHAR(20) NOT NULL)").unwrap();
+    let text = [&b"INSERT INTO t VALUES (1, 'caf"[..], b"\xe9", b"')\0"].concat();
+    assert!(client.ask(&message(b'Q', &text)).unwrap().starts_with("ERROR 22021"));
+    let parse = message(b'P', &[&b"\0"[..], &text, b"\0\0"].concat());
+    assert!(client.ask(&[parse, message(b'S', b"")].concat()).unwrap().starts_with("ERROR 22021"));
+    assert!(client.query("SET client_encoding TO 'LATIN1'").unwrap().starts_with("ERROR 0A000"));
+    assert!(client.prepared("INSERT INTO t VALUES (2, $1)", &["a\0"]).unwrap().contains("22021"));
+    assert_eq!(client.query("SELECT count(*) FROM t").unwrap(), "0\nSELECT 1");
     assert_eq!(server.end(), Some(0));
 }
 

@@ -190,6 +190,30 @@ fn what_is_wrong_is_named_and_what_stood_before_it_stays() {
 }
 
 #[test]
+fn who_does_not_read_holds_up_nobody_with_little_to_copy() {
+    let folder = Folder::new("serve-copy-slow");
+    let server = serve(&folder, &[]);
+    // More than buffers of sockets take.
+    let rows: String = (1..=800_000).map(|id| format!("{id}\t{id:020}\n")).collect();
+    let Some((loaded, _)) = psql(&server, "ann", "\\copy s from stdin", &rows) else { return };
+    assert_eq!(loaded, "COPY 800000\n");
+    let mut slow: Vec<TcpStream> = Vec::new();
+    for _ in 0..2 {
+        let mut socket = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        socket.write_all(b"\0\0\0\x12\0\x03\0\0user\0ann\0\0").unwrap();
+        socket.write_all(b"Q\0\0\0\x15COPY s TO STDOUT\0").unwrap();
+        // A byte of it has come, and nothing is read.
+        socket.read_exact(&mut [0; 1000]).unwrap();
+        slow.push(socket);
+    }
+    let (_, errors) = psql(&server, "ann", "COPY s TO STDOUT", "").unwrap();
+    assert!(errors.contains("53000"), "{errors}");
+    assert_eq!(psql(&server, "ann", "COPY t TO STDOUT", "").unwrap(), (String::new(), String::new()));
+    drop(slow);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn only_who_may_write_copies() {
     let folder = Folder::new("serve-copy-rights");
     std::fs::create_dir_all(&folder.0).unwrap();

@@ -68,7 +68,7 @@ pub(crate) async fn serve(
         let state = socket.state();
         let (stage, is_login) = match state {
             State::AwaitingStartup => (Stage::Startup, true),
-            State::AuthenticationInProgress => (std::mem::replace(&mut mechanism, Stage::Other), true),
+            State::AuthenticationInProgress => (std::mem::replace(&mut mechanism, Stage::Proof), true),
             _ => (Stage::Other, false),
         };
         let version = socket.protocol_version();
@@ -76,21 +76,21 @@ pub(crate) async fn serve(
             State::CopyInProgress(is_extended) => Some(is_extended),
             _ => None,
         };
-        let next = messages.next(socket.get_mut(), stage, version);
+        let next = messages.next(socket.get_mut(), stage, version, &held);
         let next = if is_login {
             let slow = || fatal("57014", &format!("the login has taken more than {patience:?}"));
             timeout_at(late, next).await.unwrap_or_else(|_| Ok(Next::Broken(slow().into())))
         } else {
             next.await
         };
-        let (message, bytes) = match next? {
+        let (message, part) = match next? {
             Next::Message(Message::Terminate(_), _) | Next::Gone => return Ok(()),
-            Next::Message(message, bytes) => (message, bytes),
+            Next::Message(message, part) => (message, part),
             Next::Broken(why) => break *why,
             // What comes behind an error is passed over anyway.
-            Next::TooLong(..) if matches!(state, State::AwaitingSync) => continue,
-            Next::TooLong(kind, refusal) => {
-                let is_extended = copying.unwrap_or(matches!(kind, b'P' | b'B'));
+            Next::Refused(..) if matches!(state, State::AwaitingSync) => continue,
+            Next::Refused(kind, refusal) => {
+                let is_extended = copying.unwrap_or(!matches!(kind, b'Q'));
                 process_error(&mut socket, handlers.session.end_copy(refusal.into()), is_extended).await?;
                 continue;
             }
@@ -103,13 +103,9 @@ pub(crate) async fn serve(
             continue;
         }
         cancel.begin();
-        let room = match cancel.check() {
-            Err(refusal) if !is_sync => Err(refusal),
-            _ => cancel.unless(held.room(bytes)).await.flatten(),
-        };
-        let done = match room {
-            Err(refusal) => Err(refusal.into()),
-            Ok(part) => {
+        let done = match cancel.check() {
+            Err(refusal) if !is_sync => Err(refusal.into()),
+            _ => {
                 let (simple, extended) = (handlers.session.clone(), handlers.session.clone());
                 let (startup, copy, asked) = (startup.clone(), copy.clone(), asked.clone());
                 let done = process_message(message, &mut socket, startup, simple, extended, copy, asked).await;

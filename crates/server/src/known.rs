@@ -41,7 +41,7 @@ pub(crate) fn known(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
     let first: String = text.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
     let plain = |tag: &str| Some(Ok(Known { tag: tag.into(), row: Vec::new(), frees: None }));
     match first.to_ascii_lowercase().as_str() {
-        "set" => plain("SET"),
+        "set" => Some(setting(text)),
         "reset" => plain("RESET"),
         "discard" | "deallocate" => Some(freeing(text)),
         "show" | "select" => {
@@ -57,6 +57,19 @@ pub(crate) fn known(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
             }
         }
         _ => None,
+    }
+}
+
+/// SET changes nothing, and is refused where a client would rely on it.
+fn setting(text: &str) -> Result<Known, Refusal> {
+    let is_of_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let words: Vec<String> =
+        text.split(|c| !is_of_word(c)).filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect();
+    let is_of_encoding = |word: &String| word == "client_encoding" || word == "names";
+    let encoding = words.iter().skip(1).take(2).any(is_of_encoding).then(|| words.last()).flatten();
+    match encoding.filter(|encoding| !parameters::is_utf8(encoding)) {
+        Some(other) => Err(parameters::other_encoding(other)),
+        None => Ok(Known { tag: "SET".into(), row: Vec::new(), frees: None }),
     }
 }
 
@@ -89,15 +102,17 @@ fn show(variable: &str) -> Result<Known, Refusal> {
 /// A SELECT of constants and of what the server says of itself.
 fn constants(query: &Query, who: &Who) -> Option<Known> {
     let SetExpr::Select(select) = &*query.body else { return None };
-    let Select { projection, from, selection: None, .. } = &**select else { return None };
-    if !from.is_empty() {
+    let Select { projection, .. } = &**select;
+    let items: Vec<String> = projection.iter().map(ToString::to_string).collect();
+    if query.to_string() != format!("SELECT {}", items.join(", ")) {
+        // Some clause more.
         return None;
     }
     let mut row = Vec::new();
     for item in projection {
         let (expr, alias) = match item {
             SelectItem::UnnamedExpr(expr) => (expr, None),
-            SelectItem::ExprWithAlias { expr, alias } => (expr, Some(alias.value.clone())),
+            SelectItem::ExprWithAlias { expr, alias } => (expr, Some(folded(alias))),
             _ => return None,
         };
         let (name, ty, value) = constant(expr, who)?;
@@ -116,8 +131,9 @@ fn constant(expr: &Expr, who: &Who) -> Option<(String, Type, String)> {
             _ => None,
         },
         Expr::UnaryOp { op: UnaryOperator::Minus, expr } => {
-            let (name, ty, value) = constant(expr, who)?;
-            (ty == Type::INT4).then(|| (name, ty, format!("-{value}")))
+            let Expr::Value(value) = &**expr else { return None };
+            let Value::Number(digits, _) = &value.value else { return None };
+            digits.parse::<i32>().ok().and_then(|_| unnamed(Type::INT4, format!("-{digits}")))
         }
         Expr::Nested(inner) => constant(inner, who),
         Expr::Function(function) => {
@@ -169,7 +185,11 @@ mod tests {
     fn clients_get_what_they_ask_for_and_the_database_the_rest() {
         for (text, expected) in [
             ("SET client_encoding TO 'UTF8'", "SET: "),
+            ("SET NAMES 'utf-8'", "SET: "),
+            ("set session client_encoding = Unicode", "SET: "),
+            ("SET search_path TO names", "SET: "),
             ("SELECT 1", "SELECT 1: ?column? int4 1"),
+            ("SELECT 1 AS Foo, 2 AS \"Bar\"", "SELECT 1: foo int4 1, Bar int4 2"),
             ("select -7 as x, 'a', true", "SELECT 1: x int4 -7, ?column? text a, bool bool t"),
             ("select current_schema(), current_user", "SELECT 1: current_schema text public, current_user text ann"),
             ("SELECT pg_catalog.current_database()", "SELECT 1: current_database text bank"),
@@ -183,6 +203,15 @@ mod tests {
         }
         assert!(answer("SHOW nonsense").unwrap().starts_with("42704"));
         assert!(answer("DEALLOCATE").unwrap().starts_with("42601"));
+        for text in ["SET client_encoding TO 'LATIN1'", "SET NAMES latin1", "SET LOCAL client_encoding=sjis"] {
+            assert!(answer(text).unwrap().starts_with("0A000"), "{text}");
+        }
+        for clause in
+            ["LIMIT 0", "OFFSET 1", "FETCH FIRST 0 ROWS ONLY", "HAVING false", "INTO t", "WHERE false", "ORDER BY 1"]
+        {
+            assert_eq!(answer(&format!("SELECT 1 {clause}")), None, "{clause}");
+        }
+        assert_eq!((answer("SELECT - -5"), answer("SELECT DISTINCT 1")), (None, None));
         for text in ["SELECT a FROM t WHERE id = 1", "CALL p(1)", "INSERT INTO t VALUES (1)", "BEGIN", "SELECT", ""] {
             assert_eq!(answer(text), None, "{text}");
         }

@@ -26,6 +26,9 @@
 //! | `error` | errors as clients get them |
 
 mod cancel;
+/// The stack that threads of a server's runtime need: statements are as deep as they are.
+pub const STACK: usize = 16 << 20;
+
 mod catalog;
 mod connection;
 mod copy;

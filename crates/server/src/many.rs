@@ -252,23 +252,25 @@ impl Shared {
         let mut answers = Columns::default();
         let mut under_way = VecDeque::new();
         let mut from = 0;
-        let outcome = loop {
-            let is_asked = from < calls && cancel.is_asked();
-            if from < calls && under_way.len() < PIECES && !is_asked {
+        let mut outcome = Ok(());
+        // After an error, those under way are waited for: they are made, unless they are refused too.
+        loop {
+            if from < calls && outcome.is_ok() && under_way.len() < PIECES {
                 let to = calls.min(from + PIECE);
-                match self.hand_over(&procedure, &columns, from..to) {
-                    Ok(answer) => under_way.push_back(answer),
-                    Err(refusal) => break Err(refusal),
-                }
+                let handed_over = cancel.check().and_then(|()| self.hand_over(&procedure, &columns, from..to));
                 from = to;
+                match handed_over {
+                    Ok(answer) => under_way.push_back(answer),
+                    Err(refusal) => outcome = Err(refusal),
+                }
                 continue;
             }
-            let Some(answer) = under_way.pop_front() else { break if is_asked { cancel.check() } else { Ok(()) } };
+            let Some(answer) = under_way.pop_front() else { break };
             match answer.await.map_err(|_| closed()).and_then(|ran| ran.map_err(refused)) {
                 Ok(batch) => tokio::task::block_in_place(|| procedure.outcomes(&batch, &mut answers)),
-                Err(refusal) => break Err(refusal),
+                Err(refusal) => outcome = outcome.and(Err(refusal)),
             }
-        };
+        }
         self.count_aborts(plan.what(), &answers);
         outcome.map_err(|refusal: Refusal| match answers.calls {
             0 => refusal,

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::{Refusal, refuse};
+use crate::held::{Held, Part};
 use crate::session::fatal;
 
 /// The longest text of a statement, in bytes.
@@ -30,10 +31,10 @@ const BYTES_PER_SECOND: usize = 1 << 20;
 
 /// What a client has sent.
 pub(crate) enum Next {
-    /// A message, and its bytes.
-    Message(PgWireFrontendMessage, usize),
+    /// A message, and the room that it takes.
+    Message(PgWireFrontendMessage, Part),
     /// A message of this kind that cannot be taken. It has been passed over.
-    TooLong(u8, Refusal),
+    Refused(u8, Refusal),
     /// No message of the protocol, or only a part of one: there is nothing to go on with.
     Broken(Box<ErrorInfo>),
     /// Nothing more.
@@ -47,6 +48,8 @@ pub(crate) enum Stage {
     Startup,
     /// The first message of what proves it.
     Mechanism,
+    /// A further one.
+    Proof,
     Other,
 }
 
@@ -108,12 +111,13 @@ impl Messages {
         }
     }
 
-    /// The next message. It waits for its beginning as long as it takes.
+    /// The next message. It waits for its beginning as long as it takes, and takes room from `held` before it is read.
     pub(crate) async fn next(
         &mut self,
         from: &mut (impl AsyncRead + Unpin),
         stage: Stage,
         version: ProtocolVersion,
+        held: &Held,
     ) -> io::Result<Next> {
         if !self.fill(from, 1).await? {
             return Ok(Next::Gone);
@@ -125,9 +129,13 @@ impl Messages {
         }
         let (kind, said) = (self.bytes[0], &self.bytes[kind_bytes..kind_bytes + 4]);
         let said = i32::from_be_bytes([said[0], said[1], said[2], said[3]]);
-        let most = if stage == Stage::Startup { Some(MOST_OTHER) } else { most(kind) };
+        let most = match stage {
+            Stage::Startup => Some(MOST_OTHER),
+            Stage::Mechanism | Stage::Proof => Some(MOST_OTHER).filter(|_| matches!(kind, b'p' | b'X')),
+            Stage::Other => most(kind),
+        };
         let Some(most) = most else {
-            return Ok(broken(format!("there is no message of the kind {:?}", char::from(kind))));
+            return Ok(broken(format!("there is no message of the kind {:?} here", char::from(kind))));
         };
         let Some(length) = usize::try_from(said).ok().filter(|length| (4..=MOST).contains(length)) else {
             return Ok(broken(format!("a message says that it has {said} bytes")));
@@ -141,8 +149,16 @@ impl Messages {
             }
             let hint = "make several statements or calls of it";
             let Ok(come) = timeout_at(until, self.pass_over(from, all)).await else { return Ok(self.stopped()) };
-            return Ok(if come? { Next::TooLong(kind, refuse("54000", message).hint(hint)) } else { Next::Gone });
+            return Ok(if come? { Next::Refused(kind, refuse("54000", message).hint(hint)) } else { Next::Gone });
         }
+        let part = match held.room(length).await {
+            Ok(part) => part,
+            Err(refusal) => {
+                let Ok(come) = timeout_at(until, self.pass_over(from, all)).await else { return Ok(self.stopped()) };
+                return Ok(if come? { Next::Refused(kind, refusal) } else { Next::Gone });
+            }
+        };
+        let until = until.max(Instant::now() + self.patience);
         if let Some(end) = self.fill_until(from, all, until).await? {
             return Ok(end);
         }
@@ -151,14 +167,23 @@ impl Messages {
             // What a long message took is not kept for those behind it.
             self.bytes = BytesMut::from(&self.bytes[..]);
         }
-        if stage != Stage::Startup && !is_whole(kind, &message[5..], stage) {
-            return Ok(broken(format!("a message of the kind {:?} has not what belongs to it", char::from(kind))));
+        match if stage == Stage::Startup { Some(true) } else { texts(kind, &message[5..], stage) } {
+            None => {
+                let message = format!("a message of the kind {:?} has not what belongs to it", char::from(kind));
+                return Ok(broken(message));
+            }
+            Some(false) if stage != Stage::Other => return Ok(broken("a text is no UTF-8")),
+            Some(false) => {
+                let refusal = refuse("22021", "a text of this message is no UTF-8");
+                return Ok(Next::Refused(kind, refusal.hint("the encoding of clients is UTF8")));
+            }
+            Some(true) => {}
         }
         let mut context = DecodeContext::new(version);
         context.awaiting_frontend_ssl = false;
         context.awaiting_frontend_startup = stage == Stage::Startup;
         Ok(match PgWireFrontendMessage::decode(&mut message, &context) {
-            Ok(Some(message)) => Next::Message(message, length),
+            Ok(Some(message)) => Next::Message(message, part),
             Ok(None) => broken("a message has not the bytes that it says"),
             Err(error) => broken(error.to_string()),
         })
@@ -179,9 +204,9 @@ fn most(kind: u8) -> Option<usize> {
     }
 }
 
-/// Whether the body of a message has what its kind demands, and nothing else.
-fn is_whole(kind: u8, body: &[u8], stage: Stage) -> bool {
-    let mut fields = Fields(body);
+/// Whether the texts of a message are UTF-8, if its body has what its kind demands, and nothing else.
+fn texts(kind: u8, body: &[u8], stage: Stage) -> Option<bool> {
+    let mut fields = Fields { rest: body, is_utf8: true };
     let read = match kind {
         b'Q' | b'f' => fields.text(),
         b'P' => fields.text().and_then(|()| fields.text()).and_then(|()| fields.several(4)),
@@ -192,26 +217,31 @@ fn is_whole(kind: u8, body: &[u8], stage: Stage) -> bool {
         b'p' | b'd' => fields.skip(body.len()),
         _ => Some(()),
     };
-    read.is_some() && fields.0.is_empty()
+    read.filter(|()| fields.rest.is_empty()).map(|()| fields.is_utf8)
 }
 
 /// What is left of a body.
-struct Fields<'a>(&'a [u8]);
+struct Fields<'a> {
+    rest: &'a [u8],
+    /// Whether all texts so far are.
+    is_utf8: bool,
+}
 
 impl Fields<'_> {
     fn skip(&mut self, bytes: usize) -> Option<()> {
-        self.0 = self.0.get(bytes..)?;
+        self.rest = self.rest.get(bytes..)?;
         Some(())
     }
 
     /// A text that ends with a zero byte.
     fn text(&mut self) -> Option<()> {
-        let end = self.0.iter().position(|&byte| byte == 0)?;
+        let end = self.rest.iter().position(|&byte| byte == 0)?;
+        self.is_utf8 &= std::str::from_utf8(&self.rest[..end]).is_ok();
         self.skip(end + 1)
     }
 
     fn count(&mut self) -> Option<usize> {
-        let count = u16::from_be_bytes(self.0.get(..2)?.try_into().ok()?);
+        let count = u16::from_be_bytes(self.rest.get(..2)?.try_into().ok()?);
         self.skip(2)?;
         Some(count.into())
     }
@@ -224,7 +254,7 @@ impl Fields<'_> {
 
     /// A length, and so many bytes; -1 for none.
     fn value(&mut self) -> Option<()> {
-        let length = i32::from_be_bytes(self.0.get(..4)?.try_into().ok()?);
+        let length = i32::from_be_bytes(self.rest.get(..4)?.try_into().ok()?);
         self.skip(4)?;
         if length == -1 { Some(()) } else { self.skip(usize::try_from(length).ok()?) }
     }
@@ -255,15 +285,16 @@ mod tests {
             (b'E', b"portal\0\0\0\0\x05"),
             (b'p', b"SCRAM-SHA-256\0\0\0\0\x03abc"),
         ] {
-            assert!(is_whole(kind, body, Stage::Mechanism), "{}", char::from(kind));
+            assert_eq!(texts(kind, body, Stage::Mechanism), Some(true), "{}", char::from(kind));
             for length in 0..body.len() {
-                assert!(!is_whole(kind, &body[..length], Stage::Mechanism), "{} {length}", char::from(kind));
+                assert_eq!(texts(kind, &body[..length], Stage::Mechanism), None, "{} {length}", char::from(kind));
             }
-            assert!(!is_whole(kind, &[body, b"x"].concat(), Stage::Mechanism), "{}", char::from(kind));
+            assert_eq!(texts(kind, &[body, b"x"].concat(), Stage::Mechanism), None, "{}", char::from(kind));
         }
         // Lengths below -1, which pgwire takes for very long ones.
-        assert!(!is_whole(b'p', b"SCRAM-SHA-256\0\xff\xff\xff\xfe", Stage::Mechanism));
-        assert!(!is_whole(b'B', b"\0\0\0\0\0\x01\xff\xff\xff\xfe\0\0", Stage::Other));
-        assert!(is_whole(b'S', b"", Stage::Other) && !is_whole(b'S', b"x", Stage::Other));
+        assert_eq!(texts(b'p', b"SCRAM-SHA-256\0\xff\xff\xff\xfe", Stage::Mechanism), None);
+        assert_eq!(texts(b'B', b"\0\0\0\0\0\x01\xff\xff\xff\xfe\0\0", Stage::Other), None);
+        assert_eq!((texts(b'S', b"", Stage::Other), texts(b'S', b"x", Stage::Other)), (Some(true), None));
+        assert_eq!(texts(b'Q', b"caf\xe9\0", Stage::Other), Some(false));
     }
 }

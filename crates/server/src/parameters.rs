@@ -1,5 +1,7 @@
 //! What the server says of itself, in the words of PostgreSQL's settings.
 
+use crate::error::{Refusal, refuse};
+
 /// The settings that clients are told when they connect, and that SHOW shows. The version is that of the PostgreSQL
 /// whose protocol this is: drivers look at it to know what they may ask.
 pub(crate) const LIST: &[(&str, &str)] = &[
@@ -22,6 +24,18 @@ pub(crate) const LIST: &[(&str, &str)] = &[
 
 /// Settings that only queries of the catalog show.
 pub(crate) const MORE: &[(&str, &str)] = &[("default_table_access_method", "heap"), ("max_index_keys", "32")];
+
+/// Whether an encoding of texts is the one that there is, or says that there is none, as that of psql in the locale C.
+pub(crate) fn is_utf8(encoding: &str) -> bool {
+    let name: String = encoding.chars().filter(char::is_ascii_alphanumeric).collect();
+    matches!(name.to_ascii_lowercase().as_str(), "utf8" | "unicode" | "default" | "sqlascii")
+}
+
+/// Refuses another one: texts in it would be read as something else.
+pub(crate) fn other_encoding(encoding: &str) -> Refusal {
+    refuse("0A000", format!("the encoding of clients is UTF8, and not '{encoding}'"))
+        .hint("SET client_encoding TO 'UTF8', or PGCLIENTENCODING=UTF8")
+}
 
 /// What `version()` says.
 pub(crate) fn version() -> String {

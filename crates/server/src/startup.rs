@@ -96,6 +96,11 @@ impl StartupHandler for Startup {
                 save_startup_parameters_to_metadata(client, startup);
                 let (number, secret) = self.session.key;
                 client.set_pid_and_secret_key(number, SecretKey::I32(secret));
+                let encoding = startup.parameters.get("client_encoding");
+                if let Some(other) = encoding.filter(|encoding| !parameters::is_utf8(encoding)) {
+                    let refused = fatal("0A000", &parameters::other_encoding(other).message);
+                    return Err(PgWireError::UserError(Box::new(refused)));
+                }
                 let is_near = client.socket_addr().ip().is_loopback();
                 if self.access.has_tls && !client.is_secure() && !is_near {
                     let refused = fatal("28000", "from other machines this server takes connections with TLS only");

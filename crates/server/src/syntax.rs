@@ -5,47 +5,125 @@ use sqlparser::ast::{
     Value,
 };
 use sqlparser::dialect::{Dialect, PostgreSqlDialect};
+use sqlparser::keywords::Keyword;
 use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Location, Token, Tokenizer};
 
 use crate::catalog::types;
 
-/// The most operators of a statement that is read as a whole: they nest, and reading goes down as deep.
-const MOST_OPERATORS: usize = 400;
+/// The most operators and keywords of a statement that is read as a whole. Operators nest, and reading, walking and
+/// forgetting go down as deep, on the stack of [`crate::STACK`].
+const MOST_OPERATORS: usize = 1_000;
+
+/// Words that make no expression deeper, however many there are: what they begin is in a list or in parentheses, of
+/// which there may be few. All others are taken for operators.
+const FLAT: &[Keyword] = &[
+    Keyword::NoKeyword,
+    Keyword::SELECT,
+    Keyword::FROM,
+    Keyword::AS,
+    Keyword::WHERE,
+    Keyword::JOIN,
+    Keyword::LEFT,
+    Keyword::INNER,
+    Keyword::OUTER,
+    Keyword::ON,
+    Keyword::CASE,
+    Keyword::WHEN,
+    Keyword::THEN,
+    Keyword::ELSE,
+    Keyword::END,
+    Keyword::ORDER,
+    Keyword::GROUP,
+    Keyword::BY,
+    Keyword::NULL,
+    Keyword::TRUE,
+    Keyword::FALSE,
+];
+
+/// Whether a token may make an expression deeper.
+fn nests(token: &Token) -> bool {
+    match token {
+        Token::Word(word) => !FLAT.contains(&word.keyword),
+        Token::Comma | Token::Period | Token::SemiColon | Token::LParen | Token::RParen | Token::Whitespace(_) => false,
+        Token::Number(..) | Token::SingleQuotedString(_) | Token::Placeholder(_) | Token::EOF => false,
+        _ => true,
+    }
+}
 
 /// Reads the statements of a text for what is not the database's; nothing if it is no SQL, or too deep to be read.
 pub(crate) fn read(text: &str) -> Option<Vec<Statement>> {
     let dialect = PostgreSqlDialect {};
     let tokens = Tokenizer::new(&dialect as &dyn Dialect, text).tokenize_with_location().ok()?;
-    let nests = |token: &&sqlparser::tokenizer::TokenWithSpan| match &token.token {
-        Token::Word(word) => {
-            let word = word.value.to_ascii_lowercase();
-            matches!(word.as_str(), "and" | "or" | "not" | "is" | "like" | "union" | "intersect" | "except" | "collate")
-        }
-        Token::Comma | Token::Period | Token::SemiColon | Token::LParen | Token::RParen | Token::Whitespace(_) => false,
-        Token::Number(..) | Token::SingleQuotedString(_) | Token::Placeholder(_) | Token::EOF => false,
-        _ => true,
-    };
-    if tokens.iter().filter(nests).count() > MOST_OPERATORS {
+    if tokens.iter().filter(|token| nests(&token.token)).count() > MOST_OPERATORS {
         return None;
     }
     Parser::new(&dialect).with_tokens_with_locations(tokens).parse_statements().ok()
 }
 
+/// Bytes of the comment that a text begins with. Comments in comments are a part of them.
+pub(crate) fn comment(text: &str) -> usize {
+    if text.starts_with("--") {
+        return text.find('\n').map_or(text.len(), |end| end + 1);
+    }
+    let (mut depth, mut at) = (0, 0);
+    loop {
+        match text.as_bytes().get(at..at + 2) {
+            Some(b"/*") => (depth, at) = (depth + 1, at + 2),
+            Some(b"*/") if depth > 0 => (depth, at) = (depth - 1, at + 2),
+            Some(_) if depth > 0 => at += 1,
+            None if depth > 0 => return text.len(),
+            _ => return at,
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+}
+
+/// Bytes of what stands in quotes at the beginning of a text, with the quotes: `'..'`, `".."` or `$tag$..$tag$`. Where
+/// `escapes`, a backslash takes its meaning from what is behind it.
+fn quoted(text: &str, escapes: bool) -> usize {
+    let bytes = text.as_bytes();
+    match bytes.first() {
+        Some(&quote @ (b'\'' | b'"')) => {
+            let mut at = 1;
+            while at < bytes.len() && bytes[at] != quote {
+                at += if escapes && bytes[at] == b'\\' { 2 } else { 1 };
+            }
+            (at + 1).min(bytes.len())
+        }
+        Some(b'$') => {
+            let is_of_tag = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || !byte.is_ascii();
+            let tag = 1 + bytes[1..].iter().take_while(|byte| is_of_tag(byte)).count();
+            if bytes.get(tag) != Some(&b'$') || bytes[1].is_ascii_digit() {
+                return 0;
+            }
+            text[tag + 1..].find(&text[..=tag]).map_or(text.len(), |end| 2 * (tag + 1) + end)
+        }
+        _ => 0,
+    }
+}
+
 /// A text up to its first semicolon, and what stands behind it. Semicolons in quotes and comments are none.
 pub(crate) fn divide(text: &str) -> (&str, &str) {
-    let mut bytes = text.bytes().enumerate().peekable();
-    while let Some((at, byte)) = bytes.next() {
-        let next = bytes.peek().map(|&(_, next)| next);
-        match (byte, next) {
-            (b';', _) => return (&text[..at], &text[at + 1..]),
-            (b'\'' | b'"', _) => _ = bytes.find(|&(_, other)| other == byte),
-            (b'-', Some(b'-')) => _ = bytes.find(|&(_, other)| other == b'\n'),
-            (b'/', Some(b'*')) => {
-                let end = text[at + 2..].find("*/").map_or(text.len(), |end| at + 2 + end + 1);
-                _ = bytes.find(|&(other, _)| other >= end);
-            }
-            _ => {}
+    let bytes = text.as_bytes();
+    let is_of_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii();
+    let mut at = 0;
+    while at < bytes.len() {
+        let rest = &text[at..];
+        let word = bytes[..at].iter().rev().take_while(|byte| is_of_word(**byte)).count();
+        at += match bytes[at] {
+            b';' => return (&text[..at], &text[at + 1..]),
+            b'-' | b'/' => comment(rest).max(1),
+            b'\'' => quoted(rest, word == 1 && matches!(bytes[at - 1], b'e' | b'E')),
+            b'"' => quoted(rest, false),
+            // In a name it is a letter.
+            b'$' if word == 0 => quoted(rest, false).max(1),
+            _ => 1,
+        };
+        while !text.is_char_boundary(at) {
+            at += 1;
         }
     }
     (text, "")
@@ -130,6 +208,67 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_text_is_too_deep_for_the_stack() {
+        let operators = [
+            " in (1)",
+            " notnull",
+            " isnull",
+            " ilike 'a'",
+            " rlike 'a'",
+            " like 'a'",
+            " similar to 'a'",
+            " is null",
+            " between 1 and 2",
+            " at time zone 'a'",
+            " collate a",
+            "::int",
+            "[1]",
+            " + 1",
+            " || 'a'",
+            " -> 1",
+            " and 1",
+            " is distinct from 1",
+            " is true",
+            " union select 1",
+            " join t on 1",
+            " operator(pg_catalog.+) 1",
+            ".a",
+            ", 1",
+            " regexp 'a'",
+            " xor 1",
+            " div 1",
+            " overlaps 1",
+            " glob 1",
+            " match 1",
+            " member of (1)",
+            " escape 'a'",
+            " over a",
+            " filter (where 1)",
+            " is json",
+            " as a",
+            " limit 1",
+            " where 1",
+            " case",
+            " not",
+            " (",
+            " - ",
+            " []",
+        ];
+        let deep = move || {
+            for operator in operators {
+                for count in [900, (1 << 20) / operator.len()] {
+                    let text = format!("SELECT 1{}", operator.repeat(count));
+                    for statement in read(&text).unwrap_or_default() {
+                        // What walks down.
+                        assert!(statement == statement.clone() && !statement.to_string().is_empty());
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().stack_size(crate::STACK).spawn(deep).unwrap().join().unwrap();
+    }
+
+    #[test]
     fn a_text_ends_at_its_first_semicolon_outside_of_quotes_and_comments() {
         for (text, first, rest) in [
             ("SET a = ';'; SET b = 2", "SET a = ';'", " SET b = 2"),
@@ -137,6 +276,18 @@ mod tests {
             ("SET a /* ; */ = \"x;y\"; /* it */", "SET a /* ; */ = \"x;y\"", " /* it */"),
             ("SELECT 1; SELECT 2", "SELECT 1", " SELECT 2"),
             ("SELECT 'a", "SELECT 'a", ""),
+            ("a /* x /* ; */ ; */; b", "a /* x /* ; */ ; */", " b"),
+            ("a /* /* ; */", "a /* /* ; */", ""),
+            ("a */ ; b", "a */ ", " b"),
+            ("E'\\';' ; b", "E'\\';' ", " b"),
+            ("ae'\\'; b", "ae'\\'", " b"),
+            ("e'\u{e9}\\\u{e9};'; b", "e'\u{e9}\\\u{e9};'", " b"),
+            ("'it''s;'; b", "'it''s;'", " b"),
+            ("$$;$$; b", "$$;$$", " b"),
+            ("$a$ $$; $b$ $a$; b", "$a$ $$; $b$ $a$", " b"),
+            ("$1; b", "$1", " b"),
+            ("a$b$; c", "a$b$", " c"),
+            ("$a; b", "$a", " b"),
             ("", "", ""),
         ] {
             assert_eq!(divide(text), (first, rest), "{text}");

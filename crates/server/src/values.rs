@@ -90,6 +90,9 @@ pub(crate) fn decode(
 
 /// A value from its text; an array as `{1,2,3}`.
 pub(crate) fn parse(text: &str, sql: SqlType, count: Option<u32>) -> Result<Value, Refusal> {
+    if text.contains('\0') {
+        return Err(refuse("22021", "a text has no zero bytes"));
+    }
     let one = |text: &str| Value::parse(text, sql).map_err(|error| refuse(error.sqlstate, error.message));
     let Some(count) = count else { return one(text) };
     let elements = elements(text).ok_or_else(|| refuse("22P02", "this is no array: write {1,2,3}"))?;
@@ -354,6 +357,9 @@ mod tests {
             let head = [count, 0, 0, 0];
             head.iter().chain(groups).flat_map(|part| part.to_be_bytes()).collect::<Vec<_>>()
         };
+        for sql in [SqlType::Text(9), SqlType::Timestamp] {
+            assert_eq!(element(b"a\0b", &Type::TEXT, sql).unwrap_err().sqlstate, "22021");
+        }
         let date = |days: i32| element(&days.to_be_bytes(), &Type::DATE, SqlType::Timestamp);
         assert_eq!(date(-10_957), Ok(Value::Timestamp(0)));
         assert_eq!(date(i32::MAX).unwrap_err().sqlstate, "22008");

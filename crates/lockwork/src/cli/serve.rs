@@ -67,7 +67,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if users.is_some() && tls.is_none() && !arguments.listen.ip().is_loopback() {
         eprintln!("lockwork: without --tls-certificate what goes over the network can be read on its way");
     }
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::usage(format!("threads: {error}")))?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.enable_all().thread_stack_size(lockwork_server::STACK);
+    let runtime = runtime.build().map_err(|error| Failure::usage(format!("threads: {error}")))?;
     let watcher = Watcher::default();
     // Before the database is open: recovery can be watched.
     let page = arguments.http.map(|address| runtime.block_on(watcher.listen(address))).transpose()?;

@@ -65,6 +65,21 @@ fn who_does_not_go_on_is_sent_away() {
 }
 
 #[test]
+fn before_the_login_messages_are_short() {
+    let folder = Folder::new("serve-before-login");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let users = folder.0.join("users").to_str().unwrap().to_string();
+    assert_eq!(command(&["user", &users, "ann", "--right", "define"], "secret").0, Some(0));
+    let server = Server::start(&["--users", &users]);
+    for (kind, length) in [(b'd', 59 << 20), (b'B', 59 << 20), (b'Q', 20), (b'p', 20_000)] {
+        let begin = [&startup("ann")[..], &[kind], &i32::to_be_bytes(length), &[b'x'; 1000]].concat();
+        let answer = said(server.port, &begin);
+        assert!(answer.contains("FATAL") && answer.contains("08P01"), "{kind}: {answer}");
+    }
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn giant_messages_are_refused_and_take_no_memory() {
     let server = Server::start(&["--init", BANK]);
     let mut good = Client::of(&server);

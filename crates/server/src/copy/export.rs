@@ -1,6 +1,7 @@
 //! COPY TO STDOUT: the rows of a table as of one moment, in the order of the primary key, or those of a query.
 
-use std::time::Instant;
+use std::io;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, BytesMut};
 use futures::{Sink, SinkExt};
@@ -10,6 +11,8 @@ use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage as Message;
 use pgwire::messages::copy::{CopyData, CopyDone, CopyOutResponse};
 use pgwire::messages::data::DataRow;
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
 
 use super::statement::Form;
 use super::{Table, tag};
@@ -21,8 +24,12 @@ use crate::values;
 
 /// Bytes of rows that are copied at most.
 const MOST: u64 = 1 << 30;
-/// How many copies there are at a time.
+/// Bytes of rows that are copied whatever others do.
+const LITTLE: u64 = 1 << 20;
+/// How many copies of more there are at a time.
 pub(crate) const AT_ONCE: usize = 2;
+/// How long a client may take nothing of what there is for it. Then its connection ends, and others have its place.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Lines that are made before any is sent.
 const LINES: usize = 1024;
 
@@ -33,10 +40,7 @@ where
     PgWireError: From<<C as Sink<Message>>::Error>,
 {
     let begun = Instant::now();
-    let busy = || refuse("53000", format!("{AT_ONCE} tables are being copied to clients already")).hint("try later");
-    let room = database.exports.try_acquire().map_err(|_| busy());
-    let copied = room.and_then(|room| Ok((rows(database, table)?, room)));
-    let ((rows, order), _room) = match copied {
+    let (rows, order, _room) = match rows(database, table) {
         Ok(copied) => copied,
         Err(refusal) => {
             database.count_copy(begun, Some(&refusal));
@@ -44,7 +48,7 @@ where
         }
     };
     // What has been fed are whole messages, so the error may come behind any of them.
-    match cancel.unless(send(client, table, &rows, &order)).await {
+    match cancel.unless(send(client, table, &rows, &order, PATIENCE)).await {
         Ok(sent) => sent?,
         Err(refusal) => {
             database.count_copy(begun, Some(&refusal));
@@ -55,7 +59,7 @@ where
     Ok(client.feed(tag(order.len() as u64)).await?)
 }
 
-async fn send<C>(client: &mut C, table: &Table, rows: &Rows, order: &[u32]) -> PgWireResult<()>
+async fn send<C>(client: &mut C, table: &Table, rows: &Rows, order: &[u32], patience: Duration) -> PgWireResult<()>
 where
     C: Sink<Message> + Unpin,
     PgWireError: From<<C as Sink<Message>>::Error>,
@@ -77,7 +81,8 @@ where
             ends.push(lines.len() - before);
         }
         for &length in &ends {
-            client.feed(Message::CopyData(CopyData::new(lines.split_to(length).freeze()))).await?;
+            let line = Message::CopyData(CopyData::new(lines.split_to(length).freeze()));
+            timeout(patience, client.feed(line)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         }
     }
     Ok(client.feed(Message::CopyDone(CopyDone::new())).await?)
@@ -125,19 +130,26 @@ where
     Ok(())
 }
 
-/// Copies the rows, and says in which order they go.
-fn rows(database: &Shared, table: &Table) -> Result<(Rows, Vec<u32>), Refusal> {
-    tokio::task::block_in_place(|| {
-        let copied = database.caller.rows(&[&table.name], MOST).map_err(|error| match error {
-            Error::TooLarge { .. } => {
-                refuse("54000", error.to_string()).hint("SELECT the rows in parts, or copy the data folder")
-            }
-            error => Refusal::of(error, ""),
-        })?;
-        let rows = copied.into_iter().next().ok_or_else(|| refuse("XX000", "there is no copy"))?;
-        let order = rows.by_key();
-        Ok((rows, order))
-    })
+/// Copies the rows, and says in which order they go. Many take one of the places for that.
+fn rows<'a>(database: &'a Shared, table: &Table) -> Result<(Rows, Vec<u32>, Option<SemaphorePermit<'a>>), Refusal> {
+    let copy = |most: u64| tokio::task::block_in_place(|| database.caller.rows(&[&table.name], most));
+    let (copied, room) = match copy(LITTLE) {
+        Err(Error::TooLarge { .. }) => {
+            let busy = || refuse("53000", format!("{AT_ONCE} large tables are being copied to clients already"));
+            let room = database.exports.try_acquire().map_err(|_| busy().hint("try later"))?;
+            (copy(MOST), Some(room))
+        }
+        copied => (copied, None),
+    };
+    let copied = copied.map_err(|error| match error {
+        Error::TooLarge { .. } => {
+            refuse("54000", error.to_string()).hint("SELECT the rows in parts, or copy the data folder")
+        }
+        error => Refusal::of(error, ""),
+    })?;
+    let rows = copied.into_iter().next().ok_or_else(|| refuse("XX000", "there is no copy"))?;
+    let order = tokio::task::block_in_place(|| rows.by_key());
+    Ok((rows, order, room))
 }
 
 fn put_line<F: AsRef<[u8]>>(fields: impl Iterator<Item = Option<F>>, form: &Form, line: &mut BytesMut) {

@@ -170,9 +170,6 @@ fn put(field: Option<&[u8]>, column: &Column, image: &mut [u8]) -> Result<(), Re
         return Err(refuse("23502", message).hint("there are no NULLs; the option NULL says what stands for one"));
     };
     let text = std::str::from_utf8(field).map_err(|_| refuse("22021", "this is no UTF-8"))?;
-    if field.contains(&0) {
-        return Err(refuse("22021", "a text has no zero bytes"));
-    }
     let value = values::parse(text, column.sql, None)?;
     value.write(column.sql, image).ok_or_else(|| refuse("22P02", format!("this is no {}", column.sql)))
 }

@@ -12,7 +12,7 @@ use crate::known::{Who, known};
 use crate::many;
 use crate::query::{self, Query};
 use crate::stored::Stored;
-use crate::syntax::divide;
+use crate::syntax::{comment, divide};
 use crate::verb::Verb;
 
 /// A text, and how far it has been read.
@@ -40,11 +40,7 @@ impl<'a> Reading<'a> {
         self.rest = rest;
         loop {
             let rest = self.rest.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
-            let comment = match rest.get(..2) {
-                Some("--") => rest.find('\n').map_or(rest.len(), |end| end + 1),
-                Some("/*") => rest.find("*/").map_or(rest.len(), |end| end + 2),
-                _ => 0,
-            };
+            let comment = comment(rest);
             self.rest = &rest[comment..];
             if comment == 0 {
                 return;
