@@ -71,3 +71,40 @@ fn what_an_engine_does_not_take_leaves_no_tables() {
     assert!(twice.contains("'look'"), "{twice}");
     assert!(lockwork.insert("u", &[("id", Value::Integer(1))]).is_err());
 }
+
+#[test]
+fn texts_of_any_width_are_written_read_and_compared() {
+    for n in [1, 7, 8, 63, 64, 65, 88, 100, 127, 128, 129, 1_000, 4_000] {
+        for last in [false, true] {
+            let mut lockwork = Lockwork::open_in_memory(EngineKind::Deterministic).unwrap();
+            let (text, more) = ("x".repeat(n), "y".repeat(n / 2 + 1));
+            let columns = if last {
+                format!("v BIGINT NOT NULL, name VARCHAR({n}) NOT NULL")
+            } else {
+                format!("name VARCHAR({n}) NOT NULL, v BIGINT NOT NULL")
+            };
+            let mut run =
+                |sql: String| format!("{:?}", lockwork.sql(&sql).unwrap_or_else(|error| panic!("{n}: {error}")));
+            run(format!("CREATE TABLE t (id BIGINT PRIMARY KEY, {columns})"));
+            run(format!(
+                "CREATE PROCEDURE put(k BIGINT, s VARCHAR({n}), OUT was VARCHAR({n}), OUT same BOOLEAN) AS $$
+                 DECLARE kept VARCHAR({n}); BEGIN
+                     SELECT name INTO was FROM t WHERE id = k;
+                     kept := s;
+                     same := was = kept;
+                     UPDATE t SET name = kept WHERE id = k;
+                 END $$"
+            ));
+            run(format!("INSERT INTO t (id, name, v) VALUES (1, '{text}', 7), (2, '{more}', 8)"));
+            let read = run("SELECT name, v FROM t WHERE id = 1".into());
+            assert!(read.contains(&format!("\"{text}\"")) && read.contains('7'), "{n}: {read}");
+            let called = run(format!("CALL put(1, '{more}')"));
+            assert!(called.contains(&format!("\"{text}\"")), "{n}: {called}");
+            let called = run(format!("CALL put(1, '{more}')"));
+            assert!(called.contains(&format!("\"{more}\"")) && called.contains("true"), "{n}: {called}");
+            run(format!("UPDATE t SET name = '{text}' WHERE id = 2"));
+            let read = run("SELECT name, v FROM t WHERE id = 2".into());
+            assert!(read.contains(&format!("\"{text}\"")) && read.contains('8'), "{n}: {read}");
+        }
+    }
+}

@@ -208,6 +208,7 @@ fn what_is_deallocated_is_gone_and_takes_no_room() {
 fn a_deep_query_is_refused_and_not_followed() {
     let server = Server::start(&[]);
     let mut client = Client::of(&server);
+    client.query("CREATE TABLE t (id BIGINT PRIMARY KEY)").unwrap();
     let deep = [
         ("SELECT 1", "+1"),
         ("SELECT 1", "::int"),
@@ -218,6 +219,11 @@ fn a_deep_query_is_refused_and_not_followed() {
         ("SELECT 'a'", " ilike 'a'"),
         ("SELECT 'a'", " rlike 'a'"),
     ];
+    for name in ["abs", "sign", "round", "mod"] {
+        let nested = format!("SELECT {}1{} FROM pg_class", format!("{name}(").repeat(100), ")".repeat(100));
+        client.query(&nested).unwrap();
+        client.query(&nested.replace("pg_class", "t")).unwrap();
+    }
     for (begin, more) in deep {
         for count in [100, 900, 1_000, 5_000, 20_000, 100_000] {
             // Whatever it answers.

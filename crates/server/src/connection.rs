@@ -103,6 +103,7 @@ pub(crate) async fn serve(
             continue;
         }
         cancel.begin();
+        let before = socket.transaction_status();
         let done = match cancel.check() {
             Err(refusal) if !is_sync => Err(refusal.into()),
             _ => {
@@ -117,7 +118,8 @@ pub(crate) async fn serve(
                 done
             }
         };
-        if is_sync && socket.transaction_status() == TransactionStatus::Idle {
+        // Portals end with their transaction.
+        if (is_sync || before != TransactionStatus::Idle) && socket.transaction_status() == TransactionStatus::Idle {
             held.end_portals();
         }
         if let Err(error) = done {

@@ -24,6 +24,9 @@ use crate::transaction::{self, Open};
 use crate::verb::Verb;
 use crate::watch::Watch;
 
+/// Bytes of answers that wait in portals, of all connections.
+pub(crate) const MOST_WAITING: usize = 256 << 20;
+
 /// What is open to connections.
 pub(crate) struct Shared {
     /// `None` when it has been closed.
@@ -35,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) queue: Semaphore,
     /// KiB of the CALL MANYs that are under way.
     pub(crate) room: Semaphore,
+    /// KiB of answers that wait in portals to be fetched.
+    pub(crate) waiting: Arc<Semaphore>,
     /// COPYs to clients.
     pub(crate) exports: Semaphore,
     pub(crate) watch: Arc<Watch>,
@@ -130,6 +135,7 @@ impl Shared {
             definitions: AtomicU64::new(0),
             queue: Semaphore::new(queue),
             room: Semaphore::new(MOST_BYTES_AT_ONCE >> 10),
+            waiting: Arc::new(Semaphore::new(MOST_WAITING >> 10)),
             exports: Semaphore::new(copy::AT_ONCE),
             watch,
             cancels: Arc::default(),

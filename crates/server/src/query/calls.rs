@@ -210,11 +210,16 @@ impl Binder<'_> {
             return Err(self.no_function(name, &kinds, at));
         }
         match (name, &mut bounds[..]) {
-            ("abs", [of]) => Ok(Bound::new(format!("abs({})", of.sql), of.kind)),
-            ("sign", [of]) => {
-                let sql = format!("(CASE WHEN {0} > 0 THEN 1 WHEN {0} < 0 THEN -1 ELSE 0 END)", of.sql);
-                Ok(Bound::new(format!("(CASE WHEN {} IS NOT NULL THEN {sql} END)", of.sql), Kind::Decimal(0)))
+            // The lowest integer has none of its type. What an argument becomes stands in it once: they nest.
+            ("abs", [of]) => {
+                let sql = match of.kind {
+                    Kind::Integer(2) => format!("lw_fit(abs({}), 0, {})", of.sql, i16::MAX),
+                    Kind::Integer(4) => format!("lw_fit(abs({}), 0, {})", of.sql, i32::MAX),
+                    _ => format!("abs({})", of.sql),
+                };
+                Ok(Bound::new(sql, of.kind))
             }
+            ("sign", [of]) => Ok(Bound::new(format!("sign({})", of.sql), Kind::Decimal(0))),
             ("mod", [_, _]) if kinds.iter().all(|kind| kind.scale().is_some()) => {
                 let (both, kind) = self.alike(bounds, at)?;
                 let width = if let Kind::Integer(width) = kind { width } else { 8 };

@@ -13,15 +13,18 @@ use pgwire::api::store::{Entry, PortalStore};
 use pgwire::api::{ClientInfo, ClientPortalStore, DEFAULT_NAME, Type};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage as Message;
-use pgwire::messages::data::{NoData, ParameterDescription};
+use pgwire::messages::data::{DataRow, NoData, ParameterDescription};
 use pgwire::messages::extendedquery::{
     Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended, Sync as PgSync,
     TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
 };
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::{Session, who};
-use crate::error::refuse;
+use crate::error::{Refusal, refuse};
+use crate::shared::MOST_WAITING;
 use crate::stored::{Stored, row_description};
 use crate::values::format_of;
 use crate::verb::Verb;
@@ -48,6 +51,22 @@ impl QueryParser for Parser {
         let format = format.unwrap_or(&Format::UnifiedText);
         let columns = stored.columns().into_iter().enumerate();
         Ok(columns.map(|(at, (name, ty, _))| FieldInfo::new(name, None, None, ty, format_of(format, at))).collect())
+    }
+}
+
+impl Session {
+    /// Room for an answer of which rows will wait in their portal.
+    fn room_for(&self, rows: &[DataRow]) -> Result<OwnedSemaphorePermit, Refusal> {
+        let bytes: usize = rows.iter().map(|row| row.data.len() + size_of::<DataRow>()).sum();
+        let room = self.database.waiting.clone().try_acquire_many_owned((bytes >> 10) as u32 + 1);
+        room.map_err(|_| {
+            let most = MOST_WAITING >> 20;
+            refuse(
+                "53200",
+                format!("answers that wait in portals of all connections fill the {most} MiB that they have"),
+            )
+            .hint("fetch or close them, or fetch all rows at once")
+        })
     }
 }
 
@@ -188,7 +207,12 @@ impl ExtendedQueryHandler for Session {
             self.busy.send_replace(true);
             let values = stored.values(&portal)?;
             let answered = self.carry_out(client, stored, &values, &portal.result_column_format).await?;
-            let rows = futures::stream::iter(answered.rows.into_iter().map(Ok));
+            // What waits to be fetched has its room until it is fetched, or its portal ends.
+            let room = if answered.rows.len() > most { Some(self.room_for(&answered.rows)?) } else { None };
+            let rows = futures::stream::iter(answered.rows.into_iter().map(move |row| {
+                let _held = &room;
+                Ok(row)
+            }));
             *state = State::Suspended(QueryResponse::new(Arc::new(Vec::new()), rows));
             tag = Some(answered.tag);
         } else if stored.columns().is_empty() {

@@ -103,7 +103,11 @@ impl Session {
     }
 
     /// Carries out BEGIN, COMMIT and what belongs to them.
-    async fn control<C: ClientInfo>(&self, client: &mut C, control: &Control) -> Result<Answered, Refusal> {
+    async fn control<C>(&self, client: &mut C, control: &Control) -> Result<Answered, Refusal>
+    where
+        C: ClientInfo + ClientPortalStore,
+        C::PortalStore: PortalStore,
+    {
         if matches!(control, Control::Begin { .. }) && !self.database.together {
             let message = "this engine runs no transactions of several statements";
             return Err(refuse("0A000", message).hint("make a procedure of them, or take an engine of the CPU"));
@@ -113,6 +117,7 @@ impl Session {
         let now = match transaction::turn(&mut *self.open.lock().await, control, status)? {
             Turn::Commit(steps) => {
                 client.set_transaction_status(TransactionStatus::Idle);
+                client.portal_store().clear_portals();
                 self.database.commit(steps, &self.cancel).await?;
                 TransactionStatus::Idle
             }
@@ -123,6 +128,10 @@ impl Session {
                 now
             }
         };
+        if now == TransactionStatus::Idle {
+            // Portals end with their transaction.
+            client.portal_store().clear_portals();
+        }
         client.set_transaction_status(now);
         Ok(Answered { rows: Vec::new(), tag: tag.into() })
     }

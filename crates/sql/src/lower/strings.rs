@@ -98,7 +98,8 @@ impl Lower<'_> {
             ExprKind::Whole(var) => {
                 let field = self.fields[*var].unwrap_or(0);
                 let (column_type, count) = self.routine.variables[*var].field();
-                let length = field_bytes(column_type, count);
+                // What lies between elements of an array is none of a text that stands alone.
+                let length = if count == 1 { column_type.width() } else { field_bytes(column_type, count) };
                 let memory = Memory::Block(At { field, offset: 0, index: None });
                 vec![Piece::Memory { memory, version: self.field_version(field), length }]
             }
