@@ -36,8 +36,12 @@
 #define KIND_SWEEP               23
 #define KIND_SWEPT               24
 #define KIND_STATUS              25
+#define KIND_RESUME              26
+#define KIND_REPORT              27
+#define KIND_REPORTED            28
+#define KIND_SETTLE              29
 /* Bit n: kind n is known. */
-#define KINDS_KNOWN              0x3ff3fff
+#define KINDS_KNOWN              0x3fff3fff
 
 /* Problems, in the token of an ERROR. */
 #define PROBLEM_NO_SUCH_LOCK     1
@@ -45,6 +49,7 @@
 #define PROBLEM_NO_SUCH_MACHINE  3
 #define PROBLEM_FULL             4
 #define PROBLEM_NOT_HELD         5
+#define PROBLEM_WAITS            6
 
 /* A row: bits 0 to 2 what is sent, 3 and 4 the state, 5 whether the word is written, 6 and 7 the agent's
    place, 8 the next incarnation, 9 the next token. */

@@ -76,6 +76,12 @@ branches! {
     Parked,
     /// A machine that an agent was to move to is not there.
     Undeliverable,
+    /// A decider was restored while this machine held or waited.
+    Resumed,
+    /// An agent that was leaving was dropped then.
+    ResumedLeaving,
+    /// A lock was held then from an agent elsewhere.
+    ResumedElsewhere,
     /// A machine that held or waited has died.
     Purged,
     /// A holder was granted to whose session had ended.

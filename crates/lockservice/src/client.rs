@@ -15,6 +15,7 @@
 //! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after
 //! granted.
 
+pub(crate) mod resume;
 mod search;
 mod snapshot;
 mod sweep;

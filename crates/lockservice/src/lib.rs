@@ -15,6 +15,7 @@
 //! | [`client`] | requests of one machine's tasks |
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
+//! | [`report`] | what machines tell a decider that was restored |
 //! | [`export`] | the same for other languages |
 //! | [`branches`] | ways that are seldom taken, counted |
 //! | [`simulator`] | all of it, where everything goes wrong |
@@ -38,6 +39,7 @@ mod pace;
 pub mod packet;
 pub mod pool;
 pub mod registry;
+pub mod report;
 pub mod simulator;
 pub mod table;
 mod timers;

@@ -5,12 +5,15 @@
 //!
 //! All packets go to the decider's address; the registry answers from there too.
 
+mod resume;
+
 use crate::branches::Branches;
 use crate::circles::{self, Circles};
 use crate::client::{Ask, Client, Event, NotHeld, Phase};
 use crate::config::{Config, Identity};
 use crate::packet::{AGENT, Kind, Packet, Problem, Waiter};
 use crate::pool::{AgentPool, Local, Output};
+use crate::report::Reporting;
 use crate::timers::Timers;
 use crate::word::Machine;
 use lockwork_locking::LockMode;
@@ -76,6 +79,8 @@ pub struct Node {
     lease_until: u64,
     ended: bool,
     renewals: Timers<()>,
+    /// What is told a decider that was restored.
+    reporting: Option<Reporting>,
 }
 
 impl Node {
@@ -96,6 +101,7 @@ impl Node {
             lease_until: now.saturating_add(config.own_lease()),
             ended: false,
             renewals,
+            reporting: None,
         }
     }
 
@@ -217,7 +223,7 @@ impl Node {
     pub fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
         // Deciders send on what machines say to each other without a look at the lock.
         let about_nothing = packet.lock >= self.config.locks && packet.kind != Kind::Error;
-        if packet.target != self.me.machine || about_nothing || self.has_ended(now) {
+        if packet.target != self.me.machine || about_nothing || self.is_of_before(packet) || self.has_ended(now) {
             return;
         }
         self.counters.received += 1;
@@ -257,6 +263,9 @@ impl Node {
                 self.answer_sweep(packet, done);
             }
             Kind::Swept => self.pool.swept(now, packet),
+            Kind::Resume => self.resume(now, packet, body),
+            Kind::Reported => self.reported(now, packet),
+            Kind::Settle => self.settle_down(now, packet),
             _ => {}
         }
         self.settle(now);
@@ -396,12 +405,7 @@ impl Node {
         // First, so that it is not what is lost when much has to be repeated.
         if self.renewals.due(now).is_some() {
             self.renewals.set(now, self.config.lease / 8, ());
-            let mut packet = Packet::new(Kind::Renew, 0);
-            // The answer says when the renewal that it answers was sent: the lease runs from then.
-            packet.request = now;
-            packet.requester = self.me.machine;
-            packet.requester_session = self.me.session;
-            self.send(packet, Vec::new());
+            self.renew(now);
         }
         while let Some(request) = self.client.expired(now) {
             if let Some(over) = self.client.get(request).filter(|known| known.waits()).map(|known| known.over(request))
@@ -409,6 +413,7 @@ impl Node {
                 self.give_up(now, request, over);
             }
         }
+        self.report_again(now);
         self.client.tick(now);
         self.pool.pace = self.client.pace;
         self.pool.tick(now);
@@ -425,8 +430,18 @@ impl Node {
             return None;
         }
         let (client, pool, circles) = (self.client.next_tick(), self.pool.next_tick(), self.circles.next_tick());
-        let ticks = [client, pool, circles, self.renewals.next(), Some(self.lease_until)];
+        let reports = self.reporting.as_ref().and_then(Reporting::next_tick);
+        let ticks = [client, pool, circles, reports, self.renewals.next(), Some(self.lease_until)];
         ticks.into_iter().flatten().min()
+    }
+
+    fn renew(&mut self, now: u64) {
+        let mut packet = Packet::new(Kind::Renew, 0);
+        // The answer says when the renewal that it answers was sent: the lease runs from then.
+        packet.request = now;
+        packet.requester = self.me.machine;
+        packet.requester_session = self.me.session;
+        self.send(packet, Vec::new());
     }
 
     fn renewed(&mut self, now: u64, packet: &Packet) {
@@ -449,6 +464,7 @@ impl Node {
     fn end(&mut self) {
         self.ended = true;
         self.client.lose_all();
+        self.reporting = None;
         let branches = self.pool.branches;
         self.pool = AgentPool::new(self.config, self.me);
         self.pool.branches = branches;
@@ -531,6 +547,7 @@ impl Node {
     /// Whether nothing is held, asked for or under way: the machine may leave.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.client.requests() == 0 && self.pool.is_empty()
+        let reports = self.reporting.as_ref().is_some_and(|reporting| !reporting.is_over());
+        self.client.requests() == 0 && self.pool.is_empty() && !reports
     }
 }

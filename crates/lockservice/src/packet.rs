@@ -116,11 +116,21 @@ pub enum Kind {
     Swept = 24,
     /// Tell about a lock, or all of them; answered by [`Kind::Status`] with [`GRANTED`].
     Status = 25,
+    /// The registry of a restored decider to a machine that took part: your session is `requester_session` from now on,
+    /// tokens begin above `token`. Answered by [`Kind::Report`]s.
+    Resume = 26,
+    /// What a machine has of locks, in order and without gaps: see [`crate::report`]; answered by [`Kind::Reported`].
+    Report = 27,
+    /// The report with this number has arrived.
+    Reported = 28,
+    /// The registry to all: enrol what you hold from agents elsewhere; with [`GRANTED`]: everybody has, your agents
+    /// decide. Answered by [`Kind::Swept`].
+    Settle = 29,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 28] = [
         Self::Acquire,
         Self::Release,
         Self::Free,
@@ -145,6 +155,10 @@ impl Kind {
         Self::Sweep,
         Self::Swept,
         Self::Status,
+        Self::Resume,
+        Self::Report,
+        Self::Reported,
+        Self::Settle,
     ];
 
     /// The kinds below this number are decided on; those from 8 to 15 only sent on; the rest belongs to the registry.
@@ -182,13 +196,15 @@ pub enum Problem {
     Full = 4,
     /// The lock is free, so the sender does not hold it.
     NotHeld = 5,
+    /// Who joins has to wait until it can be written down who takes part.
+    Waits = 6,
 }
 
 impl Problem {
     /// The problem of a number.
     #[must_use]
     pub fn of_number(number: u64) -> Option<Self> {
-        [Self::NoSuchLock, Self::NoSuchSession, Self::NoSuchMachine, Self::Full, Self::NotHeld]
+        [Self::NoSuchLock, Self::NoSuchSession, Self::NoSuchMachine, Self::Full, Self::NotHeld, Self::Waits]
             .into_iter()
             .find(|problem| *problem as u64 == number)
     }

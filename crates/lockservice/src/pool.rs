@@ -21,6 +21,7 @@
 mod advance;
 mod packets;
 mod parts;
+mod resume;
 mod snapshot;
 
 use crate::agent::{Agent, Holder, Op, Running};

@@ -30,6 +30,7 @@
 mod adoption;
 mod broadcast;
 mod machines;
+mod recovery;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +42,8 @@ pub use adoption::Adopted;
 use adoption::Scan;
 use broadcast::{Broadcasts, Subject};
 use machines::Machines;
+pub use recovery::Member;
+use recovery::Recovery;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::Hash;
 
@@ -55,6 +58,8 @@ pub struct Config {
     pub quarantine_ns: u64,
     /// After which an unanswered question is asked again for the first time.
     pub again_ns: u64,
+    /// Who takes part is written down first: see [`Change::Record`].
+    pub recorded: bool,
     /// The session before the first; take it at random, so that a restarted registry knows no session of the former
     /// one.
     pub first_session: u32,
@@ -71,6 +76,7 @@ impl Config {
             // For one lease nobody takes grants that name the machine.
             quarantine_ns: if lease_ns > 5_000_000_000 { 2 * lease_ns } else { 10_000_000_000 },
             again_ns: 50_000_000,
+            recorded: false,
             first_session,
         }
     }
@@ -79,6 +85,15 @@ impl Config {
 /// What happened to who takes part, for the decider's table and the registry's agents; in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<A> {
+    /// Write it down; then call [`Registry::recorded`]. Only where [`Config::recorded`] says so.
+    Record(Member<A>),
+    /// Strike it out: nobody has to know of this machine any more.
+    Forget {
+        /// Its number.
+        machine: Machine,
+        /// The session that has ended.
+        session: u32,
+    },
     /// Enter it, before the packets that were polled after this.
     Joined {
         /// Its number.
@@ -173,6 +188,8 @@ pub struct Registry<A> {
     /// Machines that have died, whose words are freed or adopted, in order.
     untold: VecDeque<Subject>,
     broadcasts: Broadcasts,
+    /// While a decider that was lost is restored, and until its agents decide.
+    recovery: Option<Recovery>,
     curious: BTreeMap<u64, Curious<A>>,
     next_curious: u64,
     outgoing: VecDeque<(A, Packet, Vec<u8>)>,
@@ -202,6 +219,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             scan: None,
             untold: VecDeque::new(),
             broadcasts: Broadcasts::new(config.again_ns),
+            recovery: None,
             curious: BTreeMap::new(),
             next_curious: 0,
             outgoing: VecDeque::new(),
@@ -220,6 +238,9 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             _ => {}
         }
         let Some(live) = self.machines.in_session(packet.sender, packet.session) else {
+            if self.is_former(packet.sender, packet.session) {
+                return self.resume(packet.sender);
+            }
             return self.stranger(from, packet);
         };
         // Answers go where the machine said it is, wherever the packet came from.
@@ -236,6 +257,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             }
             Kind::Sweep if packet.lock >= self.service.locks => self.problem(address, packet, Problem::NoSuchLock),
             Kind::Sweep => self.sweep(now, packet),
+            Kind::Report => self.report(now, store, packet, body),
             Kind::Swept => {
                 self.broadcasts.answered(packet.request, packet.sender);
                 self.complete(now);
@@ -267,6 +289,8 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         }
         self.curious.retain(|_, curious| curious.until > now);
         self.scan(now, store, most_locks);
+        self.resume_silent(now);
+        self.advance_recovery(now, store);
         self.tell(now);
         self.complete(now);
         let Self { broadcasts, machines, outgoing, .. } = self;
@@ -298,7 +322,8 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         let scan = self.dead.iter().map(|dead| dead.scan_from).min();
         // Each death that is known to all makes room for the next.
         let untold = (!self.untold.is_empty() && self.broadcasts.deaths() < MOST_DEATHS).then_some(0);
-        [lease, scan, untold, self.broadcasts.next_due()].into_iter().flatten().min()
+        let silent = self.recovery.as_ref().and_then(Recovery::next_due);
+        [lease, scan, untold, silent, self.broadcasts.next_due()].into_iter().flatten().min()
     }
 
     /// The next packet to send, where to, and its body.
@@ -355,20 +380,48 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             self.counters.full += 1;
             return self.problem(from, packet, Problem::Full);
         };
-        let session = self.machines.get(machine).map_or(0, |live| live.session);
         if known.is_none() {
-            self.counters.joined += 1;
-            self.changes.push_back(Change::Joined { machine, session, address: from });
+            match self.config.recorded {
+                true => self.changes.extend(self.machines.member(machine).map(Change::Record)),
+                false => self.take_in(machine),
+            }
         }
+        let Some(live) = self.machines.get(machine) else { return };
+        if live.recorded {
+            return self.welcome(machine);
+        }
+        if known.is_some() {
+            self.machines.renew(machine, expires);
+            self.problem(from, packet, Problem::Waits);
+        }
+    }
+
+    /// A machine that joins is written down: it takes part. Nothing happens if it has given up meanwhile.
+    pub fn recorded(&mut self, member: &Member<A>) {
+        if self.machines.member(member.machine) == Some(*member) {
+            self.take_in(member.machine);
+            self.welcome(member.machine);
+        }
+    }
+
+    fn take_in(&mut self, machine: Machine) {
+        self.machines.record(machine);
+        let Some(live) = self.machines.get(machine) else { return };
+        self.counters.joined += 1;
+        self.changes.push_back(Change::Joined { machine, session: live.session, address: live.address });
+    }
+
+    fn welcome(&mut self, machine: Machine) {
+        let Some(live) = self.machines.get(machine) else { return };
         // A second WELCOME does not renew: the process may count its lease from an earlier JOIN.
         let welcome = Packet {
-            request: packet.request,
+            request: live.nonce,
             requester: machine,
-            requester_session: session,
+            requester_session: live.session,
             target: machine,
             ..Packet::new(Kind::Welcome, 0)
         };
-        self.outgoing.push_back((from, welcome, self.service.to_body()));
+        self.outgoing.push_back((live.address, welcome, self.service.to_body()));
     }
 
     fn stranger(&mut self, from: A, packet: &Packet) {
@@ -402,7 +455,12 @@ impl<A: Copy + Eq + Hash> Registry<A> {
     fn end(&mut self, now: u64, machine: Machine) {
         let Some(live) = self.machines.remove(machine) else { return };
         self.broadcasts.forget(machine);
-        self.changes.push_back(Change::Gone { machine, session: live.session });
+        if let Some(recovery) = &mut self.recovery {
+            recovery.forget(machine);
+        }
+        if live.recorded {
+            self.changes.push_back(Change::Gone { machine, session: live.session });
+        }
         let scan_from = now.saturating_add(self.config.grace_ns);
         self.dead.push(Dead { machine, session: live.session, scan_from });
     }
@@ -464,7 +522,10 @@ impl<A: Copy + Eq + Hash> Registry<A> {
     fn complete(&mut self, now: u64) {
         for subject in self.broadcasts.complete() {
             match subject {
-                Subject::Died { machine, adopted, .. } => {
+                Subject::Died { machine, session, adopted } => {
+                    if self.config.recorded {
+                        self.changes.push_back(Change::Forget { machine, session });
+                    }
                     self.machines.quarantine(machine, now.saturating_add(self.config.quarantine_ns));
                     self.changes.extend(adopted.into_iter().map(Change::Settled));
                 }
@@ -476,6 +537,8 @@ impl<A: Copy + Eq + Hash> Registry<A> {
                         self.outgoing.push_back((live.address, swept, Vec::new()));
                     }
                 }
+                Subject::Settle { last: false } => self.settled(now),
+                Subject::Settle { last: true } => {}
             }
         }
     }

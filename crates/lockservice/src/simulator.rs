@@ -59,10 +59,10 @@ impl Settings {
     }
 
     /// Runs of `operations` each that together take every way of [`Branch`](crate::branches::Branch): all faults,
-    /// writers first, lean, crowds whose agents need several packets, machines that die often, and a network that loses
-    /// a fifth.
+    /// writers first, lean, crowds whose agents need several packets, machines that die often, a network that loses a
+    /// fifth, and a decider that is lost again and again, also together with machines.
     #[must_use]
-    pub const fn standard(seed: u64, operations: u64) -> [Self; 7] {
+    pub const fn standard(seed: u64, operations: u64) -> [Self; 9] {
         let usual = Self { operations, ..Self::new(seed) };
         let all = Faults::ALL;
         [
@@ -77,6 +77,8 @@ impl Settings {
                 ..usual
             },
             Self { seed: seed + 6, machines: 4, faults: Faults { lost: 200_000, doubled: 100_000, ..all }, ..usual },
+            Self { seed: seed + 7, faults: Faults { restarts: 4, ..all }, ..usual },
+            Self { seed: seed + 8, locks: 2000, faults: Faults { restarts: 6, crashes: 5, ..all }, ..usual },
         ]
     }
 
@@ -140,6 +142,10 @@ pub struct Counters {
     pub cuts: u64,
     /// Times a machine stood still.
     pub pauses: u64,
+    /// Times the service crashed.
+    pub restarts: u64,
+    /// Locks that a restored service took over, because their agents were gone.
+    pub restored: u64,
     /// Machines that crashed or left.
     pub crashes: u64,
     /// Sessions that ended because of their lease.

@@ -20,7 +20,10 @@ impl Client {
             let until = now.saturating_add(self.config.lease);
             self.dead.push(Dead { machine, session, until });
         }
-        let of_it = |request: &Request| request.agent == Some(machine) || request.phase == Phase::Asking;
+        let of_it = |request: &Request| {
+            // Whose agent is not known, it may be one of the dead.
+            request.agent == Some(machine) || request.agent.is_none() || request.phase == Phase::Asking
+        };
         self.enrol_all(now, sweep, of_it)
     }
 
@@ -31,7 +34,7 @@ impl Client {
         self.enrol_all(now, sweep, |request| request.lock == lock)
     }
 
-    fn enrol_all(&mut self, now: u64, sweep: u64, of: impl Fn(&Request) -> bool) -> bool {
+    pub(super) fn enrol_all(&mut self, now: u64, sweep: u64, of: impl Fn(&Request) -> bool) -> bool {
         let me = self.me.machine;
         let concerned = |r: &Request| of(r) && r.agent != Some(me) && r.phase != Phase::Releasing && r.sweep != sweep;
         let numbers: Vec<_> = self.requests.iter().filter(|(_, r)| concerned(r)).map(|(n, _)| *n).collect();

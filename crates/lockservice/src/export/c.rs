@@ -122,7 +122,7 @@ mod tests {
             ("KIND_PROBE", 13),
             ("KIND_JOIN", 16),
             ("KIND_STATUS", 25),
-            ("KINDS_KNOWN", 0x3ff_3fff),
+            ("KINDS_KNOWN", 0x3fff_3fff),
             ("PROBLEM_NO_SUCH_LOCK", 1),
             ("PROBLEM_NO_SUCH_SESSION", 2),
             ("PROBLEM_NO_SUCH_MACHINE", 3),

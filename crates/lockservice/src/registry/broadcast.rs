@@ -5,7 +5,7 @@
 //! nothing.
 
 use super::adoption::Adopted;
-use crate::packet::{Kind, Packet};
+use crate::packet::{GRANTED, Kind, Packet};
 use crate::word::Machine;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +16,8 @@ pub(super) enum Subject {
     Died { machine: Machine, session: u32, adopted: Vec<Adopted> },
     /// An agent wants to know all holders of a lock.
     Sweep { asker: Machine, session: u32, request: u64, lock: u64, incarnation: u32 },
+    /// A decider was restored: all enrol; and at last, agents decide.
+    Settle { last: bool },
 }
 
 #[derive(Debug)]
@@ -117,6 +119,9 @@ fn packet(number: u64, subject: &Subject) -> Packet {
         Subject::Sweep { asker, session, lock, incarnation, .. } => {
             let packet = Packet::new(Kind::Sweep, lock);
             Packet { request: number, requester: asker, requester_session: session, incarnation, ..packet }
+        }
+        Subject::Settle { last } => {
+            Packet { request: number, flags: if last { GRANTED } else { 0 }, ..Packet::new(Kind::Settle, 0) }
         }
     }
 }

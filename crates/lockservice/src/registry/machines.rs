@@ -4,7 +4,9 @@
 //! its sweep is complete), or in quarantine, from which the one that has been there longest is given out again first.
 //! Packets of a former owner that are still under way are then refused by their session, which is never the same twice.
 
+use super::recovery::Member;
 use crate::decider::Sessions;
+use crate::report::{era, in_era};
 use crate::word::Machine;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
@@ -14,8 +16,10 @@ use std::hash::Hash;
 pub(super) struct Live<A> {
     pub(super) session: u32,
     pub(super) address: A,
-    nonce: u64,
+    pub(super) nonce: u64,
     expires: u64,
+    /// Who joins does not take part before it is written down.
+    pub(super) recorded: bool,
 }
 
 #[derive(Debug)]
@@ -47,13 +51,28 @@ impl<A: Copy + Eq + Hash> Machines<A> {
         self.slots.get(machine.0 as usize)?.as_ref()
     }
 
+    /// As it has to be written down.
+    pub(super) fn member(&self, machine: Machine) -> Option<Member<A>> {
+        let Live { session, nonce, address, .. } = *self.get(machine)?;
+        Some(Member { machine, session, nonce, address })
+    }
+
+    /// A machine that joins is written down, and takes part.
+    pub(super) fn record(&mut self, machine: Machine) {
+        if let Some(Some(live)) = self.slots.get_mut(machine.0 as usize) {
+            live.recorded = true;
+        }
+    }
+
     /// The machine, if it lives in this session.
     pub(super) fn in_session(&self, machine: Machine, session: u32) -> Option<&Live<A>> {
         self.get(machine).filter(|live| live.session == session)
     }
 
     pub(super) fn live(&self) -> impl Iterator<Item = (Machine, &Live<A>)> {
-        self.slots.iter().enumerate().filter_map(|(number, slot)| Some((Machine(number as u16), slot.as_ref()?)))
+        let all = self.slots.iter().enumerate();
+        let all = all.filter_map(|(number, slot)| Some((Machine(number as u16), slot.as_ref()?)));
+        all.filter(|(_, live)| live.recorded)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -77,13 +96,37 @@ impl<A: Copy + Eq + Hash> Machines<A> {
         } else {
             self.quarantine.pop_front();
         }
-        // 0 is the session of the registry and of deciders.
-        self.next_session = self.next_session.wrapping_add(1).max(1);
-        let live = Live { session: self.next_session, address, nonce, expires };
+        // 0 and 1 are the sessions of deciders and of the registry.
+        let counted = in_era(self.next_session.wrapping_add(1), 0).max(2);
+        self.next_session = in_era(counted, era(self.next_session));
+        let live = Live { session: self.next_session, address, nonce, expires, recorded: false };
         self.slots[machine.0 as usize] = Some(live);
         self.by_nonce.insert((address, nonce), machine);
         self.leases.insert((expires, machine));
         Some(machine)
+    }
+
+    /// Takes in who took part before. False if it cannot have.
+    pub(super) fn restore(&mut self, member: &Member<A>, expires: u64) -> bool {
+        let Member { machine, session, nonce, address } = *member;
+        let at = machine.0 as usize;
+        if at == 0 || machine.0 > self.last || self.get(machine).is_some() {
+            return false;
+        }
+        while self.slots.len() <= at {
+            // Those in between are free.
+            if self.slots.len() < at {
+                self.quarantine.push_back((0, Machine(self.slots.len() as u16)));
+            }
+            self.slots.push(None);
+        }
+        self.quarantine.retain(|(_, free)| *free != machine);
+        self.slots[at] = Some(Live { session, address, nonce, expires, recorded: true });
+        let newest = in_era(session, era(self.next_session));
+        self.next_session = self.next_session.max(newest);
+        self.by_nonce.insert((address, nonce), machine);
+        self.leases.insert((expires, machine));
+        true
     }
 
     pub(super) fn renew(&mut self, machine: Machine, expires: u64) {

@@ -82,6 +82,15 @@ impl Checker {
         }
     }
 
+    /// The same process goes on in another session.
+    pub(super) fn goes_on(&mut self, machine: Machine, before: u32, session: u32) {
+        for hold in self.locks.iter_mut().flat_map(|seen| &mut seen.holds) {
+            if (hold.machine, hold.session) == (machine, before) {
+                hold.session = session;
+            }
+        }
+    }
+
     /// Nothing more is heard of this machine: it holds until its lease ends.
     pub(super) fn gone(&mut self, machine: Machine, session: u32, until: u64) {
         for hold in self.locks.iter_mut().flat_map(|seen| &mut seen.holds) {

@@ -24,6 +24,8 @@ pub struct Faults {
     pub pauses: u32,
     /// Times that a machine crashes, or leaves without giving back.
     pub crashes: u32,
+    /// Times that the service crashes, by which all words are lost. Counted once, not for each machine.
+    pub restarts: u32,
 }
 
 impl Faults {
@@ -37,10 +39,21 @@ impl Faults {
         cuts: 1,
         pauses: 1,
         crashes: 1,
+        restarts: 0,
     };
 
     /// A network without faults: packets still overtake each other.
-    pub const NONE: Self = Self { lost: 0, doubled: 0, damaged: 0, late: 0, latest: 0, cuts: 0, pauses: 0, crashes: 0 };
+    pub const NONE: Self = Self {
+        lost: 0,
+        doubled: 0,
+        damaged: 0,
+        late: 0,
+        latest: 0,
+        cuts: 0,
+        pauses: 0,
+        crashes: 0,
+        restarts: 0,
+    };
 
     /// Delays that are over before 128 decisions on one lock, and no machine that stands still while others decide.
     #[must_use]
@@ -50,8 +63,8 @@ impl Faults {
 
     /// Each by its name: an option of `lockwork sim locks`.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 8] {
-        let Self { lost, doubled, damaged, late, latest, cuts, pauses, crashes } = *self;
+    pub fn named(&self) -> [(&'static str, u64); 9] {
+        let Self { lost, doubled, damaged, late, latest, cuts, pauses, crashes, restarts } = *self;
         let counts = [
             ("lost", lost),
             ("doubled", doubled),
@@ -60,9 +73,10 @@ impl Faults {
             ("cuts", cuts),
             ("pauses", pauses),
             ("crashes", crashes),
+            ("restarts", restarts),
         ];
-        let [a, b, c, d, e, f, g] = counts.map(|(name, count)| (name, u64::from(count)));
-        [a, b, c, d, e, f, g, ("latest-ns", latest)]
+        let [a, b, c, d, e, f, g, h] = counts.map(|(name, count)| (name, u64::from(count)));
+        [a, b, c, d, e, f, g, h, ("latest-ns", latest)]
     }
 
     /// How long a packet takes, and whether that is late.

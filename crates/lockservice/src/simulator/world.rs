@@ -1,5 +1,6 @@
 //! The run: events in the order of their times, and what follows from each.
 
+mod service;
 mod tasks;
 mod weather;
 
@@ -16,10 +17,10 @@ use crate::lean::Lean;
 use crate::node::Node;
 use crate::pace::Pace;
 use crate::packet::{HEADER, Key, Kind, Packet, body, datagram, parse, parse_whole};
-use crate::registry::{self, Change, Registry};
+use crate::registry::{self, Change, Member, Registry};
 use crate::word::{Machine, Profile};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
@@ -47,6 +48,8 @@ enum Then {
     Alarm { place: u32, life: u32, task: u32, alarm: u32 },
     Join { place: u32, life: u32, tries: u8 },
     Registry,
+    Recorded { era: u32, member: usize, joins: bool },
+    Restart { era: u32 },
     Weather,
 }
 
@@ -60,8 +63,18 @@ struct World<S> {
     serial: u64,
     events: BinaryHeap<Reverse<(u64, u64, Then)>>,
     store: S,
+    /// A store without locked locks, whose tokens are above this one.
+    fresh: fn(u64, u64) -> S,
+    service: Service,
+    of_registry: registry::Config,
     registry: Registry<u32>,
     registry_tick: u64,
+    /// How often the service has begun, and when it is there (again).
+    era: u32,
+    service_back: u64,
+    /// Who takes part, as it is written down; and all that was ever to be.
+    members: BTreeMap<Machine, Member<u32>>,
+    noted: Vec<Member<u32>>,
     /// The registry's own agents.
     own: Node,
     places: Vec<Place>,
@@ -79,13 +92,19 @@ struct World<S> {
 
 pub(super) fn run(settings: Settings) -> Report {
     match settings.profile {
-        Profile::Wide => World::new(settings, Wide::new(settings.locks as usize)).run(),
-        Profile::Lean => World::new(settings, Lean::new(settings.locks as usize)).run(),
+        Profile::Wide => World::new(settings, wide).run(),
+        Profile::Lean => World::new(settings, |locks, _| Lean::new(locks as usize)).run(),
     }
 }
 
+fn wide(locks: u64, token: u64) -> Wide<Vec<decider::WideLock>> {
+    let store = Wide::new(locks as usize);
+    store.begin_tokens(token);
+    store
+}
+
 impl<S: Store> World<S> {
-    fn new(settings: Settings, store: S) -> Self {
+    fn new(settings: Settings, fresh: fn(u64, u64) -> S) -> Self {
         let config = Config {
             profile: settings.profile,
             writers_first: settings.writers_first,
@@ -110,6 +129,7 @@ impl<S: Store> World<S> {
             grace_ns: MS,
             quarantine_ns: QUARANTINE,
             again_ns: 2 * MS,
+            recorded: settings.faults.restarts > 0,
             ..registry::Config::new(LEASE_MS, 100)
         };
         let mut random = Random::new(settings.seed);
@@ -127,9 +147,16 @@ impl<S: Store> World<S> {
             now: 0,
             serial: 0,
             events: BinaryHeap::new(),
-            store,
+            store: fresh(settings.locks, 0),
+            fresh,
+            service,
+            of_registry,
             registry: Registry::new(of_registry, service),
             registry_tick: u64::MAX,
+            era: 0,
+            service_back: 0,
+            members: BTreeMap::new(),
+            noted: Vec::new(),
             own: Node::registry(config),
             places,
             checker: Checker::new(settings.locks, settings.profile == Profile::Wide),
@@ -168,7 +195,7 @@ impl<S: Store> World<S> {
             self.counters.branches.add(&place.node().map(Node::branches).unwrap_or_default());
         }
         self.counters.branches.add(&self.own.branches());
-        self.counters.expired = self.registry.counters().expired;
+        self.counters.expired += self.registry.counters().expired;
         let failure = self.failure.take().map(|(what, lock)| Failure {
             what,
             lock,
@@ -224,6 +251,9 @@ impl<S: Store> World<S> {
             Then::Alarm { place, task, alarm, .. } => self.alarm(place, task, alarm),
             Then::Join { place, tries, .. } => self.join(place, tries),
             Then::Registry => self.tick_registry(),
+            Then::Recorded { era, member, joins } => self.recorded(era, member, joins),
+            Then::Restart { era } if era == self.era => self.restart_service(),
+            Then::Restart { .. } => {}
             Then::Weather => self.weather(),
         }
     }
@@ -265,7 +295,7 @@ impl<S: Store> World<S> {
     // The service.
 
     fn arrive_at_service(&mut self, from: u32, bytes: &[u8]) {
-        if self.now < self.places[from as usize].cut_until {
+        if self.now < self.places[from as usize].cut_until || self.now < self.service_back {
             return;
         }
         let Ok((packet, payload)) = parse(bytes, self.key.as_ref()) else { return };
@@ -278,6 +308,9 @@ impl<S: Store> World<S> {
         self.trace.add(self.now, lock_of(&packet), Who::Service, What::Received(packet));
         let settings = decider::Settings { writers_first: self.settings.writers_first };
         let of = packet.lock.min(self.settings.locks - 1);
+        if !self.registry.admits(&self.store, &packet) {
+            return;
+        }
         let before = self.store.load(of);
         let outputs = decide(&self.store, &self.registry, settings, &packet);
         let after = self.store.load(of);
@@ -328,6 +361,10 @@ impl<S: Store> World<S> {
         while let Some(change) = self.registry.poll_change() {
             match change {
                 Change::Joined { .. } => {}
+                Change::Record(member) => self.record(member, true),
+                Change::Forget { machine, session } => {
+                    self.record(Member { machine, session, nonce: 0, address: 0 }, false);
+                }
                 Change::Gone { machine, session } => {
                     self.trace.add(self.now, EVERY_LOCK, Who::Service, What::Place("session ended", machine));
                     self.own.purge(self.now, machine, session);
@@ -335,6 +372,7 @@ impl<S: Store> World<S> {
                 Change::Adopted(adopted) => {
                     let word = self.store.load(adopted.lock);
                     self.trace.add(self.now, adopted.lock, Who::Service, What::Word(word));
+                    self.counters.restored += u64::from(self.registry.recovering().is_some());
                     self.own.adopt(adopted.lock, adopted.incarnation, adopted.token);
                 }
                 Change::Swept(packet) => self.own.receive(self.now, &packet, &[]),
@@ -357,7 +395,7 @@ impl<S: Store> World<S> {
     }
 
     fn tick_registry(&mut self) {
-        if self.registry_tick > self.now {
+        if self.registry_tick > self.now || self.now < self.service_back {
             return;
         }
         self.registry_tick = u64::MAX;
@@ -408,7 +446,14 @@ impl<S: Store> World<S> {
         let clock = here.clock(self.now);
         match &mut here.process {
             Process::Down => return,
-            Process::Running(node) => node.receive(clock, &packet, body),
+            Process::Running(node) => {
+                let before = node.identity();
+                node.receive(clock, &packet, body);
+                let Identity { machine, session } = node.identity();
+                if session != before.session {
+                    self.checker.goes_on(machine, before.session, session);
+                }
+            }
             Process::Joining { nonce, since } => {
                 if packet.kind == Kind::Welcome && packet.request == *nonce {
                     let who = Identity { machine: packet.requester, session: packet.requester_session };

@@ -230,7 +230,7 @@ impl Network {
     fn collect(&mut self) {
         while let Some(change) = self.registry.poll_change() {
             match change {
-                Change::Joined { .. } => {}
+                Change::Joined { .. } | Change::Record(_) | Change::Forget { .. } => {}
                 Change::Gone { machine, session } => self.heirs.purge(self.now, machine, session),
                 Change::Adopted(of) => self.heirs.adopt(of.lock, of.incarnation, of.token),
                 Change::Settled(of) => self.heirs.release_adopted(self.now, of.lock),

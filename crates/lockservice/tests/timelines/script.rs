@@ -330,7 +330,7 @@ impl Script {
     fn drain_registry(&mut self) {
         while let Some(change) = self.registry.poll_change() {
             match change {
-                Change::Joined { .. } => {}
+                Change::Joined { .. } | Change::Record(_) | Change::Forget { .. } => {}
                 Change::Gone { machine, session } => self.own.purge(self.now, machine, session),
                 Change::Adopted(adopted) => self.own.adopt(adopted.lock, adopted.incarnation, adopted.token),
                 Change::Settled(adopted) => self.own.release_adopted(self.now, adopted.lock),

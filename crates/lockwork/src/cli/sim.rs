@@ -69,6 +69,9 @@ pub(super) struct Arguments {
     /// Times a second that a machine crashes [default: 1]
     #[arg(long, value_parser = value_parser!(u32).range(0..=1000))]
     crashes: Option<u32>,
+    /// Times a second that the service crashes, and is restored from its machines [default: 0]
+    #[arg(long, value_parser = value_parser!(u32).range(0..=1000))]
+    restarts: Option<u32>,
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -82,7 +85,7 @@ impl Arguments {
         if self.lean {
             settings = settings.lean();
         }
-        let Faults { lost, doubled, damaged, late, latest, cuts, pauses, crashes } = settings.faults;
+        let Faults { lost, doubled, damaged, late, latest, cuts, pauses, crashes, restarts } = settings.faults;
         settings.faults = Faults {
             lost: self.lost.unwrap_or(lost),
             doubled: self.doubled.unwrap_or(doubled),
@@ -92,6 +95,7 @@ impl Arguments {
             cuts: self.cuts.unwrap_or(cuts),
             pauses: self.pauses.unwrap_or(pauses),
             crashes: self.crashes.unwrap_or(crashes),
+            restarts: self.restarts.unwrap_or(restarts),
         };
         settings
     }
@@ -121,7 +125,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// Name and figure of what has been counted.
-fn figures(counters: &Counters) -> [(&'static str, u64); 20] {
+fn figures(counters: &Counters) -> [(&'static str, u64); 22] {
     let of = counters;
     [
         ("operations", of.operations),
@@ -141,6 +145,8 @@ fn figures(counters: &Counters) -> [(&'static str, u64); 20] {
         ("cuts", of.cuts),
         ("pauses", of.pauses),
         ("crashes", of.crashes),
+        ("restarts", of.restarts),
+        ("restored", of.restored),
         ("expired", of.expired),
         ("simulated_us", of.time / 1000),
         ("longest_wait_us", of.longest_wait / 1000),

@@ -20,6 +20,9 @@ impl<S: Store> World<S> {
         }
         self.packets_before = self.counters.packets;
         let per_tick = |times: u32| times * 1000;
+        if self.now >= self.service_back && self.random.in_a_million(per_tick(self.faults.restarts)) {
+            self.crash_service();
+        }
         for place in 0..self.settings.machines {
             let lease = u64::from(LEASE_MS) * MS;
             let here = &self.places[place as usize];
@@ -72,6 +75,9 @@ impl<S: Store> World<S> {
     }
 
     pub(super) fn check_agents(&mut self, lock: u64) {
+        if self.now < self.service_back || !self.registry.has_word(&self.store, lock) {
+            return;
+        }
         let word = self.store.load(lock);
         let places = self.places.iter().filter_map(|place| {
             let node = place.node().filter(|node| !node.is_over() && place.clock(self.now) < node.lease_until())?;
