@@ -169,7 +169,10 @@ impl<S: Store> World<S> {
                     _ => self.counters.writers += 1,
                 }
                 self.task(place, task).doing = Doing::Holding { lock, request, mode };
+                // Some hold for longer than the service is away.
+                let outlasts = self.settings.faults.restarts > 0 && self.random.below(100) == 0;
                 let delay = match self.random.below(16) {
+                    _ if outlasts => self.random.below(200 * MS),
                     0 => 0,
                     1 => self.random.below(2 * MS),
                     _ => self.random.below(40 * US),
