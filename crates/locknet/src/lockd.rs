@@ -13,21 +13,24 @@
 mod counters;
 mod heirs;
 mod metrics;
+pub mod records;
 #[cfg(test)]
 mod tests;
 
 use crate::plane::{DataPlane, Decided};
 use crate::query::UNCOUNTED;
 use crate::udp::{BATCH, Endpoint};
-use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_REGISTRY, Slow, TOO_EARLY};
+use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_BACK, NOT_REGISTRY, Slow, TOO_EARLY};
 use heirs::Heirs;
 use lockwork_locking::LockMode;
 use lockwork_lockservice::control::{ALL_LOCKS, Service};
 use lockwork_lockservice::decider::{Outputs, Sessions, Settings, Store, To, decide};
 use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, body, datagram, parse};
-use lockwork_lockservice::registry::{Change, Config, Registry, Tally};
+use lockwork_lockservice::registry::{Change, Config, Member, Registry, Tally};
+use lockwork_lockservice::report::in_era;
 use lockwork_lockservice::word::Machine;
 use metrics::Responder;
+use records::{Records, Roll};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
@@ -42,6 +45,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 /// For how long it looks for packets before it lets others have its core: they may keep it for milliseconds, and
 /// packets of one batch come some microseconds after each other.
 const PATIENCE: Duration = Duration::from_micros(10);
+/// How soon it is seen that who joins is written down.
+const LOOK_NS: u64 = 500_000;
 /// How often gauges are refreshed.
 const REFRESH_NS: u64 = 200_000_000;
 
@@ -127,6 +132,14 @@ pub struct Lockd<P> {
     counters: Arc<Counters>,
     responder: Option<Responder>,
     heirs: Heirs,
+    service: Service,
+    /// Tokens begin above.
+    first_token: u64,
+    roll: Option<Roll>,
+    /// The data plane is not told of machines before all words are back.
+    holds_back: bool,
+    /// When words began to come back.
+    recovery_began: Option<u64>,
     start: Instant,
     now: u64,
     refreshed: u64,
@@ -159,7 +172,8 @@ impl<P: DataPlane> Lockd<P> {
             writers_first: options.writers_first,
         };
         counters.locks.set(service.locks);
-        plane.begin_tokens(first_token(SystemTime::now()));
+        let first_token = first_token(SystemTime::now());
+        plane.begin_tokens(first_token);
         let opens = if options.fresh { 0 } else { u64::from(options.lease_ms) * 1_000_000 };
         // Any number will do that the daemon before did not use.
         let first_session = RandomState::new().build_hasher().finish() as u32;
@@ -173,11 +187,30 @@ impl<P: DataPlane> Lockd<P> {
             opens,
             counters,
             responder,
+            service,
+            first_token,
+            roll: None,
+            holds_back: false,
+            recovery_began: None,
             start: Instant::now(),
             now: 0,
             refreshed: 0,
             plane,
         })
+    }
+
+    /// Writes down who takes part from now on, and goes on with the members of a lockd before this one, whose sessions
+    /// are in `era`, which no lockd had before. Whoever has the address is the only one who decides, so call this after
+    /// it is bound, and read the members after that.
+    pub fn restore(&mut self, records: Box<dyn Records>, era: u32, members: Vec<Member<SocketAddr>>) {
+        self.now = self.start.elapsed().as_nanos() as u64;
+        let first_session = in_era(RandomState::new().build_hasher().finish() as u32, era);
+        let config = Config { recorded: true, ..Config::new(self.service.lease_ms, first_session) };
+        self.registry = Registry::restore(self.now, config, self.service, members, self.first_token);
+        self.recovery_began = self.registry.recovering().map(|_| self.now);
+        self.holds_back = self.recovery_began.is_some();
+        self.roll = Some(Roll::new(records));
+        self.opens = 0;
     }
 
     /// Where it listens.
@@ -206,7 +239,7 @@ impl<P: DataPlane> Lockd<P> {
     }
 
     /// Serves until `stop` is set; then answers what has arrived, and tells all machines that their sessions have
-    /// ended, so that they know at once that their guards are void.
+    /// ended, so that they know at once that their guards are void; unless another lockd may go on with them.
     ///
     /// # Errors
     /// What the system says if the socket breaks.
@@ -224,6 +257,9 @@ impl<P: DataPlane> Lockd<P> {
                 last_packet = now;
                 self.after();
                 self.endpoint.flush();
+            }
+            if self.holds_back && self.registry.recovering().is_none() {
+                self.recovered()?;
             }
             if self.now >= due {
                 due = self.tick();
@@ -252,6 +288,11 @@ impl<P: DataPlane> Lockd<P> {
             (0..count).for_each(|at| self.datagram(at));
             self.after();
         }
+        self.endpoint.flush();
+        if self.roll.is_some() {
+            // The next lockd goes on with them.
+            return Ok(());
+        }
         let mut over = Packet::new(Kind::Error, 0);
         over.token = Problem::NoSuchSession as u64;
         for (machine, session, address) in self.registry.machines() {
@@ -264,6 +305,8 @@ impl<P: DataPlane> Lockd<P> {
 
     /// Does what is due, and tells when to come again.
     fn tick(&mut self) -> u64 {
+        let recorded = self.roll.as_mut().map(Roll::recorded).unwrap_or_default();
+        recorded.iter().for_each(|member| self.registry.recorded(member));
         let more = self.registry.tick(self.now, self.plane.store(), SCAN_LOCKS);
         self.heirs.tick(self.now);
         self.after();
@@ -272,14 +315,42 @@ impl<P: DataPlane> Lockd<P> {
             self.refreshed = self.now;
             self.refresh();
         }
-        if more { self.now } else { self.next_tick().min(self.now + REFRESH_NS) }
+        let joins = self.roll.as_ref().is_some_and(Roll::is_waited_for);
+        let longest = if joins { LOOK_NS } else { REFRESH_NS };
+        if more { self.now } else { self.next_tick().min(self.now + longest) }
+    }
+
+    /// All words are back: the data plane decides from now on.
+    fn recovered(&mut self) -> io::Result<()> {
+        self.holds_back = false;
+        self.plane.begin()?;
+        let all: Vec<_> = self.registry.machines().collect();
+        all.into_iter().for_each(|(machine, session, address)| self.take_in(machine, session, address));
+        let ms = (self.now - self.recovery_began.unwrap_or(self.now)) as f64 / 1e6;
+        let (locks, machines) = (self.service.locks, self.registry.summary().machines);
+        let held = self.registry.counters().restored;
+        eprintln!("lockd: {locks} locks are back after {ms:.1} ms, {held} of them held; {machines} machines go on");
+        Ok(())
+    }
+
+    fn take_in(&mut self, machine: Machine, session: u32, address: SocketAddr) {
+        if let Err(error) = self.plane.set_machine(machine, session, address) {
+            eprintln!("lockd: cannot take {address} in: {error}");
+            self.registry.dismiss(self.now, machine);
+        }
     }
 
     fn next_tick(&self) -> u64 {
         self.registry.next_tick().into_iter().chain(self.heirs.next_tick()).min().unwrap_or(u64::MAX)
     }
 
-    fn refresh(&self) {
+    fn refresh(&mut self) {
+        if let Some(roll) = &mut self.roll {
+            let answer = roll.look();
+            self.counters.records.set(u64::from(answer));
+            self.registry.set_records(answer);
+        }
+        self.counters.recovering.set(self.registry.recovering().unwrap_or(0) as u64);
         self.counters.set_unsent(self.endpoint.unsent());
         if let Ok(mut slow) = self.counters.slow.lock() {
             *slow = Slow { registry: self.registry.counters(), plane: self.plane.counters() };
@@ -324,6 +395,10 @@ impl<P: DataPlane> Lockd<P> {
         if packet.sender == Machine::REGISTRY {
             // The registry's agents are in this process.
             return counters.dropped(NOT_REGISTRY);
+        }
+        if !registry.admits(plane.store(), &packet) {
+            // It comes again.
+            return counters.dropped(NOT_BACK);
         }
         let payload = payload.to_vec();
         self.decide(Some(from), &packet, &payload);
@@ -392,12 +467,12 @@ impl<P: DataPlane> Lockd<P> {
     fn after(&mut self) {
         while let Some(change) = self.registry.poll_change() {
             match change {
-                Change::Joined { machine, session, address } => {
-                    if let Err(error) = self.plane.set_machine(machine, session, address) {
-                        eprintln!("lockd: cannot take {address} in: {error}");
-                        self.registry.dismiss(self.now, machine);
-                    }
+                Change::Record(member) => self.roll.as_mut().expect("it writes down").record(member),
+                Change::Forget { machine, .. } => self.roll.as_mut().expect("it writes down").forget(machine),
+                Change::Joined { machine, session, address } if !self.holds_back => {
+                    self.take_in(machine, session, address);
                 }
+                Change::Joined { .. } => {}
                 Change::Gone { machine, session } => {
                     self.plane.remove_machine(machine);
                     self.heirs.gone(self.now, machine, session);

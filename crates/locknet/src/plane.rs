@@ -5,7 +5,7 @@
 //! the same store.
 
 use crate::kernel::words::Words;
-use crate::kernel::{KernelDecider, error::KernelError};
+use crate::kernel::{Hook, KernelDecider, error::KernelError};
 use lockwork_lockservice::decider::{Store, Wide, WideLock};
 use lockwork_lockservice::word::Machine;
 use lockwork_memory::{Buffer, OutOfMemory, Pages};
@@ -40,6 +40,14 @@ pub trait DataPlane {
 
     /// Makes all tokens larger than `after`, before anything is granted.
     fn begin_tokens(&self, after: u64);
+
+    /// All words are there: it may decide. Called only where the daemon has decided alone before.
+    ///
+    /// # Errors
+    /// If it cannot.
+    fn begin(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// `machine` takes part from now on; or still does, and the way to it may have changed.
     ///
@@ -135,13 +143,15 @@ impl DataPlane for InProcess {
 pub struct InKernel {
     decider: KernelDecider,
     words: Wide<Words>,
+    /// Where it decides once it may.
+    later: Vec<(Hook, String)>,
 }
 
 impl InKernel {
     /// With programs that are attached, or will be.
     #[must_use]
     pub fn new(decider: KernelDecider) -> Self {
-        Self { words: decider.words(), decider }
+        Self { words: decider.words(), decider, later: Vec::new() }
     }
 
     /// The programs.
@@ -154,6 +164,25 @@ impl InKernel {
     #[must_use]
     pub fn decider_mut(&mut self) -> &mut KernelDecider {
         &mut self.decider
+    }
+}
+
+impl InKernel {
+    /// Takes these interfaces, and attaches to them when the words are back, or at [`InKernel::attach`].
+    pub fn attach_later(&mut self, hook: Hook, interfaces: &[String]) {
+        self.later = interfaces.iter().map(|interface| (hook, interface.clone())).collect();
+    }
+
+    /// Attaches to the interfaces that it was to attach to later.
+    ///
+    /// # Errors
+    /// [`KernelError`] of the first that cannot be.
+    pub fn attach(&mut self) -> Result<(), KernelError> {
+        for (hook, interface) in std::mem::take(&mut self.later) {
+            let attached = self.decider.attach(hook, &interface)?;
+            eprintln!("lockd: {} on {interface}", attached.mode);
+        }
+        Ok(())
     }
 }
 
@@ -172,6 +201,10 @@ impl DataPlane for InKernel {
 
     fn begin_tokens(&self, after: u64) {
         self.words.begin_tokens(after);
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        Ok(self.attach()?)
     }
 
     // A machine that no attached interface leads to is served by the daemon.

@@ -187,14 +187,19 @@ pub struct Summary {
     pub dropped: u64,
     /// Sessions ended because nothing was heard of them.
     pub expired: u64,
+    /// Machines that have not reported to a decider that was restored.
+    pub recovering: u64,
+    /// Whether who takes part can be written down now; `None` if it is not. In bytes 2, 1 and 0.
+    pub records: Option<bool>,
 }
 
 impl Summary {
     /// As a body.
     #[must_use]
     pub fn to_body(self) -> Vec<u8> {
-        let Self { locks, machines, gone, decisions, grants, dropped, expired } = self;
-        [locks, machines, gone, decisions, grants, dropped, expired]
+        let Self { locks, machines, gone, decisions, grants, dropped, expired, recovering, records } = self;
+        let records = records.map_or(0, |answer| 1 + u64::from(answer));
+        [locks, machines, gone, decisions, grants, dropped, expired, recovering, records]
             .iter()
             .flat_map(|field| field.to_le_bytes())
             .collect()
@@ -205,7 +210,7 @@ impl Summary {
     /// # Errors
     /// [`Malformed::Length`] if it is too short.
     pub fn of_body(body: &[u8]) -> Result<Self, Malformed> {
-        let bytes: &[u8; 56] = body.first_chunk().ok_or(Malformed::Length)?;
+        let bytes: &[u8; 72] = body.first_chunk().ok_or(Malformed::Length)?;
         let field = |at: usize| number(&bytes[8 * at..8 * at + 8]);
         Ok(Self {
             locks: field(0),
@@ -215,6 +220,8 @@ impl Summary {
             grants: field(4),
             dropped: field(5),
             expired: field(6),
+            recovering: field(7),
+            records: field(8).checked_sub(1).map(|answer| answer > 0),
         })
     }
 }
@@ -238,7 +245,18 @@ mod tests {
         assert_eq!(Participant::of_body(&[0; 8]), Err(Malformed::Length));
         assert_eq!(Participant::of_body(&[0; 16]), Err(Malformed::Field));
 
-        let summary = Summary { locks: 1, machines: 2, gone: 3, decisions: 4, grants: 5, dropped: 6, expired: 7 };
+        let (decisions, grants, dropped, expired) = (4, 5, 6, 7);
+        let summary = Summary {
+            locks: 1,
+            machines: 2,
+            gone: 3,
+            decisions,
+            grants,
+            dropped,
+            expired,
+            recovering: 8,
+            records: Some(false),
+        };
         assert_eq!(Summary::of_body(&summary.to_body()), Ok(summary));
     }
 

@@ -137,6 +137,8 @@ pub struct Counters {
     pub adopted: u64,
     /// Sweeps asked for by agents.
     pub sweeps: u64,
+    /// Words that came back from what machines reported.
+    pub restored: u64,
 }
 
 /// What the decider has counted, for who asks about everything.
@@ -196,6 +198,8 @@ pub struct Registry<A> {
     changes: VecDeque<Change<A>>,
     counters: Counters,
     tally: Tally,
+    /// Who joins can be written down.
+    records_answer: bool,
 }
 
 impl<A> Sessions for Registry<A>
@@ -226,6 +230,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             changes: VecDeque::new(),
             counters: Counters::default(),
             tally: Tally::default(),
+            records_answer: true,
         }
     }
 
@@ -353,6 +358,11 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         self.counters
     }
 
+    /// Tells whether who joins can be written down now.
+    pub fn set_records(&mut self, answer: bool) {
+        self.records_answer = answer;
+    }
+
     /// Tells what the decider has counted, for questions to come.
     pub fn set_tally(&mut self, tally: Tally) {
         self.tally = tally;
@@ -370,11 +380,17 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             grants: self.tally.grants,
             dropped: self.tally.dropped,
             expired: self.counters.expired,
+            recovering: self.recovering().unwrap_or(0) as u64,
+            records: self.config.recorded.then_some(self.records_answer),
         }
     }
 
     fn join(&mut self, now: u64, from: A, packet: &Packet) {
         let known = self.machines.joined(from, packet.request);
+        if known.is_none() && self.machines.joining(from).is_some() {
+            // Once that one is written down, whoever is there asks again.
+            return self.problem(from, packet, Problem::Waits);
+        }
         let expires = now.saturating_add(self.config.lease_ns);
         let Some(machine) = known.or_else(|| self.machines.join(now, from, packet.request, expires)) else {
             self.counters.full += 1;

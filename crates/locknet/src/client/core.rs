@@ -125,7 +125,7 @@ impl Core {
     /// Does what is due to have a session again.
     fn join(&mut self, now: u64) {
         let Self { rejoin: Some(rejoin), endpoint, server, key, .. } = self else { return };
-        let error = JoinError::NoAnswer { refused: rejoin.refused };
+        let error = rejoin.silence();
         let (late, goes_on) = rejoin.tick(now, endpoint, *server, key.as_ref());
         if !goes_on {
             self.rejoin = None;
@@ -192,7 +192,7 @@ impl Core {
             self.malformed += 1;
             return;
         };
-        if let Some(answer) = self.rejoin.as_ref().and_then(|rejoin| rejoin.answer(&packet, body)) {
+        if let Some(answer) = self.rejoin.as_mut().and_then(|rejoin| rejoin.answer(&packet, body)) {
             return self.joined(now, answer);
         }
         match packet.kind {

@@ -27,6 +27,8 @@ use std::time::Duration;
 const AGAIN_NS: u64 = 20_000_000;
 /// And with another nonce after this, so that its lease begins anew.
 const NEW_NONCE_NS: u64 = 400_000_000;
+/// What is known of a service that does not let anybody in.
+const WAITS: &str = " but that it cannot reach etcd, where it writes down who takes part";
 /// Longest that a request which is not to wait does wait for a session: a round trip, wherever the service is.
 const TRY_NS: u64 = 100_000_000;
 
@@ -35,6 +37,8 @@ const TRY_NS: u64 = 100_000_000;
 pub(super) enum JoinError {
     /// Nobody has answered; perhaps the system knows that nobody listens.
     NoAnswer { refused: bool },
+    /// The service cannot write down who takes part.
+    Waits,
     /// All machine numbers are taken.
     Full,
 }
@@ -46,11 +50,13 @@ struct Joining {
     /// When it was first asked for with this nonce: the lease runs from then.
     since: u64,
     again: u64,
+    /// The service has said that it cannot write down who takes part.
+    waits: bool,
 }
 
 impl Joining {
     fn new(now: u64) -> Self {
-        Self { nonce: 0, since: now, again: now }
+        Self { nonce: 0, since: now, again: now, waits: false }
     }
 
     fn ask(&mut self, now: u64, endpoint: &mut Endpoint, server: SocketAddr, key: Option<&Key>) {
@@ -68,7 +74,7 @@ impl Joining {
     }
 
     /// What a packet says, if it is an answer.
-    fn answer(&self, packet: &Packet, body: &[u8]) -> Option<Result<(Node, Service), JoinError>> {
+    fn answer(&mut self, packet: &Packet, body: &[u8]) -> Option<Result<(Node, Service), JoinError>> {
         match packet.kind {
             _ if packet.request != self.nonce => None,
             Kind::Welcome => {
@@ -77,6 +83,10 @@ impl Joining {
                 Some(Ok((Node::new(config(service), me, self.since), service)))
             }
             Kind::Error if packet.token == Problem::Full as u64 => Some(Err(JoinError::Full)),
+            Kind::Error if packet.token == Problem::Waits as u64 => {
+                self.waits = true;
+                None
+            }
             _ => None,
         }
     }
@@ -151,7 +161,12 @@ impl Rejoin {
         (late, true)
     }
 
-    pub(super) fn answer(&self, packet: &Packet, body: &[u8]) -> Option<Result<(Node, Service), JoinError>> {
+    /// Why there is no session so far.
+    pub(super) const fn silence(&self) -> JoinError {
+        if self.joining.waits { JoinError::Waits } else { JoinError::NoAnswer { refused: self.refused } }
+    }
+
+    pub(super) fn answer(&mut self, packet: &Packet, body: &[u8]) -> Option<Result<(Node, Service), JoinError>> {
         self.joining.answer(packet, body)
     }
 }
@@ -176,13 +191,14 @@ pub(super) fn connect(
     let end = began.saturating_add(time);
     let turn = time / (addresses.len() as u64).max(1);
     loop {
-        let (mut closed, mut silent, mut found) = (0, 0, None);
+        let (mut closed, mut silent, mut waits, mut found) = (0, 0, false, None);
         for &address in addresses {
             let until = clock.now().saturating_add(turn).min(end);
             match attempt(address, key, clock, until) {
                 Ok(Ok(joined)) => return Ok(joined),
                 Ok(Err(JoinError::NoAnswer { refused: true })) => closed += 1,
                 Ok(Err(JoinError::NoAnswer { refused: false })) => silent += 1,
+                Ok(Err(JoinError::Waits)) => (silent, waits) = (silent + 1, true),
                 Ok(Err(JoinError::Full)) => found = Some(ConnectError::Full { address }),
                 Err(error) => found = found.or(Some(ConnectError::System { address, error })),
             }
@@ -198,7 +214,10 @@ pub(super) fn connect(
         // A busy machine sleeps longer; a round without time would find nothing but silence.
         let now = clock.now();
         if is_last(now) {
-            let none = JoinError::NoAnswer { refused: closed > 0 && silent == 0 };
+            let none = match waits {
+                true => JoinError::Waits,
+                false => JoinError::NoAnswer { refused: closed > 0 && silent == 0 },
+            };
             let full = found.filter(|found| matches!(found, ConnectError::Full { .. }));
             return Err(full.unwrap_or_else(|| none.after((now - began) / 1_000_000, addresses)));
         }
@@ -209,6 +228,9 @@ impl JoinError {
     /// As people see it.
     pub(super) fn after(self, waited_ms: u64, addresses: &[SocketAddr]) -> ConnectError {
         match self {
+            Self::Waits => {
+                ConnectError::NoAnswer { addresses: addresses.to_vec(), waited_ms, hint: WAITS }
+            }
             Self::NoAnswer { refused } => {
                 let hint = if refused { REFUSED } else { "" };
                 ConnectError::NoAnswer { addresses: addresses.to_vec(), waited_ms, hint }
@@ -225,7 +247,7 @@ fn attempt(server: SocketAddr, key: Option<&Key>, clock: Clock, until: u64) -> i
     loop {
         let now = clock.now();
         if now >= until {
-            return Ok(Err(JoinError::NoAnswer { refused: false }));
+            return Ok(Err(if joining.waits { JoinError::Waits } else { JoinError::NoAnswer { refused: false } }));
         }
         joining.ask(now, &mut endpoint, server, key);
         endpoint.wait(Duration::from_nanos(joining.again.min(until).saturating_sub(now)));

@@ -28,8 +28,19 @@ impl Counter {
 }
 
 /// Why a datagram was dropped, in the order of the counters.
-const DROPS: [&str; 10] =
-    ["length", "magic", "version", "tag", "field", "address", "machine_gone", "unsent", "not_registry", "too_early"];
+const DROPS: [&str; 11] = [
+    "length",
+    "magic",
+    "version",
+    "tag",
+    "field",
+    "address",
+    "machine_gone",
+    "unsent",
+    "not_registry",
+    "too_early",
+    "not_back",
+];
 
 /// A packet for a machine that is not there any more.
 pub(super) const MACHINE_GONE: usize = 6;
@@ -41,9 +52,11 @@ pub(super) const NOT_REGISTRY: usize = 8;
 
 /// Wants to join a service that waits for leases of before.
 pub(super) const TOO_EARLY: usize = 9;
+/// About a lock whose word is not back, or for a machine that has not gone on yet.
+pub(super) const NOT_BACK: usize = 10;
 
 /// Which problems were answered, in the order of their numbers from 1.
-const PROBLEMS: [&str; 5] = ["no_such_lock", "no_such_session", "no_such_machine", "full", "not_held"];
+const PROBLEMS: [&str; 6] = ["no_such_lock", "no_such_session", "no_such_machine", "full", "not_held", "waits"];
 
 /// All counters of a daemon.
 #[derive(Debug, Default)]
@@ -56,6 +69,10 @@ pub(super) struct Counters {
     pub(super) locks: Counter,
     pub(super) machines: Counter,
     pub(super) gone: Counter,
+    /// Machines that have not reported to a decider that was restored.
+    pub(super) recovering: Counter,
+    /// 1 if who takes part can be written down.
+    pub(super) records: Counter,
     pub(super) adopted: Counter,
     /// Refreshed now and then.
     pub(super) slow: Mutex<Slow>,
@@ -132,8 +149,12 @@ impl Counters {
         family("machines", "gauge", "Machines that live.", &plain(self.machines.get()));
         family("machines_gone", "gauge", "Machines that are gone and not yet swept.", &plain(self.gone.get()));
         family("locks_in_custody", "gauge", "Locks whose agents are in the daemon.", &plain(self.adopted.get()));
+        let recovering = self.recovering.get();
+        family("machines_recovering", "gauge", "Machines that have not reported what they hold.", &plain(recovering));
+        let records = self.records.get();
+        family("records_up", "gauge", "1 if who takes part is written down, and can be now.", &plain(records));
         let slow = self.slow.lock().map(|slow| slow.clone()).unwrap_or_default();
-        let RegistryCounters { joined, left, expired, full, strangers, freed, adopted, sweeps } = slow.registry;
+        let RegistryCounters { joined, left, expired, full, strangers, freed, adopted, sweeps, restored } = slow.registry;
         let registry = [
             ("sessions_joined_total", "Sessions begun.", joined),
             ("sessions_left_total", "Sessions ended by their machines.", left),
@@ -142,6 +163,7 @@ impl Counters {
             ("strangers_total", "Control packets of sessions that are not there.", strangers),
             ("locks_freed_total", "Locks freed because their holder was gone.", freed),
             ("locks_adopted_total", "Locks adopted because their agent was gone.", adopted),
+            ("words_restored_total", "Words that came back from machines' reports.", restored),
             ("sweeps_total", "Sweeps of a lock that agents asked for.", sweeps),
         ];
         for (name, help, value) in registry {

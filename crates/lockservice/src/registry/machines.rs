@@ -27,6 +27,8 @@ pub(super) struct Machines<A> {
     /// By number; 0 is the registry and never lives here.
     slots: Vec<Option<Live<A>>>,
     by_nonce: HashMap<(A, u64), Machine>,
+    /// Who joins and is not written down yet: one of each address.
+    joining: HashMap<A, Machine>,
     /// When leases end.
     leases: BTreeSet<(u64, Machine)>,
     /// Numbers that were used, and from when on they may be again; sorted by that.
@@ -40,6 +42,7 @@ impl<A: Copy + Eq + Hash> Machines<A> {
         Self {
             slots: vec![None],
             by_nonce: HashMap::new(),
+            joining: HashMap::new(),
             leases: BTreeSet::new(),
             quarantine: VecDeque::new(),
             last,
@@ -61,6 +64,9 @@ impl<A: Copy + Eq + Hash> Machines<A> {
     pub(super) fn record(&mut self, machine: Machine) {
         if let Some(Some(live)) = self.slots.get_mut(machine.0 as usize) {
             live.recorded = true;
+            if self.joining.get(&live.address) == Some(&machine) {
+                self.joining.remove(&live.address);
+            }
         }
     }
 
@@ -84,6 +90,11 @@ impl<A: Copy + Eq + Hash> Machines<A> {
         self.by_nonce.get(&(address, nonce)).copied()
     }
 
+    /// Who joins from there, and is not written down yet.
+    pub(super) fn joining(&self, address: A) -> Option<Machine> {
+        self.joining.get(&address).copied()
+    }
+
     /// A number for who comes, if there is one.
     pub(super) fn join(&mut self, now: u64, address: A, nonce: u64, expires: u64) -> Option<Machine> {
         let machine = match self.quarantine.front() {
@@ -101,6 +112,7 @@ impl<A: Copy + Eq + Hash> Machines<A> {
         self.next_session = in_era(counted, era(self.next_session));
         let live = Live { session: self.next_session, address, nonce, expires, recorded: false };
         self.slots[machine.0 as usize] = Some(live);
+        self.joining.insert(address, machine);
         self.by_nonce.insert((address, nonce), machine);
         self.leases.insert((expires, machine));
         Some(machine)
@@ -146,6 +158,9 @@ impl<A: Copy + Eq + Hash> Machines<A> {
     pub(super) fn remove(&mut self, machine: Machine) -> Option<Live<A>> {
         let live = self.slots.get_mut(machine.0 as usize)?.take()?;
         self.by_nonce.remove(&(live.address, live.nonce));
+        if self.joining.get(&live.address) == Some(&machine) {
+            self.joining.remove(&live.address);
+        }
         self.leases.remove(&(live.expires, machine));
         Some(live)
     }

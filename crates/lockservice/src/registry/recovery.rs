@@ -50,6 +50,8 @@ pub(super) struct Recovery {
     held: BTreeSet<u64>,
     /// What the registry has for agents that are gone.
     pub(super) adopted: Vec<Adopted>,
+    /// Words that are back because of an agent or a holder.
+    pub(super) restored: u64,
     /// All have been asked to enrol.
     pub(super) settles: bool,
     again: u64,
@@ -59,7 +61,7 @@ impl Recovery {
     pub(super) fn new(now: u64, token: u64, machines: impl Iterator<Item = Machine>) -> Self {
         let missing = machines.map(|machine| (machine, Progress::default())).collect();
         let (held, adopted) = (BTreeSet::new(), Vec::new());
-        Self { token, missing, covered: 0, held, adopted, settles: false, again: now }
+        Self { token, missing, covered: 0, held, adopted, restored: 0, settles: false, again: now }
     }
 
     /// How many machines are waited for.
@@ -101,7 +103,7 @@ impl Recovery {
                 self.held.insert(*lock);
             } else {
                 let word = Word { state: State::Led, machine, incarnation: 0 };
-                store.swap(*lock, Word::NEW, word);
+                self.restored += u64::from(store.swap(*lock, Word::NEW, word));
             }
         }
         if to == store.locks() {
@@ -130,6 +132,7 @@ impl Recovery {
             .map(|lock| Adopted { lock, incarnation: 0, token: store.token(lock) })
             .collect();
         self.covered = covered;
+        self.restored += adopted.len() as u64;
         self.adopted.extend(&adopted);
         adopted
     }
@@ -231,6 +234,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         self.changes.extend(recovery.advance(store).into_iter().map(Change::Adopted));
         if recovery.is_restored() && !recovery.settles {
             recovery.settles = true;
+            self.counters.restored += recovery.restored;
             let all = self.machines.live().map(|(machine, _)| machine).collect();
             self.broadcasts.ask(now, Subject::Settle { last: false }, all);
         }

@@ -2,12 +2,15 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
+use lockwork_etcd::Etcd;
 use lockwork_locknet::kernel::error::KernelError;
 use lockwork_locknet::kernel::{self, Hook, KernelDecider, interface};
+use lockwork_locknet::lockd::records::{self, Records};
 use lockwork_locknet::lockd::{Lockd, Options, StartError};
 use lockwork_locknet::plane::{DataPlane, InKernel, InProcess};
 use lockwork_lockservice::decider::Settings;
@@ -52,6 +55,13 @@ pub(super) struct Arguments {
     /// File with the cluster's key, 16 bytes or 32 hexadecimal digits [default: LOCKWORK_KEY, or no key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
+    /// Write down in etcd who takes part: a lockd that is started anew at the same address goes on where this one ended,
+    /// and nobody loses a lock
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', num_args = 1.., conflicts_with = "fresh")]
+    etcd: Vec<String>,
+    /// Of all keys in etcd; each service needs its own
+    #[arg(long, value_name = "PREFIX", default_value = "lockwork/", requires = "etcd")]
+    etcd_prefix: String,
     /// Where to answer GET /metrics for Prometheus
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
@@ -86,15 +96,71 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     if interfaces.is_empty() {
         let locks = usize::try_from(arguments.locks).map_err(Failure::usage)?;
         let plane = InProcess::new(locks).map_err(Failure::usage)?;
-        return serve(bind(&options, plane)?, &options, arguments.locks);
+        let mut lockd = bind(&options, plane)?;
+        let etcd = restore(&mut lockd, arguments)?;
+        return serve(lockd, &options, arguments.locks, etcd.as_ref());
     }
     // Bound first: while another daemon has the address, no program of ours may decide in its place.
     let mut lockd = bind(&options, InKernel::new(in_kernel(&options, arguments.locks, interfaces)?))?;
-    for interface in interfaces {
-        let attached = lockd.plane_mut().decider_mut().attach(hook, interface).map_err(refused)?;
-        eprintln!("lockd: {} on {interface}", attached.mode);
+    let etcd = restore(&mut lockd, arguments)?;
+    lockd.plane_mut().attach_later(hook, interfaces);
+    if etcd.as_ref().is_none_or(|(_, members)| *members == 0) {
+        lockd.plane_mut().attach().map_err(refused)?;
     }
-    serve(lockd, &options, arguments.locks)
+    serve(lockd, &options, arguments.locks, etcd.as_ref())
+}
+
+/// How long etcd is waited for at the start.
+const ETCD_PATIENCE: Duration = Duration::from_secs(10);
+/// Seconds after which a lockd that has died is no longer among those in etcd.
+const PRESENCE: i64 = 5;
+
+#[derive(Debug)]
+struct InEtcd(Arc<Etcd>);
+
+impl Records for InEtcd {
+    fn put(&self, key: String, value: Vec<u8>, ticket: u64) {
+        self.0.put(key, value, ticket);
+    }
+
+    fn delete(&self, key: String, ticket: u64) {
+        self.0.delete(key, ticket);
+    }
+
+    fn completed(&self, tickets: &mut Vec<u64>) {
+        self.0.completed(tickets);
+    }
+
+    fn why_not(&self) -> Option<String> {
+        self.0.health().why
+    }
+}
+
+/// Goes on with who is written down in etcd; and with how many. The address is bound: no lockd before this one decides.
+fn restore<P: DataPlane>(lockd: &mut Lockd<P>, arguments: &Arguments) -> Result<Option<(Arc<Etcd>, usize)>, Failure> {
+    if arguments.etcd.is_empty() {
+        return Ok(None);
+    }
+    let etcd = Arc::new(Etcd::connect(&arguments.etcd, &arguments.etcd_prefix));
+    let failed = |error: lockwork_etcd::Error| Failure::Connect(error.to_string());
+    let era = etcd.increment("era", ETCD_PATIENCE).map_err(failed)?;
+    let mut members = Vec::new();
+    for entry in etcd.load(records::MACHINES, ETCD_PATIENCE).map_err(failed)? {
+        match records::member(&entry.key, &entry.value, era as u32) {
+            Ok(member) => members.push(member),
+            Err(wrong) => {
+                return Err(Failure::usage(format!(
+                    "in etcd {wrong}; is --etcd-prefix {} that of a lock service?",
+                    arguments.etcd_prefix
+                )));
+            }
+        }
+    }
+    let count = members.len();
+    lockd.restore(Box::new(InEtcd(Arc::clone(&etcd))), era as u32, members);
+    let address = lockd.address().map_err(Failure::connect)?;
+    etcd.keep(format!("deciders/{address}"), format!("era {era}").into_bytes(), PRESENCE);
+    Ok(Some((etcd, count)))
 }
 
 fn refused(error: KernelError) -> Failure {
@@ -169,7 +235,12 @@ fn bind<P: DataPlane>(options: &Options, plane: P) -> Result<Lockd<P>, Failure> 
     })
 }
 
-fn serve(mut lockd: Lockd<impl DataPlane>, options: &Options, locks: u64) -> Outcome {
+fn serve(
+    mut lockd: Lockd<impl DataPlane>,
+    options: &Options,
+    locks: u64,
+    etcd: Option<&(Arc<Etcd>, usize)>,
+) -> Outcome {
     let name = lockd.plane().name();
     stop_on_signals();
     let address = lockd.address().map_err(Failure::connect)?;
@@ -177,15 +248,19 @@ fn serve(mut lockd: Lockd<impl DataPlane>, options: &Options, locks: u64) -> Out
     let key = if options.key.is_some() { "a key" } else { "no key" };
     let order = if options.writers_first { "writers first" } else { "readers first" };
     let lease_ms = options.lease_ms;
+    let goes_on = etcd.map_or(String::new(), |(_, members)| format!(", in etcd, {members} machines from before"));
     print(&format!(
-        "lockd: ready on {address} ({name}): {locks} locks, {order}, lease {lease_ms} ms, {key}{metrics}\n"
+        "lockd: ready on {address} ({name}): {locks} locks, {order}, lease {lease_ms} ms, {key}{goes_on}{metrics}\n"
     ))?;
-    if !options.fresh {
+    if !options.fresh && etcd.is_none() {
         eprintln!(
             "lockd: clients come in after {lease_ms} ms, when leases of a lockd before have ended (--fresh: at once)"
         );
     }
     lockd.run(&STOP).map_err(Failure::connect)?;
-    eprintln!("lockd: stopped; all sessions have ended");
+    match etcd {
+        None => eprintln!("lockd: stopped; all sessions have ended"),
+        Some(_) => eprintln!("lockd: stopped; the next one at {address} goes on, if it begins before leases end"),
+    }
     Ok(())
 }
