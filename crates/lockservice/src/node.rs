@@ -69,6 +69,8 @@ pub struct Counters {
 pub struct Node {
     config: Config,
     me: Identity,
+    /// The session that it began with.
+    joined: u32,
     client: Client,
     pool: AgentPool,
     circles: Circles,
@@ -92,6 +94,7 @@ impl Node {
         Self {
             config,
             me,
+            joined: me.session,
             client: Client::new(config, me),
             pool: AgentPool::new(config, me),
             circles: Circles::new(&config, me),
@@ -116,6 +119,12 @@ impl Node {
     #[must_use]
     pub const fn identity(&self) -> Identity {
         self.me
+    }
+
+    /// The session that it joined with: its own, also when it goes on in another after the decider was restored.
+    #[must_use]
+    pub const fn joined(&self) -> u32 {
+        self.joined
     }
 
     /// The settings.
@@ -433,15 +442,6 @@ impl Node {
         let reports = self.reporting.as_ref().and_then(Reporting::next_tick);
         let ticks = [client, pool, circles, reports, self.renewals.next(), Some(self.lease_until)];
         ticks.into_iter().flatten().min()
-    }
-
-    fn renew(&mut self, now: u64) {
-        let mut packet = Packet::new(Kind::Renew, 0);
-        // The answer says when the renewal that it answers was sent: the lease runs from then.
-        packet.request = now;
-        packet.requester = self.me.machine;
-        packet.requester_session = self.me.session;
-        self.send(packet, Vec::new());
     }
 
     fn renewed(&mut self, now: u64, packet: &Packet) {

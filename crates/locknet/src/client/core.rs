@@ -69,14 +69,14 @@ impl Core {
     }
 
     fn begun(&mut self, request: u64, wait: Arc<Wait>) {
-        wait.set_number(request, self.node.identity().session);
+        wait.set_number(request, self.node.joined());
         self.waits.insert(request, wait);
     }
 
     /// Number of a request in the present session, if it is of that.
     pub(super) fn number(&self, wait: &Wait) -> Option<u64> {
         let (request, session) = wait.number()?;
-        (session == self.node.identity().session).then_some(request)
+        (session == self.node.joined()).then_some(request)
     }
 
     /// Releases or withdraws a request, unless its session has ended.

@@ -228,9 +228,7 @@ impl JoinError {
     /// As people see it.
     pub(super) fn after(self, waited_ms: u64, addresses: &[SocketAddr]) -> ConnectError {
         match self {
-            Self::Waits => {
-                ConnectError::NoAnswer { addresses: addresses.to_vec(), waited_ms, hint: WAITS }
-            }
+            Self::Waits => ConnectError::NoAnswer { addresses: addresses.to_vec(), waited_ms, hint: WAITS },
             Self::NoAnswer { refused } => {
                 let hint = if refused { REFUSED } else { "" };
                 ConnectError::NoAnswer { addresses: addresses.to_vec(), waited_ms, hint }

@@ -66,7 +66,7 @@ impl Sleepers {
 #[derive(Debug, Default)]
 pub(super) struct Wait {
     state: AtomicU8,
-    /// Request and session, once it is part of one.
+    /// Request, and the session as it began, once it is part of one.
     number: OnceLock<(u64, u32)>,
     inner: Mutex<Inner>,
     changed: Condvar,

@@ -154,7 +154,8 @@ impl Counters {
         let records = self.records.get();
         family("records_up", "gauge", "1 if who takes part is written down, and can be now.", &plain(records));
         let slow = self.slow.lock().map(|slow| slow.clone()).unwrap_or_default();
-        let RegistryCounters { joined, left, expired, full, strangers, freed, adopted, sweeps, restored } = slow.registry;
+        let RegistryCounters { joined, left, expired, full, strangers, freed, adopted, sweeps, restored } =
+            slow.registry;
         let registry = [
             ("sessions_joined_total", "Sessions begun.", joined),
             ("sessions_left_total", "Sessions ended by their machines.", left),

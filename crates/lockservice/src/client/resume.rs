@@ -18,12 +18,7 @@ impl Client {
     /// Goes on in another session. Nothing that was granted is given up; who holds from an agent that is not here
     /// (`here` tells by lock and request) has to enrol. Gives the requests that wait, in the order of their numbers,
     /// and the locks that are held from elsewhere.
-    pub(crate) fn resume(
-        &mut self,
-        now: u64,
-        me: Identity,
-        here: impl Fn(u64, u64) -> bool,
-    ) -> (Vec<Again>, Vec<u64>) {
+    pub(crate) fn resume(&mut self, now: u64, me: Identity, here: impl Fn(u64, u64) -> bool) -> (Vec<Again>, Vec<u64>) {
         self.me = me;
         self.dead.clear();
         self.out.retain(|output| matches!(output, super::Output::Event(_)));

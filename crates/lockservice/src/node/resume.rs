@@ -93,6 +93,16 @@ impl Node {
         self.send(packet, body);
     }
 
+    /// RENEW, whenever it is due, and once more when the decider was restored.
+    pub(super) fn renew(&mut self, now: u64) {
+        let mut packet = Packet::new(Kind::Renew, 0);
+        // The answer says when the renewal that it answers was sent: the lease runs from then.
+        packet.request = now;
+        packet.requester = self.me.machine;
+        packet.requester_session = self.me.session;
+        self.send(packet, Vec::new());
+    }
+
     /// SETTLE.
     pub(super) fn settle_down(&mut self, now: u64, packet: &Packet) {
         let done = packet.has(GRANTED) || self.client.settle(now, packet.request);

@@ -49,7 +49,8 @@ impl AgentPool {
 
     /// All machines have enrolled what they hold: the agents decide.
     pub(crate) fn settle(&mut self, now: u64) {
-        let mut waiting: Vec<_> = self.agents.iter().filter(|(_, agent)| agent.adopted).map(|(lock, _)| *lock).collect();
+        let mut waiting: Vec<_> =
+            self.agents.iter().filter(|(_, agent)| agent.adopted).map(|(lock, _)| *lock).collect();
         waiting.sort_unstable();
         waiting.into_iter().for_each(|lock| self.release_adopted(now, lock));
     }

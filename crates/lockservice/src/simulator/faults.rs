@@ -43,17 +43,8 @@ impl Faults {
     };
 
     /// A network without faults: packets still overtake each other.
-    pub const NONE: Self = Self {
-        lost: 0,
-        doubled: 0,
-        damaged: 0,
-        late: 0,
-        latest: 0,
-        cuts: 0,
-        pauses: 0,
-        crashes: 0,
-        restarts: 0,
-    };
+    pub const NONE: Self =
+        Self { lost: 0, doubled: 0, damaged: 0, late: 0, latest: 0, cuts: 0, pauses: 0, crashes: 0, restarts: 0 };
 
     /// Delays that are over before 128 decisions on one lock, and no machine that stands still while others decide.
     #[must_use]

@@ -14,17 +14,21 @@ use crate::command::run;
 use serde_json::Value;
 
 /// A daemon. Dropped, it is killed.
-struct Daemon {
+pub(super) struct Daemon {
     process: Child,
     output: BufReader<ChildStdout>,
-    address: String,
+    pub(super) address: String,
     ready: String,
 }
 
 impl Daemon {
     fn start(options: &str) -> Self {
+        Self::start_at("127.0.0.1:0", &format!("--fresh {options}"))
+    }
+
+    pub(super) fn start_at(address: &str, options: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
-        command.args(["lockd", "--fresh", "--udp", "127.0.0.1:0"]).args(options.split_whitespace());
+        command.args(["lockd", "--udp", address]).args(options.split_whitespace());
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the daemon starts");
         let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
         let mut ready = String::new();
@@ -35,7 +39,7 @@ impl Daemon {
     }
 
     /// `lockwork lock` with this service.
-    fn lock(&self, options: &str, script: &str) -> Command {
+    pub(super) fn lock(&self, options: &str, script: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
         command.arg("lock").args(options.split_whitespace()).args(["--server", &self.address]);
         command.args(["--", "sh", "-c", script]);
@@ -50,14 +54,14 @@ impl Daemon {
         command
     }
 
-    fn show(&self, lock: u64) -> Value {
+    pub(super) fn show(&self, lock: u64) -> Value {
         let output = run(&format!("locks show {lock} --server {} --output json", self.address));
         assert!(output.status.success(), "{}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("one object")
     }
 
     /// Waits until so many hold and wait.
-    fn until(&self, lock: u64, holders: usize, waiters: usize) {
+    pub(super) fn until(&self, lock: u64, holders: usize, waiters: usize) {
         let start = Instant::now();
         loop {
             let status = self.show(lock);
@@ -71,6 +75,34 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// Ends it as `kill -9` does.
+    pub(super) fn kill(&mut self) {
+        self.process.kill().expect("it is killed");
+        self.process.wait().expect("it ends");
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Once nobody has the address any more.
+    pub(super) fn start_at_when_free(address: &str, options: &str) -> Self {
+        let begin = Instant::now();
+        while UdpSocket::bind(address).is_err() {
+            assert!(begin.elapsed() < LONG, "somebody has {address}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Self::start_at(address, options)
+    }
+
+    /// Another one in its place.
+    pub(super) fn restart(&mut self, options: &str) {
+        self.kill();
+        *self = Self::start_at(&self.address.clone(), options);
+    }
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
         _ = self.process.kill();
@@ -78,9 +110,9 @@ impl Drop for Daemon {
     }
 }
 
-const LONG: Duration = Duration::from_secs(30);
+pub(super) const LONG: Duration = Duration::from_secs(30);
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -92,12 +124,12 @@ fn file(name: &str, content: &str) -> PathBuf {
 }
 
 /// Sends a signal by the command for it.
-fn signal(name: &str, process: &Child) {
+pub(super) fn signal(name: &str, process: &Child) {
     let status = Command::new("kill").args([name, &process.id().to_string()]).status().expect("kill is there");
     assert!(status.success());
 }
 
-fn finish(mut process: Child) -> Output {
+pub(super) fn finish(mut process: Child) -> Output {
     let start = Instant::now();
     while process.try_wait().expect("it can be waited for").is_none() {
         assert!(start.elapsed() < LONG, "the command does not end");
@@ -106,7 +138,7 @@ fn finish(mut process: Child) -> Output {
     process.wait_with_output().expect("it has ended")
 }
 
-fn spawn(mut command: Command) -> Child {
+pub(super) fn spawn(mut command: Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
 }
 
