@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 const LOCKS: usize = 2000;
 const LONG: Duration = Duration::from_secs(20);
 
+/// What is written down, and the tickets of that.
+type Written = (BTreeMap<String, Vec<u8>>, Vec<u64>);
+
 #[derive(Clone, Debug, Default)]
-struct Memory(Arc<Mutex<(BTreeMap<String, Vec<u8>>, Vec<u64>)>>);
+struct Memory(Arc<Mutex<Written>>);
 
 impl Records for Memory {
     fn put(&self, key: String, value: Vec<u8>, ticket: u64) {
