@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 
 use sqlparser::ast::{
     AccessExpr, BinaryOperator, CastKind, DataType, Distinct, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArgumentList, FunctionArguments, Ident, ObjectName, Query, Select, SelectItem, SetExpr, Subscript,
-    TrimWhereField, UnaryOperator, Value, VisitorMut,
+    FunctionArgumentList, FunctionArguments, Ident, LimitClause, ObjectName, Query, Select, SelectItem, SetExpr,
+    Subscript, TrimWhereField, UnaryOperator, Value, VisitorMut,
 };
 use sqlparser::tokenizer::Location;
 
@@ -503,3 +503,9 @@ impl VisitorMut for Rewriter<'_> {
         flow(self.expression(expr))
     }
 }
+        if let Some(LimitClause::LimitOffset { limit, offset, .. }) = &mut query.limit_clause {
+            // NULL is no limit, and no offset.
+            let or = |expr: &mut Expr, none: i64| *expr = call("coalesce", vec![take(expr), integer(none)]);
+            limit.iter_mut().for_each(|limit| or(limit, -1));
+            offset.iter_mut().for_each(|offset| or(&mut offset.value, 0));
+        }

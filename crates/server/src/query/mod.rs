@@ -6,6 +6,7 @@
 //! | module | idea |
 //! |---|---|
 //! | `select`, `from` | queries, and what they ask |
+//! | `clauses` | what stands around a query |
 //! | `bind` | names and expressions |
 //! | `operators` | arithmetic, comparisons, IN, LIKE, CASE |
 //! | `calls` | aggregates and functions |
@@ -17,6 +18,7 @@
 mod bind;
 mod bound;
 mod calls;
+mod clauses;
 mod from;
 mod functions;
 mod images;
