@@ -265,8 +265,12 @@ impl Rewriter<'_> {
         }
         let not = |expr| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) };
         let regex = |case: i64| call("pg_regex", vec![left.clone(), right.clone(), integer(case)]);
-        let like = |name: &str, is_not: &str| {
-            let (l, r) = (call(name, vec![left.clone()]), call(name, vec![right.clone()]));
+        let like = |is_folded: bool, is_not: &str| {
+            let fold = |side| match is_folded {
+                true => call("lower", vec![side]),
+                false => Expr::Nested(Box::new(side)),
+            };
+            let (l, r) = (fold(left.clone()), fold(pattern(right.clone(), None)));
             Expr::Nested(Box::new(raw(format!("{l} {is_not}LIKE {r} ESCAPE '\\'"))))
         };
         Ok(match word.as_str() {
@@ -274,10 +278,10 @@ impl Rewriter<'_> {
             "~*" => regex(1),
             "!~" => not(regex(0)),
             "!~*" => not(regex(1)),
-            "~~" => like("coalesce", ""),
-            "!~~" => like("coalesce", "NOT "),
-            "~~*" => like("lower", ""),
-            "!~~*" => like("lower", "NOT "),
+            "~~" => like(false, ""),
+            "!~~" => like(false, "NOT "),
+            "~~*" => like(true, ""),
+            "!~~*" => like(true, "NOT "),
             "=" => Expr::BinaryOp { left: Box::new(left), op: BinaryOperator::Eq, right: Box::new(right) },
             "<>" | "!=" => Expr::BinaryOp { left: Box::new(left), op: BinaryOperator::NotEq, right: Box::new(right) },
             "#" | "^" | "@" | "@>" | "<@" | "&&" | "->" | "->>" | "#>" | "#>>" | "?" => {
@@ -391,13 +395,15 @@ impl Rewriter<'_> {
                 return Ok(());
             }
             Expr::Array(array) => call("json_array", std::mem::take(&mut array.elem)),
-            Expr::ILike { negated, expr, pattern, .. } => {
-                let (left, right) = (call("lower", vec![take(expr)]), call("lower", vec![take(pattern)]));
+            Expr::ILike { negated, expr, pattern: like, escape_char, .. } => {
+                let like = pattern(take(like), escape_char.take());
+                let (left, right) = (call("lower", vec![take(expr)]), call("lower", vec![like]));
                 let not = if *negated { "NOT " } else { "" };
                 Expr::Nested(Box::new(raw(format!("{left} {not}LIKE {right} ESCAPE '\\'"))))
             }
-            Expr::Like { escape_char: escape_char @ None, .. } => {
-                *escape_char = Some(Box::new(raw("'\\'".into())));
+            Expr::Like { pattern: like, escape_char, .. } => {
+                **like = pattern(take(like), escape_char.take());
+                *escape_char = Some(backslash());
                 return Ok(());
             }
             Expr::Substring { expr, substring_from, substring_for, .. } => {
@@ -439,6 +445,15 @@ impl Rewriter<'_> {
         }
         Ok(())
     }
+}
+
+fn backslash() -> Box<Expr> {
+    Box::new(raw("'\\'".into()))
+}
+
+/// A pattern of LIKE with backslashes as escape characters.
+fn pattern(like: Expr, escape: Option<Box<Expr>>) -> Expr {
+    call("lw_pattern", vec![like, *escape.unwrap_or_else(backslash)])
 }
 
 fn first_item(body: &SetExpr) -> Option<&SelectItem> {
@@ -495,6 +510,12 @@ impl VisitorMut for Rewriter<'_> {
 
     fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<Refusal> {
         query.locks.clear();
+        if let Some(LimitClause::LimitOffset { limit, offset, .. }) = &mut query.limit_clause {
+            // NULL is no limit, and no offset.
+            let or = |expr: &mut Expr, none: i64| *expr = call("coalesce", vec![take(expr), integer(none)]);
+            limit.iter_mut().for_each(|limit| or(limit, -1));
+            offset.iter_mut().for_each(|offset| or(&mut offset.value, 0));
+        }
         without_parentheses(&mut query.body);
         ControlFlow::Continue(())
     }
@@ -503,9 +524,3 @@ impl VisitorMut for Rewriter<'_> {
         flow(self.expression(expr))
     }
 }
-        if let Some(LimitClause::LimitOffset { limit, offset, .. }) = &mut query.limit_clause {
-            // NULL is no limit, and no offset.
-            let or = |expr: &mut Expr, none: i64| *expr = call("coalesce", vec![take(expr), integer(none)]);
-            limit.iter_mut().for_each(|limit| or(limit, -1));
-            offset.iter_mut().for_each(|offset| or(&mut offset.value, 0));
-        }

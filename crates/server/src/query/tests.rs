@@ -235,6 +235,14 @@ fn queries_answer_what_postgresql_does() {
         ("SELECT id FROM accounts ORDER BY id LIMIT NULL OFFSET NULL", "id int8: 1; 2; 3; 4"),
         ("SELECT id FROM accounts ORDER BY id LIMIT 1 OFFSET NULL", "id int8: 1"),
         ("SELECT id FROM accounts ORDER BY id LIMIT nullif(1, 1) OFFSET (SELECT NULL::int) + 2", "id int8: 1; 2; 3; 4"),
+        (
+            "SELECT count(*) FROM accounts WHERE owner ILIKE 'BXO_' ESCAPE 'X' OR owner LIKE 'b!ob' ESCAPE '!'",
+            "count int8: 2",
+        ),
+        (
+            "SELECT '50%' LIKE '50\\%', 'a\\' LIKE 'a\\\\', 'a\\b' LIKE 'a\\b!' || 'b' ESCAPE '!' FROM accounts LIMIT 1",
+            "?column? bool, ?column? bool, ?column? bool: t|t|f",
+        ),
     ] {
         assert_eq!(answer(&database, text), expected, "{text}");
     }
@@ -299,6 +307,28 @@ fn what_is_wrong_is_said_with_its_place() {
         ("SELECT abs(-9223372036854775807 - id) FROM accounts WHERE id = 1", "22003 a number is out of range at 0"),
         ("SELECT abs(CAST(-2147483648 AS integer)) FROM accounts", "22003 a number is out of range at 0"),
         ("SELECT n * 40000::smallint FROM lines", "22003 a number is out of range at 0"),
+        ("SELECT n * 20000::smallint FROM lines", "22003 a number is out of range at 0"),
+        ("SELECT count * 2147483647 FROM lines", "22003 a number is out of range at 0"),
+        (
+            "SELECT balance * 0.00000000000000001 FROM accounts",
+            "22003 a product has 19 decimals, and 18 are possible \
+          at 8",
+        ),
+        ("SELECT balance * 90000000000000000.5 FROM accounts", "22003 a number is out of range at 0"),
+        ("SELECT CAST(balance AS DECIMAL(3, 2)) FROM accounts", "22003 a number is out of range at 0"),
+        (
+            "SELECT count(*) FROM accounts WHERE owner LIKE 'a\\'",
+            "22025 LIKE pattern must not end with escape character at 0",
+        ),
+        ("SELECT 'a' NOT LIKE 'a\\' FROM accounts", "22025 LIKE pattern must not end with escape character at 0"),
+        (
+            "SELECT 'a' NOT ILIKE 'a!' ESCAPE '!' FROM accounts",
+            "22025 LIKE pattern must not end with escape character at 0",
+        ),
+        (
+            "SELECT owner !~~* (owner || '\\') FROM accounts",
+            "22025 LIKE pattern must not end with escape character at 0",
+        ),
         (
             "(SELECT id FROM accounts LIMIT 5) LIMIT 1",
             "42601 a query has one LIMIT, which may stand behind its parentheses at 2",
@@ -319,15 +349,6 @@ fn what_is_wrong_is_said_with_its_place() {
             "WITH a AS (SELECT 1) (WITH b AS (SELECT 1) SELECT * FROM a, b)",
             "42601 a query has one WITH, which may stand behind its parentheses at 23",
         ),
-        ("SELECT n * 20000::smallint FROM lines", "22003 a number is out of range at 0"),
-        ("SELECT count * 2147483647 FROM lines", "22003 a number is out of range at 0"),
-        (
-            "SELECT balance * 0.00000000000000001 FROM accounts",
-            "22003 a product has 19 decimals, and 18 are possible \
-          at 8",
-        ),
-        ("SELECT balance * 90000000000000000.5 FROM accounts", "22003 a number is out of range at 0"),
-        ("SELECT CAST(balance AS DECIMAL(3, 2)) FROM accounts", "22003 a number is out of range at 0"),
         ("TABLE nothing", "42P01 no table is called 'nothing' at 7"),
         ("SELECT id FROM accounts FOR UPDATE", "0A000 what stands behind the query is not supported in queries at 1"),
         ("SELECT id INTO x FROM accounts", "0A000 SELECT INTO is not supported in queries at 1"),
