@@ -265,23 +265,16 @@ impl Rewriter<'_> {
         }
         let not = |expr| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) };
         let regex = |case: i64| call("pg_regex", vec![left.clone(), right.clone(), integer(case)]);
-        let like = |is_folded: bool, is_not: &str| {
-            let fold = |side| match is_folded {
-                true => call("lower", vec![side]),
-                false => Expr::Nested(Box::new(side)),
-            };
-            let (l, r) = (fold(left.clone()), fold(pattern(right.clone(), None)));
-            Expr::Nested(Box::new(raw(format!("{l} {is_not}LIKE {r} ESCAPE '\\'"))))
-        };
+        let like = |negated, is_folded| like(negated, left.clone(), pattern(right.clone(), None), is_folded);
         Ok(match word.as_str() {
             "~" => regex(0),
             "~*" => regex(1),
             "!~" => not(regex(0)),
             "!~*" => not(regex(1)),
-            "~~" => like(false, ""),
-            "!~~" => like(false, "NOT "),
-            "~~*" => like(true, ""),
-            "!~~*" => like(true, "NOT "),
+            "~~" => like(false, false),
+            "!~~" => like(true, false),
+            "~~*" => like(false, true),
+            "!~~*" => like(true, true),
             "=" => Expr::BinaryOp { left: Box::new(left), op: BinaryOperator::Eq, right: Box::new(right) },
             "<>" | "!=" => Expr::BinaryOp { left: Box::new(left), op: BinaryOperator::NotEq, right: Box::new(right) },
             "#" | "^" | "@" | "@>" | "<@" | "&&" | "->" | "->>" | "#>" | "#>>" | "?" => {
@@ -395,14 +388,11 @@ impl Rewriter<'_> {
                 return Ok(());
             }
             Expr::Array(array) => call("json_array", std::mem::take(&mut array.elem)),
-            Expr::ILike { negated, expr, pattern: like, escape_char, .. } => {
-                let like = pattern(take(like), escape_char.take());
-                let (left, right) = (call("lower", vec![take(expr)]), call("lower", vec![like]));
-                let not = if *negated { "NOT " } else { "" };
-                Expr::Nested(Box::new(raw(format!("{left} {not}LIKE {right} ESCAPE '\\'"))))
+            Expr::ILike { negated, expr, pattern: like_what, escape_char, .. } => {
+                like(*negated, take(expr), pattern(take(like_what), escape_char.take()), true)
             }
-            Expr::Like { pattern: like, escape_char, .. } => {
-                **like = pattern(take(like), escape_char.take());
+            Expr::Like { pattern: like_what, escape_char, .. } => {
+                **like_what = pattern(take(like_what), escape_char.take());
                 *escape_char = Some(backslash());
                 return Ok(());
             }
@@ -452,8 +442,15 @@ fn backslash() -> Box<Expr> {
 }
 
 /// A pattern of LIKE with backslashes as escape characters.
-fn pattern(like: Expr, escape: Option<Box<Expr>>) -> Expr {
-    call("lw_pattern", vec![like, *escape.unwrap_or_else(backslash)])
+fn pattern(like_what: Expr, escape: Option<Box<Expr>>) -> Expr {
+    call("lw_pattern", vec![like_what, *escape.unwrap_or_else(backslash)])
+}
+
+/// LIKE with a pattern of backslashes, or ILIKE.
+fn like(negated: bool, text: Expr, pattern: Expr, is_folded: bool) -> Expr {
+    let side = |side| Box::new(if is_folded { call("lower", vec![side]) } else { Expr::Nested(Box::new(side)) });
+    let (expr, pattern, escape_char) = (side(text), side(pattern), Some(backslash()));
+    Expr::Nested(Box::new(Expr::Like { negated, any: false, expr, pattern, escape_char }))
 }
 
 fn first_item(body: &SetExpr) -> Option<&SelectItem> {
