@@ -138,7 +138,7 @@ fn what_is_wrong_is_named_and_what_stood_before_it_stays() {
         ("csv header", "id,name\n1,a,b\n", ["22P04", "line 2"], 0),
         ("csv", "1,a\n2,\"b\n", ["22P04", "unterminated CSV quoted field"], 1),
         ("", "1\tlonger than twenty bytes\n", ["22001", "column name"], 0),
-        ("", "99999999999999999999\ta\n", ["22P02", "column id"], 0),
+        ("", "99999999999999999999\ta\n", ["22003", "column id"], 0),
         ("", "1\ta\\000b\n", ["22021", "zero"], 0),
         ("", "1\t\\xff\n", ["22021", "UTF-8"], 0),
     ] {

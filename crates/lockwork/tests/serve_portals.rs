@@ -68,3 +68,48 @@ fn answers_that_wait_in_portals_have_a_bound() {
     assert_eq!(client.query("SELECT count(*) FROM t").unwrap(), "1000\nSELECT 1");
     assert_eq!(server.end(), Some(0));
 }
+
+#[test]
+fn names_are_taken_once_and_formats_fit() {
+    let server = Server::start(&["--init", BANK]);
+    let mut client = Client::of(&server);
+    let parse = |name: &str, text: &str| message(b'P', format!("{name}\0{text}\0\0\0").as_bytes());
+    // The formats of the parameters, the value 1 for each of them, and the formats of the columns.
+    let bind = |portal: &str, name: &str, given: &[u16], values: u16, wanted: &[u16]| {
+        let list = |codes: &[u16]| {
+            let all = [&[codes.len() as u16], codes].concat();
+            all.into_iter().flat_map(u16::to_be_bytes).collect::<Vec<_>>()
+        };
+        let values = [values.to_be_bytes().to_vec(), b"\0\0\0\x011".repeat(values.into())].concat();
+        let names = format!("{portal}\0{name}\0").into_bytes();
+        message(b'B', &[names, list(given), values, list(wanted)].concat())
+    };
+    let close = |what: &str| message(b'C', format!("{what}\0").as_bytes());
+    let run = |name: &str| message(b'E', &[name.as_bytes(), b"\0", &0_u32.to_be_bytes()].concat());
+    let mut ask = |messages: &[Vec<u8>]| client.ask(&[messages.concat(), message(b'S', b"")].concat()).unwrap();
+    let balance = "SELECT id, balance FROM accounts WHERE id = $1";
+    let insert = "INSERT INTO accounts VALUES ($1, 7)";
+    assert_eq!(ask(&[parse("s", balance), parse("i", insert), parse("e", ""), parse("", ""), parse("", "")]), "");
+    for (messages, expected) in [
+        (vec![parse("s", balance)], "ERROR 42P05"),
+        (vec![parse("e", "")], "ERROR 42P05"),
+        (vec![parse("s", "SELECT nope FROM accounts WHERE id = 1")], "ERROR 42703"),
+        (vec![close("Ss"), parse("s", balance), bind("", "s", &[], 1, &[]), run("")], "1|1000.00\nSELECT 1"),
+        (vec![bind("p", "s", &[], 1, &[]), bind("p", "s", &[], 1, &[])], "ERROR 42P03"),
+        (vec![bind("p", "e", &[], 0, &[]), bind("p", "e", &[], 0, &[])], "ERROR 42P03"),
+        (vec![bind("p", "s", &[], 1, &[]), close("Pp"), bind("p", "s", &[], 1, &[]), run("p")], "1|1000.00\nSELECT 1"),
+        (vec![bind("", "s", &[], 1, &[]), bind("", "s", &[0], 1, &[0, 0]), run("")], "1|1000.00\nSELECT 1"),
+        (vec![bind("", "s", &[], 1, &[1]), run("")], "\0"),
+        (vec![bind("", "s", &[], 1, &[0; 3])], "ERROR 08P01"),
+        (vec![bind("", "s", &[0; 2], 1, &[])], "ERROR 08P01"),
+        (vec![bind("", "s", &[], 1, &[0, 2])], "ERROR 22023"),
+        (vec![bind("", "s", &[], 1, &[u16::MAX])], "ERROR 22023"),
+        (vec![bind("", "s", &[2], 1, &[])], "ERROR 22023"),
+        // What answers no columns has no formats.
+        (vec![bind("", "i", &[], 1, &[7; 3]), run("")], "ERROR 23505"),
+    ] {
+        let answered = ask(&messages);
+        assert!(answered.starts_with(expected), "{answered:?}, and not {expected:?}");
+    }
+    assert_eq!(server.end(), Some(0));
+}

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, Error, ErrorCode, Result};
 
 use crate::error::{Refusal, refuse};
@@ -19,7 +20,30 @@ pub(crate) fn open(is_over: impl FnMut() -> bool + Send + 'static) -> Result<Con
          PRAGMA trusted_schema = OFF"
     ))?;
     connection.progress_handler(LOOK, Some(is_over))?;
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
+    connection.create_scalar_function("lw_pattern", 2, flags, |context| {
+        let (Some(pattern), Some(escape)) = (context.get::<Option<String>>(0)?, context.get::<Option<String>>(1)?)
+        else {
+            return Ok(None);
+        };
+        let wrong = || "22025: LIKE pattern must not end with escape character";
+        escaped(&pattern, &escape).map(Some).ok_or_else(|| Error::UserFunctionError(wrong().into()))
+    })?;
     Ok(connection)
+}
+
+/// A pattern of LIKE whose escape character is a backslash; nothing if it ends with the one that it has.
+fn escaped(pattern: &str, escape: &str) -> Option<String> {
+    let mut made = String::new();
+    let mut chars = pattern.chars();
+    while let Some(next) = chars.next() {
+        let is_escape = escape.chars().eq([next]);
+        if is_escape || next == '\\' {
+            made.push('\\');
+        }
+        made.push(if is_escape { chars.next()? } else { next });
+    }
+    Some(made)
 }
 
 /// What SQLite says of an error.
@@ -30,6 +54,13 @@ pub(crate) fn message(error: &Error) -> String {
         Error::UserFunctionError(inner) => inner.to_string(),
         other => other.to_string(),
     }
+}
+
+/// An error of a function of ours, which says its SQLSTATE itself.
+pub(crate) fn stated(message: &str) -> Option<Refusal> {
+    let (sqlstate, message) = message.split_once(": ")?;
+    let is_state = sqlstate.len() == 5 && sqlstate.bytes().all(|b| b.is_ascii_alphanumeric());
+    is_state.then(|| refuse(sqlstate, message))
 }
 
 /// The refusal of what ran for too long, or needed too much memory; nothing for other errors.
@@ -44,4 +75,24 @@ pub(crate) fn beyond(error: &Error, what: &str, limit: Duration) -> Option<Refus
         _ => return None,
     };
     Some(refusal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_does_not_end_with_its_escape_character() {
+        for (pattern, escape, expected) in [
+            ("a%\\_", "\\", Some("a%\\_")),
+            ("a\\\\", "\\", Some("a\\\\")),
+            ("a\\", "\\", None),
+            ("\\", "!", Some("\\\\")),
+            ("!%!!!\\", "!", Some("\\%\\!\\\\")),
+            ("!!!", "!", None),
+            ("", "!", Some("")),
+        ] {
+            assert_eq!(escaped(pattern, escape).as_deref(), expected, "{pattern} {escape}");
+        }
+    }
 }

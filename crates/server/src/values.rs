@@ -212,7 +212,7 @@ fn element(bytes: &[u8], declared: &Type, sql: SqlType) -> Result<Value, Refusal
             let outside = || refuse("22008", "a date is of the years 1 to 9999");
             Value::Timestamp(Some(days * DAY + EPOCH).filter(|at| YEARS.contains(at)).ok_or_else(outside)?)
         }
-        Type::NUMERIC => return parsed(&numeric(bytes).ok_or_else(short)?),
+        Type::NUMERIC => return parsed(&numeric(bytes)?),
         // The shortest text that is this number, and not the number itself.
         Type::FLOAT4 => return parsed(&f32::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
         Type::FLOAT8 => return parsed(&f64::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
@@ -229,30 +229,38 @@ fn element(bytes: &[u8], declared: &Type, sql: SqlType) -> Result<Value, Refusal
 }
 
 /// The text of a binary numeric.
-fn numeric(bytes: &[u8]) -> Option<String> {
-    let part = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    let (count, weight, sign) = (part(0)?, part(2)? as i16, part(4)?);
-    if bytes.len() != 8 + 2 * usize::from(count) || !matches!(sign, 0 | 0x4000) || !(-8..=4).contains(&weight) {
-        // Not a number, infinite, or far from what a DECIMAL holds.
-        return (count == 0 && matches!(sign, 0 | 0x4000)).then(|| "0".into());
+fn numeric(bytes: &[u8]) -> Result<String, Refusal> {
+    let wrong = || refuse("22P03", format!("{} bytes are no binary numeric", bytes.len()));
+    let (parts, rest) = bytes.as_chunks();
+    let part = |at: usize| parts.get(at).copied().map(u16::from_be_bytes).ok_or_else(wrong);
+    let (count, weight, sign) = (usize::from(part(0)?), part(1)? as i16, part(2)?);
+    let groups = parts.get(4..).filter(|groups| groups.len() == count && rest.is_empty()).ok_or_else(wrong)?;
+    if groups.iter().any(|group| u16::from_be_bytes(*group) > 9999) {
+        return Err(wrong());
     }
-    if count > 32 || (0..usize::from(count)).any(|at| part(8 + 2 * at).is_none_or(|group| group > 9999)) {
-        return None;
+    let mut text = String::from(match sign {
+        0 => "",
+        0x4000 => "-",
+        0xc000 | 0xd000 | 0xf000 => return Err(refuse("22003", "NaN and infinity are out of range")),
+        _ => return Err(wrong()),
+    });
+    if count == 0 {
+        return Ok("0".into());
+    }
+    // Far from what a DECIMAL holds.
+    if count > 32 || !(-8..=4).contains(&weight) {
+        return Err(refuse("22003", "the number is out of range").hint("a DECIMAL has up to 18 digits"));
     }
     // Groups of four digits, the first worth 10000^weight.
-    let group = |place: i16| match usize::try_from(weight - place) {
-        Ok(at) if at < usize::from(count) => part(8 + 2 * at),
-        _ => Some(0),
+    let group = |place: i16| {
+        let group = usize::try_from(weight - place).ok().and_then(|at| groups.get(at));
+        format!("{:04}", group.map_or(0, |group| u16::from_be_bytes(*group)))
     };
-    let mut text = String::from(if sign == 0 { "" } else { "-" });
-    for place in (0..=weight.max(0)).rev() {
-        text.push_str(&format!("{:04}", group(place)?));
-    }
+    text.extend((0..=weight.max(0)).rev().map(group));
     text.push('.');
-    for place in 1..=(count as i16 - weight).max(0) {
-        text.push_str(&format!("{:04}", group(-place)?));
-    }
-    Some(text)
+    text.extend((1..count as i16 - weight).map(|place| group(-place)));
+    // Without decimals it may be an integer.
+    Ok(text.trim_end_matches('0').trim_end_matches('.').into())
 }
 
 /// Appends a value and its length, as a DataRow has it.
@@ -365,17 +373,34 @@ mod tests {
         assert_eq!(date(i32::MAX).unwrap_err().sqlstate, "22008");
         let decimal = SqlType::Decimal(18, 2);
         assert_eq!(element(&numeric(2, &[7, 5000]), &Type::NUMERIC, decimal), Ok(Value::Decimal(7_50, 2)));
-        for bytes in [
-            numeric(1, &[10_000]),
-            numeric(1, &[65_535]),
-            numeric(40_000, &[7; 40_000]),
-            numeric(2, &[7]),
-            numeric(1, &[7, 7]),
-            Vec::new(),
-        ] {
+        for bytes in [numeric(1, &[10_000]), numeric(1, &[65_535]), numeric(2, &[7]), numeric(1, &[7, 7]), Vec::new()] {
             let refused = element(&bytes, &Type::NUMERIC, decimal).unwrap_err();
             assert_eq!(refused.sqlstate, "22P03", "{refused}");
         }
+        let special = |sign: u16| [0, 0, sign, 0].iter().flat_map(|part| part.to_be_bytes()).collect();
+        let of_weight =
+            |weight: i16| [1, weight as u16, 0, 0, 9999].iter().flat_map(|part| part.to_be_bytes()).collect();
+        let outside: [Vec<u8>; 9] = [
+            numeric(40_000, &[7; 40_000]),
+            special(0xc000),
+            special(0xd000),
+            special(0xf000),
+            of_weight(-9),
+            of_weight(4),
+            of_weight(5),
+            of_weight(i16::MAX),
+            of_weight(i16::MIN),
+        ];
+        for bytes in outside {
+            for sql in [decimal, SqlType::Integer(SqlType::Timestamp.storage())] {
+                let refused = element(&bytes, &Type::NUMERIC, sql).unwrap_err();
+                assert_eq!(refused.sqlstate, "22003", "{refused}");
+            }
+        }
+        assert_eq!(element(&special(0x8000), &Type::NUMERIC, decimal).unwrap_err().sqlstate, "22P03");
+        let bigint = |bytes: Vec<u8>| element(&bytes, &Type::NUMERIC, SqlType::Integer(SqlType::Timestamp.storage()));
+        assert_eq!(bigint(of_weight(1)), Ok(Value::Integer(99_990_000)));
+        assert_eq!(bigint(numeric(2, &[7, 5000])).unwrap_err().sqlstate, "22P02");
         for micros in [i64::MIN, i64::MAX, i64::MAX - EPOCH, YEARS.end - EPOCH, YEARS.start - EPOCH - 1] {
             let refused = element(&micros.to_be_bytes(), &Type::TIMESTAMP, SqlType::Timestamp).unwrap_err();
             assert_eq!(refused.sqlstate, "22008", "{refused}");

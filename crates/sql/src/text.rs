@@ -1,5 +1,7 @@
 //! Values as text: what clients send, and what files hold.
 
+use std::num::{IntErrorKind, ParseIntError};
+
 use crate::bind::timestamp;
 use crate::error::{Result, SqlError, state};
 use crate::syntax::Place;
@@ -16,8 +18,16 @@ impl Value {
             let shown: String = text.chars().take(40).collect();
             SqlError::new(state::INVALID_TEXT, Place::START, format!("'{shown}' is no {sql}: {why}"))
         };
+        let outside = |shown: &str| {
+            SqlError::new(state::OUT_OF_RANGE, Place::START, format!("{shown:.40} is out of the range of {sql}"))
+        };
         let value = match sql {
-            SqlType::Integer(_) => Self::Integer(text.trim().parse().map_err(|_| wrong("write digits"))?),
+            SqlType::Integer(_) => {
+                Self::Integer(text.trim().parse().map_err(|error: ParseIntError| match error.kind() {
+                    IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => outside(text.trim()),
+                    _ => wrong("write digits"),
+                })?)
+            }
             SqlType::Boolean => match text.trim().to_ascii_lowercase().as_str() {
                 "t" | "true" | "yes" | "y" | "on" | "1" => Self::Boolean(true),
                 "f" | "false" | "no" | "n" | "off" | "0" => Self::Boolean(false),
@@ -25,8 +35,12 @@ impl Value {
             },
             SqlType::Decimal(_, scale) => {
                 let (digits, decimals) = decimal(text.trim()).ok_or_else(|| wrong("write digits and a point"))?;
-                let too_many = || wrong(&format!("it has more than {scale} decimals"));
-                Self::Decimal(rescaled(digits, decimals, i32::from(scale)).ok_or_else(too_many)?, scale)
+                let scaled = digits.and_then(|digits| rescaled(digits, decimals, scale.into()));
+                let refused = || match decimals > scale.into() {
+                    true => wrong(&format!("it has more than {scale} decimals")),
+                    false => outside(text.trim()),
+                };
+                Self::Decimal(scaled.ok_or_else(refused)?, scale)
             }
             SqlType::Timestamp => Self::Timestamp(timestamp(text)?),
             SqlType::Text(_) => Self::Text(text.into()),
@@ -38,13 +52,14 @@ impl Value {
         if value.fits(sql) {
             return Ok(value);
         }
-        let state = if sql.is_string() { state::TOO_LONG } else { state::OUT_OF_RANGE };
-        Err(SqlError::new(state, Place::START, format!("{} is out of the range of {sql}", value)))
+        let refused = outside(&value.to_string());
+        Err(if sql.is_string() { SqlError { sqlstate: state::TOO_LONG, ..refused } } else { refused })
     }
 }
 
-/// The digits of a decimal as a number, and how many of them are decimals, which is negative for `1e3`.
-fn decimal(text: &str) -> Option<(i64, i32)> {
+/// The digits of a decimal as a number, if 64 bits hold it, and how many of them are decimals, which is negative for
+/// `1e3`.
+fn decimal(text: &str) -> Option<(Option<i64>, i32)> {
     let (number, exponent) = match text.split_once(['e', 'E']) {
         Some((number, exponent)) => (number, exponent.parse::<i16>().ok()?),
         None => (text, 0),
@@ -58,7 +73,7 @@ fn decimal(text: &str) -> Option<(i64, i32)> {
         return None;
     }
     let sign = if whole.starts_with('-') { "-" } else { "" };
-    let value = format!("{sign}0{unsigned}{part}").parse().ok()?;
+    let value = format!("{sign}0{unsigned}{part}").parse().ok();
     Some((value, i32::try_from(part.len()).ok()? - i32::from(exponent)))
 }
 
@@ -115,9 +130,13 @@ mod tests {
             ("1.2.3", money, "22P02"),
             ("0.005", money, "22P02"),
             ("10000", money, "22003"),
-            ("1e99", money, "22P02"),
+            ("1e99", money, "22003"),
+            ("0.1234567890123456789012345", money, "22P02"),
             ("NaN", money, "22P02"),
-            ("99999999999999999999", money, "22P02"),
+            ("99999999999999999999", money, "22003"),
+            ("-9223372036854775808.5e3", money, "22003"),
+            ("99999999999999999999", small, "22003"),
+            ("-99999999999999999999", small, "22003"),
             ("tomorrow", SqlType::Timestamp, "22007"),
             ("12345", SqlType::Text(4), "22001"),
             ("\\x0", SqlType::Bytes(2), "22P02"),

@@ -184,6 +184,9 @@ fn explained(error: &rusqlite::Error, text: &str) -> Refusal {
         return refusal;
     }
     let message = lite::message(error);
+    if let Some(refusal) = lite::stated(&message) {
+        return refusal;
+    }
     let name = message.rsplit_once(": ").map(|(_, name)| name.to_string());
     let place = |name: &str| {
         let at = text.to_ascii_lowercase().find(&name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase());

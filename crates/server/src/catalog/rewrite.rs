@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 
 use sqlparser::ast::{
     AccessExpr, BinaryOperator, CastKind, DataType, Distinct, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArgumentList, FunctionArguments, Ident, ObjectName, Query, Select, SelectItem, SetExpr, Subscript,
-    TrimWhereField, UnaryOperator, Value, VisitorMut,
+    FunctionArgumentList, FunctionArguments, Ident, LimitClause, ObjectName, Query, Select, SelectItem, SetExpr,
+    Subscript, TrimWhereField, UnaryOperator, Value, VisitorMut,
 };
 use sqlparser::tokenizer::Location;
 
@@ -265,19 +265,16 @@ impl Rewriter<'_> {
         }
         let not = |expr| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) };
         let regex = |case: i64| call("pg_regex", vec![left.clone(), right.clone(), integer(case)]);
-        let like = |name: &str, is_not: &str| {
-            let (l, r) = (call(name, vec![left.clone()]), call(name, vec![right.clone()]));
-            Expr::Nested(Box::new(raw(format!("{l} {is_not}LIKE {r} ESCAPE '\\'"))))
-        };
+        let like = |negated, is_folded| like(negated, left.clone(), pattern(right.clone(), None), is_folded);
         Ok(match word.as_str() {
             "~" => regex(0),
             "~*" => regex(1),
             "!~" => not(regex(0)),
             "!~*" => not(regex(1)),
-            "~~" => like("coalesce", ""),
-            "!~~" => like("coalesce", "NOT "),
-            "~~*" => like("lower", ""),
-            "!~~*" => like("lower", "NOT "),
+            "~~" => like(false, false),
+            "!~~" => like(true, false),
+            "~~*" => like(false, true),
+            "!~~*" => like(true, true),
             "=" => Expr::BinaryOp { left: Box::new(left), op: BinaryOperator::Eq, right: Box::new(right) },
             "<>" | "!=" => Expr::BinaryOp { left: Box::new(left), op: BinaryOperator::NotEq, right: Box::new(right) },
             "#" | "^" | "@" | "@>" | "<@" | "&&" | "->" | "->>" | "#>" | "#>>" | "?" => {
@@ -391,13 +388,12 @@ impl Rewriter<'_> {
                 return Ok(());
             }
             Expr::Array(array) => call("json_array", std::mem::take(&mut array.elem)),
-            Expr::ILike { negated, expr, pattern, .. } => {
-                let (left, right) = (call("lower", vec![take(expr)]), call("lower", vec![take(pattern)]));
-                let not = if *negated { "NOT " } else { "" };
-                Expr::Nested(Box::new(raw(format!("{left} {not}LIKE {right} ESCAPE '\\'"))))
+            Expr::ILike { negated, expr, pattern: like_what, escape_char, .. } => {
+                like(*negated, take(expr), pattern(take(like_what), escape_char.take()), true)
             }
-            Expr::Like { escape_char: escape_char @ None, .. } => {
-                *escape_char = Some(Box::new(raw("'\\'".into())));
+            Expr::Like { pattern: like_what, escape_char, .. } => {
+                **like_what = pattern(take(like_what), escape_char.take());
+                *escape_char = Some(backslash());
                 return Ok(());
             }
             Expr::Substring { expr, substring_from, substring_for, .. } => {
@@ -439,6 +435,22 @@ impl Rewriter<'_> {
         }
         Ok(())
     }
+}
+
+fn backslash() -> Box<Expr> {
+    Box::new(raw("'\\'".into()))
+}
+
+/// A pattern of LIKE with backslashes as escape characters.
+fn pattern(like_what: Expr, escape: Option<Box<Expr>>) -> Expr {
+    call("lw_pattern", vec![like_what, *escape.unwrap_or_else(backslash)])
+}
+
+/// LIKE with a pattern of backslashes, or ILIKE.
+fn like(negated: bool, text: Expr, pattern: Expr, is_folded: bool) -> Expr {
+    let side = |side| Box::new(if is_folded { call("lower", vec![side]) } else { Expr::Nested(Box::new(side)) });
+    let (expr, pattern, escape_char) = (side(text), side(pattern), Some(backslash()));
+    Expr::Nested(Box::new(Expr::Like { negated, any: false, expr, pattern, escape_char }))
 }
 
 fn first_item(body: &SetExpr) -> Option<&SelectItem> {
@@ -495,6 +507,12 @@ impl VisitorMut for Rewriter<'_> {
 
     fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<Refusal> {
         query.locks.clear();
+        if let Some(LimitClause::LimitOffset { limit, offset, .. }) = &mut query.limit_clause {
+            // NULL is no limit, and no offset.
+            let or = |expr: &mut Expr, none: i64| *expr = call("coalesce", vec![take(expr), integer(none)]);
+            limit.iter_mut().for_each(|limit| or(limit, -1));
+            offset.iter_mut().for_each(|offset| or(&mut offset.value, 0));
+        }
         without_parentheses(&mut query.body);
         ControlFlow::Continue(())
     }

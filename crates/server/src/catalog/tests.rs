@@ -110,6 +110,10 @@ fn queries_answer_what_is_there() {
             "SELECT 'a' = ANY (ARRAY['a', 'b']), 3 <> ALL ('{1,2}'::int[]), E'a\\nb' LIKE 'a%'",
             "?column? bool, ?column? bool, ?column? bool: t|t|t",
         ),
+        (
+            "SELECT 'aBc' ILIKE 'AXbC' ESCAPE 'X', '5%' ~~ '5\\%' FROM pg_class WHERE oid = 16384 LIMIT NULL OFFSET NULL",
+            "?column? bool, ?column? bool: t|t",
+        ),
         ("(SELECT 1 AS x) UNION (SELECT 2) ORDER BY 1", "x int4: 1; 2"),
         ("SELECT NULL::int, has_table_privilege('t', 'select')", "int4 int4, has_table_privilege bool: NULL|t"),
     ] {
@@ -144,6 +148,8 @@ fn what_is_not_understood_is_refused_with_its_place() {
         ("SELECT 1::hstore", "42704", 0),
         ("SELECT 'nothing'::regclass", "22023", 0),
         ("SELECT relname ~ '(' FROM pg_class", "22023", 0),
+        ("SELECT relname LIKE 't\\' FROM pg_class", "22025", 0),
+        ("SELECT relname NOT ILIKE 't!' ESCAPE '!' FROM pg_class", "22025", 0),
         ("SELECT * FROM pg_class c, LATERAL (SELECT c.oid) x", "0A000", 0),
         ("SELECT DISTINCT ON (relname) relname FROM pg_class", "0A000", 1),
         ("SELECT * FROM generate_series(1, 1000000000)", "22023", 0),

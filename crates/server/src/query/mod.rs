@@ -6,6 +6,7 @@
 //! | module | idea |
 //! |---|---|
 //! | `select`, `from` | queries, and what they ask |
+//! | `clauses` | what stands around a query |
 //! | `bind` | names and expressions |
 //! | `operators` | arithmetic, comparisons, IN, LIKE, CASE |
 //! | `calls` | aggregates and functions |
@@ -17,6 +18,7 @@
 mod bind;
 mod bound;
 mod calls;
+mod clauses;
 mod from;
 mod functions;
 mod images;
@@ -254,12 +256,9 @@ fn explained(error: &rusqlite::Error) -> Refusal {
     if message == "integer overflow" {
         return refuse("22003", "a number is out of range");
     }
-    match message.split_once(": ") {
-        Some((sqlstate, message)) if sqlstate.len() == 5 && sqlstate.bytes().all(|b| b.is_ascii_alphanumeric()) => {
-            refuse(sqlstate, message)
-        }
-        _ => refuse("0A000", format!("the query cannot be carried out: {message}")).hint("ask for less at once"),
-    }
+    lite::stated(&message).unwrap_or_else(|| {
+        refuse("0A000", format!("the query cannot be carried out: {message}")).hint("ask for less at once")
+    })
 }
 
 impl Query {

@@ -206,11 +206,12 @@ impl Binder<'_> {
             }
             Some(other) => return Err(self.unsupported("ESCAPE that is not one character", other.span().start)),
         };
+        pattern = format!("lw_pattern({pattern}, {escape})");
         if is_folded {
             (text, pattern) = (format!("lw_lower({text})"), format!("lw_lower({pattern})"));
         }
         let not = if is_not { "NOT " } else { "" };
-        Ok(Bound::truth(format!("({text} {not}LIKE {pattern} ESCAPE {escape})")))
+        Ok(Bound::truth(format!("({text} {not}LIKE {pattern} ESCAPE '\\')")))
     }
 
     pub(super) fn case(

@@ -5,9 +5,9 @@
 
 use lockwork_database::sql::SqlType;
 use sqlparser::ast::{
-    Cte, Distinct, Expr, GroupByExpr, Ident, LimitClause, OrderBy, OrderByExpr, OrderByKind, OrderBySort, Query,
-    Select, SelectFlavor, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, Spanned,
-    Value, Values, WildcardAdditionalOptions,
+    Cte, Distinct, Expr, GroupByExpr, Ident, OrderBy, OrderByExpr, OrderByKind, OrderBySort, Query, Select,
+    SelectFlavor, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, Spanned, Value,
+    Values, WildcardAdditionalOptions,
 };
 use sqlparser::tokenizer::Location;
 
@@ -78,16 +78,10 @@ impl Binder<'_> {
     pub(super) fn query(&mut self, query: &Query) -> Result<Made, Refusal> {
         let at = query.span().start;
         self.enter(at)?;
-        let is_other = query.for_clause.is_some()
-            || query.settings.is_some()
-            || query.format_clause.is_some()
-            || !query.pipe_operators.is_empty();
-        if is_other || !query.locks.is_empty() {
-            return Err(self.unsupported("what stands behind the query", at));
-        }
+        let (clauses, body) = self.clauses(query)?;
         let named = self.named.len();
         let mut with = Vec::new();
-        if let Some(clause) = &query.with {
+        if let Some(clause) = clauses.with {
             if clause.recursive {
                 return Err(self.unsupported("WITH RECURSIVE", at));
             }
@@ -95,8 +89,8 @@ impl Binder<'_> {
                 with.push(self.cte(cte)?);
             }
         }
-        let mut made = self.body(&query.body, query.order_by.as_ref())?;
-        let limit = self.limit(query)?;
+        let mut made = self.body(body, clauses.order)?;
+        let limit = self.limit(&clauses)?;
         if !with.is_empty() {
             made.sql = format!("WITH {} {}", with.join(", "), made.sql);
         }
@@ -134,44 +128,9 @@ impl Binder<'_> {
         Ok(())
     }
 
-    fn limit(&mut self, query: &Query) -> Result<String, Refusal> {
-        let at = query.span().start;
-        let (mut limit, offset) = match &query.limit_clause {
-            None => (None, None),
-            Some(LimitClause::LimitOffset { limit, offset, limit_by }) if limit_by.is_empty() => {
-                (limit.as_ref(), offset.as_ref().map(|offset| &offset.value))
-            }
-            Some(_) => return Err(self.unsupported("this LIMIT", at).hint("write LIMIT n OFFSET m")),
-        };
-        let one = Expr::value(Value::Number("1".into(), false));
-        if let Some(fetch) = &query.fetch {
-            if fetch.with_ties || fetch.percent {
-                return Err(self.unsupported("WITH TIES", at));
-            }
-            limit = Some(fetch.quantity.as_ref().unwrap_or(&one));
-        }
-        let limit = limit.filter(|limit| limit.to_string() != "NULL");
-        let (limit, offset) = (self.count(limit, "lw_limit")?, self.count(offset, "lw_offset")?);
-        Ok(match (limit, offset) {
-            (None, None) => String::new(),
-            (Some(limit), None) => format!(" LIMIT {limit}"),
-            (limit, Some(offset)) => format!(" LIMIT {} OFFSET {offset}", limit.unwrap_or("-1".into())),
-        })
-    }
-
-    fn count(&mut self, expr: Option<&Expr>, check: &str) -> Result<Option<String>, Refusal> {
-        let Some(expr) = expr else { return Ok(None) };
-        // No columns are known here.
-        let scopes = std::mem::take(&mut self.scopes);
-        let bound = self.expr_of(expr, Kind::Integer(8));
-        self.scopes = scopes;
-        Ok(Some(format!("{check}({})", bound?.sql)))
-    }
-
     fn body(&mut self, body: &SetExpr, order: Option<&OrderBy>) -> Result<Made, Refusal> {
         match body {
             SetExpr::Select(select) => self.select(select, order),
-            SetExpr::Query(inner) if order.is_none() => self.query(inner),
             SetExpr::Query(inner) => {
                 let made = self.query(inner)?;
                 self.ordered(made, order)

@@ -226,6 +226,23 @@ fn queries_answer_what_postgresql_does() {
             "SELECT a.* FROM (accounts a JOIN lines l ON l.o = a.id) LEFT JOIN accounts b ON b.id = 99 WHERE n = 2",
             "id int8, owner varchar, balance numeric: 1|ann|100.00",
         ),
+        // What stands behind parentheses belongs to what stands in them.
+        ("(SELECT id FROM accounts LIMIT 2) ORDER BY id DESC", "id int8: 4; 3"),
+        ("((SELECT id FROM accounts ORDER BY 1 LIMIT 2)) OFFSET 1", "id int8: 2; 3"),
+        ("(WITH a AS (SELECT id AS x FROM accounts) SELECT x FROM a) ORDER BY -x LIMIT 1", "x int8: 4"),
+        ("WITH a AS (SELECT id AS x FROM accounts) (SELECT x FROM a ORDER BY 1) LIMIT 1", "x int8: 1"),
+        ("WITH a AS (WITH b AS (SELECT 1 AS x) SELECT x + 1 AS y FROM b) SELECT y FROM a", "y int4: 2"),
+        ("SELECT id FROM accounts ORDER BY id LIMIT NULL OFFSET NULL", "id int8: 1; 2; 3; 4"),
+        ("SELECT id FROM accounts ORDER BY id LIMIT 1 OFFSET NULL", "id int8: 1"),
+        ("SELECT id FROM accounts ORDER BY id LIMIT nullif(1, 1) OFFSET (SELECT NULL::int) + 2", "id int8: 1; 2; 3; 4"),
+        (
+            "SELECT count(*) FROM accounts WHERE owner ILIKE 'BXO_' ESCAPE 'X' OR owner LIKE 'b!ob' ESCAPE '!'",
+            "count int8: 2",
+        ),
+        (
+            "SELECT '50%' LIKE '50\\%', 'a\\' LIKE 'a\\\\', 'a\\b' LIKE 'a\\b!' || 'b' ESCAPE '!' FROM accounts LIMIT 1",
+            "?column? bool, ?column? bool, ?column? bool: t|t|f",
+        ),
     ] {
         assert_eq!(answer(&database, text), expected, "{text}");
     }
@@ -299,6 +316,39 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         ("SELECT balance * 90000000000000000.5 FROM accounts", "22003 a number is out of range at 0"),
         ("SELECT CAST(balance AS DECIMAL(3, 2)) FROM accounts", "22003 a number is out of range at 0"),
+        (
+            "SELECT count(*) FROM accounts WHERE owner LIKE 'a\\'",
+            "22025 LIKE pattern must not end with escape character at 0",
+        ),
+        ("SELECT 'a' NOT LIKE 'a\\' FROM accounts", "22025 LIKE pattern must not end with escape character at 0"),
+        (
+            "SELECT 'a' NOT ILIKE 'a!' ESCAPE '!' FROM accounts",
+            "22025 LIKE pattern must not end with escape character at 0",
+        ),
+        (
+            "SELECT owner !~~* (owner || '\\') FROM accounts",
+            "22025 LIKE pattern must not end with escape character at 0",
+        ),
+        (
+            "(SELECT id FROM accounts LIMIT 5) LIMIT 1",
+            "42601 a query has one LIMIT, which may stand behind its parentheses at 2",
+        ),
+        (
+            "((SELECT id FROM accounts FETCH FIRST ROW ONLY)) LIMIT 1",
+            "42601 a query has one LIMIT, which may stand behind its parentheses at 3",
+        ),
+        (
+            "(SELECT id FROM accounts OFFSET 5) OFFSET 1",
+            "42601 a query has one OFFSET, which may stand behind its parentheses at 2",
+        ),
+        (
+            "(SELECT id FROM accounts ORDER BY 1) ORDER BY 1",
+            "42601 a query has one ORDER BY, which may stand behind its parentheses at 2",
+        ),
+        (
+            "WITH a AS (SELECT 1) (WITH b AS (SELECT 1) SELECT * FROM a, b)",
+            "42601 a query has one WITH, which may stand behind its parentheses at 23",
+        ),
         ("TABLE nothing", "42P01 no table is called 'nothing' at 7"),
         ("SELECT id FROM accounts FOR UPDATE", "0A000 what stands behind the query is not supported in queries at 1"),
         ("SELECT id INTO x FROM accounts", "0A000 SELECT INTO is not supported in queries at 1"),

@@ -70,6 +70,18 @@ impl Session {
     }
 }
 
+/// Whether formats of so many values are none, one for all, or one for each, and formats that there are.
+fn check_formats(codes: &[i16], values: usize, of: &str) -> Result<(), Refusal> {
+    if codes.len() > 1 && codes.len() != values {
+        let message = format!("{} formats of {of} are given, and there are {values} {of}", codes.len());
+        return Err(refuse("08P01", message).hint("give none, one for all, or one for each"));
+    }
+    match codes.iter().find(|code| values > 0 && !matches!(code, 0 | 1)) {
+        Some(code) => Err(refuse("22023", format!("there is no format {code}")).hint("0 is text, 1 is binary")),
+        None => Ok(()),
+    }
+}
+
 fn no_portal(name: &str) -> PgWireError {
     refuse("34000", format!("there is no portal '{name}'")).hint("portals end with their transaction").into()
 }
@@ -92,10 +104,11 @@ impl ExtendedQueryHandler for Session {
     {
         self.busy.send_replace(true);
         let understood = self.understand(&message.query, &who(client)).await?;
-        if let Some(name) = message.name.as_ref().filter(|name| !name.is_empty()) {
-            self.names().there.insert(name.clone());
-        }
         let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
+        if name != DEFAULT_NAME && !self.names().there.insert(name.clone()) {
+            let message = format!("there is a prepared statement called '{name}' already");
+            return Err(refuse("42P05", message).hint("close it first, or take another name").into());
+        }
         match understood {
             Some(stored) => {
                 let types = message.type_oids.iter().map(|&oid| Type::from_oid(oid)).collect();
@@ -119,12 +132,22 @@ impl ExtendedQueryHandler for Session {
         let given = message.parameters.len();
         let wrong =
             |needed: usize| refuse("08P01", format!("the statement has {needed} parameters, and {given} are given"));
-        match client.portal_store().get_statement(name) {
+        let statement = client.portal_store().get_statement(name);
+        if portal != DEFAULT_NAME && client.portal_store().get_portal(portal).is_some() {
+            let message = format!("there is a portal called '{portal}' already");
+            return Err(refuse("42P03", message).hint("close it first, or take another name").into());
+        }
+        match statement {
             Some(Entry::Value(statement)) => {
                 let needed = statement.statement.parameters().len();
-                let codes = message.parameter_format_codes.len();
-                if given != needed || codes > 1 && codes != given {
+                if given != needed {
                     return Err(wrong(needed).into());
+                }
+                check_formats(&message.parameter_format_codes, given, "parameters")?;
+                // Formats of what answers no columns say nothing.
+                let columns = statement.statement.columns().len();
+                if columns > 0 {
+                    check_formats(&message.result_column_format_codes, columns, "columns")?;
                 }
                 let portal = Portal::try_new(&message, statement)?;
                 client.portal_store().put_portal(Arc::new(portal));
