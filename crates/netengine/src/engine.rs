@@ -418,7 +418,7 @@ impl NetworkEngine {
         Ok(Self { core, lost, to_leader: Some(to_leader), from_leader, leader: Some(leader), in_flight: 0 })
     }
 
-    /// The numbers of the worker processes that run now.
+    /// The numbers of the worker processes that run now, when no batch does any more.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         lock(&self.core).running.as_ref().map_or_else(Vec::new, Processes::ids)

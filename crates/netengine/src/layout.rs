@@ -160,14 +160,6 @@ pub(crate) fn in_order(locks: &mut Vec<Wanted>) {
     });
 }
 
-/// Whether all of `wanted` is held; both are in order.
-pub(crate) fn is_covered(wanted: &[Wanted], held: &[Wanted]) -> bool {
-    let covers = |&(lock, exclusive): &Wanted| {
-        held.binary_search_by_key(&lock, |held| held.0).is_ok_and(|at| held[at].1 || !exclusive)
-    };
-    wanted.iter().all(covers)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,9 +169,6 @@ mod tests {
         let mut locks = vec![(7, false), (3, true), (7, true), (3, false), (9, false)];
         in_order(&mut locks);
         assert_eq!(locks, [(3, true), (7, true), (9, false)]);
-        assert!(is_covered(&[(3, false), (9, false)], &locks));
-        assert!(!is_covered(&[(9, true)], &locks));
-        assert!(!is_covered(&[(4, false)], &locks));
     }
 
     #[test]

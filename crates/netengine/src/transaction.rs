@@ -6,13 +6,14 @@
 //! ```
 //!
 //! Locks are taken in ascending order, so nobody waits in a circle. If the attempt under locks touches what they do not
-//! cover, because rows have changed since reconnaissance, all locks are released, and it goes on from there, knowing
-//! more.
+//! cover, because rows have changed since reconnaissance, what is lacking is locked too. That is out of order, so it is
+//! waited for only for a while: then all locks are released, and taken in order again, those that were lacking too.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use lockwork_engine::registry::Registered;
 use lockwork_locknet::client::{Acquiring, Guard, LockError, Locks};
@@ -21,6 +22,9 @@ use lockwork_procedure::block::HEADER_BYTES;
 
 use crate::access::Access;
 use crate::layout::{Layout, Wanted, in_order};
+
+/// How long a lock is waited for that comes out of order: some round trips to a busy service.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +45,10 @@ pub(crate) struct Transaction {
     pub(crate) registered: Arc<Registered>,
     block: Vec<u64>,
     pub(crate) accesses: Vec<Access>,
-    /// The locks that it holds or is going to, in order, and those granted so far.
-    pub(crate) locks: Vec<Wanted>,
+    /// The locks that it holds or is going to, those granted so far, and how many of them are in ascending order.
+    locks: Vec<Wanted>,
     guards: Vec<Guard>,
+    ascending: usize,
     acquiring: Option<Acquiring>,
     pub(crate) locked: bool,
     pub(crate) stage: Stage,
@@ -73,6 +78,7 @@ impl Transaction {
             accesses: Vec::new(),
             locks: Vec::new(),
             guards: Vec::new(),
+            ascending: 0,
             acquiring: None,
             locked: false,
             stage: Stage::Fetch,
@@ -118,13 +124,47 @@ impl Transaction {
     pub(crate) fn lock(&mut self, layout: &Layout) {
         self.unlock();
         self.locks = self.needed(layout);
+        self.ascending = self.locks.len();
         self.accesses.iter_mut().for_each(|access| access.fetched = false);
         self.locked = true;
         self.stage = Stage::Locking;
     }
 
+    /// Wants the locks that are lacking beside those that it holds: `false`, and nothing has changed, if that is not
+    /// possible, because a shared one would have to become exclusive, or nobody knows yet how far a range goes.
+    pub(crate) fn extend(&mut self, layout: &Layout) -> bool {
+        if self.accesses.iter().any(|access| access.scan.is_some() && !access.fetched) {
+            return false;
+        }
+        let needed = self.needed(layout);
+        let (more, weak): (Vec<_>, Vec<_>) =
+            needed.into_iter().filter(|lock| !self.covers(*lock)).partition(|lock| self.held(lock.0).is_none());
+        if !weak.is_empty() {
+            return false;
+        }
+        self.locks.extend(more);
+        self.stage = Stage::Locking;
+        true
+    }
+
+    /// Whether a lock is held, and exclusively.
+    fn held(&self, lock: u64) -> Option<bool> {
+        let (ascending, more) = self.locks.split_at(self.ascending);
+        let at = ascending.binary_search_by_key(&lock, |held| held.0);
+        at.map(|at| ascending[at].1).ok().or_else(|| more.iter().find(|held| held.0 == lock).map(|held| held.1))
+    }
+
+    fn covers(&self, (lock, exclusive): Wanted) -> bool {
+        self.held(lock).is_some_and(|held| held || !exclusive)
+    }
+
+    /// Whether the locks that it holds are all that its accesses need.
+    pub(crate) fn is_covered(&self, layout: &Layout) -> bool {
+        self.needed(layout).into_iter().all(|lock| self.covers(lock))
+    }
+
     /// The locks that its accesses need, in order.
-    pub(crate) fn needed(&self, layout: &Layout) -> Vec<Wanted> {
+    fn needed(&self, layout: &Layout) -> Vec<Wanted> {
         let mut needed = Vec::new();
         self.accesses.iter().for_each(|access| access.locks(layout, &mut needed));
         in_order(&mut needed);
@@ -147,7 +187,8 @@ impl Transaction {
         while let Some(&(lock, exclusive)) = self.locks.get(self.guards.len()) {
             let acquiring = self.acquiring.get_or_insert_with(|| {
                 let request = if exclusive { service.exclusive(lock) } else { service.shared(lock) };
-                request.acquire_async()
+                let ascends = self.guards.len() < self.ascending;
+                if ascends { request.acquire_async() } else { request.timeout(PATIENCE).acquire_async() }
             });
             match Pin::new(acquiring).poll(&mut context) {
                 Poll::Pending => return Ok(false),

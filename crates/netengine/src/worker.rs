@@ -27,7 +27,7 @@ use lockwork_storage::Database;
 
 use crate::access::{Copies, Effect, Lacks};
 use crate::bell::Bell;
-use crate::layout::{Layout, is_covered};
+use crate::layout::Layout;
 use crate::message::{
     APPLIED, APPLY, CALLS, EXPORT, EXPORTED, FAILED, FETCH, FETCHED, PIECE, PROCEDURE, READY, RESULTS, ROWS, SETUP,
     START, TABLE,
@@ -401,7 +401,7 @@ impl Worker {
                 transaction.stage = Stage::Fetch;
                 Ok(true)
             }
-            Err(LockError::Disconnected(_)) => {
+            Err(LockError::Disconnected(_) | LockError::TimedOut(_)) => {
                 transaction.conflicts += 1;
                 transaction.lock(layout);
                 Ok(true)
@@ -469,22 +469,25 @@ impl Worker {
             run(&registered.program, &mut Context::at(0), &mut self.registers, &mut self.cps, block, &mut host)
         };
         let lacks = host.lacks;
-        if lacks.fetch {
-            if transaction.locked {
-                transaction.conflicts += 1;
-                transaction.unlock();
-            }
-            transaction.stage = Stage::Fetch;
-            return Ok(());
-        }
         if !transaction.locked {
-            transaction.lock(layout);
+            if lacks.fetch {
+                transaction.stage = Stage::Fetch;
+            } else {
+                transaction.lock(layout);
+            }
             return Ok(());
         }
-        if !is_covered(&transaction.needed(layout), &transaction.locks) || transaction.has_lost() {
+        let lost = transaction.has_lost();
+        if lost || lacks.fetch || !transaction.is_covered(layout) {
+            if !lost && transaction.extend(layout) {
+                return Ok(());
+            }
             transaction.conflicts += 1;
             if transaction.conflicts > self.max_retries {
                 self.give_up(transaction, (Status::Failed, abort::TOO_MANY_RETRIES), 0);
+            } else if lacks.fetch {
+                transaction.unlock();
+                transaction.stage = Stage::Fetch;
             } else {
                 transaction.lock(layout);
             }

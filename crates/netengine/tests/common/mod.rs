@@ -3,9 +3,6 @@
 use lockwork_engine::{Engine, EngineError, Options};
 use lockwork_netengine::NetworkEngine;
 
-/// The program.
-pub(crate) const WORKER: &str = env!("CARGO_BIN_EXE_lockwork-network-worker");
-
 pub(crate) fn make(options: Options) -> Result<Box<dyn Engine>, EngineError> {
-    Ok(Box::new(NetworkEngine::new(options, WORKER.into())?))
+    Ok(Box::new(NetworkEngine::new(options, env!("CARGO_BIN_EXE_lockwork-network-worker").into())?))
 }
