@@ -35,13 +35,18 @@ impl Processes {
             EngineError::BackEnd(format!("worker processes ('{}') cannot be started: {error}", program.display()))
         };
         let stamps = Stamps::create().map_err(failed)?;
-        let mut ends: Vec<Vec<Option<UnixStream>>> = (0..count).map(|_| (0..count).map(|_| None).collect()).collect();
-        for one in 0..count {
-            for other in one + 1..count {
-                let (first, second) = UnixStream::pair().map_err(failed)?;
-                ends[one][other] = Some(first);
-                ends[other][one] = Some(second);
+        // What is still to be given to each worker, by the workers before it.
+        let mut given: Vec<Vec<Option<UnixStream>>> = (0..count).map(|_| Vec::new()).collect();
+        let mut ends: Vec<Vec<Option<UnixStream>>> = Vec::with_capacity(count);
+        while !given.is_empty() {
+            let mut peers = given.remove(0);
+            peers.push(None);
+            for later in &mut given {
+                let (one, other) = UnixStream::pair().map_err(failed)?;
+                peers.push(Some(one));
+                later.push(Some(other));
             }
+            ends.push(peers);
         }
         let mut processes = Self { workers: Vec::with_capacity(count) };
         for peers in &ends {

@@ -7,6 +7,8 @@
 //! Invariant: what another worker asks is answered in the round in which it arrives, whatever this worker's own
 //! transactions wait for; so waiting for an answer never waits for a lock.
 
+mod orders;
+
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -16,22 +18,16 @@ use lockwork_engine::Tally;
 use lockwork_engine::exclusive::{close, give_up};
 use lockwork_engine::registry::{Registered, Registry};
 use lockwork_locknet::client::{LockError, Locks};
-use lockwork_memory::Pages;
-use lockwork_procedure::assembly::decode;
-use lockwork_procedure::block::{HEADER_BYTES, Status, abort};
+use lockwork_procedure::block::{Block, Status, abort};
 use lockwork_procedure::interpreter::{Answer, Context, Stop, run};
 use lockwork_procedure::isa::scan_source;
 use lockwork_procedure::key::Key;
-use lockwork_procedure::schema::ROW_HEADER_BYTES;
 use lockwork_storage::Database;
 
 use crate::access::{Copies, Effect, Lacks};
 use crate::bell::Bell;
 use crate::layout::Layout;
-use crate::message::{
-    APPLIED, APPLY, CALLS, EXPORT, EXPORTED, FAILED, FETCH, FETCHED, PIECE, PROCEDURE, READY, RESULTS, ROWS, SETUP,
-    START, TABLE,
-};
+use crate::message::{APPLIED, APPLY, FAILED, FETCH, FETCHED, RESULTS};
 use crate::partition;
 use crate::stamps::Stamps;
 use crate::stream::{Stream, StreamError, poll, poll_of};
@@ -265,91 +261,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes what the coordinator says.
-    fn ordered(&mut self, frame: &[u8]) -> Result<(), End> {
-        let mut reader = Reader::new(frame);
-        match reader.u8()? {
-            SETUP => {
-                let workers = reader.u16()?;
-                if usize::from(workers) != self.peers.len() {
-                    return Err(Malformed::new(format_args!("{workers} workers")).into());
-                }
-                let in_flight = reader.u32()? as usize;
-                self.max_retries = reader.u32()?;
-                self.database = Database::new(if reader.u8()? == 0 { Pages::Plain } else { Pages::Huge });
-                self.service = reader.text()?.into();
-                self.wakers = (0..in_flight).map(|slot| self.bell.waker(slot)).collect();
-                self.slots.resize_with(in_flight, || None);
-                self.free = (0..in_flight).collect();
-            }
-            TABLE => {
-                let (schema, hint) = (reader.schema()?, reader.u64()?);
-                self.database.create_table(schema, hint as usize)?;
-                let count = reader.u32()?;
-                self.cuts.push((0..count).map(|_| reader.key()).collect::<Result<_, _>>()?);
-            }
-            PROCEDURE => {
-                let procedure = decode(&frame[1..])?;
-                self.registry.register(procedure, &self.database)?;
-            }
-            ROWS => {
-                let table = self.database.table(partition::known(&self.database, reader.u16()?)?);
-                let width = (table.schema().row_bytes() - ROW_HEADER_BYTES) as usize;
-                for image in frame[3..].chunks(width) {
-                    table.load(image)?;
-                }
-            }
-            START => {
-                let service = Locks::connect(&self.service)?;
-                let cuts = std::mem::take(&mut self.cuts);
-                let layout = Layout::new(&self.database, &self.registry, cuts, self.peers.len(), service.count());
-                self.ready = Some((layout, service));
-                let (gp, cp) = self.registry.widest_windows();
-                self.registers.resize(gp, 0);
-                self.cps.resize(cp, None);
-                self.coordinator.send(|frame| frame.u8(READY));
-            }
-            CALLS if self.ready.is_some() => {
-                // SAFETY: no address of a row is kept from round to round.
-                unsafe { self.database.reclaim() };
-                while !reader.is_empty() {
-                    let (index, sequence, procedure) = (reader.u32()?, reader.u64()?, reader.u32()?);
-                    let arguments = reader.counted()?.to_vec();
-                    let Some(registered) = self.registry.get(procedure).cloned() else {
-                        return Err(Malformed::new(format_args!("no procedure has number {procedure}")).into());
-                    };
-                    if HEADER_BYTES as usize + arguments.len() > registered.block_bytes {
-                        return Err(Malformed::new(format_args!("{} bytes of arguments", arguments.len())).into());
-                    }
-                    self.queue.push_back(Call { index, sequence, registered, arguments });
-                }
-            }
-            EXPORT => self.export()?,
-            other => return Err(Malformed::new(format_args!("the coordinator sent a message of kind {other}")).into()),
-        }
-        Ok(())
-    }
-
-    /// Sends all rows that may have changed.
-    fn export(&mut self) -> Result<(), End> {
-        for id in (0..self.database.len() as u16).filter(|&id| self.registry.is_written(id)) {
-            let table = self.database.table(id);
-            let (mut start, coordinator) = (Some(0), &mut self.coordinator);
-            let count = (PIECE / table.schema().row_bytes() as usize).max(1) as u64;
-            while let Some(from) = start {
-                coordinator.send(|frame| {
-                    frame.u8(ROWS);
-                    frame.u16(id);
-                    // SAFETY: this thread alone touches the rows.
-                    start = table.for_some(from, count, |_, row| frame.bytes(unsafe { table.row_image(row) }));
-                });
-                coordinator.drain(PIECE)?;
-            }
-        }
-        self.coordinator.send(|frame| frame.u8(EXPORTED));
-        Ok(())
-    }
-
     /// Begins the next call in a free slot.
     fn begin(&mut self, slot: usize) -> Result<(), End> {
         let call = self.queue.pop_front().expect("somebody looked");
@@ -566,7 +477,7 @@ impl Worker {
 
     /// Tells what became of a transaction; its locks go with it.
     fn end(&mut self, slot: usize, transaction: &Transaction) {
-        let block = lockwork_procedure::block::Block::new(transaction.bytes());
+        let block = Block::new(transaction.bytes());
         let (start, length) = transaction.registered.results;
         self.results.u32(transaction.index);
         self.results.u8(block.status().unwrap_or(Status::Failed) as u8);
