@@ -49,6 +49,14 @@ impl<E: std::error::Error> From<E> for End {
     }
 }
 
+/// What came of talking to the coordinator, whose end is no failure.
+fn of_coordinator<T>(result: Result<T, StreamError>) -> Result<T, End> {
+    result.map_err(|error| match error {
+        StreamError::Ended => End::Coordinator,
+        other => other.into(),
+    })
+}
+
 /// A call that has not begun.
 struct Call {
     index: u32,
@@ -132,10 +140,7 @@ pub(crate) fn serve(inherited: Inherited) -> Result<(), String> {
 impl Worker {
     fn round(&mut self) -> Result<(), End> {
         self.wait()?;
-        match self.coordinator.receive() {
-            Err(StreamError::Ended) => return Err(End::Coordinator),
-            received => _ = received?,
-        }
+        of_coordinator(self.coordinator.receive())?;
         while let Some(frame) = self.coordinator.frame()? {
             self.ordered(&frame)?;
         }
@@ -157,17 +162,9 @@ impl Worker {
                 frame.bytes(&results);
             });
         }
-        match self.coordinator.flush() {
-            Err(StreamError::Ended) => return Err(End::Coordinator),
-            flushed => flushed?,
-        }
-        for peer in &mut self.peers {
-            // One that is gone is the coordinator's business, which ends all.
-            let gone = peer.as_mut().is_some_and(|peer| matches!(peer.flush(), Err(StreamError::Ended)));
-            if gone {
-                self.coordinator.drain(0)?;
-            }
-        }
+        of_coordinator(self.coordinator.flush())?;
+        // One that is gone is noticed where it is heard.
+        self.peers.iter_mut().flatten().for_each(|peer| _ = peer.flush());
         Ok(())
     }
 
@@ -217,13 +214,9 @@ impl Worker {
 
     /// Another worker is gone, and with it rows: there is nothing left to do but to be ended.
     fn alone(&mut self) -> Result<(), End> {
-        self.coordinator.flush()?;
         loop {
             poll(&mut [poll_of(self.coordinator.as_raw_fd(), libc::POLLIN)], -1)?;
-            match self.coordinator.receive() {
-                Err(StreamError::Ended) => return Err(End::Coordinator),
-                received => _ = received?,
-            }
+            of_coordinator(self.coordinator.receive())?;
         }
     }
 

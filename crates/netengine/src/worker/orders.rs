@@ -7,7 +7,7 @@ use lockwork_procedure::block::HEADER_BYTES;
 use lockwork_procedure::schema::ROW_HEADER_BYTES;
 use lockwork_storage::Database;
 
-use super::{Call, End, Worker};
+use super::{Call, End, Worker, of_coordinator};
 use crate::layout::Layout;
 use crate::message::{CALLS, EXPORT, EXPORTED, PIECE, PROCEDURE, READY, ROWS, SETUP, START, TABLE};
 use crate::partition;
@@ -92,7 +92,7 @@ impl Worker {
                     // SAFETY: this thread alone touches the rows.
                     start = table.for_some(from, count, |_, row| frame.bytes(unsafe { table.row_image(row) }));
                 });
-                coordinator.drain(PIECE)?;
+                of_coordinator(coordinator.drain(PIECE))?;
             }
         }
         self.coordinator.send(|frame| frame.u8(EXPORTED));
