@@ -73,7 +73,8 @@ pub enum ConflictPlan {
 /// How an engine is to work.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Worker threads, at least 1; worker processes of `network-two-phase`. `deterministic-queue` uses the first of several as its scheduler.
+    /// Worker threads, at least 1; worker processes of `network-two-phase`. `deterministic-queue` uses the first of
+    /// several as its scheduler.
     pub threads: usize,
     /// How transactions of one worker overlap.
     pub interleave: Interleave,

@@ -1,7 +1,7 @@
 //! The engine: a leader that hands the calls of one batch after the other to the workers, and takes them back.
 //!
-//! The coordinator keeps a mirror of the tables: rows are loaded into it, go to their owners before the first batch, and
-//! come back when somebody wants to read. While a batch runs the caller fills the next.
+//! The coordinator keeps a mirror of the tables: rows are loaded into it, go to their owners before the first batch,
+//! and come back when somebody wants to read. While a batch runs the caller fills the next.
 //!
 //! A worker that is gone takes its rows with it: what was in flight comes back failed ([`abort::DEVICE_LOST`]), and the
 //! engine refuses further work, saying why.
