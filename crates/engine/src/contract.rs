@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use lockwork_memory::{OutOfMemory, Pages};
@@ -72,7 +73,8 @@ pub enum ConflictPlan {
 /// How an engine is to work.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Worker threads, at least 1. `deterministic-queue` uses the first of several as its scheduler.
+    /// Worker threads, at least 1; worker processes of `network-two-phase`. `deterministic-queue` uses the first of
+    /// several as its scheduler.
     pub threads: usize,
     /// How transactions of one worker overlap.
     pub interleave: Interleave,
@@ -87,6 +89,8 @@ pub struct Options {
     pub max_retries: u32,
     /// Pages for tables.
     pub pages: Pages,
+    /// The lock service of `network-two-phase`; `None`: it has one of its own.
+    pub lockd: Option<SocketAddr>,
     /// The OpenCL device, as `lockwork doctor` numbers them; `None` takes the first GPU, else accelerator, else CPU.
     pub device: Option<u16>,
 }
@@ -101,6 +105,7 @@ impl Default for Options {
             plan: ConflictPlan::Measured,
             max_retries: 1_000_000,
             pages: Pages::Huge,
+            lockd: None,
             device: None,
         }
     }
@@ -429,10 +434,12 @@ pub enum EngineKind {
     OpenclTwoPhase,
     /// Timestamp ordering by the transaction processor, on a card or simulated (BionicDB).
     Fpga,
+    /// Two-phase locking over the network lock service, on several processes (FissLock).
+    NetworkTwoPhase,
 }
 
 impl EngineKind {
-    /// All engines, as they are declared: those on devices come last.
+    /// All engines, as they are declared: those that copy tables elsewhere come last.
     pub const ALL: &[Self] = &[
         Self::Serial,
         Self::TwoPhase,
@@ -443,8 +450,9 @@ impl EngineKind {
         Self::OpenclDeterministic,
         Self::OpenclTwoPhase,
         Self::Fpga,
+        Self::NetworkTwoPhase,
     ];
-    /// Those that run on the cores of this machine and are always there.
+    /// Those that run on the threads of this process and are always there.
     pub const CPU: &[Self] = Self::ALL.split_at(Self::OpenclDeterministic as usize).0;
 
     /// Its name on the command line.
@@ -460,13 +468,14 @@ impl EngineKind {
             Self::OpenclDeterministic => "opencl-deterministic",
             Self::OpenclTwoPhase => "opencl-two-phase",
             Self::Fpga => "fpga",
+            Self::NetworkTwoPhase => "network-two-phase",
         }
     }
 
-    /// Whether it runs on a device, where tables are copied to.
+    /// Whether it runs on a device or in other processes, where tables are copied to.
     #[must_use]
     pub const fn runs_on_device(self) -> bool {
-        matches!(self, Self::OpenclDeterministic | Self::OpenclTwoPhase | Self::Fpga)
+        matches!(self, Self::OpenclDeterministic | Self::OpenclTwoPhase | Self::Fpga | Self::NetworkTwoPhase)
     }
 
     /// All names, for an error that says what would be right.
@@ -505,7 +514,10 @@ pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, Eng
         EngineKind::Timestamp => Box::new(HostEngine::new(Timestamp::new(options), options)?),
         EngineKind::DeterministicQueue => Box::new(HostEngine::new(DeterministicQueue::new(options), options)?),
         EngineKind::Deterministic => Box::new(HostEngine::new(Deterministic::new(options), options)?),
-        EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase | EngineKind::Fpga => {
+        EngineKind::OpenclDeterministic
+        | EngineKind::OpenclTwoPhase
+        | EngineKind::Fpga
+        | EngineKind::NetworkTwoPhase => {
             return Err(EngineError::BackEndAbsent(format!("'{kind}' is not an engine of the CPU")));
         }
     })

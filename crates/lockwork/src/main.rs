@@ -7,5 +7,6 @@
 mod cli;
 
 fn main() -> std::process::ExitCode {
-    cli::main()
+    // Engines of several processes start this program once more.
+    lockwork_netengine::worker_if_asked().unwrap_or_else(cli::main)
 }

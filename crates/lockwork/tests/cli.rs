@@ -62,6 +62,20 @@ fn json_has_what_is_promised_on_every_engine() {
 }
 
 #[test]
+fn worker_processes_are_this_command_once_more() {
+    for (workload, threads) in [("ycsb-b --records 2000 --theta 0.1", 2), ("transfer --records 100", 3)] {
+        let engines = "--engine network-two-phase,serial --txns 3000 --time 0 --output json";
+        let report = json(&format!("bench {workload} {engines} --threads {threads}"));
+        let runs = report["runs"].as_array().expect("a run for each engine");
+        assert_eq!(runs.iter().map(|run| &run["engine"]).collect::<Vec<_>>(), ["network-two-phase", "serial"]);
+        assert!(runs.iter().all(|run| run["verified"] == true), "{report}");
+    }
+    let output = run("bench ycsb-b --engine network-two-phase --lockd nowhere");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--lockd nowhere: that is no address; write HOST:PORT"));
+}
+
+#[test]
 fn recycled_batches_make_the_same_calls_as_prepared_ones() {
     let line = "bench ycsb-a --records 1000 --ops 4 --txns 3000 --batch 250 --time 0 --warmup 0 --output json";
     let [prepared, recycled] = ["prepared", "recycled"].map(|input| json(&format!("{line} --input {input}")));

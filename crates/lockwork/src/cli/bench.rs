@@ -1,5 +1,6 @@
 //! `lockwork bench WORKLOAD`: engines one after the other, in one process, on identical input.
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -160,6 +161,9 @@ pub(super) struct Arguments {
     /// For locks: a (half exclusive) or b (one in twenty)
     #[arg(long, default_value = "a")]
     pub(super) mix: String,
+    /// The lock service of network-two-phase, HOST:PORT [default: one of its own]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) lockd: Option<String>,
     /// The OpenCL device: its number, or a part of its name [default: the first GPU, else accelerator, else CPU]
     #[arg(long)]
     pub(super) device: Option<String>,
@@ -279,6 +283,7 @@ fn options(arguments: &Arguments, threads: Option<u32>) -> Result<Options, Failu
     let default = Options::default();
     Ok(Options {
         device: device(arguments)?,
+        lockd: lockd(arguments)?,
         threads: arguments.threads.or(threads.map(|count| count as usize)).unwrap_or(default.threads),
         interleave: match arguments.interleave {
             Mode::None => Interleave::None,
@@ -303,11 +308,19 @@ fn options(arguments: &Arguments, threads: Option<u32>) -> Result<Options, Failu
 
 /// What OpenCL engines run on, if there are any among `kinds`.
 fn opencl_device(kinds: &[EngineKind], number: Option<u16>) -> Option<String> {
-    if !kinds.iter().any(|kind| kind.runs_on_device() && *kind != EngineKind::Fpga) {
+    if !kinds.iter().any(|kind| matches!(kind, EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase)) {
         return None;
     }
     let device = lockwork_opencl::chosen(number).ok()?;
     Some(format!("{} '{}', {}", device.kind.name(), device.name, device.version))
+}
+
+/// The address of the lock service that was named.
+fn lockd(arguments: &Arguments) -> Result<Option<SocketAddr>, Failure> {
+    let Some(text) = &arguments.lockd else { return Ok(None) };
+    let address = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+    let wrong = || Failure::usage(format!("--lockd {text}: that is no address; write HOST:PORT"));
+    address.map(Some).ok_or_else(wrong)
 }
 
 /// The number of the device that was asked for.
@@ -358,7 +371,7 @@ fn workload(
     }
     let schemas = first.schemas();
     let tables = schemas.iter().enumerate();
-    // OpenCL engines keep tables on the host and on the device, whose memory may be the host's.
+    // Engines on devices and in other processes keep tables here and there, which may be the same memory.
     let copies = 1 + u128::from(kinds.iter().any(|kind| kind.runs_on_device()));
     let rows = tables.map(|(number, schema)| {
         let grown = (transactions as f64 * first.growth(number)) as u64;

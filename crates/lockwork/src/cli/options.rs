@@ -25,6 +25,7 @@ const ENGINES: &[&str] = &[
     "output",
     "out",
     "device",
+    "lockd",
     "profile",
 ];
 

@@ -1,0 +1,91 @@
+//! Which program a worker process runs, and what it does as one.
+//!
+//! Workers are the same program once more, told by its first argument that it is one, so that both sides are of one
+//! build. A program that is to be one calls [`worker_if_asked`] before anything else, as the command `lockwork` does;
+//! every other one needs that command beside it, or its path in [`PROGRAM`].
+
+use std::ffi::OsString;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lockwork_engine::EngineError;
+
+use crate::stamps::Stamps;
+use crate::stream::Stream;
+use crate::worker::{Inherited, serve};
+
+/// Environment variable with the path of a program that calls [`worker_if_asked`].
+pub const PROGRAM: &str = "LOCKWORK_WORKER";
+/// The first argument of a worker process. Coordinator, counter and other workers follow, as numbers of open files.
+pub(crate) const ARGUMENT: &str = "network-worker";
+
+/// This program has called [`worker_if_asked`].
+static IS_WORKER: AtomicBool = AtomicBool::new(false);
+
+/// Lets this program serve as the worker processes of its own engines: if it was started as one, works, and returns
+/// how it ended, which is how the program is to end. To be called before anything else.
+#[must_use]
+pub fn worker_if_asked() -> Option<ExitCode> {
+    IS_WORKER.store(true, Ordering::Relaxed);
+    let mut arguments = std::env::args_os().skip(1);
+    (arguments.next()? == ARGUMENT).then(|| match inherited(arguments).and_then(serve) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("lockwork worker: {text}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// The program to start.
+///
+/// # Errors
+/// [`EngineError::BackEndAbsent`] if there is none.
+pub fn find() -> Result<PathBuf, EngineError> {
+    if let Some(path) = std::env::var_os(PROGRAM) {
+        return Ok(path.into());
+    }
+    let current = std::env::current_exe().map_err(|error| {
+        EngineError::BackEndAbsent(format!("the path of this program is unknown ({error}); set {PROGRAM}"))
+    })?;
+    if IS_WORKER.load(Ordering::Relaxed) {
+        return Ok(current);
+    }
+    // Tests and examples lie one folder below the command.
+    let beside = current.ancestors().skip(1).take(2).map(|folder| folder.join("lockwork")).find(|path| path.is_file());
+    beside.ok_or_else(|| {
+        EngineError::BackEndAbsent(format!(
+            "'network-two-phase' runs in worker processes of the command 'lockwork', which is not beside '{}'; set \
+             {PROGRAM} to its path, or call lockwork_netengine::worker_if_asked() first in main",
+            current.display()
+        ))
+    })
+}
+
+/// What the coordinator has handed over.
+fn inherited(mut arguments: impl Iterator<Item = OsString>) -> Result<Inherited, String> {
+    let mut next = || arguments.next().and_then(|text| text.into_string().ok());
+    let usage = || format!("'{ARGUMENT}' is for processes that an engine starts");
+    let coordinator = Stream::of(file(&next().ok_or_else(usage)?)?).map_err(|error| error.to_string())?;
+    let stamps = Stamps::attach(file(&next().ok_or_else(usage)?)?).map_err(|error| error.to_string())?;
+    let mut peers = Vec::new();
+    while let Some(text) = next() {
+        let stream = |text| Stream::of(file(text)?).map_err(|error| error.to_string());
+        peers.push(if text == "-" { None } else { Some(stream(&text)?) });
+    }
+    Ok(Inherited { coordinator, peers, stamps })
+}
+
+/// Takes a file that was inherited.
+fn file(number: &str) -> Result<OwnedFd, String> {
+    let wrong = || format!("'{number}' is not the number of a file above 2");
+    let file = number.parse::<RawFd>().ok().filter(|file| *file > 2).ok_or_else(wrong)?;
+    // SAFETY: a plain system call, which fails if there is no such file.
+    if unsafe { libc::fcntl(file, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(format!("file {file} was not inherited: {}", std::io::Error::last_os_error()));
+    }
+    // SAFETY: it is open, and the coordinator has put each number here once, for this program to own.
+    Ok(unsafe { OwnedFd::from_raw_fd(file) })
+}

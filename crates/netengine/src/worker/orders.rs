@@ -1,0 +1,101 @@
+//! What the coordinator tells a worker: tables, procedures, rows, calls, and to hand its rows back.
+
+use lockwork_locknet::client::Locks;
+use lockwork_memory::Pages;
+use lockwork_procedure::assembly::decode;
+use lockwork_procedure::block::HEADER_BYTES;
+use lockwork_procedure::schema::ROW_HEADER_BYTES;
+use lockwork_storage::Database;
+
+use super::{Call, End, Worker, of_coordinator};
+use crate::layout::Layout;
+use crate::message::{CALLS, EXPORT, EXPORTED, PIECE, PROCEDURE, READY, ROWS, SETUP, START, TABLE};
+use crate::partition;
+use crate::wire::{Malformed, Put, Reader};
+
+impl Worker {
+    /// Takes what the coordinator says.
+    pub(super) fn ordered(&mut self, frame: &[u8]) -> Result<(), End> {
+        let mut reader = Reader::new(frame);
+        match reader.u8()? {
+            SETUP => {
+                let workers = reader.u16()?;
+                if usize::from(workers) != self.peers.len() {
+                    return Err(Malformed::new(format_args!("{workers} workers")).into());
+                }
+                let in_flight = reader.u32()? as usize;
+                self.max_retries = reader.u32()?;
+                self.database = Database::new(if reader.u8()? == 0 { Pages::Plain } else { Pages::Huge });
+                self.service = reader.text()?.into();
+                self.wakers = (0..in_flight).map(|slot| self.bell.waker(slot)).collect();
+                self.slots.resize_with(in_flight, || None);
+                self.free = (0..in_flight).collect();
+            }
+            TABLE => {
+                let (schema, hint) = (reader.schema()?, reader.u64()?);
+                self.database.create_table(schema, hint as usize)?;
+                let count = reader.u32()?;
+                self.cuts.push((0..count).map(|_| reader.key()).collect::<Result<_, _>>()?);
+            }
+            PROCEDURE => {
+                let procedure = decode(&frame[1..])?;
+                self.registry.register(procedure, &self.database)?;
+            }
+            ROWS => {
+                let table = self.database.table(partition::known(&self.database, reader.u16()?)?);
+                let width = (table.schema().row_bytes() - ROW_HEADER_BYTES) as usize;
+                for image in frame[3..].chunks(width) {
+                    table.load(image)?;
+                }
+            }
+            START => {
+                let service = Locks::connect(&self.service)?;
+                let cuts = std::mem::take(&mut self.cuts);
+                let layout = Layout::new(&self.database, &self.registry, cuts, self.peers.len(), service.count());
+                self.ready = Some((layout, service));
+                let (gp, cp) = self.registry.widest_windows();
+                self.registers.resize(gp, 0);
+                self.cps.resize(cp, None);
+                self.coordinator.send(|frame| frame.u8(READY));
+            }
+            CALLS if self.ready.is_some() => {
+                // SAFETY: no address of a row is kept from round to round.
+                unsafe { self.database.reclaim() };
+                while !reader.is_empty() {
+                    let (index, sequence, procedure) = (reader.u32()?, reader.u64()?, reader.u32()?);
+                    let arguments = reader.counted()?.to_vec();
+                    let Some(registered) = self.registry.get(procedure).cloned() else {
+                        return Err(Malformed::new(format_args!("no procedure has number {procedure}")).into());
+                    };
+                    if HEADER_BYTES as usize + arguments.len() > registered.block_bytes {
+                        return Err(Malformed::new(format_args!("{} bytes of arguments", arguments.len())).into());
+                    }
+                    self.queue.push_back(Call { index, sequence, registered, arguments });
+                }
+            }
+            EXPORT => self.export()?,
+            other => return Err(Malformed::new(format_args!("the coordinator sent a message of kind {other}")).into()),
+        }
+        Ok(())
+    }
+
+    /// Sends all rows that may have changed.
+    fn export(&mut self) -> Result<(), End> {
+        for id in (0..self.database.len() as u16).filter(|&id| self.registry.is_written(id)) {
+            let table = self.database.table(id);
+            let (mut start, coordinator) = (Some(0), &mut self.coordinator);
+            let count = (PIECE / table.schema().row_bytes() as usize).max(1) as u64;
+            while let Some(from) = start {
+                coordinator.send(|frame| {
+                    frame.u8(ROWS);
+                    frame.u16(id);
+                    // SAFETY: this thread alone touches the rows.
+                    start = table.for_some(from, count, |_, row| frame.bytes(unsafe { table.row_image(row) }));
+                });
+                of_coordinator(coordinator.drain(PIECE))?;
+            }
+        }
+        self.coordinator.send(|frame| frame.u8(EXPORTED));
+        Ok(())
+    }
+}
