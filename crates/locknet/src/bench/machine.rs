@@ -82,10 +82,10 @@ pub(super) struct ServerClient {
 }
 
 impl ServerClient {
-    pub(super) fn new(machine: u16, tasks: u32) -> Self {
+    pub(super) fn new(machine: u16) -> Self {
         Self {
             machine: Machine(machine),
-            tasks: vec![Task::default(); tasks as usize],
+            tasks: Vec::new(),
             released: VecDeque::new(),
             outgoing: VecDeque::new(),
             granted: VecDeque::new(),
@@ -103,6 +103,9 @@ impl ServerClient {
 impl ClientMachine for ServerClient {
     fn acquire(&mut self, now: u64, lock: u64, mode: LockMode, task: u32) -> Result<u64, String> {
         let number = task;
+        // Those that never ask are never looked at.
+        let known = self.tasks.len().max(number as usize + 1);
+        self.tasks.resize(known, Task::default());
         let task = &mut self.tasks[number as usize];
         if task.asked.is_some() {
             return Err(format!("task {number} has asked already"));
@@ -264,7 +267,7 @@ mod tests {
 
     #[test]
     fn what_is_not_answered_is_sent_again_and_answers_count_once() {
-        let mut client = ServerClient::new(3, 2);
+        let mut client = ServerClient::new(3);
         let request = client.acquire(0, 9, LockMode::Shared, 1).expect("it is free to ask");
         assert!(client.acquire(0, 9, LockMode::Shared, 1).is_err() && client.release(0, request).is_err());
         let (mut packet, _) = client.poll_packet().expect("it asks");

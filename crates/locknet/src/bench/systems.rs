@@ -115,7 +115,7 @@ pub(super) struct Size {
     pub(super) locks: u64,
     /// Machines, from 1.
     pub(super) machines: u16,
-    /// Tasks of each machine, from 0.
+    /// Numbers of requests under way that each machine may use, from 0: as many as tasks have locks at once.
     pub(super) tasks: u32,
     pub(super) client: Client,
 }
@@ -164,7 +164,7 @@ fn srvlock(network: &Network, size: Size) -> Result<Running, BenchError> {
     })?;
     let site = |(number, machine)| {
         let link = link(size.client, machine)?;
-        Ok(Site { machine: Box::new(ServerClient::new(number, size.tasks)), link })
+        Ok(Site { machine: Box::new(ServerClient::new(number)), link })
     };
     let machines = (1..=size.machines).zip(&network.machines);
     Ok(Running { decider, sites: machines.map(site).collect::<Result<_, BenchError>>()? })

@@ -1,0 +1,225 @@
+//! Transactions of TATP and TPC-C on lock managers: figures 14 (right) and 15 of FissLock's evaluation (section 7.4).
+//!
+//! Every client replays transactions of a trace ([`LockTrace`]): acquires their locks one after the other, spends the
+//! time that the transaction would run for, and releases them. TPC-C transactions belong to warehouses, and a warehouse
+//! to one client: what two clients both want is then mostly what is remote.
+//!
+//! The paper's transactions take locks as they come and give up after 10 ms, since they may wait in a circle. Here
+//! locks are taken in the order of their numbers, nobody ever waits in a circle, and nobody gives up: every
+//! transaction that is counted has run.
+
+use std::time::Duration;
+
+use lockwork_locking::LockMode;
+use lockwork_workload::lock_trace::LockTrace;
+
+use super::load::{Load, Script};
+use super::systems::Size;
+use super::{BenchError, Client, DRAIN, Measured, Settings, System, measure};
+use crate::namespace::Network;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    /// Client machines.
+    pub machines: u16,
+    /// Clients of each machine, each with one transaction at a time.
+    pub clients: u32,
+    /// What client machines send and receive with.
+    pub client: Client,
+    /// How long a transaction has its locks, at least.
+    pub inside: Duration,
+    /// How long to measure.
+    pub measured: Duration,
+}
+
+/// Machines, ready for rounds of any system.
+pub struct Transactions {
+    network: Network,
+    clients: Clients,
+    trace: LockTrace,
+    /// For each client, all machines' firsts before their seconds, its transactions.
+    turns: Vec<Vec<u32>>,
+    /// Locks of the largest transaction.
+    most: u32,
+}
+
+/// The transactions of each client: those of its homes, or, where there are no homes, each in turn. A client without
+/// any gets another one's.
+fn deal(trace: &LockTrace, clients: usize) -> Vec<Vec<u32>> {
+    let mut turns = vec![Vec::new(); clients];
+    for (at, transaction) in trace.transactions().enumerate() {
+        let client = transaction.home.unwrap_or(at as u64) % clients as u64;
+        turns[client as usize].push(at as u32);
+    }
+    for (client, turns) in turns.iter_mut().enumerate() {
+        if turns.is_empty() {
+            turns.push((client % trace.len()) as u32);
+        }
+    }
+    turns
+}
+
+impl Clients {
+    /// Whether these systems can have such clients.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] where something is impossible.
+    pub fn check(&self, systems: &[System], trace: &LockTrace) -> Result<(), BenchError> {
+        if trace.is_empty() {
+            return Err(BenchError::Usage("there are no transactions; 1 or more are possible".into()));
+        }
+        let settings = Settings {
+            machines: self.machines,
+            clients: self.clients,
+            locks: trace.locks(),
+            writes: 0.0,
+            theta: None,
+            seed: 0,
+            client: self.client,
+            measured: self.measured,
+        };
+        settings.check(systems)
+    }
+}
+
+impl Transactions {
+    /// Makes the namespaces.
+    ///
+    /// # Errors
+    /// [`BenchError`].
+    pub fn new(clients: Clients, trace: LockTrace) -> Result<Self, BenchError> {
+        clients.check(&[], &trace)?;
+        let turns = deal(&trace, usize::from(clients.machines) * clients.clients as usize);
+        let most = trace.transactions().map(|transaction| transaction.requests.len()).max().unwrap_or(1) as u32;
+        Ok(Self { network: Network::new(clients.machines)?, turns, most, clients, trace })
+    }
+
+    /// What is replayed.
+    #[must_use]
+    pub fn trace(&self) -> &LockTrace {
+        &self.trace
+    }
+
+    /// The machine, from 0, whose clients ask for this lock most often: where a lock manager that places locks by the
+    /// workload keeps it. `None` where no machine is nearer than another.
+    #[must_use]
+    pub fn machine_of(&self, lock: u64) -> Option<u16> {
+        let client = self.trace.home_of(lock)? % self.turns.len() as u64;
+        Some((client % u64::from(self.clients.machines)) as u16)
+    }
+
+    /// All clients, on a system that is started afresh.
+    ///
+    /// # Errors
+    /// [`BenchError`].
+    pub fn round(&self, system: System) -> Result<Measured, BenchError> {
+        let clients = &self.clients;
+        clients.check(&[system], &self.trace)?;
+        let load = Load {
+            locks: self.trace.locks(),
+            tasks: clients.clients,
+            most: self.most,
+            types: self.trace.types().len(),
+            inside: clients.inside.as_nanos() as u64,
+            one_by_one: false,
+            warmup: clients.measured / 5,
+            measured: clients.measured,
+            drain: DRAIN,
+        };
+        let size = Size {
+            locks: load.locks,
+            machines: clients.machines,
+            tasks: load.tasks * load.most,
+            client: clients.client,
+        };
+        let scripts = (0..clients.machines).map(|machine| Replay::new(self, machine)).collect();
+        measure(system, &self.network, size, scripts, &load)
+    }
+}
+
+/// The clients of a machine.
+struct Replay<'a> {
+    trace: &'a LockTrace,
+    /// Transactions of each client, and how many it has begun.
+    turns: Vec<(&'a [u32], usize)>,
+}
+
+impl<'a> Replay<'a> {
+    fn new(of: &'a Transactions, machine: u16) -> Self {
+        let turns = of.turns.iter().skip(machine.into()).step_by(of.clients.machines.into());
+        Self { trace: &of.trace, turns: turns.map(|turns| (turns.as_slice(), 0)).collect() }
+    }
+}
+
+impl Script for Replay<'_> {
+    fn next(&mut self, task: u32, locks: &mut Vec<(u64, LockMode)>) -> usize {
+        let (turns, begun) = &mut self.turns[task as usize];
+        let transaction = self.trace.transaction(turns[*begun % turns.len()] as usize);
+        *begun += 1;
+        let mode = |exclusive| if exclusive { LockMode::Exclusive } else { LockMode::Shared };
+        locks.extend(transaction.requests.iter().map(|request| (request.lock, mode(request.exclusive))));
+        transaction.type_number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockwork_workload::tatp::TatpConfig;
+    use lockwork_workload::tpcc::TpccConfig;
+
+    use super::*;
+    use crate::privileged;
+
+    fn tatp() -> LockTrace {
+        LockTrace::tatp(TatpConfig { subscribers: 100, ..TatpConfig::default() }, 500).expect("it is possible")
+    }
+
+    fn tpcc() -> LockTrace {
+        let config = TpccConfig { customers: 60, items: 1000, ..TpccConfig::standard(4) };
+        LockTrace::tpcc(config, 400).expect("it is possible")
+    }
+
+    #[test]
+    fn every_transaction_is_some_clients_and_those_of_a_warehouse_one_clients() {
+        let turns = deal(&tatp(), 7);
+        let mut all: Vec<u32> = turns.concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..500).collect::<Vec<_>>());
+        assert!(turns.iter().all(|turns| (71..=72).contains(&turns.len())));
+        let trace = tpcc();
+        let turns = deal(&trace, 3);
+        assert_eq!(turns.concat().len(), 400);
+        for (client, turns) in turns.iter().enumerate() {
+            let homes = turns.iter().map(|at| trace.transaction(*at as usize).home);
+            assert!(homes.into_iter().all(|home| home.is_some_and(|home| home % 3 == client as u64)));
+        }
+        // More clients than warehouses.
+        let turns = deal(&trace, 9);
+        assert!(turns[4..].iter().all(|turns| turns.len() == 1));
+    }
+
+    #[test]
+    fn privileged_transactions_run_on_every_system() {
+        let clients = Clients {
+            machines: 2,
+            clients: 8,
+            client: Client::Udp,
+            inside: Duration::from_micros(10),
+            measured: Duration::from_millis(200),
+        };
+        if privileged::network(2).is_none() {
+            return;
+        }
+        for trace in [tatp(), tpcc()] {
+            let bench = Transactions::new(clients.clone(), trace).expect("as root");
+            for &system in System::ALL {
+                let measured = bench.round(system).unwrap_or_else(|error| panic!("{}: {error}", system.name()));
+                let counts: Vec<u64> = measured.transactions.iter().map(|latency| latency.count()).collect();
+                assert!(counts.iter().sum::<u64>() > 0 && measured.grants >= counts.iter().sum(), "{counts:?}");
+                let least = measured.transactions.iter().filter(|latency| latency.count() > 0);
+                assert!(least.map(|latency| latency.quantile(0.0)).min() >= Some(10_000), "{}", system.name());
+            }
+        }
+    }
+}
