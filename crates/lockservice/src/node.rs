@@ -103,6 +103,7 @@ impl Node {
     #[must_use]
     pub fn registry(config: Config) -> Self {
         let me = Identity { machine: Machine::REGISTRY, session: Machine::REGISTRY_SESSION };
+        let config = Config { near: [0; 2], ..config };
         Self { lease_until: u64::MAX, renewals: Timers::new(), ..Self::new(config, me, 0) }
     }
 

@@ -264,7 +264,7 @@ impl AgentPool {
             }
             return;
         }
-        if try_only {
+        if try_only && !agent.is_idle() {
             match waiter.machine == me {
                 true => self.out.push_back(Output::Busy { request: waiter.request }),
                 false => self.acknowledge(lock, Kind::Acquire, &waiter, crate::packet::BUSY),
@@ -378,8 +378,10 @@ impl AgentPool {
                     }
                 }
                 Watch::Patience(serial) => {
-                    if serial == agent.serial && agent.watched.take().is_some() {
-                        self.lose_patience(now, lock);
+                    if serial == agent.serial
+                        && let Some(wait) = agent.watched
+                    {
+                        self.lose_patience(now, lock, wait);
                     }
                 }
                 Watch::Holder(machine, request, tries) => {

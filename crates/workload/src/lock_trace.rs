@@ -175,6 +175,12 @@ impl LockTrace {
         self.locks
     }
 
+    /// How many homes transactions and locks belong to, each with as many locks; 0 if to none.
+    #[must_use]
+    pub fn homes(&self) -> u64 {
+        self.locks_of_home.map_or(0, |each| self.locks / each)
+    }
+
     /// The home that a lock belongs to, where there are homes.
     #[must_use]
     pub fn home_of(&self, lock: u64) -> Option<u64> {

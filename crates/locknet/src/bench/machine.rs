@@ -60,6 +60,9 @@ pub trait ClientMachine: Send {
 /// After how long a packet without an answer is sent again.
 const AGAIN_NS: u64 = 20_000_000;
 
+/// How long agents stay with the machine that their locks are near to.
+const STAY_NS: u64 = 2_000_000_000;
+
 /// What a task does.
 #[derive(Clone, Copy, Debug, Default)]
 struct Task {
@@ -180,11 +183,12 @@ impl ClientMachine for ServerClient {
 pub(super) struct NodeClient(Node);
 
 impl NodeClient {
-    /// Takes part in the service at the other end of `link`.
+    /// Takes part in the service at the other end of `link`, as the machine that the locks from `near[0]` to before
+    /// `near[1]` are near to.
     ///
     /// # Errors
     /// [`BenchError::Check`] if nobody answers for some seconds.
-    pub(super) fn join(link: &mut dyn Link) -> Result<Self, BenchError> {
+    pub(super) fn join(link: &mut dyn Link, near: [u64; 2]) -> Result<Self, BenchError> {
         let failed = |error| BenchError::Check(format!("the socket of a client machine: {error}"));
         let start = Instant::now();
         let mut packet = Packet::new(Kind::Join, 0);
@@ -207,6 +211,8 @@ impl NodeClient {
                         // As the lock server's clients do it: threads that share a core keep others waiting for
                         // milliseconds.
                         config.retry = AGAIN_NS;
+                        config.near = near;
+                        config.stay = STAY_NS;
                         config.lease = u64::from(service.lease_ms) * 1_000_000;
                         node = Some(Node::new(config, me, asked));
                     }

@@ -94,7 +94,7 @@ impl Settings {
     /// # Errors
     /// [`BenchError::Usage`] where something is impossible.
     pub fn check(&self, systems: &[System]) -> Result<(), BenchError> {
-        let in_kernel = systems.iter().find(|system| matches!(system, System::Xdp | System::Tc));
+        let in_kernel = systems.iter().find(|system| matches!(system, System::Xdp | System::XdpLocal | System::Tc));
         if let Some(system) = in_kernel.filter(|_| usize::from(self.machines) > MOST_INTERFACES) {
             return Err(BenchError::Usage(format!(
                 "{} machines; {} serves at most {MOST_INTERFACES}, one on each interface that its programs have room for",
@@ -171,7 +171,7 @@ impl Bench {
             writes: settings.writes,
             random: Random::stream(settings.seed, machine),
         };
-        let size = systems::Size { locks: settings.locks, machines, tasks, client: settings.client };
+        let size = systems::Size { locks: settings.locks, machines, tasks, client: settings.client, homes: [0; 2] };
         measure(system, &self.network, size, (0..machines.into()).map(script).collect(), &load)
     }
 }

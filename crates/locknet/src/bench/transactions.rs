@@ -15,8 +15,12 @@ use lockwork_workload::lock_trace::LockTrace;
 
 use super::load::{Load, Script};
 use super::systems::Size;
-use super::{BenchError, Client, DRAIN, Measured, Settings, System, measure};
+use super::{BenchError, Client, Measured, Settings, System, measure};
 use crate::namespace::Network;
+
+/// How long at most for the first grant, and at the end for all: a long transaction of a crowd takes a hundred times as
+/// long as a lock.
+const DRAIN: Duration = Duration::from_secs(120);
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -38,10 +42,16 @@ pub struct Transactions {
     network: Network,
     clients: Clients,
     trace: LockTrace,
-    /// For each client, all machines' firsts before their seconds, its transactions.
+    /// For each client, those of the first machine first, its transactions.
     turns: Vec<Vec<u32>>,
     /// Locks of the largest transaction.
     most: u32,
+}
+
+/// The client, of so many, that a transaction or lock of a home belongs to: homes of a client, and so of a machine, lie
+/// side by side.
+fn client_of(home: u64, trace: &LockTrace, clients: usize) -> usize {
+    (home * clients as u64 / trace.homes()) as usize
 }
 
 /// The transactions of each client: those of its homes, or, where there are no homes, each in turn. A client without
@@ -49,8 +59,8 @@ pub struct Transactions {
 fn deal(trace: &LockTrace, clients: usize) -> Vec<Vec<u32>> {
     let mut turns = vec![Vec::new(); clients];
     for (at, transaction) in trace.transactions().enumerate() {
-        let client = transaction.home.unwrap_or(at as u64) % clients as u64;
-        turns[client as usize].push(at as u32);
+        let client = transaction.home.map_or(at % clients, |home| client_of(home, trace, clients));
+        turns[client].push(at as u32);
     }
     for (client, turns) in turns.iter_mut().enumerate() {
         if turns.is_empty() {
@@ -105,8 +115,8 @@ impl Transactions {
     /// workload keeps it. `None` where no machine is nearer than another.
     #[must_use]
     pub fn machine_of(&self, lock: u64) -> Option<u16> {
-        let client = self.trace.home_of(lock)? % self.turns.len() as u64;
-        Some((client % u64::from(self.clients.machines)) as u16)
+        let client = client_of(self.trace.home_of(lock)?, &self.trace, self.turns.len());
+        Some((client / self.clients.clients as usize) as u16)
     }
 
     /// All clients, on a system that is started afresh.
@@ -123,7 +133,8 @@ impl Transactions {
             types: self.trace.types().len(),
             inside: clients.inside.as_nanos() as u64,
             one_by_one: false,
-            warmup: clients.measured / 5,
+            // Until as many long transactions end as begin.
+            warmup: clients.measured,
             measured: clients.measured,
             drain: DRAIN,
         };
@@ -132,6 +143,7 @@ impl Transactions {
             machines: clients.machines,
             tasks: load.tasks * load.most,
             client: clients.client,
+            homes: [self.trace.homes(), self.trace.locks() / self.trace.homes().max(1)],
         };
         let scripts = (0..clients.machines).map(|machine| Replay::new(self, machine)).collect();
         measure(system, &self.network, size, scripts, &load)
@@ -147,7 +159,8 @@ struct Replay<'a> {
 
 impl<'a> Replay<'a> {
     fn new(of: &'a Transactions, machine: u16) -> Self {
-        let turns = of.turns.iter().skip(machine.into()).step_by(of.clients.machines.into());
+        let clients = of.clients.clients as usize;
+        let turns = of.turns.iter().skip(usize::from(machine) * clients).take(clients);
         Self { trace: &of.trace, turns: turns.map(|turns| (turns.as_slice(), 0)).collect() }
     }
 }
@@ -192,11 +205,29 @@ mod tests {
         assert_eq!(turns.concat().len(), 400);
         for (client, turns) in turns.iter().enumerate() {
             let homes = turns.iter().map(|at| trace.transaction(*at as usize).home);
-            assert!(homes.into_iter().all(|home| home.is_some_and(|home| home % 3 == client as u64)));
+            // Of four warehouses the first client has two.
+            let own: &[u64] = [&[0, 1][..], &[2], &[3]][client];
+            assert!(homes.into_iter().all(|home| home.is_some_and(|home| own.contains(&home))));
         }
         // More clients than warehouses.
         let turns = deal(&trace, 9);
-        assert!(turns[4..].iter().all(|turns| turns.len() == 1));
+        let busy: Vec<bool> = turns.iter().map(|turns| turns.len() > 1).collect();
+        assert_eq!(busy, [true, false, true, false, true, false, true, false, false]);
+    }
+
+    #[test]
+    fn locks_are_near_to_the_machine_whose_clients_have_their_homes() {
+        let trace = tpcc();
+        for (machines, clients) in [(1, 3), (2, 2), (2, 3), (3, 1), (3, 5), (4, 1)] {
+            let homes = [trace.homes(), trace.locks() / trace.homes()];
+            let size = Size { locks: trace.locks(), machines, tasks: 1, client: Client::Udp, homes };
+            for lock in 0..trace.locks() {
+                let home = trace.home_of(lock).expect("a warehouse");
+                let machine = client_of(home, &trace, usize::from(machines) * clients) / clients;
+                let near = size.near(machine as u16);
+                assert!((near[0]..near[1]).contains(&lock), "{machines} {clients}: {lock} at {machine}, {near:?}");
+            }
+        }
     }
 
     #[test]
@@ -213,7 +244,7 @@ mod tests {
         }
         for trace in [tatp(), tpcc()] {
             let bench = Transactions::new(clients.clone(), trace).expect("as root");
-            for &system in System::ALL {
+            for &system in System::ALL.iter().chain(&[System::XdpLocal]) {
                 let measured = bench.round(system).unwrap_or_else(|error| panic!("{}: {error}", system.name()));
                 let counts: Vec<u64> = measured.transactions.iter().map(|latency| latency.count()).collect();
                 assert!(counts.iter().sum::<u64>() > 0 && measured.grants >= counts.iter().sum(), "{counts:?}");

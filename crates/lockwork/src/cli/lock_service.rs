@@ -49,8 +49,8 @@ enum Socket {
 #[derive(Clone, Debug, Args)]
 #[group(skip)]
 pub(super) struct Arguments {
-    /// For lock-service, lock-tatp and lock-tpcc: systems, with commas: lockwork-xdp, lockwork-tc, lockwork-udp, srvlock
-    /// [default: all]
+    /// For lock-service, lock-tatp and lock-tpcc: systems, with commas: lockwork-xdp, lockwork-tc, lockwork-udp, srvlock,
+    /// for lock-tpcc lockwork-xdp-local too [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(super) system: Vec<String>,
     /// For lock-service: what is asked for
@@ -149,9 +149,10 @@ pub(super) fn failure(error: BenchError) -> Failure {
     }
 }
 
-pub(super) fn systems(names: &[String]) -> Result<Vec<System>, Failure> {
-    let known = || System::ALL.iter().map(|system| system.name()).collect::<Vec<_>>().join(", ");
-    let parse = |name: &String| match System::ALL.iter().find(|system| system.name() == name) {
+/// The systems that were named, of those that there are, or all.
+pub(super) fn systems(names: &[String], all: &[System]) -> Result<Vec<System>, Failure> {
+    let known = || all.iter().map(|system| system.name()).collect::<Vec<_>>().join(", ");
+    let parse = |name: &String| match all.iter().find(|system| system.name() == name) {
         Some(system) => Ok(*system),
         None if name.is_empty() => Err(empty_entry("--system", "--system lockwork-xdp,srvlock")),
         None => Err(Failure::usage(format!("no system is called '{name}'; there are {}", known()))),
@@ -159,7 +160,7 @@ pub(super) fn systems(names: &[String]) -> Result<Vec<System>, Failure> {
     if let Some(twice) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
         return Err(Failure::usage(format!("--system has '{}' twice", names[twice])));
     }
-    if names.is_empty() { Ok(System::ALL.to_vec()) } else { names.iter().map(parse).collect() }
+    if names.is_empty() { Ok(all.to_vec()) } else { names.iter().map(parse).collect() }
 }
 
 fn settings(bench: &Bench_, systems: &[System]) -> Result<Settings, Failure> {
@@ -199,7 +200,7 @@ fn settings(bench: &Bench_, systems: &[System]) -> Result<Settings, Failure> {
 
 /// Measures, prints, and says whether everything was as promised.
 pub(super) fn bench_lock_service(arguments: &Bench_) -> Outcome {
-    let systems = systems(&arguments.service.system)?;
+    let systems = systems(&arguments.service.system, System::ALL)?;
     let settings = settings(arguments, &systems)?;
     if arguments.passes == 0 {
         return Err(Failure::usage("--passes is 0; 1 or more is possible"));
