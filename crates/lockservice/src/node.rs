@@ -178,6 +178,19 @@ impl Node {
         self.client.let_go(now, request, here);
     }
 
+    /// Near locks that nobody holds, and whose agents only stay in case that somebody here asks; see
+    /// [`Config::near`]. Takes time linear in the agents.
+    #[must_use]
+    pub fn idle_agents(&self) -> Vec<u64> {
+        self.pool.idle()
+    }
+
+    /// Gives such a lock back, if it still is one.
+    pub fn give_back(&mut self, now: u64, lock: u64) {
+        self.pool.give_back(now, lock);
+        self.settle(now);
+    }
+
     /// Makes a writer a reader, without letting go.
     ///
     /// # Errors

@@ -211,6 +211,9 @@ impl<'a, S: Script> Worker<'a, S> {
             idle.round(self.round(phase)?);
             if phase == END {
                 let busy = self.active > 0 || !self.site.machine.is_idle();
+                if busy && self.active == 0 {
+                    self.site.machine.wind_up(now());
+                }
                 self.shared.busy[number].store(busy, Ordering::SeqCst);
             }
         }

@@ -55,13 +55,17 @@ pub trait ClientMachine: Send {
 
     /// Whether everything it has sent was answered, and it has no lock to look after.
     fn is_idle(&self) -> bool;
+
+    /// Nobody will ask any more: a few of the locks that it only looks after in case are given back. Called until it is
+    /// idle.
+    fn wind_up(&mut self, _now: u64) {}
 }
 
-/// After how long a packet without an answer is sent again.
+/// After how long at least a packet without an answer is sent again.
 const AGAIN_NS: u64 = 20_000_000;
 
-/// How long agents stay with the machine that their locks are near to.
-const STAY_NS: u64 = 2_000_000_000;
+/// How long agents stay with the machine that their locks are near to: to the end of a round.
+const STAY_NS: u64 = 600_000_000_000;
 
 /// What a task does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +74,7 @@ struct Task {
     /// The request that waits or is granted; none before the first.
     asked: Option<Packet>,
     granted: bool,
+    began: u64,
     sent: u64,
 }
 
@@ -82,6 +87,8 @@ pub(super) struct ServerClient {
     outgoing: VecDeque<Packet>,
     granted: VecDeque<Granted>,
     look_again: u64,
+    /// How long grants take, averaged. Where that is long, copies of what waits would only make it longer.
+    usual: u64,
 }
 
 impl ServerClient {
@@ -93,6 +100,7 @@ impl ServerClient {
             outgoing: VecDeque::new(),
             granted: VecDeque::new(),
             look_again: 0,
+            usual: 0,
         }
     }
 
@@ -119,7 +127,7 @@ impl ClientMachine for ServerClient {
         packet.flags = mode as u8;
         packet.requester = self.machine;
         packet.sender = self.machine;
-        (task.asked, task.granted, task.sent) = (Some(packet), false, now);
+        *task = Task { counter: task.counter, asked: Some(packet), granted: false, began: now, sent: now };
         self.outgoing.push_back(packet);
         Ok(packet.request)
     }
@@ -135,11 +143,13 @@ impl ClientMachine for ServerClient {
         Ok(())
     }
 
-    fn receive(&mut self, _now: u64, packet: &Packet, _body: &[u8]) {
+    fn receive(&mut self, now: u64, packet: &Packet, _body: &[u8]) {
         match packet.kind {
             Kind::Grant => {
                 let Some(task) = self.task_of(packet.request).filter(|task| !task.granted) else { return };
                 task.granted = true;
+                let took = now.saturating_sub(task.began);
+                self.usual = (7 * self.usual + took) / 8;
                 self.granted.push_back(Granted { request: packet.request, token: packet.token });
             }
             Kind::Ack => {
@@ -155,11 +165,12 @@ impl ClientMachine for ServerClient {
             return;
         }
         self.look_again = now + AGAIN_NS / 4;
+        let patience = AGAIN_NS.max(4 * self.usual);
         let waiting =
             self.tasks.iter_mut().filter(|task| !task.granted).filter_map(|task| Some((task.asked?, &mut task.sent)));
         let released = self.released.iter_mut().map(|(packet, sent)| (*packet, sent));
         for (packet, sent) in waiting.chain(released) {
-            if now >= *sent + AGAIN_NS {
+            if now >= *sent + patience {
                 *sent = now;
                 self.outgoing.push_back(packet);
             }
@@ -180,7 +191,17 @@ impl ClientMachine for ServerClient {
 }
 
 /// A machine of the lock service.
-pub(super) struct NodeClient(Node);
+pub(super) struct NodeClient {
+    node: Node,
+    /// Locks to give back at the end, and when the next ones go.
+    kept: Vec<u64>,
+    go_on: u64,
+}
+
+/// Locks that a machine gives back at once at the end, and how much later the next ones: all together would not find
+/// room in the decider's socket.
+const GIVEN_BACK: usize = 16;
+const PAUSE_NS: u64 = 200_000;
 
 impl NodeClient {
     /// Takes part in the service at the other end of `link`, as the machine that the locks from `near[0]` to before
@@ -220,7 +241,7 @@ impl NodeClient {
                 link.receive(&mut take).map_err(failed)?;
             }
             if let Some(node) = node {
-                return Ok(Self(node));
+                return Ok(Self { node, kept: Vec::new(), go_on: 0 });
             }
         }
         Err(BenchError::Check("the daemon has not answered a machine that wants to join".into()))
@@ -229,29 +250,29 @@ impl NodeClient {
 
 impl ClientMachine for NodeClient {
     fn acquire(&mut self, now: u64, lock: u64, mode: LockMode, task: u32) -> Result<u64, String> {
-        self.0.acquire(now, lock, mode, Ask { task, ..Ask::default() }).map_err(|error| error.to_string())
+        self.node.acquire(now, lock, mode, Ask { task, ..Ask::default() }).map_err(|error| error.to_string())
     }
 
     fn release(&mut self, now: u64, request: u64) -> Result<(), String> {
-        self.0.release(now, request).map_err(|error| error.to_string())
+        self.node.release(now, request).map_err(|error| error.to_string())
     }
 
     fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
-        self.0.receive(now, packet, body);
+        self.node.receive(now, packet, body);
     }
 
     fn tick(&mut self, now: u64) {
-        if self.0.next_tick().is_some_and(|due| due <= now) {
-            self.0.tick(now);
+        if self.node.next_tick().is_some_and(|due| due <= now) {
+            self.node.tick(now);
         }
     }
 
     fn poll_packet(&mut self) -> Option<(Packet, Vec<u8>)> {
-        self.0.poll_packet()
+        self.node.poll_packet()
     }
 
     fn poll_event(&mut self) -> Result<Option<Granted>, String> {
-        match self.0.poll_event() {
+        match self.node.poll_event() {
             None => Ok(None),
             Some(Event::Granted { request, token, .. }) => Ok(Some(Granted { request, token })),
             // Renewals are lost where more packets are under way than fit into the sockets' buffers.
@@ -263,7 +284,19 @@ impl ClientMachine for NodeClient {
     }
 
     fn is_idle(&self) -> bool {
-        self.0.is_idle()
+        self.node.is_idle()
+    }
+
+    fn wind_up(&mut self, now: u64) {
+        if now < self.go_on {
+            return;
+        }
+        self.go_on = now + PAUSE_NS;
+        if self.kept.is_empty() {
+            self.kept = self.node.idle_agents();
+        }
+        let from = self.kept.len().saturating_sub(GIVEN_BACK);
+        self.kept.drain(from..).for_each(|lock| self.node.give_back(now, lock));
     }
 }
 

@@ -96,7 +96,7 @@ impl AgentPool {
     }
 
     /// The agent has stayed for long enough, if it has not been used meanwhile.
-    fn stop_staying(&mut self, now: u64, lock: u64) {
+    pub(super) fn stop_staying(&mut self, now: u64, lock: u64) {
         let agent = self.agents.get_mut(&lock).expect("the agent is here");
         let idle = agent.is_idle();
         agent.watched = None;
