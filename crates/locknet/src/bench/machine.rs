@@ -329,4 +329,27 @@ mod tests {
         client.receive(0, &packet, &[]);
         assert!(client.is_idle());
     }
+
+    #[test]
+    fn who_is_answered_late_repeats_later() {
+        let mut client = ServerClient::new(3);
+        let mut now = 0;
+        for _ in 0..20 {
+            let request = client.acquire(now, 9, LockMode::Shared, 0).expect("it is free to ask");
+            let (mut packet, _) = client.poll_packet().expect("it asks");
+            now += 2 * AGAIN_NS;
+            packet.kind = Kind::Grant;
+            client.receive(now, &packet, &[]);
+            client.release(now, request).expect("it is granted");
+            packet.kind = Kind::Ack;
+            client.receive(now, &packet, &[]);
+            assert!(client.poll_packet().is_some_and(|(packet, _)| packet.kind == Kind::Release));
+        }
+        client.acquire(now, 9, LockMode::Shared, 0).expect("it is free to ask");
+        assert!(client.poll_packet().is_some());
+        client.tick(now + 3 * AGAIN_NS);
+        assert_eq!(client.poll_packet(), None);
+        client.tick(now + 9 * AGAIN_NS);
+        assert!(client.poll_packet().is_some());
+    }
 }

@@ -231,6 +231,26 @@ mod tests {
     }
 
     #[test]
+    fn privileged_agents_that_stay_grant_without_packets() {
+        if privileged::network(2).is_none() {
+            return;
+        }
+        let clients = Clients {
+            machines: 2,
+            clients: 2,
+            client: Client::Udp,
+            inside: Duration::from_micros(10),
+            measured: Duration::from_millis(300),
+        };
+        let bench = Transactions::new(clients, tpcc()).expect("as root");
+        let [anywhere, local] = [System::Xdp, System::XdpLocal].map(|system| {
+            let measured = bench.round(system).unwrap_or_else(|error| panic!("{}: {error}", system.name()));
+            measured.packets.iter().sum::<u64>() as f64 / measured.grants as f64
+        });
+        assert!(anywhere > 3.0 && local < 1.5, "{anywhere} and {local} packets a lock");
+    }
+
+    #[test]
     fn privileged_transactions_run_on_every_system() {
         let clients = Clients {
             machines: 2,
