@@ -44,8 +44,8 @@ pub struct Config {
     pub lease: u64,
     /// Locks that mostly this machine's tasks ask for: from the first to before the second.
     pub near: [u64; 2],
-    /// How long at least the agent of such a lock stays here when nobody holds it and nobody waits. A task here gets the
-    /// lock without a packet meanwhile, and another machine's takes two more.
+    /// How long at least the agent of such a lock stays here when nobody holds it and nobody waits. A task here gets
+    /// the lock without a packet meanwhile, and another machine's takes two more.
     pub stay: u64,
 }
 

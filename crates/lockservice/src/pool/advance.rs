@@ -119,8 +119,8 @@ impl AgentPool {
         }
     }
 
-    /// Readers have passed a writer for long enough, or the decider has added readers that nobody has told of, or nobody
-    /// has asked for long enough.
+    /// Readers have passed a writer for long enough, or the decider has added readers that nobody has told of, or
+    /// nobody has asked for long enough.
     pub(super) fn lose_patience(&mut self, now: u64, lock: u64, wait: Wait) {
         if wait == Wait::User {
             return self.stop_staying(now, lock);

@@ -85,8 +85,8 @@ pub(super) struct Arguments {
     #[arg(long, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub(super) threads: Option<usize>,
     /// Rows; for transfer accounts, for smallbank customers, for tatp and lock-tatp subscribers, for tpcc, tpcc-np and
-    /// lock-tpcc warehouses [default: the preset's; bionicdb: 300,000 a thread; transfer, smallbank and locks: 1,000,000;
-    /// tatp and lock-tatp: 100,000; tpcc and tpcc-np: one a thread; lock-tpcc: 1,200]
+    /// lock-tpcc warehouses [default: the preset's; bionicdb: 300,000 a thread; transfer, smallbank and locks:
+    /// 1,000,000; tatp and lock-tatp: 100,000; tpcc and tpcc-np: one a thread; lock-tpcc: 1,200]
     #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
     pub(super) records: Option<u64>,
     /// Skew, 0 to below 1 [default: 0.5, or zipfianconstant of -P]

@@ -49,8 +49,8 @@ enum Socket {
 #[derive(Clone, Debug, Args)]
 #[group(skip)]
 pub(super) struct Arguments {
-    /// For lock-service, lock-tatp and lock-tpcc: systems, with commas: lockwork-xdp, lockwork-tc, lockwork-udp, srvlock,
-    /// for lock-tpcc lockwork-xdp-local too [default: all]
+    /// For lock-service, lock-tatp and lock-tpcc: systems, with commas: lockwork-xdp, lockwork-tc, lockwork-udp,
+    /// srvlock, for lock-tpcc lockwork-xdp-local too [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(super) system: Vec<String>,
     /// For lock-service: what is asked for
@@ -62,12 +62,12 @@ pub(super) struct Arguments {
     /// For lock-service: locks
     #[arg(long, default_value_t = 1_000_000)]
     locks: u64,
-    /// For lock-service, lock-tatp and lock-tpcc: client machines, each a thread in a namespace of its own [default: the
-    /// cores, 2 to 16]
+    /// For lock-service, lock-tatp and lock-tpcc: client machines, each a thread in a namespace of its own [default:
+    /// the cores, 2 to 16]
     #[arg(long)]
     machines: Option<u16>,
-    /// For lock-service, lock-tatp and lock-tpcc: clients of each machine, each with one request at a time; at most 4096
-    /// on all machines [default: 64; for lock-tatp 160 on all machines, for lock-tpcc 1200]
+    /// For lock-service, lock-tatp and lock-tpcc: clients of each machine, each with one request at a time; at most
+    /// 4096 on all machines [default: 64; for lock-tatp 160 on all machines, for lock-tpcc 1200]
     #[arg(long)]
     pub(super) clients: Option<u32>,
     /// For lock-service, lock-tatp and lock-tpcc: what all clients send and receive with, those of srvlock too

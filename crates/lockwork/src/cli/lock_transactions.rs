@@ -1,5 +1,5 @@
-//! `lockwork bench lock-tatp` and `lock-tpcc`: transactions by lock manager, between namespaces of this host. Figures 14
-//! (right) and 15 of FissLock's evaluation: transactions a second, and how long each type of transaction takes.
+//! `lockwork bench lock-tatp` and `lock-tpcc`: transactions by lock manager, between namespaces of this host. Figures
+//! 14 (right) and 15 of FissLock's evaluation: transactions a second, and how long each type of transaction takes.
 //!
 //! Systems take turns as in `bench lock-service`, and every critical section is watched. All replay the same lock
 //! requests, which are the workload's own: its procedures run on its first rows, once, before anything is measured.
@@ -245,8 +245,8 @@ impl Report<'_> {
             "{}, {} cores, kernel {}, commit {}\nsettings {settings}\n\
              all between namespaces of this one host: clients, kernel and servers share its cores\n\
              locks of a transaction: {mean:.2}; {}\n\n{}\n{}\n\
-             Verified: writers alone, tokens grew, every lock was granted and given back; no transaction gave up, as locks \
-             are taken in order\n",
+             Verified: writers alone, tokens grew, every lock was granted and given back; no transaction gave up, as \
+             locks are taken in order\n",
             e.cpu,
             e.cores,
             e.kernel,
