@@ -63,6 +63,8 @@ pub(crate) enum Wait {
     Writer,
     /// The decider has added readers that are not known here.
     Readers,
+    /// Nobody holds or waits, and the agent stays in case that somebody here asks.
+    User,
 }
 
 /// An operation with its number, and how often it was sent.
@@ -97,6 +99,8 @@ pub(crate) struct Agent {
     pub(crate) adopted: bool,
     /// Readers have passed a writer for long enough.
     pub(crate) starved: bool,
+    /// Somebody has held it since the timer for [`Wait::User`] was set.
+    pub(crate) used: bool,
     /// What a timer is set for.
     pub(crate) watched: Option<Wait>,
 }
@@ -119,6 +123,7 @@ impl Agent {
             alone: false,
             adopted: false,
             starved: false,
+            used: false,
             watched: None,
         }
     }
@@ -224,6 +229,12 @@ impl Agent {
     /// The decider has decided something that is not known here.
     pub(crate) fn misses(&self) -> bool {
         self.known != self.base
+    }
+
+    /// Whether it only stays in case that somebody asks.
+    pub(crate) fn is_idle(&self) -> bool {
+        let busy = self.running.is_some() || self.adopted || self.misses();
+        self.watched == Some(Wait::User) && self.holders.is_empty() && self.queue.is_empty() && !busy
     }
 
     pub(crate) fn mode(&self) -> Option<LockMode> {

@@ -42,6 +42,11 @@ pub struct Config {
     pub search: u64,
     /// How long a session lives without a renewal.
     pub lease: u64,
+    /// Locks that mostly this machine's tasks ask for: from the first to before the second.
+    pub near: [u64; 2],
+    /// How long at least the agent of such a lock stays here when nobody holds it and nobody waits. A task here gets
+    /// the lock without a packet meanwhile, and another machine's takes two more.
+    pub stay: u64,
 }
 
 impl Config {
@@ -63,7 +68,15 @@ impl Config {
             answer: 200 * MS,
             search: 20 * MS,
             lease: 2000 * MS,
+            near: [0; 2],
+            stay: 0,
         }
+    }
+
+    /// Whether the agent of a lock stays for a while.
+    #[must_use]
+    pub const fn keeps(&self, lock: u64) -> bool {
+        self.near[0] <= lock && lock < self.near[1]
     }
 
     /// How long a machine itself trusts its lease: less than the registry does, by more than clocks differ in their

@@ -112,6 +112,7 @@ impl Node {
     #[must_use]
     pub fn registry(config: Config) -> Self {
         let me = Identity { machine: Machine::REGISTRY, session: Machine::REGISTRY_SESSION };
+        let config = Config { near: [0; 2], ..config };
         Self { lease_until: u64::MAX, renewals: Timers::new(), ..Self::new(config, me, 0) }
     }
 
@@ -190,6 +191,19 @@ impl Node {
         let decides = self.pool.decides(lock).is_some();
         let here = self.pool.release(now, lock, request) && decides && !elsewhere;
         self.client.let_go(now, request, here);
+    }
+
+    /// Near locks that nobody holds, and whose agents only stay in case that somebody here asks; see
+    /// [`Config::near`]. Takes time linear in the agents.
+    #[must_use]
+    pub fn idle_agents(&self) -> Vec<u64> {
+        self.pool.idle()
+    }
+
+    /// Gives such a lock back, if it still is one.
+    pub fn give_back(&mut self, now: u64, lock: u64) {
+        self.pool.give_back(now, lock);
+        self.settle(now);
     }
 
     /// Makes a writer a reader, without letting go.

@@ -189,6 +189,19 @@ impl AgentPool {
         Local::Here
     }
 
+    /// Locks whose agents only stay in case that somebody asks.
+    pub(crate) fn idle(&self) -> Vec<u64> {
+        self.agents.iter().filter(|(_, agent)| agent.is_idle()).map(|(lock, _)| *lock).collect()
+    }
+
+    /// Such an agent stays no longer.
+    pub(crate) fn give_back(&mut self, now: u64, lock: u64) {
+        if let Some(agent) = self.agents.get_mut(&lock).filter(|agent| agent.is_idle()) {
+            agent.used = false;
+            self.stop_staying(now, lock);
+        }
+    }
+
     /// The machines that hold a lock that a request waits for in the agent's queue here.
     pub(crate) fn holders_before(&self, lock: u64, machine: Machine, request: u64) -> BTreeMap<Machine, u32> {
         let agent = self.agents.get(&lock).filter(|agent| agent.waits(machine, request));
@@ -265,7 +278,7 @@ impl AgentPool {
             }
             return;
         }
-        if try_only {
+        if try_only && !agent.is_idle() {
             match waiter.machine == me {
                 true => self.out.push_back(Output::Busy { request: waiter.request }),
                 false => self.acknowledge(lock, Kind::Acquire, &waiter, crate::packet::BUSY),
@@ -379,8 +392,10 @@ impl AgentPool {
                     }
                 }
                 Watch::Patience(serial) => {
-                    if serial == agent.serial && agent.watched.take().is_some() {
-                        self.lose_patience(now, lock);
+                    if serial == agent.serial
+                        && let Some(wait) = agent.watched
+                    {
+                        self.lose_patience(now, lock, wait);
                     }
                 }
                 Watch::Holder(machine, request, tries) => {

@@ -38,6 +38,8 @@ pub struct Settings {
     pub profile: Profile,
     /// Readers do not pass a writer that waits.
     pub writers_first: bool,
+    /// Agents of the first so many locks stay for a while where somebody has asked for them.
+    pub near: u64,
     /// What goes wrong.
     pub faults: Faults,
 }
@@ -54,6 +56,7 @@ impl Settings {
             locks: 12,
             profile: Profile::Wide,
             writers_first: false,
+            near: 0,
             faults: Faults::ALL,
         }
     }
@@ -85,12 +88,13 @@ impl Settings {
     /// The command that gives this run again.
     #[must_use]
     pub fn command(&self) -> String {
-        let Self { seed, operations, machines, tasks, locks, profile, writers_first, faults } = *self;
+        let Self { seed, operations, machines, tasks, locks, profile, writers_first, near, faults } = *self;
         let lean = profile == Profile::Lean;
         let mut command = format!("lockwork sim locks --seed {seed} --operations {operations}");
         command += &format!(" --machines {machines} --tasks {tasks} --locks {locks}");
         command += if lean { " --lean" } else { "" };
         command += if writers_first { " --writers-first" } else { "" };
+        command += &if near > 0 { format!(" --near {near}") } else { String::new() };
         let usual = if lean { Faults::ALL.mild() } else { Faults::ALL };
         for ((name, value), (_, usual)) in faults.named().into_iter().zip(usual.named()) {
             if value != usual {

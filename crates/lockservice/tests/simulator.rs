@@ -28,6 +28,14 @@ fn a_million_operations_under_all_faults() {
 }
 
 #[test]
+fn agents_that_stay_break_nothing() {
+    for settings in Settings::standard(200, 20_000) {
+        let settings = Settings { near: settings.locks.div_ceil(2), ..settings };
+        run(settings).verdict().unwrap_or_else(|why| panic!("{}: {why}", settings.command()));
+    }
+}
+
+#[test]
 fn a_seed_gives_the_same_run_again() {
     let settings = Settings { operations: 5_000, ..Settings::new(7) };
     assert_eq!(run(settings), run(settings));

@@ -35,6 +35,11 @@ impl Place {
     /// A column.
     pub(crate) fn column(schema: &TableSchema, name: &str) -> Self {
         let Some((_, column)) = schema.column(name) else { panic!("{} has no column '{name}'", schema.name()) };
+        Self::of(column)
+    }
+
+    /// A column of a row image.
+    pub(crate) fn of(column: &Column) -> Self {
         let width = column.column_type.width() as usize;
         Self { at: (column.offset - ROW_HEADER_BYTES) as usize, column_type: column.column_type, stride: width }
     }

@@ -16,6 +16,7 @@
 //! | [`tpcc`] | wholesale: the standard benchmark of transactions, or NewOrder and Payment alone |
 //! | [`ycsb`] | the YCSB core workloads, with one or more operations a transaction |
 //! | [`properties`] | YCSB property files |
+//! | [`lock_trace`] | which locks the transactions of TATP and TPC-C take under two-phase locking |
 //!
 //! SmallBank, TATP and TPC-C also exist in SQL ([`Source`]).
 //!
@@ -24,6 +25,7 @@
 
 mod fields;
 mod from_sql;
+pub mod lock_trace;
 pub mod properties;
 pub mod random;
 pub mod smallbank;

@@ -63,8 +63,11 @@ impl Link for Udp {
 
 impl Link for Xsk {
     fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
-        // Without room it is lost, as on any network.
-        Self::send(self, datagram);
+        if !Self::send(self, datagram) {
+            Self::flush(self)?;
+            // Still without room it is lost, as on any network.
+            Self::send(self, datagram);
+        }
         Ok(())
     }
 

@@ -1,12 +1,15 @@
-//! The load generator: client machines as threads, each with many tasks that acquire a lock, are in its critical
-//! section, and release it, over and over (a closed loop).
+//! The load generator: client machines as threads, each with many tasks that run transactions, one after the other (a
+//! closed loop). A transaction acquires its locks one by one, is in all of their critical sections for a while, and
+//! releases them. One lock and no while is the smallest of them.
 //!
 //! A task is a few words of state, not a thread: its machine's thread turns to whichever has been granted. In a round,
-//! whoever was granted enters, then all leave and ask for their next lock, so critical sections of one round overlap.
+//! whoever was granted enters, then all who have been in for long enough leave and begin again, so critical sections
+//! of one round overlap. Nobody is kept waiting by another one's time in there.
 //!
 //! *Invariant*: at the end every request was granted and every lock given back, or the run fails.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use lockwork_locking::LockMode;
@@ -18,8 +21,9 @@ use lockwork_workload::zipf::Chooser;
 use super::checker::Checker;
 use super::histogram::Histogram;
 use super::link::Link;
-use super::machine::ClientMachine;
+use super::machine::{ClientMachine, Granted};
 use super::{BenchError, Idle, interrupted, now};
+use crate::udp::BATCH;
 
 /// A client machine and how it is connected.
 pub(super) struct Site {
@@ -27,17 +31,43 @@ pub(super) struct Site {
     pub(super) link: Box<dyn Link>,
 }
 
-/// What is asked for, and for how long.
+/// What the tasks of a machine do.
+pub(super) trait Script: Send {
+    /// Appends the locks of the next transaction of `task`, at least one, in the order in which it takes them, and
+    /// returns the transaction's type.
+    fn next(&mut self, task: u32, locks: &mut Vec<(u64, LockMode)>) -> usize;
+}
+
+/// One lock at a time.
+pub(super) struct OneLock<'a> {
+    pub(super) chooser: &'a Chooser,
+    /// Share of exclusive locks.
+    pub(super) writes: f64,
+    pub(super) random: Random,
+}
+
+impl Script for OneLock<'_> {
+    fn next(&mut self, _: u32, locks: &mut Vec<(u64, LockMode)>) -> usize {
+        let lock = self.chooser.next(&mut self.random);
+        let writes = self.writes > 0.0 && self.random.unit() < self.writes;
+        locks.push((lock, if writes { LockMode::Exclusive } else { LockMode::Shared }));
+        0
+    }
+}
+
+/// How much is done at once, and for how long.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    pub(super) chooser: Chooser,
     pub(super) locks: u64,
     /// Tasks of each machine.
     pub(super) tasks: u32,
-    /// Share of exclusive locks.
-    pub(super) writes: f64,
-    pub(super) seed: u64,
-    /// A machine asks only when nothing is under way any more: no release of before is measured along.
+    /// The most locks of a transaction.
+    pub(super) most: u32,
+    /// Types of transactions whose latency is wanted.
+    pub(super) types: usize,
+    /// How long a transaction is in its critical sections, at least: nanoseconds.
+    pub(super) inside: u64,
+    /// A machine begins only when nothing is under way any more: no release of before is measured along.
     pub(super) one_by_one: bool,
     pub(super) warmup: Duration,
     /// At least; on a busy machine the first grant may take longer, and is waited for.
@@ -55,10 +85,31 @@ pub struct Measured {
     pub seconds: f64,
     /// From asking to the critical section.
     pub latency: Histogram,
+    /// For each type of transaction, from asking for its first lock to the release of all; empty where every lock is
+    /// by itself.
+    pub transactions: Vec<Histogram>,
+    /// Packets that client machines sent and received while measuring.
+    pub packets: [u64; 2],
+}
+
+impl Measured {
+    /// Counts what another machine has measured at the same time.
+    fn add(&mut self, other: &Self) {
+        self.grants += other.grants;
+        self.seconds = self.seconds.max(other.seconds);
+        self.latency.add(&other.latency);
+        self.transactions.resize_with(self.transactions.len().max(other.transactions.len()), Histogram::default);
+        self.transactions.iter_mut().zip(&other.transactions).for_each(|(mine, more)| mine.add(more));
+        self.packets.iter_mut().zip(other.packets).for_each(|(mine, more)| *mine += more);
+    }
 }
 
 /// Requests of a machine in one round.
 const MOST_ASKS: usize = 64;
+
+/// After so many rounds timers are looked at though more may have come: sockets hold fewer packets than those rounds
+/// take.
+const MOST_UNTIMED: u32 = 128;
 
 const WARM: u8 = 0;
 const MEASURE: u8 = 1;
@@ -74,7 +125,6 @@ struct Shared {
     busy: Vec<AtomicBool>,
     /// Somebody was granted a lock while measuring.
     granted: AtomicBool,
-    grants: AtomicU64,
     checker: Checker,
 }
 
@@ -84,68 +134,167 @@ impl Shared {
     }
 }
 
+/// A lock of a transaction.
 #[derive(Clone, Copy, Debug)]
-struct Task {
+struct Step {
     lock: u64,
     mode: LockMode,
+    slot: u32,
     request: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Task {
+    /// Locks of the transaction that it has asked for, and those that it will.
+    steps: Vec<Step>,
+    /// How many of them it has.
+    granted: usize,
+    type_number: usize,
+    /// When it asked for the first, and for the newest.
+    began: u64,
     asked: u64,
     waits: bool,
 }
 
-struct Worker<'a> {
+struct Worker<'a, S> {
     site: Site,
     load: &'a Load,
     shared: &'a Shared,
-    random: Random,
+    script: S,
     tasks: Vec<Task>,
-    waiting: usize,
-    /// Tasks in critical sections.
-    inside: Vec<u32>,
-    /// Tasks that are about to ask.
+    /// A machine knows requests by a number below that of all locks that its tasks may have at once: whose each is.
+    slots: Vec<u32>,
+    unused: Vec<u32>,
+    /// Tasks in transactions.
+    active: usize,
+    /// Tasks that have some of their locks and are about to ask for the next.
+    between: Vec<u32>,
+    /// Tasks in critical sections, and when they may leave.
+    inside: VecDeque<(u64, u32)>,
+    /// Tasks that are about to begin.
     outside: Vec<u32>,
-    latency: Histogram,
-    grants: u64,
+    locks: Vec<(u64, LockMode)>,
+    /// Rounds since timers were looked at.
+    untimed: u32,
+    measured: Measured,
 }
 
-impl Worker<'_> {
-    fn run(&mut self, number: usize) -> Result<f64, String> {
+impl<'a, S: Script> Worker<'a, S> {
+    fn new(site: Site, script: S, load: &'a Load, shared: &'a Shared) -> Self {
+        let slots = load.tasks * load.most;
+        Self {
+            site,
+            load,
+            shared,
+            script,
+            tasks: vec![Task::default(); load.tasks as usize],
+            slots: vec![0; slots as usize],
+            unused: (0..slots).rev().collect(),
+            active: 0,
+            between: Vec::new(),
+            inside: VecDeque::new(),
+            outside: (0..load.tasks).collect(),
+            locks: Vec::new(),
+            untimed: 0,
+            measured: Measured { transactions: vec![Histogram::default(); load.types], ..Measured::default() },
+        }
+    }
+
+    fn run(&mut self, number: usize) -> Result<(), String> {
         let mut idle = Idle::default();
-        let (mut before, mut start, mut seconds) = (WARM, 0, 0.0);
+        let (mut before, mut start) = (WARM, 0);
         loop {
             let phase = self.shared.phase.load(Ordering::Relaxed);
             if phase != before {
                 match phase {
                     MEASURE => start = now(),
-                    _ if before == MEASURE => seconds = (now() - start) as f64 / 1e9,
+                    _ if before == MEASURE => self.measured.seconds = (now() - start) as f64 / 1e9,
                     _ => {}
                 }
                 before = phase;
             }
             if phase == STOP || self.shared.failed.load(Ordering::Relaxed) {
-                return Ok(seconds);
+                return Ok(());
             }
             idle.round(self.round(phase)?);
             if phase == END {
-                let busy = self.waiting > 0 || !self.site.machine.is_idle();
+                let busy = self.active > 0 || !self.site.machine.is_idle();
+                if busy && self.active == 0 {
+                    self.site.machine.wind_up(now());
+                }
                 self.shared.busy[number].store(busy, Ordering::SeqCst);
             }
         }
     }
 
-    /// Asks for a lock for `task`.
-    fn ask(&mut self, task: u32, now: u64) -> Result<(), String> {
-        let lock = self.load.chooser.next(&mut self.random);
-        let writes = self.load.writes > 0.0 && self.random.unit() < self.load.writes;
-        let mode = if writes { LockMode::Exclusive } else { LockMode::Shared };
-        let request = self.site.machine.acquire(now, lock, mode, task)?;
-        self.tasks[task as usize] = Task { lock, mode, request, asked: now, waits: true };
-        self.waiting += 1;
+    /// Begins the next transaction of `number`.
+    fn begin(&mut self, number: u32, now: u64) -> Result<(), String> {
+        let task = &mut self.tasks[number as usize];
+        self.locks.clear();
+        task.type_number = self.script.next(number, &mut self.locks);
+        task.steps.clear();
+        task.steps.extend(self.locks.iter().map(|&(lock, mode)| Step { lock, mode, slot: 0, request: 0 }));
+        (task.granted, task.began) = (0, now);
+        self.active += 1;
+        self.ask(number, now)
+    }
+
+    /// Asks for the next lock of `number`.
+    fn ask(&mut self, number: u32, now: u64) -> Result<(), String> {
+        let task = &mut self.tasks[number as usize];
+        let step = &mut task.steps[task.granted];
+        step.slot = self.unused.pop().expect("there are enough for all locks of all tasks");
+        self.slots[step.slot as usize] = number;
+        step.request = self.site.machine.acquire(now, step.lock, step.mode, step.slot)?;
+        (task.asked, task.waits) = (now, true);
+        Ok(())
+    }
+
+    /// A lock was granted: its critical section begins.
+    fn enter(&mut self, granted: Granted, now: u64, measures: bool) -> Result<(), String> {
+        let Granted { request, token } = granted;
+        let unknown = || format!("nobody waits for request {request:x}, which was granted");
+        let number = *self.slots.get(task_of(request) as usize).ok_or_else(unknown)?;
+        let task = &mut self.tasks[number as usize];
+        let step = task.steps.get(task.granted).filter(|step| task.waits && step.request == request);
+        let &Step { lock, mode, .. } = step.ok_or_else(unknown)?;
+        self.shared.checker.enter(lock, mode, token)?;
+        task.waits = false;
+        task.granted += 1;
+        if measures {
+            self.measured.latency.record(now - task.asked);
+            if self.measured.grants == 0 {
+                self.shared.granted.store(true, Ordering::Relaxed);
+            }
+            self.measured.grants += 1;
+        }
+        if task.granted < task.steps.len() {
+            self.between.push(number);
+        } else {
+            self.inside.push_back((now + self.load.inside, number));
+        }
+        Ok(())
+    }
+
+    /// All of the transaction's critical sections end.
+    fn leave(&mut self, number: u32, now: u64, measures: bool) -> Result<(), String> {
+        let task = &self.tasks[number as usize];
+        for step in &task.steps {
+            self.shared.checker.leave(step.lock, step.mode);
+            self.site.machine.release(now, step.request)?;
+            self.unused.push(step.slot);
+        }
+        if let Some(latency) = self.measured.transactions.get_mut(task.type_number).filter(|_| measures) {
+            latency.record(now - task.began);
+        }
+        self.active -= 1;
+        self.outside.push(number);
         Ok(())
     }
 
     /// Takes what has come, lets everybody do a step, and sends. Whether there was anything to do.
     fn round(&mut self, phase: u8) -> Result<bool, String> {
+        let measures = phase == MEASURE;
         let Site { machine, link } = &mut self.site;
         let before = now();
         let failed = |error: std::io::Error| format!("the socket of a client machine: {error}");
@@ -155,41 +304,31 @@ impl Worker<'_> {
                 machine.receive(before, &packet, body);
             }
         };
-        let mut anything = link.receive(&mut take).map_err(failed)? > 0;
+        let received = link.receive(&mut take).map_err(failed)? as u64;
         let now = now();
-        machine.tick(now);
-        while let Some(granted) = machine.poll_event()? {
-            let number = task_of(granted.request);
-            let task = self.tasks.get_mut(number as usize).filter(|task| task.request == granted.request && task.waits);
-            let task =
-                task.ok_or_else(|| format!("nobody waits for request {:x}, which was granted", granted.request))?;
-            self.shared.checker.enter(task.lock, task.mode, granted.token)?;
-            task.waits = false;
-            self.inside.push(number);
-            if phase == MEASURE {
-                self.latency.record(now - task.asked);
-                if self.grants == 0 {
-                    self.shared.granted.store(true, Ordering::Relaxed);
-                }
-                self.grants += 1;
-            }
+        // Whose answer is in the socket is not asked again.
+        self.untimed = if received < BATCH as u64 || self.untimed == MOST_UNTIMED { 0 } else { self.untimed + 1 };
+        if self.untimed == 0 {
+            machine.tick(now);
         }
-        self.waiting -= self.inside.len();
-        for at in 0..self.inside.len() {
-            let number = self.inside[at];
-            let task = self.tasks[number as usize];
-            self.shared.checker.leave(task.lock, task.mode);
-            self.site.machine.release(now, task.request)?;
+        while let Some(granted) = self.site.machine.poll_event()? {
+            self.enter(granted, now, measures)?;
         }
-        self.outside.append(&mut self.inside);
-        if phase < END && (!self.load.one_by_one || self.site.machine.is_idle()) {
-            let asks = self.outside.len().min(MOST_ASKS);
-            (0..asks).try_for_each(|at| self.ask(self.outside[at], now))?;
-            self.outside.drain(..asks);
+        while let Some((_, number)) = self.inside.pop_front_if(|(due, _)| *due <= now) {
+            self.leave(number, now, measures)?;
+        }
+        let asks = self.between.len().min(MOST_ASKS);
+        (0..asks).try_for_each(|at| self.ask(self.between[at], now))?;
+        self.between.drain(..asks);
+        if phase < END && (!self.load.one_by_one || self.active == 0 && self.site.machine.is_idle()) {
+            let begins = self.outside.len().min(MOST_ASKS - asks);
+            (0..begins).try_for_each(|at| self.begin(self.outside[at], now))?;
+            self.outside.drain(..begins);
         }
         let Site { machine, link } = &mut self.site;
+        let mut sent = 0;
         while let Some((packet, body)) = machine.poll_packet() {
-            anything = true;
+            sent += 1;
             if body.is_empty() {
                 link.send(&packet.header(0, None)).map_err(failed)?;
             } else {
@@ -197,59 +336,46 @@ impl Worker<'_> {
             }
         }
         link.flush().map_err(failed)?;
-        Ok(anything)
+        if measures {
+            self.measured.packets[0] += sent;
+            self.measured.packets[1] += received;
+        }
+        Ok(received + sent > 0)
     }
 }
 
-/// Lets all machines work, and looks at every critical section.
-pub(super) fn drive(sites: Vec<Site>, load: &Load) -> Result<Measured, BenchError> {
+/// Lets all machines work, each by its script, and looks at every critical section.
+pub(super) fn drive<S: Script>(sites: Vec<Site>, scripts: Vec<S>, load: &Load) -> Result<Measured, BenchError> {
     let shared = Shared {
         phase: AtomicU8::new(WARM),
         failed: AtomicBool::new(false),
         busy: sites.iter().map(|_| AtomicBool::new(true)).collect(),
         granted: AtomicBool::new(false),
-        grants: AtomicU64::new(0),
         checker: Checker::new(load.locks),
     };
     let mut measured = Measured::default();
     let outcome = std::thread::scope(|scope| {
-        let work = |(number, site): (usize, Site)| {
+        let work = |(number, (site, script)): (usize, (Site, S))| {
             let shared = &shared;
             scope.spawn(move || {
-                let free = Task { lock: 0, mode: LockMode::Shared, request: 0, asked: 0, waits: false };
-                let mut worker = Worker {
-                    site,
-                    load,
-                    shared,
-                    random: Random::stream(load.seed, number as u64),
-                    tasks: vec![free; load.tasks as usize],
-                    waiting: 0,
-                    inside: Vec::new(),
-                    outside: (0..load.tasks).collect(),
-                    latency: Histogram::default(),
-                    grants: 0,
-                };
+                let mut worker = Worker::new(site, script, load, shared);
                 let outcome = worker.run(number);
-                shared.grants.fetch_add(worker.grants, Ordering::Relaxed);
-                outcome.map(|seconds| (seconds, worker.latency)).map_err(|error| {
+                outcome.map(|()| worker.measured).map_err(|error| {
                     shared.failed.store(true, Ordering::Relaxed);
                     format!("machine {}: {error}", number + 1)
                 })
             })
         };
-        let threads: Vec<_> = sites.into_iter().enumerate().map(work).collect();
+        let threads: Vec<_> = sites.into_iter().zip(scripts).enumerate().map(work).collect();
         let ended = conduct(&shared, load);
         shared.phase.store(STOP, Ordering::Relaxed);
         for thread in threads {
             let joined = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let (seconds, latency) = joined.map_err(BenchError::Check)?;
-            measured.seconds = measured.seconds.max(seconds);
-            measured.latency.add(&latency);
+            measured.add(&joined.map_err(BenchError::Check)?);
         }
         ended
     });
     outcome?;
-    measured.grants = shared.grants.load(Ordering::Relaxed);
     match shared.checker.occupied() {
         0 => Ok(measured),
         count => Err(BenchError::Check(format!("somebody is still in {count} critical sections"))),
@@ -288,12 +414,9 @@ fn conduct(shared: &Shared, load: &Load) -> Result<(), BenchError> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
-
     use lockwork_lockservice::packet::Packet;
     use lockwork_workload::zipf::Distribution;
 
-    use super::super::machine::Granted;
     use super::*;
 
     /// Nobody is there.
@@ -355,18 +478,60 @@ mod tests {
 
     fn measure(tasks: u32, writes: f64, loses_from: u64, measured: Duration) -> Result<Measured, BenchError> {
         let machine = Box::new(Generous { requests: 0, loses_from, granted: VecDeque::new() });
-        let load = Load {
-            chooser: Chooser::new(Distribution::Uniform, 4, 0.0).expect("it is possible"),
+        let chooser = Chooser::new(Distribution::Uniform, 4, 0.0).expect("it is possible");
+        let script = OneLock { chooser: &chooser, writes, random: Random::new(1) };
+        let load = Load { tasks, ..load(measured) };
+        drive(vec![Site { machine, link: Box::new(Nowhere) }], vec![script], &load)
+    }
+
+    fn load(measured: Duration) -> Load {
+        Load {
             locks: 4,
-            tasks,
-            writes,
-            seed: 1,
+            tasks: 1,
+            most: 1,
+            types: 0,
+            inside: 0,
             one_by_one: false,
             warmup: Duration::from_millis(5),
             measured,
             drain: Duration::from_millis(100),
-        };
-        drive(vec![Site { machine, link: Box::new(Nowhere) }], &load)
+        }
+    }
+
+    /// Three locks to write; and every second time, if so, one to read.
+    struct Turns {
+        both: bool,
+        at: usize,
+    }
+
+    impl Script for Turns {
+        fn next(&mut self, _: u32, locks: &mut Vec<(u64, LockMode)>) -> usize {
+            self.at = usize::from(self.both) - self.at;
+            match self.at {
+                0 => locks.extend((0..3).map(|lock| (lock, LockMode::Exclusive))),
+                _ => locks.push((3, LockMode::Shared)),
+            }
+            self.at
+        }
+    }
+
+    #[test]
+    fn transactions_take_all_of_their_locks_and_stay_for_a_while() {
+        let machine = || Box::new(Generous { requests: 0, loses_from: u64::MAX, granted: VecDeque::new() });
+        let load = Load { most: 3, types: 2, inside: 50_000, ..load(BRIEF) };
+        let site = Site { machine: machine(), link: Box::new(Nowhere) };
+        let measured =
+            drive(vec![site], vec![Turns { both: true, at: 0 }], &load).expect("one task is in nobody's way");
+        let [many, one] = [0, 1].map(|number| &measured.transactions[number]);
+        assert!(many.count().abs_diff(one.count()) <= 1 && one.count() > 0);
+        assert!(measured.grants.abs_diff(3 * many.count() + one.count()) <= 3);
+        assert!(one.quantile(0.0) >= 50_000 && many.quantile(0.0) >= 50_000);
+        assert!(measured.seconds * 1e9 >= ((one.count() + many.count()) * 50_000) as f64 * 0.9);
+        // The second task meets the first one, as this machine grants everything.
+        let load = Load { tasks: 2, ..load };
+        let site = Site { machine: machine(), link: Box::new(Nowhere) };
+        let error = drive(vec![site], vec![Turns { both: false, at: 0 }], &load).expect_err("two write").to_string();
+        assert!(error.contains("was granted Exclusive while 1 writers"), "{error}");
     }
 
     #[test]

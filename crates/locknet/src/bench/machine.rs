@@ -55,10 +55,17 @@ pub trait ClientMachine: Send {
 
     /// Whether everything it has sent was answered, and it has no lock to look after.
     fn is_idle(&self) -> bool;
+
+    /// Nobody will ask any more: a few of the locks that it only looks after in case are given back. Called until it is
+    /// idle.
+    fn wind_up(&mut self, _now: u64) {}
 }
 
-/// After how long a packet without an answer is sent again.
+/// After how long at least a packet without an answer is sent again.
 const AGAIN_NS: u64 = 20_000_000;
+
+/// How long agents stay with the machine that their locks are near to: to the end of a round.
+const STAY_NS: u64 = 600_000_000_000;
 
 /// What a task does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,6 +74,7 @@ struct Task {
     /// The request that waits or is granted; none before the first.
     asked: Option<Packet>,
     granted: bool,
+    began: u64,
     sent: u64,
 }
 
@@ -79,17 +87,20 @@ pub(super) struct ServerClient {
     outgoing: VecDeque<Packet>,
     granted: VecDeque<Granted>,
     look_again: u64,
+    /// How long grants take, averaged. Where that is long, copies of what waits would only make it longer.
+    usual: u64,
 }
 
 impl ServerClient {
-    pub(super) fn new(machine: u16, tasks: u32) -> Self {
+    pub(super) fn new(machine: u16) -> Self {
         Self {
             machine: Machine(machine),
-            tasks: vec![Task::default(); tasks as usize],
+            tasks: Vec::new(),
             released: VecDeque::new(),
             outgoing: VecDeque::new(),
             granted: VecDeque::new(),
             look_again: 0,
+            usual: 0,
         }
     }
 
@@ -103,6 +114,9 @@ impl ServerClient {
 impl ClientMachine for ServerClient {
     fn acquire(&mut self, now: u64, lock: u64, mode: LockMode, task: u32) -> Result<u64, String> {
         let number = task;
+        // Those that never ask are never looked at.
+        let known = self.tasks.len().max(number as usize + 1);
+        self.tasks.resize(known, Task::default());
         let task = &mut self.tasks[number as usize];
         if task.asked.is_some() {
             return Err(format!("task {number} has asked already"));
@@ -113,7 +127,7 @@ impl ClientMachine for ServerClient {
         packet.flags = mode as u8;
         packet.requester = self.machine;
         packet.sender = self.machine;
-        (task.asked, task.granted, task.sent) = (Some(packet), false, now);
+        *task = Task { counter: task.counter, asked: Some(packet), granted: false, began: now, sent: now };
         self.outgoing.push_back(packet);
         Ok(packet.request)
     }
@@ -129,11 +143,13 @@ impl ClientMachine for ServerClient {
         Ok(())
     }
 
-    fn receive(&mut self, _now: u64, packet: &Packet, _body: &[u8]) {
+    fn receive(&mut self, now: u64, packet: &Packet, _body: &[u8]) {
         match packet.kind {
             Kind::Grant => {
                 let Some(task) = self.task_of(packet.request).filter(|task| !task.granted) else { return };
                 task.granted = true;
+                let took = now.saturating_sub(task.began);
+                self.usual = (7 * self.usual + took) / 8;
                 self.granted.push_back(Granted { request: packet.request, token: packet.token });
             }
             Kind::Ack => {
@@ -149,11 +165,12 @@ impl ClientMachine for ServerClient {
             return;
         }
         self.look_again = now + AGAIN_NS / 4;
+        let patience = AGAIN_NS.max(4 * self.usual);
         let waiting =
             self.tasks.iter_mut().filter(|task| !task.granted).filter_map(|task| Some((task.asked?, &mut task.sent)));
         let released = self.released.iter_mut().map(|(packet, sent)| (*packet, sent));
         for (packet, sent) in waiting.chain(released) {
-            if now >= *sent + AGAIN_NS {
+            if now >= *sent + patience {
                 *sent = now;
                 self.outgoing.push_back(packet);
             }
@@ -174,14 +191,25 @@ impl ClientMachine for ServerClient {
 }
 
 /// A machine of the lock service.
-pub(super) struct NodeClient(Node);
+pub(super) struct NodeClient {
+    node: Node,
+    /// Locks to give back at the end, and when the next ones go.
+    kept: Vec<u64>,
+    go_on: u64,
+}
+
+/// Locks that a machine gives back at once at the end, and how much later the next ones: all together would not find
+/// room in the decider's socket.
+const GIVEN_BACK: usize = 16;
+const PAUSE_NS: u64 = 200_000;
 
 impl NodeClient {
-    /// Takes part in the service at the other end of `link`.
+    /// Takes part in the service at the other end of `link`, as the machine that the locks from `near[0]` to before
+    /// `near[1]` are near to.
     ///
     /// # Errors
     /// [`BenchError::Check`] if nobody answers for some seconds.
-    pub(super) fn join(link: &mut dyn Link) -> Result<Self, BenchError> {
+    pub(super) fn join(link: &mut dyn Link, near: [u64; 2]) -> Result<Self, BenchError> {
         let failed = |error| BenchError::Check(format!("the socket of a client machine: {error}"));
         let start = Instant::now();
         let mut packet = Packet::new(Kind::Join, 0);
@@ -204,6 +232,8 @@ impl NodeClient {
                         // As the lock server's clients do it: threads that share a core keep others waiting for
                         // milliseconds.
                         config.retry = AGAIN_NS;
+                        config.near = near;
+                        config.stay = STAY_NS;
                         config.lease = u64::from(service.lease_ms) * 1_000_000;
                         node = Some(Node::new(config, me, asked));
                     }
@@ -211,7 +241,7 @@ impl NodeClient {
                 link.receive(&mut take).map_err(failed)?;
             }
             if let Some(node) = node {
-                return Ok(Self(node));
+                return Ok(Self { node, kept: Vec::new(), go_on: 0 });
             }
         }
         Err(BenchError::Check("the daemon has not answered a machine that wants to join".into()))
@@ -220,29 +250,29 @@ impl NodeClient {
 
 impl ClientMachine for NodeClient {
     fn acquire(&mut self, now: u64, lock: u64, mode: LockMode, task: u32) -> Result<u64, String> {
-        self.0.acquire(now, lock, mode, Ask { task, ..Ask::default() }).map_err(|error| error.to_string())
+        self.node.acquire(now, lock, mode, Ask { task, ..Ask::default() }).map_err(|error| error.to_string())
     }
 
     fn release(&mut self, now: u64, request: u64) -> Result<(), String> {
-        self.0.release(now, request).map_err(|error| error.to_string())
+        self.node.release(now, request).map_err(|error| error.to_string())
     }
 
     fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
-        self.0.receive(now, packet, body);
+        self.node.receive(now, packet, body);
     }
 
     fn tick(&mut self, now: u64) {
-        if self.0.next_tick().is_some_and(|due| due <= now) {
-            self.0.tick(now);
+        if self.node.next_tick().is_some_and(|due| due <= now) {
+            self.node.tick(now);
         }
     }
 
     fn poll_packet(&mut self) -> Option<(Packet, Vec<u8>)> {
-        self.0.poll_packet()
+        self.node.poll_packet()
     }
 
     fn poll_event(&mut self) -> Result<Option<Granted>, String> {
-        match self.0.poll_event() {
+        match self.node.poll_event() {
             None => Ok(None),
             Some(Event::Granted { request, token, .. }) => Ok(Some(Granted { request, token })),
             // Renewals are lost where more packets are under way than fit into the sockets' buffers.
@@ -254,7 +284,19 @@ impl ClientMachine for NodeClient {
     }
 
     fn is_idle(&self) -> bool {
-        self.0.is_idle()
+        self.node.is_idle()
+    }
+
+    fn wind_up(&mut self, now: u64) {
+        if now < self.go_on {
+            return;
+        }
+        self.go_on = now + PAUSE_NS;
+        if self.kept.is_empty() {
+            self.kept = self.node.idle_agents();
+        }
+        let from = self.kept.len().saturating_sub(GIVEN_BACK);
+        self.kept.drain(from..).for_each(|lock| self.node.give_back(now, lock));
     }
 }
 
@@ -264,7 +306,7 @@ mod tests {
 
     #[test]
     fn what_is_not_answered_is_sent_again_and_answers_count_once() {
-        let mut client = ServerClient::new(3, 2);
+        let mut client = ServerClient::new(3);
         let request = client.acquire(0, 9, LockMode::Shared, 1).expect("it is free to ask");
         assert!(client.acquire(0, 9, LockMode::Shared, 1).is_err() && client.release(0, request).is_err());
         let (mut packet, _) = client.poll_packet().expect("it asks");
@@ -286,5 +328,28 @@ mod tests {
         packet.kind = Kind::Ack;
         client.receive(0, &packet, &[]);
         assert!(client.is_idle());
+    }
+
+    #[test]
+    fn who_is_answered_late_repeats_later() {
+        let mut client = ServerClient::new(3);
+        let mut now = 0;
+        for _ in 0..20 {
+            let request = client.acquire(now, 9, LockMode::Shared, 0).expect("it is free to ask");
+            let (mut packet, _) = client.poll_packet().expect("it asks");
+            now += 2 * AGAIN_NS;
+            packet.kind = Kind::Grant;
+            client.receive(now, &packet, &[]);
+            client.release(now, request).expect("it is granted");
+            packet.kind = Kind::Ack;
+            client.receive(now, &packet, &[]);
+            assert!(client.poll_packet().is_some_and(|(packet, _)| packet.kind == Kind::Release));
+        }
+        client.acquire(now, 9, LockMode::Shared, 0).expect("it is free to ask");
+        assert!(client.poll_packet().is_some());
+        client.tick(now + 3 * AGAIN_NS);
+        assert_eq!(client.poll_packet(), None);
+        client.tick(now + 9 * AGAIN_NS);
+        assert!(client.poll_packet().is_some());
     }
 }

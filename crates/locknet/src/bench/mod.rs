@@ -14,11 +14,13 @@ mod load;
 pub mod machine;
 mod srvlock;
 mod systems;
+pub mod transactions;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockwork_workload::WorkloadError;
+use lockwork_workload::random::Random;
 use lockwork_workload::zipf::{Chooser, Distribution};
 
 use crate::kernel::MOST_INTERFACES;
@@ -92,7 +94,7 @@ impl Settings {
     /// # Errors
     /// [`BenchError::Usage`] where something is impossible.
     pub fn check(&self, systems: &[System]) -> Result<(), BenchError> {
-        let in_kernel = systems.iter().find(|system| matches!(system, System::Xdp | System::Tc));
+        let in_kernel = systems.iter().find(|system| matches!(system, System::Xdp | System::XdpLocal | System::Tc));
         if let Some(system) = in_kernel.filter(|_| usize::from(self.machines) > MOST_INTERFACES) {
             return Err(BenchError::Usage(format!(
                 "{} machines; {} serves at most {MOST_INTERFACES}, one on each interface that its programs have room for",
@@ -154,23 +156,42 @@ impl Bench {
         let settings = &self.settings;
         settings.check(&[system])?;
         let load = load::Load {
-            chooser: self.chooser.clone(),
             locks: settings.locks,
             tasks,
-            writes: settings.writes,
-            seed: settings.seed,
+            most: 1,
+            types: 0,
+            inside: 0,
             one_by_one,
             warmup: settings.measured / 5,
             measured: settings.measured,
-            drain: Duration::from_secs(10),
+            drain: DRAIN,
         };
-        let size = systems::Size { locks: settings.locks, machines, tasks, client: settings.client };
-        let running = systems::start(system, &self.network, size)?;
-        let measured = load::drive(running.sites, &load)?;
-        match running.decider.finish()? {
-            0 => Ok(measured),
-            held => Err(BenchError::Check(format!("{held} locks are not free, and nobody has one"))),
-        }
+        let script = |machine| load::OneLock {
+            chooser: &self.chooser,
+            writes: settings.writes,
+            random: Random::stream(settings.seed, machine),
+        };
+        let size = systems::Size { locks: settings.locks, machines, tasks, client: settings.client, homes: [0; 2] };
+        measure(system, &self.network, size, (0..machines.into()).map(script).collect(), &load)
+    }
+}
+
+/// How long at most for the first grant, and at the end for all.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Starts a system, lets its machines work, and ends it.
+fn measure<S: load::Script>(
+    system: System,
+    network: &Network,
+    size: systems::Size,
+    scripts: Vec<S>,
+    load: &load::Load,
+) -> Result<Measured, BenchError> {
+    let running = systems::start(system, network, size)?;
+    let measured = load::drive(running.sites, scripts, load)?;
+    match running.decider.finish()? {
+        0 => Ok(measured),
+        held => Err(BenchError::Check(format!("{held} locks are not free, and nobody has one"))),
     }
 }
 

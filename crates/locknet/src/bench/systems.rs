@@ -35,6 +35,8 @@ pub enum System {
     Xdp,
     /// The decider as an eBPF program at TC.
     Tc,
+    /// The decider at XDP, and agents that stay with the machine that mostly asks for their locks.
+    XdpLocal,
     /// The decider as a process.
     Udp,
     /// A lock server in user space.
@@ -42,7 +44,7 @@ pub enum System {
 }
 
 impl System {
-    /// All of them.
+    /// All of them for which no lock is nearer to one machine than to another.
     pub const ALL: &[Self] = &[Self::Xdp, Self::Tc, Self::Udp, Self::SrvLock];
 
     /// Its name on the command line.
@@ -50,6 +52,7 @@ impl System {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Xdp => "lockwork-xdp",
+            Self::XdpLocal => "lockwork-xdp-local",
             Self::Tc => "lockwork-tc",
             Self::Udp => "lockwork-udp",
             Self::SrvLock => "srvlock",
@@ -115,9 +118,19 @@ pub(super) struct Size {
     pub(super) locks: u64,
     /// Machines, from 1.
     pub(super) machines: u16,
-    /// Tasks of each machine, from 0.
+    /// Numbers of requests under way that each machine may use, from 0: as many as tasks have locks at once.
     pub(super) tasks: u32,
     pub(super) client: Client,
+    /// How many homes there are, and locks of each; machines have about as many homes, one behind the other.
+    pub(super) homes: [u64; 2],
+}
+
+impl Size {
+    /// The locks of the homes of a machine, numbered from 0: the first, and the one behind the last.
+    pub(super) fn near(&self, machine: u16) -> [u64; 2] {
+        let [homes, locks] = self.homes;
+        [machine, machine + 1].map(|at| (u64::from(at) * homes).div_ceil(self.machines.into()) * locks)
+    }
 }
 
 /// The socket of a client machine, connected to the decider.
@@ -140,6 +153,7 @@ fn link(client: Client, machine: &Machine) -> Result<Box<dyn Link>, BenchError> 
 /// Starts a system.
 pub(super) fn start(system: System, network: &Network, size: Size) -> Result<Running, BenchError> {
     let options = Options { lease_ms: LEASE_MS, fresh: true, ..Options::new(decider_address()) };
+    let size = if system == System::XdpLocal { size } else { Size { homes: [0; 2], ..size } };
     match system {
         System::SrvLock => srvlock(network, size),
         System::Udp => {
@@ -147,7 +161,9 @@ pub(super) fn start(system: System, network: &Network, size: Size) -> Result<Run
             // The lock server does not sleep between packets either.
             lockwork(network, size, &Options { spin: Duration::from_secs(1), ..options }, plane, |_| Ok(()))
         }
-        System::Xdp => lockwork(network, size, &options, in_kernel(network, size, Hook::Xdp)?, check_kernel),
+        System::Xdp | System::XdpLocal => {
+            lockwork(network, size, &options, in_kernel(network, size, Hook::Xdp)?, check_kernel)
+        }
         System::Tc => lockwork(network, size, &options, in_kernel(network, size, Hook::Tc)?, check_kernel),
     }
 }
@@ -164,7 +180,7 @@ fn srvlock(network: &Network, size: Size) -> Result<Running, BenchError> {
     })?;
     let site = |(number, machine)| {
         let link = link(size.client, machine)?;
-        Ok(Site { machine: Box::new(ServerClient::new(number, size.tasks)), link })
+        Ok(Site { machine: Box::new(ServerClient::new(number)), link })
     };
     let machines = (1..=size.machines).zip(&network.machines);
     Ok(Running { decider, sites: machines.map(site).collect::<Result<_, BenchError>>()? })
@@ -218,15 +234,13 @@ where
         let store = daemon.plane().store();
         Ok((0..store.locks()).filter(|lock| store.load(*lock).state != State::Free).count() as u64)
     })?;
-    let site = |machine| {
+    let site = |(number, machine)| {
         let mut link = link(size.client, machine)?;
-        let machine = Box::new(NodeClient::join(&mut *link)?);
+        let machine = Box::new(NodeClient::join(&mut *link, size.near(number))?);
         Ok(Site { machine, link })
     };
-    Ok(Running {
-        decider,
-        sites: network.machines.iter().take(size.machines.into()).map(site).collect::<Result<_, BenchError>>()?,
-    })
+    let machines = (0..size.machines).zip(&network.machines);
+    Ok(Running { decider, sites: machines.map(site).collect::<Result<_, BenchError>>()? })
 }
 
 #[cfg(test)]

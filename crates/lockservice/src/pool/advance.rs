@@ -59,11 +59,10 @@ impl AgentPool {
             self.watch(now, lock, Wait::Readers, self.config.ghost);
             return;
         }
-        agent.watched = None;
         let Some(next) = agent.queue.front().copied() else {
-            self.start(now, lock, Op::Free);
-            return;
+            return self.stay_or_free(now, lock);
         };
+        agent.watched = agent.watched.filter(|wait| *wait == Wait::User);
         // Within this machine the lock goes from task to task without the decider, if the decider adds no readers and
         // the token has room.
         let room = agent.token % TOKEN_STEP < TOKEN_STEP - 2 || !self.config.profile.has_tokens();
@@ -84,6 +83,31 @@ impl AgentPool {
         }
     }
 
+    /// Nobody holds or waits.
+    fn stay_or_free(&mut self, now: u64, lock: u64) {
+        let agent = self.agents.get_mut(&lock).expect("the agent is here");
+        if self.config.keeps(lock) {
+            agent.used = true;
+            self.watch(now, lock, Wait::User, self.config.stay);
+        } else {
+            agent.watched = None;
+            self.start(now, lock, Op::Free);
+        }
+    }
+
+    /// The agent has stayed for long enough, if it has not been used meanwhile.
+    pub(super) fn stop_staying(&mut self, now: u64, lock: u64) {
+        let agent = self.agents.get_mut(&lock).expect("the agent is here");
+        let idle = agent.is_idle();
+        agent.watched = None;
+        // Whoever holds or waits calls `advance` when that is over.
+        if idle && std::mem::take(&mut agent.used) {
+            self.watch(now, lock, Wait::User, self.config.stay);
+        } else if idle {
+            self.start(now, lock, Op::Free);
+        }
+    }
+
     /// Sets the timer for [`AgentPool::lose_patience`], unless it is set.
     fn watch(&mut self, now: u64, lock: u64, wait: Wait, delay: u64) {
         let agent = self.agents.get_mut(&lock).expect("the agent is here");
@@ -95,9 +119,14 @@ impl AgentPool {
         }
     }
 
-    /// Readers have passed a writer for long enough, or the decider has added readers that nobody has told of.
-    pub(super) fn lose_patience(&mut self, now: u64, lock: u64) {
+    /// Readers have passed a writer for long enough, or the decider has added readers that nobody has told of, or
+    /// nobody has asked for long enough.
+    pub(super) fn lose_patience(&mut self, now: u64, lock: u64, wait: Wait) {
+        if wait == Wait::User {
+            return self.stop_staying(now, lock);
+        }
         let Some(agent) = self.agents.get_mut(&lock) else { return };
+        agent.watched = None;
         if agent.running.is_some() {
             self.watch(now, lock, Wait::Readers, self.config.retry);
             return;

@@ -117,6 +117,8 @@ impl<S: Store> World<S> {
             ghost: 5 * MS,
             starve: 200 * US,
             lease: u64::from(LEASE_MS) * MS,
+            near: [0, settings.near],
+            stay: MS,
             ..Config::new(settings.locks)
         };
         let service = Service {

@@ -65,29 +65,49 @@ pub(super) fn lines(title: &str, unit: &str, labels: &[String], series: &[(Strin
     svg + "</svg>\n"
 }
 
+/// Steps of a decade: buckets are put together to these, so that lines of different buckets compare.
+const STEPS: usize = 12;
+const DECADES: usize = 8;
+
+/// The share of each step from one nanosecond to a hundred milliseconds, in percent.
+fn shares(buckets: &[(u64, u64)]) -> Vec<f64> {
+    let mut shares = vec![0.0; DECADES * STEPS + 1];
+    let all: u64 = buckets.iter().map(|(_, count)| count).sum();
+    for &(ns, count) in buckets {
+        let step = ((ns.max(1) as f64).log10() * STEPS as f64).round() as usize;
+        shares[step.min(DECADES * STEPS)] += 100.0 * count as f64 / all.max(1) as f64;
+    }
+    shares
+}
+
+fn decades() -> Vec<String> {
+    let label = |step: usize| match step % STEPS {
+        0 => ["1 ns", "10", "100", "1 us", "10", "100", "1 ms", "10", "100"][step / STEPS].to_string(),
+        _ => String::new(),
+    };
+    (0..=DECADES * STEPS).map(label).collect()
+}
+
 /// How often something took how long, on a logarithmic axis of nanoseconds, one line for each (name, buckets); a bucket
 /// is its largest value and how many are in it.
 pub(super) fn distribution(title: &str, series: &[(String, Vec<(u64, u64)>)]) -> String {
-    /// Steps of a decade: buckets are put together to these, so that lines of different buckets compare.
-    const STEPS: f64 = 12.0;
-    const DECADES: usize = 8;
-    let share = |buckets: &[(u64, u64)]| {
-        let mut shares = vec![0.0; DECADES * STEPS as usize + 1];
-        let all: u64 = buckets.iter().map(|(_, count)| count).sum();
-        for &(ns, count) in buckets {
-            let step = ((ns.max(1) as f64).log10() * STEPS).round() as usize;
-            shares[step.min(DECADES * STEPS as usize)] += 100.0 * count as f64 / all.max(1) as f64;
-        }
-        shares
+    let series: Vec<_> = series.iter().map(|(name, buckets)| (name.clone(), shares(buckets))).collect();
+    lines(title, "share of the requests, percent, against nanoseconds", &decades(), &series)
+}
+
+/// How many took at most how long: as [`distribution`], added up, from a microsecond on.
+pub(super) fn cumulative(title: &str, what: &str, series: &[(String, Vec<(u64, u64)>)]) -> String {
+    const FIRST: usize = 3 * STEPS;
+    let sums = |buckets: &Vec<(u64, u64)>| {
+        let mut sum = 0.0;
+        let sums = shares(buckets).into_iter().map(|share| {
+            sum += share;
+            sum
+        });
+        sums.skip(FIRST).collect()
     };
-    let labels: Vec<String> = (0..=DECADES * STEPS as usize)
-        .map(|step| match step % STEPS as usize {
-            0 => ["1 ns", "10", "100", "1 us", "10", "100", "1 ms", "10", "100"][step / STEPS as usize].to_string(),
-            _ => String::new(),
-        })
-        .collect();
-    let series: Vec<_> = series.iter().map(|(name, buckets)| (name.clone(), share(buckets))).collect();
-    lines(title, "share of the requests, percent, against nanoseconds", &labels, &series)
+    let series: Vec<(String, Vec<f64>)> = series.iter().map(|(name, buckets)| (name.clone(), sums(buckets))).collect();
+    lines(title, &format!("{what} that took at most so long, percent"), &decades()[FIRST..], &series)
 }
 
 fn escape(text: &str) -> String {
@@ -115,6 +135,8 @@ mod tests {
         assert_eq!(super::grouped(12.0), "12");
         let chart = super::lines("t", "u", &["1".into(), "2".into()], &[("a&b".into(), vec![1.0, 2.0])]);
         assert!(chart.contains("points=\"90.0,205.0 710.0,80.0\"") && chart.contains("a&amp;b"), "{chart}");
+        let chart = super::cumulative("t", "calls", &[("a".into(), vec![(1_000, 1), (100_000_000, 3)])]);
+        assert!(chart.contains("points=\"90.0,267.5 ") && chart.contains(" 710.0,80.0\""), "{chart}");
         assert!(super::bars("a<b", "u", &[("x&y".into(), 1.0)]).contains("x&amp;y"));
     }
 }

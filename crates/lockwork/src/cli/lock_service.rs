@@ -49,9 +49,10 @@ enum Socket {
 #[derive(Clone, Debug, Args)]
 #[group(skip)]
 pub(super) struct Arguments {
-    /// For lock-service: systems, with commas: lockwork-xdp, lockwork-tc, lockwork-udp, srvlock [default: all]
+    /// For lock-service, lock-tatp and lock-tpcc: systems, with commas: lockwork-xdp, lockwork-tc, lockwork-udp,
+    /// srvlock, for lock-tpcc lockwork-xdp-local too [default: all]
     #[arg(long, value_delimiter = ',')]
-    system: Vec<String>,
+    pub(super) system: Vec<String>,
     /// For lock-service: what is asked for
     #[arg(long = "workload", value_enum, default_value = "rm")]
     lock_workload: Mix,
@@ -61,32 +62,58 @@ pub(super) struct Arguments {
     /// For lock-service: locks
     #[arg(long, default_value_t = 1_000_000)]
     locks: u64,
-    /// For lock-service: client machines, each a thread in a namespace of its own [default: the cores, 2 to 16]
+    /// For lock-service, lock-tatp and lock-tpcc: client machines, each a thread in a namespace of its own [default:
+    /// the cores, 2 to 16]
     #[arg(long)]
     machines: Option<u16>,
-    /// For lock-service: clients of each machine, each with one request at a time; at most 4096 on all machines
-    #[arg(long, default_value_t = 64)]
-    clients: u32,
-    /// For lock-service: what all clients send and receive with, those of srvlock too
+    /// For lock-service, lock-tatp and lock-tpcc: clients of each machine, each with one request at a time; at most
+    /// 4096 on all machines [default: 64; for lock-tatp 160 on all machines, for lock-tpcc 1200]
+    #[arg(long)]
+    pub(super) clients: Option<u32>,
+    /// For lock-service, lock-tatp and lock-tpcc: what all clients send and receive with, those of srvlock too
     #[arg(long, value_enum, default_value = "udp")]
     client: Socket,
-    /// For lock-service: seconds to measure each system for, in each of --passes rounds
+    /// For lock-service, lock-tatp and lock-tpcc: seconds to measure each system for, in each of --passes rounds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
 }
 
-/// Grant latency in microseconds.
+impl Arguments {
+    /// Client machines.
+    pub(super) fn machines(&self) -> u16 {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.machines.unwrap_or(cores.clamp(2, 16) as u16)
+    }
+
+    /// How long to measure.
+    pub(super) fn measured(&self) -> Result<Duration, Failure> {
+        match self.seconds {
+            seconds if seconds > 0.0 && seconds <= 86_400.0 => Ok(Duration::from_secs_f64(seconds)),
+            seconds => Err(Failure::usage(format!("--seconds is {seconds:?}; more than 0, up to 86400 are possible"))),
+        }
+    }
+
+    /// What clients send and receive with, and its name.
+    pub(super) fn client(&self) -> (Client, &'static str) {
+        match self.client {
+            Socket::Udp => (Client::Udp, "udp"),
+            Socket::Afxdp => (Client::AfXdp, "afxdp"),
+        }
+    }
+}
+
+/// Latency in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Latency {
-    p50: f64,
-    p95: f64,
-    p99: f64,
-    p999: f64,
-    max: f64,
+pub(super) struct Latency {
+    pub(super) p50: f64,
+    pub(super) p95: f64,
+    pub(super) p99: f64,
+    pub(super) p999: f64,
+    pub(super) max: f64,
 }
 
 impl Latency {
-    fn of(histogram: &Histogram) -> Self {
+    pub(super) fn of(histogram: &Histogram) -> Self {
         let at = |share| histogram.quantile(share) as f64 / 1e3;
         Self { p50: at(0.5), p95: at(0.95), p99: at(0.99), p999: at(0.999), max: at(1.0) }
     }
@@ -111,7 +138,7 @@ struct Run {
     verified: bool,
 }
 
-fn failure(error: BenchError) -> Failure {
+pub(super) fn failure(error: BenchError) -> Failure {
     match error {
         BenchError::Check(_) => Failure::Check(error.to_string()),
         BenchError::Interrupted => Failure::Interrupted,
@@ -122,9 +149,10 @@ fn failure(error: BenchError) -> Failure {
     }
 }
 
-fn systems(names: &[String]) -> Result<Vec<System>, Failure> {
-    let known = || System::ALL.iter().map(|system| system.name()).collect::<Vec<_>>().join(", ");
-    let parse = |name: &String| match System::ALL.iter().find(|system| system.name() == name) {
+/// The systems that were named, of those that there are, or all.
+pub(super) fn systems(names: &[String], all: &[System]) -> Result<Vec<System>, Failure> {
+    let known = || all.iter().map(|system| system.name()).collect::<Vec<_>>().join(", ");
+    let parse = |name: &String| match all.iter().find(|system| system.name() == name) {
         Some(system) => Ok(*system),
         None if name.is_empty() => Err(empty_entry("--system", "--system lockwork-xdp,srvlock")),
         None => Err(Failure::usage(format!("no system is called '{name}'; there are {}", known()))),
@@ -132,16 +160,12 @@ fn systems(names: &[String]) -> Result<Vec<System>, Failure> {
     if let Some(twice) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
         return Err(Failure::usage(format!("--system has '{}' twice", names[twice])));
     }
-    if names.is_empty() { Ok(System::ALL.to_vec()) } else { names.iter().map(parse).collect() }
+    if names.is_empty() { Ok(all.to_vec()) } else { names.iter().map(parse).collect() }
 }
 
 fn settings(bench: &Bench_, systems: &[System]) -> Result<Settings, Failure> {
     let arguments = &bench.service;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if !(arguments.seconds > 0.0 && arguments.seconds <= 86_400.0) {
-        let seconds = arguments.seconds;
-        return Err(Failure::usage(format!("--seconds is {seconds:?}; more than 0, up to 86400 are possible")));
-    }
+    let measured = arguments.measured()?;
     let theta = match arguments.distribution {
         Distribution::Zipf => Some(bench.theta.unwrap_or(0.99)),
         Distribution::Uniform if bench.theta.is_some() => {
@@ -158,17 +182,14 @@ fn settings(bench: &Bench_, systems: &[System]) -> Result<Settings, Failure> {
         return Err(Failure::usage("--locks is 0; 1 or more is possible"));
     }
     let settings = Settings {
-        machines: arguments.machines.unwrap_or(cores.clamp(2, 16) as u16),
-        clients: arguments.clients,
+        machines: arguments.machines(),
+        clients: arguments.clients.unwrap_or(64),
         locks: arguments.locks,
         writes,
         theta,
         seed: bench.seed(),
-        client: match arguments.client {
-            Socket::Udp => Client::Udp,
-            Socket::Afxdp => Client::AfXdp,
-        },
-        measured: Duration::from_secs_f64(arguments.seconds),
+        client: arguments.client().0,
+        measured,
     };
     settings.check(systems).map_err(failure)?;
     // A line of the lock server, and what watches critical sections.
@@ -179,7 +200,7 @@ fn settings(bench: &Bench_, systems: &[System]) -> Result<Settings, Failure> {
 
 /// Measures, prints, and says whether everything was as promised.
 pub(super) fn bench_lock_service(arguments: &Bench_) -> Outcome {
-    let systems = systems(&arguments.service.system)?;
+    let systems = systems(&arguments.service.system, System::ALL)?;
     let settings = settings(arguments, &systems)?;
     if arguments.passes == 0 {
         return Err(Failure::usage("--passes is 0; 1 or more is possible"));
@@ -245,7 +266,7 @@ fn forms(arguments: &Bench_, settings: &Settings, runs: &[Run]) -> Forms {
     };
     let mix = named(&|| service.lock_workload.to_possible_value());
     let distribution = named(&|| service.distribution.to_possible_value());
-    let client = named(&|| service.client.to_possible_value());
+    let client = service.client().1;
     let effective = json!({
         "workload": "lock-service", "mix": mix, "writes": settings.writes, "distribution": distribution,
         "theta": settings.theta, "locks": settings.locks, "machines": settings.machines,

@@ -39,6 +39,9 @@ const FIGURES: &[&str] = &["threads", "records", "window", "passes", "quick", "p
 const SERVICE: &[&str] =
     &["system", "lock_workload", "distribution", "locks", "machines", "clients", "client", "seconds"];
 
+/// Options of transactions on lock managers.
+const LOCK_TRANSACTIONS: &[&str] = &["system", "machines", "clients", "client", "seconds", "records"];
+
 /// Options of the near-data experiments alone.
 const NEAR_DATA: &[&str] = &["experiment", "link", "lock_lines", "requests", "elements", "overlap", "data", "patience"];
 
@@ -55,6 +58,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "tpcc" | "tpcc-np" => [ENGINES, &["remote"]],
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
         "lock-service" => [SERVICE, &["theta", "passes", "seed", "output", "out"]],
+        "lock-tatp" | "lock-tpcc" => [LOCK_TRANSACTIONS, &["passes", "seed", "output", "out"]],
         "near-data" => [NEAR_DATA, &["records", "threads", "quick", "seed", "output", "out"]],
         "durability" => [&["threads", "records", "batch", "passes", "quick", "seed"], &["output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],

@@ -42,6 +42,9 @@ pub(super) struct Arguments {
     /// Readers do not pass a writer that waits
     #[arg(long)]
     writers_first: bool,
+    /// Agents of the first so many locks stay for a while where somebody has asked for them
+    #[arg(long, default_value_t = 0)]
+    near: u64,
     /// Nothing goes wrong; packets still overtake each other
     #[arg(long)]
     no_faults: bool,
@@ -79,9 +82,9 @@ pub(super) struct Arguments {
 
 impl Arguments {
     fn settings(&self) -> Settings {
-        let &Self { seed, operations, machines, tasks, locks, writers_first, .. } = self;
+        let &Self { seed, operations, machines, tasks, locks, writers_first, near, .. } = self;
         let faults = if self.no_faults { Faults::NONE } else { Faults::ALL };
-        let mut settings = Settings { seed, operations, machines, tasks, locks, writers_first, faults, ..USUAL };
+        let mut settings = Settings { seed, operations, machines, tasks, locks, writers_first, near, faults, ..USUAL };
         if self.lean {
             settings = settings.lean();
         }

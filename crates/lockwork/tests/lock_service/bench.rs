@@ -38,6 +38,54 @@ fn privileged_every_system_has_its_figures() {
     }
 }
 
+#[test]
+fn privileged_transactions_have_their_figures_by_lock_manager_and_by_type() {
+    if privileged::network(1).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let small = format!(
+        "--clients 8 --machines 2 --seconds 0.2 --passes 1 --output json --out {}",
+        folder.path().to_str().expect("a path")
+    );
+    let common = ["lockwork-tc", "lockwork-udp", "srvlock"];
+    for (line, types, mean, first) in [
+        ("lock-tatp --records 500", &["GS", "GD", "GA", "US", "UL", "IF", "DF"][..], 1.0..1.2, &["lockwork-xdp"][..]),
+        (
+            "lock-tpcc --records 16 --client afxdp",
+            &["NEW", "PAY", "OS", "DLY", "SL"],
+            11.0..19.0,
+            &["lockwork-xdp", "lockwork-xdp-local"],
+        ),
+    ] {
+        let output = run(&format!("bench {line} {small}"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one object");
+        let locks = &report["locks_per_transaction"];
+        assert!(locks["all"].as_f64().is_some_and(|all| mean.contains(&all)), "{locks}");
+        assert!(types.iter().all(|name| locks["types"][name].as_f64() >= Some(1.0)), "{locks}");
+        let runs = report["runs"].as_array().expect("a list");
+        let names: Vec<&str> = runs.iter().filter_map(|run| run["system"].as_str()).collect();
+        assert!([first, &common].concat().iter().all(|name| names.contains(name)), "{names:?}");
+        for run in runs {
+            assert!(run["throughput_txn_per_s"].as_f64() > Some(0.0) && run["verified"] == true, "{run}");
+            assert!(run["ratios"]["srvlock"].as_f64() > Some(0.0), "{run}");
+            let of_types = run["types"].as_array().expect("a list");
+            assert!(of_types.iter().map(|of_type| of_type["name"].as_str()).eq(types.iter().map(|name| Some(*name))));
+            for of_type in of_types.iter().filter(|of_type| of_type["transactions"].as_u64() > Some(0)) {
+                let percentiles = of_type["percentiles_us"].as_array().expect("a list");
+                let percentiles: Vec<f64> = percentiles.iter().filter_map(Value::as_f64).collect();
+                assert!(percentiles.len() == 99 && percentiles.is_sorted() && percentiles[0] >= 2.0, "{of_type}");
+            }
+        }
+        let charts = types.iter().map(|name| format!("latency-{}.svg", name.to_lowercase()));
+        for file in charts.chain(["throughput.svg", "result.csv", "result.json"].map(String::from)) {
+            let text = std::fs::read_to_string(folder.path().join(&file)).expect(&file);
+            assert!(text.contains("srvlock"), "{file}: {text}");
+        }
+    }
+}
+
 fn namespaces_of(process: u32) -> usize {
     let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let prefix = format!("lockwork-{process}-");
@@ -87,6 +135,11 @@ fn mistakes_are_named_and_exit_with_2() {
         ("lock-service --locks 99999999999999", "--locks"),
         ("lock-service --records 5", "--records means nothing"),
         ("lock-service --workload ycsb", "'ycsb'"),
+        ("lock-tatp --records 0", "--records is 0"),
+        ("lock-tpcc --records 65536", "--records is 65536"),
+        ("lock-tatp --system lockwork-xdp-local", "no system is called 'lockwork-xdp-local'"),
+        ("lock-tpcc --clients 3000 --machines 2", "3000 clients on each of 2 machines; 1 to 4096"),
+        ("lock-tpcc --locks 5", "--locks means nothing"),
         ("ycsb-a --workload rm", "--workload means nothing"),
         ("ycsb-a --clients 5", "--clients means nothing"),
     ] {

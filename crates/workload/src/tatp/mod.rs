@@ -13,6 +13,7 @@
 //! Invariant: facilities, accesses and subscribers are those that were loaded; every forwarding belongs to a facility;
 //! and there are as many as were loaded and inserted, less those that were deleted, by committed transactions.
 
+mod locks;
 mod population;
 mod procedures;
 #[cfg(test)]

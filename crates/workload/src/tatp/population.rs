@@ -162,6 +162,24 @@ impl Population {
         }
     }
 
+    /// The row of this subscriber with this type, and start, in a table whose rows are found by counting.
+    pub(super) fn row_of(&self, number: usize, s: u64, of_type: u64, start: u64) -> Option<u64> {
+        let profile = self.profile(s);
+        let is_type = |&have: &u8| u64::from(have) == of_type;
+        let which = match number {
+            table::ACCESS_INFO => profile.accesses.iter().position(is_type),
+            table::SPECIAL_FACILITY => profile.facilities.iter().position(is_type),
+            _ => profile.forwardings.iter().position(|(have, at)| is_type(have) && u64::from(*at) == start),
+        };
+        let of = number - table::ACCESS_INFO;
+        let block = (s - 1) / EVERY;
+        let before = (block * EVERY + 1..s).map(|s| {
+            let profile = self.profile(s);
+            [profile.accesses.len(), profile.facilities.len(), profile.forwardings.len()][of] as u64
+        });
+        Some(self.before[of][block as usize] + before.sum::<u64>() + which? as u64)
+    }
+
     /// Writes row `row` of table `number`, whose schema is given.
     pub(super) fn row_image(&self, number: usize, schema: &TableSchema, row: u64, image: &mut Vec<u8>) {
         let mut random = Random::stream(mix(self.seed.wrapping_add(1 + number as u64)), row);

@@ -6,7 +6,8 @@
 //! them, so figures are transactions a second, not tpmC.
 //!
 //! The rooms: `config` (what is wanted), `schema` (tables), `population` (first rows), `draw` and `call` (input),
-//! `procedures` (the transactions), `observed` (what committed transactions said), `check` (what must hold).
+//! `procedures` (the transactions), `locks` (what
+//! protects a row, for lock managers), `observed` (what committed transactions said), `check` (what must hold).
 //!
 //! Invariant: the twelve consistency conditions of clause 3.3.2 hold whenever nothing is in flight; the money that
 //! committed payments paid is the growth of the warehouses' `ytd`, and orders, deliveries and quantities are as many as
@@ -18,6 +19,7 @@ mod call;
 mod check;
 mod config;
 mod draw;
+mod locks;
 mod observed;
 mod population;
 mod procedures;

@@ -106,6 +106,81 @@ impl Population {
         ((of.d - 1) * self.customers + of.n - 1) as usize
     }
 
+    /// The row with this key, by its integers; of histories none, which nobody looks up.
+    pub(super) fn row_of(&self, number: usize, key: &[u64; 5]) -> Option<u64> {
+        let &[w, d, n, line, _] = key;
+        let within = |number: u64, most: u64| (1..=most).contains(&number);
+        if number == table::ITEM {
+            return within(w, self.items).then(|| w - 1);
+        }
+        if number == table::STOCK {
+            return (within(w, self.warehouses) && within(d, self.items)).then(|| (w - 1) * self.items + d - 1);
+        }
+        if !within(w, self.warehouses) || number != table::WAREHOUSE && !within(d, self.districts) {
+            return None;
+        }
+        let in_district = |before: u64, each: u64| {
+            let n = n.checked_sub(before)?;
+            within(n, each).then(|| ((w - 1) * self.districts + d - 1) * each + n - 1)
+        };
+        match number {
+            table::WAREHOUSE => Some(w - 1),
+            table::DISTRICT => Some((w - 1) * self.districts + d - 1),
+            table::CUSTOMER | table::ORDERS => in_district(0, self.customers),
+            table::NEW_ORDER => in_district(self.customers - self.pending, self.pending),
+            table::ORDER_LINE if within(n, self.customers) => {
+                let order = self.order(&Number { w, d, n });
+                let (first, behind) = (self.lines_before[order], self.lines_before[order + 1]);
+                within(line, u64::from(behind - first)).then(|| (w - 1) * self.lines() + u64::from(first) + line - 1)
+            }
+            _ => None,
+        }
+    }
+
+    /// The rows of this district from `key` on, in the order of their keys, at most `limit`; `last` is the name in a
+    /// key of `customer_name`.
+    pub(super) fn scan(&self, number: usize, key: &[u64; 5], last: &[u8], limit: usize) -> Vec<u64> {
+        let &[w, d, n, line, _] = key;
+        let all = self.customers;
+        let district = (w - 1) * self.districts + d - 1;
+        let (first, of) = (district * all, Number { w, d, n: n.clamp(1, all + 1) });
+        match number {
+            table::NEW_ORDER => {
+                let delivered = all - self.pending;
+                let from = n.saturating_sub(delivered + 1).min(self.pending);
+                (from..self.pending).map(|at| district * self.pending + at).take(limit).collect()
+            }
+            table::ORDER_LINE => {
+                let before = |order: u64| u64::from(self.lines_before[order as usize]) + (w - 1) * self.lines();
+                let from = before(self.order(&of) as u64) + line.saturating_sub(1);
+                (from..before(d * all)).take(limit).collect()
+            }
+            table::CUSTOMER_NAME => {
+                let padded = |mut name: Vec<u8>, bytes| {
+                    name.resize(bytes, 0);
+                    name
+                };
+                let named = (1..=all).map(|c| {
+                    let (name, given) = self.customer_name(first + c - 1, c);
+                    (padded(name, 16), padded(given, FIRST_BYTES), c)
+                });
+                // First name and number are those of the last row of the piece before.
+                let (name, given) = (last[..16].to_vec(), last[16..16 + FIRST_BYTES].to_vec());
+                let from = (name, given, key[4]);
+                let mut rows: Vec<_> = named.filter(|row| *row >= from).collect();
+                rows.sort_unstable();
+                rows.into_iter().map(|(_, _, c)| first + c - 1).take(limit).collect()
+            }
+            _ => {
+                let orders = &self.placed_by[((d - 1) * all) as usize..(d * all) as usize];
+                let mut newest: Vec<(u16, u64)> =
+                    orders.iter().copied().zip(0..).filter(|(c, _)| u64::from(*c) >= n).collect();
+                newest.sort_unstable_by_key(|&(c, order)| (c, std::cmp::Reverse(order)));
+                newest.into_iter().map(|(_, order)| first + order).take(limit).collect()
+            }
+        }
+    }
+
     fn is_delivered(&self, order: u64) -> bool {
         order <= self.customers - self.pending
     }
