@@ -36,8 +36,10 @@
 #define KIND_SWEEP               23
 #define KIND_SWEPT               24
 #define KIND_STATUS              25
+#define KIND_NAME                30
+#define KIND_UNNAME              31
 /* Bit n: kind n is known. */
-#define KINDS_KNOWN              0x3ff3fff
+#define KINDS_KNOWN              0xc3ff3fff
 
 /* Problems, in the token of an ERROR. */
 #define PROBLEM_NO_SUCH_LOCK     1
@@ -45,6 +47,9 @@
 #define PROBLEM_NO_SUCH_MACHINE  3
 #define PROBLEM_FULL             4
 #define PROBLEM_NOT_HELD         5
+#define PROBLEM_NAMES_FULL       6
+#define PROBLEM_NO_NAMES         7
+#define PROBLEM_NO_SUCH_NAME     8
 
 /* A row: bits 0 to 2 what is sent, 3 and 4 the state, 5 whether the word is written, 6 and 7 the agent's
    place, 8 the next incarnation, 9 the next token. */

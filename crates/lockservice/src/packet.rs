@@ -116,11 +116,16 @@ pub enum Kind {
     Swept = 24,
     /// Tell about a lock, or all of them; answered by [`Kind::Status`] with [`GRANTED`].
     Status = 25,
+    /// Which lock does a name mean? From a client that keeps the answer, or with [`TRY`] from anybody who does not. The
+    /// answer has [`GRANTED`], and the lock.
+    Name = 30,
+    /// A client no longer keeps what a name means. The answer has [`GRANTED`].
+    Unname = 31,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::Acquire,
         Self::Release,
         Self::Free,
@@ -145,6 +150,8 @@ impl Kind {
         Self::Sweep,
         Self::Swept,
         Self::Status,
+        Self::Name,
+        Self::Unname,
     ];
 
     /// The kinds below this number are decided on; those from 8 to 15 only sent on; the rest belongs to the registry.
@@ -182,15 +189,31 @@ pub enum Problem {
     Full = 4,
     /// The lock is free, so the sender does not hold it.
     NotHeld = 5,
+    /// All locks that are for names have one.
+    NamesFull = 6,
+    /// The service has no locks for names.
+    NoNames = 7,
+    /// No lock has this name.
+    NoSuchName = 8,
 }
 
 impl Problem {
+    /// All problems.
+    pub const ALL: [Self; 8] = [
+        Self::NoSuchLock,
+        Self::NoSuchSession,
+        Self::NoSuchMachine,
+        Self::Full,
+        Self::NotHeld,
+        Self::NamesFull,
+        Self::NoNames,
+        Self::NoSuchName,
+    ];
+
     /// The problem of a number.
     #[must_use]
     pub fn of_number(number: u64) -> Option<Self> {
-        [Self::NoSuchLock, Self::NoSuchSession, Self::NoSuchMachine, Self::Full, Self::NotHeld]
-            .into_iter()
-            .find(|problem| *problem as u64 == number)
+        Self::ALL.into_iter().find(|problem| *problem as u64 == number)
     }
 }
 

@@ -43,7 +43,16 @@ pub(super) const NOT_REGISTRY: usize = 8;
 pub(super) const TOO_EARLY: usize = 9;
 
 /// Which problems were answered, in the order of their numbers from 1.
-const PROBLEMS: [&str; 5] = ["no_such_lock", "no_such_session", "no_such_machine", "full", "not_held"];
+const PROBLEMS: [&str; 8] = [
+    "no_such_lock",
+    "no_such_session",
+    "no_such_machine",
+    "full",
+    "not_held",
+    "names_full",
+    "no_names",
+    "no_such_name",
+];
 
 /// All counters of a daemon.
 #[derive(Debug, Default)]
@@ -57,6 +66,10 @@ pub(super) struct Counters {
     pub(super) machines: Counter,
     pub(super) gone: Counter,
     pub(super) adopted: Counter,
+    pub(super) names: Counter,
+    pub(super) names_under_way: Counter,
+    /// 1 if etcd answers or there is none to be asked.
+    pub(super) etcd: Counter,
     /// Refreshed now and then.
     pub(super) slow: Mutex<Slow>,
 }
@@ -132,6 +145,10 @@ impl Counters {
         family("machines", "gauge", "Machines that live.", &plain(self.machines.get()));
         family("machines_gone", "gauge", "Machines that are gone and not yet swept.", &plain(self.gone.get()));
         family("locks_in_custody", "gauge", "Locks whose agents are in the daemon.", &plain(self.adopted.get()));
+        family("names", "gauge", "Names that mean a lock.", &plain(self.names.get()));
+        let help = "Names that are on their way into etcd or out of it.";
+        family("names_under_way", "gauge", help, &plain(self.names_under_way.get()));
+        family("etcd_up", "gauge", "1 if etcd answers, or is not used.", &plain(self.etcd.get()));
         let slow = self.slow.lock().map(|slow| slow.clone()).unwrap_or_default();
         let RegistryCounters { joined, left, expired, full, strangers, freed, adopted, sweeps } = slow.registry;
         let registry = [
