@@ -190,7 +190,7 @@ impl<P: DataPlane> Lockd<P> {
         if service.names > service.locks {
             return Err(StartError::Names { names: service.names, locks: service.locks });
         }
-        counters.locks.set(service.locks);
+        counters.locks.set(service.locks - service.names);
         plane.begin_tokens(first_token(SystemTime::now()));
         let opens = if options.fresh { 0 } else { u64::from(options.lease_ms) * 1_000_000 };
         // Any number will do that the daemon before did not use.

@@ -161,7 +161,9 @@ impl Directory {
 
     fn learn(&mut self, now: u64, name: &Arc<str>, lock: u64) {
         self.uses += 1;
-        self.known.insert(Arc::clone(name), Known { lock, used: self.uses });
+        if let Some(before) = self.known.insert(Arc::clone(name), Known { lock, used: self.uses }) {
+            self.order.remove(&before.used);
+        }
         self.order.insert(self.uses, Arc::clone(name));
         let too_many = self.known.len().saturating_sub(self.most);
         for _ in 0..MOST_TRIED.min(too_many) {
@@ -183,6 +185,22 @@ impl Directory {
     fn forget(&mut self, now: u64, name: &Arc<str>) {
         let question = self.question(now, Kind::Unname, name);
         self.forgetting.insert(Arc::clone(name), question);
+    }
+
+    /// The session goes on with a daemon that was started anew, and has to be told what is kept: asks for all of it.
+    #[cfg_attr(not(test), allow(dead_code, reason = "the recovery of sessions calls it"))]
+    pub(super) fn tell_again(&mut self, now: u64) {
+        let names: Vec<_> = self.known.keys().filter(|name| !self.asking.contains_key(*name)).cloned().collect();
+        for name in names {
+            let question = self.question(now, Kind::Name, &name);
+            self.asking.insert(name, (question, Vec::new()));
+        }
+    }
+
+    /// Whether the daemon has answered all of [`Directory::tell_again`].
+    #[cfg_attr(not(test), allow(dead_code, reason = "the recovery of sessions calls it"))]
+    pub(super) fn has_told(&self) -> bool {
+        self.asking.keys().all(|name| !self.known.contains_key(name))
     }
 
     /// Nobody waits for this any more.
@@ -309,6 +327,24 @@ mod tests {
         directory.answered(0, &done, &name_to_body("z"));
         directory.tick(u64::MAX - 1);
         assert!(directory.next_tick().is_none());
+    }
+
+    #[test]
+    fn a_daemon_that_was_started_anew_is_told_what_is_kept() {
+        let mut directory = Directory::new(10);
+        for (number, text) in [(1, "a"), (2, "b")] {
+            directory.ask(0, &text.into(), waiting());
+            told(&mut directory, number, text, number);
+        }
+        sent(&mut directory);
+        directory.tell_again(0);
+        let mut asked = sent(&mut directory);
+        asked.sort_by_key(|(_, number, _)| *number);
+        assert!(asked.len() == 2 && !directory.has_told());
+        for (_, number, name) in asked {
+            assert_eq!(told(&mut directory, number, &name, 9), 0);
+        }
+        assert!(directory.has_told() && directory.len() == 2 && directory.order.len() == 2);
     }
 
     #[test]

@@ -8,4 +8,6 @@ mod capacity;
 mod command;
 mod daemon;
 mod kernel;
+mod names;
+mod protocol;
 mod sim;
