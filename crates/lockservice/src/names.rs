@@ -102,8 +102,7 @@ enum Interest {
     #[default]
     Nobody,
     One(Asker),
-    // Boxed twice, for the many that need neither.
-    Many(Box<Vec<Asker>>),
+    Many(Vec<Asker>),
 }
 
 impl Interest {
@@ -132,7 +131,7 @@ impl Interest {
         }
         *self = match std::mem::take(self) {
             Self::Nobody => Self::One(asker),
-            Self::One(one) => Self::Many(Box::new(vec![one, asker])),
+            Self::One(one) => Self::Many(vec![one, asker]),
             Self::Many(mut askers) => {
                 askers.push(asker);
                 Self::Many(askers)

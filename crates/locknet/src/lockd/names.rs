@@ -50,8 +50,10 @@ impl Naming {
             let (sender, receiver) = channel();
             let (etcd, range) = (Arc::clone(etcd), range.clone());
             std::thread::spawn(move || {
-                // If the daemon has ended meanwhile, nobody takes them.
-                _ = load(&etcd, &range).map(|names| sender.send(names));
+                if let Some(names) = load(&etcd, &range) {
+                    // If the daemon has ended meanwhile, nobody takes them.
+                    _ = sender.send(names);
+                }
             });
             receiver
         });

@@ -200,11 +200,11 @@ fn serve(mut lockd: Lockd<impl DataPlane>, options: &Options, locks: u64) -> Out
     let metrics = lockd.metrics_address().map_or(String::new(), |at| format!(", metrics on http://{at}/metrics"));
     let key = if options.key.is_some() { "a key" } else { "no key" };
     let kept = if options.etcd.is_empty() { String::new() } else { format!(" in etcd at {}", options.etcd.join(",")) };
-    let names = if options.names == 0 { String::new() } else { format!(", {} for names{kept}", options.names) };
+    let names = if options.names == 0 { String::new() } else { format!(", {} locks for names{kept}", options.names) };
     let order = if options.writers_first { "writers first" } else { "readers first" };
     let lease_ms = options.lease_ms;
     print(&format!(
-        "lockd: ready on {address} ({name}): {locks} locks{names}, {order}, lease {lease_ms} ms, {key}{metrics}\n"
+        "lockd: ready on {address} ({name}): {locks} locks, {order}, lease {lease_ms} ms, {key}{names}{metrics}\n"
     ))?;
     if !options.fresh {
         eprintln!(
