@@ -42,6 +42,10 @@
 #define KIND_SETTLE              29
 /* Bit n: kind n is known. */
 #define KINDS_KNOWN              0x3fff3fff
+#define KIND_NAME                30
+#define KIND_UNNAME              31
+/* Bit n: kind n is known. */
+#define KINDS_KNOWN              0xc3ff3fff
 
 /* Problems, in the token of an ERROR. */
 #define PROBLEM_NO_SUCH_LOCK     1
@@ -50,6 +54,9 @@
 #define PROBLEM_FULL             4
 #define PROBLEM_NOT_HELD         5
 #define PROBLEM_WAITS            6
+#define PROBLEM_NAMES_FULL       6
+#define PROBLEM_NO_NAMES         7
+#define PROBLEM_NO_SUCH_NAME     8
 
 /* A row: bits 0 to 2 what is sent, 3 and 4 the state, 5 whether the word is written, 6 and 7 the agent's
    place, 8 the next incarnation, 9 the next token. */

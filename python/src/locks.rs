@@ -23,6 +23,14 @@ pub(crate) struct Guard {
     held: Mutex<Option<Held>>,
     lock: u64,
     token: u64,
+    name: Option<String>,
+}
+
+/// What is asked for.
+#[derive(FromPyObject)]
+enum Lock {
+    Number(u64),
+    Name(String),
 }
 
 fn seconds(name: &str, seconds: f64) -> Result<Duration, Failure> {
@@ -38,7 +46,7 @@ fn not_connected(error: &ConnectError) -> Failure {
 fn not_granted(error: &LockError) -> Failure {
     let class = match error {
         LockError::Busy(_) => "LockBusy",
-        LockError::TimedOut(_) => "LockTimeout",
+        LockError::TimedOut(_) | LockError::NotResolved(_) => "LockTimeout",
         LockError::Deadlock(_) => "Deadlock",
         LockError::Disconnected(_) => "LockLost",
         LockError::Connect(error) => return not_connected(error),
@@ -47,8 +55,10 @@ fn not_granted(error: &LockError) -> Failure {
     };
     let sqlstate = match error {
         LockError::Deadlock(_) => "40P01",
-        LockError::Busy(_) | LockError::TimedOut(_) => "55P03",
-        LockError::NoSuchLock { .. } => "42704",
+        LockError::Busy(_) | LockError::TimedOut(_) | LockError::NotResolved(_) => "55P03",
+        LockError::NoSuchLock { .. } | LockError::NoNames => "42704",
+        LockError::NamesFull(_) => "53000",
+        LockError::BadName(_) => "22023",
         _ => "08003",
     };
     Failure::new(class, sqlstate, error.to_string()).retryable(error.is_retryable())
@@ -73,12 +83,12 @@ impl Session {
         Ok(Self { locks: Mutex::new(Some(locks)) })
     }
 
-    /// Takes a lock. Without a timeout it waits; with one of 0 it does not.
+    /// Takes a lock, by number or by name. Without a timeout it waits; with one of 0 it does not.
     #[pyo3(signature = (lock, shared, timeout, detect_deadlock, task))]
     fn acquire(
         &self,
         py: Python<'_>,
-        lock: u64,
+        lock: Lock,
         shared: bool,
         timeout: Option<f64>,
         detect_deadlock: bool,
@@ -86,7 +96,12 @@ impl Session {
     ) -> PyResult<Guard> {
         let locks = self.locks()?;
         let timeout = timeout.map(|timeout| seconds("timeout", timeout)).transpose()?;
-        let mut request = if shared { locks.shared(lock) } else { locks.exclusive(lock) };
+        let mut request = match (&lock, shared) {
+            (Lock::Number(number), false) => locks.exclusive(*number),
+            (Lock::Number(number), true) => locks.shared(*number),
+            (Lock::Name(name), false) => locks.exclusive_named(name),
+            (Lock::Name(name), true) => locks.shared_named(name),
+        };
         if let Some(task) = task {
             request = request.task(task);
         }
@@ -99,11 +114,16 @@ impl Session {
             None => wait::finish(py, request.acquire_async())?,
         };
         let held = held.map_err(|error| not_granted(&error))?;
-        let token = held.token();
-        Ok(Guard { held: Mutex::new(Some(held)), lock, token })
+        let (number, token, name) = (held.lock(), held.token(), held.name().map(str::to_string));
+        Ok(Guard { held: Mutex::new(Some(held)), lock: number, token, name })
     }
 
-    /// How many locks the service has.
+    /// How many locks the service has for names.
+    fn count_named(&self) -> PyResult<u64> {
+        Ok(self.locks()?.count_named())
+    }
+
+    /// How many locks with numbers the service has.
     fn count(&self) -> PyResult<u64> {
         Ok(self.locks()?.count())
     }
@@ -132,6 +152,12 @@ impl Guard {
     #[getter]
     fn number(&self) -> u64 {
         self.lock
+    }
+
+    /// The name that it was asked for by.
+    #[getter]
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     /// The fencing token.

@@ -20,6 +20,7 @@ def test_the_guide_runs(tmp_path, monkeypatch):
     service = Program("lockd", "--udp", "127.0.0.1:0", "--locks", "1000", "--fresh")
     try:
         lock_address = service.ready.split(" on ")[1].split()[0]
+        monkeypatch.setenv("LOCKWORK_LOCKD", lock_address)
         text = "\n".join(snippets).replace("127.0.0.1:5433", server.address).replace("127.0.0.1:7400", lock_address)
         said = []
         runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)

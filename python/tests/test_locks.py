@@ -30,7 +30,7 @@ def test_one_at_a_time_holds_a_lock_and_tokens_grow(client, service):
         tokens = []
         with client.lock("backup", timeout=5) as held:
             tokens.append(held.token)
-            assert held.number == client.number("backup") == other.number("backup")
+            assert held.name == "backup" and held.number >= 1000
             assert not held.is_lost and not held.shared
             assert "exclusive, held, token" in repr(held)
             with pytest.raises(lockwork.LockBusy) as caught:
@@ -131,3 +131,27 @@ def test_errors_travel_between_processes():
     error = lockwork.Deadlock("a circle", "40P01", "try again", None, True)
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.is_retryable) == (lockwork.Deadlock, str(error), True)
+
+
+def test_names_are_locks_of_their_own_and_one_session_is_shared(service, monkeypatch):
+    monkeypatch.setenv("LOCKWORK_LOCKD", service)
+    with locks.exclusive("orders/17", timeout=1) as one, locks.exclusive("orders/18", timeout=1) as two:
+        assert one.token > 0 and one.number != two.number and one.name == "orders/17"
+        with pytest.raises(lockwork.LockBusy):
+            with locks.shared("orders/17", timeout=0):
+                pass
+    with locks.shared("orders/17", timeout=1) as one, locks.shared("orders/17", timeout=1) as two:
+        assert one.shared and two.shared and one.number == two.number
+    with pytest.raises(lockwork.LockError, match="1 to 255 bytes"):
+        with locks.exclusive(""):
+            pass
+
+
+def test_without_names_a_name_is_a_number():
+    program = Program("lockd", "--udp", "127.0.0.1:0", "--locks", "1000", "--names", "0", "--fresh")
+    try:
+        with locks.connect(program.ready.split(" on ")[1].split()[0]) as client:
+            with client.lock("backup", timeout=5) as held:
+                assert held.number == client.number("backup") and held.name is None
+    finally:
+        program.end()

@@ -24,6 +24,7 @@
 //! locks connects anew.
 
 mod core;
+mod directory;
 mod driver;
 mod fork;
 mod guard;
@@ -37,8 +38,10 @@ use crate::clock::{Clock, nanos};
 use driver::Shared;
 use fork::Owner;
 pub use guard::{Guard, Lost};
+use join::What;
 use lockwork_locking::LockMode;
 use lockwork_lockservice::client::Ask;
+use lockwork_lockservice::names::LONGEST;
 use lockwork_lockservice::node::{AcquireError, Counters};
 use lockwork_lockservice::packet::{Key, Problem};
 use std::future::Future;
@@ -64,6 +67,8 @@ pub struct Options {
     pub spin: Duration,
     /// What people see of a task (`lockwork locks show`); the process by default.
     pub task: u32,
+    /// How many names stay known that no lock of this process is held or asked for by; at least one.
+    pub most_names: usize,
 }
 
 impl Default for Options {
@@ -75,6 +80,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             spin: if spare { Duration::from_micros(50) } else { Duration::ZERO },
             task: std::process::id(),
+            most_names: 1 << 16,
         }
     }
 }
@@ -160,13 +166,34 @@ pub enum LockError {
     /// What is asked of the guard needs an exclusive lock that is still held.
     #[error("lock {0} is not held exclusively any more")]
     NotExclusive(u64),
+    /// A name that is empty or too long.
+    #[error("a name has 1 to {LONGEST} bytes, and this one has {0}")]
+    BadName(usize),
+    /// The service gives no names.
+    #[error("the lock service has no locks for names; start 'lockwork lockd' with --names, or use numbers")]
+    NoNames,
+    /// All locks for names have one.
+    #[error("all {0} locks for names have a name that is in use; start 'lockwork lockd' with more --names")]
+    NamesFull(u64),
+    /// What a name means was not said in time.
+    #[error("which lock '{0}' means was not known in time; can the lock service reach its etcd?")]
+    NotResolved(String),
 }
 
 impl LockError {
     /// Whether the same request may succeed later.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Busy(_) | Self::TimedOut(_) | Self::Deadlock(_) | Self::Disconnected(_) | Self::Connect(_))
+        matches!(
+            self,
+            Self::Busy(_)
+                | Self::TimedOut(_)
+                | Self::Deadlock(_)
+                | Self::Disconnected(_)
+                | Self::Connect(_)
+                | Self::NamesFull(_)
+                | Self::NotResolved(_)
+        )
     }
 }
 
@@ -225,7 +252,7 @@ impl Locks {
         let clock = Clock::new();
         let joined = join::connect(addresses, options.key.as_ref(), clock, options.connect_timeout)?;
         let address = joined.server;
-        let core = Core::new(joined, options.key);
+        let core = Core::new(joined, options.key, options.most_names.max(1));
         let system = |error| ConnectError::System { address, error };
         let shared = Arc::new(Shared::new(core, clock, options.spin).map_err(system)?);
         let owner = Owner::new().map_err(system)?;
@@ -238,22 +265,40 @@ impl Locks {
 
     /// A request for a lock that nobody else holds meanwhile.
     pub fn exclusive(&self, lock: u64) -> Acquire<'_> {
-        self.mode(lock, LockMode::Exclusive)
+        self.mode(Target::Lock(lock), LockMode::Exclusive)
+    }
+
+    /// A request for the lock that `name` means, 1 to 255 bytes, that nobody else holds meanwhile. Different names never
+    /// mean the same lock.
+    pub fn exclusive_named<'a>(&'a self, name: &'a str) -> Acquire<'a> {
+        self.mode(Target::Name(name), LockMode::Exclusive)
     }
 
     /// A request for a lock that others may hold shared too.
     pub fn shared(&self, lock: u64) -> Acquire<'_> {
-        self.mode(lock, LockMode::Shared)
+        self.mode(Target::Lock(lock), LockMode::Shared)
     }
 
-    fn mode(&self, lock: u64, mode: LockMode) -> Acquire<'_> {
-        Acquire { locks: self, lock, mode, timeout: None, task: self.0.options.task, detect_deadlock: false }
+    /// A request for the lock that `name` means, 1 to 255 bytes, that others may hold shared too.
+    pub fn shared_named<'a>(&'a self, name: &'a str) -> Acquire<'a> {
+        self.mode(Target::Name(name), LockMode::Shared)
     }
 
-    /// How many locks the service has.
+    fn mode<'a>(&'a self, target: Target<'a>, mode: LockMode) -> Acquire<'a> {
+        Acquire { locks: self, target, mode, timeout: None, task: self.0.options.task, detect_deadlock: false }
+    }
+
+    /// How many locks with numbers the service has.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.0.shared.core().service.locks
+        let service = self.0.shared.core().service;
+        service.locks - service.names
+    }
+
+    /// How many locks the service has for names.
+    #[must_use]
+    pub fn count_named(&self) -> u64 {
+        self.0.shared.core().service.names
     }
 
     /// For how long a session lives after its last renewal. An eighth of that before, guards are lost.
@@ -295,17 +340,45 @@ impl Locks {
     }
 
     /// Asks for a lock, in a new session if the last one has ended.
-    fn begin(&self, lock: u64, mode: LockMode, ask: Ask) -> Result<Pending, LockError> {
+    fn begin(&self, what: What, mode: LockMode, ask: Ask) -> Result<Pending, LockError> {
         let Handle { shared, options, owner, .. } = &*self.0;
         if !owner.is_here() {
             return Err(LockError::Forked);
         }
-        let wait = shared.core().begin(shared.now(), lock, mode, ask, nanos(options.connect_timeout));
+        let mut core = shared.core();
+        match &what {
+            What::Name(name) if !(1..=LONGEST).contains(&name.len()) => return Err(LockError::BadName(name.len())),
+            What::Lock(lock) => {
+                let (lock, locks) = (*lock, core.service.locks - core.service.names);
+                if lock >= locks {
+                    return Err(LockError::NoSuchLock { lock, locks });
+                }
+            }
+            What::Name(_) => {}
+        }
+        let wait = core.begin(shared.now(), what.clone(), mode, ask, nanos(options.connect_timeout));
+        drop(core);
         let wait = wait.map_err(|error| match error {
             AcquireError::NoSuchLock { lock, locks } => LockError::NoSuchLock { lock, locks },
-            _ => LockError::Disconnected(lock),
+            _ => LockError::Disconnected(what.lock()),
         })?;
-        Ok(Pending { locks: self.clone(), lock, mode, wait })
+        Ok(Pending { locks: self.clone(), what, mode, wait })
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Target<'a> {
+    Lock(u64),
+    Name(&'a str),
+}
+
+impl Target<'_> {
+    fn owned(self) -> What {
+        match self {
+            Self::Lock(lock) => What::Lock(lock),
+            Self::Name(name) => What::Name(name.into()),
+        }
     }
 }
 
@@ -314,7 +387,7 @@ impl Locks {
 #[must_use = "nothing is asked for before acquire, try_acquire or acquire_async"]
 pub struct Acquire<'a> {
     locks: &'a Locks,
-    lock: u64,
+    target: Target<'a>,
     mode: LockMode,
     timeout: Option<Duration>,
     task: u32,
@@ -368,7 +441,7 @@ impl Acquire<'_> {
     }
 
     fn wait(self, try_only: bool) -> Result<Guard, LockError> {
-        let pending = self.locks.begin(self.lock, self.mode, self.ask(try_only))?;
+        let pending = self.locks.begin(self.target.owned(), self.mode, self.ask(try_only))?;
         self.locks.0.shared.wait(&pending.wait);
         pending.finish()
     }
@@ -376,8 +449,8 @@ impl Acquire<'_> {
     /// Waits for the lock without a thread: the request is made when this is first polled, and withdrawn when it is
     /// dropped. Any executor will do.
     pub fn acquire_async(self) -> Acquiring {
-        let Self { locks, lock, mode, .. } = self;
-        Acquiring { locks: locks.clone(), lock, mode, ask: self.ask(false), pending: None }
+        let Self { locks, target, mode, .. } = self;
+        Acquiring { locks: locks.clone(), what: target.owned(), mode, ask: self.ask(false), pending: None }
     }
 }
 
@@ -385,7 +458,7 @@ impl Acquire<'_> {
 #[derive(Debug)]
 struct Pending {
     locks: Locks,
-    lock: u64,
+    what: What,
     mode: LockMode,
     wait: Arc<Wait>,
 }
@@ -393,13 +466,24 @@ struct Pending {
 impl Pending {
     /// The guard, or why there is none; it must be answered.
     fn finish(self) -> Result<Guard, LockError> {
-        let Self { locks, lock, mode, wait } = self;
+        let Self { locks, what, mode, wait } = self;
+        let meaning = wait.meaning().cloned();
+        let lock = meaning.as_ref().map_or_else(|| what.lock(), |(_, lock)| *lock);
+        let unresolved = match &what {
+            What::Name(name) if meaning.is_none() => Some(name),
+            _ => None,
+        };
         match wait.answer() {
             Some(Answer::Granted { token }) => {
                 let guard = Guard::new(locks, lock, mode, token, wait);
                 // The lease may have run out since.
                 if guard.is_lost() { Err(LockError::Disconnected(lock)) } else { Ok(guard) }
             }
+            Some(Answer::Busy | Answer::TimedOut) if let Some(name) = unresolved => {
+                Err(LockError::NotResolved(name.to_string()))
+            }
+            Some(Answer::Failed(Problem::NoNames)) => Err(LockError::NoNames),
+            Some(Answer::Failed(Problem::NamesFull)) => Err(LockError::NamesFull(locks.count_named())),
             Some(Answer::Busy) => Err(LockError::Busy(lock)),
             Some(Answer::TimedOut) => Err(LockError::TimedOut(lock)),
             Some(Answer::Deadlock) => Err(LockError::Deadlock(lock)),
@@ -414,7 +498,7 @@ impl Pending {
 #[derive(Debug)]
 pub struct Acquiring {
     locks: Locks,
-    lock: u64,
+    what: What,
     mode: LockMode,
     ask: Ask,
     pending: Option<Pending>,
@@ -428,7 +512,7 @@ impl Future for Acquiring {
             return Poll::Ready(Err(LockError::Forked));
         }
         if self.pending.is_none() {
-            match self.locks.begin(self.lock, self.mode, self.ask) {
+            match self.locks.begin(self.what.clone(), self.mode, self.ask) {
                 Ok(pending) => self.pending = Some(pending),
                 Err(error) => return Poll::Ready(Err(error)),
             }

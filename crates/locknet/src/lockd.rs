@@ -13,6 +13,7 @@
 mod counters;
 mod heirs;
 mod metrics;
+mod names;
 pub mod records;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ use lockwork_lockservice::registry::{Change, Config, Member, Registry, Tally};
 use lockwork_lockservice::report::in_era;
 use lockwork_lockservice::word::Machine;
 use metrics::Responder;
+use names::Naming;
 use records::{Records, Roll};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -68,6 +70,12 @@ pub struct Options {
     /// No daemon ran for these clients before, so nobody can still hold what it granted. Else nobody is let in for
     /// one lease, after which all leases of a daemon before with leases no longer than these have ended.
     pub fresh: bool,
+    /// How many locks, the last ones, are for names.
+    pub names: u64,
+    /// Where names are kept, each HOST:PORT. Without etcd they live as long as the daemon.
+    pub etcd: Vec<String>,
+    /// With what all keys in etcd begin: another service has another one.
+    pub etcd_prefix: String,
 }
 
 impl Options {
@@ -76,7 +84,18 @@ impl Options {
     pub fn new(udp: SocketAddr) -> Self {
         let spare = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
         let spin = if spare { Duration::from_micros(50) } else { Duration::ZERO };
-        Self { udp, metrics: None, lease_ms: 2000, writers_first: false, key: None, spin, fresh: false }
+        Self {
+            udp,
+            metrics: None,
+            lease_ms: 2000,
+            writers_first: false,
+            key: None,
+            spin,
+            fresh: false,
+            names: 0,
+            etcd: Vec::new(),
+            etcd_prefix: "lockwork/".to_string(),
+        }
     }
 }
 
@@ -106,6 +125,14 @@ pub enum StartError {
     /// A lease of less than 100 ms, or of more than an hour.
     #[error("a lease of {0} ms is of no use: give 100 ms to 1 hour")]
     Lease(u32),
+    /// More locks for names than locks.
+    #[error("{names} of {locks} locks cannot be for names: give fewer names, or more locks")]
+    Names {
+        /// How many were to be for names.
+        names: u64,
+        /// How many there are.
+        locks: u64,
+    },
 }
 
 /// What would be right.
@@ -140,6 +167,7 @@ pub struct Lockd<P> {
     holds_back: bool,
     /// When words began to come back.
     recovery_began: Option<u64>,
+    naming: Naming,
     start: Instant,
     now: u64,
     refreshed: u64,
@@ -170,8 +198,12 @@ impl<P: DataPlane> Lockd<P> {
             lease_ms: options.lease_ms,
             profile: store.profile(),
             writers_first: options.writers_first,
+            names: options.names,
         };
-        counters.locks.set(service.locks);
+        if service.names > service.locks {
+            return Err(StartError::Names { names: service.names, locks: service.locks });
+        }
+        counters.locks.set(service.locks - service.names);
         let first_token = first_token(SystemTime::now());
         plane.begin_tokens(first_token);
         let opens = if options.fresh { 0 } else { u64::from(options.lease_ms) * 1_000_000 };
@@ -179,6 +211,7 @@ impl<P: DataPlane> Lockd<P> {
         let first_session = RandomState::new().build_hasher().finish() as u32;
         Ok(Self {
             heirs: Heirs::new(service),
+            naming: Naming::new(options, service),
             endpoint,
             registry: Registry::new(Config::new(options.lease_ms, first_session), service),
             settings: Settings { writers_first: options.writers_first },
@@ -206,6 +239,7 @@ impl<P: DataPlane> Lockd<P> {
         self.now = self.start.elapsed().as_nanos() as u64;
         let first_session = in_era(RandomState::new().build_hasher().finish() as u32, era);
         let config = Config { recorded: true, ..Config::new(self.service.lease_ms, first_session) };
+        self.naming.survived(members.iter().map(|member| member.session));
         self.registry = Registry::restore(self.now, config, self.service, members, self.first_token);
         self.recovery_began = self.registry.recovering().map(|_| self.now);
         self.holds_back = self.recovery_began.is_some();
@@ -309,6 +343,7 @@ impl<P: DataPlane> Lockd<P> {
         recorded.iter().for_each(|member| self.registry.recorded(member));
         let more = self.registry.tick(self.now, self.plane.store(), SCAN_LOCKS);
         self.heirs.tick(self.now);
+        self.naming.tick(self.now, self.plane.store());
         self.after();
         self.endpoint.flush();
         if self.now >= self.refreshed + REFRESH_NS {
@@ -341,7 +376,8 @@ impl<P: DataPlane> Lockd<P> {
     }
 
     fn next_tick(&self) -> u64 {
-        self.registry.next_tick().into_iter().chain(self.heirs.next_tick()).min().unwrap_or(u64::MAX)
+        let all = [self.registry.next_tick(), self.heirs.next_tick(), self.naming.next_tick(self.now)];
+        all.into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 
     fn refresh(&mut self) {
@@ -359,10 +395,11 @@ impl<P: DataPlane> Lockd<P> {
         self.counters.machines.set(summary.machines);
         self.counters.gone.set(summary.gone);
         self.counters.adopted.set(self.heirs.count());
+        self.naming.count(&self.counters);
     }
 
     fn datagram(&mut self, at: usize) {
-        let Self { endpoint, registry, plane, key, counters, .. } = self;
+        let Self { endpoint, registry, plane, key, counters, naming, .. } = self;
         let Some((bytes, from)) = endpoint.datagram(at) else { return counters.dropped(NO_ADDRESS) };
         let (packet, payload) = match parse(bytes, key.as_ref()) {
             Ok(parsed) => parsed,
@@ -378,6 +415,9 @@ impl<P: DataPlane> Lockd<P> {
                 registry.set_tally(tally(counters, plane.tally()));
             }
             match body(bytes, key.as_ref()) {
+                Ok(body) if matches!(packet.kind, Kind::Name | Kind::Unname) => {
+                    naming.receive(self.now, plane.store(), registry, from, &packet, body);
+                }
                 Ok(body) => registry.receive(self.now, plane.store(), from, &packet, body),
                 Err(malformed) => return counters.malformed(malformed),
             }
@@ -476,6 +516,7 @@ impl<P: DataPlane> Lockd<P> {
                 Change::Gone { machine, session } => {
                     self.plane.remove_machine(machine);
                     self.heirs.gone(self.now, machine, session);
+                    self.naming.gone(session);
                 }
                 Change::Adopted(adopted) => self.heirs.adopt(adopted),
                 Change::Settled(adopted) => self.heirs.settle(self.now, adopted),
@@ -483,7 +524,9 @@ impl<P: DataPlane> Lockd<P> {
             }
         }
         self.hear_heirs();
-        while let Some((address, packet, body)) = self.registry.poll_packet() {
+        while let Some((address, packet, body)) =
+            self.registry.poll_packet().or_else(|| self.naming.poll_packet(&self.registry))
+        {
             self.push(address, &packet, &body);
         }
     }

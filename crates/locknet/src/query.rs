@@ -1,8 +1,8 @@
 //! Questions about locks, for people's tools: without a session, so that looking changes nothing.
 
 use crate::udp::{Endpoint, REFUSED};
-use lockwork_lockservice::control::{ALL_LOCKS, Busiest, Participant, Summary};
-use lockwork_lockservice::packet::{GRANTED, Key, Kind, Packet, Problem, parse_whole};
+use lockwork_lockservice::control::{ALL_LOCKS, Busiest, Participant, Summary, name_of_body, name_to_body};
+use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, TRY, datagram, parse_whole};
 use lockwork_lockservice::word::{Machine, State};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -16,6 +16,12 @@ pub enum QueryError {
     /// There are fewer locks.
     #[error("there is no lock {0} at {1}")]
     NoSuchLock(u64, SocketAddr),
+    /// No lock has this name.
+    #[error("no lock at {1} is called '{0}': nobody has asked for it lately")]
+    NoSuchName(String, SocketAddr),
+    /// The service has no names.
+    #[error("the service at {0} has no locks for names")]
+    NoNames(SocketAddr),
     /// Nobody answers.
     #[error("no answer from {0}{1}; is 'lockwork lockd' running there, with the same key?")]
     NoAnswer(SocketAddr, &'static str),
@@ -76,13 +82,15 @@ struct Asker {
     key: Option<Key>,
     lock: u64,
     request: u64,
+    /// A name to ask about; of a lock that has only a number it is empty.
+    name: Option<String>,
 }
 
 impl Asker {
     fn new(server: SocketAddr, key: Option<Key>, lock: u64) -> Result<Self, QueryError> {
         let endpoint = Endpoint::connect(server).map_err(|error| QueryError::System(server, error))?;
         let request = RandomState::new().build_hasher().finish();
-        Ok(Self { endpoint, server, key, lock, request })
+        Ok(Self { endpoint, server, key, lock, request, name: None })
     }
 
     /// Asks until the daemon has answered: its answer, and those that came with it.
@@ -90,8 +98,13 @@ impl Asker {
         let began = Instant::now();
         let mut hint = "";
         while began.elapsed() < time {
-            let asked = Packet { request: self.request, ..Packet::new(Kind::Status, self.lock) };
-            self.endpoint.push(self.server, [&asked.header(0, self.key.as_ref()), &[]]);
+            let mut asked = Packet { request: self.request, ..Packet::new(Kind::Status, self.lock) };
+            let mut body = Vec::new();
+            if let Some(name) = &self.name {
+                (asked.kind, asked.flags, body) = (Kind::Name, TRY, name_to_body(name));
+            }
+            let bytes = datagram(&asked, &body, self.key.as_ref());
+            self.endpoint.push(self.server, bytes.split_at(HEADER).into());
             self.endpoint.flush();
             let mut answers = match self.answers(AGAIN) {
                 Ok(answers) => answers,
@@ -121,7 +134,8 @@ impl Asker {
         for at in 0..self.endpoint.receive()? {
             let Some((bytes, _)) = self.endpoint.datagram(at) else { continue };
             let Ok((packet, body)) = parse_whole(bytes, self.key.as_ref()) else { continue };
-            let told = packet.kind == Kind::Error || (packet.kind == Kind::Status && packet.has(GRANTED));
+            let told =
+                packet.kind == Kind::Error || (matches!(packet.kind, Kind::Status | Kind::Name) && packet.has(GRANTED));
             if told && packet.request == self.request {
                 answers.push((packet, body.to_vec()));
             }
@@ -186,6 +200,30 @@ pub fn lock(server: SocketAddr, key: Option<Key>, lock: u64, time: Duration) -> 
     let participants = others.first().and_then(|(_, body)| Participant::of_body(body).ok());
     let (state, machine) = (word.state, word.sender.0);
     Ok(LockStatus { state, machine, incarnation: word.incarnation, token: word.token, participants })
+}
+
+/// Asks which lock a name means; nobody becomes interested in it by that.
+///
+/// # Errors
+/// [`QueryError`] if none has this name, or nobody answers.
+pub fn number_of(server: SocketAddr, key: Option<Key>, name: &str, time: Duration) -> Result<u64, QueryError> {
+    let mut asker = Asker { name: Some(name.to_string()), ..Asker::new(server, key, 0)? };
+    let ((packet, _), _) = asker.first(time)?;
+    match Problem::of_number(packet.token).filter(|_| packet.kind == Kind::Error) {
+        None => Ok(packet.lock),
+        Some(Problem::NoNames) => Err(QueryError::NoNames(server)),
+        Some(_) => Err(QueryError::NoSuchName(name.to_string(), server)),
+    }
+}
+
+/// Asks for the name of a lock, if it has one.
+///
+/// # Errors
+/// [`QueryError`] if nobody answers.
+pub fn name_of(server: SocketAddr, key: Option<Key>, lock: u64, time: Duration) -> Result<Option<String>, QueryError> {
+    let mut asker = Asker { name: Some(String::new()), ..Asker::new(server, key, lock)? };
+    let ((packet, body), _) = asker.first(time)?;
+    Ok(name_of_body(&body).ok().filter(|_| packet.kind == Kind::Name).map(str::to_string))
 }
 
 /// Asks about all locks; waits at most `time` for the daemon.

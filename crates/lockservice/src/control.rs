@@ -1,5 +1,5 @@
-//! Bodies of control packets, byte by byte: what [`Kind::Welcome`](crate::packet::Kind::Welcome) and
-//! [`Kind::Status`](crate::packet::Kind::Status) carry.
+//! Bodies of control packets, byte by byte: what [`Kind::Welcome`](crate::packet::Kind::Welcome),
+//! [`Kind::Status`](crate::packet::Kind::Status) and [`Kind::Name`](crate::packet::Kind::Name) carry.
 //!
 //! All numbers are little-endian, all lengths multiples of eight. A body that is longer than what is known here is read
 //! as far as it is known, so a later version may add fields at the end without a new version of the packet.
@@ -9,6 +9,7 @@
 //! one. *Status of all* ([`ALL_LOCKS`]): the registry answers with a [`Summary`], and every machine with its
 //! [`Busiest`] locks.
 
+use crate::names::LONGEST;
 use crate::packet::{HEADER, MOST_BYTES, Malformed, Waiter};
 use crate::word::{Machine, Profile};
 use lockwork_locking::LockMode;
@@ -28,6 +29,7 @@ const MOST_BODY: usize = MOST_BYTES - HEADER - 8;
 /// | 12 | profile: 0 lean, 1 wide |
 /// | 13 | writers first: 0 or 1 |
 /// | 14..16 | zero |
+/// | 16..24 | how many locks, the last ones, are for names; a service without names may leave this out |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     /// How many locks there are.
@@ -38,16 +40,19 @@ pub struct Service {
     pub profile: Profile,
     /// Readers do not pass a writer that waits.
     pub writers_first: bool,
+    /// How many locks, the last ones, are for names.
+    pub names: u64,
 }
 
 impl Service {
     /// As a body.
     #[must_use]
     pub fn to_body(self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(16);
+        let mut bytes = Vec::with_capacity(24);
         bytes.extend_from_slice(&self.locks.to_le_bytes());
         bytes.extend_from_slice(&self.lease_ms.to_le_bytes());
         bytes.extend_from_slice(&[(self.profile == Profile::Wide).into(), self.writers_first.into(), 0, 0]);
+        bytes.extend_from_slice(&self.names.to_le_bytes());
         bytes
     }
 
@@ -66,8 +71,44 @@ impl Service {
             return Err(Malformed::Field);
         }
         let (locks, lease_ms) = (number(&bytes[..8]), number(&bytes[8..12]) as u32);
-        Ok(Self { locks, lease_ms, profile, writers_first: bytes[13] == 1 })
+        let names = body.get(16..24).map_or(0, number);
+        if names > locks {
+            return Err(Malformed::Field);
+        }
+        Ok(Self { locks, lease_ms, profile, writers_first: bytes[13] == 1, names })
     }
+}
+
+/// A name as a body: its length in one byte, its bytes, and zeros up to a multiple of eight. An empty one is no name.
+///
+/// # Panics
+/// If it is longer than [`LONGEST`].
+#[must_use]
+pub fn name_to_body(name: &str) -> Vec<u8> {
+    assert!(name.len() <= LONGEST, "a name of {} bytes", name.len());
+    let mut bytes = Vec::with_capacity((1 + name.len()).next_multiple_of(8));
+    bytes.push(name.len() as u8);
+    bytes.extend_from_slice(name.as_bytes());
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes
+}
+
+/// The name of a body.
+///
+/// # Errors
+/// [`Malformed::Length`] if the body has not the length of its name, [`Malformed::Field`] if the name is no UTF-8, or
+/// what follows it is not zero.
+pub fn name_of_body(body: &[u8]) -> Result<&str, Malformed> {
+    let (length, rest) = body.split_first().ok_or(Malformed::Length)?;
+    let length = usize::from(*length);
+    if body.len() != (1 + length).next_multiple_of(8) {
+        return Err(Malformed::Length);
+    }
+    let (name, zeros) = rest.split_at(length);
+    if zeros.iter().any(|byte| *byte != 0) {
+        return Err(Malformed::Field);
+    }
+    std::str::from_utf8(name).map_err(|_| Malformed::Field)
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -232,8 +273,9 @@ mod tests {
 
     #[test]
     fn bodies_survive_their_bytes_and_too_short_ones_are_refused() {
-        let service = Service { locks: 1 << 40, lease_ms: 2000, profile: Profile::Wide, writers_first: true };
+        let service = Service { locks: 1 << 40, lease_ms: 2000, profile: Profile::Wide, writers_first: true, names: 7 };
         assert_eq!(Service::of_body(&service.to_body()), Ok(service));
+        assert_eq!(Service::of_body(&service.to_body()[..16]), Ok(Service { names: 0, ..service }));
         assert_eq!(Service::of_body(&service.to_body()[..8]), Err(Malformed::Length));
         let mut wrong = service.to_body();
         wrong[13] = 2;
@@ -258,6 +300,20 @@ mod tests {
             records: Some(false),
         };
         assert_eq!(Summary::of_body(&summary.to_body()), Ok(summary));
+    }
+
+    #[test]
+    fn names_survive_their_bytes_and_others_are_refused() {
+        for name in ["", "a", "orders", "orders/1", "größe", &"x".repeat(LONGEST)] {
+            let body = name_to_body(name);
+            assert!(body.len().is_multiple_of(8) && body.len() > name.len() && body.len() <= name.len() + 8);
+            assert_eq!(name_of_body(&body), Ok(name));
+        }
+        assert_eq!(name_of_body(&[]), Err(Malformed::Length));
+        assert_eq!(name_of_body(&[8, 0, 0, 0, 0, 0, 0, 0]), Err(Malformed::Length));
+        assert_eq!(name_of_body(&[&name_to_body("a")[..], &[0; 8]].concat()), Err(Malformed::Length));
+        assert_eq!(name_of_body(&[1, 0xff, 0, 0, 0, 0, 0, 0]), Err(Malformed::Field));
+        assert_eq!(name_of_body(&[1, b'a', 0, 0, 1, 0, 0, 0]), Err(Malformed::Field));
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub trait Store {
     fn token(&self, lock: u64) -> u64;
     /// Makes the token larger by [`TOKEN_STEP`] and gives the new one.
     fn next_token(&self, lock: u64) -> u64;
+    /// Makes the token `least`, if it is smaller. Nothing in the lean profile.
+    fn raise_token(&self, _lock: u64, _least: u64) {}
 }
 
 /// A lock of the wide profile: 16 bytes, decision word and token.
@@ -77,6 +79,10 @@ impl<T: AsRef<[WideLock]>> Store for Wide<T> {
 
     fn next_token(&self, lock: u64) -> u64 {
         self.0.as_ref()[lock as usize].token.fetch_add(TOKEN_STEP, Ordering::AcqRel).wrapping_add(TOKEN_STEP)
+    }
+
+    fn raise_token(&self, lock: u64, least: u64) {
+        self.0.as_ref()[lock as usize].token.fetch_max(least, Ordering::AcqRel);
     }
 }
 

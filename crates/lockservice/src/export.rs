@@ -6,6 +6,7 @@
 
 pub mod c;
 pub mod p4;
+pub mod packets;
 pub mod rows;
 pub mod stf;
 

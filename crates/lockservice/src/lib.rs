@@ -12,6 +12,7 @@
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
 //! | [`control`] | bodies of control packets |
 //! | [`registry`] | sessions, leases, locks of machines that are gone |
+//! | [`names`] | which lock a name means, and when it may mean another one |
 //! | [`client`] | requests of one machine's tasks |
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
@@ -33,6 +34,7 @@ pub mod control;
 pub mod decider;
 pub mod export;
 pub mod lean;
+pub mod names;
 pub mod node;
 mod numbers;
 mod pace;

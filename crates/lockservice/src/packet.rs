@@ -126,11 +126,16 @@ pub enum Kind {
     /// The registry to all: enrol what you hold from agents elsewhere; with [`GRANTED`]: everybody has, your agents
     /// decide. Answered by [`Kind::Swept`].
     Settle = 29,
+    /// Which lock does a name mean? From a client that keeps the answer, or with [`TRY`] from anybody who does not. The
+    /// answer has [`GRANTED`], and the lock.
+    Name = 30,
+    /// A client no longer keeps what a name means. The answer has [`GRANTED`].
+    Unname = 31,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::Acquire,
         Self::Release,
         Self::Free,
@@ -159,6 +164,8 @@ impl Kind {
         Self::Report,
         Self::Reported,
         Self::Settle,
+        Self::Name,
+        Self::Unname,
     ];
 
     /// The kinds below this number are decided on; those from 8 to 15 only sent on; the rest belongs to the registry.
@@ -196,17 +203,33 @@ pub enum Problem {
     Full = 4,
     /// The lock is free, so the sender does not hold it.
     NotHeld = 5,
+    /// All locks that are for names have one.
+    NamesFull = 6,
+    /// The service has no locks for names.
+    NoNames = 7,
+    /// No lock has this name.
+    NoSuchName = 8,
     /// Who joins has to wait until it can be written down who takes part.
-    Waits = 6,
+    Waits = 9,
 }
 
 impl Problem {
+    /// All problems.
+    pub const ALL: [Self; 8] = [
+        Self::NoSuchLock,
+        Self::NoSuchSession,
+        Self::NoSuchMachine,
+        Self::Full,
+        Self::NotHeld,
+        Self::NamesFull,
+        Self::NoNames,
+        Self::NoSuchName,
+    ];
+
     /// The problem of a number.
     #[must_use]
     pub fn of_number(number: u64) -> Option<Self> {
-        [Self::NoSuchLock, Self::NoSuchSession, Self::NoSuchMachine, Self::Full, Self::NotHeld, Self::Waits]
-            .into_iter()
-            .find(|problem| *problem as u64 == number)
+        Self::ALL.into_iter().find(|problem| *problem as u64 == number)
     }
 }
 

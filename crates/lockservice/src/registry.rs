@@ -373,7 +373,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
     pub fn summary(&self) -> Summary {
         let scanned = self.scan.as_ref().map_or(0, |(_, dead)| dead.len());
         Summary {
-            locks: self.service.locks,
+            locks: self.service.locks - self.service.names,
             machines: self.machines.count() as u64,
             gone: (self.dead.len() + scanned + self.untold.len() + self.broadcasts.deaths()) as u64,
             decisions: self.tally.decisions,

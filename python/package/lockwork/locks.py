@@ -1,14 +1,17 @@
 """Locks between processes and machines, at a lock service (``lockwork lockd``).
 
->>> with locks.connect("127.0.0.1:7400") as client:           # doctest: +SKIP
-...     with client.lock("backup", timeout=5) as held:
-...         write(held.token)
+>>> with locks.exclusive("orders/17", timeout=1) as held:     # doctest: +SKIP
+...     write(held.token)
+
+A name means one lock, and no other name means it. ``locks.exclusive`` and ``locks.shared`` use one session of this process
+with the service at ``LOCKWORK_LOCKD``, 127.0.0.1:7400 if that is not set; ``locks.connect`` gives a session of one's own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from types import TracebackType
 from typing import Optional, Union
 
@@ -16,7 +19,7 @@ from ._errors import DataError
 from ._lockwork import Guard as _Guard
 from ._lockwork import Session as _Session
 
-__all__ = ["Client", "Held", "connect"]
+__all__ = ["Client", "Held", "connect", "exclusive", "shared"]
 
 
 class Held:
@@ -32,6 +35,11 @@ class Held:
     def number(self) -> int:
         """Number of the lock."""
         return self._guard.number
+
+    @property
+    def name(self) -> Optional[str]:
+        """The name that it was asked for by, if by one that the service has given a lock."""
+        return self._guard.name
 
     @property
     def token(self) -> int:
@@ -70,7 +78,7 @@ class Held:
 
     def __repr__(self) -> str:
         state = "released" if self._guard.is_released() else "lost" if self.is_lost else "held"
-        return f"<lock {self.number}, {'shared' if self.shared else 'exclusive'}, {state}, token {self.token}>"
+        return f"<lock {self.name or self.number}, {'shared' if self.shared else 'exclusive'}, {state}, token {self.token}>"
 
 
 class _Request:
@@ -115,7 +123,7 @@ class Client:
 
     @property
     def count(self) -> int:
-        """How many locks the service has, numbered from 0."""
+        """How many locks with numbers the service has, from 0 on."""
         return self._session.count()
 
     @property
@@ -123,9 +131,14 @@ class Client:
         """Seconds for which a session lives after its last renewal."""
         return self._session.lease()
 
+    @property
+    def count_named(self) -> int:
+        """How many locks the service has for names; 0 if it was started without."""
+        return self._session.count_named()
+
     def number(self, name: str) -> int:
-        """The lock that a name stands for: the same for all clients of a service. Two names may stand for one lock, so
-        whoever holds several at a time uses numbers."""
+        """The number that stands for a name at a service without locks for names: the same for all its clients. Two
+        names may stand for one number there, so whoever holds several at a time uses numbers."""
         digest = hashlib.sha256(name.encode()).digest()
         return int.from_bytes(digest[:8], "little") % self.count
 
@@ -152,7 +165,8 @@ class Client:
             LockTimeout, Deadlock, LockLost: as they say.
         """
         if isinstance(lock, str):
-            lock = self.number(lock)
+            if self.count_named == 0:
+                lock = self.number(lock)
         elif lock < 0:
             raise DataError(f"lock is {lock}: locks are numbered from 0", "22023")
         return Held(self._session.acquire(lock, shared, timeout, detect_deadlock, task))
@@ -204,6 +218,63 @@ def connect(
         ConnectError: nobody answers.
     """
     return Client(_Session.connect(address, _key(key), timeout), address)
+
+
+_default: "Optional[tuple[int, str, Client]]" = None
+_lock = threading.Lock()
+
+
+def _client() -> Client:
+    """The session of this process; a child that was forked gets its own."""
+    global _default
+    address = os.environ.get("LOCKWORK_LOCKD") or "127.0.0.1:7400"
+    with _lock:
+        if _default is None or _default[:2] != (os.getpid(), address):
+            client = connect(address, key=os.environ.get("LOCKWORK_KEY") or None)
+            _default = (os.getpid(), address, client)
+        return _default[2]
+
+
+class _Lazy(_Request):
+    """A request whose session begins with the first lock that is asked for."""
+
+    def __init__(
+        self,
+        lock: "Union[int, str]",
+        shared: bool,
+        timeout: Optional[float],
+        detect_deadlock: bool,
+        task: Optional[int],
+    ) -> None:
+        self._words = (lock, shared, timeout, detect_deadlock, task)
+        self._held = []
+
+    def __enter__(self) -> Held:
+        self._client = _client()
+        return super().__enter__()
+
+
+def exclusive(
+    lock: "Union[int, str]",
+    *,
+    timeout: Optional[float] = None,
+    detect_deadlock: bool = False,
+    task: Optional[int] = None,
+) -> "_Lazy":
+    """``with locks.exclusive("orders/17", timeout=1) as held:`` takes a lock that nobody else holds meanwhile, at the
+    service of ``LOCKWORK_LOCKD``, and releases it at the end. Arguments as in Client.acquire."""
+    return _Lazy(lock, False, timeout, detect_deadlock, task)
+
+
+def shared(
+    lock: "Union[int, str]",
+    *,
+    timeout: Optional[float] = None,
+    detect_deadlock: bool = False,
+    task: Optional[int] = None,
+) -> "_Lazy":
+    """The same for a lock that others may hold shared too."""
+    return _Lazy(lock, True, timeout, detect_deadlock, task)
 
 
 def _key(key: "Union[bytes, str, os.PathLike[str], None]") -> Optional[bytes]:

@@ -3,14 +3,15 @@
 //! *Invariant*: tasks that were told something are in `sleepers` until nothing is locked; see
 //! [`super::driver::Locked`].
 
-use super::join::{JoinError, Joined, Parked, Rejoin};
+use super::directory::{Directory, Waiting};
+use super::join::{JoinError, Joined, Parked, Rejoin, What};
 use super::wait::{Answer, Sleepers, Wait};
 use crate::status;
 use crate::udp::{BATCH, Endpoint};
 use lockwork_locking::LockMode;
 use lockwork_lockservice::client::{Ask, Event};
 use lockwork_lockservice::config::Identity;
-use lockwork_lockservice::control::Service;
+use lockwork_lockservice::control::{Service, name_of_body};
 use lockwork_lockservice::node::{AcquireError, Node};
 use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, datagram, parse_whole};
 use std::collections::HashMap;
@@ -34,38 +35,84 @@ pub(super) struct Core {
     pub(super) malformed: u64,
     /// The registry has said that the session has ended, after this side asked for it.
     pub(super) left: bool,
+    pub(super) directory: Directory,
 }
 
 impl Core {
-    pub(super) fn new(joined: Joined, key: Option<Key>) -> Self {
+    pub(super) fn new(joined: Joined, key: Option<Key>, most_names: usize) -> Self {
         let Joined { endpoint, server, node, service } = joined;
-        let (waits, sleepers) = (HashMap::new(), Sleepers::default());
-        Self { node, service, endpoint, server, key, waits, rejoin: None, sleepers, malformed: 0, left: false }
+        Self {
+            node,
+            service,
+            endpoint,
+            server,
+            key,
+            waits: HashMap::new(),
+            rejoin: None,
+            sleepers: Sleepers::default(),
+            malformed: 0,
+            left: false,
+            directory: Directory::new(most_names),
+        }
     }
 
     /// Asks for a lock: in a new session if the last one has ended, which may take `join_time` to begin.
     pub(super) fn begin(
         &mut self,
         now: u64,
-        lock: u64,
+        what: What,
         mode: LockMode,
         ask: Ask,
         join_time: u64,
     ) -> Result<Arc<Wait>, AcquireError> {
-        match self.node.acquire(now, lock, mode, ask) {
-            Ok(request) => {
-                let wait = Arc::new(Wait::default());
-                self.begun(request, Arc::clone(&wait));
-                Ok(wait)
+        if !self.node.is_over() && now < self.node.lease_until() {
+            let wait = Arc::new(Wait::default());
+            match self.ask(now, &what, Waiting { wait: Arc::clone(&wait), mode, ask, made: now }) {
+                Err(AcquireError::Ended) => {}
+                done => return done.map(|()| wait),
             }
-            Err(AcquireError::Ended) => {
-                let rejoin = self.rejoin.get_or_insert_with(|| Rejoin::new(now));
-                let wait = rejoin.park(now, join_time, lock, mode, ask);
-                self.join(now);
-                Ok(wait)
-            }
-            Err(error) => Err(error),
         }
+        let rejoin = self.rejoin.get_or_insert_with(|| Rejoin::new(now));
+        let wait = rejoin.park(now, join_time, what, mode, ask);
+        self.join(now);
+        Ok(wait)
+    }
+
+    /// Asks for a lock, or first for what its name means.
+    fn ask(&mut self, now: u64, what: &What, waiting: Waiting) -> Result<(), AcquireError> {
+        let lock = match what {
+            What::Lock(lock) => *lock,
+            What::Name(name) => {
+                let Some((name, lock)) = self.directory.look_up(name) else {
+                    self.directory.ask(now, name, waiting);
+                    return Ok(());
+                };
+                waiting.wait.set_meaning(name, lock);
+                lock
+            }
+        };
+        let request = self.node.acquire(now, lock, waiting.mode, waiting.ask)?;
+        self.begun(request, waiting.wait);
+        Ok(())
+    }
+
+    /// What was found out about a name goes to who waits for it.
+    fn named(&mut self, now: u64, name: &str, waiting: Waiting, answer: Result<u64, Problem>) {
+        let Waiting { wait, mode, ask, made } = waiting;
+        let problem = match answer {
+            Ok(_) => {
+                // It is known by now.
+                let ask = shorter(ask, now, made);
+                let again = Waiting { wait: Arc::clone(&wait), mode, ask, made };
+                match self.ask(now, &What::Name(name.into()), again) {
+                    Ok(()) => return,
+                    Err(AcquireError::NoSuchLock { .. }) => Problem::NoSuchLock,
+                    Err(_) => Problem::NoSuchSession,
+                }
+            }
+            Err(problem) => problem,
+        };
+        self.sleepers.add(wait.set_answer(Answer::Failed(problem)));
     }
 
     fn begun(&mut self, request: u64, wait: Arc<Wait>) {
@@ -84,6 +131,7 @@ impl Core {
         if let Some(rejoin) = &mut self.rejoin {
             rejoin.parked.retain(|parked| !Arc::ptr_eq(&parked.wait, wait));
         }
+        self.directory.withdraw(wait);
         if let Some(request) = self.number(wait) {
             self.waits.remove(&request);
             // It may have been lost just now, which is as good.
@@ -113,13 +161,27 @@ impl Core {
         if self.node.next_tick().is_some_and(|tick| tick <= now) {
             self.node.tick(now);
         }
+        for late in self.directory.tick(now) {
+            let answer = if late.ask.try_only { Answer::Busy } else { Answer::TimedOut };
+            self.sleepers.add(late.wait.set_answer(answer));
+        }
+        if self.node.is_over() {
+            self.forget_names();
+        }
         self.join(now);
+    }
+
+    /// What the session was told ends with it.
+    fn forget_names(&mut self) {
+        for waiting in self.directory.clear() {
+            self.sleepers.add(waiting.wait.set_answer(Answer::Failed(Problem::NoSuchSession)));
+        }
     }
 
     /// When [`Core::drive`] has something to do, whatever arrives.
     pub(super) fn next_tick(&self) -> Option<u64> {
         let join = self.rejoin.as_ref().map(|rejoin| rejoin.due);
-        self.node.next_tick().into_iter().chain(join).min()
+        self.node.next_tick().into_iter().chain(join).chain(self.directory.next_tick()).min()
     }
 
     /// Does what is due to have a session again.
@@ -140,18 +202,16 @@ impl Core {
             Ok((node, service)) => {
                 // What the last session still has to say is about numbers that are used again.
                 self.flush();
+                self.forget_names();
                 self.node = node;
                 self.service = service;
             }
             Err(error) => return self.refuse(now, parked, error),
         }
-        for Parked { wait, lock, mode, mut ask, made, .. } in parked {
-            ask.timeout = ask.timeout.map(|timeout| timeout.saturating_sub(now.saturating_sub(made)));
-            let problem = match self.node.acquire(now, lock, mode, ask) {
-                Ok(request) => {
-                    self.begun(request, wait);
-                    continue;
-                }
+        for Parked { wait, what, mode, ask, made, .. } in parked {
+            let waiting = Waiting { wait: Arc::clone(&wait), mode, ask: shorter(ask, now, made), made: now };
+            let problem = match self.ask(now, &what, waiting) {
+                Ok(()) => continue,
                 Err(AcquireError::NoSuchLock { .. }) => Problem::NoSuchLock,
                 Err(_) => Problem::NoSuchSession,
             };
@@ -170,6 +230,11 @@ impl Core {
     pub(super) fn flush(&mut self) {
         while let Some((packet, body)) = self.node.poll_packet() {
             self.send(&packet, &body);
+        }
+        let Identity { machine, session } = self.node.identity();
+        while let Some((packet, body)) = self.directory.poll_packet() {
+            let (sender, requester) = (machine, machine);
+            self.send(&Packet { sender, session, requester, requester_session: session, ..packet }, &body);
         }
         self.endpoint.flush();
         while let Some(event) = self.node.poll_event() {
@@ -199,6 +264,13 @@ impl Core {
             Kind::Status if !packet.has(GRANTED) => {
                 let (packet, body) = status::answer(&self.node, &packet);
                 self.send(&packet, &body);
+            }
+            _ if is_about_names(&packet) && packet.requester_session == self.node.identity().session => {
+                let body = body.to_vec();
+                for (waiting, answer) in self.directory.answered(now, &packet, &body) {
+                    let name = name_of_body(&body).unwrap_or_default();
+                    self.named(now, name, waiting, answer);
+                }
             }
             Kind::Left if packet.requester_session == self.node.identity().session => self.left = true,
             _ => self.node.receive(now, &packet, body),
@@ -248,5 +320,21 @@ impl Core {
         };
         self.send(&leave, &[]);
         self.endpoint.flush();
+    }
+}
+
+/// What is left of a request's time.
+fn shorter(mut ask: Ask, now: u64, made: u64) -> Ask {
+    ask.timeout = ask.timeout.map(|timeout| timeout.saturating_sub(now.saturating_sub(made)));
+    ask
+}
+
+/// Whether a packet answers a question of the directory. That the session has ended is for the node to know.
+fn is_about_names(packet: &Packet) -> bool {
+    let about = packet.part == Kind::Name as u8 || packet.part == Kind::Unname as u8;
+    match packet.kind {
+        Kind::Name | Kind::Unname => packet.has(GRANTED),
+        Kind::Error => about && packet.token != Problem::NoSuchSession as u64,
+        _ => false,
     }
 }

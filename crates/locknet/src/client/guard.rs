@@ -35,6 +35,12 @@ impl Guard {
         self.lock
     }
 
+    /// By which name it was asked for, if by one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.wait.meaning().map(|(name, _)| &**name)
+    }
+
     /// In which mode.
     #[must_use]
     pub const fn mode(&self) -> LockMode {

@@ -2,11 +2,13 @@
 
 mod ends;
 mod joining;
+mod names;
 mod wakers;
 
 use super::*;
 use crate::lockd::{self, Lockd};
 use crate::plane::InProcess;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Instant;
@@ -240,7 +242,7 @@ fn a_machine_that_leaves_frees_its_number_and_its_locks_at_once() {
 fn a_lock_whose_lease_has_ended_before_the_call_returns_is_no_guard() {
     let daemon = Daemon::start();
     let locks = daemon.locks();
-    let pending = locks.begin(5, LockMode::Exclusive, Ask::default()).unwrap();
+    let pending = locks.begin(What::Lock(5), LockMode::Exclusive, Ask::default()).unwrap();
     locks.0.shared.wait(&pending.wait);
     assert!(matches!(pending.wait.answer(), Some(Answer::Granted { .. })));
     pending.wait.set_lost().wake();

@@ -13,7 +13,7 @@
 use super::join::JoinError;
 use lockwork_lockservice::packet::Problem;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -68,6 +68,8 @@ pub(super) struct Wait {
     state: AtomicU8,
     /// Request, and the session as it began, once it is part of one.
     number: OnceLock<(u64, u32)>,
+    /// Of a request for a name: what was found out about it.
+    meaning: OnceLock<(Arc<str>, u64)>,
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -75,6 +77,15 @@ pub(super) struct Wait {
 impl Wait {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name that a request is for, and its lock, once that is known.
+    pub(super) fn meaning(&self) -> Option<&(Arc<str>, u64)> {
+        self.meaning.get()
+    }
+
+    pub(super) fn set_meaning(&self, name: Arc<str>, lock: u64) {
+        _ = self.meaning.set((name, lock));
     }
 
     pub(super) fn number(&self) -> Option<(u64, u32)> {

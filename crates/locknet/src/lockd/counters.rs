@@ -56,7 +56,17 @@ pub(super) const TOO_EARLY: usize = 9;
 pub(super) const NOT_BACK: usize = 10;
 
 /// Which problems were answered, in the order of their numbers from 1.
-const PROBLEMS: [&str; 6] = ["no_such_lock", "no_such_session", "no_such_machine", "full", "not_held", "waits"];
+const PROBLEMS: [&str; 9] = [
+    "no_such_lock",
+    "no_such_session",
+    "no_such_machine",
+    "full",
+    "not_held",
+    "names_full",
+    "no_names",
+    "no_such_name",
+    "waits",
+];
 
 /// All counters of a daemon.
 #[derive(Debug, Default)]
@@ -74,6 +84,10 @@ pub(super) struct Counters {
     /// 1 if who takes part can be written down.
     pub(super) records: Counter,
     pub(super) adopted: Counter,
+    pub(super) names: Counter,
+    pub(super) names_under_way: Counter,
+    /// 1 if etcd answers or there is none to be asked.
+    pub(super) etcd: Counter,
     /// Refreshed now and then.
     pub(super) slow: Mutex<Slow>,
 }
@@ -153,6 +167,10 @@ impl Counters {
         family("machines_recovering", "gauge", "Machines that have not reported what they hold.", &plain(recovering));
         let records = self.records.get();
         family("records_up", "gauge", "1 if who takes part is written down, and can be now.", &plain(records));
+        family("names", "gauge", "Names that mean a lock.", &plain(self.names.get()));
+        let help = "Names that are on their way into etcd or out of it.";
+        family("names_under_way", "gauge", help, &plain(self.names_under_way.get()));
+        family("etcd_up", "gauge", "1 if etcd answers, or is not used.", &plain(self.etcd.get()));
         let slow = self.slow.lock().map(|slow| slow.clone()).unwrap_or_default();
         let RegistryCounters { joined, left, expired, full, strangers, freed, adopted, sweeps, restored } =
             slow.registry;

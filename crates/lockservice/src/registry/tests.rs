@@ -21,7 +21,7 @@ struct World {
 
 impl World {
     fn new(profile: Profile) -> Self {
-        let service = Service { locks: LOCKS, lease_ms: 1000, profile, writers_first: false };
+        let service = Service { locks: LOCKS, lease_ms: 1000, profile, writers_first: false, names: 0 };
         let registry = Registry::new(Config::new(1000, 7), service);
         Self { now: 0, registry, store: Wide::new(LOCKS as usize), sent: Vec::new(), changes: Vec::new() }
     }

@@ -126,6 +126,7 @@ impl<S: Store> World<S> {
             lease_ms: LEASE_MS,
             profile: settings.profile,
             writers_first: settings.writers_first,
+            names: 0,
         };
         let of_registry = registry::Config {
             grace_ns: MS,

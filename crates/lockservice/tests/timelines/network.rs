@@ -42,7 +42,7 @@ impl Network {
     /// So many machines, which have joined.
     pub(crate) fn new(machines: u16, writers_first: bool) -> Self {
         let config = Config { writers_first, ..Config::new(LOCKS) };
-        let service = Service { locks: LOCKS, lease_ms: LEASE_MS, profile: Profile::Wide, writers_first };
+        let service = Service { locks: LOCKS, lease_ms: LEASE_MS, profile: Profile::Wide, writers_first, names: 0 };
         let mut network = Self {
             now: 0,
             config,

@@ -95,7 +95,7 @@ impl Script {
 
     /// With another rule in the decider.
     pub(crate) fn with(machines: u16, writers_first: bool, rule: Rule) -> Self {
-        let service = Service { locks: 16, lease_ms: LEASE_MS, profile: Profile::Wide, writers_first };
+        let service = Service { locks: 16, lease_ms: LEASE_MS, profile: Profile::Wide, writers_first, names: 0 };
         let config = Config { lease: u64::from(LEASE_MS) * MS, writers_first, ..Config::new(16) };
         let times = registry::Config { grace_ns: MS, again_ns: MS, ..registry::Config::new(LEASE_MS, 1000) };
         let mut script = Self {

@@ -1,4 +1,4 @@
-//! `lockwork lock ID -- COMMAND`: a command under a lock, as `flock` and `etcdctl lock` do it.
+//! `lockwork lock NAME -- COMMAND`: a command under a lock, as `flock` and `etcdctl lock` do it.
 //!
 //! The command runs while the lock is held and is ended when it is lost. It finds its fencing token in LOCKWORK_TOKEN.
 //!
@@ -19,7 +19,7 @@ use clap::Args;
 use lockwork_locknet::client::{Guard, LockError, Locks};
 
 use super::Failure;
-use super::service::{Service, duration, lock_number};
+use super::service::{Lock, Service, duration, lock};
 
 #[derive(Debug, Args)]
 #[command(
@@ -30,12 +30,12 @@ The command finds its fencing token in LOCKWORK_TOKEN and the lock in LOCKWORK_L
 When the lock is lost or this process is killed, only the command itself is ended, not what it has started: let a
 script exec its last command.
 
-  lockwork lock 17 --timeout 5s -- sh -c 'exec ./backup --token $LOCKWORK_TOKEN'"
+  lockwork lock backups --timeout 5s -- sh -c 'exec ./backup --token $LOCKWORK_TOKEN'"
 )]
 pub(super) struct Arguments {
-    /// Number of the lock, from 0
-    #[arg(value_parser = lock_number, allow_negative_numbers = true)]
-    id: u64,
+    /// The lock: a name of 1 to 255 bytes, or a number from 0
+    #[arg(value_name = "NAME", value_parser = lock, allow_negative_numbers = true)]
+    id: Lock,
     #[command(flatten)]
     service: Service,
     /// Share the lock with other readers
@@ -99,7 +99,12 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Waits for the lock, or for a signal; that withdraws the request.
 fn acquire(locks: &Locks, arguments: &Arguments, timeout: Option<Duration>) -> Result<Guard, Ended> {
-    let request = if arguments.shared { locks.shared(arguments.id) } else { locks.exclusive(arguments.id) };
+    let request = match (&arguments.id, arguments.shared) {
+        (Lock::Number(number), false) => locks.exclusive(*number),
+        (Lock::Number(number), true) => locks.shared(*number),
+        (Lock::Name(name), false) => locks.exclusive_named(name),
+        (Lock::Name(name), true) => locks.shared_named(name),
+    };
     let request = timeout.map_or(request, |timeout| request.timeout(timeout));
     if arguments.try_only {
         return request.try_acquire().map_err(failure);
@@ -119,7 +124,7 @@ fn acquire(locks: &Locks, arguments: &Arguments, timeout: Option<Duration>) -> R
 
 fn failure(error: LockError) -> Ended {
     Ended::Failure(match error {
-        LockError::NoSuchLock { .. } => Failure::usage(error),
+        LockError::NoSuchLock { .. } | LockError::NoNames | LockError::BadName(_) => Failure::usage(error),
         LockError::Connect(_) | LockError::Disconnected(_) => Failure::connect(error),
         _ => Failure::Check(error.to_string()),
     })

@@ -25,7 +25,8 @@ Exit codes: 0 ended so; 2 usage; 3 an address cannot be bound; 6 the kernel does
 
   lockwork lockd --udp 10.0.0.5:7400              a process without privileges
   sudo lockwork lockd --xdp eth0                  in the kernel, at eth0's address
-  lockwork lock 17 --server 10.0.0.5:7400 -- CMD  a client"
+  lockwork lockd --etcd 10.0.0.7:2379             locks and names outlive the daemon
+  lockwork lock backups --server 10.0.0.5:7400 -- CMD   a client"
 )]
 pub(super) struct Arguments {
     /// Where to listen: the address that clients ask; not 0.0.0.0 on a host with several networks, as answers must come
@@ -43,6 +44,17 @@ pub(super) struct Arguments {
     /// How many locks there are, numbered from 0; 16 bytes each
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 36))]
     locks: u64,
+    /// How many locks there are for names beside them; 16 bytes each, and some 150 for each name in use. 0: only numbers
+    /// [default: as many as --locks]
+    #[arg(long, value_name = "LOCKS", value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
+    names: Option<u64>,
+    /// Write down in etcd who takes part, and what names mean: a lockd that is started anew at the same address goes on
+    /// where this one ended, and nobody loses a lock. Without it all that lives as long as this daemon
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', num_args = 1..)]
+    etcd: Vec<String>,
+    /// With what all keys in etcd begin; each lock service has one of its own
+    #[arg(long, value_name = "PREFIX", default_value = "lockwork/")]
+    etcd_prefix: String,
     /// For how long a session lives after its last renewal: after so long, locks of a client that died are free
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, allow_negative_numbers = true)]
     lease: Duration,
@@ -55,13 +67,6 @@ pub(super) struct Arguments {
     /// File with the cluster's key, 16 bytes or 32 hexadecimal digits [default: LOCKWORK_KEY, or no key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Write down in etcd who takes part: a lockd that is started anew at the same address goes on where this one ended,
-    /// and nobody loses a lock
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', num_args = 1.., conflicts_with = "fresh")]
-    etcd: Vec<String>,
-    /// Of all keys in etcd; each service needs its own
-    #[arg(long, value_name = "PREFIX", default_value = "lockwork/", requires = "etcd")]
-    etcd_prefix: String,
     /// Where to answer GET /metrics for Prometheus
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
@@ -92,16 +97,28 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let key = service::key(arguments.key.as_deref())?;
     let lease_ms = u32::try_from(arguments.lease.as_millis()).unwrap_or(u32::MAX);
     let writers_first = arguments.writers_first;
-    let options = Options { metrics, lease_ms, writers_first, key, fresh: arguments.fresh, ..Options::new(udp) };
+    let names = arguments.names.unwrap_or(arguments.locks.min(1 << 32));
+    let all_locks = arguments.locks + names;
+    let options = Options {
+        metrics,
+        lease_ms,
+        writers_first,
+        key,
+        fresh: arguments.fresh,
+        names,
+        etcd: arguments.etcd.clone(),
+        etcd_prefix: arguments.etcd_prefix.clone(),
+        ..Options::new(udp)
+    };
     if interfaces.is_empty() {
-        let locks = usize::try_from(arguments.locks).map_err(Failure::usage)?;
+        let locks = usize::try_from(all_locks).map_err(Failure::usage)?;
         let plane = InProcess::new(locks).map_err(Failure::usage)?;
         let mut lockd = bind(&options, plane)?;
         let etcd = restore(&mut lockd, arguments)?;
         return serve(lockd, &options, arguments.locks, etcd.as_ref());
     }
     // Bound first: while another daemon has the address, no program of ours may decide in its place.
-    let mut lockd = bind(&options, InKernel::new(in_kernel(&options, arguments.locks, interfaces)?))?;
+    let mut lockd = bind(&options, InKernel::new(in_kernel(&options, all_locks, interfaces)?))?;
     let etcd = restore(&mut lockd, arguments)?;
     lockd.plane_mut().attach_later(hook, interfaces);
     if etcd.as_ref().is_none_or(|(_, members)| *members == 0) {
@@ -218,8 +235,9 @@ fn in_kernel(options: &Options, locks: u64, interfaces: &[String]) -> Result<Ker
         }
     }
     let kernel = kernel::Options {
-        locks: u32::try_from(locks)
-            .map_err(|_| Failure::usage(format!("--locks {locks}: with --xdp or --tc at most {}", u32::MAX)))?,
+        locks: u32::try_from(locks).map_err(|_| {
+            Failure::usage(format!("--locks and --names are {locks}: with --xdp or --tc at most {}", u32::MAX))
+        })?,
         port: udp.port(),
         address: Some(address),
         settings: Settings { writers_first: options.writers_first },
@@ -246,11 +264,13 @@ fn serve(
     let address = lockd.address().map_err(Failure::connect)?;
     let metrics = lockd.metrics_address().map_or(String::new(), |at| format!(", metrics on http://{at}/metrics"));
     let key = if options.key.is_some() { "a key" } else { "no key" };
+    let kept = if options.etcd.is_empty() { String::new() } else { format!(" in etcd at {}", options.etcd.join(",")) };
+    let names = if options.names == 0 { String::new() } else { format!(", {} locks for names{kept}", options.names) };
     let order = if options.writers_first { "writers first" } else { "readers first" };
     let lease_ms = options.lease_ms;
-    let goes_on = etcd.map_or(String::new(), |(_, members)| format!(", in etcd, {members} machines from before"));
+    let goes_on = etcd.map_or(String::new(), |(_, members)| format!(", {members} machines from before"));
     print(&format!(
-        "lockd: ready on {address} ({name}): {locks} locks, {order}, lease {lease_ms} ms, {key}{goes_on}{metrics}\n"
+        "lockd: ready on {address} ({name}): {locks} locks, {order}, lease {lease_ms} ms, {key}{goes_on}{names}{metrics}\n"
     ))?;
     if !options.fresh && etcd.is_none() {
         eprintln!(

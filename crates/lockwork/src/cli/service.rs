@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use lockwork_locknet::client::{ConnectError, Locks, Options};
+use lockwork_lockservice::names::LONGEST;
 use lockwork_lockservice::packet::Key;
 
 use super::Failure;
@@ -86,9 +87,34 @@ pub(super) fn key(file: Option<&Path>) -> Result<Option<Key>, Failure> {
     Ok(Some(read.key))
 }
 
-/// The number of a lock.
-pub(super) fn lock_number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "locks are numbered from 0: write a whole number".to_string())
+/// A lock as people write it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// One of those that are only counted.
+    Number(u64),
+    /// What the service gives a lock for.
+    Name(String),
+}
+
+impl std::fmt::Display for Lock {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(out),
+            Self::Name(name) => name.fmt(out),
+        }
+    }
+}
+
+/// What looks like a number is one, everything else a name.
+pub(super) fn lock(text: &str) -> Result<Lock, String> {
+    if text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit()) {
+        let number = text.parse().map(Lock::Number);
+        return number.map_err(|_| "locks are numbered from 0: write a whole number, or a name".to_string());
+    }
+    match text.len() {
+        1..=LONGEST => Ok(Lock::Name(text.to_string())),
+        bytes => Err(format!("a name has 1 to {LONGEST} bytes, and this one has {bytes}")),
+    }
 }
 
 /// The longest time: six weeks, which are 32 bits of milliseconds.
@@ -118,11 +144,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_have_numbers() {
-        assert_eq!(lock_number("17"), Ok(17));
-        for wrong in ["", "-1", "one", "1.5", "99999999999999999999"] {
-            assert!(lock_number(wrong).is_err_and(|message| message.contains("from 0")), "{wrong}");
+    fn locks_have_numbers_or_names() {
+        assert_eq!(lock("17"), Ok(Lock::Number(17)));
+        for wrong in ["", "-1", "99999999999999999999"] {
+            assert!(lock(wrong).is_err_and(|message| message.contains("from 0")), "{wrong}");
         }
+        for name in ["one", "1.5", "orders/17", "0x10"] {
+            assert_eq!(lock(name), Ok(Lock::Name(name.to_string())));
+        }
+        assert!(lock(&"x".repeat(256)).is_err_and(|message| message.contains("1 to 255 bytes")));
     }
 
     #[test]

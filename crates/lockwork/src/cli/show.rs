@@ -1,4 +1,4 @@
-//! `lockwork locks top` and `lockwork locks show ID`: what happens in a lock service.
+//! `lockwork locks top` and `lockwork locks show NAME`: what happens in a lock service.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use lockwork_lockservice::packet::Key;
 use lockwork_lockservice::word::State;
 use serde_json::{Value, json};
 
-use super::service::{Service, duration, lock_number};
+use super::service::{Lock, Service, duration, lock};
 use super::{Failure, Outcome, print};
 
 /// How results are printed.
@@ -27,9 +27,9 @@ enum Form {
 
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// Number of the lock, from 0
-    #[arg(value_parser = lock_number, allow_negative_numbers = true)]
-    id: u64,
+    /// The lock: a name, or a number from 0
+    #[arg(value_name = "NAME", value_parser = lock, allow_negative_numbers = true)]
+    id: Lock,
     #[command(flatten)]
     service: Service,
     /// How to print the result
@@ -70,7 +70,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 fn failure(error: QueryError) -> Failure {
     match error {
-        QueryError::NoSuchLock(..) => Failure::usage(error),
+        QueryError::NoSuchLock(..) | QueryError::NoSuchName(..) | QueryError::NoNames(_) => Failure::usage(error),
         _ => Failure::connect(error),
     }
 }
@@ -81,21 +81,26 @@ fn name(mode: LockMode) -> &'static str {
 
 pub(super) fn show(arguments: &Show) -> Outcome {
     let (address, key) = (arguments.service.address()?, arguments.service.key()?);
-    let status = query::lock(address, key, arguments.id, PATIENCE).map_err(failure)?;
+    let (number, name) = match &arguments.id {
+        Lock::Number(number) => (*number, query::name_of(address, key, *number, PATIENCE).map_err(failure)?),
+        Lock::Name(name) => (query::number_of(address, key, name, PATIENCE).map_err(failure)?, Some(name.clone())),
+    };
+    let status = query::lock(address, key, number, PATIENCE).map_err(failure)?;
     print(&match arguments.output {
-        Form::Text => show_text(arguments.id, &status),
-        Form::Json => format!("{}\n", show_json(arguments.id, &status)),
+        Form::Text => show_text(number, name.as_deref(), &status),
+        Form::Json => format!("{}\n", show_json(number, name.as_deref(), &status)),
     })
 }
 
-fn show_text(lock: u64, status: &LockStatus) -> String {
+fn show_text(lock: u64, named: Option<&str>, status: &LockStatus) -> String {
     let LockStatus { state, machine, incarnation, token, participants } = status;
     let agent = match (state, machine) {
         (State::Free, _) => "no agent".to_string(),
         (_, 0) => "agent in the daemon, for a machine that is gone".to_string(),
         _ => format!("agent on machine {machine}"),
     };
-    let mut text = format!("lock {lock}: {state}, {agent}, incarnation {incarnation}, token {token}\n");
+    let named = named.map_or(String::new(), |name| format!(" '{name}'"));
+    let mut text = format!("lock {lock}{named}: {state}, {agent}, incarnation {incarnation}, token {token}\n");
     if *state == State::Free {
         return text;
     }
@@ -111,14 +116,14 @@ fn show_text(lock: u64, status: &LockStatus) -> String {
     text
 }
 
-fn show_json(lock: u64, status: &LockStatus) -> Value {
+fn show_json(lock: u64, named: Option<&str>, status: &LockStatus) -> Value {
     let LockStatus { state, machine, incarnation, token, participants } = status;
     let one = |one: &lockwork_lockservice::control::Participant| json!({ "machine": one.who.machine.0, "task": one.who.request >> 32, "mode": name(one.who.mode) });
     let all = |holds: bool| {
         participants.as_ref().map(|all| all.iter().filter(|one| one.holds == holds).map(one).collect::<Vec<_>>())
     };
     json!({
-        "lock": lock, "state": state.to_string(), "agent": machine, "incarnation": incarnation, "token": token,
+        "lock": lock, "name": named, "state": state.to_string(), "agent": machine, "incarnation": incarnation, "token": token,
         "holders": all(true), "waiters": all(false),
     })
 }

@@ -14,15 +14,15 @@ use crate::command::run;
 use serde_json::Value;
 
 /// A daemon. Dropped, it is killed.
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     process: Child,
     output: BufReader<ChildStdout>,
-    pub(super) address: String,
+    pub(crate) address: String,
     ready: String,
 }
 
 impl Daemon {
-    fn start(options: &str) -> Self {
+    pub(crate) fn start(options: &str) -> Self {
         Self::start_at("127.0.0.1:0", &format!("--fresh {options}"))
     }
 
@@ -440,13 +440,13 @@ fn mistakes_are_named() {
         ("lockd --xdp lo --udp 0.0.0.0:7499", "the one address that clients ask"),
         ("lockd --tc lo --udp [::1]:7499", "only IPv4"),
         ("lockd --tc lo --udp 127.0.0.1:0", "the port must be given"),
-        ("lock -- true", "<ID>"),
+        ("lock -- true", "<NAME>"),
         ("lock 1", "<COMMAND>"),
         ("lock 1 --try --timeout 1s -- true", "cannot be used with"),
-        ("lock one -- true", "numbered from 0"),
+        ("lock 99999999999999999999 -- true", "numbered from 0"),
         ("lock -1 -- true", "numbered from 0"),
         ("lock 1 --kill-after -1 -- true", "such as 500ms"),
-        ("locks show one", "numbered from 0"),
+        ("locks show -1", "numbered from 0"),
         ("locks top --interval 0", "at least 10ms"),
         ("locks top --count 0", "0 is not in"),
         ("lockd --udp 192.0.2.1:7499", "an interface of this machine"),

@@ -8,5 +8,7 @@ mod capacity;
 mod command;
 mod daemon;
 mod kernel;
+mod names;
+mod protocol;
 mod recovery;
 mod sim;

@@ -110,7 +110,9 @@ fn start(command: &[OsString], guard: &Guard) -> io::Result<Child> {
     let parent = std::process::id();
     let mut child = Command::new(&command[0]);
     child.args(&command[1..]);
-    child.env("LOCKWORK_TOKEN", guard.token().to_string()).env("LOCKWORK_LOCK", guard.lock().to_string());
+    child
+        .env("LOCKWORK_TOKEN", guard.token().to_string())
+        .env("LOCKWORK_LOCK", guard.name().map_or_else(|| guard.lock().to_string(), str::to_string));
     let with_parent = move || {
         // SAFETY: plain system calls, which are allowed between fork and exec.
         let adopted = unsafe {

@@ -1,0 +1,63 @@
+//! Names at the commands, and what of them outlives the daemon.
+
+use crate::command::run;
+use crate::daemon::Daemon;
+use lockwork_etcd::testing::Server;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs a command that has to succeed: what it prints.
+fn says(line: &str) -> String {
+    let output = run(line);
+    assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+    text(&output.stdout).trim().to_string()
+}
+
+#[test]
+fn commands_lock_and_show_by_name_and_numbers_are_others() {
+    let daemon = Daemon::start("--locks 50 --names 20");
+    let at = format!("--server {}", daemon.address);
+    assert_eq!(says(&format!("lock orders/17 {at} -- printenv LOCKWORK_LOCK")), "orders/17");
+    let shown = says(&format!("lock orders/17 {at} -- {} locks show orders/17 {at}", env!("CARGO_BIN_EXE_lockwork")));
+    assert!(shown.starts_with("lock 50 'orders/17': exclusive") && shown.contains("holds  exclusive"), "{shown}");
+    assert!(says(&format!("locks show 50 {at}")).starts_with("lock 50 'orders/17': "));
+    assert!(says(&format!("locks show 17 {at}")).starts_with("lock 17: free"));
+    let inner = format!("{} lock orders/17 {at} --try -- true", env!("CARGO_BIN_EXE_lockwork"));
+    assert_eq!(run(&format!("lock orders/17 {at} -- {inner}")).status.code(), Some(1));
+    for (line, message) in [
+        (format!("locks show nobody {at}"), "is called 'nobody'"),
+        (format!("lock 50 {at} -- true"), "the service has 50"),
+    ] {
+        let output = run(&line);
+        assert!(output.status.code() == Some(2) && text(&output.stderr).contains(message), "{}", text(&output.stderr));
+    }
+    let without = Daemon::start("--locks 50 --names 0");
+    let output = run(&format!("lock orders/17 --server {} -- true", without.address));
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--names"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn names_in_etcd_outlive_a_daemon_that_is_killed() {
+    let Some(etcd) = Server::start() else { return };
+    let options = format!("--locks 50 --names 20 --etcd {} --etcd-prefix mine/", etcd.address());
+    let number = |daemon: &Daemon, name: &str| {
+        let at = format!("--server {}", daemon.address);
+        let shown = says(&format!(
+            "lock {name} {at} -- {} locks show {name} {at} --output json",
+            env!("CARGO_BIN_EXE_lockwork")
+        ));
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("one object");
+        (shown["lock"].as_u64().expect("a number"), shown["token"].as_u64().expect("a token"))
+    };
+    let daemon = Daemon::start(&options);
+    let (first, second) = (number(&daemon, "first"), number(&daemon, "second"));
+    assert_eq!((first.0, second.0), (50, 51));
+    drop(daemon);
+    let daemon = Daemon::start(&options);
+    // Names of before stay, whoever is asked for first.
+    assert_eq!(number(&daemon, "third").0, 52);
+    let again = number(&daemon, "second");
+    assert!(again.0 == 51 && again.1 > second.1);
+}
