@@ -15,7 +15,7 @@ use super::progress::Live;
 use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
 use super::workloads::{Make, NAMES, boxed, named};
-use super::{Failure, Outcome, alone, durability, figures, lock_service, near_data, opencl, print};
+use super::{Failure, Outcome, alone, durability, figures, lock_peers, lock_service, near_data, opencl, print};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
 const PASS_BYTES: usize = 512 << 20;
@@ -69,7 +69,7 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone), locks,
-    /// lock-service, durability, memory, copy; opencl, bionicdb, fpga, near-data (figures of papers), engines (all of
+    /// lock-service, lock-peers, durability, memory, copy; opencl, bionicdb, fpga, near-data (figures of papers), engines (all of
     /// them beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
@@ -86,7 +86,7 @@ pub(super) struct Arguments {
     pub(super) threads: Option<usize>,
     /// Rows; for transfer accounts, for smallbank customers, for tatp subscribers, for tpcc and tpcc-np warehouses
     /// [default: the preset's; bionicdb: 300,000 a thread; transfer, smallbank and locks: 1,000,000; tatp: 100,000;
-    /// tpcc and tpcc-np: one a thread]
+    /// tpcc and tpcc-np: one a thread; lock-peers: 10,000 locks, with --bank 1,000,000 accounts]
     #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
     pub(super) records: Option<u64>,
     /// Skew, 0 to below 1 [default: 0.5, or zipfianconstant of -P]
@@ -140,7 +140,7 @@ pub(super) struct Arguments {
     /// Passes before measuring
     #[arg(long, default_value_t = 1)]
     warmup: usize,
-    /// For bionicdb, engines, lock-service and durability: rounds of measuring (for the first two after one that warms
+    /// For bionicdb, engines, lock-service, lock-peers and durability: rounds of measuring (for the first two after one that warms
     /// up); figures are their medians
     #[arg(long, default_value_t = 3)]
     pub(super) passes: usize,
@@ -179,6 +179,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     pub(super) service: lock_service::Arguments,
     #[command(flatten)]
+    pub(super) peers: lock_peers::Arguments,
+    #[command(flatten)]
     pub(super) near_data: near_data::Arguments,
     #[command(flatten)]
     pub(super) fpga: figures::FpgaArguments,
@@ -204,6 +206,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
     match arguments.workload.as_str() {
         "locks" => return alone::bench_locks(arguments),
         "lock-service" => return lock_service::bench_lock_service(arguments),
+        "lock-peers" => return lock_peers::bench_lock_peers(arguments),
         "near-data" => return near_data::bench_near_data(arguments),
         "durability" => return durability::bench_durability(arguments),
         "memory" => return alone::bench_memory(arguments),

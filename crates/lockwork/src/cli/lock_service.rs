@@ -75,6 +75,23 @@ pub(super) struct Arguments {
     seconds: f64,
 }
 
+impl Arguments {
+    /// The systems that are asked for, by name.
+    pub(super) fn systems(&self) -> &[String] {
+        &self.system
+    }
+
+    /// Clients, of each machine where there are several.
+    pub(super) fn clients(&self) -> u32 {
+        self.clients
+    }
+
+    /// How long to measure.
+    pub(super) fn seconds(&self) -> f64 {
+        self.seconds
+    }
+}
+
 /// Grant latency in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Latency {

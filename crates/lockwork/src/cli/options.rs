@@ -38,6 +38,9 @@ const FIGURES: &[&str] = &["threads", "records", "window", "passes", "quick", "p
 const SERVICE: &[&str] =
     &["system", "lock_workload", "distribution", "locks", "machines", "clients", "client", "seconds"];
 
+/// Options of the lock service beside others.
+const PEERS: &[&str] = &["system", "clients", "seconds", "bank", "retry", "crowds", "servers"];
+
 /// Options of the near-data experiments alone.
 const NEAR_DATA: &[&str] = &["experiment", "link", "lock_lines", "requests", "elements", "overlap", "data", "patience"];
 
@@ -54,6 +57,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "tpcc" | "tpcc-np" => [ENGINES, &["remote"]],
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
         "lock-service" => [SERVICE, &["theta", "passes", "seed", "output", "out"]],
+        "lock-peers" => [PEERS, &["records", "theta", "passes", "seed", "output", "out"]],
         "near-data" => [NEAR_DATA, &["records", "threads", "quick", "seed", "output", "out"]],
         "durability" => [&["threads", "records", "batch", "passes", "quick", "seed"], &["output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],

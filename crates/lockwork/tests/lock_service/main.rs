@@ -8,4 +8,5 @@ mod capacity;
 mod command;
 mod daemon;
 mod kernel;
+mod peers;
 mod sim;
