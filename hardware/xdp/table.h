@@ -40,12 +40,10 @@
 #define KIND_REPORT              27
 #define KIND_REPORTED            28
 #define KIND_SETTLE              29
-/* Bit n: kind n is known. */
-#define KINDS_KNOWN              0x3fff3fff
 #define KIND_NAME                30
 #define KIND_UNNAME              31
 /* Bit n: kind n is known. */
-#define KINDS_KNOWN              0xc3ff3fff
+#define KINDS_KNOWN              0xffff3fff
 
 /* Problems, in the token of an ERROR. */
 #define PROBLEM_NO_SUCH_LOCK     1
@@ -53,7 +51,6 @@
 #define PROBLEM_NO_SUCH_MACHINE  3
 #define PROBLEM_FULL             4
 #define PROBLEM_NOT_HELD         5
-#define PROBLEM_WAITS            6
 #define PROBLEM_NAMES_FULL       6
 #define PROBLEM_NO_NAMES         7
 #define PROBLEM_NO_SUCH_NAME     8

@@ -20,15 +20,20 @@ struct Section {
 
 /// Critical sections of all locks.
 #[derive(Debug)]
-pub(super) struct Checker(Vec<Section>);
+pub struct Checker(Vec<Section>);
 
 impl Checker {
-    pub(super) fn new(locks: u64) -> Self {
+    /// Of locks 0 to `locks` - 1, all empty.
+    #[must_use]
+    pub fn new(locks: u64) -> Self {
         Self(std::iter::repeat_with(Section::default).take(locks as usize).collect())
     }
 
     /// Somebody was granted a lock.
-    pub(super) fn enter(&self, lock: u64, mode: LockMode, token: u64) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// What was broken, in words: somebody is in who conflicts, or the token is no larger than one before.
+    pub fn enter(&self, lock: u64, mode: LockMode, token: u64) -> Result<(), String> {
         let section = &self.0[lock as usize];
         let step = if mode == LockMode::Exclusive { WRITER } else { 1 };
         let before = section.inside.fetch_add(step, Ordering::SeqCst);
@@ -53,13 +58,14 @@ impl Checker {
     }
 
     /// Whoever is in is about to release.
-    pub(super) fn leave(&self, lock: u64, mode: LockMode) {
+    pub fn leave(&self, lock: u64, mode: LockMode) {
         let step = if mode == LockMode::Exclusive { WRITER } else { 1 };
         self.0[lock as usize].inside.fetch_sub(step, Ordering::SeqCst);
     }
 
     /// How many critical sections are not empty.
-    pub(super) fn occupied(&self) -> usize {
+    #[must_use]
+    pub fn occupied(&self) -> usize {
         self.0.iter().filter(|section| section.inside.load(Ordering::SeqCst) != 0).count()
     }
 }

@@ -7,7 +7,7 @@
 //! Everything is on one host: clients, kernel and server share its processors. So a system is faster here if it takes
 //! less of them for a lock; on a network each machine would have its own.
 
-mod checker;
+pub mod checker;
 pub mod histogram;
 pub mod link;
 mod load;
@@ -206,7 +206,8 @@ fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn interrupted() -> bool {
+/// Whether such a wish was heard, since [`end_on_signals`].
+pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 

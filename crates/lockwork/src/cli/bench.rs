@@ -16,7 +16,9 @@ use super::progress::Live;
 use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
 use super::workloads::{Make, NAMES, boxed, named};
-use super::{Failure, Outcome, alone, durability, figures, lock_service, lock_transactions, near_data, opencl, print};
+use super::{
+    Failure, Outcome, alone, durability, figures, lock_peers, lock_service, lock_transactions, near_data, opencl, print,
+};
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
 const PASS_BYTES: usize = 512 << 20;
@@ -70,8 +72,8 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone), locks,
-    /// lock-service, durability, memory, copy; opencl, bionicdb, fpga, near-data, lock-tatp, lock-tpcc (figures of
-    /// papers), engines (all of them beside each other)
+    /// lock-service, lock-peers, durability, memory, copy; opencl, bionicdb, fpga, near-data, lock-tatp, lock-tpcc (figures
+    /// of papers), engines (all of them beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
     /// opencl-deterministic, opencl-two-phase, fpga
@@ -87,7 +89,8 @@ pub(super) struct Arguments {
     pub(super) threads: Option<usize>,
     /// Rows; for transfer accounts, for smallbank customers, for tatp and lock-tatp subscribers, for tpcc, tpcc-np and
     /// lock-tpcc warehouses [default: the preset's; bionicdb: 300,000 a thread; transfer, smallbank and locks:
-    /// 1,000,000; tatp and lock-tatp: 100,000; tpcc and tpcc-np: one a thread; lock-tpcc: 1,200]
+    /// 1,000,000; tatp and lock-tatp: 100,000; tpcc and tpcc-np: one a thread; lock-tpcc: 1,200;
+    /// lock-peers: 10,000 locks, with --bank 1,000,000 accounts]
     #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
     pub(super) records: Option<u64>,
     /// Skew, 0 to below 1 [default: 0.5, or zipfianconstant of -P]
@@ -141,7 +144,7 @@ pub(super) struct Arguments {
     /// Passes before measuring
     #[arg(long, default_value_t = 1)]
     warmup: usize,
-    /// For bionicdb, engines, lock-service, lock-tatp, lock-tpcc and durability: rounds of measuring (for the first two
+    /// For bionicdb, engines, lock-service, lock-peers, lock-tatp, lock-tpcc and durability: rounds of measuring (for the first two
     /// after one that warms up); figures are their medians
     #[arg(long, default_value_t = 3)]
     pub(super) passes: usize,
@@ -183,6 +186,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     pub(super) service: lock_service::Arguments,
     #[command(flatten)]
+    pub(super) peers: lock_peers::Arguments,
+    #[command(flatten)]
     pub(super) near_data: near_data::Arguments,
     #[command(flatten)]
     pub(super) fpga: figures::FpgaArguments,
@@ -210,6 +215,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "lock-service" => return lock_service::bench_lock_service(arguments),
         "lock-tatp" => return lock_transactions::bench(arguments, lock_transactions::Benchmark::Tatp),
         "lock-tpcc" => return lock_transactions::bench(arguments, lock_transactions::Benchmark::Tpcc),
+        "lock-peers" => return lock_peers::bench_lock_peers(arguments),
         "near-data" => return near_data::bench_near_data(arguments),
         "durability" => return durability::bench_durability(arguments),
         "memory" => return alone::bench_memory(arguments),

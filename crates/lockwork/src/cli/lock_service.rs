@@ -79,6 +79,21 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
+    /// The systems that are asked for, by name.
+    pub(super) fn systems(&self) -> &[String] {
+        &self.system
+    }
+
+    /// Clients, of each machine where there are several.
+    pub(super) fn clients(&self) -> u32 {
+        self.clients
+    }
+
+    /// How long to measure, in seconds.
+    pub(super) fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
     /// Client machines.
     pub(super) fn machines(&self) -> u16 {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

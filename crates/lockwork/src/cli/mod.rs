@@ -10,6 +10,7 @@ mod durability;
 mod figures;
 mod inspect;
 mod lock;
+mod lock_peers;
 mod lock_service;
 mod lock_transactions;
 mod lockd;
@@ -124,7 +125,7 @@ enum Command {
     /// Every engine at work on one input, checked and compared, in half a minute
     Demo(demo::Arguments),
     /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, lock-service,
-    /// lock-tatp, lock-tpcc, near-data, durability, memory, copy, opencl, bionicdb, fpga, engines
+    /// lock-peers, lock-tatp, lock-tpcc, near-data, durability, memory, copy, opencl, bionicdb, fpga, engines
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),

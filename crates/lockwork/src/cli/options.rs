@@ -41,6 +41,8 @@ const SERVICE: &[&str] =
 
 /// Options of transactions on lock managers.
 const LOCK_TRANSACTIONS: &[&str] = &["system", "machines", "clients", "client", "seconds", "records"];
+/// Options of the lock service beside others.
+const PEERS: &[&str] = &["system", "clients", "seconds", "bank", "retry", "crowds", "servers"];
 
 /// Options of the near-data experiments alone.
 const NEAR_DATA: &[&str] = &["experiment", "link", "lock_lines", "requests", "elements", "overlap", "data", "patience"];
@@ -59,6 +61,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
         "lock-service" => [SERVICE, &["theta", "passes", "seed", "output", "out"]],
         "lock-tatp" | "lock-tpcc" => [LOCK_TRANSACTIONS, &["passes", "seed", "output", "out"]],
+        "lock-peers" => [PEERS, &["records", "theta", "passes", "seed", "output", "out"]],
         "near-data" => [NEAR_DATA, &["records", "threads", "quick", "seed", "output", "out"]],
         "durability" => [&["threads", "records", "batch", "passes", "quick", "seed"], &["output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],

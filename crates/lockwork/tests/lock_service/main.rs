@@ -9,6 +9,7 @@ mod command;
 mod daemon;
 mod kernel;
 mod names;
+mod peers;
 mod protocol;
 mod recovery;
 mod sim;
