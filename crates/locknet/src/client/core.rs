@@ -273,7 +273,13 @@ impl Core {
                 }
             }
             Kind::Left if packet.requester_session == self.node.identity().session => self.left = true,
-            _ => self.node.receive(now, &packet, body),
+            _ => {
+                let before = self.node.identity().session;
+                self.node.receive(now, &packet, body);
+                if self.node.identity().session != before {
+                    self.directory.tell_again(now);
+                }
+            }
         }
     }
 

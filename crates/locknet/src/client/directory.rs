@@ -80,6 +80,8 @@ pub(super) struct Directory {
     asking: HashMap<Arc<str>, (Question, Vec<Waiting>)>,
     forgetting: HashMap<Arc<str>, Question>,
     number: u64,
+    /// A daemon that was started anew is being told what is kept.
+    telling: bool,
     /// When something has to be done.
     due: u64,
     /// Packets to send.
@@ -97,6 +99,7 @@ impl Directory {
             asking: HashMap::new(),
             forgetting: HashMap::new(),
             number: 0,
+            telling: false,
             due: u64::MAX,
             out: Vec::new(),
         }
@@ -155,6 +158,9 @@ impl Directory {
         if problem.is_none() {
             self.learn(now, &name, packet.lock);
         }
+        if self.telling {
+            self.due = self.due.min(now);
+        }
         let answer = problem.map_or(Ok(packet.lock), Err);
         waiting.into_iter().map(|waiting| (waiting, answer)).collect()
     }
@@ -187,19 +193,20 @@ impl Directory {
         self.forgetting.insert(Arc::clone(name), question);
     }
 
-    /// The session goes on with a daemon that was started anew, and has to be told what is kept: asks for all of it.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the recovery of sessions calls it"))]
+    /// The session goes on with a daemon that was started anew, and has to be told what is kept: asks for all of it, and
+    /// says so when that is done, by forgetting the name without letters, which no lock has.
     pub(super) fn tell_again(&mut self, now: u64) {
         let names: Vec<_> = self.known.keys().filter(|name| !self.asking.contains_key(*name)).cloned().collect();
         for name in names {
             let question = self.question(now, Kind::Name, &name);
             self.asking.insert(name, (question, Vec::new()));
         }
+        self.telling = true;
+        self.due = self.due.min(now);
     }
 
     /// Whether the daemon has answered all of [`Directory::tell_again`].
-    #[cfg_attr(not(test), allow(dead_code, reason = "the recovery of sessions calls it"))]
-    pub(super) fn has_told(&self) -> bool {
+    fn has_told(&self) -> bool {
         self.asking.keys().all(|name| !self.known.contains_key(name))
     }
 
@@ -217,6 +224,10 @@ impl Directory {
             return late;
         }
         self.due = u64::MAX;
+        if self.telling && self.has_told() {
+            self.telling = false;
+            self.forget(now, &"".into());
+        }
         for (name, (question, waiting)) in &mut self.asking {
             late.extend(waiting.extract_if(.., |waiting| waiting.until() <= now));
             if question.is_due(now) {

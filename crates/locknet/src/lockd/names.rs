@@ -69,8 +69,7 @@ impl Naming {
     }
 
     /// A session that has survived has asked again for every name that it keeps.
-    #[allow(dead_code, reason = "the recovery of sessions calls it")]
-    pub(super) fn told_all(&mut self, session: u32) {
+    fn told_all(&mut self, session: u32) {
         self.survived.retain(|one| *one != session);
         self.names.told_all(session);
     }
@@ -96,14 +95,18 @@ impl Naming {
         if registry.session(packet.sender) != Some(packet.session) {
             return self.problem(from, packet, body, Problem::NoSuchSession);
         }
-        let Some(address) = registry.address(packet.sender).filter(|_| !name.is_empty()) else { return };
+        let is_end = name.is_empty() && packet.kind == Kind::Unname;
+        let Some(address) = registry.address(packet.sender).filter(|_| !name.is_empty() || is_end) else { return };
         let asker = Asker { machine: packet.sender, session: packet.session, number: packet.request };
         match packet.kind {
             _ if self.names.range().is_empty() => self.problem(address, packet, body, Problem::NoNames),
             // Nothing is known yet; it will be asked again.
             _ if self.loading.is_some() => {}
             Kind::Unname => {
-                self.names.forget(now, name, asker);
+                match is_end {
+                    true => self.told_all(packet.session),
+                    false => self.names.forget(now, name, asker),
+                }
                 self.outgoing.push_back((address, answer(Kind::Unname, asker, 0), body.to_vec()));
             }
             _ => {
