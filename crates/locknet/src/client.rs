@@ -268,8 +268,8 @@ impl Locks {
         self.mode(Target::Lock(lock), LockMode::Exclusive)
     }
 
-    /// A request for the lock that `name` means, 1 to 255 bytes, that nobody else holds meanwhile. Different names never
-    /// mean the same lock.
+    /// A request for the lock that `name` means, 1 to 255 bytes, that nobody else holds meanwhile. Different names
+    /// never mean the same lock.
     pub fn exclusive_named<'a>(&'a self, name: &'a str) -> Acquire<'a> {
         self.mode(Target::Name(name), LockMode::Exclusive)
     }

@@ -9,8 +9,8 @@ use std::fmt::Write;
 /// The key of those that have one.
 const KEY: Key = Key([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
 
-/// docs/lock-protocol-vectors.json: for each kind, a packet with different numbers in all fields, without a key and with
-/// one.
+/// docs/lock-protocol-vectors.json: for each kind, a packet with different numbers in all fields, without a key and
+/// with one.
 #[must_use]
 pub fn packets() -> String {
     let mut all: Vec<(String, Packet, Vec<u8>)> = Vec::new();

@@ -50,7 +50,9 @@ fn its_numbers_are_those_of_the_protocol() {
     is("FIRST_CONTROL", Kind::Join as u64);
     is("LAST_CONTROL", Kind::ALL.map(|kind| kind as u64).into_iter().max().expect("some kinds"));
     let control: Vec<u64> = Kind::ALL.iter().filter(|kind| kind.is_control()).map(|kind| *kind as u64).collect();
-    assert!(control.windows(2).all(|pair| pair[0] + 1 == pair[1]), "there is no gap in the control kinds");
+    // The registry checks kinds too, so a gap may only cost it a packet: that from STATUS to NAME is kept free.
+    let gaps = control.windows(2).filter(|pair| pair[0] + 1 != pair[1]);
+    assert!(gaps.into_iter().all(|pair| pair[1] <= Kind::Name as u64), "{control:?}");
     State::ALL.into_iter().for_each(|state| is(&format!("STATE_{state}").to_uppercase(), state as u64));
     for (name, send) in [
         ("SEND_GRANT", Send::Grant),

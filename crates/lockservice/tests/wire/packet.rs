@@ -285,7 +285,7 @@ fn problems_have_numbers() {
     for number in 0..10 {
         assert_eq!(
             Problem::of_number(number).map(|problem| problem as u64),
-            (1..=5).contains(&number).then_some(number)
+            (1..=8).contains(&number).then_some(number)
         );
     }
 }

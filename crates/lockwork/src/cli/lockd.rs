@@ -44,8 +44,8 @@ pub(super) struct Arguments {
     /// How many locks there are, numbered from 0; 16 bytes each
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 36))]
     locks: u64,
-    /// How many locks there are for names beside them; 16 bytes each, and some 150 for each name in use. 0: only numbers
-    /// [default: as many as --locks]
+    /// How many locks there are for names beside them; 16 bytes each, and some 150 for each name in use. 0: only
+    /// numbers [default: as many as --locks]
     #[arg(long, value_name = "LOCKS", value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
     names: Option<u64>,
     /// Write down in etcd who takes part, and what names mean: a lockd that is started anew at the same address goes on
