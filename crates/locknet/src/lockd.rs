@@ -295,6 +295,13 @@ impl<P: DataPlane> Lockd<P> {
             if self.holds_back && self.registry.recovering().is_none() {
                 self.recovered()?;
             }
+            if !self.holds_back
+                && !self.registry.settles()
+                && let Some(began) = self.recovery_began.take()
+            {
+                let ms = (self.now - began) as f64 / 1e6;
+                eprintln!("lockd: agents decide after {ms:.1} ms: all that is held is enrolled");
+            }
             if self.now >= due {
                 due = self.tick();
                 continue;

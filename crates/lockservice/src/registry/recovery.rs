@@ -206,6 +206,12 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         self.recovery.as_ref().filter(|recovery| !recovery.is_restored()).map(Recovery::missing)
     }
 
+    /// Whether a decider is being restored, and its agents do not all decide yet.
+    #[must_use]
+    pub fn settles(&self) -> bool {
+        self.recovery.is_some()
+    }
+
     /// Whether `session` is one that a machine which lives had in an earlier era.
     pub(super) fn is_former(&self, machine: Machine, session: u32) -> bool {
         self.machines.get(machine).is_some_and(|live| continues(session, live.session))

@@ -72,8 +72,8 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone), locks,
-    /// lock-service, lock-peers, durability, memory, copy; opencl, bionicdb, fpga, near-data, lock-tatp, lock-tpcc (figures
-    /// of papers), engines (all of them beside each other)
+    /// lock-service, lock-peers, durability, memory, copy; opencl, bionicdb, fpga, near-data, lock-tatp, lock-tpcc,
+    /// lock-recovery (figures of papers), engines (all of them beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
     /// opencl-deterministic, opencl-two-phase, fpga
@@ -188,6 +188,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     pub(super) peers: lock_peers::Arguments,
     #[command(flatten)]
+    pub(super) recovery: lock_peers::RecoveryArguments,
+    #[command(flatten)]
     pub(super) near_data: near_data::Arguments,
     #[command(flatten)]
     pub(super) fpga: figures::FpgaArguments,
@@ -215,6 +217,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "lock-service" => return lock_service::bench_lock_service(arguments),
         "lock-tatp" => return lock_transactions::bench(arguments, lock_transactions::Benchmark::Tatp),
         "lock-tpcc" => return lock_transactions::bench(arguments, lock_transactions::Benchmark::Tpcc),
+        "lock-recovery" => return lock_peers::bench_lock_recovery(arguments),
         "lock-peers" => return lock_peers::bench_lock_peers(arguments),
         "near-data" => return near_data::bench_near_data(arguments),
         "durability" => return durability::bench_durability(arguments),

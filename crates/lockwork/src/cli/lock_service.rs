@@ -86,7 +86,7 @@ impl Arguments {
 
     /// Clients, of each machine where there are several.
     pub(super) fn clients(&self) -> u32 {
-        self.clients
+        self.clients.unwrap_or(64)
     }
 
     /// How long to measure, in seconds.
@@ -198,7 +198,7 @@ fn settings(bench: &Bench_, systems: &[System]) -> Result<Settings, Failure> {
     }
     let settings = Settings {
         machines: arguments.machines(),
-        clients: arguments.clients.unwrap_or(64),
+        clients: arguments.clients(),
         locks: arguments.locks,
         writes,
         theta,

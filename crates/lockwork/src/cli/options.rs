@@ -61,6 +61,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
         "lock-service" => [SERVICE, &["theta", "passes", "seed", "output", "out"]],
         "lock-tatp" | "lock-tpcc" => [LOCK_TRANSACTIONS, &["passes", "seed", "output", "out"]],
+        "lock-recovery" => [&["machine_dies", "records"], &["passes", "output", "out"]],
         "lock-peers" => [PEERS, &["records", "theta", "passes", "seed", "output", "out"]],
         "near-data" => [NEAR_DATA, &["records", "threads", "quick", "seed", "output", "out"]],
         "durability" => [&["threads", "records", "batch", "passes", "quick", "seed"], &["output", "out"]],

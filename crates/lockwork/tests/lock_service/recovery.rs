@@ -124,12 +124,12 @@ fn a_decider_and_clients_that_are_killed_together_leave_no_waiter_behind() {
         let address = daemon.address.clone();
         assert!(Command::new("kill").args(["-9", &daemon.id().to_string()]).status().expect("kill").success());
         let after = Daemon::start_at_when_free(&address, &options);
-        let token = waits.join().expect("no panic").token();
-        assert!(token > reads.token());
+        drop(waits.join().expect("no panic"));
         sleep(Duration::from_millis(500));
         assert!(!writes.is_finished() && !reads.is_lost(), "the reader that lives keeps its lock");
+        let before = reads.token();
         drop(reads);
-        assert!(writes.join().expect("no panic").expect("nobody reads any more") > token);
+        assert!(writes.join().expect("no panic").expect("nobody reads any more") > before);
         drop(after);
     });
     daemon.kill();

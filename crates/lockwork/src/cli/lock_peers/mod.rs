@@ -11,9 +11,11 @@ mod etcd;
 mod growth;
 mod load;
 mod lockwork;
+mod recovery;
 mod redis;
 mod server;
 
+pub(super) use recovery::{Arguments as RecoveryArguments, bench_lock_recovery};
 use std::time::Duration;
 
 use clap::Args;

@@ -120,6 +120,20 @@ impl Server {
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
     }
 
+    /// What it has written so far.
+    pub(super) fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// Kills it, as `kill -9` does, and waits until it is gone.
+    pub(super) fn kill(&self) {
+        // SAFETY: a plain system call; the number is that of a process that the guard has not waited for.
+        unsafe { libc::kill(self.process as i32, libc::SIGKILL) };
+        while self.lives() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
     /// Seconds of processor time that it has taken so far.
     pub(super) fn processor_s(&self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.process)).unwrap_or_default();
