@@ -295,17 +295,19 @@ impl Locks {
     }
 
     /// Asks for a lock, in a new session if the last one has ended.
-    fn begin(&self, lock: u64, mode: LockMode, ask: Ask) -> Result<Pending, LockError> {
+    fn begin(&self, lock: u64, mode: LockMode, ask: Ask, late: bool) -> Result<Pending, LockError> {
         let Handle { shared, options, owner, .. } = &*self.0;
         if !owner.is_here() {
             return Err(LockError::Forked);
         }
-        let wait = shared.core().begin(shared.now(), lock, mode, ask, nanos(options.connect_timeout));
+        let mut core = if late { shared.core_late() } else { shared.core() };
+        let wait = core.begin(shared.now(), lock, mode, ask, nanos(options.connect_timeout));
+        drop(core);
         let wait = wait.map_err(|error| match error {
             AcquireError::NoSuchLock { lock, locks } => LockError::NoSuchLock { lock, locks },
             _ => LockError::Disconnected(lock),
         })?;
-        Ok(Pending { locks: self.clone(), lock, mode, wait })
+        Ok(Pending { locks: self.clone(), lock, mode, wait, late })
     }
 }
 
@@ -368,7 +370,7 @@ impl Acquire<'_> {
     }
 
     fn wait(self, try_only: bool) -> Result<Guard, LockError> {
-        let pending = self.locks.begin(self.lock, self.mode, self.ask(try_only))?;
+        let pending = self.locks.begin(self.lock, self.mode, self.ask(try_only), false)?;
         self.locks.0.shared.wait(&pending.wait);
         pending.finish()
     }
@@ -388,15 +390,16 @@ struct Pending {
     lock: u64,
     mode: LockMode,
     wait: Arc<Wait>,
+    late: bool,
 }
 
 impl Pending {
     /// The guard, or why there is none; it must be answered.
     fn finish(self) -> Result<Guard, LockError> {
-        let Self { locks, lock, mode, wait } = self;
+        let Self { locks, lock, mode, wait, late } = self;
         match wait.answer() {
             Some(Answer::Granted { token }) => {
-                let guard = Guard::new(locks, lock, mode, token, wait);
+                let guard = Guard::new(locks, lock, mode, token, wait, late);
                 // The lease may have run out since.
                 if guard.is_lost() { Err(LockError::Disconnected(lock)) } else { Ok(guard) }
             }
@@ -428,7 +431,7 @@ impl Future for Acquiring {
             return Poll::Ready(Err(LockError::Forked));
         }
         if self.pending.is_none() {
-            match self.locks.begin(self.lock, self.mode, self.ask) {
+            match self.locks.begin(self.lock, self.mode, self.ask, true) {
                 Ok(pending) => self.pending = Some(pending),
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -444,7 +447,7 @@ impl Future for Acquiring {
 impl Drop for Acquiring {
     fn drop(&mut self) {
         if let Some(pending) = self.pending.take() {
-            guard::give_back(&self.locks, &pending.wait);
+            guard::give_back(&self.locks, &pending.wait, true);
         }
     }
 }
