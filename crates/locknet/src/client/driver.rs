@@ -5,14 +5,14 @@
 //! the socket, naps, and sees to what has no other reader: acknowledgements of what was given back, repetitions,
 //! renewals.
 //!
-//! Where many asynchronous requests are under way, their packets go out together: the first wakes the background thread,
-//! and what is added before it runs is of the same batch. So a packet costs its share of a system call and of a wake-up
+//! Where many asynchronous requests are under way, their packets go out together: the first wakes the background
+//! thread, and what is added before it runs is of the same batch. So a packet costs its share of a system call and of a wake-up
 //! at the other end, for the time that it takes to wake a thread.
 //!
 //! *Invariants*: whoever unlocks the session has sent what was to be sent, or has the background thread send it, and
-//! told who waits, and wakes tasks after unlocking ([`Locked`]). At any time somebody will drive the session when its next timer is due: a waiting task, the
-//! background thread in its nap, or the background thread in `ppoll` with that time as its limit; who sets an earlier
-//! timer wakes it.
+//! told who waits, and wakes tasks after unlocking ([`Locked`]). At any time somebody will drive the session when its
+//! next timer is due: a waiting task, the background thread in its nap, or the background thread in `ppoll` with that
+//! time as its limit; who sets an earlier timer wakes it.
 
 use super::core::Core;
 use super::wait::Wait;

@@ -69,8 +69,8 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone), locks,
-    /// lock-service, lock-peers, durability, memory, copy; opencl, bionicdb, fpga, near-data (figures of papers), engines (all of
-    /// them beside each other)
+    /// lock-service, lock-peers, durability, memory, copy; opencl, bionicdb, fpga, near-data (figures of papers),
+    /// engines (all of them beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
     /// opencl-deterministic, opencl-two-phase, fpga
@@ -140,8 +140,8 @@ pub(super) struct Arguments {
     /// Passes before measuring
     #[arg(long, default_value_t = 1)]
     warmup: usize,
-    /// For bionicdb, engines, lock-service, lock-peers and durability: rounds of measuring (for the first two after one that warms
-    /// up); figures are their medians
+    /// For bionicdb, engines, lock-service, lock-peers and durability: rounds of measuring (for the first two after
+    /// one that warms up); figures are their medians
     #[arg(long, default_value_t = 3)]
     pub(super) passes: usize,
     /// For bionicdb, engines, fpga, near-data and durability: a tenth of the work, and one short round
