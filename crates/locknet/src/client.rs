@@ -340,12 +340,12 @@ impl Locks {
     }
 
     /// Asks for a lock, in a new session if the last one has ended.
-    fn begin(&self, what: What, mode: LockMode, ask: Ask) -> Result<Pending, LockError> {
+    fn begin(&self, what: What, mode: LockMode, ask: Ask, late: bool) -> Result<Pending, LockError> {
         let Handle { shared, options, owner, .. } = &*self.0;
         if !owner.is_here() {
             return Err(LockError::Forked);
         }
-        let mut core = shared.core();
+        let mut core = if late { shared.core_late() } else { shared.core() };
         match &what {
             What::Name(name) if !(1..=LONGEST).contains(&name.len()) => return Err(LockError::BadName(name.len())),
             What::Lock(lock) => {
@@ -362,7 +362,7 @@ impl Locks {
             AcquireError::NoSuchLock { lock, locks } => LockError::NoSuchLock { lock, locks },
             _ => LockError::Disconnected(what.lock()),
         })?;
-        Ok(Pending { locks: self.clone(), what, mode, wait })
+        Ok(Pending { locks: self.clone(), what, mode, wait, late })
     }
 }
 
@@ -441,7 +441,7 @@ impl Acquire<'_> {
     }
 
     fn wait(self, try_only: bool) -> Result<Guard, LockError> {
-        let pending = self.locks.begin(self.target.owned(), self.mode, self.ask(try_only))?;
+        let pending = self.locks.begin(self.target.owned(), self.mode, self.ask(try_only), false)?;
         self.locks.0.shared.wait(&pending.wait);
         pending.finish()
     }
@@ -461,12 +461,13 @@ struct Pending {
     what: What,
     mode: LockMode,
     wait: Arc<Wait>,
+    late: bool,
 }
 
 impl Pending {
     /// The guard, or why there is none; it must be answered.
     fn finish(self) -> Result<Guard, LockError> {
-        let Self { locks, what, mode, wait } = self;
+        let Self { locks, what, mode, wait, late } = self;
         let meaning = wait.meaning().cloned();
         let lock = meaning.as_ref().map_or_else(|| what.lock(), |(_, lock)| *lock);
         let unresolved = match &what {
@@ -475,7 +476,7 @@ impl Pending {
         };
         match wait.answer() {
             Some(Answer::Granted { token }) => {
-                let guard = Guard::new(locks, lock, mode, token, wait);
+                let guard = Guard::new(locks, lock, mode, token, wait, late);
                 // The lease may have run out since.
                 if guard.is_lost() { Err(LockError::Disconnected(lock)) } else { Ok(guard) }
             }
@@ -512,7 +513,7 @@ impl Future for Acquiring {
             return Poll::Ready(Err(LockError::Forked));
         }
         if self.pending.is_none() {
-            match self.locks.begin(self.what.clone(), self.mode, self.ask) {
+            match self.locks.begin(self.what.clone(), self.mode, self.ask, true) {
                 Ok(pending) => self.pending = Some(pending),
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -528,7 +529,7 @@ impl Future for Acquiring {
 impl Drop for Acquiring {
     fn drop(&mut self) {
         if let Some(pending) = self.pending.take() {
-            guard::give_back(&self.locks, &pending.wait);
+            guard::give_back(&self.locks, &pending.wait, true);
         }
     }
 }

@@ -168,6 +168,8 @@ pub struct Lockd<P> {
     /// When words began to come back.
     recovery_began: Option<u64>,
     naming: Naming,
+    /// Somebody waits for a packet of the batch.
+    hurry: bool,
     start: Instant,
     now: u64,
     refreshed: u64,
@@ -218,6 +220,7 @@ impl<P: DataPlane> Lockd<P> {
             key: options.key,
             spin: options.spin,
             opens,
+            hurry: false,
             counters,
             responder,
             service,
@@ -290,6 +293,10 @@ impl<P: DataPlane> Lockd<P> {
             if count > 0 {
                 last_packet = now;
                 self.after();
+            }
+            // That a lock was given back is confirmed with the next answer, or as soon as nothing more comes.
+            if self.hurry || count == 0 || self.spin.is_zero() {
+                self.hurry = false;
                 self.endpoint.flush();
             }
             if self.holds_back && self.registry.recovering().is_none() {
@@ -488,6 +495,7 @@ impl<P: DataPlane> Lockd<P> {
                     continue;
                 }
             };
+            self.hurry |= packet.kind != Kind::Done;
             match address {
                 // The payload's tag covers nothing that a decider changes, so it goes along as it is.
                 Some(to) => self.endpoint.push(to, [&packet.header(payload.len(), self.key.as_ref()), payload]),
@@ -541,6 +549,7 @@ impl<P: DataPlane> Lockd<P> {
     fn push(&mut self, address: SocketAddr, packet: &Packet, body: &[u8]) {
         let bytes = datagram(packet, body, self.key.as_ref());
         self.endpoint.push(address, bytes.split_at(HEADER).into());
+        self.hurry = true;
     }
 }
 

@@ -228,6 +228,12 @@ impl Core {
 
     /// Sends what is to be sent, and tells who waits.
     pub(super) fn flush(&mut self) {
+        self.collect();
+        self.endpoint.flush();
+    }
+
+    /// Puts what is to be sent into the batch that goes out with the next [`Core::flush`], and tells who waits.
+    pub(super) fn collect(&mut self) {
         while let Some((packet, body)) = self.node.poll_packet() {
             self.send(&packet, &body);
         }
@@ -236,7 +242,6 @@ impl Core {
             let (sender, requester) = (machine, machine);
             self.send(&Packet { sender, session, requester, requester_session: session, ..packet }, &body);
         }
-        self.endpoint.flush();
         while let Some(event) = self.node.poll_event() {
             self.tell(event);
         }
@@ -306,6 +311,11 @@ impl Core {
         if let Some(wait) = wait {
             self.sleepers.add(wait.set_answer(answer));
         }
+    }
+
+    /// Requests that wait or hold.
+    pub(super) fn requests(&self) -> usize {
+        self.waits.len()
     }
 
     /// Whether nothing is held or under way. An agent that stays, because others hold its lock, is no reason to wait.

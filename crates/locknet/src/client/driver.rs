@@ -5,10 +5,14 @@
 //! the socket, naps, and sees to what has no other reader: acknowledgements of what was given back, repetitions,
 //! renewals.
 //!
-//! *Invariants*: whoever unlocks the session has sent what was to be sent and told who waits, and wakes tasks after
-//! unlocking ([`Locked`]). At any time somebody will drive the session when its next timer is due: a waiting task, the
-//! background thread in its nap, or the background thread in `ppoll` with that time as its limit; who sets an earlier
-//! timer wakes it.
+//! Where many asynchronous requests are under way, their packets go out together: the first wakes the background
+//! thread, and what is added before it runs is of the same batch. So a packet costs its share of a system call and of a wake-up
+//! at the other end, for the time that it takes to wake a thread.
+//!
+//! *Invariants*: whoever unlocks the session has sent what was to be sent, or has the background thread send it, and
+//! told who waits, and wakes tasks after unlocking ([`Locked`]). At any time somebody will drive the session when its
+//! next timer is due: a waiting task, the background thread in its nap, or the background thread in `ppoll` with that
+//! time as its limit; who sets an earlier timer wakes it.
 
 use super::core::Core;
 use super::wait::Wait;
@@ -28,6 +32,8 @@ const LONG_NAP: Duration = Duration::from_millis(1);
 const QUIET_NS: u64 = 1_000_000;
 /// The longest sleep of a task: after this it looks whether it should drive.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
+/// Up to so many requests, each is sent at once.
+const FEW: usize = 4;
 /// How much later than a timer the background thread may notice it.
 const LATE_NS: u64 = 1_000_000;
 /// How long one who leaves waits for what is under way.
@@ -48,6 +54,8 @@ pub(super) struct Shared {
     led: AtomicBool,
     /// Until when the background thread sleeps, 0 while it does not.
     asleep_until: AtomicU64,
+    /// The bell was rung for a batch since the background thread last woke up.
+    rung: AtomicBool,
     stop: AtomicBool,
     abandon: AtomicBool,
     bell: OwnedFd,
@@ -68,6 +76,7 @@ impl Shared {
             active: AtomicU64::new(0),
             led: AtomicBool::new(false),
             asleep_until: AtomicU64::new(0),
+            rung: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             abandon: AtomicBool::new(false),
             // SAFETY: just made, and nobody else's.
@@ -80,14 +89,41 @@ impl Shared {
     }
 
     pub(super) fn core(&self) -> Locked<'_> {
-        Locked { shared: self, core: Some(self.core.lock().unwrap_or_else(PoisonError::into_inner)) }
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { shared: self, core: Some(core), late: false }
+    }
+
+    /// As [`Shared::core`], for one who does not wait for what is sent: it may go out with what others send.
+    pub(super) fn core_late(&self) -> Locked<'_> {
+        let mut core = self.core();
+        core.late = true;
+        core
+    }
+
+    /// Whether the background thread will look after a batch soon; if so, it knows.
+    fn takes_batch(&self, core: &Core) -> bool {
+        if core.requests() <= FEW || self.led.load(Ordering::Acquire) || !self.is_quiet() {
+            return false;
+        }
+        // While the core is locked: if it is awake now, it locks the core again before it sleeps.
+        if self.asleep_until.load(Ordering::SeqCst) != 0 && !self.rung.swap(true, Ordering::SeqCst) {
+            self.ring();
+        }
+        !self.stop.load(Ordering::SeqCst)
+    }
+
+    /// No task has driven lately.
+    fn is_quiet(&self) -> bool {
+        self.now().saturating_sub(self.active.load(Ordering::Relaxed)) > QUIET_NS
     }
 
     fn try_core(&self) -> Option<Locked<'_>> {
         match self.core.try_lock() {
             Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(core)) => Some(Locked { shared: self, core: Some(core.into_inner()) }),
-            Ok(core) => Some(Locked { shared: self, core: Some(core) }),
+            Err(TryLockError::Poisoned(core)) => {
+                Some(Locked { shared: self, core: Some(core.into_inner()), late: false })
+            }
+            Ok(core) => Some(Locked { shared: self, core: Some(core), late: false }),
         }
     }
 
@@ -164,8 +200,7 @@ impl Shared {
     pub(super) fn run(&self) {
         while !self.stop.load(Ordering::Acquire) {
             let led = self.led.load(Ordering::Acquire);
-            let quiet = self.now().saturating_sub(self.active.load(Ordering::Relaxed)) > QUIET_NS;
-            if led || !quiet {
+            if led || !self.is_quiet() {
                 std::thread::sleep(if led { LONG_NAP } else { NAP });
                 self.try_drive();
                 continue;
@@ -182,6 +217,7 @@ impl Shared {
                 self.sleep_until(file, due);
             }
             self.asleep_until.store(0, Ordering::SeqCst);
+            self.rung.store(false, Ordering::SeqCst);
         }
         if !self.abandon.load(Ordering::Acquire) {
             self.leave();
@@ -246,6 +282,8 @@ pub(super) struct Locked<'a> {
     shared: &'a Shared,
     /// `None` while it is dropped.
     core: Option<MutexGuard<'a, Core>>,
+    /// What is to be sent may go out with what others send.
+    late: bool,
 }
 
 impl Deref for Locked<'_> {
@@ -264,7 +302,11 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.flush();
+        if self.late && self.shared.takes_batch(self) {
+            self.collect();
+        } else {
+            self.flush();
+        }
         self.shared.publish(self);
         let sleepers = std::mem::take(&mut self.sleepers);
         self.core = None;

@@ -19,14 +19,16 @@ pub struct Guard {
     mode: LockMode,
     token: u64,
     pub(super) wait: Arc<Wait>,
+    /// Asked for asynchronously: nobody sleeps until it is given back.
+    late: bool,
 }
 
 /// How long one who waits for a loss sleeps at most before it looks at the lease itself.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Guard {
-    pub(super) fn new(locks: Locks, lock: u64, mode: LockMode, token: u64, wait: Arc<Wait>) -> Self {
-        Self { locks, lock, mode, token, wait }
+    pub(super) fn new(locks: Locks, lock: u64, mode: LockMode, token: u64, wait: Arc<Wait>, late: bool) -> Self {
+        Self { locks, lock, mode, token, wait, late }
     }
 
     /// Which lock.
@@ -116,15 +118,16 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        give_back(&self.locks, &self.wait);
+        give_back(&self.locks, &self.wait, self.late);
     }
 }
 
-/// Releases or withdraws a request.
-pub(super) fn give_back(locks: &Locks, wait: &Arc<Wait>) {
+/// Releases or withdraws a request, `late` if that may go out with what others send.
+pub(super) fn give_back(locks: &Locks, wait: &Arc<Wait>, late: bool) {
     if locks.0.owner.is_here() && !locks.0.abandon.load(Ordering::Acquire) {
         let shared = &locks.0.shared;
-        shared.core().give_back(shared.now(), wait);
+        let mut core = if late { shared.core_late() } else { shared.core() };
+        core.give_back(shared.now(), wait);
     }
 }
 

@@ -242,7 +242,7 @@ fn a_machine_that_leaves_frees_its_number_and_its_locks_at_once() {
 fn a_lock_whose_lease_has_ended_before_the_call_returns_is_no_guard() {
     let daemon = Daemon::start();
     let locks = daemon.locks();
-    let pending = locks.begin(What::Lock(5), LockMode::Exclusive, Ask::default()).unwrap();
+    let pending = locks.begin(What::Lock(5), LockMode::Exclusive, Ask::default(), false).unwrap();
     locks.0.shared.wait(&pending.wait);
     assert!(matches!(pending.wait.answer(), Some(Answer::Granted { .. })));
     pending.wait.set_lost().wake();

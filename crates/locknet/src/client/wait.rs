@@ -46,6 +46,8 @@ struct Inner {
     answer: Option<Answer>,
     wakers: Vec<(Slot, Waker)>,
     slots: u32,
+    /// Threads that sleep: without any, there is no system call to wake them.
+    asleep: u32,
 }
 
 /// Tasks to be woken when nothing is locked any more.
@@ -119,17 +121,22 @@ impl Wait {
         inner.answer = inner.answer.or(answer);
         self.state.store(state, Ordering::Release);
         let wakers = std::mem::take(&mut inner.wakers);
+        let asleep = inner.asleep;
         drop(inner);
-        self.changed.notify_all();
+        if asleep > 0 {
+            self.changed.notify_all();
+        }
         Sleepers(wakers)
     }
 
     /// Sleeps until `done`, or until the time is over.
     pub(super) fn sleep(&self, time: Duration, done: impl Fn(&Self) -> bool) {
-        let inner = self.inner();
+        let mut inner = self.inner();
         if !done(self) {
+            inner.asleep += 1;
             // Woken early or for nothing: the caller looks again.
-            drop(self.changed.wait_timeout(inner, time));
+            let woken = self.changed.wait_timeout(inner, time);
+            woken.unwrap_or_else(PoisonError::into_inner).0.asleep -= 1;
         }
     }
 

@@ -144,8 +144,8 @@ pub(super) struct Arguments {
     /// Passes before measuring
     #[arg(long, default_value_t = 1)]
     warmup: usize,
-    /// For bionicdb, engines, lock-service, lock-peers, lock-tatp, lock-tpcc and durability: rounds of measuring (for the first two
-    /// after one that warms up); figures are their medians
+    /// For bionicdb, engines, lock-service, lock-peers, lock-recovery, lock-tatp, lock-tpcc and durability: rounds of
+    /// measuring (for the first two after one that warms up); figures are their medians
     #[arg(long, default_value_t = 3)]
     pub(super) passes: usize,
     /// For bionicdb, engines, fpga, near-data and durability: a tenth of the work, and one short round

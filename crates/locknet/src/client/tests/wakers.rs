@@ -129,3 +129,29 @@ fn a_task_that_brings_another_waker_with_every_poll_keeps_one() {
     assert!(block_on(waits).is_ok());
     assert!(woken[..99].iter().all(|waker| waker.0.load(Ordering::SeqCst) == 0));
 }
+
+#[test]
+fn many_asynchronous_requests_go_out_together_and_none_is_forgotten() {
+    let daemon = Daemon::start();
+    let sessions = [daemon.locks(), daemon.locks()];
+    let mut context = Context::from_waker(Waker::noop());
+    // Each lock goes to and fro, so what was given back has to arrive as well.
+    for round in 0..20 {
+        let of = |lock: u64| &sessions[(lock as usize + round) % 2];
+        let mut waits: Vec<_> = (0..100).map(|lock| Box::pin(of(lock).exclusive(lock).acquire_async())).collect();
+        let mut held = Vec::new();
+        let start = Instant::now();
+        while !waits.is_empty() {
+            waits.retain_mut(|wait| match wait.as_mut().poll(&mut context) {
+                Poll::Ready(guard) => {
+                    held.push(guard.unwrap());
+                    false
+                }
+                Poll::Pending => true,
+            });
+            assert!(start.elapsed() < LONG, "{} requests of round {round} wait", waits.len());
+            std::thread::yield_now();
+        }
+        assert!(held.iter().all(|guard| !guard.is_lost()));
+    }
+}

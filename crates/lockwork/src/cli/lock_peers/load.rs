@@ -57,7 +57,7 @@ struct Shared {
 ///
 /// # Errors
 /// A client fails, two are in one critical section, or a token does not grow; somebody wants it to end.
-pub(super) fn drive<P: Peer + ?Sized>(clients: Vec<Box<P>>, load: &Load) -> Result<Measured, Failure> {
+pub(super) fn drive(clients: Vec<Box<dyn Peer>>, load: &Load) -> Result<Measured, Failure> {
     let shared = Shared {
         checker: Checker::new(load.locks),
         token: AtomicU64::new(0),
@@ -70,10 +70,10 @@ pub(super) fn drive<P: Peer + ?Sized>(clients: Vec<Box<P>>, load: &Load) -> Resu
         let threads: Vec<_> = clients
             .into_iter()
             .enumerate()
-            .map(|(number, client)| {
+            .map(|(number, mut client)| {
                 let (shared, random) = (&shared, Random::stream(load.seed, number as u64));
                 scope.spawn(move || {
-                    let done = work(client, random, load, shared, crowded);
+                    let done = work(&mut *client, random, load, shared, crowded);
                     if done.is_err() {
                         shared.stop.store(true, Ordering::Relaxed);
                     }
@@ -114,8 +114,8 @@ pub(super) fn wait(time: Duration, stop: &AtomicBool) {
 }
 
 /// One client, until it is to stop.
-fn work<P: Peer + ?Sized>(
-    mut client: Box<P>,
+fn work(
+    client: &mut dyn Peer,
     mut random: Random,
     load: &Load,
     shared: &Shared,

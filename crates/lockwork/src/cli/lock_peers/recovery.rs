@@ -124,7 +124,7 @@ fn recover(etcd: &Server, locks: u64, machine_dies: bool) -> Result<Times, Failu
     let ms = |since: Instant| since.elapsed().as_secs_f64() * 1e3;
     let ready = ms(killed);
     let guard = machines[0].exclusive(free).timeout(Duration::from_secs(30)).acquire();
-    guard.map_err(|error| Failure::Check(format!("a free lock: {error}")))?;
+    drop(guard.map_err(|error| Failure::Check(format!("a free lock: {error}")))?);
     let free = ms(killed);
     let agents = until("agents do not decide", || said(&second, "agents decide after"))?;
     let settled = ms(killed);
