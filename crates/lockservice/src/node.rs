@@ -458,15 +458,6 @@ impl Node {
         ticks.into_iter().flatten().min()
     }
 
-    fn renewed(&mut self, now: u64, packet: &Packet) {
-        if packet.request > now {
-            // It answers nothing that was asked.
-            return;
-        }
-        let until = packet.request.saturating_add(self.config.own_lease());
-        self.lease_until = self.lease_until.max(until);
-    }
-
     /// Whether the session is over. If the lease has just run out, everything that was held is lost.
     fn has_ended(&mut self, now: u64) -> bool {
         if !self.ended && now >= self.lease_until {

@@ -103,14 +103,19 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// As a field of a message, which ends at its first zero byte: what came from a client must not begin the next one.
+fn field(text: String) -> String {
+    if text.contains('\0') { text.replace('\0', "\\0") } else { text }
+}
+
 impl From<Refusal> for ErrorInfo {
     fn from(refusal: Refusal) -> Self {
-        let mut info = Self::new("ERROR".into(), refusal.sqlstate, refusal.message);
+        let mut info = Self::new("ERROR".into(), refusal.sqlstate, field(refusal.message));
         if let Some(copied) = refusal.copied {
-            info.detail = (!copied.detail.is_empty()).then_some(copied.detail);
-            info.where_context = (!copied.context.is_empty()).then_some(copied.context);
+            info.detail = (!copied.detail.is_empty()).then(|| field(copied.detail));
+            info.where_context = (!copied.context.is_empty()).then(|| field(copied.context));
         }
-        info.hint = (!refusal.hint.is_empty()).then_some(refusal.hint);
+        info.hint = (!refusal.hint.is_empty()).then(|| field(refusal.hint));
         info.position = (refusal.position > 0).then(|| refusal.position.to_string());
         info
     }

@@ -237,10 +237,7 @@ impl Server {
                     drop(ending.wait_for(|ending| *ending).await);
                     drop(idle.wait_for(|busy| !*busy).await);
                 };
-                tokio::select! {
-                    _ = connection::serve(socket, acceptor, handlers, room, patience) => {}
-                    () = told => {}
-                }
+                drop(connection::serve(socket, acceptor, handlers, room, patience, told).await);
             });
         }
         self.database.watch.ending();

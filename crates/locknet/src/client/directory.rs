@@ -193,8 +193,8 @@ impl Directory {
         self.forgetting.insert(Arc::clone(name), question);
     }
 
-    /// The session goes on with a daemon that was started anew, and has to be told what is kept: asks for all of it, and
-    /// says so when that is done, by forgetting the name without letters, which no lock has.
+    /// The session goes on with a daemon that was started anew, and has to be told what is kept: asks for all of it,
+    /// and says so when that is done, by forgetting the name without letters, which no lock has.
     pub(super) fn tell_again(&mut self, now: u64) {
         let names: Vec<_> = self.known.keys().filter(|name| !self.asking.contains_key(*name)).cloned().collect();
         for name in names {

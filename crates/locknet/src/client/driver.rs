@@ -6,8 +6,8 @@
 //! renewals.
 //!
 //! Where many asynchronous requests are under way, their packets go out together: the first wakes the background
-//! thread, and what is added before it runs is of the same batch. So a packet costs its share of a system call and of a wake-up
-//! at the other end, for the time that it takes to wake a thread.
+//! thread, and what is added before it runs is of the same batch. So a packet costs its share of a system call and of a
+//! wake-up at the other end, for the time that it takes to wake a thread.
 //!
 //! *Invariants*: whoever unlocks the session has sent what was to be sent, or has the background thread send it, and
 //! told who waits, and wakes tasks after unlocking ([`Locked`]). At any time somebody will drive the session when its

@@ -103,6 +103,16 @@ impl Node {
         self.send(packet, Vec::new());
     }
 
+    /// RENEWED.
+    pub(super) fn renewed(&mut self, now: u64, packet: &Packet) {
+        if packet.request > now {
+            // It answers nothing that was asked.
+            return;
+        }
+        let until = packet.request.saturating_add(self.config.own_lease());
+        self.lease_until = self.lease_until.max(until);
+    }
+
     /// SETTLE.
     pub(super) fn settle_down(&mut self, now: u64, packet: &Packet) {
         let done = packet.has(GRANTED) || self.client.settle(now, packet.request);

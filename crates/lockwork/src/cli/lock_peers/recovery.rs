@@ -1,9 +1,9 @@
-//! `lockwork bench lock-recovery`: the decider is killed while locks are held, and another goes on (figure 17, middle, of
-//! the FissLock paper).
+//! `lockwork bench lock-recovery`: the decider is killed while locks are held, and another goes on (figure 17, middle,
+//! of the FissLock paper).
 //!
 //! etcd and both lockds are processes of their own; eight client machines are sessions of this one, over UDP on
-//! loopback. Of the held locks three quarters are held by a writer each, the others by a reader whose agent is on another
-//! machine. What is measured is measured by clients; the two times in between the daemon tells itself.
+//! loopback. Of the held locks three quarters are held by a writer each, the others by a reader whose agent is on
+//! another machine. What is measured is measured by clients; the two times in between the daemon tells itself.
 //!
 //! *Simulated*: a machine that dies is a session that falls silent.
 
@@ -175,7 +175,8 @@ pub(in super::super) fn bench_lock_recovery(arguments: &Bench) -> Outcome {
     let e = Environment::read();
     let who = if dies { "the decider and one of eight machines" } else { "the decider" };
     let mut text = format!(
-        "{}, {} cores, kernel {}, commit {}\n{who} killed; one lock in {ONE_IN} is held; rounds: {}; leases of 2 s; medians in ms\n\n\
+        "{}, {} cores, kernel {}, commit {}\n{who} killed; one lock in {ONE_IN} is held; rounds: {}; leases of 2 s; medians \
+         in ms\n\n\
          {:>12} {:>10} {:>12} {:>12} {:>12} {:>14} {:>14}\n",
         e.cpu,
         e.cores,
@@ -200,11 +201,17 @@ pub(in super::super) fn bench_lock_recovery(arguments: &Bench) -> Outcome {
         );
         csv += &format!("{locks},{held},{ready:.2},{words:.2},{agents:.2},{free:.2},{all:.2}\n");
     }
-    text += "\nprocess: from the kill until a new lockd is ready; words, agents: after that, as it says; free lock: from the kill\n\
-             until a client has a lock that nobody held; all: until every agent decides. Verified: no guard was lost, what is\n\
-             held is granted to nobody else\n";
-    let json = json!({ "schema": 1, "environment": e, "machine_dies": dies, "rows": rows.iter().map(|(locks, [ready, words, agents, free, all])|
-        json!({"locks": locks, "process_ms": ready, "words_ms": words, "agents_ms": agents, "free_lock_ms": free, "all_ms": all})).collect::<Vec<_>>() });
+    text += "\nprocess: from the kill until a new lockd is ready; words, agents: after that, as it says; free lock: from the\n\
+             kill until a client has a lock that nobody held; all: until every agent decides. Verified: no guard was\n\
+             lost, what is held is granted to nobody else\n";
+    let row = |(locks, [ready, words, agents, free, all]): &(u64, [f64; 5])| {
+        json!({
+            "locks": locks, "held": locks.div_ceil(ONE_IN), "process_ms": ready, "words_ms": words, "agents_ms": agents,
+            "free_lock_ms": free, "all_ms": all,
+        })
+    };
+    let runs: Vec<_> = rows.iter().map(row).collect();
+    let json = json!({ "schema": 1, "environment": e, "machine_dies": dies, "rounds": arguments.passes, "runs": runs });
     if let Some(folder) = arguments.out.as_deref() {
         let labels: Vec<String> = rows.iter().map(|(locks, _)| grouped(*locks as f64)).collect();
         let series =

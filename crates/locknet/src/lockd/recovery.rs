@@ -1,0 +1,63 @@
+//! A daemon that goes on where another ended: see `lockwork_lockservice::report`.
+
+use super::Lockd;
+use super::records::{Records, Roll};
+use crate::plane::DataPlane;
+use lockwork_lockservice::registry::{Config, Member, Registry};
+use lockwork_lockservice::report::in_era;
+use lockwork_lockservice::word::Machine;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+
+impl<P: DataPlane> Lockd<P> {
+    /// Writes down who takes part from now on, and goes on with the members of a lockd before this one, whose sessions
+    /// are in `era`, which no lockd had before. Whoever has the address is the only one who decides, so call this after
+    /// it is bound, and read the members after that.
+    pub fn restore(&mut self, records: Box<dyn Records>, era: u32, members: Vec<Member<SocketAddr>>) {
+        self.now = self.start.elapsed().as_nanos() as u64;
+        let first_session = in_era(RandomState::new().build_hasher().finish() as u32, era);
+        let config = Config { recorded: true, ..Config::new(self.service.lease_ms, first_session) };
+        self.naming.survived(members.iter().map(|member| member.session));
+        self.registry = Registry::restore(self.now, config, self.service, members, self.first_token);
+        self.recovery_began = self.registry.recovering().map(|_| self.now);
+        self.holds_back = self.recovery_began.is_some();
+        self.roll = Some(Roll::new(records));
+        self.opens = 0;
+    }
+
+    /// Lets the data plane decide once all words are back, and says how far it is.
+    pub(super) fn look_at_recovery(&mut self) -> io::Result<()> {
+        if self.holds_back && self.registry.recovering().is_none() {
+            self.recovered()?;
+        }
+        if !self.holds_back
+            && !self.registry.settles()
+            && let Some(began) = self.recovery_began.take()
+        {
+            let ms = (self.now - began) as f64 / 1e6;
+            eprintln!("lockd: agents decide after {ms:.1} ms: all that is held is enrolled");
+        }
+        Ok(())
+    }
+
+    /// All words are back: the data plane decides from now on.
+    fn recovered(&mut self) -> io::Result<()> {
+        self.holds_back = false;
+        self.plane.begin()?;
+        let all: Vec<_> = self.registry.machines().collect();
+        all.into_iter().for_each(|(machine, session, address)| self.take_in(machine, session, address));
+        let ms = (self.now - self.recovery_began.unwrap_or(self.now)) as f64 / 1e6;
+        let (locks, machines) = (self.service.locks, self.registry.summary().machines);
+        let held = self.registry.counters().restored;
+        eprintln!("lockd: {locks} locks are back after {ms:.1} ms, {held} of them held; {machines} machines go on");
+        Ok(())
+    }
+
+    pub(super) fn take_in(&mut self, machine: Machine, session: u32, address: SocketAddr) {
+        if let Err(error) = self.plane.set_machine(machine, session, address) {
+            eprintln!("lockd: cannot take {address} in: {error}");
+            self.registry.dismiss(self.now, machine);
+        }
+    }
+}
