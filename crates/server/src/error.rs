@@ -111,11 +111,11 @@ fn field(text: String) -> String {
 impl From<Refusal> for ErrorInfo {
     fn from(refusal: Refusal) -> Self {
         let mut info = Self::new("ERROR".into(), refusal.sqlstate, field(refusal.message));
-        if let Some(copied) = refusal.copied {
-            info.detail = (!copied.detail.is_empty()).then(|| field(copied.detail));
-            info.where_context = (!copied.context.is_empty()).then(|| field(copied.context));
+        let optional = |text: String| (!text.is_empty()).then(|| field(text));
+        if let Some(Copied { context, detail }) = refusal.copied.map(|copied| *copied) {
+            (info.detail, info.where_context) = (optional(detail), optional(context));
         }
-        info.hint = (!refusal.hint.is_empty()).then(|| field(refusal.hint));
+        info.hint = optional(refusal.hint);
         info.position = (refusal.position > 0).then(|| refusal.position.to_string());
         info
     }
