@@ -515,7 +515,7 @@ fn wrong() -> Vec<Story> {
             .spoilt("an ENROL without mode", from(1, Kind::Enrol, 0), |_| {})
             .spoilt("kind 14", good, |bytes| bytes[52] = 14)
             .spoilt("kind 15", good, |bytes| bytes[52] = 15)
-            .spoilt("kind 26", good, |bytes| bytes[52] = 26)
+            .spoilt("kind 32", good, |bytes| bytes[52] = 32)
             .spoilt("kind 255", good, |bytes| bytes[52] = 255)
             .then("and the good one, to see that nothing happened", good),
         Story::new(
