@@ -435,7 +435,7 @@ fn clients_that_behave_badly_disturb_nobody() {
 fn a_server_that_ends_answers_what_it_was_asked() {
     let folder = Folder::new("serve-drain");
     let mut server = Server::start(&["--data", folder.0.to_str().unwrap(), "--init", BANK]);
-    let (asked, mut idle) = (AtomicU64::new(0), Client::of(&server));
+    let asked = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             let mut client = Client::of(&server);
@@ -456,13 +456,6 @@ fn a_server_that_ends_answers_what_it_was_asked() {
         }
         let told = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().unwrap();
         assert!(told.success());
-        // Who asks nothing is told why it ends.
-        let error = loop {
-            if let Err(error) = idle.query("SELECT 1") {
-                break error.to_string();
-            }
-        };
-        assert_eq!(error, "FATAL 57P01 terminating connection due to administrator command");
     });
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
 }

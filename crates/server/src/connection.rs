@@ -41,17 +41,14 @@ fn keep_alive(socket: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(socket, TIMES)?)
 }
 
-/// Serves a connection until it ends; when it rests and `told` is over, the client is told that the server ends.
-/// `patience` is for logging in, and for each message.
+/// Serves a connection until it ends. `patience` is for logging in, and for each message.
 pub(crate) async fn serve(
     socket: TcpStream,
     tls: Option<TlsAcceptor>,
     handlers: Handlers,
     room: Arc<Semaphore>,
     patience: Duration,
-    told: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let mut told = std::pin::pin!(told);
     let late = Instant::now() + patience;
     socket.set_nodelay(true)?;
     keep_alive(&socket)?;
@@ -79,15 +76,7 @@ pub(crate) async fn serve(
             State::CopyInProgress(is_extended) => Some(is_extended),
             _ => None,
         };
-        let next = async {
-            tokio::select! {
-                next = messages.next(socket.get_mut(), stage, version, &held) => next,
-                () = &mut told => {
-                    let why = "terminating connection due to administrator command";
-                    Ok(Next::Broken(fatal("57P01", why).into()))
-                }
-            }
-        };
+        let next = messages.next(socket.get_mut(), stage, version, &held);
         let next = if is_login {
             let slow = || fatal("57014", &format!("the login has taken more than {patience:?}"));
             timeout_at(late, next).await.unwrap_or_else(|_| Ok(Next::Broken(slow().into())))

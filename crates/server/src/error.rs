@@ -103,19 +103,14 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// As a field of a message, which ends at its first zero byte: what came from a client must not begin the next one.
-fn field(text: String) -> String {
-    if text.contains('\0') { text.replace('\0', "\\0") } else { text }
-}
-
 impl From<Refusal> for ErrorInfo {
     fn from(refusal: Refusal) -> Self {
-        let mut info = Self::new("ERROR".into(), refusal.sqlstate, field(refusal.message));
-        let optional = |text: String| (!text.is_empty()).then(|| field(text));
-        if let Some(Copied { context, detail }) = refusal.copied.map(|copied| *copied) {
-            (info.detail, info.where_context) = (optional(detail), optional(context));
+        let mut info = Self::new("ERROR".into(), refusal.sqlstate, refusal.message);
+        if let Some(copied) = refusal.copied {
+            info.detail = (!copied.detail.is_empty()).then_some(copied.detail);
+            info.where_context = (!copied.context.is_empty()).then_some(copied.context);
         }
-        info.hint = optional(refusal.hint);
+        info.hint = (!refusal.hint.is_empty()).then_some(refusal.hint);
         info.position = (refusal.position > 0).then(|| refusal.position.to_string());
         info
     }

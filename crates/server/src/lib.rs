@@ -237,7 +237,10 @@ impl Server {
                     drop(ending.wait_for(|ending| *ending).await);
                     drop(idle.wait_for(|busy| !*busy).await);
                 };
-                drop(connection::serve(socket, acceptor, handlers, room, patience, told).await);
+                tokio::select! {
+                    _ = connection::serve(socket, acceptor, handlers, room, patience) => {}
+                    () = told => {}
+                }
             });
         }
         self.database.watch.ending();
