@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
+use lockwork_client::Address;
 use lockwork_database::sql::Value;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -134,6 +135,14 @@ impl Connection {
         durability: &str,
         workers: Option<usize>,
     ) -> PyResult<Self> {
+        if let Some(address) = path.as_ref().filter(|path| !path.exists()).and_then(|path| path.to_str())
+            && Address::is_meant(address)
+        {
+            let message = format!("'{address}' is no folder that is there, and looks like the address of a server");
+            let hint =
+                format!("lockwork.connect(\"{address}\") opens a server; a new folder of this name is \"./{address}\"");
+            return Err(Failure::value("22023", message).hint(hint).into());
+        }
         let embedded = Embedded::open(py, path.as_deref(), engine, durability, workers)?;
         Ok(Self::new(Database::Embedded(embedded)))
     }

@@ -140,7 +140,9 @@ impl Embedded {
         }
         let one = |(field, value): (_, &Bound<'_, PyAny>)| to_value(value, &Shape::of(field));
         let values = fields.iter().zip(values).map(one).collect::<PyResult<Vec<_>>>()?;
-        let block = prepared.block(&values).map_err(|error| Failure::of(error, ""))?;
+        let Some(block) = prepared.block(&values).map_err(|error| Failure::of(error, ""))? else {
+            return Ok(answered(prepared.nothing()));
+        };
         let block = self.run(py, block)?;
         Ok(answered(prepared.answer(&block).map_err(|error| Failure::of(error, ""))?))
     }

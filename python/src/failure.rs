@@ -52,7 +52,7 @@ impl Failure {
         let message = error.to_string();
         let failure = match error {
             Error::Sql(error) => {
-                let class = if is_of_value(error.sqlstate) { "DataError" } else { "SqlError" };
+                let class = if is_of_value(error.sqlstate, &error.message) { "DataError" } else { "SqlError" };
                 let mut failure = Self::new(class, error.sqlstate, error.message.clone()).hint(error.hint.clone());
                 if !source.is_empty() {
                     let lines = source.split('\n').take(error.line.saturating_sub(1) as usize);
@@ -100,10 +100,7 @@ impl Failure {
             "53300" => ("ConnectError", true),
             "57P01" => ("Closed", false),
             "22R01" => ("SqlError", false),
-            // The server names what is wrong with a value by its number, before anything runs.
-            state if is_of_value(state) || state.starts_with("22") && message.starts_with("parameter $") => {
-                ("DataError", false)
-            }
+            state if is_of_value(state, &message) => ("DataError", false),
             state if state.starts_with("58") || state.starts_with("XX") => ("Error", false),
             state if position.is_some() || ["08", "0A", "26", "34", "42", "54", "55"].contains(&&state[..2]) => {
                 ("SqlError", false)
@@ -116,9 +113,12 @@ impl Failure {
     }
 }
 
-/// States that only values which came from outside have, never a procedure that runs.
-fn is_of_value(sqlstate: &str) -> bool {
-    ["08P01", "22004", "22008", "22021", "22023", "22P02", "22P03", "42804", "42846"].contains(&sqlstate)
+/// Whether it is an error that only values which came from outside have, never a procedure that runs.
+fn is_of_value(sqlstate: &str, message: &str) -> bool {
+    // What is wrong with a value is said by its number, before anything runs.
+    let is_named = sqlstate.starts_with("22") && message.starts_with("parameter $");
+    let states = ["08P01", "22004", "22008", "22021", "22023", "22P02", "22P03", "23502", "42804", "42846"];
+    is_named || states.contains(&sqlstate)
 }
 
 impl From<Failure> for PyErr {

@@ -308,3 +308,17 @@ def test_a_server_with_users_wants_their_passwords(start_server, tmp_path):
     for user, password in [("app", "wrong"), ("nobody", "secret"), ("app", None)]:
         with pytest.raises(lockwork.ConnectError):
             lockwork.connect(server.address, user=user, password=password)
+
+
+def test_what_looks_like_an_address_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for address in ["localhost:5433", "127.0.0.1", "postgres://ann@localhost/bank"]:
+        with pytest.raises(lockwork.Error, match="looks like the address of a server"):
+            lockwork.open(address)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(lockwork.Error, match="no database, and not empty"):
+        lockwork.open(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+    with lockwork.open("./localhost:5433"):
+        pass
+    assert (tmp_path / "localhost:5433" / "FORMAT").exists()

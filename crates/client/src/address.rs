@@ -66,6 +66,15 @@ impl Address {
         Some(Ok(Self::new(host.into(), port)))
     }
 
+    /// Whether a text may be meant as an address, right or wrong: what stands before its first slash has a colon or an
+    /// `@`, is `localhost`, or has the form of an IP address. A folder of such a name can be written as `./name`.
+    #[must_use]
+    pub fn is_meant(text: &str) -> bool {
+        let host = text.split('/').next().unwrap_or_default();
+        let is_ipv4 = host.split('.').count() == 4 && host.chars().all(|c| c.is_ascii_digit() || c == '.');
+        is_ipv4 || host.contains([':', '@']) || host.eq_ignore_ascii_case("localhost")
+    }
+
     fn of_url(url: &str) -> Result<Self, Error> {
         // The password in it is no part of any message.
         let refused = |why: &str| Error::asked(format!("the URL of the server: {why}"), "");
@@ -137,6 +146,31 @@ mod tests {
             ["bank", "", ":5433", "a/b:5433", "./a:1", "a:b", "a:", "a:+1", "a:65536", "::1:5433", "[a]:1", "C:\\a"]
         {
             assert!(Address::parse(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_meant_for_an_address_is_known_from_a_folder() {
+        for text in [
+            "127.0.0.1",
+            "127.0.0.1:99999",
+            "256.1.1.1",
+            "127.0.0.1/bank",
+            "foo:bar",
+            "foo:5433/bank",
+            "LocalHost",
+            "ann@localhost",
+            "::1",
+            "[::1]",
+            "http://a/b",
+            "postgres:/a",
+            ":5433",
+        ] {
+            assert!(Address::parse(text).is_none() && Address::is_meant(text), "{text}");
+        }
+        assert!(Address::is_meant("127.0.0.1:5433") && Address::is_meant("postgres://a"));
+        for text in ["bank", "./a:b", "/var/lib/a:b", "./localhost", "../127.0.0.1", "a.b", "1.2.3", "localhost2", ""] {
+            assert!(!Address::is_meant(text), "{text}");
         }
     }
 

@@ -116,8 +116,9 @@ impl Caller {
     /// # Errors
     /// As [`crate::Lockwork::run`].
     pub fn run(&self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
+        let Some(block) = prepared.block(values)? else { return Ok(prepared.nothing()) };
         let (sender, ran) = mpsc::sync_channel(1);
-        self.run_then(prepared.block(values)?, move |block| drop(sender.send(block)))?;
+        self.run_then(block, move |block| drop(sender.send(block)))?;
         prepared.answer(&ran.recv().map_err(|_| sequencer::Error::Closed)??)
     }
 

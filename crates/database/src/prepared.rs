@@ -3,8 +3,8 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use lockwork_procedure::block::{Block, Status};
-use lockwork_sql::{self as sql, Arguments, Compiled, Field, Kind};
+use lockwork_procedure::block::{Block, Status, abort};
+use lockwork_sql::{self as sql, Arguments, Compiled, Field, Inserted, Kind};
 
 use crate::calls::set_request;
 use crate::columns::{Column, Procedure};
@@ -18,6 +18,7 @@ pub struct Prepared {
     pub(crate) id: u32,
     pub(crate) arguments: Arguments,
     pub(crate) columns: Vec<String>,
+    pub(crate) inserted: Option<Inserted>,
 }
 
 impl Prepared {
@@ -57,14 +58,25 @@ impl Prepared {
         self.compiled.procedure.layout().block_bytes as usize
     }
 
-    /// The block of a call with these values for `$1` and so on.
+    /// The block of a call with these values for `$1` and so on; `None` if no row can be what the statement looks for,
+    /// which answers [`Self::nothing`].
     ///
     /// # Errors
     /// Another number of them, or values that do not fit.
-    pub fn block(&self, values: &[sql::Value]) -> Result<Vec<u8>, Error> {
-        let mut block = block_of(&self.compiled, self.id, &self.arguments.values(values)?)?;
+    pub fn block(&self, values: &[sql::Value]) -> Result<Option<Vec<u8>>, Error> {
+        let Some(arguments) = self.arguments.values(values)? else { return Ok(None) };
+        let mut block = block_of(&self.compiled, self.id, &arguments)?;
         set_request(&mut block, self.arguments.request(values)?.map_or(0, NonZeroU64::get));
-        Ok(block)
+        Ok(Some(block))
+    }
+
+    /// What it answers when it finds no row.
+    #[must_use]
+    pub fn nothing(&self) -> SqlAnswer {
+        match self.kind {
+            Kind::Select => SqlAnswer::Rows(self.columns.clone(), Vec::new()),
+            _ => SqlAnswer::Written(0),
+        }
     }
 
     /// Whether it is a CALL with the id of a request: when that has been used before, the first answer comes back and
@@ -112,7 +124,13 @@ impl Prepared {
     /// # Errors
     /// [`Error::Aborted`].
     pub fn answer(&self, block: &[u8]) -> Result<SqlAnswer, Error> {
-        let values = results(&self.compiled, block)?;
+        let values = results(&self.compiled, block).map_err(|error| match (error, &self.inserted) {
+            (Error::Aborted { code: code @ abort::DUPLICATE_KEY, sqlstate, message, .. }, Some(inserted)) => {
+                let subject = Some(Box::new(inserted.duplicate(&self.compiled, block)));
+                Error::Aborted { code, sqlstate, message, subject }
+            }
+            (error, _) => error,
+        })?;
         Ok(match self.kind {
             Kind::Call => SqlAnswer::Called(self.columns.iter().cloned().zip(values).collect()),
             Kind::Select => rows_of(&self.compiled, self.columns.clone(), values),
@@ -139,7 +157,7 @@ pub(crate) fn results(compiled: &Compiled, block: &[u8]) -> Result<Vec<sql::Valu
         return Ok(compiled.read_results(block)?);
     }
     let (sqlstate, message) = compiled.describe(outcome.abort_code());
-    Err(Error::Aborted { code: outcome.abort_code(), sqlstate, message })
+    Err(Error::Aborted { code: outcome.abort_code(), sqlstate, message, subject: None })
 }
 
 /// The results of a SELECT, row by row.

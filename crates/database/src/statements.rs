@@ -16,16 +16,14 @@ use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::TableSchema;
 use lockwork_sequencer::Definition;
 use lockwork_sql::{
-    self as sql, Catalogue, Compiled, Definition as Defined, Field, Index, Kind, SqlType, Statement, Table, statements,
+    self as sql, Catalogue, Compiled, Definition as Defined, Field, Index, Kind, STATEMENT, SqlType, Statement, Table,
+    statements,
 };
 use siphasher::sip::SipHasher13;
 
 use crate::prepared::{Prepared, block_of, results};
 use crate::transaction::procedure_of;
 use crate::{EXPECTED_ROWS, Error, Lockwork, Store, durable};
-
-/// What single statements are called as procedures: this, and the digest of their code.
-const STATEMENT: &str = "_statement_";
 
 /// What a statement answered.
 #[derive(Clone, Debug, PartialEq)]
@@ -142,6 +140,7 @@ impl Lockwork {
         self.fill_all()?;
         match statement.kind() {
             kind @ (Kind::CreateTable | Kind::CreateIndex | Kind::CreateProcedure) => {
+                statement.check_new()?;
                 self.define_sql(statement)?;
                 Ok(SqlAnswer::Created(kind))
             }
@@ -167,16 +166,16 @@ impl Lockwork {
             let Known { compiled, id, .. } = self.known_of(statement)?;
             let arguments = statement.arguments(&compiled)?;
             let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
-            return Ok(Prepared { kind: Kind::Call, compiled, id, arguments, columns });
+            return Ok(Prepared { kind: Kind::Call, compiled, id, arguments, columns, inserted: None });
         }
-        let sql::Single { mut compiled, arguments, columns } = self.sql.catalogue.single(statement)?;
+        let sql::Single { mut compiled, arguments, columns, inserted } = self.sql.catalogue.single(statement)?;
         let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
         compiled.procedure.name.clone_from(&name);
         let id = match self.sql.singles.get(&name) {
             Some(id) => *id,
             None => self.register_compiled(&compiled.procedure, "")?,
         };
-        Ok(Prepared { kind: statement.kind(), compiled: Arc::new(compiled), id, arguments, columns })
+        Ok(Prepared { kind: statement.kind(), compiled: Arc::new(compiled), id, arguments, columns, inserted })
     }
 
     /// Runs a prepared statement with values for `$1` and so on.
@@ -184,7 +183,7 @@ impl Lockwork {
     /// # Errors
     /// Values that do not fit, [`Error::Aborted`], and what keeps calls from being durable.
     pub fn run(&mut self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
-        let block = prepared.block(values)?;
+        let Some(block) = prepared.block(values)? else { return Ok(prepared.nothing()) };
         drop(durable::admit(&self.retired, procedure_of(&block).into_iter())?);
         let block = self.run_block(block)?;
         prepared.answer(&block)
@@ -473,4 +472,35 @@ fn digest(procedure: &Procedure) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(&encode(procedure));
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_named_so_any_more_keeps_its_name() {
+        let folder = std::env::temp_dir().join(format!("lockwork-names-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&folder));
+        let mut database = Lockwork::open(&folder).unwrap();
+        let old =
+            "CREATE TABLE pg_old (id BIGINT PRIMARY KEY, d DECIMAL(9, 2) NOT NULL); CREATE INDEX pg_i ON pg_old (d)";
+        // As it was before there was a check.
+        for statement in statements(old) {
+            database.define_sql(&statement.unwrap()).unwrap();
+        }
+        database.sql("INSERT INTO pg_old VALUES (1, 2.50)").unwrap();
+        database.close().unwrap();
+        let mut database = Lockwork::open(&folder).unwrap();
+        let answered = database.sql("SELECT id, d FROM pg_old WHERE d = 2.5 LIMIT 2").unwrap().pop();
+        let Some(SqlAnswer::Rows(_, rows)) = answered else { panic!("{answered:?}") };
+        assert_eq!(rows, [[sql::Value::Integer(1), sql::Value::Decimal(2_50, 2)]]);
+        for new in ["CREATE TABLE public.pg_new (id BIGINT PRIMARY KEY)", "CREATE INDEX pg_new ON pg_old (d)"] {
+            let error = database.sql(new).unwrap_err();
+            let Error::Sql(error) = error else { panic!("{error}") };
+            assert_eq!((error.sqlstate, error.source_line.as_str()), ("42939", new));
+        }
+        database.close().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

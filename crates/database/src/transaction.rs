@@ -121,7 +121,7 @@ impl Transaction {
         if prepared.has_request() {
             return Err(Error::RequestInside);
         }
-        let block = prepared.block(values)?;
+        let Some(block) = prepared.block(values)? else { return Ok(prepared.nothing()) };
         prepared.answer(&self.step(block)?)
     }
 

@@ -1,5 +1,6 @@
 -- A bank: accounts, and a transfer that is all there or not at all.
-CREATE TABLE accounts (id BIGINT PRIMARY KEY, balance DECIMAL(12, 2) NOT NULL) WITH (ordered = true);
+CREATE TABLE accounts (id BIGINT PRIMARY KEY, balance DECIMAL(12, 2) NOT NULL)
+    PARTITION BY HASH (id) WITH (ordered = true);
 
 CREATE PROCEDURE transfer(from_id BIGINT, to_id BIGINT, amount DECIMAL(12, 2), OUT left DECIMAL(12, 2)) AS $$
 BEGIN

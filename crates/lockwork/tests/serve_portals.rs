@@ -43,6 +43,48 @@ fn portals_end_with_their_transaction() {
 }
 
 #[test]
+fn portals_behind_a_savepoint_end_when_a_transaction_goes_back_to_it() {
+    let server = Server::start(&["--init", BANK]);
+    let mut client = Client::of(&server);
+    let text = "SELECT id FROM accounts WHERE id BETWEEN 1 AND 2 LIMIT 2";
+    let parse = message(b'P', format!("s\0{text}\0\0\0").as_bytes());
+    let bind = |name: &str| message(b'B', format!("{name}\0s\0\0\0\0\0\0\0").as_bytes());
+    let run = |name: &str| message(b'E', &[name.as_bytes(), b"\0", &1_u32.to_be_bytes()].concat());
+    let close = |name: &str| message(b'C', format!("P{name}\0").as_bytes());
+    let ask = |client: &mut Client, messages: &[Vec<u8>]| {
+        client.ask(&[messages.concat(), message(b'S', b"")].concat()).unwrap()
+    };
+    client.query("BEGIN").unwrap();
+    let opened = [parse, bind("before"), run("before"), bind("closed"), close("closed")];
+    assert_eq!(ask(&mut client, &opened), "1\nmore");
+    client.query("SAVEPOINT a").unwrap();
+    assert_eq!(ask(&mut client, &[bind("closed"), run("closed"), bind("fresh"), bind("")]), "1\nmore");
+    assert_eq!(client.query("SAVEPOINT b; RELEASE a; SAVEPOINT b; ROLLBACK TO b").unwrap().lines().count(), 4);
+    assert_eq!(ask(&mut client, &[run("closed")]), "2\nmore");
+    client.query("SAVEPOINT c").unwrap();
+    ask(&mut client, &[bind("late")]);
+    assert!(client.query("SELECT nope FROM accounts WHERE id = 1").unwrap().starts_with("ERROR 42703"));
+    // A transaction that has failed answers nothing, also what waits in a portal.
+    assert!(ask(&mut client, &[run("before")]).starts_with("ERROR 25P02"));
+    client.query("ROLLBACK TO c").unwrap();
+    assert!(ask(&mut client, &[run("late")]).starts_with("ERROR 34000"));
+    client.query("ROLLBACK TO b").unwrap();
+    assert_eq!(ask(&mut client, &[run("before")]), "2\nmore");
+    client.query("ROLLBACK; BEGIN").unwrap();
+    ask(&mut client, &[bind("before")]);
+    client.query("SAVEPOINT a").unwrap();
+    ask(&mut client, &[bind("closed"), bind("fresh"), bind("")]);
+    client.query("ROLLBACK TO a").unwrap();
+    for name in ["closed", "fresh", ""] {
+        assert!(ask(&mut client, &[run(name)]).starts_with("ERROR 34000"), "{name}");
+        client.query("ROLLBACK TO a").unwrap();
+    }
+    // The names are free again, and what stood before the savepoint goes on.
+    assert_eq!(ask(&mut client, &[bind("fresh"), run("fresh"), run("before")]), "1\nmore\n1\nmore");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn answers_that_wait_in_portals_have_a_bound() {
     let server = Server::start(&[]);
     let mut client = Client::of(&server);

@@ -96,7 +96,7 @@ fn what_is_no_id_and_where_there_is_none_is_refused() {
         ("CALL transfer(1, 2, 1) TWICE", "42601"),
         ("CALL MANY transfer($1, 2, 1) REQUEST 6", "0A000 the id of a request is for one call"),
         ("SELECT balance FROM accounts WHERE id = 1 REQUEST 6", "42601"),
-        ("CALL other() REQUEST 5", "22R01 request id 5 was used for a call of procedure"),
+        ("CALL other() REQUEST 5", "22R01 request id 5 was used before, for a call of another procedure"),
     ] {
         let answer = client.query(text).unwrap();
         assert!(answer.starts_with(&format!("ERROR {why}")), "{text}: {answer}");

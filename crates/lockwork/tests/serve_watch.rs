@@ -6,7 +6,7 @@ mod server;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use server::{Server, program};
 
@@ -107,7 +107,21 @@ fn odd_requests_are_answered_and_disturb_nobody() {
     let giant = [b"GET / HTTP/1.1\r\nX: ", vec![b'x'; 1 << 20].as_slice(), b"\r\n\r\n"].concat();
     assert!(!sent(&page, &giant).contains("200 OK"));
     drop(idle);
-    // Those who ask nothing are in nobody's way for long.
+    // Nobody is in others' way who asks nothing, asks in part, or does not read the answer.
+    let slow: Vec<_> = (0..300)
+        .map(|at| {
+            let mut stream = TcpStream::connect(&page).unwrap();
+            let asks: [&[u8]; 3] = [b"", b"GET / HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\n\r\n"];
+            drop(stream.write_all(asks[at % 3]));
+            stream
+        })
+        .collect();
+    let begun = Instant::now();
+    for path in ["/healthz", "/readyz", "/metrics", "/"] {
+        assert!(get(&page, path).starts_with("HTTP/1.1 200"), "{path}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    drop(slow);
     let _more: Vec<_> = (0..40).map(|_| TcpStream::connect(&page).unwrap()).collect();
     assert!(get(&page, "/healthz").ends_with("alive\n"));
     let (code, said) = refused(&["--http", "0.0.0.0:0"]);

@@ -131,7 +131,7 @@ fn a_prepared_statement_runs_with_values_from_several_threads() {
     let (sender, answers) = std::sync::mpsc::channel();
     for cents in 1..=10 {
         let sender = sender.clone();
-        let block = one_more.block(&[Value::Integer(3), Value::Decimal(cents, 2)]).unwrap();
+        let block = one_more.block(&[Value::Integer(3), Value::Decimal(cents, 2)]).unwrap().unwrap();
         caller.run_then(block, move |ran| sender.send(ran).unwrap()).unwrap();
     }
     for _ in 0..10 {

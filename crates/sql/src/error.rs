@@ -3,6 +3,19 @@
 use std::fmt;
 
 use crate::syntax::Place;
+use crate::value::Value;
+
+impl Subject {
+    /// What a key that exists is about: columns and values of it, if they are known.
+    #[must_use]
+    pub fn duplicate(table: &str, key: &[(String, Value)]) -> Self {
+        let (names, values): (Vec<_>, Vec<_>) =
+            key.iter().map(|(name, value)| (name.as_str(), value.to_string())).unzip();
+        let detail = format!("Key ({})=({}) already exists.", names.join(", "), values.join(", "));
+        let detail = if key.is_empty() { String::new() } else { detail };
+        Self { table: table.into(), constraint: format!("{table}_pkey"), detail, ..Self::default() }
+    }
+}
 
 /// The SQLSTATEs that this crate gives.
 pub(crate) mod state {
@@ -18,6 +31,10 @@ pub(crate) mod state {
     pub(crate) const UNDEFINED_PROCEDURE: &str = "42883";
     /// The table, index or procedure exists.
     pub(crate) const DUPLICATE_TABLE: &str = "42P07";
+    /// The name is one of those that only the catalog has.
+    pub(crate) const RESERVED_NAME: &str = "42939";
+    /// There is no such schema.
+    pub(crate) const NO_SCHEMA: &str = "3F000";
     /// The column or variable exists.
     pub(crate) const DUPLICATE_COLUMN: &str = "42701";
     /// Types do not go together.
@@ -26,6 +43,8 @@ pub(crate) mod state {
     pub(crate) const OUT_OF_RANGE: &str = "22003";
     /// A value is none of those that are possible.
     pub(crate) const INVALID_VALUE: &str = "22023";
+    /// A NULL where there can be none.
+    pub(crate) const NOT_NULL: &str = "23502";
     /// A text is too long for its place.
     pub(crate) const TOO_LONG: &str = "22001";
     /// A constant cannot be read as its type.
@@ -60,13 +79,49 @@ pub struct SqlError {
     pub hint: String,
     /// The line of the source, empty until [`Self::in_source`].
     pub source_line: String,
+    /// What it is about, of an error of a value.
+    pub subject: Option<Box<Subject>>,
+}
+
+/// What an error of a value is about: clients of a server get it in fields of their own. What there is not is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// The table.
+    pub table: String,
+    /// Its column.
+    pub column: String,
+    /// What of the table is hurt: its primary key.
+    pub constraint: String,
+    /// More about it, as a sentence.
+    pub detail: String,
 }
 
 impl SqlError {
     pub(crate) fn new(sqlstate: &'static str, place: Place, message: impl Into<String>) -> Self {
         let Place { line, column } = place;
         let message = shortened(message.into());
-        Self { sqlstate, message, line, column, hint: String::new(), source_line: String::new() }
+        Self { sqlstate, message, line, column, hint: String::new(), source_line: String::new(), subject: None }
+    }
+
+    /// A NULL for a column.
+    pub(crate) fn null(table: &str, column: &str, place: Place) -> Self {
+        let message = format!("null value in column '{column}' of table '{table}', and there are no NULLs");
+        let error = Self::new(state::NOT_NULL, place, message).about(table, column);
+        error.hint("use a value of your own for 'none', such as 0 or ''")
+    }
+
+    pub(crate) fn about(mut self, table: &str, column: &str) -> Self {
+        let subject = Subject { table: table.into(), column: column.into(), ..Subject::default() };
+        self.subject = Some(Box::new(subject));
+        self
+    }
+
+    /// An error of a value, which is for this column.
+    pub(crate) fn of_column(self, table: &str, column: &str) -> Self {
+        if !self.sqlstate.starts_with("22") {
+            return self;
+        }
+        Self { message: format!("column '{column}': {}", self.message), ..self }.about(table, column)
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -87,7 +142,7 @@ impl SqlError {
 
 impl fmt::Display for SqlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sqlstate, message, line, column, hint, source_line } = self;
+        let Self { sqlstate, message, line, column, hint, source_line, .. } = self;
         write!(f, "line {line}, column {column}: error {sqlstate}: {message}")?;
         f.write_str(&pointed(source_line, *column))?;
         if !hint.is_empty() {

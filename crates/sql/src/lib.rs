@@ -55,9 +55,9 @@ mod value;
 
 pub use catalogue::{Catalogue, Index, Table};
 pub use compile::{Compiled, Field, explain};
-pub use error::{SqlError, pointed};
+pub use error::{SqlError, Subject, pointed};
 pub use script::{Definition, Kind, Single, Statement, Statements, is_ended, statements};
-pub use single::Arguments;
+pub use single::{Arguments, Inserted, STATEMENT};
 pub use syntax::{Control, Place};
 pub use tree::Abort;
 pub use types::SqlType;

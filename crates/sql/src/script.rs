@@ -7,8 +7,8 @@ use crate::catalogue::{Catalogue, Index};
 use crate::compile::{self, Compiled};
 use crate::error::{SqlError, state};
 use crate::parse::{self, Cursor};
-use crate::single::{self, Arguments};
-use crate::syntax::{Control, Place, StmtKind, Top};
+use crate::single::{self, Arguments, Inserted};
+use crate::syntax::{Control, CreateIndex, CreateTable, Place, StmtKind, Top};
 
 /// What kind of statement it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,23 @@ impl<'a> Statement<'a> {
         }
     }
 
+    /// Refuses a name that nothing new can have: servers look for it in their catalog. In folders of earlier versions
+    /// there may be tables and indexes of such names.
+    ///
+    /// # Errors
+    /// The name of a table or index begins with `pg_`.
+    pub fn check_new(&self) -> Result<(), SqlError> {
+        let (Top::Table(CreateTable { name, .. }) | Top::Index(CreateIndex { name, .. })) = &self.top else {
+            return Ok(());
+        };
+        if !name.text.starts_with("pg_") {
+            return Ok(());
+        }
+        let message = format!("'{}' begins with 'pg_', as only names of the catalog do", name.text);
+        let error = SqlError::new(state::RESERVED_NAME, name.place, message).hint("choose another name");
+        Err(error.in_source(self.source))
+    }
+
     /// What a BEGIN, COMMIT, ROLLBACK, SAVEPOINT or RELEASE asks for.
     #[must_use]
     pub fn control(&self) -> Option<&Control> {
@@ -147,6 +164,8 @@ pub struct Statements<'a> {
     cursor: Option<Result<Cursor, SqlError>>,
     /// Where each line begins.
     lines: Vec<usize>,
+    /// The place that was looked for last, and its byte: what comes behind it on its line is found from there.
+    last: (Place, usize),
 }
 
 /// Reads a script statement by statement. A byte order mark at its beginning is no part of it.
@@ -154,7 +173,7 @@ pub struct Statements<'a> {
 pub fn statements(source: &str) -> Statements<'_> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let lines = std::iter::once(0).chain(source.match_indices('\n').map(|(at, _)| at + 1)).collect();
-    Statements { source, cursor: Some(Cursor::new(source)), lines }
+    Statements { source, cursor: Some(Cursor::new(source)), lines, last: (Place::START, 0) }
 }
 
 /// Whether a text in which no statement is wrong needs nothing more: its last statement, if it has one, ends with a
@@ -168,11 +187,17 @@ pub fn is_ended(source: &str) -> bool {
 
 impl Statements<'_> {
     /// The byte at a place.
-    fn byte(&self, place: Place) -> usize {
-        let line = self.lines.get(place.line as usize - 1).copied().unwrap_or(self.source.len());
-        let rest = &self.source[line..];
-        let column = rest.char_indices().nth(place.column as usize - 1).map_or(rest.len(), |(at, _)| at);
-        line + column
+    fn byte(&mut self, place: Place) -> usize {
+        let (last, byte) = self.last;
+        let (from, column) = if last.line == place.line && last.column <= place.column {
+            (byte, last.column)
+        } else {
+            (self.lines.get(place.line as usize - 1).copied().unwrap_or(self.source.len()), 1)
+        };
+        let rest = &self.source[from..];
+        let ahead = rest.char_indices().nth((place.column - column) as usize).map_or(rest.len(), |(at, _)| at);
+        self.last = (place, from + ahead);
+        from + ahead
     }
 }
 
@@ -220,6 +245,8 @@ pub struct Single {
     pub arguments: Arguments,
     /// The names of the columns of a SELECT, as results of the procedure.
     pub columns: Vec<String>,
+    /// The table of an INSERT.
+    pub inserted: Option<Inserted>,
 }
 
 impl Catalogue {
@@ -269,18 +296,18 @@ impl Catalogue {
             return Err(error.in_source(statement.source));
         };
         let compile = |shares| {
-            let (routine, lifted, columns) = Binder::new(self, "statement").single(stmt, shares)?;
+            let (routine, lifted, columns, inserted) = Binder::new(self, "statement").single(stmt, shares)?;
             let compiled = compile::routine_of(self, &routine, stmt.place)?;
-            Ok((compiled, lifted, columns))
+            Ok((compiled, lifted, columns, inserted))
         };
         let compiled = compile(true).or_else(|error: SqlError| match error.sqlstate {
             // There may be room for no more rows than it says.
             state::TOO_COMPLEX => compile(false),
             _ => Err(error),
         });
-        let (compiled, lifted, columns) = compiled.map_err(|error| error.in_source(statement.source))?;
+        let (compiled, lifted, columns, inserted) = compiled.map_err(|error| error.in_source(statement.source))?;
         let arguments = Arguments::of_lifted(lifted, &compiled, stmt.place);
         let arguments = arguments.map_err(|error| error.in_source(statement.source))?;
-        Ok(Single { compiled, arguments, columns })
+        Ok(Single { compiled, arguments, columns, inserted })
     }
 }

@@ -3,16 +3,57 @@
 use std::num::NonZeroU64;
 use std::time::SystemTime;
 
+use lockwork_procedure::schema::TableSchema;
+
 use crate::bind::{Binder, Lifted};
 use crate::compile::{Compiled, Field};
-use crate::error::{Result, SqlError, state, unsupported};
-use crate::syntax::{self, Expr as Written, ExprKind as W, Name, Place, StmtKind as S};
+use crate::error::{Result, SqlError, Subject, state, unsupported};
+use crate::syntax::{self, Comparison, Expr as Written, ExprKind as W, Name, Place, StmtKind as S};
 use crate::tree::Routine;
 use crate::types::SqlType;
 use crate::value::Value;
 
-/// A routine, the arguments of its call, and the names of the columns that it answers.
-pub(crate) type Bound = (Routine, Vec<Lifted>, Vec<String>);
+/// What single statements are called as procedures: this, and the digest of their code.
+pub const STATEMENT: &str = "_statement_";
+
+/// A routine, the arguments of its call, the names of the columns that it answers, and the row that it inserts.
+pub(crate) type Bound = (Routine, Vec<(Lifted, Purpose)>, Vec<String>, Option<Inserted>);
+
+/// What a value is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Any,
+    /// It goes into the column of a table.
+    Column(String, String),
+    /// Rows are sought whose column compares with it like this.
+    Sought(Comparison),
+}
+
+/// The table that a single INSERT writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inserted {
+    /// What it is called.
+    table: String,
+    /// The columns of its key, and which argument the value of each is; none of several rows.
+    key: Option<Vec<(String, usize)>>,
+}
+
+impl Inserted {
+    pub(crate) fn new(schema: &TableSchema, arguments: impl Iterator<Item = Option<usize>>) -> Self {
+        let columns = schema.columns().iter().map(|column| column.name.clone());
+        let key: Vec<_> = columns.zip(arguments).filter_map(|(name, at)| Some((name, at?))).collect();
+        let is_whole = key.len() == schema.key().len();
+        Self { table: schema.name().into(), key: is_whole.then_some(key) }
+    }
+
+    /// What the error of a key that exists is about, when this block has run.
+    #[must_use]
+    pub fn duplicate(&self, compiled: &Compiled, block: &[u8]) -> Subject {
+        let value = |(name, at): &(String, usize)| Some((name.clone(), compiled.argument(*at, block)?));
+        let key = self.key.as_ref().and_then(|key| key.iter().map(value).collect::<Option<Vec<_>>>());
+        Subject::duplicate(&self.table, key.as_deref().unwrap_or_default())
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Argument {
@@ -21,6 +62,7 @@ enum Argument {
     Placeholder(usize, Field),
     /// The time when it runs.
     Now,
+    Null,
 }
 
 /// Whether a function without arguments asks for the time.
@@ -33,6 +75,8 @@ pub(crate) fn is_clock(function: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
     list: Vec<Argument>,
+    /// What each is for, and its type; none of a CALL.
+    purposes: Vec<(Purpose, Option<SqlType>)>,
     /// The id of the request, of a CALL that has one.
     request: Option<Argument>,
     parameters: Vec<Field>,
@@ -63,16 +107,21 @@ impl Arguments {
             let message = format!("nothing says the type of ${}, which is not used", unused + 1);
             return Err(SqlError::new("42P18", place, message).hint("number parameters from $1 on without a gap"));
         }
-        Ok(Self { list, request, parameters: parameters.into_iter().flatten().collect() })
+        Ok(Self { list, purposes: Vec::new(), request, parameters: parameters.into_iter().flatten().collect() })
     }
 
-    pub(crate) fn of_lifted(lifted: Vec<Lifted>, compiled: &Compiled, place: Place) -> Result<Self> {
-        let one = |(lifted, field): (Lifted, &Field)| match lifted {
-            Lifted::Constant(constant) => Argument::Value(Value::of_constant(constant, field.sql_type)),
-            Lifted::Placeholder(number) => Argument::Placeholder(usize::from(number) - 1, field.clone()),
-            Lifted::Now => Argument::Now,
-        };
-        Self::new(lifted.into_iter().zip(&compiled.parameters).map(one).collect(), None, place)
+    pub(crate) fn of_lifted(lifted: Vec<(Lifted, Purpose)>, compiled: &Compiled, place: Place) -> Result<Self> {
+        let (mut list, mut purposes) = (Vec::new(), Vec::new());
+        for ((lifted, purpose), field) in lifted.into_iter().zip(&compiled.parameters) {
+            list.push(match lifted {
+                Lifted::Constant(constant) => Argument::Value(Value::of_constant(constant, field.sql_type)),
+                Lifted::Placeholder(number) => Argument::Placeholder(usize::from(number) - 1, field.clone()),
+                Lifted::Now => Argument::Now,
+                Lifted::Null => Argument::Null,
+            });
+            purposes.push((purpose, field.sql_type));
+        }
+        Ok(Self { purposes, ..Self::new(list, None, place)? })
     }
 
     /// What `$1` and so on are, in this order.
@@ -81,17 +130,40 @@ impl Arguments {
         &self.parameters
     }
 
-    /// The arguments of the procedure, when `$1` and so on have these values, and the time is now.
+    /// The arguments of the procedure, when `$1` and so on have these values, and the time is now. `None` if no row can
+    /// be what the statement looks for: its procedure need not run, and has no way to say it.
     ///
     /// # Errors
-    /// Another number of them.
-    pub fn values(&self, given: &[Value]) -> Result<Vec<Value>> {
+    /// Another number of them, and values that their columns cannot have.
+    pub fn values(&self, given: &[Value]) -> Result<Option<Vec<Value>>> {
         if given.len() != self.parameters.len() {
             let message =
                 format!("the statement has {} parameters, and {} are given", self.parameters.len(), given.len());
             return Err(SqlError::new("08P01", Place::START, message));
         }
-        Ok(self.each(Value::clone, |number| given[number].clone()))
+        let mut values = self.each(Value::clone, |number| given[number].clone());
+        for ((value, argument), (purpose, sql)) in values.iter_mut().zip(&self.list).zip(&self.purposes) {
+            let named = |error: SqlError| match argument {
+                Argument::Placeholder(number, _) => {
+                    SqlError { message: format!("parameter ${}: {}", number + 1, error.message), ..error }
+                }
+                _ => error,
+            };
+            match (purpose, sql) {
+                (Purpose::Sought(op), Some(sql)) => match value.sought(*op, *sql) {
+                    Some(sought) => *value = sought,
+                    None => return Ok(None),
+                },
+                (Purpose::Column(table, column), _) if *value == Value::Null => {
+                    return Err(SqlError::null(table, column, Place::START));
+                }
+                (Purpose::Column(table, column), Some(sql)) => {
+                    value.misfit(*sql).map_err(|error| named(error.of_column(table, column)))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(Some(values))
     }
 
     /// Whether it is a CALL with the id of a request.
@@ -108,7 +180,7 @@ impl Arguments {
         let value = match &self.request {
             Some(Argument::Value(value)) => value,
             Some(Argument::Placeholder(number, _)) => &given[*number],
-            Some(Argument::Now) | None => return Ok(None),
+            Some(Argument::Now | Argument::Null) | None => return Ok(None),
         };
         id_of(value).map(Some).ok_or_else(|| no_id(value, Place::START))
     }
@@ -121,6 +193,7 @@ impl Arguments {
             Argument::Value(constant) => value(constant),
             Argument::Placeholder(number, _) => placeholder(*number),
             Argument::Now => value(&now),
+            Argument::Null => value(&Value::Null),
         };
         self.list.iter().map(one).collect()
     }
@@ -148,6 +221,9 @@ pub(crate) fn arguments(
     let argument = |(written, field): (&Written, &Field)| {
         if let W::Placeholder(number) = written.kind {
             return Ok(Argument::Placeholder(usize::from(number) - 1, field.clone()));
+        }
+        if let (W::TextPlaceholder(number), Some(SqlType::Text(_))) = (&written.kind, field.sql_type) {
+            return Ok(Argument::Placeholder(usize::from(*number) - 1, field.clone()));
         }
         let Some(sql) = field.sql_type else {
             return unsupported(written.place, "rows cannot be given as constants", "call it from a program");

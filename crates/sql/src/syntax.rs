@@ -100,10 +100,13 @@ pub(crate) enum ExprKind {
     Number(String),
     Text(String),
     Bytes(Vec<u8>),
+    Null,
     Bool(bool),
     Timestamp(String),
     /// `$1` and so on, of a single statement: a value that comes when it runs.
     Placeholder(u16),
+    /// `$n::VARCHAR`: a text as long as its place.
+    TextPlaceholder(u16),
     /// `name` or `qualifier.name`.
     Name(Option<Name>, Name),
     Element(Name, Box<Expr>),
@@ -251,8 +254,8 @@ pub(crate) enum Top {
 pub enum Control {
     /// BEGIN, START TRANSACTION.
     Begin {
-        /// Whether it is READ ONLY.
-        read_only: bool,
+        /// Whether it is READ ONLY, if it says so or READ WRITE.
+        read_only: Option<bool>,
     },
     /// COMMIT, END.
     Commit,

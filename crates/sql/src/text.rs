@@ -44,17 +44,36 @@ impl Value {
             }
             SqlType::Timestamp => Self::Timestamp(timestamp(text)?),
             SqlType::Text(_) => Self::Text(text.into()),
-            SqlType::Bytes(_) => match text.strip_prefix("\\x") {
-                Some(digits) => Self::Bytes(crate::parse::hex(digits).ok_or_else(|| wrong("write \\x and digits"))?),
-                None => Self::Bytes(text.as_bytes().to_vec()),
-            },
+            SqlType::Bytes(_) => Self::Bytes(bytes_of(text).map_err(wrong)?),
         };
         if value.fits(sql) {
             return Ok(value);
         }
-        let refused = outside(&value.to_string());
-        Err(if sql.is_string() { SqlError { sqlstate: state::TOO_LONG, ..refused } } else { refused })
+        value.misfit(sql)?;
+        Err(outside(&value.to_string()))
     }
+}
+
+/// The bytes that a text means: `\x00ff`, or what it is itself, with `\\` for a backslash and `\377` for any byte.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn bytes_of(text: &str) -> std::result::Result<Vec<u8>, &'static str> {
+    if let Some(digits) = text.strip_prefix("\\x") {
+        return crate::parse::hex(digits).ok_or("write \\x and two digits a byte");
+    }
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let [first, behind @ ..] = rest {
+        (rest, _) = match (first, behind) {
+            (b'\\', [b'\\', behind @ ..]) => (behind, bytes.push(b'\\')),
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', behind @ ..]) => {
+                (behind, bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0')))
+            }
+            (b'\\', _) => return Err("write \\\\ for a backslash"),
+            (other, behind) => (behind, bytes.push(*other)),
+        };
+    }
+    Ok(bytes)
 }
 
 /// The digits of a decimal as a number, if 64 bits hold it, and how many of them are decimals, which is negative for
@@ -116,6 +135,7 @@ mod tests {
             ("it's", SqlType::Text(4), Value::Text("it's".into())),
             ("\\x00fF", SqlType::Bytes(2), Value::Bytes(vec![0, 255])),
             ("ab", SqlType::Bytes(2), Value::Bytes(b"ab".to_vec())),
+            ("\\\\a\\377", SqlType::Bytes(3), Value::Bytes(vec![b'\\', b'a', 255])),
         ] {
             assert_eq!(Value::parse(text, sql), Ok(expected), "{text}");
         }
@@ -140,6 +160,8 @@ mod tests {
             ("tomorrow", SqlType::Timestamp, "22007"),
             ("12345", SqlType::Text(4), "22001"),
             ("\\x0", SqlType::Bytes(2), "22P02"),
+            ("a\\", SqlType::Bytes(2), "22P02"),
+            ("\\400", SqlType::Bytes(9), "22P02"),
             ("\\x000000", SqlType::Bytes(2), "22001"),
         ] {
             let error = Value::parse(text, sql).unwrap_err();

@@ -66,6 +66,8 @@ pub(crate) enum Arithmetic {
 pub(crate) enum ExprKind {
     Const(i64),
     String(Vec<u8>),
+    /// A text in quotes, which as bytes may be others: `'\x00ff'`.
+    Text(Vec<u8>),
     /// A variable that is a number.
     Var(VarId),
     /// A variable that is text or bytes, or an array as the bytes that it is.

@@ -134,6 +134,9 @@ impl fmt::Display for SqlType {
             Self::Boolean => f.write_str("BOOLEAN"),
             Self::Decimal(precision, scale) => write!(f, "DECIMAL({precision}, {scale})"),
             Self::Timestamp => f.write_str("TIMESTAMP"),
+            // Of any length.
+            Self::Text(u32::MAX) => f.write_str("TEXT"),
+            Self::Bytes(u32::MAX) => f.write_str("BYTEA"),
             Self::Text(n) => write!(f, "CHAR({n})"),
             Self::Bytes(n) => write!(f, "BYTEA({n})"),
         }

@@ -7,7 +7,8 @@ use lockwork_procedure::program::{Field as BlockField, Procedure};
 use crate::catalogue::Constant;
 use crate::compile::{Compiled, Field};
 use crate::error::{SqlError, state};
-use crate::syntax::Place;
+use crate::single::STATEMENT;
+use crate::syntax::{Comparison, Place};
 use crate::types::{SqlType, described, power_of_ten, timestamp_text};
 
 /// A value of SQL.
@@ -28,6 +29,8 @@ pub enum Value {
     Bytes(Vec<u8>),
     /// The elements of an array.
     Array(Vec<Value>),
+    /// None, which finds no rows and goes nowhere else.
+    Null,
 }
 
 impl Value {
@@ -73,6 +76,61 @@ impl Value {
             (Self::Bytes(bytes), SqlType::Bytes(n)) => bytes.len() <= n as usize,
             _ => self.stored(sql).is_some(),
         }
+    }
+
+    /// What is wrong with it as a value of a type.
+    pub(crate) fn misfit(&self, sql: SqlType) -> Result<(), SqlError> {
+        let length = match self {
+            Self::Text(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
+            _ => 0,
+        };
+        let is_number = |value: &Self| matches!(value, Self::Integer(_) | Self::Decimal(..) | Self::Timestamp(_));
+        let (sqlstate, message) = match sql {
+            SqlType::Text(n) | SqlType::Bytes(n) if length > n as usize => {
+                (state::TOO_LONG, format!("{length} bytes do not fit {}", described(sql)))
+            }
+            SqlType::Integer(_) | SqlType::Decimal(..) if is_number(self) && self.stored(sql).is_none() => {
+                (state::OUT_OF_RANGE, format!("{self} is out of the range of {sql}"))
+            }
+            _ => return Ok(()),
+        };
+        Err(SqlError::new(sqlstate, Place::START, message))
+    }
+
+    /// The value of a column's type that finds the rows which compare with this one like `op`, where `<` and `>` find
+    /// the value itself too; none if there are no such rows.
+    pub(crate) fn sought(&self, op: Comparison, sql: SqlType) -> Option<Self> {
+        let number = match (self, sql) {
+            (Self::Null, _) => return None,
+            (Self::Text(text), SqlType::Text(n)) => return shortened(text.as_bytes(), n).map(|_| self.clone()),
+            (Self::Bytes(bytes), SqlType::Bytes(n)) => {
+                return shortened(bytes, n).map(|bytes| Self::Bytes(bytes.into()));
+            }
+            (Self::Boolean(truth), SqlType::Boolean) => i64::from(*truth).into(),
+            (Self::Timestamp(micros), SqlType::Timestamp) => i128::from(*micros),
+            (Self::Integer(number), SqlType::Integer(_) | SqlType::Timestamp) => i128::from(*number),
+            (Self::Integer(number), SqlType::Decimal(_, scale)) => {
+                i128::from(*number) * i128::from(power_of_ten(scale))
+            }
+            (Self::Decimal(number, from), SqlType::Decimal(_, to)) if from <= &to => {
+                i128::from(*number) * i128::from(power_of_ten((to - from).min(18)))
+            }
+            // It is refused when it is written.
+            _ => return Some(self.clone()),
+        };
+        let (first, last) = sql.range().map(|(first, last)| (i128::from(first), i128::from(last)))?;
+        let number = match op {
+            Comparison::Lt => number - 1,
+            Comparison::Gt => number + 1,
+            _ => number,
+        };
+        let found = match op {
+            Comparison::Lt | Comparison::Le => number.min(last),
+            Comparison::Gt | Comparison::Ge => number.max(first),
+            _ => number,
+        };
+        (first..=last).contains(&found).then(|| Self::of_number(found as i64, sql))
     }
 
     /// Writes it into the bytes of an element of a type; none if it does not fit, or there are fewer bytes.
@@ -133,6 +191,7 @@ impl fmt::Display for Value {
                 let sign = if *value < 0 { "-" } else { "" };
                 write!(f, "{sign}{whole}.{part:0width$}", width = usize::from(*scale))
             }
+            Self::Null => f.write_str("NULL"),
             Self::Text(text) => f.write_str(text),
             Self::Bytes(bytes) => {
                 f.write_str("\\x")?;
@@ -149,8 +208,18 @@ impl fmt::Display for Value {
     }
 }
 
+/// Bytes without zeros at their end that are too many; none if there are others.
+fn shortened(bytes: &[u8], most: u32) -> Option<&[u8]> {
+    let (kept, more) = bytes.split_at(bytes.len().min(most as usize));
+    more.iter().all(|byte| *byte == 0).then_some(kept)
+}
+
 fn refused(procedure: &Procedure, message: String) -> SqlError {
-    SqlError::new(state::DATATYPE, Place::START, format!("procedure '{}': {message}", procedure.name))
+    let message = match procedure.name.starts_with(STATEMENT) {
+        true => message,
+        false => format!("procedure '{}': {message}", procedure.name),
+    };
+    SqlError::new(state::DATATYPE, Place::START, message)
 }
 
 impl Compiled {
@@ -167,7 +236,11 @@ impl Compiled {
         for ((field, place), value) in fields.zip(arguments) {
             let wrong = || {
                 let ty = field.sql_type.map_or_else(|| "rows".to_string(), described);
-                refused(&self.procedure, format!("argument '{}' is {value}, and {ty} is needed", field.name))
+                let what = match self.procedure.name.starts_with(STATEMENT) {
+                    true => "a value".into(),
+                    false => format!("argument '{}'", field.name),
+                };
+                refused(&self.procedure, format!("{what} is {value}, and {ty} is needed"))
             };
             let sql = field.sql_type.ok_or_else(wrong)?;
             let one = std::slice::from_ref(value);
@@ -182,6 +255,12 @@ impl Compiled {
             }
         }
         Ok(())
+    }
+
+    /// An argument in a block, by its number.
+    pub(crate) fn argument(&self, at: usize, block: &[u8]) -> Option<Value> {
+        let (field, place) = (self.parameters.get(at)?, self.procedure.parameters.get(at)?);
+        Some(Value::read(field.sql_type?, block.get(element(place, 0)?)?))
     }
 
     /// Reads the results of a block, in the order of [`Self::results`]; whole rows are bytes.

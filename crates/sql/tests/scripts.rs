@@ -53,7 +53,7 @@ fn errors_of_texts_do_not_take_one_type_for_the_other() {
     let mut session = Session::new(KINDS[0]);
     session.run("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(4) NOT NULL, c CHAR(5) NOT NULL);");
     let long = session.run("INSERT INTO t VALUES (1, 'abcde', 'x');");
-    assert!(long.contains("22001: 5 bytes do not fit a text of 4 bytes"), "{long}");
+    assert!(long.contains("22001: column 'v': 5 bytes do not fit a text of 4 bytes"), "{long}");
     let number = session.run("INSERT INTO t VALUES (1, 'abcd', 7);");
     assert!(number.contains("42804: a number stands where a text of 5 bytes is needed"), "{number}");
 }

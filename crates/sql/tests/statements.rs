@@ -51,8 +51,8 @@ fn single_statements_that_differ_in_constants_are_one_procedure() {
     };
     let (a, b) = (single("DELETE FROM accounts WHERE id = 7"), single("DELETE FROM accounts WHERE id = -8"));
     assert_eq!(a.compiled.procedure, b.compiled.procedure);
-    assert_eq!(a.arguments.values(&[]), Ok(vec![Value::Integer(7)]));
-    assert_eq!(b.arguments.values(&[]), Ok(vec![Value::Integer(-8)]));
+    assert_eq!(a.arguments.values(&[]), Ok(Some(vec![Value::Integer(7)])));
+    assert_eq!(b.arguments.values(&[]), Ok(Some(vec![Value::Integer(-8)])));
     let parameter = single("DELETE FROM accounts WHERE id = $1");
     assert_eq!(a.compiled.procedure, parameter.compiled.procedure);
     assert_eq!(parameter.arguments.values(&[Value::Integer(7)]), a.arguments.values(&[]));
@@ -124,6 +124,8 @@ fn parameters_of_single_statements_have_the_types_of_what_they_stand_beside() {
             "UPDATE accounts SET active = balance BETWEEN $1 AND $2 OR owner IN ($3, 'x') WHERE id = 1",
             "$1 DECIMAL(12, 2), $2 DECIMAL(12, 2), $3 CHAR(10)",
         ),
+        ("UPDATE accounts SET owner = $1::VARCHAR WHERE id = $2", "$1 CHAR(10), $2 BIGINT"),
+        ("UPDATE accounts SET active = CAST($1 AS TEXT) = owner WHERE id = 1", "$1 CHAR(10)"),
         ("CALL double($2, $1)", "$1 INTEGER, $2 DECIMAL(6, 1)"),
         ("CALL double(1.5, $1)", "$1 INTEGER"),
         ("CALL last($1)", "$1 BIGINT[3]"),
@@ -134,6 +136,8 @@ fn parameters_of_single_statements_have_the_types_of_what_they_stand_beside() {
     for (text, expected) in [
         ("DELETE FROM accounts WHERE id = $2", "nothing says the type of $1"),
         ("UPDATE accounts SET active = $1 = $2 WHERE id = 1", "a parameter of no known type"),
+        ("UPDATE accounts SET balance = $1::TEXT WHERE id = 1", "a text stands where DECIMAL(12, 2) is needed"),
+        ("CALL double(1, $1::VARCHAR)", "$1 stands only in a single statement"),
         ("UPDATE accounts SET balance = -$1 WHERE id = 1", "CAST($1 AS type) says it"),
         ("UPDATE accounts SET balance = $0 WHERE id = 1", "$0"),
         ("UPDATE accounts SET balance = $99999 WHERE id = 1", "$99999"),
@@ -159,7 +163,7 @@ fn parameters_of_single_statements_have_the_types_of_what_they_stand_beside() {
     assert_eq!(session.run_with(both, &[Value::Integer(7)]), "rows = 1\n");
     for wrong in [vec![], vec![text("x"); 3], vec![Value::Integer(7), Value::Integer(1 << 50), text("x")]] {
         let refused = session.run_with(update, &wrong);
-        assert!(refused.starts_with("error ") || refused.contains("08P01"), "{refused}");
+        assert!(refused.contains("error "), "{refused}");
     }
     assert!(session.run_with(update, &[Value::Integer(7), Value::Integer(0), text("12345678901")]).contains("error"));
 }

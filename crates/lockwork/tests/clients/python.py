@@ -55,6 +55,23 @@ with engine.connect() as connection:
     for limit, offset in ((1, 0), (1, 1), (5, 1)):
         print(connection.execute(page.limit(limit).offset(offset)).scalars().all())
     print(connection.execute(page.where(accounts.c.id == 2).limit(5)).scalars().all())
+    # Texts: SQLAlchemy writes $1::VARCHAR for each.
+    notes = sa.Table("notes", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("note", sa.String(20), nullable=False), sa.Column("price", sa.Numeric(10, 2), nullable=False))
+    notes.create(connection)
+    connection.execute(notes.insert(), {"id": 1, "note": "one", "price": 1})
+    connection.execute(notes.insert(), [{"id": id, "note": f"no. {id}", "price": 2.5} for id in (2, 3)])
+    print(connection.execute(notes.update().where(notes.c.id == 2).values(note="zwei é")).rowcount)
+    print(connection.execute(notes.update().where(notes.c.id == 3).values(note="3")).rowcount)
+    print(connection.execute(sa.select(notes).where(notes.c.note == "zwei é")).all())
+    print(connection.execute(sa.select(notes.c.note).where(notes.c.id == 1, notes.c.note == "one")).scalars().all())
+    print(connection.execute(sa.select(notes.c.id).where(notes.c.note.in_(["one", "3"])).order_by(notes.c.id)).all())
+    print(connection.execute(notes.delete().where(notes.c.id == 1)).rowcount)
+    try:
+        connection.execute(notes.insert(), {"id": 4, "note": "x" * 21, "price": 1})
+    except sa.exc.DBAPIError as error:
+        print(error.orig.sqlstate)
+        connection.rollback()
     for wrong in (page.limit(-1), page.offset(-1)):
         try:
             connection.execute(wrong).all()

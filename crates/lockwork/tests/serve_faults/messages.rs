@@ -94,7 +94,7 @@ fn giant_messages_are_refused_and_take_no_memory() {
         let answer = said(server.port, &[&length.to_be_bytes()[..], &[0, 3, 0, 0]].concat());
         assert!(answer.contains("08P01") && answer.contains("FATAL"), "{length}: {answer}");
     }
-    assert!(said(server.port, &[&startup("ann")[..], b"F\0\0\0\x04"].concat()).contains("no message of the kind 'F'"));
+    assert!(said(server.port, &[&startup("ann")[..], b"V\0\0\0\x04"].concat()).contains("no message of the kind 'V'"));
     // Announced and never sent, of every kind that may be long.
     let announced: Vec<Client> = (0..100)
         .map(|at| {

@@ -25,6 +25,8 @@ pub(super) struct Places {
     columns: HashMap<(String, String), Place>,
     /// By the name of the column, or of the table where that stands for its only column.
     names: HashMap<String, Place>,
+    /// Names of columns, in their order, by the name of the table.
+    order: HashMap<String, Vec<String>>,
 }
 
 /// Such a column in the words of SQLite, and its type.
@@ -35,6 +37,15 @@ pub(super) struct Place {
 }
 
 impl Places {
+    /// The columns of a function in FROM; nothing if it is something else.
+    pub(super) fn all_of(&self, table: &TableFactor) -> Option<Vec<Expr>> {
+        let TableFactor::Table { alias: Some(alias), args: Some(_), .. } = table else { return None };
+        let column = |name: &String| {
+            Expr::CompoundIdentifier([&alias.name.value, name].map(|name| Ident::with_quote('"', name)).into())
+        };
+        Some(self.order.get(&alias.name.value)?.iter().map(column).collect())
+    }
+
     pub(super) fn of_name(&self, name: &str) -> Option<Place> {
         self.names.get(&name.to_lowercase()).cloned()
     }
@@ -150,7 +161,9 @@ impl<'a> Sources<'a> {
         let named = ["", "ordinality"].iter().enumerate().map(|(at, default)| {
             columns.get(at).cloned().unwrap_or_else(|| if at == 0 { table.clone() } else { (*default).into() })
         });
-        for (column, place) in named.zip(&places) {
+        let named: Vec<String> = named.take(places.len()).collect();
+        self.places.order.insert(table.clone(), named.clone());
+        for (column, place) in named.into_iter().zip(&places) {
             self.places.columns.insert((table.clone(), column.clone()), place.clone());
             self.places.names.insert(column, place.clone());
         }
@@ -235,7 +248,7 @@ impl VisitorMut for Sources<'_> {
             SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) | SetExpr::Table(_)
         );
         if is_writing {
-            let message = "a query of the catalog is a SELECT".to_string();
+            let message = "a query is a SELECT, also in and behind WITH".to_string();
             return ControlFlow::Break(self.refuse("0A000", message, Location::empty()));
         }
         ControlFlow::Continue(())

@@ -8,6 +8,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, Error, Result};
 use serde_json::Value as Json;
 
+use super::arithmetic::{computed, divided, refused, whole};
 use super::array::{elements, text};
 use super::fill::{Known, Names, OWNER, identifier};
 use super::types;
@@ -198,7 +199,7 @@ fn word(context: &Context<'_>, at: usize) -> Option<String> {
     }
 }
 
-fn number(context: &Context<'_>, at: usize) -> Option<i64> {
+pub(super) fn number(context: &Context<'_>, at: usize) -> Option<i64> {
     if at >= context.len() {
         return None;
     }
@@ -343,6 +344,12 @@ pub(super) fn register(connection: &Connection, who: &Arc<Mutex<Who>>) -> Result
     scalar("left", 2, |context| Ok(part(context, |count, length| (0, count.clamp(0, length)))))?;
     scalar("right", 2, |context| Ok(part(context, |count, length| (length - count.clamp(0, length), length))))?;
     scalar("pg_regex", 3, regex_matches)?;
+    scalar("pg_add", 2, |context| computed(context, i64::checked_add, |a, b| a + b))?;
+    scalar("pg_subtract", 2, |context| computed(context, i64::checked_sub, |a, b| a - b))?;
+    scalar("pg_multiply", 2, |context| computed(context, i64::checked_mul, |a, b| a * b))?;
+    scalar("pg_whole", 3, whole)?;
+    scalar("pg_divide", 2, |context| divided(context, i64::checked_div, |a, b| a / b))?;
+    scalar("pg_modulo", 2, |context| divided(context, i64::checked_rem, |a, b| a % b))?;
     arrays(connection)?;
     about_session(connection, who)
 }
@@ -384,6 +391,10 @@ fn arrays(connection: &Connection) -> Result<()> {
         Ok(element.unwrap_or(Value::Null))
     })?;
     scalar("pg_series", -1, |context| {
+        let is_none = |at: usize| context.get_raw(at) == ValueRef::Null;
+        if (0..context.len()).any(|at| !is_none(at) && number(context, at).is_none()) {
+            return Err(refused("0A000: generate_series takes integers here"));
+        }
         let (Some(from), Some(to)) = (number(context, 0), number(context, 1)) else { return Ok(Value::Null) };
         let step = if context.len() > 2 { number(context, 2).unwrap_or(0) } else { 1 };
         let count = to.checked_sub(from).and_then(|distance| distance.checked_div(step));

@@ -9,18 +9,21 @@
 //! | `fill` | the rows: what PostgreSQL always has (`relations.txt`, `types.txt`, `always.sql`), and what was defined |
 //! | `from` | FROM clauses, and functions that answer rows |
 //! | `rewrite` | expressions in the words of SQLite |
+//! | `operators` | operators and casts |
 //! | `infer` | the types of columns and parameters |
-//! | `functions` | the functions |
+//! | `functions`, `arithmetic` | the functions |
 //! | `types` | names and numbers of types |
 //! | `array` | arrays as texts |
 //! | `cells` | parameters and cells in text and binary |
 
+mod arithmetic;
 mod array;
 mod cells;
 mod fill;
 mod from;
 mod functions;
 mod infer;
+mod operators;
 mod rewrite;
 pub(crate) mod types;
 
@@ -62,6 +65,9 @@ const MOST_BYTES: usize = 32 << 20;
 /// The most bytes of a query.
 const MOST_TEXT: usize = 256 << 10;
 
+/// How the refusal begins of what is a query of the catalog for all that is known, and is none for SQLite.
+pub(crate) const UNCLEAR: &str = "the catalog does not understand this query";
+
 /// A query of the catalog that was understood.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
@@ -74,7 +80,7 @@ pub(crate) struct Asked {
 }
 
 /// Whether a text may be a query of the catalog: those that are not cost no more than this look.
-fn may_ask(text: &str) -> bool {
+pub(crate) fn may_ask(text: &str) -> bool {
     let has = |word: &str| text.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word.as_bytes()));
     let first: String = text.trim_start_matches(|c: char| c.is_whitespace() || c == '(').chars().take(6).collect();
     let first = first.to_ascii_lowercase();
@@ -112,8 +118,9 @@ fn rewrite(text: &str) -> Option<Result<Rewritten, Refusal>> {
     if let ControlFlow::Break(refusal) = looked {
         return Some(Err(refusal));
     }
-    let places = sources.places;
-    let mut rewriter = Rewriter { text, places, types: Types::default(), parameters: BTreeMap::new(), made: 0 };
+    let (places, is_alone) = (sources.places, !sources.catalog);
+    let mut rewriter =
+        Rewriter { text, places, types: Types::default(), parameters: BTreeMap::new(), made: 0, is_alone };
     if let ControlFlow::Break(refusal) = query.visit(&mut rewriter) {
         return Some(Err(refusal));
     }
@@ -208,7 +215,7 @@ fn explained(error: &rusqlite::Error, text: &str) -> Refusal {
     if matches!(error, rusqlite::Error::SqliteFailure(..) | rusqlite::Error::UserFunctionError(_)) {
         return refuse("22023", message);
     }
-    let message = format!("the catalog does not understand this query ({message})");
+    let message = format!("{UNCLEAR} ({message})");
     refuse("0A000", message).hint("queries of psql's \\d, and of SQLAlchemy, JDBC and psycopg are understood")
 }
 

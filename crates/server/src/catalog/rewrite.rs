@@ -7,16 +7,15 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    AccessExpr, BinaryOperator, CastKind, DataType, Distinct, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArgumentList, FunctionArguments, Ident, LimitClause, ObjectName, Query, Select, SelectItem, SetExpr,
-    Subscript, TrimWhereField, UnaryOperator, Value, VisitorMut,
+    AccessExpr, BinaryOperator, CastKind, Distinct, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
+    FunctionArguments, Ident, LimitClause, ObjectName, Query, Select, SelectItem, SetExpr, Subscript, TrimWhereField,
+    UnaryOperator, Value, VisitorMut,
 };
 use sqlparser::tokenizer::Location;
 
 use super::from::{Place, Places, series};
-use super::functions::{REGISTERED, RESULTS};
+use super::functions::RESULTS;
 use super::infer::{Types, array_of};
-use super::types;
 use crate::error::{Refusal, refuse};
 use crate::syntax::{arguments, column_name, folded, name_of, position};
 
@@ -62,6 +61,8 @@ pub(super) struct Rewriter<'a> {
     pub(super) parameters: BTreeMap<usize, Option<String>>,
     /// Tables made of calls in SELECT lists.
     pub(super) made: usize,
+    /// Whether no table of the catalog is asked.
+    pub(super) is_alone: bool,
 }
 
 /// A call.
@@ -93,6 +94,10 @@ fn take(expr: &mut Expr) -> Expr {
     std::mem::replace(expr, raw(String::new()))
 }
 
+fn is_number(expr: &Expr) -> bool {
+    matches!(expr, Expr::Value(value) if matches!(value.value, Value::Number(..)))
+}
+
 fn placeholder(expr: &Expr) -> Option<usize> {
     match expr {
         Expr::Nested(inner) => placeholder(inner),
@@ -117,48 +122,10 @@ impl Rewriter<'_> {
     }
 
     /// Takes note of the type of a parameter, if `expr` is one.
-    fn learn(&mut self, expr: &Expr, ty: Option<String>) {
+    pub(super) fn learn(&mut self, expr: &Expr, ty: Option<String>) {
         if let (Some(number), Some(ty)) = (placeholder(expr), ty) {
             self.parameters.insert(number, Some(ty));
         }
-    }
-
-    fn cast(&mut self, mut inner: Expr, data_type: &DataType) -> Result<Expr, Refusal> {
-        let text = data_type.to_string().to_lowercase();
-        let row = types::named(&text);
-        let Some(row) = row else {
-            let message = format!("no type is called '{text}'");
-            return Err(self.refuse("42704", message, Location::empty()));
-        };
-        let was = self.types.of(&inner);
-        self.learn(&inner, Some(row.name.into()));
-        let is_registered = |ty: Option<&str>| ty.filter(|ty| REGISTERED.contains(ty)).map(str::to_string);
-        if let Some(kind) = is_registered(Some(row.name)) {
-            // What has become a number stays it: the name is only for who reads it.
-            return Ok(call(&format!("pg_{kind}"), vec![inner]));
-        }
-        if row.category == "A" && row.name.starts_with('_') || row.name.ends_with("vector") {
-            let array = call("pg_array", vec![inner]).to_string();
-            self.types.note(&array, row.name);
-            return Ok(raw(array));
-        }
-        if let (Some(kind), true) = (is_registered(was.as_deref()), matches!(row.category, "S")) {
-            inner = call(&format!("pg_{kind}_text"), vec![inner]);
-        } else if was.as_deref() == Some("bool") && row.category == "S" {
-            inner = raw(format!("(CASE {inner} WHEN 1 THEN 'true' WHEN 0 THEN 'false' END)"));
-        }
-        let to = match row.name {
-            "bool" => return Ok(call("pg_truth", vec![inner])),
-            "int2" | "int4" | "int8" | "oid" | "xid" => "INTEGER",
-            "float4" | "float8" | "numeric" => "REAL",
-            "record" | "void" | "anyarray" => {
-                return Err(self.refuse("0A000", format!("nothing can be made a {text} here"), Location::empty()));
-            }
-            _ => "TEXT",
-        };
-        let made = format!("CAST({inner} AS {to})");
-        self.types.note(&made, row.name);
-        Ok(raw(made))
     }
 
     fn function(&mut self, function: &mut Function) -> Result<Option<Expr>, Refusal> {
@@ -253,68 +220,6 @@ impl Rewriter<'_> {
         Ok(expr)
     }
 
-    fn binary(&mut self, left: Expr, op: BinaryOperator, right: Expr) -> Result<Expr, Refusal> {
-        let word = match &op {
-            BinaryOperator::PGCustomBinaryOperator(parts) => parts.last().cloned().unwrap_or_default(),
-            other => other.to_string(),
-        };
-        let (types, is_compared) = ((self.types.of(&left), self.types.of(&right)), word != "||");
-        if is_compared {
-            self.learn(&left, types.1);
-            self.learn(&right, types.0);
-        }
-        let not = |expr| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) };
-        let regex = |case: i64| call("pg_regex", vec![left.clone(), right.clone(), integer(case)]);
-        let like = |negated, is_folded| like(negated, left.clone(), pattern(right.clone(), None), is_folded);
-        Ok(match word.as_str() {
-            "~" => regex(0),
-            "~*" => regex(1),
-            "!~" => not(regex(0)),
-            "!~*" => not(regex(1)),
-            "~~" => like(false, false),
-            "!~~" => like(true, false),
-            "~~*" => like(false, true),
-            "!~~*" => like(true, true),
-            "=" => Expr::BinaryOp { left: Box::new(left), op: BinaryOperator::Eq, right: Box::new(right) },
-            "<>" | "!=" => Expr::BinaryOp { left: Box::new(left), op: BinaryOperator::NotEq, right: Box::new(right) },
-            "#" | "^" | "@" | "@>" | "<@" | "&&" | "->" | "->>" | "#>" | "#>>" | "?" => {
-                let message = format!("there is no operator {word} for queries of the catalog");
-                return Err(self.refuse("42883", message, Location::empty()));
-            }
-            _ => Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) },
-        })
-    }
-
-    /// `left op ANY (array)`, or ALL.
-    fn quantified(&mut self, left: Expr, op: &BinaryOperator, right: Expr, is_all: bool) -> Expr {
-        let element = self.types.of(&left);
-        self.learn(&right, element.as_deref().and_then(array_of));
-        let right = match right {
-            Expr::Nested(inner) => *inner,
-            other => other,
-        };
-        let listed = match &right {
-            Expr::Function(function) if name_of(function) == "json_array" => {
-                let list = arguments(function).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                Some(format!("({list})"))
-            }
-            Expr::Subquery(query) => Some(format!("({query})")),
-            _ => None,
-        };
-        let values = match &right {
-            Expr::Identifier(_) | Expr::CompoundIdentifier(_) => format!("SELECT value FROM json_each({right})"),
-            _ => format!("SELECT value FROM json_each(pg_array({right}))"),
-        };
-        let made = match (op, is_all) {
-            (BinaryOperator::Eq, false) => format!("({left} IN {})", listed.unwrap_or(format!("({values})"))),
-            (BinaryOperator::NotEq, true) => format!("({left} NOT IN {})", listed.unwrap_or(format!("({values})"))),
-            (op, false) => format!("EXISTS ({values} WHERE {left} {op} value)"),
-            (op, true) => format!("NOT EXISTS ({values} WHERE NOT ({left} {op} value))"),
-        };
-        self.types.note(&made, "bool");
-        raw(made)
-    }
-
     fn expression(&mut self, expr: &mut Expr) -> Result<(), Refusal> {
         let made = match expr {
             Expr::Identifier(ident) if ident.quote_style.is_none() => match self.places.of_name(&ident.value) {
@@ -330,6 +235,10 @@ impl Rewriter<'_> {
                 _ => return Ok(()),
             },
             Expr::Value(value) => match &value.value {
+                Value::Number(digits, _) if self.is_alone && digits.parse::<i64>().is_err() => {
+                    let message = format!("the number {digits} cannot stand beside what the catalog answers");
+                    return Err(self.refuse("0A000", message, value.span.start));
+                }
                 Value::EscapedStringLiteral(text)
                 | Value::NationalStringLiteral(text)
                 | Value::UnicodeStringLiteral(text) => {
@@ -373,6 +282,10 @@ impl Rewriter<'_> {
             Expr::BinaryOp { left, op, right } => {
                 let op = op.clone();
                 self.binary(take(left), op, take(right))?
+            }
+            Expr::UnaryOp { op: op @ (UnaryOperator::Minus | UnaryOperator::Plus), expr } if !is_number(expr) => {
+                let op = if *op == UnaryOperator::Minus { BinaryOperator::Minus } else { BinaryOperator::Plus };
+                self.binary(integer(0), op, take(expr))?
             }
             Expr::AnyOp { left, compare_op, right, .. } => {
                 let op = compare_op.clone();
@@ -419,6 +332,30 @@ impl Rewriter<'_> {
         Ok(())
     }
 
+    /// `*` is the columns that a function in FROM has here, and not those that it has in SQLite.
+    fn all(&self, select: &mut Select) -> Result<(), Refusal> {
+        let tables = select
+            .from
+            .iter()
+            .flat_map(|from| std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation)));
+        let columns: Vec<Option<Vec<Expr>>> = tables.map(|table| self.places.all_of(table)).collect();
+        let is_all = |item: &SelectItem| matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..));
+        if columns.iter().all(Option::is_none) || !select.projection.iter().any(is_all) {
+            return Ok(());
+        }
+        let columns: Option<Vec<Vec<Expr>>> = columns.into_iter().collect();
+        match (columns, &select.projection[..]) {
+            (Some(columns), [SelectItem::Wildcard(_)]) => {
+                select.projection = columns.into_iter().flatten().map(SelectItem::UnnamedExpr).collect();
+                Ok(())
+            }
+            _ => {
+                let message = "* beside a function in FROM is not possible in queries of the catalog".to_string();
+                Err(self.refuse("0A000", message, select.select_token.0.span.start))
+            }
+        }
+    }
+
     fn select(&mut self, select: &mut Select) -> Result<(), Refusal> {
         if matches!(select.distinct, Some(Distinct::On(_))) {
             let message = "DISTINCT ON is not possible in queries of the catalog".to_string();
@@ -442,12 +379,12 @@ fn backslash() -> Box<Expr> {
 }
 
 /// A pattern of LIKE with backslashes as escape characters.
-fn pattern(like_what: Expr, escape: Option<Box<Expr>>) -> Expr {
+pub(super) fn pattern(like_what: Expr, escape: Option<Box<Expr>>) -> Expr {
     call("lw_pattern", vec![like_what, *escape.unwrap_or_else(backslash)])
 }
 
 /// LIKE with a pattern of backslashes, or ILIKE.
-fn like(negated: bool, text: Expr, pattern: Expr, is_folded: bool) -> Expr {
+pub(super) fn like(negated: bool, text: Expr, pattern: Expr, is_folded: bool) -> Expr {
     let side = |side| Box::new(if is_folded { call("lower", vec![side]) } else { Expr::Nested(Box::new(side)) });
     let (expr, pattern, escape_char) = (side(text), side(pattern), Some(backslash()));
     Expr::Nested(Box::new(Expr::Like { negated, any: false, expr, pattern, escape_char }))
@@ -488,6 +425,9 @@ impl VisitorMut for Rewriter<'_> {
     type Break = Refusal;
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Refusal> {
+        if let Err(refusal) = self.all(select) {
+            return ControlFlow::Break(refusal);
+        }
         for item in &mut select.projection {
             match item {
                 SelectItem::UnnamedExpr(expr) => {

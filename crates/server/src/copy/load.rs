@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use lockwork_database::sql::{Subject, Value};
 use lockwork_database::{Error, sequencer};
 use tokio::sync::oneshot;
 
@@ -113,7 +114,7 @@ impl Loading {
         self.images.extend_from_slice(&table.blank);
         for (field, column) in self.fields.iter().zip(&table.columns) {
             let image = &mut self.images[begin + column.at..begin + column.at + column.width];
-            if let Err(refusal) = put(field, column, image) {
+            if let Err(refusal) = put(field, &table.name, column, image) {
                 self.images.truncate(begin);
                 let shown = field.map_or("null input".into(), |field| format!("\"{}\"", shown(field)));
                 return Err(refusal.context(format!("{}, column {}: {shown}", at(line), column.name)));
@@ -128,6 +129,9 @@ impl Loading {
         if self.lines.is_empty() {
             return Ok(());
         }
+        let (width, key) = (self.table.blank.len(), self.table.key.iter().map(|column| column.at + column.width).max());
+        let key = key.unwrap_or(0);
+        let keys: Vec<u8> = self.images.chunks_exact(width).flat_map(|image| &image[..key]).copied().collect();
         let images = std::mem::take(&mut self.images);
         let room = images.len();
         let permit = cancel.unless(database.queue.acquire()).await.map_err(|refusal| self.stayed(refusal))?;
@@ -149,28 +153,42 @@ impl Loading {
         let line = self.lines.get(rows).copied().unwrap_or_default();
         self.lines.clear();
         self.images.reserve(room);
-        loaded.map(drop).map_err(|error| self.stayed(self.refusal(error, line)))
+        let key = keys.get(rows * key..(rows + 1) * key).unwrap_or_default();
+        loaded.map(drop).map_err(|error| self.stayed(self.refusal(error, line, key)))
     }
 
-    fn refusal(&self, error: Error, line: u64) -> Refusal {
+    /// What is wrong with a line whose row begins with this key.
+    fn refusal(&self, error: Error, line: u64, key: &[u8]) -> Refusal {
         let (Some((_, exists)), Error::Durability(sequencer::Error::Load { error: why, .. })) =
             (error.refused_row(), &error)
         else {
             return Refusal::of(error, "");
         };
-        let refusal = refuse(if exists { "23505" } else { "58030" }, why.to_string());
+        let value = |column: &Column| {
+            let bytes = key.get(column.at..column.at + column.width)?;
+            Some((column.name.clone(), Value::read(column.sql, bytes)))
+        };
+        let key: Vec<_> = self.table.key.iter().filter_map(value).collect();
+        let subject = exists.then(|| Box::new(Subject::duplicate(&self.table.name, &key)));
+        let refusal = refuse(if exists { "23505" } else { "58030" }, why.to_string()).about(subject);
         refusal.context(format!("COPY {}, line {line}", self.table.name))
     }
 }
 
 /// Writes a field into its place in a row.
-fn put(field: Option<&[u8]>, column: &Column, image: &mut [u8]) -> Result<(), Refusal> {
+fn put(field: Option<&[u8]>, table: &str, column: &Column, image: &mut [u8]) -> Result<(), Refusal> {
+    let subject = || Some(Box::new(Subject { table: table.into(), column: column.name.clone(), ..Subject::default() }));
     let Some(field) = field else {
         let message = format!("null value in column \"{}\"", column.name);
-        return Err(refuse("23502", message).hint("there are no NULLs; the option NULL says what stands for one"));
+        return Err(refuse("23502", message)
+            .about(subject())
+            .hint("there are no NULLs; the option NULL says what stands for one"));
     };
     let text = std::str::from_utf8(field).map_err(|_| refuse("22021", "this is no UTF-8"))?;
-    let value = values::parse(text, column.sql, None)?;
+    let value = values::parse(text, column.sql, None).map_err(|refusal| match &*refusal.sqlstate {
+        "22001" | "22003" => refusal.about(subject()),
+        _ => refusal,
+    })?;
     value.write(column.sql, image).ok_or_else(|| refuse("22P02", format!("this is no {}", column.sql)))
 }
 

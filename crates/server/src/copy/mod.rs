@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use futures::{Sink, SinkExt};
-use lockwork_database::sql::{Kind, SqlType};
+use lockwork_database::sql::{Kind, SqlType, Subject};
 use pgwire::api::copy::CopyHandler;
 use pgwire::api::portal::Format;
 use pgwire::api::{ClientInfo, PgWireConnectionState as State};
@@ -56,6 +56,7 @@ pub(crate) struct Table {
     name: String,
     /// As lines have them.
     columns: Vec<Column>,
+    key: Vec<Column>,
     form: Form,
     /// A row of which only the columns are known that lines do not have.
     blank: Vec<u8>,
@@ -122,11 +123,15 @@ impl Shared {
                 let write = |value: lockwork_database::sql::Value| value.write(sql, &mut blank[begin..begin + width]);
                 table.default_of(*at).and_then(write).ok_or_else(|| {
                     let message = format!("column '{name}' is left out, and has no DEFAULT");
-                    refuse("23502", message).hint("name it among the columns: there are no NULLs")
+                    let subject = Subject { table: table.schema().name().into(), column: name, ..Subject::default() };
+                    let refusal = refuse("23502", message).about(Some(Box::new(subject)));
+                    refusal.hint("name it among the columns: there are no NULLs")
                 })?;
             }
             let columns = places.into_iter().map(column).collect();
-            let table = Arc::new(Table { name, columns, form, blank });
+            // The columns of the key come first.
+            let key = (0..table.schema().key().len()).map(column).collect();
+            let table = Arc::new(Table { name, columns, key, form, blank });
             Ok(if is_export { Copy::Export(table) } else { Copy::Load(table) })
         })
     }
@@ -162,7 +167,7 @@ impl Session {
     async fn plan_export(&self, text: &str, query: &str, form: Form, who: &Who) -> Result<Copy, Refusal> {
         let before = text[..query.as_ptr().addr() - text.as_ptr().addr()].chars().count();
         // One that is a COPY itself would have no answer, and is refused below.
-        let stored = Box::pin(self.understand(query, who)).await.map_err(|refusal| refusal.behind(before))?;
+        let stored = Box::pin(self.understand(query, &[], who)).await.map_err(|refusal| refusal.behind(before))?;
         match stored.filter(|stored| stored.is_query()) {
             Some(stored) if stored.parameters().is_empty() => Ok(Copy::Query(stored, form)),
             Some(_) => Err(refuse("42P02", "COPY takes no parameters").hint("write the values themselves")),
@@ -204,6 +209,7 @@ impl Session {
                 return self.cancel.unless(export::answer(client, stored, answered.rows, form)).await?;
             }
         };
+        self.admit_write(Verb::Copy)?;
         let columns = table.columns.len();
         client.set_state(State::CopyInProgress(is_extended));
         self.copying.put(Loading::new(table.clone()));

@@ -4,11 +4,13 @@
 //! is not known here is refused.
 
 use lockwork_database::sql::{Catalogue, SqlType};
+use pgwire::api::Type;
 use sqlparser::ast::{
     BinaryOperator, CastKind, CeilFloorKind, DateTimeField, Expr, Ident, Spanned, TrimWhereField, Value, ValueWithSpan,
 };
 use sqlparser::tokenizer::Location;
 
+use super::Asker;
 use super::bound::{Bound, Target};
 use super::kinds::{Kind, decimal};
 use crate::catalog::types;
@@ -70,6 +72,7 @@ pub(super) struct Binder<'a> {
     /// The tables that are asked, by the number that is in their name for SQLite.
     pub(super) tables: Vec<String>,
     parameters: Vec<Option<SqlType>>,
+    pub(super) asker: Asker<'a>,
     pub(super) scopes: Vec<Scope>,
     pub(super) named: Vec<Named>,
     made: usize,
@@ -77,9 +80,9 @@ pub(super) struct Binder<'a> {
 }
 
 impl<'a> Binder<'a> {
-    pub(super) fn new(text: &'a str, catalogue: &'a Catalogue) -> Self {
+    pub(super) fn new(text: &'a str, catalogue: &'a Catalogue, asker: Asker<'a>) -> Self {
         let (tables, parameters, scopes, named) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { text, catalogue, tables, parameters, scopes, named, made: 0, depth: 0 }
+        Self { text, catalogue, tables, parameters, asker, scopes, named, made: 0, depth: 0 }
     }
 
     pub(super) fn refuse(&self, sqlstate: &str, message: impl Into<String>, at: Location) -> Refusal {
@@ -102,6 +105,11 @@ impl<'a> Binder<'a> {
         Ok(())
     }
 
+    /// Whether there is nothing in FROM, anywhere: what stands there has a name.
+    pub(super) fn names_nothing(&self) -> bool {
+        self.made == 0
+    }
+
     /// A name that is new to SQLite.
     pub(super) fn fresh(&mut self, letter: &str) -> String {
         self.made += 1;
@@ -111,6 +119,28 @@ impl<'a> Binder<'a> {
     /// Takes note of a parameter's type, if none is known; what it is.
     pub(super) fn learn(&mut self, number: usize, sql: SqlType) -> SqlType {
         *self.parameters[number - 1].get_or_insert(sql)
+    }
+
+    /// The kind that a client says a parameter has.
+    pub(super) fn declared(&self, number: usize) -> Option<Kind> {
+        self.asker.declared.get(number - 1).and_then(Option::as_ref).and_then(Kind::declared)
+    }
+
+    /// The kind of a parameter of a type: what a client says, if it is one.
+    pub(super) fn kind_of(&self, number: usize, sql: SqlType) -> Kind {
+        self.declared(number).filter(|kind| kind.parameter() == sql).unwrap_or(Kind::of(sql))
+    }
+
+    /// Whether a client says that a parameter is a number with decimals.
+    pub(super) fn is_fraction(&self, number: usize) -> bool {
+        let declared = self.asker.declared.get(number - 1).and_then(Option::as_ref);
+        matches!(declared, Some(&Type::NUMERIC | &Type::FLOAT4 | &Type::FLOAT8))
+    }
+
+    /// Whether a client says that a parameter is a number in double precision.
+    pub(super) fn is_real(&self, number: usize) -> bool {
+        let declared = self.asker.declared.get(number - 1).and_then(Option::as_ref);
+        matches!(declared, Some(&Type::FLOAT4 | &Type::FLOAT8))
     }
 
     /// The types of all parameters.
@@ -302,6 +332,12 @@ impl<'a> Binder<'a> {
         if let (false, Some(table)) = (has_table, wanted) {
             return Err(self.refuse("42P01", format!("no table of this query is called '{table}'"), at));
         }
+        if table.is_none()
+            && column.quote_style.is_none()
+            && let Some(word) = self.of_session(&name)
+        {
+            return Ok(word);
+        }
         let columns =
             self.scopes.last().into_iter().flat_map(|scope| &scope.sources).flat_map(|source| &source.columns);
         let known: Vec<&str> = columns.take(30).map(|column| column.name.as_str()).collect();
@@ -309,26 +345,17 @@ impl<'a> Binder<'a> {
         Err(if known.is_empty() { refusal } else { refusal.hint(format!("there are: {}", known.join(", "))) })
     }
 
-    fn value(&mut self, value: &ValueWithSpan) -> Result<Bound, Refusal> {
+    pub(super) fn value(&mut self, value: &ValueWithSpan) -> Result<Bound, Refusal> {
         let at = value.span.start;
         Ok(match &value.value {
-            Value::Number(digits, _) => {
-                let outside = || self.refuse("22003", format!("{digits} is out of range"), at);
-                let (number, scale) = decimal(digits).ok_or_else(outside)?;
-                let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
-                let kind = match (is_whole, i32::try_from(number)) {
-                    (true, Ok(_)) => Kind::Integer(4),
-                    (true, Err(_)) => Kind::Integer(8),
-                    (false, _) => Kind::Decimal(scale),
-                };
-                Bound::number(number, kind)
-            }
+            Value::Number(digits, _) => self.number_of(digits, at)?,
             Value::SingleQuotedString(text)
             | Value::EscapedStringLiteral(text)
             | Value::NationalStringLiteral(text)
             | Value::UnicodeStringLiteral(text) => Bound::quoted(text.clone()),
             Value::DollarQuotedString(text) => Bound::quoted(text.value.clone()),
             Value::Boolean(truth) => Bound::truth(i64::from(*truth).to_string()),
+            Value::HexStringLiteral(digits) => self.hexadecimal(digits, at)?,
             Value::Null => Bound::null(),
             Value::Placeholder(text) => {
                 let number = text.strip_prefix('$').and_then(|digits| digits.parse::<usize>().ok());
@@ -338,12 +365,42 @@ impl<'a> Binder<'a> {
                     self.parameters.resize(number, None);
                 }
                 match self.parameters[number - 1] {
-                    Some(sql) => Bound::column(format!("?{number}"), Kind::of(sql), None),
+                    Some(sql) => Bound::column(format!("?{number}"), self.kind_of(number, sql), None),
                     None => Bound::parameter(number),
                 }
             }
             other => return Err(self.unsupported(&format!("'{other}'"), at)),
         })
+    }
+
+    /// A number, maybe with a minus before it.
+    pub(super) fn number_of(&self, digits: &str, at: Location) -> Result<Bound, Refusal> {
+        if digits.contains('_') {
+            let refusal = self.refuse("42601", format!("'{digits}' is no number"), at);
+            return Err(refusal.hint("a number has no '_' in it"));
+        }
+        let outside = || self.refuse("22003", format!("{digits} is out of range"), at);
+        let (number, scale) = decimal(digits).ok_or_else(outside)?;
+        let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        let kind = match (is_whole, i32::try_from(number)) {
+            (true, Ok(_)) => Kind::Integer(4),
+            (true, Err(_)) => Kind::Integer(8),
+            (false, _) => Kind::Decimal(scale),
+        };
+        Ok(Bound::number(number, kind))
+    }
+
+    /// `0x1F`, which is a number, or `X'1F'`, which is bytes.
+    fn hexadecimal(&self, digits: &str, at: Location) -> Result<Bound, Refusal> {
+        let begins = self.text.chars().nth(position(self.text, at).saturating_sub(1));
+        if begins != Some('0') {
+            let is_whole = digits.len().is_multiple_of(2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+            let wrong = || self.refuse("22P02", format!("X'{digits}' is no bytes: write two digits each"), at);
+            return is_whole.then(|| Bound::new(format!("x'{digits}'"), Kind::Bytes)).ok_or_else(wrong);
+        }
+        let outside = || self.refuse("22003", format!("0x{digits} is out of range"), at);
+        let number = i64::from_str_radix(digits, 16).map_err(|_| outside())?;
+        Ok(Bound::number(number, Kind::Integer(if i32::try_from(number).is_ok() { 4 } else { 8 })))
     }
 
     /// The type of a CAST.
@@ -360,6 +417,8 @@ impl<'a> Binder<'a> {
             ("bool", _) => plain(Kind::Boolean),
             ("text" | "varchar" | "bpchar" | "name", _) => plain(Kind::Text),
             ("timestamp", _) => plain(Kind::Timestamp),
+            ("timestamptz", _) => plain(Kind::Moment),
+            ("date", _) => plain(Kind::Date),
             ("bytea", _) => plain(Kind::Bytes),
             ("numeric", []) => Target { is_any_numeric: true, ..plain(Kind::Decimal(6)) },
             ("numeric", [precision @ 1..=18, rest @ ..]) if rest.len() < 2 && rest.iter().all(|s| s <= precision) => {

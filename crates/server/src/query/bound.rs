@@ -7,6 +7,7 @@ use super::bind::Binder;
 use super::functions::range;
 use super::kinds::{Kind, decimal};
 use crate::error::Refusal;
+use crate::values::DAY;
 
 /// What is not known of an expression until something stands beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +134,22 @@ impl Bound {
     }
 }
 
+/// Bytes on both sides of a comparison as wide as the wider column is: those of a column are filled up with zeros.
+fn widened(left: Bound, right: Bound) -> (Bound, Bound) {
+    let width = |bound: &Bound| match bound.own {
+        Some(SqlType::Bytes(width)) => width,
+        _ => 0,
+    };
+    let most = width(&left).max(width(&right));
+    let wide = |bound: Bound| match bound.kind {
+        Kind::Bytes if most > 0 && width(&bound) < most => {
+            Bound::new(format!("lw_filled({}, {most})", bound.sql), Kind::Bytes)
+        }
+        _ => bound,
+    };
+    (wide(left), wide(right))
+}
+
 impl Binder<'_> {
     /// Decides what an open expression is beside one of a kind.
     pub(super) fn settle(
@@ -147,17 +164,36 @@ impl Binder<'_> {
             Open::Null => Ok(Bound { open: Open::Closed, ..Bound::new(bound.sql, like) }),
             Open::Parameter(number) => {
                 // The type of a column says what clients may send; a text may be longer than the column.
-                let sql = own.filter(|own| !own.is_string()).unwrap_or(like.parameter());
+                let sql = match (self.declared(number), like) {
+                    // Nothing else says how many decimals it has.
+                    (None, Kind::Integer(_) | Kind::Text) if own.is_none() && self.is_fraction(number) => {
+                        Kind::Double.parameter()
+                    }
+                    // A wider integer may have no equal in the column, and is none of its type.
+                    (Some(wide @ Kind::Integer(width)), Kind::Integer(most)) if width > most => wide.parameter(),
+                    _ => own.filter(|own| !own.is_string()).unwrap_or(like.parameter()),
+                };
                 let sql = self.learn(number, sql);
-                Ok(Bound::new(bound.sql, Kind::of(sql)))
+                Ok(Bound::new(bound.sql, self.kind_of(number, sql)))
             }
             Open::Quoted(text) => self.literal(&text, like, at),
         }
     }
 
+    /// The kind that a client says of a parameter.
+    fn declared_of(&self, bound: &Bound) -> Option<Kind> {
+        match bound.open {
+            Open::Parameter(number) => self.declared(number),
+            _ => None,
+        }
+    }
+
     /// Decides what is open without anything beside it.
     pub(super) fn settled(&mut self, bound: Bound) -> Result<Bound, Refusal> {
-        self.settle(bound, Kind::Text, None, Location::empty())
+        let kind = self.declared_of(&bound).unwrap_or(Kind::Text);
+        let is_real = matches!(bound.open, Open::Parameter(number) if self.is_real(number));
+        let bound = self.settle(bound, kind, None, Location::empty())?;
+        if is_real && bound.kind.is_number() { self.fit(bound, Kind::Double, Location::empty()) } else { Ok(bound) }
     }
 
     /// A text in quotes as a value of a kind; a number may have other decimals.
@@ -170,6 +206,7 @@ impl Binder<'_> {
         let value = Value::parse(text, kind.parameter());
         let value = value.map_err(|error| self.refuse(error.sqlstate, error.message, at))?;
         Ok(match value {
+            Value::Timestamp(number) if kind == Kind::Date => Bound::number(number - number.rem_euclid(DAY), kind),
             Value::Integer(number) | Value::Timestamp(number) => Bound::number(number, kind),
             Value::Boolean(truth) => Bound::truth(i64::from(truth).to_string()),
             Value::Bytes(bytes) => {
@@ -199,6 +236,7 @@ impl Binder<'_> {
         Ok(match (bound.kind, to) {
             (from, to) if from == to => Bound { own, ..bound },
             (Kind::Integer(from), Kind::Integer(width)) if from <= width => Bound { kind: to, own: None, ..bound },
+            (from, Kind::Timestamp | Kind::Moment) if from.is_time() => Bound { kind: to, own: None, ..bound },
             (Kind::Decimal(0), Kind::Integer(8)) => Bound { kind: to, own: None, ..bound },
             (Kind::Integer(_) | Kind::Decimal(_), Kind::Decimal(scale))
                 if bound.kind.scale().is_some_and(|from| from <= scale) =>
@@ -217,7 +255,8 @@ impl Binder<'_> {
     /// Expressions as ones of the kind that all of them can be.
     pub(super) fn alike(&mut self, bounds: Vec<Bound>, at: Location) -> Result<(Vec<Bound>, Kind), Refusal> {
         let like = bounds.iter().find(|bound| !bound.is_open()).map(|bound| (bound.kind, bound.own));
-        let (mut kind, own) = like.unwrap_or((Kind::Text, None));
+        let declared = || bounds.iter().find_map(|bound| self.declared_of(bound)).map(|kind| (kind, None));
+        let (mut kind, own) = like.or_else(declared).unwrap_or((Kind::Text, None));
         let settle = |bound| self.settle(bound, kind, own, at);
         let bounds = bounds.into_iter().map(settle).collect::<Result<Vec<_>, _>>()?;
         for bound in &bounds {
@@ -242,6 +281,7 @@ impl Binder<'_> {
                 return Ok(Bound::truth(format!("(lw_compare({}, {from}, {}, {to}) {op} 0)", left.sql, right.sql)));
             }
         }
+        let (left, right) = widened(left, right);
         let (both, _) = self.alike(vec![left, right], at)?;
         Ok(Bound::truth(format!("({} {op} {})", both[0].sql, both[1].sql)))
     }
@@ -259,14 +299,19 @@ impl Binder<'_> {
                 from => return Err(self.no_cast(from, kind, at)),
             });
         }
-        let bound = self.settle(bound, kind, own, at)?;
+        let bound = match bound.open {
+            Open::Parameter(number) if matches!(kind, Kind::Integer(_)) && self.is_fraction(number) => {
+                self.settle(bound, Kind::Decimal(6), None, at)?
+            }
+            _ => self.settle(bound, kind, own, at)?,
+        };
         let (sql, from) = (bound.sql.clone(), bound.kind);
         let made = match (from, kind) {
             (Kind::Integer(from), Kind::Integer(to)) if from <= to => Bound { kind, own: None, ..bound },
             (_, Kind::Integer(_) | Kind::Decimal(_)) if from.is_number() => {
                 let to = kind.scale().unwrap_or(0);
                 let sql = match from.scale() {
-                    None => format!("lw_whole({sql}, {to}, 'round')"),
+                    None => format!("lw_whole({sql}, {to}, '{}')", if from == Kind::Double { "even" } else { "round" }),
                     Some(from) if from <= to => bound.up(to - from, kind).sql,
                     Some(from) => format!("lw_down({sql}, {}, 'round')", from - to),
                 };
@@ -282,6 +327,8 @@ impl Binder<'_> {
             (Kind::Boolean, Kind::Integer(4)) => Bound::new(sql, kind),
             (Kind::Integer(_), Kind::Boolean) => Bound::truth(format!("({sql} <> 0)")),
             (_, Kind::Text) => Bound::new(self.text_of(&bound, at)?, kind),
+            (from, Kind::Date) if from.is_time() => Bound::new(format!("lw_day({sql})"), kind),
+            (from, Kind::Timestamp | Kind::Moment) if from.is_time() => Bound { kind, own: None, ..bound },
             (from, to) if from == to => Bound { own: None, ..bound },
             (from, to) => return Err(self.no_cast(from, to, at)),
         };
@@ -302,7 +349,9 @@ impl Binder<'_> {
             Kind::Quotient => format!("lw_real_text({sql}, 1)"),
             Kind::Double => format!("lw_real_text({sql}, 0)"),
             Kind::Boolean => format!("(CASE {sql} WHEN 1 THEN 'true' WHEN 0 THEN 'false' END)"),
-            Kind::Timestamp => format!("lw_time_text({sql})"),
+            Kind::Timestamp => format!("lw_time_text({sql}, 0)"),
+            Kind::Moment => format!("lw_time_text({sql}, 1)"),
+            Kind::Date => format!("lw_time_text({sql}, 2)"),
             Kind::Bytes => return Err(self.no_cast(Kind::Bytes, Kind::Text, at)),
         })
     }

@@ -4,12 +4,50 @@ use sqlparser::ast::{DuplicateTreatment, Expr, Function, FunctionArg, FunctionAr
 use sqlparser::tokenizer::Location;
 
 use super::bind::Binder;
-use super::bound::Bound;
+use super::bound::{Bound, quoted};
 use super::kinds::{Kind, MOST_DECIMALS};
 use crate::error::Refusal;
+use crate::parameters;
 use crate::syntax::name_of;
 
+/// How the refusal of a function begins that nothing is known of here: the catalog may know it.
+pub(super) const NO_FUNCTION: &str = "no function is called";
+
+/// The functions that are no aggregates.
+const FUNCTIONS: &[&str] = &[
+    "abs",
+    "btrim",
+    "ceil",
+    "ceiling",
+    "char_length",
+    "character_length",
+    "coalesce",
+    "concat",
+    "floor",
+    "greatest",
+    "least",
+    "length",
+    "lower",
+    "ltrim",
+    "mod",
+    "nullif",
+    "octet_length",
+    "replace",
+    "round",
+    "rtrim",
+    "sign",
+    "strpos",
+    "substr",
+    "substring",
+    "trunc",
+    "upper",
+];
+
 const AGGREGATES: &[&str] = &["count", "sum", "avg", "min", "max", "bool_and", "every", "bool_or", "string_agg"];
+
+/// What asks for the time when the query began.
+const CLOCKS: &[&str] =
+    &["now", "current_timestamp", "statement_timestamp", "transaction_timestamp", "clock_timestamp"];
 
 impl Binder<'_> {
     /// A call.
@@ -122,16 +160,38 @@ impl Binder<'_> {
     }
 
     fn no_function(&self, name: &str, kinds: &[Kind], at: Location) -> Refusal {
+        let hint = "docs/operations.md, Looking at tables, lists them";
+        if !FUNCTIONS.contains(&name) && !AGGREGATES.contains(&name) && !CLOCKS.contains(&name) {
+            return self.refuse("42883", format!("{NO_FUNCTION} '{name}' here"), at).hint(hint);
+        }
         let words: Vec<&str> = kinds.iter().map(|kind| kind.word()).collect();
         let message = format!("there is no function {name}({}) for queries", words.join(", "));
-        let hint = "docs/operations.md, Looking at tables, lists them";
         self.refuse("42883", message, at).hint(hint)
+    }
+
+    /// What the server says of itself and of the session.
+    pub(super) fn of_session(&self, name: &str) -> Option<Bound> {
+        let who = self.asker.who;
+        let text = match name {
+            "current_user" | "session_user" | "current_role" | "user" => who.user.clone(),
+            "current_database" | "current_catalog" => who.database.clone(),
+            "current_schema" => "public".into(),
+            "version" => parameters::version(),
+            _ => return None,
+        };
+        Some(Bound::new(quoted(&text), Kind::Text))
     }
 
     /// A function that is no aggregate.
     pub(super) fn function(&mut self, name: &str, arguments: &[&Expr], at: Location) -> Result<Bound, Refusal> {
         let bounds = arguments.iter().map(|argument| self.expr(argument)).collect::<Result<Vec<_>, _>>()?;
+        if let (true, Some(word)) = (bounds.is_empty(), self.of_session(name)) {
+            return Ok(word);
+        }
         match (name, &bounds[..]) {
+            ("localtimestamp", []) => return Ok(Bound::new("lw_now()".into(), Kind::Timestamp)),
+            ("current_date", []) => return Ok(Bound::new("lw_day(lw_now())".into(), Kind::Date)),
+            (clock, []) if CLOCKS.contains(&clock) => return Ok(Bound::new("lw_now()".into(), Kind::Moment)),
             ("coalesce", [_, ..]) => {
                 let (bounds, kind) = self.alike(bounds, at)?;
                 let list: Vec<&str> = bounds.iter().map(|bound| bound.sql.as_str()).collect();
@@ -248,6 +308,7 @@ impl Binder<'_> {
                 format!("lw_down({}, {}, '{how}')", of.sql, scale - decimals + zeros)
             }
             (Kind::Quotient | Kind::Double, _) if zeros == 0 => {
+                let how = if (of.kind, how) == (Kind::Double, "round") { "even" } else { how };
                 format!("lw_whole({}, {decimals}, '{how}')", of.sql)
             }
             _ => return Err(self.no_function(name, &[of.kind], at)),

@@ -2,15 +2,23 @@
 
 use lockwork_database::sql::Table;
 use sqlparser::ast::{
-    Join, JoinConstraint, JoinOperator, ObjectName, Spanned, TableAlias, TableFactor, TableWithJoins,
+    Expr, FunctionArg, FunctionArgExpr, Join, JoinConstraint, JoinOperator, ObjectName, Spanned, TableAlias,
+    TableFactor, TableFunctionArgs, TableWithJoins, Value,
 };
 use sqlparser::tokenizer::Location;
 
 use super::bind::{Binder, Column, Scope, Source};
 use super::bound::Bound;
 use super::kinds::Kind;
+use super::select::{Made, Output};
 use crate::error::Refusal;
 use crate::syntax::folded;
+
+/// The function that stands in FROM.
+const SERIES: &str = "generate_series";
+
+/// The most tables of a join, which are SQLite's.
+const MOST_TABLES: usize = 64;
 
 impl Binder<'_> {
     pub(super) fn from(&mut self, from: &[TableWithJoins]) -> Result<(String, Vec<Source>), Refusal> {
@@ -27,6 +35,10 @@ impl Binder<'_> {
             parts.push(if needs_parentheses { format!("({sql})") } else { sql });
         }
         self.check_names(&sources)?;
+        if sources.len() > MOST_TABLES {
+            let at = from[0].relation.span().start;
+            return Err(self.refuse("54000", format!("a SELECT joins at most {MOST_TABLES} tables"), at));
+        }
         Ok((parts.join(", "), sources))
     }
 
@@ -125,6 +137,15 @@ impl Binder<'_> {
             } if with_hints.is_empty() && partitions.is_empty() && index_hints.is_empty() => {
                 self.table(name, alias.as_ref(), sources)
             }
+            TableFactor::Table {
+                name,
+                alias,
+                args: Some(TableFunctionArgs { args, settings: None }),
+                with_ordinality,
+                ..
+            } if name.0.last().and_then(|part| part.as_ident()).is_some_and(|name| folded(name) == SERIES) => {
+                self.series(args, alias.as_ref(), *with_ordinality, at, sources)
+            }
             TableFactor::Table { args: Some(_), .. }
             | TableFactor::Function { .. }
             | TableFactor::TableFunction { .. }
@@ -147,6 +168,59 @@ impl Binder<'_> {
         }
     }
 
+    /// `generate_series(first, last, step)` of integers; with their numbers from 1 on, if it has WITH ORDINALITY.
+    fn series(
+        &mut self,
+        arguments: &[FunctionArg],
+        alias: Option<&TableAlias>,
+        is_numbered: bool,
+        at: Location,
+        sources: &mut Vec<Source>,
+    ) -> Result<String, Refusal> {
+        let one = Expr::value(Value::Number("1".into(), false));
+        let plain = |argument| match argument {
+            &FunctionArg::Unnamed(FunctionArgExpr::Expr(ref expr)) => Ok(expr),
+            _ => Err(self.unsupported("an argument like this", at)),
+        };
+        let given = arguments.iter().map(plain).collect::<Result<Vec<_>, _>>()?;
+        let given = match given[..] {
+            [first, last] => [first, last, &one],
+            [first, last, step] => [first, last, step],
+            _ => return Err(self.refuse("42883", "generate_series takes two or three integers", at)),
+        };
+        // What else stands in FROM is not known to it.
+        let scopes = std::mem::take(&mut self.scopes);
+        let bounds = given.into_iter().map(|expr| self.expr(expr)).collect::<Result<Vec<_>, _>>();
+        self.scopes = scopes;
+        let mut settled = Vec::new();
+        for bound in bounds? {
+            settled.push(self.settle(bound, Kind::Integer(4), None, at)?);
+        }
+        let (bounds, kind) = self.alike(settled, at)?;
+        if !matches!(kind, Kind::Integer(_)) {
+            let message = format!("generate_series of {} is not supported in queries", kind.word());
+            return Err(self.refuse("0A000", message, at).hint("it takes integers"));
+        }
+        let (rows, name) = (self.fresh("s"), self.fresh("a"));
+        let [first, last, step] = [0, 1, 2].map(|at| bounds[at].sql.as_str());
+        let shown = alias.map_or_else(|| SERIES.into(), |alias| folded(&alias.name));
+        let mut columns = vec![Output { name: shown.clone(), kind, own: None }];
+        if is_numbered {
+            columns.push(Output { name: "ordinality".into(), kind: Kind::Integer(8), own: None });
+        }
+        let [head, begin, next, end] =
+            if is_numbered { ["n, o", ", 1", ", o + 1", ", o AS c2"] } else { ["n", "", "", ""] };
+        let sql = format!(
+            "(WITH RECURSIVE {rows}({head}) AS (SELECT lw_first({first}, {last}, {step}){begin} UNION ALL \
+             SELECT lw_next(n, {last}, {step}){next} FROM {rows} WHERE n IS NOT NULL) \
+             SELECT n AS c1{end} FROM {rows} WHERE n IS NOT NULL) AS {name}"
+        );
+        let mut source = Made { sql: String::new(), columns, is_single: false }.source(shown, &name);
+        self.rename(&mut source, alias.iter().flat_map(|alias| &alias.columns).map(|column| &column.name))?;
+        sources.push(source);
+        Ok(sql)
+    }
+
     /// A table, or a query that WITH has given a name.
     pub(super) fn table(
         &mut self,
@@ -159,6 +233,10 @@ impl Binder<'_> {
         let table = match &words[..] {
             [table] => table,
             [schema, table] | [_, schema, table] if schema == "public" => table,
+            [schema, _] | [_, schema, _] => {
+                let refusal = self.refuse("3F000", format!("no schema is called '{schema}'"), at);
+                return Err(refusal.hint("everything is in 'public'"));
+            }
             _ => return Err(self.refuse("42P01", format!("no table is called '{name}'"), at)),
         };
         let made = self.fresh("a");

@@ -3,13 +3,15 @@
 //! Their errors are texts of a SQLSTATE and a message, because SQLite hands over nothing else.
 
 use std::cmp::Ordering;
+use std::time::SystemTime;
 
 use lockwork_database::sql::Value as Outside;
 use rusqlite::functions::{Aggregate, Context, FunctionFlags};
 use rusqlite::types::{FromSql, ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, Error, Result};
 
-use super::kinds::real_text;
+use super::kinds::{Kind, real_text, time_text};
+use crate::values::DAY;
 
 /// Integers of so many bytes.
 pub(super) fn range(bytes: u8) -> (i64, i64) {
@@ -98,6 +100,12 @@ fn extreme(context: &Context<'_>, wanted: Ordering) -> Result<Value> {
     Ok(Value::try_from(best.unwrap_or(ValueRef::Null))?)
 }
 
+/// A number of a series, if it does not lie behind the last one.
+fn within(number: Option<i64>, last: i64, step: i64) -> Value {
+    let is_inside = |number: &i64| if step > 0 { *number <= last } else { *number >= last };
+    number.filter(is_inside).map_or(Value::Null, Value::Integer)
+}
+
 /// Name, number of arguments (-1 for any) and what it does. All but the last two answer NULL for a NULL.
 const FUNCTIONS: &[(&str, i32, Function)] = &[
     ("lw_add", 3, |context| exact(context, i64::checked_add)),
@@ -142,6 +150,8 @@ const FUNCTIONS: &[(&str, i32, Function)] = &[
             "floor" => number.floor(),
             "ceil" => number.ceil(),
             "trunc" => number.trunc(),
+            // As PostgreSQL rounds what is in double precision; a `numeric` it rounds away from zero.
+            "even" => number.round_ties_even(),
             _ => number.round(),
         };
         // Both bounds are exact in double precision; the upper one is no i64 any more.
@@ -149,7 +159,34 @@ const FUNCTIONS: &[(&str, i32, Function)] = &[
         if is_inside { Ok(Value::Integer(number as i64)) } else { Err(outside()) }
     }),
     ("lw_text", 2, |context| Ok(Value::Text(Outside::Decimal(one(context, 0)?, one(context, 1)?).to_string()))),
-    ("lw_time_text", 1, |context| Ok(Value::Text(Outside::Timestamp(one(context, 0)?).to_string()))),
+    ("lw_time_text", 2, |context| {
+        let kind = [Kind::Timestamp, Kind::Moment, Kind::Date][one::<u8>(context, 1)?.min(2) as usize];
+        Ok(Value::Text(time_text(one(context, 0)?, kind)))
+    }),
+    // The midnight before a time.
+    ("lw_day", 1, |context| {
+        let micros: i64 = one(context, 0)?;
+        Ok(Value::Integer(micros - micros.rem_euclid(DAY)))
+    }),
+    // Bytes with zeros behind them, and without those that are too many.
+    ("lw_filled", 2, |context| {
+        let (mut bytes, width) = (one::<Vec<u8>>(context, 0)?, one::<u32>(context, 1)? as usize);
+        let filled = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        bytes.resize(filled.max(width), 0);
+        Ok(Value::Blob(bytes))
+    }),
+    // The numbers from a to b by c: the first, and the one behind d.
+    ("lw_first", 3, |context| {
+        let (first, step): (i64, i64) = (one(context, 0)?, one(context, 2)?);
+        if step == 0 {
+            return Err(wrong("22023", "step size cannot equal zero"));
+        }
+        Ok(within(Some(first), one(context, 1)?, step))
+    }),
+    ("lw_next", 3, |context| {
+        let (last, step): (i64, i64) = (one(context, 0)?, one(context, 2)?);
+        Ok(within(last.checked_add(step), one(context, 1)?, step))
+    }),
     ("lw_real_text", 2, |context| {
         let text = real_text(one(context, 0)?, one::<i64>(context, 1)? != 0);
         text.map(Value::Text).ok_or_else(outside)
@@ -196,7 +233,7 @@ impl Aggregate<Option<Value>, Value> for Only {
     }
 }
 
-/// Makes them known to a database.
+/// Makes them known to a database, in which it is now for ever.
 pub(super) fn register(connection: &Connection) -> Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     for &(name, arguments, function) in FUNCTIONS {
@@ -207,6 +244,9 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
             Ok(ToSqlOutput::Owned(value))
         })?;
     }
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let now = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
+    connection.create_scalar_function("lw_now", 0, flags, move |_| Ok(now))?;
     connection.create_aggregate_function("lw_only", 1, flags, Only)
 }
 
@@ -247,6 +287,7 @@ mod tests {
             ("SELECT lw_compare(9223372036854775807, 0, 1, 18)", "Integer(1)"),
             ("SELECT lw_compare(10, 1, 100, 2)", "Integer(0)"),
             ("SELECT lw_whole(2.5, 0, 'round')", "Integer(3)"),
+            ("SELECT lw_whole(2.5, 0, 'even')", "Integer(2)"),
             ("SELECT lw_whole(9.3e18, 0, 'round')", "22003: a number is out of range"),
             (
                 "SELECT lw_only(a) FROM (SELECT 1 AS a UNION ALL SELECT 2)",

@@ -10,7 +10,7 @@ use pgwire::api::results::FieldFormat;
 use rusqlite::types::{Value as Given, ValueRef};
 
 use crate::error::{Refusal, refuse};
-use crate::values::{encode, put_numeric, type_of, with_length};
+use crate::values::{DAY, EPOCH, encode, put_numeric, type_of, with_length};
 
 /// The most digits behind the point.
 pub(super) const MOST_DECIMALS: u8 = 18;
@@ -28,6 +28,10 @@ pub(super) enum Kind {
     Boolean,
     /// Microseconds since 1970.
     Timestamp,
+    /// The same, with the zone of the server, which is UTC.
+    Moment,
+    /// A day: the microseconds of its midnight.
+    Date,
     Text,
     Bytes,
 }
@@ -61,7 +65,7 @@ impl Kind {
             Self::Decimal(scale) => SqlType::Decimal(18, scale),
             Self::Quotient | Self::Double => SqlType::Decimal(18, 6),
             Self::Boolean => SqlType::Boolean,
-            Self::Timestamp => SqlType::Timestamp,
+            Self::Timestamp | Self::Moment | Self::Date => SqlType::Timestamp,
             Self::Text => SqlType::Text(u32::MAX),
             Self::Bytes => SqlType::Bytes(u32::MAX),
         }
@@ -80,6 +84,27 @@ impl Kind {
         self.scale().is_some() || matches!(self, Self::Quotient | Self::Double)
     }
 
+    /// Whether it is microseconds since 1970.
+    pub(super) fn is_time(self) -> bool {
+        matches!(self, Self::Timestamp | Self::Moment | Self::Date)
+    }
+
+    /// The kind of a parameter that a client says the type of; nothing for types that only what stands beside it can
+    /// say the decimals of.
+    pub(super) fn declared(ty: &Type) -> Option<Self> {
+        Some(match *ty {
+            Type::INT2 => Self::Integer(2),
+            Type::INT4 => Self::Integer(4),
+            Type::INT8 => Self::Integer(8),
+            Type::BOOL => Self::Boolean,
+            Type::TIMESTAMP => Self::Timestamp,
+            Type::TIMESTAMPTZ => Self::Moment,
+            Type::DATE => Self::Date,
+            Type::BYTEA => Self::Bytes,
+            _ => return None,
+        })
+    }
+
     /// The kind that values of two kinds can have without losing anything; of an exact number and one in double
     /// precision, the latter.
     pub(super) fn common(self, other: Self) -> Option<Self> {
@@ -88,6 +113,9 @@ impl Kind {
             (Self::Double, other) | (other, Self::Double) if other.is_number() => Some(Self::Double),
             (Self::Quotient, other) | (other, Self::Quotient) if other.is_number() => Some(Self::Quotient),
             _ if self == other => Some(self),
+            (a, b) if a.is_time() && b.is_time() => {
+                Some(if a == Self::Moment || b == Self::Moment { Self::Moment } else { Self::Timestamp })
+            }
             _ => Some(Self::Decimal(self.scale()?.max(other.scale()?))),
         }
     }
@@ -102,6 +130,8 @@ impl Kind {
             Self::Double => "double precision",
             Self::Boolean => "boolean",
             Self::Timestamp => "timestamp",
+            Self::Moment => "timestamp with time zone",
+            Self::Date => "date",
             Self::Text => "text",
             Self::Bytes => "bytea",
         }
@@ -120,6 +150,8 @@ impl Kind {
             Self::Double => Type::FLOAT8,
             Self::Boolean => Type::BOOL,
             Self::Timestamp => Type::TIMESTAMP,
+            Self::Moment => Type::TIMESTAMPTZ,
+            Self::Date => Type::DATE,
             Self::Text => Type::TEXT,
             Self::Bytes => Type::BYTEA,
         };
@@ -135,6 +167,7 @@ pub(super) fn given(value: &Value, field: &Field) -> Result<Given, Refusal> {
     };
     let sql = field.sql_type.ok_or_else(wrong)?;
     let number = match (value, sql) {
+        (Value::Null, _) => return Ok(Given::Null),
         (Value::Text(text), SqlType::Text(_)) => return Ok(Given::Text(text.clone())),
         (Value::Bytes(bytes), SqlType::Bytes(_)) => return Ok(Given::Blob(bytes.clone())),
         (Value::Text(text), SqlType::Bytes(_)) => return Ok(Given::Blob(text.as_bytes().to_vec())),
@@ -202,6 +235,16 @@ fn plain(digits: i128, scale: u8) -> String {
     format!("{sign}{whole}{point}{part}")
 }
 
+/// A time as text.
+pub(super) fn time_text(micros: i64, kind: Kind) -> String {
+    let text = Value::Timestamp(micros).to_string();
+    match kind {
+        Kind::Moment => text + "+00",
+        Kind::Date => text.split(' ').next().unwrap_or_default().into(),
+        _ => text,
+    }
+}
+
 /// A number in double precision as text.
 pub(super) fn real_text(number: f64, is_quotient: bool) -> Option<String> {
     if is_quotient {
@@ -239,7 +282,15 @@ pub(super) fn put(
         Kind::Integer(_) => Value::Integer(number),
         Kind::Decimal(scale) => Value::Decimal(number, scale),
         Kind::Boolean => Value::Boolean(number != 0),
-        Kind::Timestamp => Value::Timestamp(number),
+        Kind::Timestamp | Kind::Moment | Kind::Date if format == FieldFormat::Text => {
+            with_length(row, |row| row.put_slice(time_text(number, kind).as_bytes()));
+            return Ok(());
+        }
+        Kind::Date => {
+            with_length(row, |row| row.put_i32((number - EPOCH).div_euclid(DAY) as i32));
+            return Ok(());
+        }
+        Kind::Timestamp | Kind::Moment => Value::Timestamp(number),
         _ => return Err(refuse("XX000", format!("a {} is no integer", kind.word()))),
     };
     encode(&value, ty, format, row);

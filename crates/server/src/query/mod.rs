@@ -47,11 +47,13 @@ use tokio::sync::Semaphore;
 
 use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
+use crate::known::Who;
 use crate::lite;
-use crate::syntax::read;
+use crate::syntax::{Unread, attempt};
 use crate::transaction;
 use crate::values::format_of;
 use bind::Binder;
+use calls::NO_FUNCTION;
 use images::{Image, Place};
 use kinds::{Kind, given, put};
 
@@ -67,6 +69,9 @@ const FEW_ROWS: u64 = 8 << 20;
 const SMALL_AT_ONCE: usize = 8;
 /// The most bytes of the text of a query.
 const MOST_TEXT: usize = 256 << 10;
+/// The SQLSTATE of queries that nest too deep.
+const TOO_DEEP: &str = "54001";
+const DEEP_HINT: &str = "docs/operations.md, Looking at tables, has the limits; a WITH, or a procedure, parts it";
 const HINT: &str = "COPY table TO STDOUT takes a table out; a procedure, or a SELECT by a key, reads some rows of it";
 
 /// A query that was understood.
@@ -76,6 +81,8 @@ pub(crate) struct Query {
     columns: Vec<(String, Kind, Type, i32)>,
     pub(crate) parameters: Vec<Field>,
     tables: Vec<Asked>,
+    /// Whether there is nothing in FROM, so that it tells nothing and takes no time.
+    pub(crate) is_computed: bool,
 }
 
 /// A table of a query, as it was when the query was understood.
@@ -93,18 +100,43 @@ impl Query {
     }
 }
 
-/// Whether what the compiler of single statements refuses for this reason may be a query.
+/// Whether what the compiler of single statements refuses for this reason may be a query, of any length.
 pub(crate) fn may_be_one(refusal: &Refusal, text: &str) -> bool {
     let is_of_statement = ["0A", "42", "54"].iter().any(|class| refusal.sqlstate.starts_with(class));
     let start = text.trim_start_matches(|c: char| c.is_whitespace() || c == '(' || c == ';');
     // A comment before it is no reason either.
     let begins = |word: &str| start.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
     let is_query = ["select", "with", "values", "table", "--", "/*"].into_iter().any(begins);
-    is_of_statement && refusal.sqlstate != "42501" && is_query && text.len() <= MOST_TEXT
+    is_of_statement && refusal.sqlstate != "42501" && is_query
+}
+
+/// Understands a query without tables; nothing if the text is none.
+pub(crate) fn alone(text: &str, asker: Asker<'_>) -> Option<Result<Query, Refusal>> {
+    match understand(text, &Catalogue::new(), asker)? {
+        // The compiler of single statements may know it.
+        Err(refusal) if refusal.sqlstate == TOO_DEEP => None,
+        understood => Some(understood),
+    }
+}
+
+/// Whether a query without tables that is refused may be one of the catalog, which has schemas, tables, functions and
+/// types of its own.
+pub(crate) fn may_be_of_catalog(refusal: &Refusal) -> bool {
+    match &*refusal.sqlstate {
+        "0A000" | "3F000" | "42P01" | "42703" | "42704" => true,
+        state => state == "42883" && refusal.message.starts_with(NO_FUNCTION),
+    }
+}
+
+/// Who asks, and the types that the client says `$1` and so on have.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker<'a> {
+    pub(crate) who: &'a Who,
+    pub(crate) declared: &'a [Option<Type>],
 }
 
 /// Understands a query; nothing if the text is none that can be read.
-pub(crate) fn understand(text: &str, catalogue: &Catalogue) -> Option<Result<Query, Refusal>> {
+pub(crate) fn understand(text: &str, catalogue: &Catalogue, asker: Asker<'_>) -> Option<Result<Query, Refusal>> {
     const TABLE: &str = "TABLE";
     const ALL: &str = "SELECT * FROM";
     let table = text.split_at_checked(TABLE.len()).filter(|(first, rest)| {
@@ -112,16 +144,24 @@ pub(crate) fn understand(text: &str, catalogue: &Catalogue) -> Option<Result<Que
     });
     let longer = table.map(|(_, rest)| format!("{ALL}{rest}"));
     let text = longer.as_deref().unwrap_or(text);
-    let mut statements = read(text)?;
+    if text.len() > MOST_TEXT {
+        let message = format!("a query is of at most {} KiB", MOST_TEXT >> 10);
+        return Some(Err(refuse("54000", message).hint("load rows with COPY, or with several INSERTs")));
+    }
+    let mut statements = match attempt(text) {
+        Ok(statements) => statements,
+        Err(Unread::Unknown) => return None,
+        Err(Unread::TooDeep) => return Some(Err(refuse(TOO_DEEP, "the query is too deep to be read").hint(DEEP_HINT))),
+    };
     let Read::Query(query) = statements.pop().filter(|_| statements.is_empty())? else { return None };
     let moved =
         |refusal: Refusal| Refusal { position: refusal.position.saturating_sub(ALL.len() - TABLE.len()), ..refusal };
-    let understood = bound(text, &query, catalogue);
+    let understood = bound(text, &query, catalogue, asker);
     Some(if longer.is_some() { understood.map_err(moved) } else { understood })
 }
 
-fn bound(text: &str, query: &sqlparser::ast::Query, catalogue: &Catalogue) -> Result<Query, Refusal> {
-    let mut binder = Binder::new(text, catalogue);
+fn bound(text: &str, query: &sqlparser::ast::Query, catalogue: &Catalogue, asker: Asker<'_>) -> Result<Query, Refusal> {
+    let mut binder = Binder::new(text, catalogue, asker);
     let made = binder.query(query)?;
     let parameters = binder.parameters()?.into_iter().enumerate();
     let parameter = |(at, sql)| Field { name: format!("${}", at + 1), sql_type: Some(sql), count: None };
@@ -135,6 +175,7 @@ fn bound(text: &str, query: &sqlparser::ast::Query, catalogue: &Catalogue) -> Re
         Asked { keys: found.map_or(0, |table| table.schema().key().len()), name, types }
     };
     Ok(Query {
+        is_computed: binder.names_nothing(),
         sql: made.sql,
         columns: made.columns.into_iter().map(column).collect(),
         parameters: parameters.map(parameter).collect(),
@@ -145,6 +186,8 @@ fn bound(text: &str, query: &sqlparser::ast::Query, catalogue: &Catalogue) -> Re
 /// The queries of a server.
 pub(crate) struct Queries {
     caller: Caller,
+    /// Those without tables do not wait for those that have some.
+    alone: Lane,
     small: Lane,
     large: Lane,
 }
@@ -158,7 +201,8 @@ struct Lane {
 impl Queries {
     pub(crate) fn new(caller: Caller) -> Self {
         let lane = |most, at_once| Lane { most, places: Arc::new(Semaphore::new(at_once)) };
-        Self { caller, small: lane(FEW_ROWS, SMALL_AT_ONCE), large: lane(MOST_ROWS, 1) }
+        let (alone, small) = (lane(0, SMALL_AT_ONCE), lane(FEW_ROWS, SMALL_AT_ONCE));
+        Self { caller, alone, small, large: lane(MOST_ROWS, 1) }
     }
 
     /// The rows that a query answers, alone or in a transaction, which is `None` when an error has ended it.
@@ -172,7 +216,8 @@ impl Queries {
     ) -> Result<Vec<DataRow>, Refusal> {
         let values: Vec<Given> =
             values.iter().zip(&query.parameters).map(|(value, field)| given(value, field)).collect::<Result<_, _>>()?;
-        match self.attempt(&self.small, query, &values, format, transaction.as_deref_mut(), cancel).await {
+        let first = if query.is_computed { &self.alone } else { &self.small };
+        match self.attempt(first, query, &values, format, transaction.as_deref_mut(), cancel).await {
             Err(Failed::TooLarge) => {}
             Err(Failed::Refused(refusal)) => return Err(refusal),
             Ok(rows) => return Ok(rows),

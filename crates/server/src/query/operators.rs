@@ -7,11 +7,16 @@ use super::bind::Binder;
 use super::bound::{Bound, quoted};
 use super::kinds::{Kind, MOST_DECIMALS};
 use crate::error::Refusal;
+use crate::values::DAY;
 
 impl Binder<'_> {
     pub(super) fn unary(&mut self, op: UnaryOperator, expr: &Expr, at: Location) -> Result<Bound, Refusal> {
         if op == UnaryOperator::Not {
             return Ok(Bound::truth(format!("(NOT {})", self.condition(expr)?)));
+        }
+        if let (UnaryOperator::Minus, Expr::Value(ValueWithSpan { value: Value::Number(digits, _), .. })) = (op, expr) {
+            // The lowest number has no positive one.
+            return self.number_of(&format!("-{digits}"), at);
         }
         let bound = self.expr(expr)?;
         if !bound.kind.is_number() || bound.is_open() {
@@ -87,7 +92,11 @@ impl Binder<'_> {
         }
         let (left, right) = match (left.kind, right.kind) {
             // What is added to a timestamp are microseconds.
-            (Kind::Timestamp, _) if right.is_open() && word == "add" => {
+            (Kind::Date, _) if right.is_open() && word == "add" => {
+                let right = self.settle(right, Kind::Integer(4), None, at)?;
+                (left, right)
+            }
+            (Kind::Timestamp | Kind::Moment, _) if right.is_open() && word == "add" => {
                 let right = self.settle(right, Kind::Integer(8), None, at)?;
                 (left, right)
             }
@@ -97,9 +106,25 @@ impl Binder<'_> {
         let of = |kind: Kind, width: u8| Ok(Bound::new(format!("lw_{word}({a}, {b}, {width})"), kind));
         match (left.kind, right.kind) {
             (Kind::Integer(left), Kind::Integer(right)) => of(Kind::Integer(left.max(right)), left.max(right)),
-            (Kind::Timestamp, Kind::Timestamp) if word == "subtract" => of(Kind::Integer(8), 8),
-            (Kind::Timestamp, Kind::Integer(_)) if matches!(word, "add" | "subtract") => of(Kind::Timestamp, 8),
-            (Kind::Integer(_), Kind::Timestamp) if word == "add" => of(Kind::Timestamp, 8),
+            (from, to)
+                if from.is_time() && to.is_time() && word == "subtract" && from.common(to) != Some(Kind::Date) =>
+            {
+                of(Kind::Integer(8), 8)
+            }
+            (Kind::Date, Kind::Date) if word == "subtract" => {
+                let days = format!("lw_divide(lw_subtract({a}, {b}, 8), {DAY}, 4)");
+                Ok(Bound::new(days, Kind::Integer(4)))
+            }
+            (Kind::Date, Kind::Integer(_)) if matches!(word, "add" | "subtract") => {
+                Ok(Bound::new(format!("lw_{word}({a}, lw_multiply({b}, {DAY}, 8), 8)"), Kind::Date))
+            }
+            (Kind::Integer(_), Kind::Date) if word == "add" => {
+                Ok(Bound::new(format!("lw_add(lw_multiply({a}, {DAY}, 8), {b}, 8)"), Kind::Date))
+            }
+            (from @ (Kind::Timestamp | Kind::Moment), Kind::Integer(_)) if matches!(word, "add" | "subtract") => {
+                of(from, 8)
+            }
+            (Kind::Integer(_), to @ (Kind::Timestamp | Kind::Moment)) if word == "add" => of(to, 8),
             (from, to) => match (from.scale(), to.scale()) {
                 (Some(from), Some(to)) if word == "multiply" => {
                     if from + to > MOST_DECIMALS {

@@ -181,7 +181,14 @@ impl Binder<'_> {
         }
         let Expr::Identifier(name) = expr else { return Ok(None) };
         let name = folded(name);
-        Ok(columns.iter().position(|column| column.name == name))
+        let mut named = (0..columns.len()).filter(|column| columns[*column].name == name);
+        match (named.next(), named.next()) {
+            (_, Some(_)) => {
+                let refusal = self.refuse("42702", format!("several columns of the list are called '{name}'"), at);
+                Err(refusal.hint("name it by its number"))
+            }
+            (first, None) => Ok(first),
+        }
     }
 
     /// A key of ORDER BY. NULLs are larger than everything else.
@@ -238,6 +245,7 @@ impl Binder<'_> {
             _ => return Err(self.unsupported(&format!("{op} {quantifier}"), at)),
         };
         self.enter(at)?;
+        let (left_body, right_body) = (left, right);
         let (left, right) = (self.body(left, None)?, self.body(right, None)?);
         self.depth -= 1;
         if left.columns.len() != right.columns.len() {
@@ -247,7 +255,10 @@ impl Binder<'_> {
         let mut columns = Vec::new();
         for (number, (a, b)) in left.columns.iter().zip(&right.columns).enumerate() {
             let cell = |output: &Output| Bound::column(format!("c{}", number + 1), output.kind, output.own);
-            let (mut both, kind) = self.alike(vec![cell(a), cell(b)], at)?;
+            // A text in quotes, or NULL, is what the other side makes of it.
+            let first = self.literal_of(left_body, number, left.columns.len()).unwrap_or_else(|| cell(a));
+            let second = self.literal_of(right_body, number, left.columns.len()).unwrap_or_else(|| cell(b));
+            let (mut both, kind) = self.alike(vec![first, second], at)?;
             let own = a.own.filter(|own| Some(*own) == b.own);
             columns.push(Output { name: a.name.clone(), kind, own });
             sides.1.extend(both.pop());
@@ -261,6 +272,24 @@ impl Binder<'_> {
             right.sql
         );
         Ok(Made { sql, columns, is_single: false })
+    }
+
+    /// The text in quotes, or NULL, that stands in a SELECT of so many columns as one of them.
+    fn literal_of(&mut self, body: &SetExpr, column: usize, columns: usize) -> Option<Bound> {
+        let select = match body {
+            SetExpr::Select(select) => select,
+            SetExpr::Query(query) => return self.literal_of(&query.body, column, columns),
+            _ => return None,
+        };
+        match select.projection.get(column).filter(|_| select.projection.len() == columns)? {
+            SelectItem::UnnamedExpr(Expr::Value(value))
+            | SelectItem::ExprWithAlias { expr: Expr::Value(value), .. }
+                if !matches!(value.value, Value::Placeholder(_)) =>
+            {
+                self.value(value).ok().filter(Bound::is_open)
+            }
+            _ => None,
+        }
     }
 
     /// Refuses what other databases have.
@@ -388,6 +417,11 @@ impl Binder<'_> {
         for item in &select.projection {
             let (name, expr) = match item {
                 SelectItem::UnnamedExpr(expr) => (column_name(expr), expr),
+                SelectItem::ExprWithAlias { expr, alias } if alias.quote_style == Some('\'') => {
+                    let message = format!("syntax error at or near \"{alias}\"");
+                    let hint = "a name stands in double quotes, and texts are joined by ||";
+                    return Err(self.refuse("42601", message, expr.span().start).hint(hint));
+                }
                 SelectItem::ExprWithAlias { expr, alias } => (folded(alias), expr),
                 SelectItem::Wildcard(options) => {
                     self.all(None, options, &mut items)?;
@@ -468,7 +502,13 @@ impl Binder<'_> {
         is_distinct: bool,
     ) -> Result<Vec<String>, Refusal> {
         let Some(order) = order else { return Ok(Vec::new()) };
-        let outputs: Vec<Output> = items.iter().map(output).collect();
+        let mut outputs: Vec<Output> = items.iter().map(output).collect();
+        // Columns that are one and the same are not told apart.
+        for at in 1..items.len() {
+            if items[..at].iter().any(|(name, bound)| *name == items[at].0 && bound.sql == items[at].1.sql) {
+                outputs[at].name.clear();
+            }
+        }
         let mut keys = Vec::new();
         for item in self.order_items(order)? {
             let at = item.expr.span().start;

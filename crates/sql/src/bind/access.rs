@@ -29,7 +29,8 @@ pub(super) fn negative_limit(place: Place) -> SqlError {
 struct Condition {
     column: usize,
     op: Comparison,
-    value: Expr,
+    /// None for NULL, which nothing compares with.
+    value: Option<Expr>,
     place: Place,
 }
 
@@ -182,8 +183,12 @@ impl Binder<'_> {
                 Ok(())
             }
             W::Binary(BinaryOp::Compare(op), a, b) => {
-                let (a, b) = (self.expression(a)?, self.expression(b)?);
-                let own = |expr: &Expr| match expr.kind {
+                let mut side = |written: &Written| match written.kind {
+                    W::Null if self.lifted.is_some() => Ok(None),
+                    _ => self.expression(written).map(Some),
+                };
+                let (a, b) = (side(a)?, side(b)?);
+                let own = |expr: &Option<Expr>| match expr.as_ref()?.kind {
                     ExprKind::Column(of, column) if of == source => Some(column),
                     _ => None,
                 };
@@ -199,7 +204,7 @@ impl Binder<'_> {
                         return unsupported(written.place, "the condition names no column", hint);
                     }
                 };
-                if mentions(&value, source) {
+                if value.as_ref().is_some_and(|value| mentions(value, source)) {
                     let hint = "one side is a column, the other a value that is known before the row is read";
                     return unsupported(written.place, "the value depends on the row itself", hint);
                 }
@@ -266,8 +271,12 @@ impl Binder<'_> {
         for &column in &columns[..prefix] {
             let at = conditions.iter().position(|c| c.column == column && c.op == Comparison::Eq);
             let Some(condition) = at.map(|at| conditions.swap_remove(at)) else { continue };
-            let value = exact(condition.value, info.types[column])?;
-            values.push(self.coerce(value, info.types[column])?);
+            let sql = info.types[column];
+            let value = condition.value.map(|value| exact(value, sql)).transpose()?;
+            values.push(match self.sought(value.as_ref(), Comparison::Eq, sql, condition.place)? {
+                Some(value) => value,
+                None => self.coerce(known(value, condition.place)?, sql)?,
+            });
         }
         if index.is_none() && prefix == keys.len() && order.is_empty() {
             return Ok(Path::Point(values));
@@ -304,7 +313,11 @@ impl Binder<'_> {
         if sql.is_string() {
             return unsupported(place, "ranges of texts are not supported", "use a column of numbers as key");
         }
-        let value = exact(value, sql)?;
+        let value = value.map(|value| exact(value, sql)).transpose()?;
+        if let Some(value) = self.sought(value.as_ref(), op, sql, place)? {
+            return Ok(Some((matches!(op, Comparison::Ge | Comparison::Gt), value)));
+        }
+        let value = known(value, place)?;
         if let (ExprKind::Const(constant), Some((first, last))) = (&value.kind, sql.range())
             && value.ty == Ty::of(sql)
             && (op == Comparison::Gt && *constant == last || op == Comparison::Lt && *constant == first)
@@ -365,6 +378,11 @@ fn in_order(info: &crate::catalogue::Table, columns: &[usize], prefix: usize, or
     true
 }
 
+/// The value, if it is no NULL.
+fn known(value: Option<Expr>, place: Place) -> Result<Expr> {
+    value.ok_or_else(|| SqlError::new(state::NOT_SUPPORTED, place, "there are no NULLs"))
+}
+
 /// The value with no more decimals than the column has. Rounding would find other rows, so what it would change is
 /// refused.
 fn exact(value: Expr, sql: SqlType) -> Result<Expr> {
@@ -397,6 +415,7 @@ fn mentions(expr: &Expr, source: SourceId) -> bool {
         ExprKind::Case(arms, otherwise) => {
             arms.iter().any(|(a, b)| any(&[a, b])) || otherwise.as_ref().is_some_and(|other| mentions(other, source))
         }
-        ExprKind::Const(_) | ExprKind::String(_) | ExprKind::Var(_) | ExprKind::Whole(_) | ExprKind::Found => false,
+        ExprKind::Const(_) | ExprKind::String(_) | ExprKind::Text(_) | ExprKind::Var(_) | ExprKind::Whole(_) => false,
+        ExprKind::Found => false,
     }
 }

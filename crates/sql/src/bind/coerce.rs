@@ -3,9 +3,12 @@
 use super::{Binder, Lifted};
 use crate::catalogue::Constant;
 use crate::error::{Result, SqlError, state, unsupported};
-use crate::syntax::Place;
-use crate::tree::{Arithmetic, Expr, ExprKind, Role, Ty, VarType};
+use crate::single::Purpose;
+use crate::syntax::{Comparison, Place};
+use crate::text::bytes_of;
+use crate::tree::{Arithmetic, Expr, ExprKind, Role, Ty, VarType, Variable};
 use crate::types::{MAX_PRECISION, SqlType, described, power_of_ten};
+use crate::value::Value;
 
 /// The largest expression, in nodes.
 const MAX_SIZE: u32 = 20_000;
@@ -77,6 +80,41 @@ fn checked(expr: Expr, sql: SqlType) -> Expr {
     }
 }
 
+/// A text in quotes as the bytes, the number or the truth that it means, where one is needed.
+fn meant(expr: Expr, to: SqlType) -> Result<Expr> {
+    let ExprKind::Text(text) = &expr.kind else { return Ok(expr) };
+    let (text, place) = (String::from_utf8_lossy(text), expr.place);
+    let placed = |error: SqlError| SqlError { line: place.line, column: place.column, ..error };
+    let constant = |value: i64, ty| Expr { kind: ExprKind::Const(value), ty, place, size: 1 };
+    match to {
+        SqlType::Bytes(_) => {
+            let wrong = |why| SqlError::new(state::INVALID_TEXT, place, format!("'{text:.40}' is no BYTEA: {why}"));
+            Ok(super::string(bytes_of(&text).map_err(wrong)?, place))
+        }
+        // What it has too many of is rounded where it is stored, as a number's is.
+        SqlType::Decimal(..) if is_plain(text.trim()) => {
+            let (value, scale) = super::strings::number(text.trim(), place)?;
+            Ok(number(value, scale, place))
+        }
+        SqlType::Integer(_) | SqlType::Decimal(..) | SqlType::Boolean => {
+            Ok(match Value::parse(&text, to).map_err(placed)? {
+                Value::Integer(value) => number(value, 0, place),
+                Value::Decimal(value, scale) => number(value, scale, place),
+                Value::Boolean(truth) => constant(truth.into(), Ty::Boolean),
+                _ => expr,
+            })
+        }
+        SqlType::Timestamp | SqlType::Text(_) => Ok(expr),
+    }
+}
+
+/// Whether a text is digits with a point, maybe behind a minus.
+fn is_plain(text: &str) -> bool {
+    let (whole, part) = text.strip_prefix('-').unwrap_or(text).split_once('.').unwrap_or_default();
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_digits(whole) && is_digits(part)
+}
+
 impl Binder<'_> {
     /// The value, checked to be one of the type unless it always is.
     pub(super) fn fitted(&self, expr: Expr, sql: SqlType) -> Expr {
@@ -89,6 +127,7 @@ impl Binder<'_> {
 
     /// The value as a value of the type. Integers are checked where they are stored, DECIMALs here.
     pub(super) fn coerce(&mut self, expr: Expr, to: SqlType) -> Result<Expr> {
+        let expr = meant(expr, to)?;
         let place = expr.place;
         if expr.ty == Ty::Unknown {
             return Ok(self.known(expr, to));
@@ -106,7 +145,7 @@ impl Binder<'_> {
             }
             (Ty::Boolean, SqlType::Boolean) | (Ty::Timestamp, SqlType::Timestamp) => expr,
             (Ty::String(_), SqlType::Timestamp) => match expr.kind {
-                ExprKind::String(bytes) => {
+                ExprKind::String(bytes) | ExprKind::Text(bytes) => {
                     let text = String::from_utf8_lossy(&bytes).into_owned();
                     let value = super::strings::timestamp(&text, place)?;
                     Expr { kind: ExprKind::Const(value), ty: Ty::Timestamp, place, size: 1 }
@@ -141,11 +180,49 @@ impl Binder<'_> {
         let Some(arguments) = &mut self.lifted else { return value };
         let constant = match &value.kind {
             ExprKind::Const(number) => Constant::Number(*number),
-            ExprKind::String(bytes) => Constant::String(bytes.clone()),
+            ExprKind::String(bytes) | ExprKind::Text(bytes) => Constant::String(bytes.clone()),
             _ => return value,
         };
-        arguments.push(Lifted::Constant(constant));
+        arguments.push((Lifted::Constant(constant), self.purpose.clone()));
         self.argument(to, value.place)
+    }
+
+    /// A value that rows are sought by, with a comparison that is no `<>`. In a single statement a value that no row
+    /// can have is no error: whether there are rows is found out when it runs, and the bound that comes of `<` or `>`
+    /// is one that is included. What is no value by itself stays what it is: nothing.
+    pub(super) fn sought(
+        &mut self,
+        value: Option<&Expr>,
+        op: Comparison,
+        sql: SqlType,
+        place: Place,
+    ) -> Result<Option<Expr>> {
+        let Some(arguments) = &mut self.lifted else { return Ok(None) };
+        let value = value.map(|value| meant(value.clone(), sql)).transpose()?;
+        let lifted = match value.as_ref().map(|value| (&value.kind, value.ty)) {
+            None => Lifted::Null,
+            Some((ExprKind::Const(number), Ty::Number(from))) => match Ty::of(sql) {
+                Ty::Number(to) if from <= to => {
+                    Lifted::Constant(Constant::Number(number.saturating_mul(power_of_ten(to - from))))
+                }
+                _ => return Ok(None),
+            },
+            Some((ExprKind::Const(number), ty)) if ty == Ty::of(sql) => Lifted::Constant(Constant::Number(*number)),
+            Some((ExprKind::String(bytes) | ExprKind::Text(bytes), _)) if sql.is_string() => {
+                Lifted::Constant(Constant::String(bytes.clone()))
+            }
+            Some((ExprKind::Var(var), Ty::Unknown)) => {
+                // It is an argument already.
+                let number = self.routine.variables[*var].name[1..].parse::<usize>().unwrap_or(0);
+                if let Some((_, purpose)) = number.checked_sub(1).and_then(|at| arguments.get_mut(at)) {
+                    *purpose = Purpose::Sought(op);
+                }
+                return Ok(value.map(|value| self.known(value, sql)));
+            }
+            _ => return Ok(None),
+        };
+        arguments.push((lifted, Purpose::Sought(op)));
+        Ok(Some(self.argument(sql, place)))
     }
 
     /// The variable of the argument that was added last.
@@ -162,7 +239,7 @@ impl Binder<'_> {
             let hint = "in CALL it is a whole argument; in a procedure declare a parameter, and name it";
             return unsupported(place, format!("${number} stands only in a single statement, as a value"), hint);
         };
-        arguments.push(Lifted::Placeholder(number));
+        arguments.push((Lifted::Placeholder(number), self.purpose.clone()));
         Ok(Expr { ty: Ty::Unknown, ..self.argument(SqlType::BIGINT, place) })
     }
 
@@ -172,7 +249,7 @@ impl Binder<'_> {
             let hint = "pass the time as a parameter: CALL p(CURRENT_TIMESTAMP)";
             return unsupported(place, "a procedure has no clock", hint);
         };
-        arguments.push(Lifted::Now);
+        arguments.push((Lifted::Now, self.purpose.clone()));
         Ok(self.argument(SqlType::Timestamp, place))
     }
 
@@ -184,13 +261,19 @@ impl Binder<'_> {
         Expr { kind, ty: Ty::of(sql), ..expr }
     }
 
-    /// Two sides of an operator: a `$n` is of the other side's type.
-    pub(super) fn alike(&mut self, a: Expr, b: Expr) -> (Expr, Expr) {
-        match (a.ty, b.ty) {
+    /// Two sides of an operator: a `$n` is of the other side's type, and a text in quotes is what it means beside
+    /// bytes, numbers and truths.
+    pub(super) fn alike(&mut self, a: Expr, b: Expr) -> Result<(Expr, Expr)> {
+        let beside = |this: &Self, one: &Expr, other: Expr| match this.type_of(one) {
+            Some(sql) => meant(other, sql),
+            None => Ok(other),
+        };
+        let (a, b) = (beside(self, &b, a.clone())?, beside(self, &a, b)?);
+        Ok(match (a.ty, b.ty) {
             (Ty::Unknown, _) => (self.type_of(&b).map_or(a.clone(), |sql| self.known(a, sql)), b),
             (_, Ty::Unknown) => (a.clone(), self.type_of(&a).map_or(b.clone(), |sql| self.known(b, sql))),
             _ => (a, b),
-        }
+        })
     }
 
     fn type_of(&self, expr: &Expr) -> Option<SqlType> {
@@ -198,6 +281,10 @@ impl Binder<'_> {
             (ExprKind::Column(source, column), _) => {
                 Some(self.table(self.routine.sources[*source].table).types[*column])
             }
+            (ExprKind::Whole(var), _) => match self.routine.variables[*var] {
+                Variable { var_type: VarType::Sql(sql), count: None, .. } => Some(sql),
+                _ => None,
+            },
             (_, Ty::Number(0)) => Some(SqlType::BIGINT),
             (_, Ty::Number(scale)) => Some(SqlType::Decimal(MAX_PRECISION, scale)),
             (_, Ty::Boolean) => Some(SqlType::Boolean),

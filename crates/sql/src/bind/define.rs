@@ -94,7 +94,7 @@ pub(crate) fn table(catalogue: &Catalogue, create: &CreateTable) -> Result<Table
         let value = binder.coerce(value, column.sql_type)?;
         defaults.push(Some(match value.kind {
             ExprKind::Const(number) => Constant::Number(number),
-            ExprKind::String(bytes) => Constant::String(bytes),
+            ExprKind::String(bytes) | ExprKind::Text(bytes) => Constant::String(bytes),
             _ => return unsupported(written.place, "a DEFAULT is a constant", "compute the value in the procedure"),
         }));
     }

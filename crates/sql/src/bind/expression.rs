@@ -34,7 +34,7 @@ pub(super) fn compare(op: Comparison, a: Expr, b: Expr) -> Result<Expr> {
 
 fn timestamp_of(expr: Expr) -> Result<Expr> {
     match &expr.kind {
-        ExprKind::String(bytes) => {
+        ExprKind::String(bytes) | ExprKind::Text(bytes) => {
             let value = strings::timestamp(&String::from_utf8_lossy(bytes), expr.place)?;
             Ok(Expr { kind: ExprKind::Const(value), ty: Ty::Timestamp, ..expr })
         }
@@ -50,7 +50,14 @@ impl Binder<'_> {
                 let (value, scale) = strings::number(text, place)?;
                 Ok(number(value, scale, place))
             }
-            W::Text(text) => Ok(string(text.as_bytes().to_vec(), place)),
+            W::Text(text) => {
+                let ty = Ty::String(text.len() as u32);
+                Ok(Expr { kind: ExprKind::Text(text.as_bytes().to_vec()), ty, place, size: 1 })
+            }
+            W::Null => {
+                let hint = "use a value of your own for 'none', such as 0 or ''";
+                unsupported(place, "there are no NULLs", hint)
+            }
             W::Bytes(bytes) => Ok(string(bytes.clone(), place)),
             W::Bool(value) => Ok(Expr { kind: ExprKind::Const(i64::from(*value)), ty: Ty::Boolean, place, size: 1 }),
             W::Timestamp(text) => {
@@ -58,6 +65,13 @@ impl Binder<'_> {
                 Ok(Expr { kind: ExprKind::Const(value), ty: Ty::Timestamp, place, size: 1 })
             }
             W::Placeholder(number) => self.placeholder(*number, place),
+            W::TextPlaceholder(number) => {
+                let expr = self.placeholder(*number, place)?;
+                if let ExprKind::Var(var) = expr.kind {
+                    self.texts.push((var, place));
+                }
+                Ok(expr)
+            }
             W::Name(qualifier, name) => self.name(qualifier.as_ref(), name),
             W::Element(array, index) => {
                 let var = self.variable(array)?;
@@ -81,8 +95,8 @@ impl Binder<'_> {
             W::Between(value, low, high) => {
                 let value = self.expression(value)?;
                 let (low, high) = (self.expression(low)?, self.expression(high)?);
-                let (value, low) = self.alike(value, low);
-                let (value, high) = self.alike(value, high);
+                let (value, low) = self.alike(value, low)?;
+                let (value, high) = self.alike(value, high)?;
                 let (low, high) = (compare(Comparison::Ge, value.clone(), low)?, compare(Comparison::Le, value, high)?);
                 let parts = low.size + high.size;
                 truth(ExprKind::And(Box::new(low), Box::new(high)), place, parts)
@@ -92,7 +106,7 @@ impl Binder<'_> {
                 let mut any: Option<Expr> = None;
                 for one in list {
                     let one = self.expression(one)?;
-                    let (value, one) = self.alike(value.clone(), one);
+                    let (value, one) = self.alike(value.clone(), one)?;
                     let one = compare(Comparison::Eq, value, one)?;
                     any = Some(match any {
                         None => one,
@@ -224,7 +238,7 @@ impl Binder<'_> {
             return truth(if op == BinaryOp::And { ExprKind::And(a, b) } else { ExprKind::Or(a, b) }, place, parts);
         }
         let (a, b) = (self.expression(a)?, self.expression(b)?);
-        let (a, b) = self.alike(a, b);
+        let (a, b) = self.alike(a, b)?;
         let op = match op {
             BinaryOp::Compare(op) => return compare(op, a, b),
             BinaryOp::Concat => {

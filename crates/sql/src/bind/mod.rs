@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 
 use crate::catalogue::{Catalogue, Table};
 use crate::error::{Result, SqlError, state};
+use crate::single::{Inserted, Purpose};
 use crate::syntax::{self, Mode, Name, Place, TypeName};
 use crate::tree::{
     Abort, Expr, ExprKind, Role, Routine, Source, SourceId, Stmt, StmtKind, Target, VarId, VarType, Variable,
@@ -42,6 +43,7 @@ pub(crate) enum Lifted {
     Placeholder(u16),
     /// The time when it runs.
     Now,
+    Null,
 }
 
 pub(crate) struct Binder<'a> {
@@ -56,8 +58,14 @@ pub(crate) struct Binder<'a> {
     loops: Vec<Option<String>>,
     /// Whether FOUND says something here.
     found: bool,
-    /// The arguments of a single statement, whose constants become parameters.
-    lifted: Option<Vec<Lifted>>,
+    /// The arguments of a single statement, whose constants become parameters, and what each is for.
+    lifted: Option<Vec<(Lifted, Purpose)>>,
+    /// What the values are for that are read.
+    purpose: Purpose,
+    /// The row of a single INSERT of one.
+    inserted: Option<Inserted>,
+    /// Those of them that are texts, whatever length their places need.
+    texts: Vec<(VarId, Place)>,
     /// Whether statements whose LIMITs are of one size share a procedure.
     shares: bool,
 }
@@ -80,6 +88,9 @@ impl<'a> Binder<'a> {
             loops: Vec::new(),
             found: false,
             lifted: None,
+            purpose: Purpose::Any,
+            inserted: None,
+            texts: Vec::new(),
             shares: false,
         }
     }
@@ -267,7 +278,7 @@ impl<'a> Binder<'a> {
                 let bytes = variable.count.unwrap_or(1);
                 self.coerce(expr, SqlType::Bytes(bytes))
             }
-            _ if matches!(&expr.kind, ExprKind::String(bytes) if bytes.is_empty()) => Ok(expr),
+            _ if matches!(&expr.kind, ExprKind::String(bytes) | ExprKind::Text(bytes) if bytes.is_empty()) => Ok(expr),
             _ => {
                 let message = format!("'{}' cannot be assigned as a whole", variable.name);
                 let hint = "assign its elements; arrays of TINYINT UNSIGNED take texts and bytes";
@@ -298,7 +309,7 @@ impl Binder<'_> {
         let value = self.coerce(value, sql)?;
         match value.kind {
             ExprKind::Const(number) => Ok(crate::catalogue::Constant::Number(number)),
-            ExprKind::String(bytes) => Ok(crate::catalogue::Constant::String(bytes)),
+            ExprKind::String(bytes) | ExprKind::Text(bytes) => Ok(crate::catalogue::Constant::String(bytes)),
             _ => crate::error::unsupported(written.place, "an argument is a constant", "write the value itself"),
         }
     }
@@ -318,7 +329,15 @@ impl Binder<'_> {
         self.lifted = Some(Vec::new());
         self.routine.body = self.statements(&body)?;
         let constants = self.lifted.take().unwrap_or_default();
-        Ok((self.routine, constants, columns))
+        for (var, place) in self.texts {
+            if let VarType::Sql(sql) = self.routine.variables[var].var_type
+                && !matches!(sql, SqlType::Text(_))
+            {
+                let message = format!("a text stands where {sql} is needed");
+                return Err(SqlError::new(state::DATATYPE, place, message).hint("leave the cast away"));
+            }
+        }
+        Ok((self.routine, constants, columns, self.inserted))
     }
 
     /// The statements of a SELECT that answers in arrays, which are declared here.

@@ -9,6 +9,7 @@ use super::flow::flag;
 use super::{Binder, plain, string};
 use crate::catalogue::Constant;
 use crate::error::{Result, SqlError, state, unsupported};
+use crate::single::{Inserted, Purpose};
 use crate::syntax::{self, Comparison, Expr as Written, ExprKind as W, From, Item, Name, Place, Select};
 use crate::tree::{Access, Arithmetic, Expr, ExprKind, Role, SourceId, Stmt, StmtKind, Target, Ty, VarType};
 use crate::types::SqlType;
@@ -355,8 +356,7 @@ impl Binder<'_> {
             }
             let mut values: Vec<Option<Expr>> = vec![None; info.types.len()];
             for (written, &column) in row.iter().zip(&order) {
-                let value = self.expression(written)?;
-                let value = self.coerce(value, info.types[column])?;
+                let value = self.value_of(written, table, column)?;
                 if values[column].replace(value).is_some() {
                     let message = format!("column '{}' is named twice", info.schema.columns()[column].name);
                     return Err(SqlError::new(state::DUPLICATE_COLUMN, place, message));
@@ -375,13 +375,39 @@ impl Binder<'_> {
                         let message =
                             format!("column '{column}' of table '{}' gets no value and has no default", name.text);
                         let hint = "there are no NULLs: give it a value, or a DEFAULT in CREATE TABLE";
-                        return Err(SqlError::new("23502", place, message).hint(hint));
+                        let error = SqlError::new(state::NOT_NULL, place, message).hint(hint);
+                        return Err(error.about(&name.text, column));
                     }
                 });
+            }
+            if self.lifted.is_some() {
+                let row = &complete[..if rows.len() == 1 { info.schema.key().len() } else { 0 }];
+                self.inserted = Some(Inserted::new(&info.schema, row.iter().map(|value| self.argument_of(value))));
             }
             all.push(Stmt { kind: StmtKind::Insert { table, values: complete }, place, observed: ignore });
         }
         Ok(())
+    }
+
+    /// A value for a column.
+    fn value_of(&mut self, written: &Written, table: usize, column: usize) -> Result<Expr> {
+        let info = self.table(table);
+        let (table, name) = (info.schema.name(), &info.schema.columns()[column].name);
+        if let W::Null = written.kind {
+            return Err(SqlError::null(table, name, written.place));
+        }
+        self.purpose = Purpose::Column(table.into(), name.clone());
+        let value = self.expression(written).and_then(|value| self.coerce(value, info.types[column]));
+        self.purpose = Purpose::Any;
+        value.map_err(|error| error.of_column(table, name))
+    }
+
+    /// The number of the argument that an expression is.
+    fn argument_of(&self, expr: &Expr) -> Option<usize> {
+        let (ExprKind::Var(var) | ExprKind::Whole(var)) = expr.kind else { return None };
+        let variable = &self.routine.variables[var];
+        let number = variable.name.strip_prefix('p').filter(|_| variable.role == Role::In)?;
+        number.parse::<usize>().ok()?.checked_sub(1)
     }
 
     /// UPDATE, or, without `sets`, DELETE.
@@ -416,8 +442,7 @@ impl Binder<'_> {
                 let message = format!("column '{}' is set twice", column_name.text);
                 return Err(SqlError::new(state::DUPLICATE_COLUMN, column_name.place, message));
             }
-            let value = self.expression(written)?;
-            bound.push((column, self.coerce(value, self.table(table).types[column])?));
+            bound.push((column, self.value_of(written, table, column)?));
         }
         self.row = None;
         let kind = |access| match sets {

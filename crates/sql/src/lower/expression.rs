@@ -53,6 +53,7 @@ impl Lower<'_> {
             }
             // Texts are no numbers; the binder has seen to it.
             ExprKind::String(_)
+            | ExprKind::Text(_)
             | ExprKind::Whole(_)
             | ExprKind::Choose { .. }
             | ExprKind::Concat(_)

@@ -94,7 +94,7 @@ impl Lower<'_> {
     /// The pieces of a text.
     pub(super) fn pieces(&mut self, expr: &Expr) -> Vec<Piece> {
         let pieces = match &expr.kind {
-            ExprKind::String(bytes) => vec![Piece::Bytes(bytes.clone())],
+            ExprKind::String(bytes) | ExprKind::Text(bytes) => vec![Piece::Bytes(bytes.clone())],
             ExprKind::Whole(var) => {
                 let field = self.fields[*var].unwrap_or(0);
                 let (column_type, count) = self.routine.variables[*var].field();

@@ -1,6 +1,6 @@
 //! A place in the tokens of a text.
 
-use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::dialect::{Dialect, PostgreSqlDialect, Precedence};
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
@@ -9,6 +9,9 @@ use crate::error::{Result, SqlError, state, syntax};
 use crate::syntax::{Name, Place};
 
 static DIALECT: PostgreSqlDialect = PostgreSqlDialect {};
+
+/// The only schema.
+const SCHEMA: &str = "public";
 
 /// Stands for `..`, which the tokenizer does not know.
 const DOTS: char = '\u{2025}';
@@ -46,6 +49,14 @@ impl Cursor {
 
     pub(super) fn token(&self) -> &Token {
         &self.parser.peek_token_ref().token
+    }
+
+    /// The word that stands `ahead` from here, in capitals.
+    pub(super) fn word(&self, ahead: usize) -> Option<String> {
+        match &self.parser.peek_nth_token_ref(ahead).token {
+            Token::Word(word) => Some(word.value.to_ascii_uppercase()),
+            _ => None,
+        }
     }
 
     pub(super) fn advance(&mut self) {
@@ -120,6 +131,20 @@ impl Cursor {
         }
     }
 
+    /// The name of a table or procedure, perhaps with its schema, of which there is one, and that with the database,
+    /// which may have any name.
+    pub(super) fn object(&mut self, what: &str) -> Result<Name> {
+        let mut name = self.name(what)?;
+        if self.eat(".") {
+            let mut schema = std::mem::replace(&mut name, self.name(what)?);
+            if self.eat(".") {
+                schema = std::mem::replace(&mut name, self.name(what)?);
+            }
+            check_schema(&schema.text, schema.place)?;
+        }
+        Ok(name)
+    }
+
     /// A number without sign that fits 32 bits.
     pub(super) fn count(&mut self, what: &str) -> Result<u32> {
         if let Token::Number(digits, _) = self.token()
@@ -151,6 +176,16 @@ impl Cursor {
 
     /// An expression, as sqlparser reads it.
     pub(super) fn raw_expression(&mut self) -> Result<sqlparser::ast::Expr> {
+        self.raw_above(DIALECT.prec_unknown())
+    }
+
+    /// An expression in front of `NOT NULL`, which is no part of it.
+    pub(super) fn raw_default(&mut self) -> Result<sqlparser::ast::Expr> {
+        self.raw_above(DIALECT.prec_value(Precedence::Is))
+    }
+
+    /// An expression of operators that bind more strongly.
+    fn raw_above(&mut self, precedence: u8) -> Result<sqlparser::ast::Expr> {
         let place = self.place();
         let ends = |token: &Token| matches!(token, Token::SemiColon | Token::EOF);
         let long = (0..MAX_EXPRESSION_TOKENS).all(|ahead| !ends(&self.parser.peek_nth_token_ref(ahead).token));
@@ -158,8 +193,17 @@ impl Cursor {
             let message = format!("the statement goes on for more than {MAX_EXPRESSION_TOKENS} tokens from here");
             return Err(SqlError::new(state::TOO_COMPLEX, place, message).hint("divide it into several statements"));
         }
-        self.parser.parse_expr().map_err(|error| from_parser(error, place))
+        self.parser.parse_subexpr(precedence).map_err(|error| from_parser(error, place))
     }
+}
+
+/// Refuses a schema that there is not.
+pub(super) fn check_schema(name: &str, place: Place) -> Result<()> {
+    if name == SCHEMA {
+        return Ok(());
+    }
+    let message = format!("no schema is called '{name}'");
+    Err(SqlError::new(state::NO_SCHEMA, place, message).hint(format!("everything is in '{SCHEMA}'")))
 }
 
 /// Words that end an expression or begin a clause.

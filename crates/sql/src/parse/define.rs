@@ -1,7 +1,7 @@
 //! CREATE TABLE, CREATE INDEX, and which statement it is.
 
 use super::cursor::Cursor;
-use super::expression::{decimal, expression};
+use super::expression::{decimal, default_value, expression};
 use super::{procedure, statement, transaction};
 use crate::error::{Result, SqlError, state, syntax, unsupported};
 use crate::syntax::{ColumnDefinition, CreateIndex, CreateTable, Division, Name, Top, TypeName};
@@ -27,14 +27,14 @@ pub(super) fn top(cursor: &mut Cursor) -> Result<Top> {
         return unsupported(place, "unique indexes are not supported", hint);
     }
     if cursor.eat_all(&["EXPLAIN", "PROCEDURE"]) {
-        return Ok(Top::Explain(cursor.name("the name of a procedure")?));
+        return Ok(Top::Explain(cursor.object("the name of a procedure")?));
     }
     if cursor.is("EXPLAIN") {
         let hint = "write EXPLAIN PROCEDURE name; to see what a statement is, put it into a procedure";
         return unsupported(place, "only procedures are explained", hint);
     }
     if cursor.eat("CALL") {
-        let name = cursor.name("the name of a procedure")?;
+        let name = cursor.object("the name of a procedure")?;
         cursor.expect("(")?;
         let arguments = if cursor.is(")") { Vec::new() } else { cursor.list(expression)? };
         cursor.expect(")")?;
@@ -44,23 +44,67 @@ pub(super) fn top(cursor: &mut Cursor) -> Result<Top> {
     if let Some(control) = transaction::control(cursor)? {
         return Ok(Top::Transaction(control));
     }
-    for word in ["DROP", "ALTER", "TRUNCATE", "GRANT", "CREATE"] {
-        if cursor.is(word) {
-            let hint = "CREATE TABLE, CREATE INDEX and CREATE PROCEDURE are";
-            return unsupported(place, format!("this {word} is not supported"), hint);
-        }
-    }
+    refuse_others(cursor)?;
     match statement::data(cursor)? {
         Some(kind) => Ok(Top::Single(Box::new(crate::syntax::Stmt { kind, place }))),
         None => cursor.expected("CREATE, SELECT, INSERT, UPDATE, DELETE, CALL, EXPLAIN, BEGIN, COMMIT or ROLLBACK"),
     }
 }
 
+/// Refuses what PostgreSQL has, and says what to do without it.
+fn refuse_others(cursor: &Cursor) -> Result<()> {
+    let instead = |known: &[(&str, &'static str)], ahead: usize| {
+        let is_one = |words: &str| words.split(' ').any(|word| cursor.is_at(ahead, word));
+        known.iter().find(|(words, _)| is_one(words)).map(|(_, hint)| *hint)
+    };
+    let Some(mut hint) = instead(STATEMENTS, 0) else { return Ok(()) };
+    let mut what = cursor.word(0).unwrap_or_default();
+    if matches!(&*what, "CREATE" | "ALTER" | "DROP") {
+        let object = if cursor.is_at(1, "OR") { 3 } else { 1 };
+        hint = instead(OBJECTS, object).unwrap_or(hint);
+        what = [Some(what), cursor.word(object)].into_iter().flatten().collect::<Vec<_>>().join(" ");
+    }
+    unsupported(cursor.place(), format!("{what} is not supported"), hint)
+}
+
+/// What statements that there are not begin with, and what there is.
+const STATEMENTS: &[(&str, &str)] = &[
+    ("CREATE", "CREATE TABLE, CREATE INDEX and CREATE PROCEDURE are"),
+    (
+        "DROP",
+        "tables, indexes and procedures stay; CREATE OR REPLACE PROCEDURE changes a procedure, DELETE removes rows",
+    ),
+    ("ALTER", "make a table of another name, and COPY the rows over"),
+    ("TRUNCATE", "DELETE ... LIMIT n removes rows"),
+    ("GRANT REVOKE REASSIGN SECURITY", "'lockwork user' says what users may do"),
+    ("VACUUM ANALYZE REINDEX CLUSTER CHECKPOINT REFRESH", "leave it away: nothing here has to be tidied up"),
+    ("DECLARE FETCH MOVE CLOSE", "there are no cursors: SELECT ... LIMIT, or COPY (SELECT ...) TO STDOUT"),
+    ("PREPARE EXECUTE", "drivers prepare statements by the protocol, which is supported"),
+    ("LISTEN NOTIFY UNLISTEN", "there are no notifications"),
+    ("LOCK", "leave it away: transactions are serializable as they are"),
+    ("DO", "CREATE PROCEDURE, and CALL it"),
+    ("MERGE", "in a procedure: INSERT ... ON CONFLICT DO NOTHING, then UPDATE if it was not FOUND"),
+    ("COMMENT IMPORT LOAD", "leave it away"),
+];
+
+/// The same of what they create, alter or drop.
+const OBJECTS: &[(&str, &str)] = &[
+    ("ROLE USER GROUP POLICY", "'lockwork user' says who may connect, and what each may do"),
+    ("SCHEMA DATABASE", "a server has one database, which may have any name, and all of it is in 'public'"),
+    ("VIEW MATERIALIZED", "write its query where it is needed"),
+    ("FUNCTION AGGREGATE TRIGGER RULE", "CREATE PROCEDURE, with OUT parameters for what it answers"),
+    ("SEQUENCE", "take numbers from a row that counts"),
+    ("TEMP TEMPORARY UNLOGGED", "CREATE TABLE makes one that stays"),
+    ("TYPE DOMAIN COLLATION", "docs/sql.md, 'Types', says which there are"),
+    ("EXTENSION LANGUAGE", "leave it away"),
+    ("SYSTEM", "'lockwork serve --help' says what can be set"),
+];
+
 /// A type. `n` elements of it are an array where `arrays`.
 pub(super) fn type_name(cursor: &mut Cursor, arrays: bool) -> Result<TypeName> {
     let place = cursor.place();
-    if cursor.is_at(1, "%") {
-        let table = cursor.name("the name of a table")?;
+    if cursor.is_at(1, "%") || (cursor.is_at(1, ".") && cursor.is_at(3, "%")) {
+        let table = cursor.object("the name of a table")?;
         cursor.expect("%")?;
         cursor.expect("ROWTYPE")?;
         let count = match arrays && cursor.eat("[") {
@@ -175,7 +219,11 @@ fn table(cursor: &mut Cursor) -> Result<CreateTable> {
     if cursor.is("IF") {
         return unsupported(cursor.place(), "IF NOT EXISTS is not supported", "ask the catalogue first");
     }
-    let name = cursor.name("the name of a table")?;
+    let name = cursor.object("the name of a table")?;
+    if cursor.is("AS") {
+        let hint = "CREATE TABLE with its columns, then COPY the rows over";
+        return unsupported(cursor.place(), "CREATE TABLE ... AS is not supported", hint);
+    }
     let (mut columns, mut primary) = (Vec::new(), None);
     cursor.expect("(")?;
     loop {
@@ -259,7 +307,7 @@ fn column(cursor: &mut Cursor) -> Result<ColumnDefinition> {
         } else if cursor.eat_all(&["PRIMARY", "KEY"]) {
             column.primary = true;
         } else if cursor.eat("DEFAULT") {
-            column.default = Some(expression(cursor)?);
+            column.default = Some(default_value(cursor)?);
         } else if cursor.is("NULL") {
             let hint = "write NOT NULL, and use a value of your own for 'none'";
             return unsupported(place, "there are no NULLs", hint);
@@ -271,9 +319,19 @@ fn column(cursor: &mut Cursor) -> Result<ColumnDefinition> {
 }
 
 fn index(cursor: &mut Cursor) -> Result<CreateIndex> {
+    for (word, hint) in [
+        ("CONCURRENTLY", "leave it away: an index is made in one go"),
+        ("IF", "ask the catalogue first"),
+        ("ON", "write CREATE INDEX name ON table (columns)"),
+    ] {
+        if cursor.is(word) && !cursor.is_at(1, "ON") {
+            let what = if word == "ON" { "an index without a name".into() } else { format!("CREATE INDEX {word}") };
+            return unsupported(cursor.place(), format!("{what} is not supported"), hint);
+        }
+    }
     let name = cursor.name("the name of the index")?;
     cursor.expect("ON")?;
-    let table = cursor.name("the name of a table")?;
+    let table = cursor.object("the name of a table")?;
     let columns = names(cursor)?;
     if cursor.is("WHERE") || cursor.is("USING") || cursor.is("INCLUDE") {
         return unsupported(cursor.place(), "an index has columns only", "write CREATE INDEX name ON table (columns)");

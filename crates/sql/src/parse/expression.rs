@@ -3,7 +3,7 @@
 use sqlparser::ast as sql;
 use sqlparser::ast::Spanned;
 
-use super::cursor::{Cursor, place_of};
+use super::cursor::{Cursor, check_schema, place_of};
 use crate::error::{Result, SqlError, state, unsupported};
 use crate::syntax::{BinaryOp, Comparison, Expr, ExprKind, Name, Place};
 use crate::types::{MAX_PRECISION, SqlType};
@@ -12,6 +12,13 @@ use lockwork_procedure::schema::ColumnType;
 pub(super) fn expression(cursor: &mut Cursor) -> Result<Expr> {
     let place = cursor.place();
     let raw = cursor.raw_expression()?;
+    convert(raw, place)
+}
+
+/// The value behind DEFAULT.
+pub(super) fn default_value(cursor: &mut Cursor) -> Result<Expr> {
+    let place = cursor.place();
+    let raw = cursor.raw_default()?;
     convert(raw, place)
 }
 
@@ -46,9 +53,12 @@ fn convert(raw: sql::Expr, around: Place) -> Result<Expr> {
     };
     let kind = match raw {
         E::Identifier(ident) => ExprKind::Name(None, name(ident, place)),
-        E::CompoundIdentifier(idents) => {
+        E::CompoundIdentifier(mut idents) => {
+            if idents.len() == 3 {
+                check_schema(&name(idents.remove(0), place).text, place)?;
+            }
             let [qualifier, column] = <[sql::Ident; 2]>::try_from(idents)
-                .map_err(|_| SqlError::new(state::NOT_SUPPORTED, place, "a name has at most one '.'"))?;
+                .map_err(|_| SqlError::new(state::NOT_SUPPORTED, place, "a column is 'table.column' at most"))?;
             ExprKind::Name(Some(name(qualifier, place)), name(column, place))
         }
         E::CompoundFieldAccess { root, access_chain } => return element(*root, access_chain, place),
@@ -86,7 +96,11 @@ fn convert(raw: sql::Expr, around: Place) -> Result<Expr> {
             }
         }
         E::Cast { kind: sql::CastKind::Cast | sql::CastKind::DoubleColon, expr, data_type, format: None } => {
-            ExprKind::Cast(boxed(*expr, place)?, cast_type(&data_type, place)?)
+            let inner = boxed(*expr, place)?;
+            match inner.kind {
+                ExprKind::Placeholder(number) if is_any_text(&data_type) => ExprKind::TextPlaceholder(number),
+                _ => ExprKind::Cast(inner, cast_type(&data_type, place)?),
+            }
         }
         E::Substring { expr, substring_from: Some(from), substring_for: Some(length), .. } => {
             ExprKind::Substring(boxed(*expr, place)?, boxed(*from, place)?, boxed(*length, place)?)
@@ -169,10 +183,7 @@ fn literal(value: sql::Value, place: Place) -> Result<ExprKind> {
                 return unsupported(place, format!("the parameter '{text}' is not possible"), "write $1 to $65535");
             }
         },
-        V::Null => {
-            let hint = "use a value of your own for 'none', such as 0 or ''";
-            return unsupported(place, "there are no NULLs", hint);
-        }
+        V::Null => ExprKind::Null,
         other => {
             return unsupported(place, format!("the constant {other} is not supported"), "see docs/sql.md, 'Types'");
         }
@@ -215,6 +226,12 @@ fn call(function: sql::Function, place: Place) -> Result<Expr> {
         }
     }
     Ok(Expr { kind: ExprKind::Call(name, arguments), place })
+}
+
+/// Whether it is a text of no length.
+fn is_any_text(data_type: &sql::DataType) -> bool {
+    use sql::DataType as D;
+    matches!(data_type, D::Text | D::Varchar(None) | D::CharacterVarying(None) | D::CharVarying(None))
 }
 
 /// The types of CAST, which sqlparser has read.

@@ -17,7 +17,7 @@ const MAX_ARMS: u32 = 500;
 
 /// Everything after CREATE PROCEDURE.
 pub(super) fn create(cursor: &mut Cursor, replace: bool) -> Result<CreateProcedure> {
-    let name = cursor.name("the name of the procedure")?;
+    let name = cursor.object("the name of the procedure")?;
     let mut parameters = Vec::new();
     cursor.expect("(")?;
     if !cursor.is(")") {

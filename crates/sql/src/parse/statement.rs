@@ -15,7 +15,7 @@ pub(super) fn data(cursor: &mut Cursor) -> Result<Option<StmtKind>> {
         update(cursor)?
     } else if cursor.eat("DELETE") {
         cursor.expect("FROM")?;
-        let table = cursor.name("the name of a table")?;
+        let table = cursor.object("the name of a table")?;
         let (filter, order, limit) = which_rows(cursor)?;
         refuse_returning(cursor)?;
         StmtKind::Delete { table, filter, order, limit }
@@ -66,7 +66,7 @@ pub(super) fn select(cursor: &mut Cursor) -> Result<Select> {
         cursor.expect(")")?;
         From::Select(Box::new(inner), alias(cursor)?)
     } else {
-        let table = cursor.name("the name of a table")?;
+        let table = cursor.object("the name of a table")?;
         From::Table(table, alias(cursor)?)
     };
     for word in [",", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL"] {
@@ -147,7 +147,7 @@ fn which_rows(cursor: &mut Cursor) -> Result<Rows> {
 
 fn refuse_returning(cursor: &Cursor) -> Result<()> {
     if cursor.is("RETURNING") {
-        let hint = "SELECT the row FOR UPDATE before it is changed";
+        let hint = "SELECT the row, before or behind it: in a procedure, or in a transaction, nobody comes between";
         return unsupported(cursor.place(), "RETURNING is not supported", hint);
     }
     Ok(())
@@ -155,7 +155,7 @@ fn refuse_returning(cursor: &Cursor) -> Result<()> {
 
 fn insert(cursor: &mut Cursor) -> Result<StmtKind> {
     cursor.expect("INTO")?;
-    let table = cursor.name("the name of a table")?;
+    let table = cursor.object("the name of a table")?;
     let columns = if cursor.eat("(") {
         let columns = cursor.list(|cursor| cursor.name("the name of a column"))?;
         cursor.expect(")")?;
@@ -166,6 +166,9 @@ fn insert(cursor: &mut Cursor) -> Result<StmtKind> {
     if cursor.is("SELECT") {
         let hint = "use FOR r IN SELECT ... LOOP INSERT ... END LOOP";
         return unsupported(cursor.place(), "INSERT ... SELECT is not supported", hint);
+    }
+    if cursor.is("DEFAULT") {
+        return unsupported(cursor.place(), "DEFAULT VALUES is not supported", "write the values of the key");
     }
     cursor.expect("VALUES")?;
     let rows = cursor.list(|cursor| {
@@ -188,7 +191,7 @@ fn insert(cursor: &mut Cursor) -> Result<StmtKind> {
 }
 
 fn update(cursor: &mut Cursor) -> Result<StmtKind> {
-    let table = cursor.name("the name of a table")?;
+    let table = cursor.object("the name of a table")?;
     cursor.expect("SET")?;
     let sets = cursor.list(|cursor| {
         let column = cursor.name("the name of a column")?;

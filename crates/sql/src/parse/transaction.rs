@@ -58,7 +58,7 @@ fn alone(cursor: &mut Cursor) -> Result<()> {
 
 /// The modes of a transaction. Every isolation level is the strictest one.
 fn begin(cursor: &mut Cursor) -> Result<Control> {
-    let mut read_only = false;
+    let mut read_only = None;
     loop {
         if cursor.eat_all(&["ISOLATION", "LEVEL"]) {
             let levels: [&[&str]; 4] =
@@ -67,9 +67,9 @@ fn begin(cursor: &mut Cursor) -> Result<Control> {
                 return cursor.expected("SERIALIZABLE, REPEATABLE READ, READ COMMITTED or READ UNCOMMITTED");
             }
         } else if cursor.eat_all(&["READ", "ONLY"]) {
-            read_only = true;
+            read_only = Some(true);
         } else if cursor.eat_all(&["READ", "WRITE"]) {
-            read_only = false;
+            read_only = Some(false);
         } else if !(cursor.eat_all(&["NOT", "DEFERRABLE"]) || cursor.eat("DEFERRABLE") || cursor.eat(",")) {
             return Ok(Control::Begin { read_only });
         }

@@ -66,7 +66,7 @@ impl Session {
                     let name = statement.name().unwrap();
                     let known = self.procedures.get(name).cloned();
                     let (compiled, _) = known.unwrap_or_else(|| panic!("no procedure '{name}'; so far: {text}"));
-                    let arguments = statement.arguments(&compiled)?.values(given)?;
+                    let arguments = statement.arguments(&compiled)?.values(given)?.unwrap();
                     Ok(self.call(&compiled, &compiled.procedure.name, &arguments, None))
                 }
                 Kind::Explain => {
@@ -80,8 +80,11 @@ impl Session {
                     compiled.procedure.name = format!("statement_{}", self.singles);
                     let name = compiled.procedure.name.clone();
                     self.engine.register(compiled.procedure.clone()).unwrap();
-                    let arguments = single.arguments.values(given)?;
-                    Ok(self.call(&compiled, &name, &arguments, Some(&single.columns)))
+                    Ok(match single.arguments.values(given)? {
+                        Some(arguments) => self.call(&compiled, &name, &arguments, Some(&single.columns)),
+                        None if single.columns.is_empty() => "rows = 0\n".into(),
+                        None => single.columns.join(" | ") + "\n",
+                    })
                 }
             });
             match answer {

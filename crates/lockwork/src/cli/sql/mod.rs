@@ -13,7 +13,7 @@ mod form;
 mod remote;
 
 use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use lockwork::sequencer::{self, Durability};
@@ -109,6 +109,7 @@ impl Arguments {
         };
         let place = self.place.display();
         let Some(mut address) = address else {
+            refuse_address(&self.place)?;
             if let Some(option) = given(of_servers) {
                 let hint = "hint: a server is written as 127.0.0.1:5433 or postgres://user@host:port/database";
                 return Err(Failure::usage(format!("{option} is for servers, and '{place}' is a folder\n{hint}")));
@@ -131,6 +132,18 @@ impl Arguments {
         let durability: Durability = self.durability.as_deref().unwrap_or("fsync").parse()?;
         let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
         Ok(OpenOptions { engine, sequencer, ..OpenOptions::default() })
+    }
+}
+
+/// Refuses to make a folder of a name that may be meant as an address.
+pub(super) fn refuse_address(place: &Path) -> Result<(), Failure> {
+    match place.to_str().filter(|text| !place.exists() && Address::is_meant(text)) {
+        None => Ok(()),
+        Some(text) => Err(Failure::usage(format!(
+            "'{text}' is no folder that is there, and none is made of a name that looks like an address\n\
+             hint: a server is written as 127.0.0.1:5433 or postgres://user@host:port/database, \
+             a new folder of this name as ./{text}"
+        ))),
     }
 }
 
