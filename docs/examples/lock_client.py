@@ -7,6 +7,7 @@ client that is correct: one request for a lock at a time, no shared locks, no se
     python3 lock_client.py lock 127.0.0.1:7400 orders/17
 """
 
+import ipaddress
 import json
 import os
 import socket
@@ -22,7 +23,7 @@ ACQUIRE, RELEASE, FREE, MOVE, OPEN, CLOSE, ENROL, SEEK = range(8)
 GRANT, DONE, REFUSED, ACK, ERROR, PROBE = range(8, 14)
 JOIN, WELCOME, RENEW, RENEWED, LEAVE, LEFT, DIED, SWEEP, SWEPT, STATUS = range(16, 26)
 NAME, UNNAME = 30, 31
-NO_SUCH_LOCK, NO_SUCH_SESSION, NO_SUCH_MACHINE, FULL = 1, 2, 3, 4
+NO_SUCH_LOCK, NO_SUCH_SESSION, NO_SUCH_MACHINE, FULL, MOVED = 1, 2, 3, 4, 10
 
 SHARED, EXCLUSIVE = 1, 3
 AGENT, GRANTED, TRY, BUSY = 4, 8, 16, 32
@@ -124,6 +125,10 @@ class Lost(Exception):
     """The session has ended, and with it every lock."""
 
 
+class Moved(Exception):
+    """Another service decides on the lock: the address, host and port, is in args[0]."""
+
+
 class Request:
     """One wish for one lock."""
 
@@ -187,6 +192,8 @@ class Client:
                 return request.token
             if request.state == "failed":
                 raise LookupError(f"there is no lock {lock}")
+            if request.state == "moved":
+                raise Moved(request.at)
             if request.number in self.requests:
                 request.abandoned = True
             return None
@@ -386,6 +393,10 @@ class Client:
                 self._leave(lock, agent)      # to the next in the queue
         elif kind == ERROR and p["token"] == NO_SUCH_LOCK and self._wanted(p["request"]):
             self.requests.pop(p["request"]).state = "failed"
+        elif kind == ERROR and p["token"] == MOVED and self._wanted(p["request"]):
+            request = self.requests.pop(p["request"])
+            host = ipaddress.IPv6Address(body[:16])
+            request.state, request.at = "moved", (str(host.ipv4_mapped or host), int.from_bytes(body[16:24], "little"))
 
     def _asked(self, p, agent, own):
         """Somebody asks for a lock whose agent should be here."""
@@ -412,7 +423,7 @@ class Client:
     def _acknowledge(self, p, flags):
         self._send(self._mine(packet(
             ACK, p["lock"], flags=p["flags"] & 3 | flags, request=p["request"], requester=p["requester"],
-            requester_session=p["requester_session"], target=p["requester"], part=p["kind"],
+            requester_session=p["requester_session"], target=p["requester"], part=p["kind"], parts=p["parts"],
         )))
 
     def _granted(self, p, body):
@@ -501,13 +512,48 @@ def play_vectors(path):
     return len(vectors["packets"])
 
 
+class Racks:
+    """A session with each of several services that share the locks, as far as it is needed. Locks have numbers."""
+
+    def __init__(self, address, key=None):
+        self.key, self.first, self.held = key, address, {}
+        self.clients = {address: Client(address, key)}
+        self.places = {}     # which service decides on a part of the locks
+
+    def acquire(self, lock, timeout):
+        """As that of a Client."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            client = self.clients[self.places.get(lock % 64, self.first)]
+            try:
+                token = client.acquire(lock, end - time.monotonic())
+            except Moved as moved:
+                address = "%s:%d" % moved.args[0]
+                if address not in self.clients:
+                    self.clients[address] = Client(address, self.key)
+                self.places[lock % 64] = address
+                continue
+            self.held[lock] = client
+            return token
+        return None
+
+    def release(self, lock):
+        """As that of a Client."""
+        self.held.pop(lock).release(lock)
+
+    def close(self):
+        """As that of a Client."""
+        for client in self.clients.values():
+            client.close()
+
+
 def main(words):
     if words[:1] == ["vectors"]:
         print(f"{play_vectors(words[1])} packets")
     elif words[:1] == ["count"]:
         # Adds to a number in a file, many times, under a lock: for tests of exclusion.
         address, lock, path, rounds = words[1:]
-        client = Client(address)
+        client = Racks(address) if lock.isdigit() else Client(address)
         for _ in range(int(rounds)):
             token = client.acquire(lock if not lock.isdigit() else int(lock), timeout=60)
             assert token is not None, "not granted in a minute"

@@ -154,6 +154,8 @@ static __always_inline enum verdict decide(void *data, void *end, __u32 bytes, s
 		decision->to = to;
 		return SEND;
 	}
+	if (!lock && settings.beyond)
+		return leave(LEFT_UNREACHED);
 	if (!lock) {
 		token = PROBLEM_NO_SUCH_LOCK;
 		goto problem;

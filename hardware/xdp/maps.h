@@ -18,6 +18,8 @@ struct settings {
 	__u16 port;
 	__u8 keyed;
 	__u8 writers_first;
+	__u8 beyond;         /* locks beyond these are user space's business */
+	__u8 zero[7];
 };
 const volatile struct settings settings;
 

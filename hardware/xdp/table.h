@@ -54,6 +54,7 @@
 #define PROBLEM_NAMES_FULL       6
 #define PROBLEM_NO_NAMES         7
 #define PROBLEM_NO_SUCH_NAME     8
+#define PROBLEM_MOVED            10
 
 /* A row: bits 0 to 2 what is sent, 3 and 4 the state, 5 whether the word is written, 6 and 7 the agent's
    place, 8 the next incarnation, 9 the next token. */

@@ -1,7 +1,9 @@
 //! What a daemon asks before it serves.
 
 use crate::{Entry, Failed, attempt};
-use etcd_client::{Client, Compare, CompareOp, GetOptions, SortOrder, SortTarget, Txn, TxnOp};
+use etcd_client::{
+    Client, Compare, CompareOp, DeleteOptions, GetOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
+};
 
 /// Keys of one answer, which should stay below 4 MB.
 const PAGE: i64 = 2000;
@@ -35,6 +37,12 @@ pub(crate) async fn load(mut client: Client, folder: String) -> Result<Vec<Entry
     }
 }
 
+/// Removes all keys below `folder`.
+pub(crate) async fn remove(mut client: Client, folder: String) -> Result<(), Failed> {
+    let all = DeleteOptions::new().with_range(after_all(folder.as_bytes()));
+    attempt(client.delete(folder, Some(all))).await.map(drop)
+}
+
 /// The first key that does not begin with `folder`; etcd takes a zero byte for no end.
 fn after_all(folder: &[u8]) -> Vec<u8> {
     let mut end = folder.to_vec();
@@ -66,4 +74,20 @@ pub(crate) async fn increment(mut client: Client, key: String) -> Result<u64, Fa
             return Ok(next);
         }
     }
+}
+
+/// Replaces a value that nobody else has replaced meanwhile.
+pub(crate) async fn replace(mut client: Client, key: String, old: Option<String>, new: String) -> Result<bool, Failed> {
+    let same = match old {
+        Some(old) => Compare::value(key.clone(), CompareOp::Equal, old),
+        None => Compare::mod_revision(key.clone(), CompareOp::Equal, 0),
+    };
+    let (put, get) = (TxnOp::put(key.clone(), new.clone(), None), TxnOp::get(key, None));
+    let answer = attempt(client.txn(Txn::new().when([same]).and_then([put]).or_else([get]))).await?;
+    // An earlier attempt may have done it, whose answer was lost.
+    let is_it = |one: TxnOpResponse| match one {
+        TxnOpResponse::Get(found) => found.kvs().iter().any(|pair| pair.value() == new.as_bytes()),
+        _ => false,
+    };
+    Ok(answer.succeeded() || answer.op_responses().into_iter().any(is_it))
 }

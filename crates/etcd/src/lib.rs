@@ -155,6 +155,27 @@ impl Etcd {
         self.ask(timeout, move |client| ask::increment(client, key.clone()))
     }
 
+    /// What writers below `prefix` have sent, and has not arrived, arrives no more; those that are there send it again.
+    /// Waits up to `timeout`.
+    ///
+    /// # Errors
+    /// If etcd has not answered in time.
+    pub fn forget_writers(&self, timeout: Duration) -> Result<(), Error> {
+        let folder = format!("{}{}", self.shared.prefix, writer::PLACES);
+        self.ask(timeout, move |client| ask::remove(client, folder.clone()))
+    }
+
+    /// Makes the value of `key` `new`, if it is `old` (nothing: if there is no such key). Whether it is `new` now; also
+    /// if it was before. Waits up to `timeout`.
+    ///
+    /// # Errors
+    /// If etcd has not answered in time.
+    pub fn replace(&self, key: &str, old: Option<&str>, new: &str, timeout: Duration) -> Result<bool, Error> {
+        let key = format!("{}{key}", self.shared.prefix);
+        let (old, new) = (old.map(str::to_string), new.to_string());
+        self.ask(timeout, move |client| ask::replace(client, key.clone(), old.clone(), new.clone()))
+    }
+
     /// Queues a write of at most [`LONGEST_VALUE`] bytes. It is tried until it succeeds; [`Etcd::completed`] gives
     /// `ticket` back once it is durable.
     pub fn put(&self, key: String, value: Vec<u8>, ticket: u64) {

@@ -67,6 +67,16 @@ impl Server {
         assert!(self.try_restart(), "etcd does not start again");
     }
 
+    /// Starts it again without what it had stored, and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn empty(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.folder.path().join("data")).expect("its data");
+        self.restart();
+    }
+
     fn try_restart(&mut self) -> bool {
         let client = format!("http://127.0.0.1:{}", self.client_port);
         let peer = format!("http://127.0.0.1:{}", self.peer_port);

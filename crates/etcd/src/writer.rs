@@ -16,6 +16,8 @@ use tokio::task::AbortHandle;
 
 /// etcd takes 128 operations in a transaction; one is ours.
 const MOST_WRITES: usize = 127;
+/// The folder where writers count.
+pub(crate) const PLACES: &str = "writers/";
 /// How long a writer's key outlives it, or its connection, in seconds.
 const TTL: i64 = 600;
 
@@ -139,7 +141,7 @@ impl Writer {
     /// Makes a key to count at, under a lease of its own.
     async fn settle(&mut self) -> Result<String, Failed> {
         let lease = attempt(self.client.lease_grant(TTL, None)).await?.id();
-        let key = format!("{}writers/{:016x}", self.shared.prefix, random());
+        let key = format!("{}{PLACES}{:016x}", self.shared.prefix, random());
         let put = TxnOp::put(key.clone(), self.count.to_string(), Some(PutOptions::new().with_lease(lease)));
         let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
         attempt(self.client.txn(Txn::new().when([absent]).and_then([put]))).await?;

@@ -97,6 +97,18 @@ fn nobody_else_gets_the_same_number() {
 }
 
 #[test]
+fn a_value_is_replaced_only_if_nobody_else_has_done_so() {
+    let Some(server) = Server::start() else { return };
+    let etcd = connect(&server);
+    let replace = |old, new| etcd.replace("part", old, new, LONG).expect("an answer");
+    assert!(!replace(Some("a"), "b"), "there is none");
+    assert!(replace(None, "a") && !replace(None, "b"));
+    assert!(replace(Some("a"), "b") && !replace(Some("a"), "c"));
+    assert!(replace(Some("a"), "b"), "it is so already");
+    assert_eq!(etcd.load("part", LONG).expect("an answer")[0].value, b"b");
+}
+
+#[test]
 fn what_is_kept_lives_as_long_as_its_handle() {
     let Some(mut server) = Server::start() else { return };
     let (keeper, watcher) = (connect(&server), connect(&server));

@@ -64,7 +64,7 @@ fn nanoseconds(
 
 fn measure(key: Option<Key>, way: &Way) -> Result<(f64, f64), Box<dyn std::error::Error>> {
     let settings = Settings { writers_first: false };
-    let options = Options { locks: LOCKS, port: 7400, address: None, settings, key };
+    let options = Options { locks: LOCKS, port: 7400, address: None, beyond: false, settings, key };
     let mut decider = KernelDecider::load_object(&options, TRIAL)?;
     decider.load_program("trial_prepare")?;
     decider.load_program("trial_decide")?;

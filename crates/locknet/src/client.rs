@@ -26,9 +26,11 @@
 mod core;
 mod directory;
 mod driver;
+mod error;
 mod fork;
 mod guard;
 mod join;
+mod racks;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -36,6 +38,8 @@ mod wait;
 use self::core::Core;
 use crate::clock::{Clock, nanos};
 use driver::Shared;
+use error::no_such_lock;
+pub use error::{ConnectError, LockError};
 use fork::Owner;
 pub use guard::{Guard, Lost};
 use join::What;
@@ -44,6 +48,7 @@ use lockwork_lockservice::client::Ask;
 use lockwork_lockservice::names::LONGEST;
 use lockwork_lockservice::node::{AcquireError, Counters};
 use lockwork_lockservice::packet::{Key, Problem};
+use racks::{Followed, Meeting, Racks, Search, Unmet};
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -67,6 +72,9 @@ pub struct Options {
     pub spin: Duration,
     /// What people see of a task (`lockwork locks show`); the process by default.
     pub task: u32,
+    /// This process offers to keep locks beyond those that the decider has words for, its share of them, for as long as
+    /// it is connected; see [`Locks::is_beyond`]. Meant for processes that live long and seldom pause.
+    pub manages: bool,
     /// How many names stay known that no lock of this process is held or asked for by; at least one.
     pub most_names: usize,
 }
@@ -80,120 +88,9 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             spin: if spare { Duration::from_micros(50) } else { Duration::ZERO },
             task: std::process::id(),
+            manages: false,
             most_names: 1 << 16,
         }
-    }
-}
-
-/// No session could be had.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// A name that leads to no address, or nothing of the form HOST:PORT.
-    #[error("'{address}' is no address of a lock service: {error}; write HOST:PORT")]
-    Address {
-        /// What was given.
-        address: String,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// Nobody answers.
-    #[error(
-        "no answer from {} in {waited_ms} ms{hint}; is 'lockwork lockd' running there, with the same key?",
-        list(addresses)
-    )]
-    NoAnswer {
-        /// Who was asked.
-        addresses: Vec<SocketAddr>,
-        /// For how long.
-        waited_ms: u64,
-        /// What else is known.
-        hint: &'static str,
-    },
-    /// The service has as many machines as its profile allows.
-    #[error("the lock service at {address} has no machine number left; try again when others have left")]
-    Full {
-        /// Which service.
-        address: SocketAddr,
-    },
-    /// The system refuses a socket or a thread.
-    #[error("cannot talk to {address}: {error}")]
-    System {
-        /// Which service.
-        address: SocketAddr,
-        /// What the system says.
-        error: io::Error,
-    },
-}
-
-fn list(addresses: &[SocketAddr]) -> String {
-    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// A lock was not granted. Nothing is held and nobody waits any more.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LockError {
-    /// There are fewer locks.
-    #[error("there is no lock {lock}: the service has {locks}, numbered from 0")]
-    NoSuchLock {
-        /// The one that was asked for.
-        lock: u64,
-        /// How many there are.
-        locks: u64,
-    },
-    /// Somebody else holds it, and the request was not to wait.
-    #[error("lock {0} is held by somebody else")]
-    Busy(u64),
-    /// It was not granted in time.
-    #[error("lock {0} was not granted in time")]
-    TimedOut(u64),
-    /// It waits in a circle with others. Releasing what is held and trying again helps.
-    #[error("waiting for lock {0} would never end: its holder waits for a lock that is held here")]
-    Deadlock(u64),
-    /// The session has ended while the request waited: everything that was held is lost.
-    #[error("the session with the lock service ended while lock {0} was waited for; all locks held are lost")]
-    Disconnected(u64),
-    /// The session had ended, and no new one could be had.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// The session belongs to the process that connected, not to those that it forks.
-    #[error("this process was forked after it connected, and the session is its parent's: connect anew")]
-    Forked,
-    /// Two readers that both want to become writers would wait for each other for ever.
-    #[error("a shared lock cannot become exclusive: release it and acquire it anew")]
-    NoUpgrade,
-    /// What is asked of the guard needs an exclusive lock that is still held.
-    #[error("lock {0} is not held exclusively any more")]
-    NotExclusive(u64),
-    /// A name that is empty or too long.
-    #[error("a name has 1 to {LONGEST} bytes, and this one has {0}")]
-    BadName(usize),
-    /// The service gives no names.
-    #[error("the lock service has no locks for names; start 'lockwork lockd' with --names, or use numbers")]
-    NoNames,
-    /// All locks for names have one.
-    #[error("all {0} locks for names have a name that is in use; start 'lockwork lockd' with more --names")]
-    NamesFull(u64),
-    /// What a name means was not said in time.
-    #[error("which lock '{0}' means was not known in time; can the lock service reach its etcd?")]
-    NotResolved(String),
-}
-
-impl LockError {
-    /// Whether the same request may succeed later.
-    #[must_use]
-    pub const fn is_retryable(&self) -> bool {
-        matches!(
-            self,
-            Self::Busy(_)
-                | Self::TimedOut(_)
-                | Self::Deadlock(_)
-                | Self::Disconnected(_)
-                | Self::Connect(_)
-                | Self::NamesFull(_)
-                | Self::NotResolved(_)
-        )
     }
 }
 
@@ -210,6 +107,7 @@ struct Handle {
     owner: Owner,
     /// End without a farewell.
     abandon: AtomicBool,
+    racks: Racks,
 }
 
 impl Drop for Handle {
@@ -250,9 +148,9 @@ impl Locks {
 
     fn join(addresses: &[SocketAddr], options: Options) -> Result<Self, ConnectError> {
         let clock = Clock::new();
-        let joined = join::connect(addresses, options.key.as_ref(), clock, options.connect_timeout)?;
+        let joined = join::connect(addresses, options.key.as_ref(), clock, options.connect_timeout, options.manages)?;
         let address = joined.server;
-        let core = Core::new(joined, options.key, options.most_names.max(1));
+        let core = Core::new(joined, &options);
         let system = |error| ConnectError::System { address, error };
         let shared = Arc::new(Shared::new(core, clock, options.spin).map_err(system)?);
         let owner = Owner::new().map_err(system)?;
@@ -260,7 +158,8 @@ impl Locks {
         let driver = std::thread::Builder::new().name("lockwork-locks".to_string()).spawn(move || driven.run());
         let driver = Some(driver.map_err(system)?);
         let abandon = AtomicBool::new(false);
-        Ok(Self(Arc::new(Handle { shared, address, options, driver, owner, abandon })))
+        let racks = Racks::default();
+        Ok(Self(Arc::new(Handle { shared, address, options, driver, owner, abandon, racks })))
     }
 
     /// A request for a lock that nobody else holds meanwhile.
@@ -293,6 +192,25 @@ impl Locks {
     pub fn count(&self) -> u64 {
         let service = self.0.shared.core().service;
         service.locks - service.names
+    }
+
+    /// Whether a session is there. When it has ended, the next request begins a new one.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.0.shared.has_lease()
+    }
+
+    /// Whether `lock` is beyond those that the decider has words for: a lock too, which a manager keeps, and slower.
+    /// False where the service has no such locks.
+    #[must_use]
+    pub fn is_beyond(&self, lock: u64) -> bool {
+        self.0.shared.core().node.config().is_beyond(lock)
+    }
+
+    /// How many parts of those locks this process keeps at present, of 64.
+    #[must_use]
+    pub fn managed_parts(&self) -> usize {
+        self.0.shared.core().node.pool().parts()
     }
 
     /// How many locks the service has for names.
@@ -346,12 +264,13 @@ impl Locks {
             return Err(LockError::Forked);
         }
         let mut core = if late { shared.core_late() } else { shared.core() };
+        let service = core.service;
         match &what {
             What::Name(name) if !(1..=LONGEST).contains(&name.len()) => return Err(LockError::BadName(name.len())),
             What::Lock(lock) => {
-                let (lock, locks) = (*lock, core.service.locks - core.service.names);
-                if lock >= locks {
-                    return Err(LockError::NoSuchLock { lock, locks });
+                let (lock, locks) = (*lock, service.locks - service.names);
+                if lock >= locks && !core.node.config().is_beyond(lock) {
+                    return Err(no_such_lock(lock, &service));
                 }
             }
             What::Name(_) => {}
@@ -359,7 +278,7 @@ impl Locks {
         let wait = core.begin(shared.now(), what.clone(), mode, ask, nanos(options.connect_timeout));
         drop(core);
         let wait = wait.map_err(|error| match error {
-            AcquireError::NoSuchLock { lock, locks } => LockError::NoSuchLock { lock, locks },
+            AcquireError::NoSuchLock { lock, .. } => no_such_lock(lock, &service),
             _ => LockError::Disconnected(what.lock()),
         })?;
         Ok(Pending { locks: self.clone(), what, mode, wait, late })
@@ -441,16 +360,29 @@ impl Acquire<'_> {
     }
 
     fn wait(self, try_only: bool) -> Result<Guard, LockError> {
-        let pending = self.locks.begin(self.target.owned(), self.mode, self.ask(try_only), false)?;
-        self.locks.0.shared.wait(&pending.wait);
-        pending.finish()
+        let (what, mut search) = (self.target.owned(), Search::new(self.timeout, !try_only));
+        loop {
+            let rack = self.locks.rack_of(&what, &search);
+            let rack = rack.as_ref().unwrap_or(self.locks);
+            let ask = Ask { timeout: search.left().map(nanos), ..self.ask(try_only) };
+            let answer = rack.begin(what.clone(), self.mode, ask, false).map_err(Unmet::Failed).and_then(|pending| {
+                rack.0.shared.wait(&pending.wait);
+                pending.finish()
+            });
+            match self.locks.follow(&mut search, &what, answer)? {
+                Followed::Granted(guard) => return Ok(guard),
+                Followed::Next => search.pause().into_iter().for_each(std::thread::sleep),
+                Followed::Meet { lock, to } => self.locks.meet_and_route(&mut search, lock, to)?,
+            }
+        }
     }
 
     /// Waits for the lock without a thread: the request is made when this is first polled, and withdrawn when it is
     /// dropped. Any executor will do.
     pub fn acquire_async(self) -> Acquiring {
-        let Self { locks, target, mode, .. } = self;
-        Acquiring { locks: locks.clone(), what: target.owned(), mode, ask: self.ask(false), pending: None }
+        let Self { locks, target, mode, timeout, .. } = self;
+        let (what, ask, search) = (target.owned(), self.ask(false), Search::new(timeout, true));
+        Acquiring { locks: locks.clone(), what, mode, ask, search, stage: Stage::Begins }
     }
 }
 
@@ -466,7 +398,7 @@ struct Pending {
 
 impl Pending {
     /// The guard, or why there is none; it must be answered.
-    fn finish(self) -> Result<Guard, LockError> {
+    fn finish(self) -> Result<Guard, Unmet> {
         let Self { locks, what, mode, wait, late } = self;
         let meaning = wait.meaning().cloned();
         let lock = meaning.as_ref().map_or_else(|| what.lock(), |(_, lock)| *lock);
@@ -474,24 +406,25 @@ impl Pending {
             What::Name(name) if meaning.is_none() => Some(name),
             _ => None,
         };
-        match wait.answer() {
+        Err(Unmet::Failed(match wait.answer() {
             Some(Answer::Granted { token }) => {
                 let guard = Guard::new(locks, lock, mode, token, wait, late);
                 // The lease may have run out since.
-                if guard.is_lost() { Err(LockError::Disconnected(lock)) } else { Ok(guard) }
+                if guard.is_lost() { LockError::Disconnected(lock) } else { return Ok(guard) }
             }
+            Some(Answer::Moved { to }) => return Err(Unmet::Moved { lock, to }),
             Some(Answer::Busy | Answer::TimedOut) if let Some(name) = unresolved => {
-                Err(LockError::NotResolved(name.to_string()))
+                LockError::NotResolved(name.to_string())
             }
-            Some(Answer::Failed(Problem::NoNames)) => Err(LockError::NoNames),
-            Some(Answer::Failed(Problem::NamesFull)) => Err(LockError::NamesFull(locks.count_named())),
-            Some(Answer::Busy) => Err(LockError::Busy(lock)),
-            Some(Answer::TimedOut) => Err(LockError::TimedOut(lock)),
-            Some(Answer::Deadlock) => Err(LockError::Deadlock(lock)),
-            Some(Answer::NotJoined { error, waited_ms }) => Err(error.after(waited_ms, &[locks.address()]).into()),
-            Some(Answer::Failed(Problem::NoSuchLock)) => Err(LockError::NoSuchLock { lock, locks: locks.count() }),
-            Some(Answer::Failed(_)) | None => Err(LockError::Disconnected(lock)),
-        }
+            Some(Answer::Failed(Problem::NoNames)) => LockError::NoNames,
+            Some(Answer::Failed(Problem::NamesFull)) => LockError::NamesFull(locks.count_named()),
+            Some(Answer::Busy) => LockError::Busy(lock),
+            Some(Answer::TimedOut) => LockError::TimedOut(lock),
+            Some(Answer::Deadlock) => LockError::Deadlock(lock),
+            Some(Answer::NotJoined { error, waited_ms }) => error.after(waited_ms, &[locks.address()]).into(),
+            Some(Answer::Failed(Problem::NoSuchLock)) => no_such_lock(lock, &locks.0.shared.core().service),
+            Some(Answer::Failed(_)) | None => LockError::Disconnected(lock),
+        }))
     }
 }
 
@@ -502,34 +435,79 @@ pub struct Acquiring {
     what: What,
     mode: LockMode,
     ask: Ask,
-    pending: Option<Pending>,
+    search: Search,
+    stage: Stage,
+}
+
+/// How far it is.
+#[derive(Debug)]
+enum Stage {
+    Begins,
+    Waits(Pending),
+    Meets(u64, Arc<Meeting>),
+}
+
+#[cfg(test)]
+impl Acquiring {
+    fn pending(&self) -> &Pending {
+        let Stage::Waits(pending) = &self.stage else { panic!("it does not wait") };
+        pending
+    }
 }
 
 impl Future for Acquiring {
     type Output = Result<Guard, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if !self.locks.0.owner.is_here() {
+        let Self { locks, what, mode, ask, search, stage } = &mut *self;
+        if !locks.0.owner.is_here() {
             return Poll::Ready(Err(LockError::Forked));
         }
-        if self.pending.is_none() {
-            match self.locks.begin(self.what.clone(), self.mode, self.ask, true) {
-                Ok(pending) => self.pending = Some(pending),
+        loop {
+            let answer = match std::mem::replace(stage, Stage::Begins) {
+                Stage::Begins => {
+                    let rack = locks.rack_of(what, search);
+                    let ask = Ask { timeout: search.left().map(nanos), ..*ask };
+                    match rack.as_ref().unwrap_or(locks).begin(what.clone(), *mode, ask, true) {
+                        Ok(pending) => {
+                            *stage = Stage::Waits(pending);
+                            continue;
+                        }
+                        Err(error) => Err(Unmet::Failed(error)),
+                    }
+                }
+                Stage::Waits(pending) => {
+                    if !pending.wait.is_done_or_wakes(Slot::ANSWER, context.waker(), Wait::is_answered) {
+                        *stage = Stage::Waits(pending);
+                        return Poll::Pending;
+                    }
+                    pending.finish()
+                }
+                Stage::Meets(lock, meeting) => match meeting.poll(context) {
+                    Poll::Pending => {
+                        *stage = Stage::Meets(lock, meeting);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(met) => match search.met(lock, met) {
+                        Ok(()) => continue,
+                        Err(error) => return Poll::Ready(Err(error)),
+                    },
+                },
+            };
+            match locks.follow(search, what, answer) {
+                Ok(Followed::Granted(guard)) => return Poll::Ready(Ok(guard)),
+                Ok(Followed::Next) => {}
+                Ok(Followed::Meet { lock, to }) => *stage = Stage::Meets(lock, locks.meeting(search, lock, to)),
                 Err(error) => return Poll::Ready(Err(error)),
             }
-        }
-        let done = |pending: &Pending| pending.wait.is_done_or_wakes(Slot::ANSWER, context.waker(), Wait::is_answered);
-        match self.pending.take_if(|pending| done(pending)) {
-            Some(pending) => Poll::Ready(pending.finish()),
-            None => Poll::Pending,
         }
     }
 }
 
 impl Drop for Acquiring {
     fn drop(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            guard::give_back(&self.locks, &pending.wait, true);
+        if let Stage::Waits(pending) = &self.stage {
+            guard::give_back(&pending.locks, &pending.wait, true);
         }
     }
 }

@@ -61,6 +61,8 @@ pub struct Options {
     pub port: u16,
     /// Only packets to this address are decided on; `None`: to any.
     pub address: Option<Ipv4Addr>,
+    /// Packets about locks beyond those are left to user space.
+    pub beyond: bool,
     /// Settings of the decider.
     pub settings: Settings,
     /// The cluster's key.
@@ -74,6 +76,12 @@ pub enum Hook {
     Xdp,
     /// Ingress of traffic control: on every interface.
     Tc,
+}
+
+impl std::fmt::Display for Hook {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(if *self == Self::Xdp { "XDP" } else { "TC ingress" })
+    }
 }
 
 /// How an interface came to be attached.
@@ -467,7 +475,7 @@ mod tests {
         let Some(network) = privileged::network(1) else { return };
         let port = Network::port(1);
         let settings = Settings { writers_first: false };
-        let options = Options { locks: 1, port: 7600, address: None, settings, key: None };
+        let options = Options { locks: 1, port: 7600, address: None, beyond: false, settings, key: None };
         let name = "lockwork_tc";
         let work = || {
             let mut killed = KernelDecider::load(&options).expect("as root");

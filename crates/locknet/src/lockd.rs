@@ -12,8 +12,10 @@
 
 mod counters;
 mod heirs;
+pub mod map;
 mod metrics;
 mod names;
+pub mod racks;
 pub mod records;
 mod recovery;
 #[cfg(test)]
@@ -32,6 +34,7 @@ use lockwork_lockservice::registry::{Change, Config, Registry, Tally};
 use lockwork_lockservice::word::Machine;
 use metrics::Responder;
 use names::Naming;
+use racks::OneOfSeveral;
 use records::Roll;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -72,6 +75,8 @@ pub struct Options {
     pub fresh: bool,
     /// How many locks, the last ones, are for names.
     pub names: u64,
+    /// Numbers beyond those are locks too, which managers keep; see `lockwork_lockservice::beyond`.
+    pub beyond: bool,
     /// Where names are kept, each HOST:PORT. Without etcd they live as long as the daemon.
     pub etcd: Vec<String>,
     /// With what all keys in etcd begin: another service has another one.
@@ -93,6 +98,7 @@ impl Options {
             spin,
             fresh: false,
             names: 0,
+            beyond: false,
             etcd: Vec::new(),
             etcd_prefix: "lockwork/".to_string(),
         }
@@ -168,6 +174,8 @@ pub struct Lockd<P> {
     /// When words began to come back.
     recovery_began: Option<u64>,
     naming: Naming,
+    /// Other daemons decide on the rest of the locks.
+    several: Option<OneOfSeveral>,
     /// Somebody waits for a packet of the batch.
     hurry: bool,
     start: Instant,
@@ -201,6 +209,7 @@ impl<P: DataPlane> Lockd<P> {
             profile: store.profile(),
             writers_first: options.writers_first,
             names: options.names,
+            beyond: options.beyond,
         };
         if service.names > service.locks {
             return Err(StartError::Names { names: service.names, locks: service.locks });
@@ -215,11 +224,12 @@ impl<P: DataPlane> Lockd<P> {
             heirs: Heirs::new(service),
             naming: Naming::new(options, service),
             endpoint,
-            registry: Registry::new(Config::new(options.lease_ms, first_session), service),
+            registry: Registry::new(Config { first_token, ..Config::new(options.lease_ms, first_session) }, service),
             settings: Settings { writers_first: options.writers_first },
             key: options.key,
             spin: options.spin,
             opens,
+            several: None,
             hurry: false,
             counters,
             responder,
@@ -335,6 +345,8 @@ impl<P: DataPlane> Lockd<P> {
         self.heirs.tick(self.now);
         self.naming.tick(self.now, self.plane.store());
         self.after();
+        let again = self.tick_racks();
+        self.after();
         self.endpoint.flush();
         if self.now >= self.refreshed + REFRESH_NS {
             self.refreshed = self.now;
@@ -342,7 +354,7 @@ impl<P: DataPlane> Lockd<P> {
         }
         let joins = self.roll.as_ref().is_some_and(Roll::is_waited_for);
         let longest = if joins { LOOK_NS } else { REFRESH_NS };
-        if more { self.now } else { self.next_tick().min(self.now + longest) }
+        if more { self.now } else { self.next_tick().min(self.now + longest).min(again) }
     }
 
     fn next_tick(&self) -> u64 {
@@ -364,12 +376,13 @@ impl<P: DataPlane> Lockd<P> {
         let summary = self.registry.summary();
         self.counters.machines.set(summary.machines);
         self.counters.gone.set(summary.gone);
+        self.counters.joining.set(summary.joining);
         self.counters.adopted.set(self.heirs.count());
         self.naming.count(&self.counters);
     }
 
     fn datagram(&mut self, at: usize) {
-        let Self { endpoint, registry, plane, key, counters, naming, .. } = self;
+        let Self { endpoint, registry, plane, key, counters, naming, roll, several, .. } = self;
         let Some((bytes, from)) = endpoint.datagram(at) else { return counters.dropped(NO_ADDRESS) };
         let (packet, payload) = match parse(bytes, key.as_ref()) {
             Ok(parsed) => parsed,
@@ -381,8 +394,13 @@ impl<P: DataPlane> Lockd<P> {
             return counters.dropped(TOO_EARLY);
         }
         if packet.kind.is_control() {
+            if let Some(at) = several.as_ref().and_then(|several| several.asked_elsewhere(&packet)) {
+                return self.push(from, &at.0, &at.1);
+            }
             if packet.kind == Kind::Status && packet.lock == ALL_LOCKS {
-                registry.set_tally(tally(counters, plane.tally()));
+                let away_ms = roll.as_ref().map_or(0, |roll| roll.away().as_millis() as u64);
+                let names_under_way = naming.under_way();
+                registry.set_tally(Tally { away_ms, names_under_way, ..tally(counters, plane.tally()) });
             }
             match body(bytes, key.as_ref()) {
                 Ok(body) if matches!(packet.kind, Kind::Name | Kind::Unname) => {
@@ -442,7 +460,10 @@ impl<P: DataPlane> Lockd<P> {
             let address = match (to, from) {
                 (To::Source, Some(from)) => Some(from),
                 (To::Machine(Machine::REGISTRY), _) => {
-                    self.heirs.routed(self.now, self.plane.store(), &packet);
+                    if !self.divert(&packet) {
+                        let body = self.brought(&packet, payload);
+                        self.heirs.routed(self.now, self.plane.store(), &packet, &body);
+                    }
                     continue;
                 }
                 (To::Machine(machine), _) => self.registry.address(machine),
@@ -492,9 +513,11 @@ impl<P: DataPlane> Lockd<P> {
                 Change::Adopted(adopted) => self.heirs.adopt(adopted),
                 Change::Settled(adopted) => self.heirs.settle(self.now, adopted),
                 Change::Swept(packet) => self.heirs.receive(self.now, &packet),
+                Change::Relieved { lock, generation, to } => self.heirs.relieve(lock, generation, to),
             }
         }
         self.hear_heirs();
+        self.tell_moved();
         while let Some((address, packet, body)) =
             self.registry.poll_packet().or_else(|| self.naming.poll_packet(&self.registry))
         {
@@ -516,6 +539,7 @@ fn tally(counters: &Counters, plane: Decided) -> Tally {
         decisions: counters.decisions.get() + plane.decisions,
         grants: plane.grants.map_or(UNCOUNTED, |grants| granted + grants),
         dropped: counters.all_dropped() + plane.dropped,
+        ..Tally::default()
     }
 }
 

@@ -146,6 +146,18 @@ impl Network {
         format!("port{number}")
     }
 
+    /// Lets machines reach each other: the kernel of the decider's namespace forwards their packets.
+    ///
+    /// # Errors
+    /// [`NetworkError`], also where settings of the kernel cannot be written, as in some containers.
+    pub fn forward(&self) -> Result<(), NetworkError> {
+        const SETTING: &str = "/proc/sys/net/ipv4/ip_forward";
+        let route = format!("route replace {MACHINES} via {} dev {UPLINK}\n", Self::DECIDER);
+        self.machines.iter().try_for_each(|machine| ip(Some(&machine.namespace), &route))?;
+        let written = self.switch.within(|| std::fs::write(SETTING, "1"))?;
+        written.map_err(|error| NetworkError::Kernel(SETTING.into(), error))
+    }
+
     /// Makes a network of `machines`, after removing what killed processes have left.
     ///
     /// # Errors
@@ -189,6 +201,9 @@ impl Network {
         Ok(Self { machines: machines.collect::<Result<_, NetworkError>>()?, switch })
     }
 }
+
+/// Where the addresses of machines are.
+const MACHINES: &str = "10.76.1.0/24";
 
 fn address(number: u16) -> Ipv4Addr {
     Ipv4Addr::new(10, 76, 1, number as u8)
@@ -322,6 +337,20 @@ mod tests {
             decider.send_to(b"yes", from).expect("there is a way back");
             assert_eq!(client.recv_from(&mut buffer).expect("it arrives").0, 3);
         }
+        // Among each other only when they are let.
+        let sockets = [0, 1].map(|at: usize| {
+            let machine = &network.machines[at];
+            machine.namespace.within(|| UdpSocket::bind((machine.near.address, 7601)).expect("it is free"))
+        });
+        let [one, other] = sockets.map(|socket| socket.expect("it is there"));
+        let to = (network.machines[1].near.address, 7601);
+        assert!(one.send_to(b"hello", to).is_err());
+        network.forward().expect("as root");
+        network.forward().expect("once more changes nothing");
+        other.set_read_timeout(Some(std::time::Duration::from_secs(5))).expect("it is a socket");
+        one.send_to(b"hello", to).expect("there is a route");
+        let (_, from) = other.recv_from(&mut [0; 8]).expect("it arrives");
+        assert_eq!(from, one.local_addr().expect("it is bound"));
         let ours: Vec<String> = network.machines.iter().map(|machine| machine.namespace.name.clone()).collect();
         assert!(ours.iter().all(|name| names().contains(name)));
         drop(network);

@@ -41,7 +41,8 @@ pub trait DataPlane {
     /// Makes all tokens larger than `after`, before anything is granted.
     fn begin_tokens(&self, after: u64);
 
-    /// All words are there: it may decide. Called only where the daemon has decided alone before.
+    /// All words are there, and all machines are set: it may decide. Called only where the daemon has decided alone
+    /// before.
     ///
     /// # Errors
     /// If it cannot.
@@ -233,7 +234,9 @@ impl DataPlane for InKernel {
 
     fn name(&self) -> String {
         let one = |attached: &crate::kernel::Attached| format!("{} on {}", attached.mode.name(), attached.interface);
-        self.decider.attached().iter().map(one).collect::<Vec<_>>().join(", ")
+        let later = |(hook, interface): &(Hook, String)| format!("{hook} on {interface} when words are back");
+        let all = self.decider.attached().iter().map(one).chain(self.later.iter().map(later));
+        all.collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -1,8 +1,10 @@
 //! Questions about locks, for people's tools: without a session, so that looking changes nothing.
 
 use crate::udp::{Endpoint, REFUSED};
-use lockwork_lockservice::control::{ALL_LOCKS, Busiest, Participant, Summary, name_of_body, name_to_body};
-use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, TRY, datagram, parse_whole};
+use lockwork_lockservice::control::{
+    ALL_LOCKS, Busiest, Participant, Summary, address_of_body, name_of_body, name_to_body,
+};
+use lockwork_lockservice::packet::{BUSY, GRANTED, HEADER, Key, Kind, Packet, Problem, TRY, datagram, parse_whole};
 use lockwork_lockservice::word::{Machine, State};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -33,6 +35,8 @@ pub enum QueryError {
 /// What is known of one lock.
 #[derive(Clone, Debug)]
 pub struct LockStatus {
+    /// The service knows it; if not, it is being restored, and its machines have not said yet who holds what.
+    pub is_back: bool,
     /// Who decides about it.
     pub state: State,
     /// The machine of its agent: 0 if that is the daemon, which also stands for nobody if it is free.
@@ -118,8 +122,14 @@ impl Asker {
             // The daemon's answer has no requester; a machine's has the machine.
             if let Some(at) = answers.iter().position(|(packet, _)| packet.requester == Machine::REGISTRY) {
                 let (packet, body) = answers.swap_remove(at);
-                if packet.kind == Kind::Error && packet.token == Problem::NoSuchLock as u64 {
-                    return Err(QueryError::NoSuchLock(self.lock, self.server));
+                let problem = Problem::of_number(packet.token).filter(|_| packet.kind == Kind::Error);
+                match (problem, address_of_body(&body)) {
+                    (Some(Problem::NoSuchLock), _) => return Err(QueryError::NoSuchLock(self.lock, self.server)),
+                    (Some(Problem::Moved), Ok(at)) => {
+                        *self = Self::new(at, self.key, self.lock)?;
+                        continue;
+                    }
+                    _ => {}
                 }
                 return Ok(((packet, body), answers));
             }
@@ -199,7 +209,8 @@ pub fn lock(server: SocketAddr, key: Option<Key>, lock: u64, time: Duration) -> 
     }
     let participants = others.first().and_then(|(_, body)| Participant::of_body(body).ok());
     let (state, machine) = (word.state, word.sender.0);
-    Ok(LockStatus { state, machine, incarnation: word.incarnation, token: word.token, participants })
+    let (incarnation, token, is_back) = (word.incarnation, word.token, !word.has(BUSY));
+    Ok(LockStatus { is_back, state, machine, incarnation, token, participants })
 }
 
 /// Asks which lock a name means; nobody becomes interested in it by that.
@@ -234,11 +245,13 @@ pub fn all(server: SocketAddr, key: Option<Key>, time: Duration) -> Result<Servi
     let mut asker = Asker::new(server, key, ALL_LOCKS)?;
     let ((_, body), mut others) = asker.first(time)?;
     let summary = Summary::of_body(&body).map_err(|_| QueryError::NoAnswer(server, " that makes sense"))?;
-    asker.rest(&mut others, summary.machines as usize);
+    // Who joins does not take part yet, and is not asked.
+    let machines = summary.machines.saturating_sub(summary.joining);
+    asker.rest(&mut others, machines as usize);
     let mut busiest = Vec::new();
     for (packet, body) in &others {
         busiest.extend(Busiest::of_body(body).unwrap_or_default().into_iter().map(|one| (packet.sender.0, one)));
     }
     busiest.sort_by_key(|(machine, one)| (std::cmp::Reverse((one.waiters, one.holders)), one.lock, *machine));
-    Ok(ServiceStatus { summary, busiest, silent: summary.machines.saturating_sub(others.len() as u64) })
+    Ok(ServiceStatus { summary, busiest, silent: machines.saturating_sub(others.len() as u64) })
 }

@@ -59,6 +59,8 @@ pub struct Xsk {
     free: Vec<u64>,
     headers: [u8; HEADERS],
     route: Route,
+    /// Datagrams come from the route's peer only.
+    one_peer: bool,
     // Taken off before the socket is closed.
     _program: Program,
     socket: OwnedFd,
@@ -91,6 +93,7 @@ impl Xsk {
             free: (FRAMES..2 * FRAMES).map(|frame| u64::from(frame) * FRAME as u64).collect(),
             headers: headers(&route),
             route,
+            one_peer: true,
             _program: {
                 bind(&socket, route.interface)?;
                 Program::into_socket(route.interface, &socket, route.address.port())?
@@ -110,6 +113,25 @@ impl Xsk {
     /// # Panics
     /// If it does not fit into a frame.
     pub fn send(&mut self, datagram: &[u8]) -> bool {
+        self.send_to(datagram, self.route.peer)
+    }
+
+    /// Where [`Xsk::send`] sends.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddrV4 {
+        self.route.peer
+    }
+
+    /// From now on datagrams of others than the peer are given too, from wherever its router brings them.
+    pub fn take_from_all(&mut self) {
+        self.one_peer = false;
+    }
+
+    /// As [`Xsk::send`], by the peer's hardware address to somebody behind it.
+    ///
+    /// # Panics
+    /// As [`Xsk::send`].
+    pub fn send_to(&mut self, datagram: &[u8], to: SocketAddrV4) -> bool {
         assert!(HEADERS + datagram.len() <= FRAME, "a datagram of {} bytes", datagram.len());
         if self.free.is_empty() {
             self.reclaim();
@@ -117,6 +139,8 @@ impl Xsk {
         let Some(frame) = self.free.pop() else { return false };
         let mut headers = self.headers;
         let udp = 8 + datagram.len() as u16;
+        headers[30..34].copy_from_slice(&to.ip().octets());
+        headers[36..38].copy_from_slice(&to.port().to_be_bytes());
         headers[16..18].copy_from_slice(&(20 + udp).to_be_bytes());
         headers[38..40].copy_from_slice(&udp.to_be_bytes());
         let sum = checksum(&headers[14..34]);
@@ -212,14 +236,14 @@ impl Xsk {
         let fragment = u16_at(20) & 0x3fff != 0;
         let peer = headers[26..30] == self.route.peer.ip().octets() && u16_at(34) == self.route.peer.port();
         let own = headers[30..34] == self.route.address.ip().octets();
-        if fragment || !peer || !own {
+        if fragment || (self.one_peer && !peer) || !own {
             return None;
         }
         rest.get(..usize::from(u16_at(38)).checked_sub(8)?)
     }
 }
 
-/// Headers of a datagram, without lengths and checksum.
+/// Headers of a datagram, without lengths, checksum, and where it goes.
 fn headers(route: &Route) -> [u8; HEADERS] {
     let mut headers = [0; HEADERS];
     headers[0..6].copy_from_slice(&route.peer_mac);
@@ -231,9 +255,7 @@ fn headers(route: &Route) -> [u8; HEADERS] {
     headers[22] = 64;
     headers[23] = 17;
     headers[26..30].copy_from_slice(&route.address.ip().octets());
-    headers[30..34].copy_from_slice(&route.peer.ip().octets());
     headers[34..36].copy_from_slice(&route.address.port().to_be_bytes());
-    headers[36..38].copy_from_slice(&route.peer.port().to_be_bytes());
     headers
 }
 

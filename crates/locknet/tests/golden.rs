@@ -62,7 +62,8 @@ impl Daemon {
         let network = privileged::network(SESSIONS)?;
         let start = || {
             let settings = Settings { writers_first: true };
-            let options = kernel::Options { locks: 1024, port: PORT, address: None, settings, key: None };
+            let options =
+                kernel::Options { locks: 1024, port: PORT, address: None, beyond: false, settings, key: None };
             let mut decider = KernelDecider::load(&options)?;
             for machine in 1..=SESSIONS {
                 decider.attach(hook, &Network::port(machine))?;

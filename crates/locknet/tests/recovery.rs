@@ -3,9 +3,12 @@
 use lockwork_locknet::client::{Locks, Options as Connecting};
 use lockwork_locknet::lockd::records::{MACHINES, Records, member};
 use lockwork_locknet::lockd::{Lockd, Options};
-use lockwork_locknet::plane::InProcess;
+use lockwork_locknet::plane::{DataPlane, InProcess};
+use lockwork_lockservice::packet::{Kind, Packet, datagram, parse};
+use lockwork_lockservice::word::Machine;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
@@ -49,8 +52,11 @@ struct Daemon {
 }
 
 fn start(address: SocketAddr, memory: &Memory, era: u32) -> Daemon {
-    let options = Options { lease_ms: 10_000, ..Options::new(address) };
-    let mut lockd = Lockd::bind(&options, InProcess::new(LOCKS).unwrap()).unwrap();
+    let options = Options { lease_ms: 10_000, fresh: true, ..Options::new(address) };
+    begin(Lockd::bind(&options, InProcess::new(LOCKS).unwrap()).unwrap(), memory, era)
+}
+
+fn begin<P: DataPlane + Send + 'static>(mut lockd: Lockd<P>, memory: &Memory, era: u32) -> Daemon {
     let read =
         |(key, value): (&String, &Vec<u8>)| member(key.strip_prefix(MACHINES).unwrap().as_bytes(), value, era).unwrap();
     let members = memory.0.lock().unwrap().0.iter().map(read).collect();
@@ -101,6 +107,69 @@ fn locks_go_on_after_every_restart_under_load() {
         daemon
     });
     assert!(!write.is_lost() && reads.iter().all(|read| !read.is_lost()));
+    daemon.stop.store(true, Ordering::Relaxed);
+    daemon.thread.join().unwrap();
+}
+
+/// A data plane that writes down what it is told: of a machine, or to begin.
+#[derive(Debug)]
+struct Told(InProcess, Arc<Mutex<Vec<Option<Machine>>>>);
+
+impl DataPlane for Told {
+    type Store = <InProcess as DataPlane>::Store;
+
+    fn store(&self) -> &Self::Store {
+        self.0.store()
+    }
+
+    fn begin_tokens(&self, after: u64) {
+        self.0.begin_tokens(after);
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        self.1.lock().unwrap().push(None);
+        Ok(())
+    }
+
+    fn set_machine(&mut self, machine: Machine, _: u32, _: SocketAddr) -> io::Result<()> {
+        self.1.lock().unwrap().push(Some(machine));
+        Ok(())
+    }
+
+    fn remove_machine(&mut self, _: Machine) {}
+
+    fn name(&self) -> String {
+        "told".to_string()
+    }
+}
+
+/// A data plane in the kernel answers who is not in its table that there is no such session, which ends that session.
+#[test]
+fn a_data_plane_knows_all_machines_before_it_decides_again() {
+    let bind = || UdpSocket::bind("127.0.0.1:0").unwrap();
+    // One machine of before does not answer, so that another one can join before all words are back.
+    let (silent, joins, memory) = (bind(), bind(), Memory::default());
+    let member = format!("5 1 {}", silent.local_addr().unwrap());
+    memory.0.lock().unwrap().0.insert(format!("{MACHINES}9"), member.into_bytes());
+    let told = Arc::<Mutex<_>>::default();
+    let options = Options { lease_ms: 1000, ..Options::new("127.0.0.1:0".parse().unwrap()) };
+    let plane = Told(InProcess::new(LOCKS).unwrap(), Arc::clone(&told));
+    let daemon = begin(Lockd::bind(&options, plane).unwrap(), &memory, 2);
+    sleep(Duration::from_millis(300));
+    joins.set_read_timeout(Some(LONG)).unwrap();
+    let join = Packet { request: 77, ..Packet::new(Kind::Join, 0) };
+    joins.send_to(&datagram(&join, &[], None), daemon.address).unwrap();
+    let mut bytes = [0; 2048];
+    let count = joins.recv(&mut bytes).unwrap();
+    let welcome = parse(&bytes[..count], None).unwrap().0;
+    assert_eq!(welcome.kind, Kind::Welcome);
+    let begun = Instant::now();
+    while !told.lock().unwrap().contains(&None) {
+        assert!(begun.elapsed() < LONG, "it does not begin");
+        sleep(Duration::from_millis(1));
+    }
+    let told = told.lock().unwrap();
+    assert_eq!(told[..2], [Some(welcome.requester), None]);
     daemon.stop.store(true, Ordering::Relaxed);
     daemon.thread.join().unwrap();
 }

@@ -88,6 +88,14 @@ branches! {
     HolderOfDead,
     /// The lock went from task to task of one machine.
     HandedOn,
+    /// A machine began to manage a part of the locks beyond the decider's.
+    PartBegun,
+    /// A machine no longer manages a part, and had agents of it.
+    PartLeft,
+    /// A manager granted what its successor is to grant.
+    GrantOfRelieved,
+    /// A writer that a manager serves became a reader.
+    DowngradedElsewhere,
 }
 
 /// How often each was taken.

@@ -15,6 +15,8 @@
 //! *Invariant*: an event for a request is emitted once: granted, busy, timed out or failed; and once more, lost, after
 //! granted.
 
+mod managed;
+mod racks;
 pub(crate) mod resume;
 mod search;
 mod snapshot;
@@ -43,7 +45,6 @@ pub(crate) enum Phase {
     Held,
     Releasing,
 }
-
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) lock: u64,
@@ -65,7 +66,9 @@ pub(crate) struct Request {
     agent: Option<Machine>,
     /// The agent knows, or is here.
     enrolled: bool,
-    /// The sweep that it was last enrolled for.
+    /// Counts how often it has to enrol: only the answer to the last of these says that the agent knows.
+    enrolment: u8,
+    /// The newest question that it was enrolled for: whatever was asked earlier is answered with it.
     sweep: u64,
     token: u64,
 }
@@ -81,7 +84,6 @@ pub(crate) enum Output {
 
 /// So many leases later no packet of a dead machine is on the way.
 const REMEMBERED: u64 = 16;
-
 /// The requests of one machine.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -145,6 +147,7 @@ impl Client {
                 incarnation: None,
                 agent: None,
                 enrolled: false,
+                enrolment: 0,
                 sweep: 0,
                 token: 0,
             },
@@ -217,7 +220,9 @@ impl Client {
             packet.flags |= GRANTED;
             packet.incarnation = incarnation;
         }
-        packet.token = if kind == Kind::Enrol { request.token } else { 0 };
+        if kind == Kind::Enrol {
+            (packet.token, packet.parts) = (request.token, request.enrolment);
+        }
         self.send(packet, number);
     }
 
@@ -300,6 +305,10 @@ impl Client {
             self.give_back(now, packet, incarnation);
             return;
         };
+        if !by_decider && request.is_relieved(&self.config, packet.incarnation) {
+            self.branches.take(Branch::GrantOfRelieved);
+            return;
+        }
         match request.phase {
             Phase::Asking | Phase::Queued => {
                 if from_dead || (by_decider && !request.awaits(&self.config, packet.incarnation)) {
@@ -320,19 +329,25 @@ impl Client {
                 if request.incarnation != incarnation {
                     self.branches.take(Branch::SecondGrant);
                     // Granted twice, for two copies of one packet. Enough that the agent learns of both.
-                    self.tell_once(Kind::Enrol, packet);
+                    self.tell_once(Kind::Enrol, packet, request.enrolment.wrapping_sub(1));
                 }
             }
+            Phase::Held if from_dead => {}
+            // The manager does not know yet that its writer is a reader now.
+            Phase::Held if self.config.is_beyond(packet.lock) && packet.mode() != Some(request.mode) => {
+                self.say(now, number);
+            }
             Phase::Held => {
-                self.quiet(number);
                 let request = self.requests.get_mut(&number).expect("it was there");
-                request.enrolled = true;
                 request.agent = Some(packet.sender);
+                // Once it had to enrol anew, it may be a grant of before.
+                request.enrolled |= request.sweep == 0;
+                request.enrolled.then(|| self.quiet(number));
                 self.confirm(packet, 0);
             }
             Phase::Releasing => {
                 if by_decider && request.incarnation.is_some_and(|i| i != packet.incarnation) {
-                    self.tell_once(Kind::Release, packet);
+                    self.tell_once(Kind::Release, packet, 0);
                     return;
                 }
                 let request = self.requests.get_mut(&number).expect("it was there");
@@ -358,6 +373,7 @@ impl Client {
             incarnation,
             agent: None,
             enrolled: false,
+            enrolment: 0,
             sweep: 0,
             token: 0,
         };
@@ -371,8 +387,9 @@ impl Client {
         self.timers.set(now, self.config.enrol, (number, request.serial));
     }
 
-    fn tell_once(&mut self, kind: Kind, grant: &Packet) {
+    fn tell_once(&mut self, kind: Kind, grant: &Packet, enrolment: u8) {
         let mut packet = Packet::new(kind, grant.lock);
+        packet.parts = enrolment;
         packet.flags = (grant.flags & 3) | GRANTED;
         packet.incarnation = grant.incarnation;
         self.send(packet, grant.request);
@@ -410,7 +427,7 @@ impl Client {
                 request.serial = request.serial.wrapping_add(1);
                 self.timers.set(now, self.config.reask, (number, request.serial));
             }
-            Phase::Held if of(Kind::Enrol) => {
+            Phase::Held if of(Kind::Enrol) && packet.parts == request.enrolment => {
                 request.enrolled = true;
                 self.quiet(number);
             }

@@ -1,5 +1,6 @@
 //! Settings of a machine that takes part, and who it is.
 
+use crate::beyond::MOST_LOCKS;
 use crate::word::{Machine, Profile};
 
 /// Who a machine is, as the registry has told it.
@@ -18,6 +19,8 @@ pub struct Config {
     pub profile: Profile,
     /// How many locks the decider has.
     pub locks: u64,
+    /// There are locks beyond those, which managers keep; see [`crate::beyond`].
+    pub beyond: bool,
     /// Readers do not pass a writer that waits.
     pub writers_first: bool,
     /// After this without an answer, a packet is sent again, each time after twice as long; later where answers take
@@ -57,6 +60,7 @@ impl Config {
         Self {
             profile: Profile::Wide,
             locks,
+            beyond: false,
             writers_first: false,
             retry: 2 * MS,
             retry_most: 128 * MS,
@@ -71,6 +75,18 @@ impl Config {
             near: [0; 2],
             stay: 0,
         }
+    }
+
+    /// Whether there is such a lock.
+    #[must_use]
+    pub const fn has(&self, lock: u64) -> bool {
+        lock < self.locks || self.is_beyond(lock)
+    }
+
+    /// Whether a manager keeps the lock.
+    #[must_use]
+    pub const fn is_beyond(&self, lock: u64) -> bool {
+        self.beyond && self.locks <= lock && lock < MOST_LOCKS
     }
 
     /// Whether the agent of a lock stays for a while.

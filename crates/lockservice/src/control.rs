@@ -1,5 +1,6 @@
 //! Bodies of control packets, byte by byte: what [`Kind::Welcome`](crate::packet::Kind::Welcome),
-//! [`Kind::Status`](crate::packet::Kind::Status) and [`Kind::Name`](crate::packet::Kind::Name) carry.
+//! [`Kind::Status`](crate::packet::Kind::Status) and [`Kind::Name`](crate::packet::Kind::Name) carry, and an ERROR that
+//! says where to ask.
 //!
 //! All numbers are little-endian, all lengths multiples of eight. A body that is longer than what is known here is read
 //! as far as it is known, so a later version may add fields at the end without a new version of the packet.
@@ -13,6 +14,7 @@ use crate::names::LONGEST;
 use crate::packet::{HEADER, MOST_BYTES, Malformed, Waiter};
 use crate::word::{Machine, Profile};
 use lockwork_locking::LockMode;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The number in the field `lock` of a status packet that is about no lock in particular.
 pub const ALL_LOCKS: u64 = u64::MAX;
@@ -28,7 +30,8 @@ const MOST_BODY: usize = MOST_BYTES - HEADER - 8;
 /// | 8..12 | lease in ms |
 /// | 12 | profile: 0 lean, 1 wide |
 /// | 13 | writers first: 0 or 1 |
-/// | 14..16 | zero |
+/// | 14 | 1 if there are locks beyond these, which managers keep ([`crate::beyond`]); otherwise 0 |
+/// | 15 | zero |
 /// | 16..24 | how many locks, the last ones, are for names; a service without names may leave this out |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
@@ -42,6 +45,8 @@ pub struct Service {
     pub writers_first: bool,
     /// How many locks, the last ones, are for names.
     pub names: u64,
+    /// There are locks beyond these, which managers keep; see [`crate::beyond`].
+    pub beyond: bool,
 }
 
 impl Service {
@@ -51,7 +56,12 @@ impl Service {
         let mut bytes = Vec::with_capacity(24);
         bytes.extend_from_slice(&self.locks.to_le_bytes());
         bytes.extend_from_slice(&self.lease_ms.to_le_bytes());
-        bytes.extend_from_slice(&[(self.profile == Profile::Wide).into(), self.writers_first.into(), 0, 0]);
+        bytes.extend_from_slice(&[
+            (self.profile == Profile::Wide).into(),
+            self.writers_first.into(),
+            self.beyond.into(),
+            0,
+        ]);
         bytes.extend_from_slice(&self.names.to_le_bytes());
         bytes
     }
@@ -67,7 +77,7 @@ impl Service {
             1 => Profile::Wide,
             _ => return Err(Malformed::Field),
         };
-        if bytes[13] > 1 {
+        if bytes[13] > 1 || bytes[14] > 1 {
             return Err(Malformed::Field);
         }
         let (locks, lease_ms) = (number(&bytes[..8]), number(&bytes[8..12]) as u32);
@@ -75,7 +85,7 @@ impl Service {
         if names > locks {
             return Err(Malformed::Field);
         }
-        Ok(Self { locks, lease_ms, profile, writers_first: bytes[13] == 1, names })
+        Ok(Self { locks, lease_ms, profile, writers_first: bytes[13] == 1, names, beyond: bytes[14] == 1 })
     }
 }
 
@@ -109,6 +119,31 @@ pub fn name_of_body(body: &[u8]) -> Result<&str, Malformed> {
         return Err(Malformed::Field);
     }
     std::str::from_utf8(name).map_err(|_| Malformed::Field)
+}
+
+/// Where a decider is, as a body: 16 bytes of an IPv6 address, or one of IPv4 mapped into it, the port, and zeros.
+#[must_use]
+pub fn address_to_body(address: SocketAddr) -> Vec<u8> {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let mut bytes = ip.octets().to_vec();
+    bytes.extend_from_slice(&u64::from(address.port()).to_le_bytes());
+    bytes
+}
+
+/// The address of a body.
+///
+/// # Errors
+/// [`Malformed::Length`] if it has not 24 bytes, [`Malformed::Field`] if what follows the port is not zero.
+pub fn address_of_body(body: &[u8]) -> Result<SocketAddr, Malformed> {
+    let (ip, port) = body.split_first_chunk::<16>().ok_or(Malformed::Length)?;
+    if port.len() != 8 {
+        return Err(Malformed::Length);
+    }
+    let port = u16::try_from(number(port)).map_err(|_| Malformed::Field)?;
+    Ok(SocketAddr::new(Ipv6Addr::from(*ip).to_canonical(), port))
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -232,18 +267,24 @@ pub struct Summary {
     pub recovering: u64,
     /// Whether who takes part can be written down now; `None` if it is not. In bytes 2, 1 and 0.
     pub records: Option<bool>,
+    /// For how many milliseconds it cannot.
+    pub away_ms: u64,
+    /// Machines that join and are not written down yet; they are among those that live.
+    pub joining: u64,
+    /// Names that are not written down, or struck out, yet.
+    pub names_under_way: u64,
 }
 
 impl Summary {
     /// As a body.
     #[must_use]
     pub fn to_body(self) -> Vec<u8> {
-        let Self { locks, machines, gone, decisions, grants, dropped, expired, recovering, records } = self;
+        let Self { locks, machines, gone, decisions, grants, dropped, expired, recovering, records, .. } = self;
+        let Self { away_ms, joining, names_under_way, .. } = self;
         let records = records.map_or(0, |answer| 1 + u64::from(answer));
-        [locks, machines, gone, decisions, grants, dropped, expired, recovering, records]
-            .iter()
-            .flat_map(|field| field.to_le_bytes())
-            .collect()
+        let first = [locks, machines, gone, decisions, grants, dropped];
+        let then = [expired, recovering, records, away_ms, joining, names_under_way];
+        first.iter().chain(&then).flat_map(|field| field.to_le_bytes()).collect()
     }
 
     /// From a body.
@@ -251,7 +292,7 @@ impl Summary {
     /// # Errors
     /// [`Malformed::Length`] if it is too short.
     pub fn of_body(body: &[u8]) -> Result<Self, Malformed> {
-        let bytes: &[u8; 72] = body.first_chunk().ok_or(Malformed::Length)?;
+        let bytes: &[u8; 96] = body.first_chunk().ok_or(Malformed::Length)?;
         let field = |at: usize| number(&bytes[8 * at..8 * at + 8]);
         Ok(Self {
             locks: field(0),
@@ -263,6 +304,9 @@ impl Summary {
             expired: field(6),
             recovering: field(7),
             records: field(8).checked_sub(1).map(|answer| answer > 0),
+            away_ms: field(9),
+            joining: field(10),
+            names_under_way: field(11),
         })
     }
 }
@@ -273,7 +317,8 @@ mod tests {
 
     #[test]
     fn bodies_survive_their_bytes_and_too_short_ones_are_refused() {
-        let service = Service { locks: 1 << 40, lease_ms: 2000, profile: Profile::Wide, writers_first: true, names: 7 };
+        let (locks, lease_ms, profile) = (1 << 40, 2000, Profile::Wide);
+        let service = Service { locks, lease_ms, profile, writers_first: true, names: 7, beyond: true };
         assert_eq!(Service::of_body(&service.to_body()), Ok(service));
         assert_eq!(Service::of_body(&service.to_body()[..16]), Ok(Service { names: 0, ..service }));
         assert_eq!(Service::of_body(&service.to_body()[..8]), Err(Malformed::Length));
@@ -298,6 +343,9 @@ mod tests {
             expired,
             recovering: 8,
             records: Some(false),
+            away_ms: 9,
+            joining: 10,
+            names_under_way: 11,
         };
         assert_eq!(Summary::of_body(&summary.to_body()), Ok(summary));
     }

@@ -7,9 +7,10 @@
 //! Order of checks: sender's session, kind, target or lock, requester's session. The first that fails is answered, and
 //! nothing is changed.
 
+use crate::beyond::Manager;
 use crate::packet::{AGENT, GRANTED, Kind, Packet, Problem};
 use crate::table::{Action, Case, Send, rule};
-use crate::word::{Machine, Profile, Word};
+use crate::word::{Machine, Profile, State, Word};
 use lockwork_locking::LockMode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -111,6 +112,11 @@ pub trait Sessions {
     fn speaks(&self, machine: Machine, session: u32) -> bool {
         self.session(machine) == Some(session)
     }
+
+    /// Who manages a lock that the decider has no word for, if there is such a lock; see [`crate::beyond`].
+    fn manager(&self, _lock: u64) -> Option<Manager> {
+        None
+    }
 }
 
 /// Settings of a decider.
@@ -168,7 +174,10 @@ pub fn decide<S: Store>(store: &S, sessions: &impl Sessions, settings: Settings,
         };
     }
     if packet.lock >= store.locks() {
-        return problem(packet, Problem::NoSuchLock, None);
+        return match sessions.manager(packet.lock) {
+            Some(manager) => decide_beyond(store.profile(), sessions, settings, packet, manager),
+            None => problem(packet, Problem::NoSuchLock, None),
+        };
     }
     if !there(packet.requester, packet.requester_session) {
         return problem(packet, Problem::NoSuchMachine, Some(store.load(packet.lock)));
@@ -189,6 +198,30 @@ pub fn decide<S: Store>(store: &S, sessions: &impl Sessions, settings: Settings,
         }
         return outputs(sessions, packet, action, old, new, token);
     }
+}
+
+/// Decides about a lock without a word: as if it had one that is led by its manager, which nothing changes.
+fn decide_beyond(
+    profile: Profile,
+    sessions: &impl Sessions,
+    settings: Settings,
+    packet: &Packet,
+    manager: Manager,
+) -> Outputs {
+    let word = Word { state: State::Led, machine: manager.machine, incarnation: manager.generation };
+    if sessions.session(packet.requester) != Some(packet.requester_session) {
+        return problem(packet, Problem::NoSuchMachine, Some(word));
+    }
+    let case = Case::of(packet, word, profile, settings.writers_first);
+    let case = Case { from_agent: false, matches: false, applied: false, ..case };
+    let mut outputs = outputs(sessions, packet, rule(case), word, word, 0);
+    for (_, one) in outputs.packets.iter_mut().flatten() {
+        // A search has something else in this field.
+        if one.kind != Kind::Seek && !one.has(GRANTED) {
+            one.incarnation = manager.generation;
+        }
+    }
+    outputs
 }
 
 fn problem(packet: &Packet, problem: Problem, word: Option<Word>) -> Outputs {

@@ -11,6 +11,7 @@
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
 //! | [`control`] | bodies of control packets |
+//! | [`beyond`] | locks that the decider has no words for, and who manages them |
 //! | [`registry`] | sessions, leases, locks of machines that are gone |
 //! | [`names`] | which lock a name means, and when it may mean another one |
 //! | [`client`] | requests of one machine's tasks |
@@ -26,6 +27,7 @@
 //! docs/lock-service.md tells the protocol with timelines, what differs from the paper, and what is guaranteed.
 
 mod agent;
+pub mod beyond;
 pub mod branches;
 mod circles;
 pub mod client;
@@ -40,6 +42,7 @@ mod numbers;
 mod pace;
 pub mod packet;
 pub mod pool;
+pub mod racks;
 pub mod registry;
 pub mod report;
 pub mod simulator;

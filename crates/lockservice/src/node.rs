@@ -5,12 +5,15 @@
 //!
 //! All packets go to the decider's address; the registry answers from there too.
 
+mod managed;
+mod registry;
 mod resume;
 
 use crate::branches::Branches;
 use crate::circles::{self, Circles};
 use crate::client::{Ask, Client, Event, NotHeld, Phase};
 use crate::config::{Config, Identity};
+use crate::control::address_of_body;
 use crate::packet::{AGENT, Kind, Packet, Problem, Waiter};
 use crate::pool::{AgentPool, Local, Output};
 use crate::report::Reporting;
@@ -139,7 +142,7 @@ impl Node {
     /// # Errors
     /// [`AcquireError`]; nothing has been asked then.
     pub fn acquire(&mut self, now: u64, lock: u64, mode: LockMode, ask: Ask) -> Result<u64, AcquireError> {
-        if lock >= self.config.locks {
+        if !self.config.has(lock) {
             return Err(AcquireError::NoSuchLock { lock, locks: self.config.locks });
         }
         if mode == LockMode::IntentExclusive {
@@ -216,36 +219,20 @@ impl Node {
         }
         let holds = |phase: Phase| phase == Phase::Held;
         let lock = self.client.get(request).filter(|known| holds(known.phase)).ok_or(NotHeld(request))?.lock;
-        if !self.pool.downgrade(now, lock, request) {
+        if self.pool.downgrade(now, lock, request) {
+            self.client.set_mode(request, LockMode::Shared);
+        } else if !self.downgrade_elsewhere(now, request) {
             return Err(NotHeld(request));
         }
-        self.client.set_mode(request, LockMode::Shared);
         self.settle(now);
         Ok(())
-    }
-
-    /// For the registry: takes over the agent of a lock whose machine died; see [`AgentPool::adopt`].
-    pub fn adopt(&mut self, lock: u64, incarnation: u32, token: u64) {
-        self.pool.adopt(lock, incarnation, token);
-    }
-
-    /// For the registry: all machines have said what they hold of an adopted lock.
-    pub fn release_adopted(&mut self, now: u64, lock: u64) {
-        self.pool.release_adopted(now, lock);
-        self.settle(now);
-    }
-
-    /// For the registry: a machine has died; see [`Kind::Died`].
-    pub fn purge(&mut self, now: u64, machine: Machine, session: u32) {
-        self.pool.purge(now, machine, session);
-        self.settle(now);
     }
 
     /// Takes a packet for this machine. What is not for it, or for an earlier session, or about no lock, changes
     /// nothing.
     pub fn receive(&mut self, now: u64, packet: &Packet, body: &[u8]) {
         // Deciders send on what machines say to each other without a look at the lock.
-        let about_nothing = packet.lock >= self.config.locks && packet.kind != Kind::Error;
+        let about_nothing = !self.config.has(packet.lock) && packet.kind != Kind::Error;
         if packet.target != self.me.machine || about_nothing || self.is_of_before(packet) || self.has_ended(now) {
             return;
         }
@@ -273,7 +260,7 @@ impl Node {
             Kind::Done | Kind::Refused => self.pool.answered(now, packet),
             Kind::Ack if packet.part == Kind::Grant as u8 => self.pool.confirmed(now, packet),
             Kind::Ack => self.client.acknowledged(now, packet),
-            Kind::Error => self.receive_problem(now, packet),
+            Kind::Error => self.receive_problem(now, packet, body),
             Kind::Renewed if packet.requester_session == self.me.session => self.renewed(now, packet),
             Kind::Died => {
                 self.pool.purge(now, packet.requester, packet.requester_session);
@@ -281,6 +268,7 @@ impl Node {
                 let done = self.client.died(now, machine, session, packet.request);
                 self.answer_sweep(packet, done);
             }
+            Kind::Sweep if self.config.is_beyond(packet.lock) => self.sweep_part(now, packet),
             Kind::Sweep => {
                 let done = self.client.sweep(now, packet.lock, packet.incarnation, packet.request);
                 self.answer_sweep(packet, done);
@@ -305,11 +293,15 @@ impl Node {
         }
     }
 
-    fn receive_problem(&mut self, now: u64, packet: &Packet) {
+    fn receive_problem(&mut self, now: u64, packet: &Packet, body: &[u8]) {
         let Some(problem) = Problem::of_number(packet.token) else { return };
         match problem {
             Problem::NoSuchSession if packet.session == 0 && packet.requester_session == self.me.session => self.end(),
             Problem::NoSuchMachine => self.pool.undeliverable(now, packet),
+            Problem::Moved => {
+                let to = address_of_body(body).ok().filter(|_| packet.requester_session == self.me.session);
+                to.into_iter().for_each(|to| self.client.moved(packet.request, to));
+            }
             _ => self.client.failed(packet, problem),
         }
     }

@@ -15,7 +15,7 @@
 //! | 24..28 | requester session | session of the requester |
 //! | 28..30 | length | bytes of payload behind the header, a multiple of 8 |
 //! | 30 | part | part of an agent, from 0 |
-//! | 31 | parts | how many parts the agent has; 0 if there is none |
+//! | 31 | parts | how many parts the agent has; 0 if there is none. With ENROL, and the ACK of it: which enrolment |
 //! | 32..40 | token | fencing token of a grant |
 //! | 40..42 | sender | who sent it; in what a decider sends, the machine of the lock's agent |
 //! | 42..44 | target | where it goes |
@@ -211,11 +211,13 @@ pub enum Problem {
     NoSuchName = 8,
     /// Who joins has to wait until it can be written down who takes part.
     Waits = 9,
+    /// Another decider decides on this lock: the payload says where. See [`crate::racks`].
+    Moved = 10,
 }
 
 impl Problem {
     /// All problems.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NoSuchLock,
         Self::NoSuchSession,
         Self::NoSuchMachine,
@@ -224,6 +226,7 @@ impl Problem {
         Self::NamesFull,
         Self::NoNames,
         Self::NoSuchName,
+        Self::Moved,
     ];
 
     /// The problem of a number.

@@ -19,6 +19,7 @@
 //! granted without waiting gives back, and whoever waits asks again.
 
 mod advance;
+mod managed;
 mod packets;
 mod parts;
 mod resume;
@@ -97,8 +98,10 @@ pub struct AgentPool {
     agents: Numbers<Agent>,
     operations: u64,
     timers: Timers<(u64, Watch)>,
+    /// Parts of the locks beyond the decider's, as far as this machine has to do with them.
+    managed: BTreeMap<u64, managed::Part>,
     /// Parts of agents that have not all come.
-    parts: VecDeque<parts::Arriving>,
+    arriving: VecDeque<parts::Arriving>,
     pub(crate) branches: Branches,
     pub(crate) out: VecDeque<Output>,
 }
@@ -129,7 +132,8 @@ impl AgentPool {
             agents: Numbers::default(),
             operations: 0,
             timers: Timers::new(),
-            parts: VecDeque::new(),
+            managed: BTreeMap::new(),
+            arriving: VecDeque::new(),
             branches: Branches::default(),
             out: VecDeque::new(),
         }
@@ -248,6 +252,19 @@ impl AgentPool {
         }
     }
 
+    /// Takes an agent out that has nothing to do because `request` of this machine holds, exclusively: its token, and
+    /// who waits with it.
+    pub(crate) fn take(&mut self, lock: u64, request: u64) -> Option<(u64, Vec<Waiter>)> {
+        let agent = self.agents.get(&lock)?;
+        let holds = matches!(agent.holders[..], [one] if (one.machine, one.request) == (self.me.machine, request));
+        let rests = agent.running.is_none() && !agent.open && !agent.adopted;
+        if !holds || !rests || agent.mode() != Some(LockMode::Exclusive) {
+            return None;
+        }
+        let agent = self.agents.remove(&lock)?;
+        Some((agent.token, agent.queue.into()))
+    }
+
     /// A machine has died: it holds and waits no longer.
     pub(crate) fn purge(&mut self, now: u64, machine: Machine, session: u32) {
         let concerned = |(lock, agent): (&u64, &mut Agent)| agent.purge(machine, session).then_some(*lock);
@@ -270,6 +287,10 @@ impl AgentPool {
             return;
         }
         let elsewhere = waiter.machine != me;
+        if self.config.is_beyond(lock) && self.admit_managed(now, lock, waiter, try_only) {
+            return;
+        }
+        let Some(agent) = self.agents.get_mut(&lock) else { return };
         if waiter.mode == LockMode::Shared && agent.admits_reader(writers_first) && !(elsewhere && agent.alone) {
             self.hold(now, lock, waiter);
             // Somebody elsewhere reads: let the decider add the next ones, unless a writer waits.
@@ -374,6 +395,13 @@ impl AgentPool {
         self.send(packet, Vec::new());
     }
 
+    fn acknowledge_enrolment(&mut self, lock: u64, waiter: &Waiter, enrolment: u8) {
+        self.acknowledge(lock, Kind::Enrol, waiter, 0);
+        if let Some(Output::Packet(packet, _)) = self.out.back_mut() {
+            packet.parts = enrolment;
+        }
+    }
+
     fn send(&mut self, mut packet: Packet, body: Vec<u8>) {
         packet.sender = self.me.machine;
         packet.session = self.me.session;
@@ -383,6 +411,12 @@ impl AgentPool {
     /// Repeats what has had no answer, and loses patience.
     pub(crate) fn tick(&mut self, now: u64) {
         while let Some((lock, watch)) = self.timers.due(now) {
+            if let Watch::Operation(number) = watch
+                && self.asks_about(lock, number)
+            {
+                self.ask_part(now, lock);
+                continue;
+            }
             let Some(agent) = self.agents.get_mut(&lock) else { continue };
             match watch {
                 Watch::Operation(number) => {
@@ -413,7 +447,8 @@ impl AgentPool {
     /// Lets the decider add readers, if it is not so, and nothing else is under way.
     fn open(&mut self, now: u64, lock: u64) {
         let agent = &self.agents[&lock];
-        if !agent.open && agent.running.is_none() && !agent.adopted && !agent.misses() {
+        let may = !self.config.is_beyond(lock);
+        if may && !agent.open && agent.running.is_none() && !agent.adopted && !agent.misses() {
             self.start(now, lock, Op::Open);
         }
     }

@@ -32,19 +32,22 @@ mod broadcast;
 mod joining;
 mod machines;
 mod recovery;
+mod status;
 #[cfg(test)]
 mod tests;
 
-use crate::control::{ALL_LOCKS, Service, Summary};
+use crate::beyond::{MOST_LOCKS, Manager, Managers};
+use crate::control::{Service, Summary};
 use crate::decider::{Sessions, Store};
 use crate::packet::{GRANTED, Kind, Packet, Problem};
-use crate::word::{Machine, State, Word};
+use crate::word::{Machine, Word};
 pub use adoption::Adopted;
 use adoption::Scan;
-use broadcast::{Broadcasts, Subject};
+use broadcast::{Broadcasts, Subject, addressed};
 use machines::Machines;
 pub use recovery::Member;
 use recovery::Recovery;
+use status::Curious;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::Hash;
 
@@ -61,6 +64,9 @@ pub struct Config {
     pub again_ns: u64,
     /// Who takes part is written down first: see [`Change::Record`].
     pub recorded: bool,
+    /// Tokens of locks that managers keep begin above this, and above what the time adds:
+    /// [`TOKENS_A_MS`](crate::beyond::TOKENS_A_MS).
+    pub first_token: u64,
     /// The session before the first; take it at random, so that a restarted registry knows no session of the former
     /// one.
     pub first_session: u32,
@@ -78,6 +84,7 @@ impl Config {
             quarantine_ns: if lease_ns > 5_000_000_000 { 2 * lease_ns } else { 10_000_000_000 },
             again_ns: 50_000_000,
             recorded: false,
+            first_token: 0,
             first_session,
         }
     }
@@ -117,6 +124,15 @@ pub enum Change<A> {
     Settled(Adopted),
     /// The answer to [`Registry::sweep_own`], for the registry's agent.
     Swept(Packet),
+    /// The registry's agents no longer manage the part of this lock: another machine does, in this generation.
+    Relieved {
+        /// A lock of the part.
+        lock: u64,
+        /// Whose requests are not the registry's any more.
+        generation: u32,
+        /// Who manages it now.
+        to: Machine,
+    },
 }
 
 /// What a registry counts.
@@ -142,7 +158,7 @@ pub struct Counters {
     pub restored: u64,
 }
 
-/// What the decider has counted, for who asks about everything.
+/// What the daemon has counted, for who asks about everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Packets decided on or sent on.
@@ -151,6 +167,10 @@ pub struct Tally {
     pub grants: u64,
     /// Packets dropped.
     pub dropped: u64,
+    /// For how many milliseconds nobody can be written down.
+    pub away_ms: u64,
+    /// Names on their way to where they are kept.
+    pub names_under_way: u64,
 }
 
 /// A machine that is gone and whose words have not been looked at.
@@ -161,24 +181,12 @@ struct Dead {
     scan_from: u64,
 }
 
-/// Who has asked a machine about its locks.
-#[derive(Clone, Copy, Debug)]
-struct Curious<A> {
-    address: A,
-    request: u64,
-    until: u64,
-}
-
-/// How many questions about locks may be open; more are not sent on.
-const MOST_CURIOUS: usize = 1024;
 /// Leases that end in one call.
 const MOST_ENDED: usize = 256;
 /// Deaths that all machines are told of at one time.
 const MOST_DEATHS: usize = 4;
 /// Questions to all machines at one time. Agents ask again.
 const MOST_QUESTIONS: usize = 1024;
-/// How long an answer to one may take.
-const CURIOUS_NS: u64 = 1_000_000_000;
 
 /// The registry. `A` is the address of a machine.
 #[derive(Debug)]
@@ -191,6 +199,8 @@ pub struct Registry<A> {
     /// Machines that have died, whose words are freed or adopted, in order.
     untold: VecDeque<Subject>,
     broadcasts: Broadcasts,
+    /// Who keeps locks that the decider has no words for.
+    managers: Managers,
     /// While a decider that was lost is restored, and until its agents decide.
     recovery: Option<Recovery>,
     curious: BTreeMap<u64, Curious<A>>,
@@ -210,6 +220,10 @@ where
     fn session(&self, machine: Machine) -> Option<u32> {
         self.machines.session(machine)
     }
+
+    fn manager(&self, lock: u64) -> Option<Manager> {
+        self.is_beyond(lock).then(|| self.managers.of(lock))
+    }
 }
 
 impl<A: Copy + Eq + Hash> Registry<A> {
@@ -224,6 +238,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             scan: None,
             untold: VecDeque::new(),
             broadcasts: Broadcasts::new(config.again_ns),
+            managers: Managers::new(service.profile),
             recovery: None,
             curious: BTreeMap::new(),
             next_curious: 0,
@@ -261,7 +276,9 @@ impl<A: Copy + Eq + Hash> Registry<A> {
                 self.answer(address, packet, Kind::Left);
                 self.end(now, packet.sender);
             }
-            Kind::Sweep if packet.lock >= self.service.locks => self.problem(address, packet, Problem::NoSuchLock),
+            Kind::Sweep if packet.lock >= self.service.locks && !self.is_beyond(packet.lock) => {
+                self.problem(address, packet, Problem::NoSuchLock);
+            }
             Kind::Sweep => self.sweep(now, packet),
             Kind::Report => self.report(now, store, packet, body),
             Kind::Swept => {
@@ -302,7 +319,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         let Self { broadcasts, machines, outgoing, .. } = self;
         broadcasts.due(now, |machine, packet| {
             if let Some(live) = machines.get(machine) {
-                outgoing.push_back((live.address, packet, Vec::new()));
+                outgoing.push_back((live.address, addressed(packet, machine, live.session), Vec::new()));
             }
         });
         self.scan.is_some()
@@ -364,7 +381,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         self.records_answer = answer;
     }
 
-    /// Tells what the decider has counted, for questions to come.
+    /// Tells what the daemon has counted, for questions to come.
     pub fn set_tally(&mut self, tally: Tally) {
         self.tally = tally;
     }
@@ -383,7 +400,15 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             expired: self.counters.expired,
             recovering: self.recovering().unwrap_or(0) as u64,
             records: self.config.recorded.then_some(self.records_answer),
+            away_ms: self.tally.away_ms,
+            joining: self.machines.joining_now(),
+            names_under_way: self.tally.names_under_way,
         }
+    }
+
+    /// Whether a manager keeps this lock.
+    const fn is_beyond(&self, lock: u64) -> bool {
+        self.service.beyond && self.service.locks <= lock && lock < MOST_LOCKS
     }
 
     fn stranger(&mut self, from: A, packet: &Packet) {
@@ -420,6 +445,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         if let Some(recovery) = &mut self.recovery {
             recovery.forget(machine);
         }
+        self.managers.leave(machine);
         if live.recorded {
             self.changes.push_back(Change::Gone { machine, session: live.session });
         }
@@ -463,6 +489,12 @@ impl<A: Copy + Eq + Hash> Registry<A> {
 
     fn sweep(&mut self, now: u64, packet: &Packet) {
         let (asker, session, request) = (packet.sender, packet.session, packet.request);
+        let beyond = self.is_beyond(packet.lock);
+        let manager = Manager { machine: asker, generation: packet.incarnation };
+        if beyond && self.managers.of(packet.lock) != manager {
+            // It has been relieved, and is told by its successor.
+            return;
+        }
         if self.broadcasts.is_sweeping(asker, session, request) || self.broadcasts.len() >= MOST_QUESTIONS {
             return;
         }
@@ -470,13 +502,14 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         self.broadcasts.forget_sweep(asker, packet.lock);
         self.counters.sweeps += 1;
         let others: BTreeSet<_> =
-            self.machines.live().map(|(machine, _)| machine).filter(|one| *one != asker).collect();
+            self.machines.live().map(|(machine, _)| machine).filter(|one| beyond || *one != asker).collect();
         let (lock, incarnation) = (packet.lock, packet.incarnation);
         self.broadcasts.ask(now, Subject::Sweep { asker, session, request, lock, incarnation }, others);
         // The first copies go out at once.
         let Self { broadcasts, machines, outgoing, .. } = self;
         broadcasts.due(now, |machine, packet| {
-            outgoing.extend(machines.get(machine).map(|live| (live.address, packet, Vec::new())));
+            let live = machines.get(machine);
+            outgoing.extend(live.map(|live| (live.address, addressed(packet, machine, live.session), Vec::new())));
         });
         self.complete(now);
     }
@@ -492,7 +525,11 @@ impl<A: Copy + Eq + Hash> Registry<A> {
                     self.changes.extend(adopted.into_iter().map(Change::Settled));
                 }
                 Subject::Sweep { asker, request, lock, incarnation, .. } => {
-                    let swept = Packet { request, target: asker, incarnation, ..Packet::new(Kind::Swept, lock) };
+                    let token = match self.is_beyond(lock) {
+                        true => self.managers.begin_tokens(lock, self.config.first_token, now),
+                        false => 0,
+                    };
+                    let swept = Packet { request, target: asker, incarnation, token, ..Packet::new(Kind::Swept, lock) };
                     if asker == Machine::REGISTRY {
                         self.changes.push_back(Change::Swept(swept));
                     } else if let Some(live) = self.machines.get(asker) {
@@ -503,34 +540,5 @@ impl<A: Copy + Eq + Hash> Registry<A> {
                 Subject::Settle { last: true } => {}
             }
         }
-    }
-
-    fn status(&mut self, now: u64, store: &impl Store, from: A, packet: &Packet) {
-        let mut answer = Packet { flags: GRANTED, request: packet.request, ..Packet::new(Kind::Status, packet.lock) };
-        if packet.lock == ALL_LOCKS {
-            self.outgoing.push_back((from, answer, self.summary().to_body()));
-            let all: Vec<A> = self.machines.live().map(|(_, live)| live.address).collect();
-            return self.ask_machines(now, from, packet, all);
-        }
-        if packet.lock >= store.locks() {
-            return self.problem(from, packet, Problem::NoSuchLock);
-        }
-        let word = store.load(packet.lock);
-        answer.stamp(word, store.token(packet.lock));
-        self.outgoing.push_back((from, answer, Vec::new()));
-        let agent = if word.state == State::Free { None } else { self.address(word.machine) };
-        self.ask_machines(now, from, packet, agent);
-    }
-
-    /// Sends a question about locks on to machines; their answers go to who asked.
-    fn ask_machines(&mut self, now: u64, from: A, packet: &Packet, machines: impl IntoIterator<Item = A>) {
-        if self.curious.len() >= MOST_CURIOUS {
-            return;
-        }
-        self.next_curious += 1;
-        let question = Packet { request: self.next_curious, ..Packet::new(Kind::Status, packet.lock) };
-        let until = now.saturating_add(CURIOUS_NS);
-        self.curious.insert(self.next_curious, Curious { address: from, request: packet.request, until });
-        self.outgoing.extend(machines.into_iter().map(|address| (address, question, Vec::new())));
     }
 }

@@ -34,6 +34,10 @@ pub struct Settings {
     pub tasks: u32,
     /// Locks; the first ones are asked for most.
     pub locks: u64,
+    /// Locks beyond those, which managers keep.
+    pub beyond: u64,
+    /// How many of the machines offer to manage.
+    pub managers: u32,
     /// The decider's words.
     pub profile: Profile,
     /// Readers do not pass a writer that waits.
@@ -54,6 +58,8 @@ impl Settings {
             machines: 8,
             tasks: 6,
             locks: 12,
+            beyond: 0,
+            managers: 0,
             profile: Profile::Wide,
             writers_first: false,
             near: 0,
@@ -63,9 +69,10 @@ impl Settings {
 
     /// Runs of `operations` each that together take every way of [`Branch`](crate::branches::Branch): all faults,
     /// writers first, lean, crowds whose agents need several packets, machines that die often, a network that loses a
-    /// fifth, and a decider that is lost again and again, also together with machines.
+    /// fifth, a decider that is lost again and again, also together with machines, and locks that managers keep which
+    /// come and go.
     #[must_use]
-    pub const fn standard(seed: u64, operations: u64) -> [Self; 9] {
+    pub const fn standard(seed: u64, operations: u64) -> [Self; 12] {
         let usual = Self { operations, ..Self::new(seed) };
         let all = Faults::ALL;
         [
@@ -82,16 +89,28 @@ impl Settings {
             Self { seed: seed + 6, machines: 4, faults: Faults { lost: 200_000, doubled: 100_000, ..all }, ..usual },
             Self { seed: seed + 7, faults: Faults { restarts: 4, ..all }, ..usual },
             Self { seed: seed + 8, locks: 2000, faults: Faults { restarts: 6, crashes: 5, ..all }, ..usual },
+            Self { seed: seed + 9, locks: 2, beyond: 6, managers: 3, faults: Faults { crashes: 8, ..all }, ..usual },
+            Self { seed: seed + 10, locks: 1, beyond: 5, writers_first: true, ..usual },
+            Self {
+                seed: seed + 11,
+                locks: 2,
+                beyond: 6,
+                managers: 2,
+                faults: Faults { restarts: 4, crashes: 5, ..all },
+                ..usual
+            },
         ]
     }
 
     /// The command that gives this run again.
     #[must_use]
     pub fn command(&self) -> String {
-        let Self { seed, operations, machines, tasks, locks, profile, writers_first, near, faults } = *self;
+        let Self { seed, operations, machines, tasks, locks, beyond, managers, profile, writers_first, near, faults } =
+            *self;
         let lean = profile == Profile::Lean;
         let mut command = format!("lockwork sim locks --seed {seed} --operations {operations}");
         command += &format!(" --machines {machines} --tasks {tasks} --locks {locks}");
+        command += &if beyond > 0 { format!(" --beyond {beyond} --managers {managers}") } else { String::new() };
         command += if lean { " --lean" } else { "" };
         command += if writers_first { " --writers-first" } else { "" };
         command += &if near > 0 { format!(" --near {near}") } else { String::new() };

@@ -11,6 +11,12 @@ pub(crate) struct Timers<K> {
     queues: Vec<(u64, VecDeque<(u64, K)>)>,
 }
 
+impl<K> Default for Timers<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<K> Timers<K> {
     pub(crate) const fn new() -> Self {
         Self { queues: Vec::new() }

@@ -13,7 +13,7 @@ fn a_million_operations_under_all_faults() {
     let seed = variable("SIM_SEED").unwrap_or(1);
     // Without optimisation a tenth of it takes as long.
     let usual = if cfg!(debug_assertions) { 100_000 } else { 1_050_000 };
-    let all = Settings::standard(seed, variable("SIM_OPERATIONS").unwrap_or(usual) / 9);
+    let all = Settings::standard(seed, variable("SIM_OPERATIONS").unwrap_or(usual) / 12);
     let mut branches = Branches::default();
     for settings in all {
         let report = run(settings);

@@ -34,14 +34,19 @@ fn seed() -> u64 {
 fn play(shape: Shape, tables: &[Table], mix: Mix, rounds: u64) {
     let first = seed();
     let model = Bench::build(shape);
+    let (mut committed, mut scans) = (0, 0);
     for round in 0..rounds {
         let seed = first.wrapping_add(round);
         println!("round {round}: seed {seed}");
         let bench = Bench::new(&model, seed, Timing::random(seed), tables);
         let mut world = World::new(bench, seed, mix);
         world.run(600);
-        world.check();
+        let tally = world.check();
+        committed += tally.committed;
+        scans += tally.scans;
     }
+    // Of all rounds together: with few keys a single one may abort almost all of its transactions.
+    assert!(committed > 60 * rounds && scans > 10 * rounds, "{committed} commits and {scans} scans show nothing");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! How datagrams travel between a client machine and the decider. Nothing here waits.
+//! How datagrams travel between a client machine and the decider, or whoever else decides. Nothing here waits.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 
 use crate::udp::Endpoint;
 use crate::xsk::Xsk;
@@ -61,14 +61,65 @@ impl Link for Udp {
     }
 }
 
-impl Link for Xsk {
-    fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
-        if !Self::send(self, datagram) {
+/// A socket that reaches several others.
+pub(super) trait Open: Send {
+    /// As [`Link::send`], to an address.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    fn send_to(&mut self, datagram: &[u8], to: SocketAddrV4) -> io::Result<()>;
+}
+
+impl Udp {
+    /// From `address` to anybody, in the namespace of the thread that calls.
+    pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
+        Endpoint::bind(address).map(Self)
+    }
+}
+
+impl Open for Udp {
+    fn send_to(&mut self, datagram: &[u8], to: SocketAddrV4) -> io::Result<()> {
+        self.0.push(to.into(), [datagram, &[]]);
+        Ok(())
+    }
+}
+
+impl Open for Xsk {
+    fn send_to(&mut self, datagram: &[u8], to: SocketAddrV4) -> io::Result<()> {
+        if !Self::send_to(self, datagram, to) {
             Self::flush(self)?;
             // Still without room it is lost, as on any network.
-            Self::send(self, datagram);
+            Self::send_to(self, datagram, to);
         }
         Ok(())
+    }
+}
+
+/// A socket whose datagrams go where `way` says.
+pub(super) struct Steered<S, W> {
+    pub(super) socket: S,
+    pub(super) way: W,
+}
+
+impl<S: Open + Link, W: Fn(&[u8]) -> SocketAddrV4 + Send> Link for Steered<S, W> {
+    fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
+        let to = (self.way)(datagram);
+        self.socket.send_to(datagram, to)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Link::flush(&mut self.socket)
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
+        Link::receive(&mut self.socket, each)
+    }
+}
+
+impl Link for Xsk {
+    fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
+        let peer = self.peer();
+        Open::send_to(self, datagram, peer)
     }
 
     fn flush(&mut self) -> io::Result<()> {

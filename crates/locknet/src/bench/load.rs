@@ -8,15 +8,17 @@
 //!
 //! *Invariant*: at the end every request was granted and every lock given back, or the run fails.
 
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockwork_locking::LockMode;
 use lockwork_lockservice::client::task_of;
 use lockwork_lockservice::packet::{datagram, parse_whole};
-use lockwork_workload::random::Random;
-use lockwork_workload::zipf::Chooser;
 
 use super::checker::Checker;
 use super::histogram::Histogram;
@@ -38,23 +40,6 @@ pub(super) trait Script: Send {
     fn next(&mut self, task: u32, locks: &mut Vec<(u64, LockMode)>) -> usize;
 }
 
-/// One lock at a time.
-pub(super) struct OneLock<'a> {
-    pub(super) chooser: &'a Chooser,
-    /// Share of exclusive locks.
-    pub(super) writes: f64,
-    pub(super) random: Random,
-}
-
-impl Script for OneLock<'_> {
-    fn next(&mut self, _: u32, locks: &mut Vec<(u64, LockMode)>) -> usize {
-        let lock = self.chooser.next(&mut self.random);
-        let writes = self.writes > 0.0 && self.random.unit() < self.writes;
-        locks.push((lock, if writes { LockMode::Exclusive } else { LockMode::Shared }));
-        0
-    }
-}
-
 /// How much is done at once, and for how long.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
@@ -67,6 +52,8 @@ pub(super) struct Load {
     pub(super) types: usize,
     /// How long a transaction is in its critical sections, at least: nanoseconds.
     pub(super) inside: u64,
+    /// Only the first machine has tasks; the others serve.
+    pub(super) first_only: bool,
     /// A machine begins only when nothing is under way any more: no release of before is measured along.
     pub(super) one_by_one: bool,
     pub(super) warmup: Duration,
@@ -74,7 +61,21 @@ pub(super) struct Load {
     pub(super) measured: Duration,
     /// Longest time for the first grant, and for all requests to be granted and released at the end.
     pub(super) drain: Duration,
+    /// Grants are counted by slices of the time, too.
+    pub(super) slices: Option<Slices>,
 }
+
+/// Slices of the time that is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slices {
+    /// Nanoseconds of each.
+    pub(super) length: u64,
+    /// The first begins at a multiple of so many nanoseconds on the clock of all machines.
+    pub(super) align: u64,
+}
+
+/// Measuring begins so long before the first slice, and goes on for as long after the last one.
+const MARGIN: Duration = Duration::from_millis(20);
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
@@ -90,6 +91,8 @@ pub struct Measured {
     pub transactions: Vec<Histogram>,
     /// Packets that client machines sent and received while measuring.
     pub packets: [u64; 2],
+    /// Grants in each slice of the time, where that was wanted.
+    pub slices: Vec<u64>,
 }
 
 impl Measured {
@@ -101,6 +104,8 @@ impl Measured {
         self.transactions.resize_with(self.transactions.len().max(other.transactions.len()), Histogram::default);
         self.transactions.iter_mut().zip(&other.transactions).for_each(|(mine, more)| mine.add(more));
         self.packets.iter_mut().zip(other.packets).for_each(|(mine, more)| *mine += more);
+        self.slices.resize(self.slices.len().max(other.slices.len()), 0);
+        self.slices.iter_mut().zip(&other.slices).for_each(|(mine, more)| *mine += more);
     }
 }
 
@@ -125,6 +130,8 @@ struct Shared {
     busy: Vec<AtomicBool>,
     /// Somebody was granted a lock while measuring.
     granted: AtomicBool,
+    /// When the first slice begins.
+    origin: AtomicU64,
     checker: Checker,
 }
 
@@ -180,23 +187,29 @@ struct Worker<'a, S> {
 }
 
 impl<'a, S: Script> Worker<'a, S> {
-    fn new(site: Site, script: S, load: &'a Load, shared: &'a Shared) -> Self {
-        let slots = load.tasks * load.most;
+    fn new(number: usize, site: Site, script: S, load: &'a Load, shared: &'a Shared) -> Self {
+        let tasks = if load.first_only && number > 0 { 0 } else { load.tasks };
+        let slots = tasks * load.most;
+        let count = load.slices.map_or(0, |slices| (load.measured.as_nanos() as u64 / slices.length) as usize);
         Self {
             site,
             load,
             shared,
             script,
-            tasks: vec![Task::default(); load.tasks as usize],
+            tasks: vec![Task::default(); tasks as usize],
             slots: vec![0; slots as usize],
             unused: (0..slots).rev().collect(),
             active: 0,
             between: Vec::new(),
             inside: VecDeque::new(),
-            outside: (0..load.tasks).collect(),
+            outside: (0..tasks).collect(),
             locks: Vec::new(),
             untimed: 0,
-            measured: Measured { transactions: vec![Histogram::default(); load.types], ..Measured::default() },
+            measured: Measured {
+                transactions: vec![Histogram::default(); load.types],
+                slices: vec![0; count],
+                ..Measured::default()
+            },
         }
     }
 
@@ -267,6 +280,7 @@ impl<'a, S: Script> Worker<'a, S> {
                 self.shared.granted.store(true, Ordering::Relaxed);
             }
             self.measured.grants += 1;
+            count_slice(&mut self.measured, self.load, self.shared, now);
         }
         if task.granted < task.steps.len() {
             self.between.push(number);
@@ -344,6 +358,14 @@ impl<'a, S: Script> Worker<'a, S> {
     }
 }
 
+/// Counts a grant in the slice of the time that it is in.
+fn count_slice(measured: &mut Measured, load: &Load, shared: &Shared, now: u64) {
+    let Some(slices) = load.slices else { return };
+    let since = now.checked_sub(shared.origin.load(Ordering::Relaxed));
+    let slice = since.and_then(|since| measured.slices.get_mut((since / slices.length) as usize));
+    slice.into_iter().for_each(|slice| *slice += 1);
+}
+
 /// Lets all machines work, each by its script, and looks at every critical section.
 pub(super) fn drive<S: Script>(sites: Vec<Site>, scripts: Vec<S>, load: &Load) -> Result<Measured, BenchError> {
     let shared = Shared {
@@ -351,6 +373,7 @@ pub(super) fn drive<S: Script>(sites: Vec<Site>, scripts: Vec<S>, load: &Load) -
         failed: AtomicBool::new(false),
         busy: sites.iter().map(|_| AtomicBool::new(true)).collect(),
         granted: AtomicBool::new(false),
+        origin: AtomicU64::new(0),
         checker: Checker::new(load.locks),
     };
     let mut measured = Measured::default();
@@ -358,7 +381,7 @@ pub(super) fn drive<S: Script>(sites: Vec<Site>, scripts: Vec<S>, load: &Load) -
         let work = |(number, (site, script)): (usize, (Site, S))| {
             let shared = &shared;
             scope.spawn(move || {
-                let mut worker = Worker::new(site, script, load, shared);
+                let mut worker = Worker::new(number, site, script, load, shared);
                 let outcome = worker.run(number);
                 outcome.map(|()| worker.measured).map_err(|error| {
                     shared.failed.store(true, Ordering::Relaxed);
@@ -382,6 +405,9 @@ pub(super) fn drive<S: Script>(sites: Vec<Site>, scripts: Vec<S>, load: &Load) -
     }
 }
 
+/// For how long nothing may be under way at the end.
+const REST: Duration = Duration::from_millis(100);
+
 /// Goes through the phases.
 fn conduct(shared: &Shared, load: &Load) -> Result<(), BenchError> {
     let until = |limit: Duration, end: &dyn Fn() -> bool| {
@@ -395,12 +421,27 @@ fn conduct(shared: &Shared, load: &Load) -> Result<(), BenchError> {
         Ok(())
     };
     until(load.warmup, &|| false)?;
+    let mut measured = load.measured;
+    if let Some(slices) = load.slices {
+        let (now, margin) = (now(), MARGIN.as_nanos() as u64);
+        let origin = (now + margin).next_multiple_of(slices.align);
+        shared.origin.store(origin, Ordering::Relaxed);
+        until(Duration::from_nanos(origin - margin - now), &|| false)?;
+        measured += 2 * MARGIN;
+    }
     shared.phase.store(MEASURE, Ordering::Relaxed);
-    until(load.measured, &|| false)?;
+    until(measured, &|| false)?;
     let granted = || shared.granted.load(Ordering::Relaxed);
     until(load.drain, &granted)?;
     shared.phase.store(END, Ordering::Relaxed);
-    until(load.drain, &|| shared.busy() == 0)?;
+    // A late copy of a request may yet be granted to nobody, and is given back then.
+    let since = Cell::new(None);
+    let rests = || {
+        let rested = since.get().filter(|_| shared.busy() == 0);
+        since.set((shared.busy() == 0).then(|| rested.unwrap_or_else(Instant::now)));
+        rested.is_some_and(|since: Instant| since.elapsed() >= REST)
+    };
+    until(load.drain, &rests)?;
     match shared.busy() {
         _ if shared.failed.load(Ordering::Relaxed) => Ok(()),
         0 if granted() => Ok(()),
@@ -409,152 +450,5 @@ fn conduct(shared: &Shared, load: &Load) -> Result<(), BenchError> {
             let limit = load.drain;
             Err(BenchError::Check(format!("{count} machines still wait for grants or answers after {limit:?}")))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use lockwork_lockservice::packet::Packet;
-    use lockwork_workload::zipf::Distribution;
-
-    use super::*;
-
-    /// Nobody is there.
-    struct Nowhere;
-
-    impl Link for Nowhere {
-        fn send(&mut self, _: &[u8]) -> std::io::Result<()> {
-            Ok(())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-
-        fn receive(&mut self, _: &mut dyn FnMut(&[u8])) -> std::io::Result<usize> {
-            Ok(0)
-        }
-    }
-
-    /// Grants whatever is asked for by itself, and loses every request from a certain number on.
-    struct Generous {
-        requests: u64,
-        loses_from: u64,
-        granted: VecDeque<Granted>,
-    }
-
-    impl ClientMachine for Generous {
-        fn acquire(&mut self, _: u64, _: u64, _: LockMode, task: u32) -> Result<u64, String> {
-            self.requests += 1;
-            let request = u64::from(task) << 32 | self.requests;
-            if self.requests < self.loses_from {
-                self.granted.push_back(Granted { request, token: self.requests });
-            }
-            Ok(request)
-        }
-
-        fn release(&mut self, _: u64, _: u64) -> Result<(), String> {
-            Ok(())
-        }
-
-        fn receive(&mut self, _: u64, _: &Packet, _: &[u8]) {}
-
-        fn tick(&mut self, _: u64) {}
-
-        fn poll_packet(&mut self) -> Option<(Packet, Vec<u8>)> {
-            None
-        }
-
-        fn poll_event(&mut self) -> Result<Option<Granted>, String> {
-            Ok(self.granted.pop_front())
-        }
-
-        fn is_idle(&self) -> bool {
-            true
-        }
-    }
-
-    const BRIEF: Duration = Duration::from_millis(20);
-
-    fn measure(tasks: u32, writes: f64, loses_from: u64, measured: Duration) -> Result<Measured, BenchError> {
-        let machine = Box::new(Generous { requests: 0, loses_from, granted: VecDeque::new() });
-        let chooser = Chooser::new(Distribution::Uniform, 4, 0.0).expect("it is possible");
-        let script = OneLock { chooser: &chooser, writes, random: Random::new(1) };
-        let load = Load { tasks, ..load(measured) };
-        drive(vec![Site { machine, link: Box::new(Nowhere) }], vec![script], &load)
-    }
-
-    fn load(measured: Duration) -> Load {
-        Load {
-            locks: 4,
-            tasks: 1,
-            most: 1,
-            types: 0,
-            inside: 0,
-            one_by_one: false,
-            warmup: Duration::from_millis(5),
-            measured,
-            drain: Duration::from_millis(100),
-        }
-    }
-
-    /// Three locks to write; and every second time, if so, one to read.
-    struct Turns {
-        both: bool,
-        at: usize,
-    }
-
-    impl Script for Turns {
-        fn next(&mut self, _: u32, locks: &mut Vec<(u64, LockMode)>) -> usize {
-            self.at = usize::from(self.both) - self.at;
-            match self.at {
-                0 => locks.extend((0..3).map(|lock| (lock, LockMode::Exclusive))),
-                _ => locks.push((3, LockMode::Shared)),
-            }
-            self.at
-        }
-    }
-
-    #[test]
-    fn transactions_take_all_of_their_locks_and_stay_for_a_while() {
-        let machine = || Box::new(Generous { requests: 0, loses_from: u64::MAX, granted: VecDeque::new() });
-        let load = Load { most: 3, types: 2, inside: 50_000, ..load(BRIEF) };
-        let site = Site { machine: machine(), link: Box::new(Nowhere) };
-        let measured =
-            drive(vec![site], vec![Turns { both: true, at: 0 }], &load).expect("one task is in nobody's way");
-        let [many, one] = [0, 1].map(|number| &measured.transactions[number]);
-        assert!(many.count().abs_diff(one.count()) <= 1 && one.count() > 0);
-        assert!(measured.grants.abs_diff(3 * many.count() + one.count()) <= 3);
-        assert!(one.quantile(0.0) >= 50_000 && many.quantile(0.0) >= 50_000);
-        assert!(measured.seconds * 1e9 >= ((one.count() + many.count()) * 50_000) as f64 * 0.9);
-        // The second task meets the first one, as this machine grants everything.
-        let load = Load { tasks: 2, ..load };
-        let site = Site { machine: machine(), link: Box::new(Nowhere) };
-        let error = drive(vec![site], vec![Turns { both: false, at: 0 }], &load).expect_err("two write").to_string();
-        assert!(error.contains("was granted Exclusive while 1 writers"), "{error}");
-    }
-
-    #[test]
-    fn readers_and_a_single_writer_may_do_what_they_like() {
-        for (tasks, writes) in [(8, 0.0), (1, 1.0)] {
-            let measured = measure(tasks, writes, u64::MAX, BRIEF).expect("nobody is in anybody's way");
-            assert!(measured.grants > 0 && measured.grants == measured.latency.count() && measured.seconds > 0.0);
-        }
-    }
-
-    #[test]
-    fn the_first_grant_is_waited_for() {
-        let measured = measure(1, 1.0, u64::MAX, Duration::ZERO).expect("it is granted later");
-        assert!(measured.grants > 0 && measured.seconds > 0.0);
-        let error = measure(0, 1.0, u64::MAX, BRIEF).expect_err("nobody asks").to_string();
-        assert_eq!(error, "nothing was granted in 120ms");
-    }
-
-    #[test]
-    fn a_service_that_lets_two_writers_in_or_loses_a_request_fails() {
-        let error = measure(8, 1.0, u64::MAX, BRIEF).expect_err("eight writers share four locks").to_string();
-        assert!(error.contains("was granted Exclusive while 1 writers"), "{error}");
-        let error = measure(1, 1.0, 2, 8 * BRIEF).expect_err("the second request is not granted").to_string();
-        assert!(error.contains("still wait"), "{error}");
     }
 }

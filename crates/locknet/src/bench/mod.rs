@@ -2,7 +2,8 @@
 //! watcher of every critical section.
 //!
 //! All systems are driven by the same load generator, over the same kind of socket, through the same veth pairs; they
-//! differ in who decides: a lock server (`srvlock`), or the lock service's decider as a process or in the kernel.
+//! differ in who decides: a lock server (`srvlock`), a switch with room for few locks and a lock server (`netlock`),
+//! client machines (`parlock`), or the lock service's decider as a process or in the kernel.
 //!
 //! Everything is on one host: clients, kernel and server share its processors. So a system is faster here if it takes
 //! less of them for a lock; on a network each machine would have its own.
@@ -12,21 +13,26 @@ pub mod histogram;
 pub mod link;
 mod load;
 pub mod machine;
+mod manager;
+mod micro;
+mod netlock;
+mod parlock;
 mod srvlock;
 mod systems;
+mod table;
 pub mod transactions;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockwork_workload::WorkloadError;
-use lockwork_workload::random::Random;
-use lockwork_workload::zipf::{Chooser, Distribution};
 
 use crate::kernel::MOST_INTERFACES;
 use crate::namespace::{Network, NetworkError};
+use micro::Choice;
 
 pub use load::Measured;
+pub use micro::Hotspot;
 pub use systems::System;
 
 /// Why there is no result.
@@ -71,6 +77,12 @@ pub struct Settings {
     pub clients: u32,
     /// Locks.
     pub locks: u64,
+    /// Objects that they protect, as many each: objects are chosen. As many as locks, or more.
+    pub objects: u64,
+    /// What is chosen instead.
+    pub hotspot: Option<Hotspot>,
+    /// How long a slice of the time is in which grants are counted apart.
+    pub slice: Option<Duration>,
     /// Share of exclusive locks, 0 to 1.
     pub writes: f64,
     /// Skew of Zipf's distribution; `None` is uniform.
@@ -109,12 +121,7 @@ impl Settings {
                 self.clients, self.machines
             )));
         }
-        self.chooser().map(|_| ())
-    }
-
-    fn chooser(&self) -> Result<Chooser, BenchError> {
-        let distribution = if self.theta.is_some() { Distribution::Zipfian } else { Distribution::Uniform };
-        Ok(Chooser::new(distribution, self.locks, self.theta.unwrap_or(0.0))?)
+        Ok(())
     }
 }
 
@@ -122,7 +129,7 @@ impl Settings {
 pub struct Bench {
     network: Network,
     settings: Settings,
-    chooser: Chooser,
+    choice: Choice,
 }
 
 impl Bench {
@@ -132,8 +139,21 @@ impl Bench {
     /// [`BenchError`].
     pub fn new(settings: Settings) -> Result<Self, BenchError> {
         settings.check(&[])?;
-        let chooser = settings.chooser()?;
-        Ok(Self { network: Network::new(settings.machines)?, settings, chooser })
+        let choice = Choice::new(&settings)?;
+        Ok(Self { network: Network::new(settings.machines)?, settings, choice })
+    }
+
+    /// The same machines, ready for rounds with other settings.
+    ///
+    /// # Errors
+    /// [`BenchError`].
+    pub fn with(self, settings: Settings) -> Result<Self, BenchError> {
+        settings.check(&[])?;
+        let machines = self.settings.machines;
+        if settings.machines != machines {
+            return Err(BenchError::Usage(format!("{} machines; the network has {machines}", settings.machines)));
+        }
+        Ok(Self { choice: Choice::new(&settings)?, settings, ..self })
     }
 
     /// All machines with all their clients, on a system that is started afresh.
@@ -152,27 +172,33 @@ impl Bench {
         self.drive(system, 1, 1, true)
     }
 
-    fn drive(&self, system: System, machines: u16, tasks: u32, one_by_one: bool) -> Result<Measured, BenchError> {
+    fn drive(&self, system: System, machines: u16, tasks: u32, alone: bool) -> Result<Measured, BenchError> {
         let settings = &self.settings;
         settings.check(&[system])?;
+        // Its locks are on all machines, also if only one of them asks.
+        let machines = if system == System::ParLock { settings.machines } else { machines };
+        let slices = settings.slice.map(|slice| load::Slices {
+            length: (slice.as_nanos() as u64).max(1),
+            align: settings.hotspot.map_or(1, Hotspot::round),
+        });
         let load = load::Load {
             locks: settings.locks,
             tasks,
             most: 1,
             types: 0,
             inside: 0,
-            one_by_one,
+            first_only: alone,
+            one_by_one: alone,
             warmup: settings.measured / 5,
             measured: settings.measured,
             drain: DRAIN,
+            slices,
         };
-        let script = |machine| load::OneLock {
-            chooser: &self.chooser,
-            writes: settings.writes,
-            random: Random::stream(settings.seed, machine),
-        };
-        let size = systems::Size { locks: settings.locks, machines, tasks, client: settings.client, homes: [0; 2] };
-        measure(system, &self.network, size, (0..machines.into()).map(script).collect(), &load)
+        let hot = if system == System::NetLock { self.choice.profile(settings, machines) } else { Vec::new() };
+        let &Settings { locks, client, .. } = settings;
+        let size = systems::Size { locks, machines, tasks, client, homes: [0; 2], hot: &hot };
+        let scripts = (0..machines).map(|machine| self.choice.of(settings, machine)).collect();
+        measure(system, &self.network, size, scripts, &load)
     }
 }
 
@@ -183,13 +209,14 @@ const DRAIN: Duration = Duration::from_secs(10);
 fn measure<S: load::Script>(
     system: System,
     network: &Network,
-    size: systems::Size,
+    size: systems::Size<'_>,
     scripts: Vec<S>,
     load: &load::Load,
 ) -> Result<Measured, BenchError> {
     let running = systems::start(system, network, size)?;
     let measured = load::drive(running.sites, scripts, load)?;
-    match running.decider.finish()? {
+    let held = running.deciders.into_iter().map(systems::Decider::finish).sum::<Result<u64, _>>()?;
+    match held {
         0 => Ok(measured),
         held => Err(BenchError::Check(format!("{held} locks are not free, and nobody has one"))),
     }

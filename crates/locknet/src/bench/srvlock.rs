@@ -1,230 +1,55 @@
 //! SrvLock, the baseline: a lock server, which has the whole state of every lock and one thread.
 //!
-//! Same packets on the wire as the lock service: ACQUIRE, GRANT, RELEASE, ACK. Readers share, whoever conflicts waits
-//! in order of arrival. A lock is one cache line: token, and the first three of its queue, of which those at the front
-//! hold it; more than three are rare and lie in a queue elsewhere. Datagrams come and go 64 a system call, and the
-//! lines that a batch needs are fetched before the first is worked on.
-//!
-//! *Invariant*: those who hold a lock are in front of its queue, and all who hold it are readers, or it is one writer.
-//! Duplicates change nothing: who is in the queue is not entered again, and the newest release of each task is
-//! remembered.
+//! Datagrams come and go 64 a system call, and the lines of the table that a batch needs are fetched before the first
+//! is worked on.
 //!
 //! It is the server of FissLock's comparison (section 7.1, there that of NetLock). The trade-off against lock fission:
 //! it needs no protocol among clients, and every packet passes through its thread.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockwork_locking::LockMode;
-use lockwork_lockservice::decider::TOKEN_STEP;
-use lockwork_lockservice::packet::{Kind, Packet, parse};
-use lockwork_lockservice::word::{Machine, State, Word};
-use lockwork_memory::prefetch;
+use lockwork_lockservice::packet::{Kind, parse};
 
+use super::manager::{Manager, Place};
 use super::systems::Size;
 use crate::udp::Endpoint;
 
-/// One who holds a lock, or waits for it.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Entry {
-    request: u64,
-    machine: u16,
-    exclusive: bool,
-    granted: bool,
-}
-
-/// How many of a queue are in the lock's line.
-const INLINE: usize = 3;
-/// No queue elsewhere.
-const NOWHERE: u32 = u32::MAX;
-
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-struct Lock {
-    token: u64,
-    first: [Entry; INLINE],
-    /// Of all, here and elsewhere.
-    length: u32,
-    /// Which of [`Locks::queues`] goes on with the queue.
-    rest: u32,
-}
-
-const _: () = assert!(size_of::<Lock>() == 64);
-
-/// All locks, and nothing about packets.
-#[derive(Debug)]
-struct Locks {
-    locks: Vec<Lock>,
-    queues: Vec<VecDeque<Entry>>,
-    unused: Vec<u32>,
-}
-
-impl Locks {
-    fn new(count: u64) -> Self {
-        let free = Lock { token: 0, first: [Entry::default(); INLINE], length: 0, rest: NOWHERE };
-        Self { locks: vec![free; count as usize], queues: Vec::new(), unused: Vec::new() }
-    }
-
-    fn entry(&mut self, lock: usize, at: usize) -> &mut Entry {
-        let lock = &mut self.locks[lock];
-        if at < INLINE { &mut lock.first[at] } else { &mut self.queues[lock.rest as usize][at - INLINE] }
-    }
-
-    fn find(&mut self, lock: usize, machine: u16, request: u64) -> Option<usize> {
-        let length = self.locks[lock].length as usize;
-        (0..length).find(|&at| {
-            let entry = self.entry(lock, at);
-            (entry.request, entry.machine) == (request, machine)
-        })
-    }
-
-    fn push(&mut self, lock: usize, entry: Entry) {
-        let state = &mut self.locks[lock];
-        let at = state.length as usize;
-        state.length += 1;
-        if at < INLINE {
-            state.first[at] = entry;
-            return;
-        }
-        if state.rest == NOWHERE {
-            state.rest = self.unused.pop().unwrap_or_else(|| {
-                self.queues.push(VecDeque::new());
-                self.queues.len() as u32 - 1
-            });
-        }
-        self.queues[state.rest as usize].push_back(entry);
-    }
-
-    fn remove(&mut self, lock: usize, at: usize) {
-        let state = &mut self.locks[lock];
-        state.length -= 1;
-        if at < INLINE {
-            state.first.copy_within(at + 1.., at);
-        }
-        if state.rest == NOWHERE {
-            return;
-        }
-        let queue = &mut self.queues[state.rest as usize];
-        if at >= INLINE {
-            queue.remove(at - INLINE);
-        } else if let Some(next) = queue.pop_front() {
-            state.first[INLINE - 1] = next;
-        }
-        if queue.is_empty() {
-            self.unused.push(state.rest);
-            state.rest = NOWHERE;
-        }
-    }
-
-    /// The token of a new grant: a larger one for each writer, and for readers the end of the last writer's range.
-    fn token(&mut self, lock: usize, exclusive: bool) -> u64 {
-        let token = &mut self.locks[lock].token;
-        if exclusive {
-            *token += TOKEN_STEP;
-            *token
-        } else {
-            *token | (TOKEN_STEP - 1)
-        }
-    }
-
-    /// Enters who asks. The token, if it is granted.
-    fn acquire(&mut self, lock: usize, machine: u16, request: u64, exclusive: bool) -> Option<u64> {
-        let length = self.locks[lock].length as usize;
-        if let Some(at) = self.find(lock, machine, request) {
-            // The grant was lost, or is on its way.
-            let again = self.entry(lock, at).granted;
-            let token = self.locks[lock].token;
-            return again.then_some(if exclusive { token } else { token | (TOKEN_STEP - 1) });
-        }
-        let granted = length == 0 || {
-            let last = *self.entry(lock, length - 1);
-            last.granted && !last.exclusive && !exclusive
-        };
-        self.push(lock, Entry { request, machine, exclusive, granted });
-        granted.then(|| self.token(lock, exclusive))
-    }
-
-    /// Removes whoever released or gave up, and grants to those whose turn it is then.
-    fn release(&mut self, lock: usize, machine: u16, request: u64, mut grant: impl FnMut(Entry, u64)) {
-        let Some(at) = self.find(lock, machine, request) else { return };
-        self.remove(lock, at);
-        let mut at = 0;
-        while at < self.locks[lock].length as usize {
-            let next = *self.entry(lock, at);
-            if next.exclusive && at > 0 {
-                return;
-            }
-            if !next.granted {
-                self.entry(lock, at).granted = true;
-                grant(next, self.token(lock, next.exclusive));
-            }
-            if next.exclusive {
-                return;
-            }
-            at += 1;
-        }
-    }
-}
-
-/// Where machines are, and what they have released.
-#[derive(Debug)]
-struct Peer {
-    address: Option<SocketAddr>,
-    /// Of each task, the counter of its newest released request.
-    released: Vec<u32>,
-}
-
 /// The lock server.
 pub(super) struct Server {
-    locks: Locks,
-    peers: Vec<Peer>,
+    manager: Manager,
+    /// Where machines are that have asked for a lock.
+    addresses: Vec<Option<SocketAddr>>,
     endpoint: Endpoint,
     /// Datagrams that were no packets, or none that a lock server knows.
     dropped: u64,
 }
 
 impl Server {
-    /// A server with free locks.
-    pub(super) fn new(size: Size, endpoint: Endpoint) -> Self {
-        let peer = || Peer { address: None, released: vec![0; size.tasks as usize] };
-        let peers = (0..=size.machines).map(|_| peer()).collect();
-        Self { locks: Locks::new(size.locks), peers, endpoint, dropped: 0 }
+    /// A server with these locks, all free.
+    pub(super) fn new(place: Place, size: &Size<'_>, endpoint: Endpoint) -> Self {
+        let manager = Manager::new(place, size.machines, size.tasks);
+        Self { manager, addresses: vec![None; usize::from(size.machines) + 1], endpoint, dropped: 0 }
     }
 
-    /// Serves until it is told to stop.
-    ///
-    /// # Errors
-    /// The system's, from the socket.
-    pub(super) fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        let mut idle = super::Idle::default();
-        while !stop.load(Ordering::Relaxed) {
-            let count = self.endpoint.receive()?;
-            for at in 0..count {
-                // Bytes 8 to 15 are the lock; what is no packet is told apart later.
-                if let Some(bytes) = self.endpoint.datagram(at).and_then(|(bytes, _)| bytes.get(8..16)) {
-                    let lock = u64::from_le_bytes(bytes.try_into().expect("eight bytes")) as usize;
-                    prefetch(self.locks.locks.as_ptr().wrapping_add(lock).cast());
-                }
+    /// Serves what has come, a batch. Whether there was anything.
+    fn round(&mut self) -> io::Result<bool> {
+        let count = self.endpoint.receive()?;
+        for at in 0..count {
+            // Bytes 8 to 15 are the lock; what is no packet is told apart later.
+            if let Some(bytes) = self.endpoint.datagram(at).and_then(|(bytes, _)| bytes.get(8..16)) {
+                self.manager.prefetch(u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
             }
-            for at in 0..count {
-                let datagram = self.endpoint.datagram(at);
-                match datagram.and_then(|(bytes, from)| Some((parse(bytes, None).ok()?.0, from))) {
-                    Some((packet, from)) => self.serve(&packet, from),
-                    None => self.dropped += 1,
-                }
-            }
-            self.endpoint.flush();
-            idle.round(count > 0);
         }
-        Ok(())
+        (0..count).for_each(|at| self.serve(at));
+        self.endpoint.flush();
+        Ok(count > 0)
     }
 
     /// How many locks are not free.
     pub(super) fn held(&self) -> u64 {
-        self.locks.locks.iter().filter(|lock| lock.length > 0).count() as u64
+        self.manager.held()
     }
 
     /// How many datagrams it could not read.
@@ -232,105 +57,40 @@ impl Server {
         self.dropped
     }
 
-    fn serve(&mut self, packet: &Packet, from: SocketAddr) {
-        let (task, counter) = ((packet.request >> 32) as usize, packet.request as u32);
-        let peer = self.peers.get_mut(packet.requester.0 as usize);
-        let known = peer.filter(|peer| task < peer.released.len() && packet.lock < self.locks.locks.len() as u64);
-        let Some(peer) = known else {
-            self.dropped += 1;
+    /// Answers datagram `at` of those that have come.
+    fn serve(&mut self, at: usize) {
+        let Self { manager, addresses, endpoint, dropped } = self;
+        let datagram = endpoint.datagram(at);
+        let Some((packet, from)) = datagram.and_then(|(bytes, from)| Some((parse(bytes, None).ok()?.0, from))) else {
+            *dropped += 1;
             return;
         };
-        let (lock, machine) = (packet.lock as usize, packet.requester.0);
-        match (packet.kind, packet.mode()) {
-            // A copy that comes after the release is as good as released.
-            (Kind::Acquire, Some(_)) if counter <= peer.released[task] => {}
-            (Kind::Acquire, Some(mode)) => {
-                peer.address = Some(from);
-                let exclusive = mode == LockMode::Exclusive;
-                if let Some(token) = self.locks.acquire(lock, machine, packet.request, exclusive) {
-                    self.endpoint.push(from, [&answer(packet, Kind::Grant, token), &[]]);
-                }
-            }
-            (Kind::Release, _) => {
-                peer.released[task] = peer.released[task].max(counter);
-                self.endpoint.push(from, [&answer(packet, Kind::Ack, 0), &[]]);
-                let (peers, endpoint) = (&self.peers, &mut self.endpoint);
-                self.locks.release(lock, machine, packet.request, |entry, token| {
-                    let mut grant = *packet;
-                    grant.request = entry.request;
-                    grant.requester = Machine(entry.machine);
-                    grant.flags = if entry.exclusive { 3 } else { 1 };
-                    let to = peers[entry.machine as usize].address.expect("who waits has asked");
-                    endpoint.push(to, [&answer(&grant, Kind::Grant, token), &[]]);
-                });
-            }
-            _ => self.dropped += 1,
+        if packet.kind == Kind::Acquire
+            && let Some(address) = addresses.get_mut(usize::from(packet.requester.0))
+        {
+            *address = Some(from);
         }
+        let known = manager.serve(&packet, |answer| {
+            // Who is granted a lock has asked; who releases one that it never asked for is told all the same.
+            let to = addresses[usize::from(answer.target.0)].unwrap_or(from);
+            endpoint.push(to, [&answer.header(0, None), &[]]);
+        });
+        *dropped += u64::from(!known);
     }
 }
 
-fn answer(packet: &Packet, kind: Kind, token: u64) -> [u8; 64] {
-    let mut answer = *packet;
-    answer.kind = kind;
-    answer.target = packet.requester;
-    answer.stamp(Word { state: State::Free, machine: Machine::REGISTRY, incarnation: 0 }, token);
-    answer.header(0, None)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Everybody in the queue, and who of them holds.
-    fn queue(locks: &mut Locks) -> Vec<(u64, bool)> {
-        let entries = (0..locks.locks[0].length as usize).map(|at| *locks.entry(0, at));
-        entries.map(|entry| (entry.request, entry.granted)).collect()
-    }
-
-    fn release(locks: &mut Locks, request: u64) -> Vec<u64> {
-        let mut granted = Vec::new();
-        locks.release(0, 1, request, |entry, _| granted.push(entry.request));
-        granted
-    }
-
-    #[test]
-    fn readers_share_writers_do_not_and_all_wait_in_order() {
-        let mut locks = Locks::new(1);
-        assert_eq!(locks.acquire(0, 1, 1, false), Some(TOKEN_STEP - 1));
-        assert!(locks.acquire(0, 1, 2, false).is_some());
-        assert_eq!(locks.acquire(0, 1, 3, true), None);
-        // Behind a writer, also a reader waits.
-        for reader in 4..8 {
-            assert_eq!(locks.acquire(0, 1, reader, false), None);
+/// Lets servers serve, one after the other in one thread, until they are told to stop.
+///
+/// # Errors
+/// The system's, from the sockets.
+pub(super) fn run(servers: &mut [Server], stop: &AtomicBool) -> io::Result<()> {
+    let mut idle = super::Idle::default();
+    while !stop.load(Ordering::Relaxed) {
+        let mut anything = false;
+        for server in &mut *servers {
+            anything |= server.round()?;
         }
-        assert_eq!(locks.acquire(0, 1, 8, true), None);
-        assert_eq!((release(&mut locks, 2), release(&mut locks, 1)), (vec![], vec![3]));
-        // One gives up in the middle.
-        assert_eq!(release(&mut locks, 6), []);
-        assert_eq!(queue(&mut locks), [(3, true), (4, false), (5, false), (7, false), (8, false)]);
-        assert_eq!(release(&mut locks, 3), [4, 5, 7]);
-        assert_eq!((release(&mut locks, 7), release(&mut locks, 5), release(&mut locks, 4)), (vec![], vec![], vec![8]));
-        assert_eq!(release(&mut locks, 8), []);
-        assert_eq!((locks.locks[0].length, locks.locks[0].rest, locks.unused.len()), (0, NOWHERE, 1));
+        idle.round(anything);
     }
-
-    #[test]
-    fn who_withdraws_lets_those_behind_it_through() {
-        let mut locks = Locks::new(1);
-        let granted = [(1, false), (2, true), (3, false)].map(|(request, x)| locks.acquire(0, 1, request, x).is_some());
-        assert_eq!(granted, [true, false, false]);
-        assert_eq!(release(&mut locks, 2), [3]);
-    }
-
-    #[test]
-    fn copies_are_granted_again_and_not_entered_again() {
-        let mut locks = Locks::new(1);
-        let token = locks.acquire(0, 1, 1, true);
-        assert_eq!((token, locks.acquire(0, 1, 1, true)), (Some(TOKEN_STEP), token));
-        assert_eq!((locks.acquire(0, 1, 2, false), locks.acquire(0, 1, 2, false)), (None, None));
-        assert_eq!(queue(&mut locks), [(1, true), (2, false)]);
-        // The same number of another machine is another request.
-        assert_eq!(locks.acquire(0, 2, 1, true), None);
-        assert_eq!((release(&mut locks, 9), locks.locks[0].length), (vec![], 3));
-    }
+    Ok(())
 }

@@ -14,6 +14,7 @@ use lockwork_locking::LockMode;
 use lockwork_workload::lock_trace::LockTrace;
 
 use super::load::{Load, Script};
+use super::netlock::MOST_HOT;
 use super::systems::Size;
 use super::{BenchError, Client, Measured, Settings, System, measure};
 use crate::namespace::Network;
@@ -83,6 +84,9 @@ impl Clients {
             machines: self.machines,
             clients: self.clients,
             locks: trace.locks(),
+            objects: trace.locks(),
+            hotspot: None,
+            slice: None,
             writes: 0.0,
             theta: None,
             seed: 0,
@@ -132,18 +136,23 @@ impl Transactions {
             most: self.most,
             types: self.trace.types().len(),
             inside: clients.inside.as_nanos() as u64,
+            first_only: false,
             one_by_one: false,
             // Until as many long transactions end as begin.
             warmup: clients.measured,
             measured: clients.measured,
             drain: DRAIN,
+            slices: None,
         };
+        let most = if system == System::NetLock { MOST_HOT } else { 0 };
+        let hot: Vec<u64> = self.trace.hottest(most).into_iter().map(|(lock, _)| lock).collect();
         let size = Size {
             locks: load.locks,
             machines: clients.machines,
             tasks: load.tasks * load.most,
             client: clients.client,
             homes: [self.trace.homes(), self.trace.locks() / self.trace.homes().max(1)],
+            hot: &hot,
         };
         let scripts = (0..clients.machines).map(|machine| Replay::new(self, machine)).collect();
         measure(system, &self.network, size, scripts, &load)
@@ -220,7 +229,7 @@ mod tests {
         let trace = tpcc();
         for (machines, clients) in [(1, 3), (2, 2), (2, 3), (3, 1), (3, 5), (4, 1)] {
             let homes = [trace.homes(), trace.locks() / trace.homes()];
-            let size = Size { locks: trace.locks(), machines, tasks: 1, client: Client::Udp, homes };
+            let size = Size { locks: trace.locks(), machines, tasks: 1, client: Client::Udp, homes, hot: &[] };
             for lock in 0..trace.locks() {
                 let home = trace.home_of(lock).expect("a warehouse");
                 let machine = client_of(home, &trace, usize::from(machines) * clients) / clients;

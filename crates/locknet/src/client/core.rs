@@ -3,6 +3,7 @@
 //! *Invariant*: tasks that were told something are in `sleepers` until nothing is locked; see
 //! [`super::driver::Locked`].
 
+use super::Options;
 use super::directory::{Directory, Waiting};
 use super::join::{JoinError, Joined, Parked, Rejoin, What};
 use super::wait::{Answer, Sleepers, Wait};
@@ -26,6 +27,7 @@ pub(super) struct Core {
     pub(super) endpoint: Endpoint,
     server: SocketAddr,
     key: Option<Key>,
+    manages: bool,
     waits: HashMap<u64, Arc<Wait>>,
     /// Once a lock is asked for after the last session has ended.
     rejoin: Option<Rejoin>,
@@ -39,20 +41,21 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(joined: Joined, key: Option<Key>, most_names: usize) -> Self {
+    pub(super) fn new(joined: Joined, options: &Options) -> Self {
         let Joined { endpoint, server, node, service } = joined;
         Self {
             node,
             service,
             endpoint,
             server,
-            key,
+            key: options.key,
+            manages: options.manages,
             waits: HashMap::new(),
             rejoin: None,
             sleepers: Sleepers::default(),
             malformed: 0,
             left: false,
-            directory: Directory::new(most_names),
+            directory: Directory::new(options.most_names.max(1)),
         }
     }
 
@@ -72,7 +75,8 @@ impl Core {
                 done => return done.map(|()| wait),
             }
         }
-        let rejoin = self.rejoin.get_or_insert_with(|| Rejoin::new(now));
+        let manages = self.manages;
+        let rejoin = self.rejoin.get_or_insert_with(|| Rejoin::new(now, manages));
         let wait = rejoin.park(now, join_time, what, mode, ask);
         self.join(now);
         Ok(wait)
@@ -295,6 +299,7 @@ impl Core {
             Event::TimedOut { request } => (request, Answer::TimedOut),
             Event::Failed { request, problem } => (request, Answer::Failed(problem)),
             Event::Deadlock { request } => (request, Answer::Deadlock),
+            Event::Moved { request, to } => (request, Answer::Moved { to }),
             Event::Lost { request, .. } => {
                 if let Some(wait) = self.waits.remove(&request) {
                     self.sleepers.add(wait.set_lost());

@@ -16,7 +16,7 @@ use lockwork_lockservice::client::Ask;
 use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{Key, Kind, Packet, Problem, parse_whole};
+use lockwork_lockservice::packet::{AGENT, Key, Kind, Packet, Problem, parse_whole};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
@@ -52,11 +52,13 @@ struct Joining {
     again: u64,
     /// The service has said that it cannot write down who takes part.
     waits: bool,
+    /// It offers to keep locks beyond those that the decider has words for.
+    manages: bool,
 }
 
 impl Joining {
-    fn new(now: u64) -> Self {
-        Self { nonce: 0, since: now, again: now, waits: false }
+    fn new(now: u64, manages: bool) -> Self {
+        Self { nonce: 0, since: now, again: now, waits: false, manages }
     }
 
     fn ask(&mut self, now: u64, endpoint: &mut Endpoint, server: SocketAddr, key: Option<&Key>) {
@@ -67,7 +69,8 @@ impl Joining {
             self.nonce = RandomState::new().build_hasher().finish() | 1;
             self.since = now;
         }
-        let join = Packet { request: self.nonce, ..Packet::new(Kind::Join, 0) };
+        let flags = if self.manages { AGENT } else { 0 };
+        let join = Packet { request: self.nonce, flags, ..Packet::new(Kind::Join, 0) };
         endpoint.push(server, [&join.header(0, key), &[]]);
         endpoint.flush();
         self.again = now.saturating_add(AGAIN_NS);
@@ -97,6 +100,7 @@ fn config(service: Service) -> Config {
         profile: service.profile,
         writers_first: service.writers_first,
         lease: u64::from(service.lease_ms) * 1_000_000,
+        beyond: service.beyond,
         ..Config::new(service.locks)
     }
 }
@@ -142,8 +146,8 @@ pub(super) struct Rejoin {
 }
 
 impl Rejoin {
-    pub(super) fn new(now: u64) -> Self {
-        Self { joining: Joining::new(now), parked: Vec::new(), refused: false, until: now, due: now }
+    pub(super) fn new(now: u64, manages: bool) -> Self {
+        Self { joining: Joining::new(now, manages), parked: Vec::new(), refused: false, until: now, due: now }
     }
 
     /// Parks a request, and asks for a session for `time` at least.
@@ -203,6 +207,7 @@ pub(super) fn connect(
     key: Option<&Key>,
     clock: Clock,
     time: Duration,
+    manages: bool,
 ) -> Result<Joined, ConnectError> {
     let (began, time) = (clock.now(), nanos(time));
     let end = began.saturating_add(time);
@@ -211,7 +216,7 @@ pub(super) fn connect(
         let (mut closed, mut silent, mut waits, mut found) = (0, 0, false, None);
         for &address in addresses {
             let until = clock.now().saturating_add(turn).min(end);
-            match attempt(address, key, clock, until) {
+            match attempt(address, key, clock, until, manages) {
                 Ok(Ok(joined)) => return Ok(joined),
                 Ok(Err(JoinError::NoAnswer { refused: true })) => closed += 1,
                 Ok(Err(JoinError::NoAnswer { refused: false })) => silent += 1,
@@ -256,9 +261,15 @@ impl JoinError {
 }
 
 /// Asks at one address until there is an answer.
-fn attempt(server: SocketAddr, key: Option<&Key>, clock: Clock, until: u64) -> io::Result<Result<Joined, JoinError>> {
+fn attempt(
+    server: SocketAddr,
+    key: Option<&Key>,
+    clock: Clock,
+    until: u64,
+    manages: bool,
+) -> io::Result<Result<Joined, JoinError>> {
     let mut endpoint = Endpoint::connect(server)?;
-    let mut joining = Joining::new(clock.now());
+    let mut joining = Joining::new(clock.now(), manages);
     loop {
         let now = clock.now();
         if now >= until {

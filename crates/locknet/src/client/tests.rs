@@ -66,7 +66,7 @@ fn locks_are_granted_with_tokens_that_grow_and_given_back_when_dropped() {
         let reader = locks.shared(18).acquire().unwrap();
         assert_eq!(reader.mode(), LockMode::Shared);
     }
-    assert!(matches!(one.shared(1000).acquire(), Err(LockError::NoSuchLock { lock: 1000, locks: 1000 })));
+    assert!(matches!(one.shared(1000).acquire(), Err(LockError::NoSuchLock { lock: 1000, locks: 1000, beyond: None })));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn a_lock_whose_lease_has_ended_before_the_call_returns_is_no_guard() {
     locks.0.shared.wait(&pending.wait);
     assert!(matches!(pending.wait.answer(), Some(Answer::Granted { .. })));
     pending.wait.set_lost().wake();
-    assert!(matches!(pending.finish(), Err(LockError::Disconnected(5))));
+    assert!(matches!(pending.finish(), Err(Unmet::Failed(LockError::Disconnected(5)))));
     drop(locks.exclusive(5).timeout(LONG).acquire().unwrap());
 }
 

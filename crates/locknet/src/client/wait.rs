@@ -12,6 +12,7 @@
 
 use super::join::JoinError;
 use lockwork_lockservice::packet::Problem;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
@@ -25,6 +26,7 @@ pub(super) enum Answer {
     TimedOut,
     Failed(Problem),
     Deadlock,
+    Moved { to: SocketAddr },
     NotJoined { error: JoinError, waited_ms: u64 },
 }
 

@@ -20,6 +20,8 @@ pub(super) struct SettingsEntry {
     port: u16,
     keyed: u8,
     writers_first: u8,
+    beyond: u8,
+    zero: [u8; 7],
 }
 
 impl SettingsEntry {
@@ -33,6 +35,8 @@ impl SettingsEntry {
             port: options.port.to_be(),
             keyed: options.key.is_some().into(),
             writers_first: options.settings.writers_first.into(),
+            beyond: options.beyond.into(),
+            zero: [0; 7],
         }
     }
 }
@@ -120,7 +124,7 @@ unsafe impl Pod for Source {}
 // SAFETY: as above.
 unsafe impl Pod for Arrival {}
 
-const _: () = assert!(size_of::<SettingsEntry>() == 48);
+const _: () = assert!(size_of::<SettingsEntry>() == 56);
 const _: () = assert!(size_of::<MachineEntry>() == 32);
 const _: () = assert!(size_of::<Source>() == 8);
 const _: () = assert!(size_of::<Arrival>() == 20);

@@ -52,11 +52,11 @@ pub(super) const NOT_REGISTRY: usize = 8;
 
 /// Wants to join a service that waits for leases of before.
 pub(super) const TOO_EARLY: usize = 9;
-/// About a lock whose word is not back, or for a machine that has not gone on yet.
+/// About a lock whose word is not back, or from a machine that has not gone on yet.
 pub(super) const NOT_BACK: usize = 10;
 
 /// Which problems were answered, in the order of their numbers from 1.
-const PROBLEMS: [&str; 9] = [
+const PROBLEMS: [&str; 10] = [
     "no_such_lock",
     "no_such_session",
     "no_such_machine",
@@ -66,6 +66,7 @@ const PROBLEMS: [&str; 9] = [
     "no_names",
     "no_such_name",
     "waits",
+    "moved",
 ];
 
 /// All counters of a daemon.
@@ -83,6 +84,8 @@ pub(super) struct Counters {
     pub(super) recovering: Counter,
     /// 1 if who takes part can be written down.
     pub(super) records: Counter,
+    /// Machines that join and are not written down yet.
+    pub(super) joining: Counter,
     pub(super) adopted: Counter,
     pub(super) names: Counter,
     pub(super) names_under_way: Counter,
@@ -167,6 +170,8 @@ impl Counters {
         family("machines_recovering", "gauge", "Machines that have not reported what they hold.", &plain(recovering));
         let records = self.records.get();
         family("records_up", "gauge", "1 if who takes part is written down, and can be now.", &plain(records));
+        let joining = self.joining.get();
+        family("joins_waiting", "gauge", "Machines that join and are not written down yet.", &plain(joining));
         family("names", "gauge", "Names that mean a lock.", &plain(self.names.get()));
         let help = "Names that are on their way into etcd or out of it.";
         family("names_under_way", "gauge", help, &plain(self.names_under_way.get()));

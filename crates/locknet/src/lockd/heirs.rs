@@ -20,8 +20,12 @@ pub(super) struct Heirs(Node);
 
 impl Heirs {
     pub(super) fn new(service: Service) -> Self {
-        let config =
-            Config { profile: service.profile, writers_first: service.writers_first, ..Config::new(service.locks) };
+        let config = Config {
+            profile: service.profile,
+            writers_first: service.writers_first,
+            beyond: service.beyond,
+            ..Config::new(service.locks)
+        };
         Self(Node::registry(config))
     }
 
@@ -38,13 +42,22 @@ impl Heirs {
         self.0.purge(now, machine, session);
     }
 
-    /// A packet that the decider has sent to the registry. What comes with a payload is for machines that have tasks.
-    pub(super) fn routed(&mut self, now: u64, store: &impl Store, packet: &Packet) {
+    pub(super) const fn node_mut(&mut self) -> &mut Node {
+        &mut self.0
+    }
+
+    /// A packet that the decider has sent to the registry, with the queue that an agent brings, if it brings one.
+    pub(super) fn routed(&mut self, now: u64, store: &impl Store, packet: &Packet, body: &[u8]) {
         let about_an_agent = matches!(packet.kind, Kind::Acquire | Kind::Release | Kind::Enrol | Kind::Seek);
-        if about_an_agent && (packet.lock >= store.locks() || store.load(packet.lock).machine != Machine::REGISTRY) {
+        if about_an_agent && packet.lock < store.locks() && store.load(packet.lock).machine != Machine::REGISTRY {
             return;
         }
-        self.receive(now, packet);
+        self.0.receive(now, packet, body);
+    }
+
+    /// Another machine manages the part of this lock.
+    pub(super) fn relieve(&mut self, lock: u64, generation: u32, to: Machine) {
+        self.0.relieve(lock, generation, to);
     }
 
     pub(super) fn receive(&mut self, now: u64, packet: &Packet) {

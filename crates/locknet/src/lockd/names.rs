@@ -216,9 +216,14 @@ impl Naming {
         None
     }
 
+    /// Names that are on their way into etcd or out of it.
+    pub(super) fn under_way(&self) -> u64 {
+        self.names.under_way() as u64
+    }
+
     pub(super) fn count(&self, counters: &Counters) {
         counters.names.set(self.names.len() as u64);
-        counters.names_under_way.set(self.names.under_way() as u64);
+        counters.names_under_way.set(self.under_way());
         counters.etcd.set(u64::from(self.etcd.as_ref().is_none_or(|etcd| etcd.health().reachable)));
     }
 }

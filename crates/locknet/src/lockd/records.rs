@@ -9,6 +9,7 @@ use lockwork_lockservice::report::in_era;
 use lockwork_lockservice::word::Machine;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 /// A store of keys and values, such as etcd. Nothing here may wait.
 pub trait Records: Send + std::fmt::Debug {
@@ -25,7 +26,11 @@ pub trait Records: Send + std::fmt::Debug {
 /// The folder of members.
 pub const MACHINES: &str = "machines/";
 
-/// A member as it is written down under [`MACHINES`]: session, nonce and address, the session without its era.
+/// What follows the address of a machine that offers to keep locks beyond the decider's.
+const MANAGES: &str = "manages";
+
+/// A member as it is written down under [`MACHINES`]: session, nonce, address, and `manages` if it does; the session
+/// without its era.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -36,9 +41,16 @@ pub fn member(key: &[u8], value: &[u8], era: u32) -> Result<Member<SocketAddr>, 
         let mut words = value.split(' ');
         let (machine, session) = (Machine(key.parse().ok()?), words.next()?.parse().ok()?);
         let (nonce, address) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        Some(Member { machine, session: in_era(session, era), nonce, address })
+        let manages = match words.next() {
+            None => false,
+            Some(MANAGES) => true,
+            Some(_) => return None,
+        };
+        Some(Member { machine, session: in_era(session, era), nonce, address, manages })
     };
-    parse().ok_or_else(|| format!("'{MACHINES}{key}' is '{value}', not a session, a nonce and an address"))
+    parse().ok_or_else(|| {
+        format!("'{MACHINES}{key}' is '{value}', not a session, a nonce, an address, and perhaps '{MANAGES}'")
+    })
 }
 
 /// What is under way.
@@ -48,13 +60,13 @@ pub(super) struct Roll {
     joining: HashMap<u64, Member<SocketAddr>>,
     next: u64,
     durable: Vec<u64>,
-    /// It has been said that it does not answer.
-    said: bool,
+    /// Since when it does not answer, which has been said.
+    away: Option<Instant>,
 }
 
 impl Roll {
     pub(super) fn new(records: Box<dyn Records>) -> Self {
-        Self { records, joining: HashMap::new(), next: 0, durable: Vec::new(), said: false }
+        Self { records, joining: HashMap::new(), next: 0, durable: Vec::new(), away: None }
     }
 
     fn ticket(&mut self) -> u64 {
@@ -64,8 +76,12 @@ impl Roll {
 
     pub(super) fn record(&mut self, member: Member<SocketAddr>) {
         let ticket = self.ticket();
-        let Member { machine, session, nonce, address } = member;
-        let value = format!("{} {nonce} {address}", in_era(session, 0));
+        let Member { machine, session, nonce, address, manages } = member;
+        let mut value = format!("{} {nonce} {address}", in_era(session, 0));
+        if manages {
+            value += " ";
+            value += MANAGES;
+        }
         self.joining.insert(ticket, member);
         self.records.put(format!("{MACHINES}{}", machine.0), value.into_bytes(), ticket);
     }
@@ -88,15 +104,24 @@ impl Roll {
 
     /// Whether it answers; says so on standard error when that changes.
     pub(super) fn look(&mut self) -> bool {
-        let why = self.records.why_not();
-        if why.is_some() != self.said {
-            match why {
-                Some(_) => eprintln!("lockd: locks go on being granted; who joins waits until etcd is back"),
-                None => eprintln!("lockd: who joins is let in again"),
+        let answers = self.records.why_not().is_none();
+        match (answers, self.away) {
+            (false, None) => {
+                eprintln!("lockd: locks go on being granted; who joins waits until etcd is back");
+                self.away = Some(Instant::now());
             }
+            (true, Some(_)) => {
+                eprintln!("lockd: who joins is let in again");
+                self.away = None;
+            }
+            _ => {}
         }
-        self.said = why.is_some();
-        why.is_none()
+        answers
+    }
+
+    /// For how long it has not answered.
+    pub(super) fn away(&self) -> Duration {
+        self.away.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 
@@ -108,8 +133,16 @@ mod tests {
     fn members_are_read_in_a_later_era_and_what_is_none_is_told() {
         let read = member(b"7", b"12 99 127.0.0.1:81", 3).unwrap();
         let address = "127.0.0.1:81".parse().unwrap();
-        assert_eq!(read, Member { machine: Machine(7), session: in_era(12, 3), nonce: 99, address });
-        for (key, value) in [("7", "12 99"), ("x", "12 99 127.0.0.1:81"), ("70000", "12 99 127.0.0.1:81"), ("7", "")] {
+        let is = Member { machine: Machine(7), session: in_era(12, 3), nonce: 99, address, manages: false };
+        assert_eq!(read, is);
+        assert_eq!(member(b"7", b"12 99 127.0.0.1:81 manages", 3).unwrap(), Member { manages: true, ..is });
+        for (key, value) in [
+            ("7", "12 99"),
+            ("7", "12 99 127.0.0.1:81 man"),
+            ("x", "12 99 127.0.0.1:81"),
+            ("70000", "12 99 127.0.0.1:81"),
+            ("7", ""),
+        ] {
             let wrong = member(key.as_bytes(), value.as_bytes(), 3).unwrap_err();
             assert!(wrong.contains(value), "{wrong}");
         }

@@ -14,16 +14,25 @@ impl<P: DataPlane> Lockd<P> {
     /// Writes down who takes part from now on, and goes on with the members of a lockd before this one, whose sessions
     /// are in `era`, which no lockd had before. Whoever has the address is the only one who decides, so call this after
     /// it is bound, and read the members after that.
+    ///
+    /// In era 1 there are none, and whoever joins waits for a lease, as without records: a lockd before this one may
+    /// have written nothing down.
     pub fn restore(&mut self, records: Box<dyn Records>, era: u32, members: Vec<Member<SocketAddr>>) {
         self.now = self.start.elapsed().as_nanos() as u64;
         let first_session = in_era(RandomState::new().build_hasher().finish() as u32, era);
-        let config = Config { recorded: true, ..Config::new(self.service.lease_ms, first_session) };
+        let config = Config {
+            recorded: true,
+            first_token: self.first_token,
+            ..Config::new(self.service.lease_ms, first_session)
+        };
         self.naming.survived(members.iter().map(|member| member.session));
-        self.registry = Registry::restore(self.now, config, self.service, members, self.first_token);
+        self.registry = Registry::restore(self.now, config, self.service, members);
         self.recovery_began = self.registry.recovering().map(|_| self.now);
         self.holds_back = self.recovery_began.is_some();
         self.roll = Some(Roll::new(records));
-        self.opens = 0;
+        if era > 1 {
+            self.opens = 0;
+        }
     }
 
     /// Lets the data plane decide once all words are back, and says how far it is.
@@ -44,9 +53,10 @@ impl<P: DataPlane> Lockd<P> {
     /// All words are back: the data plane decides from now on.
     fn recovered(&mut self) -> io::Result<()> {
         self.holds_back = false;
-        self.plane.begin()?;
+        // First, because a data plane tells whom it does not know that their sessions have ended.
         let all: Vec<_> = self.registry.machines().collect();
         all.into_iter().for_each(|(machine, session, address)| self.take_in(machine, session, address));
+        self.plane.begin()?;
         let ms = (self.now - self.recovery_began.unwrap_or(self.now)) as f64 / 1e6;
         let (locks, machines) = (self.service.locks, self.registry.summary().machines);
         let held = self.registry.counters().restored;

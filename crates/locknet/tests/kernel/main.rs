@@ -26,7 +26,7 @@ const TRIAL: &[u8] = aya::include_bytes_aligned!("../../../../hardware/xdp/trial
 const BROKEN: &[u8] = aya::include_bytes_aligned!("../../../../hardware/xdp/broken.bpf.o");
 
 fn options(locks: u32, key: Option<Key>, writers_first: bool) -> Options {
-    Options { locks, port: PORT, address: None, settings: Settings { writers_first }, key }
+    Options { locks, port: PORT, address: None, beyond: false, settings: Settings { writers_first }, key }
 }
 
 /// A decider with these programs loaded, or `None` where nobody may load one.

@@ -21,7 +21,7 @@ impl Client {
         for (number, r) in requests {
             (number, r.lock, r.mode, r.phase, r.try_only, r.detect_deadlock).hash(into);
             (r.tries.min(MOST_DOUBLINGS), r.floor).hash(into);
-            (r.incarnation, r.agent, r.enrolled, r.sweep, r.token).hash(into);
+            (r.incarnation, r.agent, r.enrolled, r.enrolment, r.sweep, r.token).hash(into);
             (r.tries == 1).then(|| now.saturating_sub(r.asked)).hash(into);
             r.deadline.map(|deadline| deadline.saturating_sub(now)).hash(into);
         }

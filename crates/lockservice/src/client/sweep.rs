@@ -36,18 +36,28 @@ impl Client {
 
     pub(super) fn enrol_all(&mut self, now: u64, sweep: u64, of: impl Fn(&Request) -> bool) -> bool {
         let me = self.me.machine;
-        let concerned = |r: &Request| of(r) && r.agent != Some(me) && r.phase != Phase::Releasing && r.sweep != sweep;
+        // Questions have growing numbers, and who enrols after a newer one was asked does so after the older, too. If
+        // each question were answered for itself, two that are asked in turn would never be.
+        let concerned = |r: &Request| of(r) && r.agent != Some(me) && r.phase != Phase::Releasing && r.sweep < sweep;
         let numbers: Vec<_> = self.requests.iter().filter(|(_, r)| concerned(r)).map(|(n, _)| *n).collect();
         for number in numbers {
             let request = self.requests.get_mut(&number).expect("just listed");
             request.sweep = sweep;
-            request.enrolled = false;
-            request.tries = 0;
+            request.enrol_anew();
             if request.phase == Phase::Queued {
                 request.phase = Phase::Asking;
             }
             self.say(now, number);
         }
-        !self.requests.values().any(|r| r.sweep == sweep && r.phase == Phase::Held && !r.enrolled)
+        !self.requests.values().any(|r| r.sweep >= sweep && r.phase == Phase::Held && !r.enrolled)
+    }
+}
+
+impl Request {
+    /// Whatever it had told its agent counts no more.
+    pub(super) const fn enrol_anew(&mut self) {
+        self.enrolled = false;
+        self.enrolment = self.enrolment.wrapping_add(1);
+        self.tries = 0;
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::packet::Problem;
 use lockwork_locking::LockMode;
+use std::net::SocketAddr;
 
 /// How a task asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +57,13 @@ pub enum Event {
         request: u64,
         /// Why.
         problem: Problem,
+    },
+    /// Another decider decides on the lock, and it waits no longer; see [`crate::racks`].
+    Moved {
+        /// Whose.
+        request: u64,
+        /// Where to ask.
+        to: SocketAddr,
     },
     /// It waits in a circle with others, and no longer does.
     Deadlock {

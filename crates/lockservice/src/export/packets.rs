@@ -35,7 +35,14 @@ pub fn packets() -> String {
         all.push((format!("{kind:?}, every field"), packet, Vec::new()));
     }
     let join = Packet { request: 0xdead_beef, ..Packet::new(Kind::Join, 0) };
-    let service = Service { locks: 2000, lease_ms: 2000, profile: Profile::Wide, writers_first: false, names: 1000 };
+    let service = Service {
+        locks: 2000,
+        lease_ms: 2000,
+        profile: Profile::Wide,
+        writers_first: false,
+        names: 1000,
+        beyond: false,
+    };
     let me = Packet {
         request: 77 << 32 | 1,
         requester: Machine(5),

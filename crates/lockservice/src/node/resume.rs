@@ -32,8 +32,9 @@ impl Node {
         }
         let of_mine = |service: Service| {
             let config = &self.config;
-            let mine = (config.locks, config.profile, config.writers_first, config.lease);
-            mine == (service.locks, service.profile, service.writers_first, u64::from(service.lease_ms) * 1_000_000)
+            let mine = (config.locks, config.beyond, config.profile, config.writers_first, config.lease);
+            let lease = u64::from(service.lease_ms) * 1_000_000;
+            mine == (service.locks, service.beyond, service.profile, service.writers_first, lease)
         };
         match Service::of_body(body) {
             Ok(service) if of_mine(service) => {}
@@ -46,7 +47,8 @@ impl Node {
         self.pool.resume(self.me, packet.token);
         let pool = &self.pool;
         let (waiting, mut elsewhere) = self.client.resume(now, self.me, |lock, request| pool.has_holder(lock, request));
-        elsewhere.retain(|lock| self.pool.decides(*lock).is_none());
+        // Of locks that managers keep there are no words to bring back.
+        elsewhere.retain(|lock| *lock < self.config.locks && self.pool.decides(*lock).is_none());
         let agents = self.pool.locks().map(|lock| Reported { lock, agent: true });
         let held = elsewhere.into_iter().map(|lock| Reported { lock, agent: false });
         let all: Vec<_> = agents.chain(held).collect();

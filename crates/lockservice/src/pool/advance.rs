@@ -10,7 +10,8 @@ impl AgentPool {
     /// Does what the state of the agent asks for. Called after every change of it.
     pub(super) fn advance(&mut self, now: u64, lock: u64) {
         let Some(agent) = self.agents.get(&lock) else { return };
-        if agent.is_leaving() {
+        // A manager grants nothing before it knows all holders, who may have enrolled before they released.
+        if agent.is_leaving() || (agent.adopted && self.config.is_beyond(lock)) {
             return;
         }
         match agent.mode() {
@@ -53,6 +54,9 @@ impl AgentPool {
         let agent = self.agents.get_mut(&lock).expect("the agent is here");
         if agent.running.is_some() || agent.adopted {
             return;
+        }
+        if self.config.is_beyond(lock) {
+            return self.advance_managed(now, lock);
         }
         if agent.misses() {
             // The decider would refuse: there are readers that are not known here yet.

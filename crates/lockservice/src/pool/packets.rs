@@ -24,6 +24,9 @@ impl AgentPool {
     /// ACQUIRE, ENROL or RELEASE, sent on by the decider to the agent.
     /// `awaited`: it is a request of this machine that would take a grant.
     pub(crate) fn requested(&mut self, now: u64, packet: &Packet, awaited: bool) {
+        if self.config.is_beyond(packet.lock) && !self.manages(now, packet) {
+            return;
+        }
         let Some(agent) = self.agents.get_mut(&packet.lock) else {
             self.too_early(now, packet);
             return;
@@ -97,7 +100,7 @@ impl AgentPool {
     /// A reader whom the decider has granted; or, while machines are asked, any holder.
     fn enrol(&mut self, now: u64, packet: &Packet, awaited: bool) {
         let (lock, machine, request) = (packet.lock, packet.requester, packet.request);
-        let (me, profile) = (self.me.machine, self.config.profile);
+        let (me, profile, beyond) = (self.me.machine, self.config.profile, self.config.is_beyond(lock));
         let Some(waiter) = waiter(packet) else { return };
         let agent = self.agents.get_mut(&lock).expect("the agent is here");
         let new = packet.has(GRANTED) && agent.see(packet.incarnation, profile);
@@ -110,11 +113,16 @@ impl AgentPool {
         }
         if let Some(holder) = agent.holder(machine, request) {
             holder.confirmed |= told;
-        } else if real && (new || (asked && told)) && agent.mode() != Some(LockMode::Exclusive) {
+            if beyond && waiter.mode == LockMode::Shared && agent.holders.len() == 1 {
+                // A writer elsewhere has become a reader.
+                agent.exclusive = false;
+            }
+        } else if real && (new || (asked && told)) && (beyond || agent.mode() != Some(LockMode::Exclusive)) {
             // If an operation is under way, the decider will refuse it: it has granted this reader since.
             // One who enrols may have released before, and the release may have come first: let it confirm.
             agent.holders.push(Holder { machine, session: waiter.session, request, confirmed: false });
-            agent.exclusive = waiter.mode == LockMode::Exclusive;
+            // With a manager one of several may have released since, and another be the writer.
+            agent.exclusive = waiter.mode == LockMode::Exclusive || beyond && agent.exclusive;
             self.branches.take(match (told, new, machine == me) {
                 (true, true, _) => Branch::Enrolled,
                 (true, false, _) => Branch::EnrolledAnew,
@@ -128,7 +136,7 @@ impl AgentPool {
             self.remind_after(now, delay, lock, machine, request, 0);
         }
         if told {
-            self.acknowledge(lock, Kind::Enrol, &waiter, 0);
+            self.acknowledge_enrolment(lock, &waiter, packet.parts);
         }
         self.advance(now, lock);
     }
@@ -453,6 +461,9 @@ impl AgentPool {
 
     /// All machines have enrolled what they hold.
     pub(crate) fn swept(&mut self, now: u64, packet: &Packet) {
+        if self.config.is_beyond(packet.lock) {
+            return self.part_swept(now, packet);
+        }
         let profile = self.config.profile;
         let Some(agent) = self.agents.get_mut(&packet.lock) else { return };
         let Some(running) = agent.running.as_deref().copied() else { return };

@@ -48,21 +48,21 @@ impl AgentPool {
         };
         let of =
             |a: &Arriving| (a.lock, a.request, a.incarnation, a.parts.len()) == (lock, request, incarnation, count);
-        let at = self.parts.iter().position(of).unwrap_or_else(|| {
-            if self.parts.len() == MOST_ARRIVING {
-                self.parts.pop_front();
+        let at = self.arriving.iter().position(of).unwrap_or_else(|| {
+            if self.arriving.len() == MOST_ARRIVING {
+                self.arriving.pop_front();
             }
-            self.parts.push_back(Arriving { lock, request, incarnation, head: None, parts: vec![None; count] });
-            self.parts.len() - 1
+            self.arriving.push_back(Arriving { lock, request, incarnation, head: None, parts: vec![None; count] });
+            self.arriving.len() - 1
         });
-        let arriving = &mut self.parts[at];
+        let arriving = &mut self.arriving[at];
         let part = arriving.parts.get_mut(packet.part as usize)?;
         *part = Some(waiters);
         if packet.part == 0 {
             arriving.head = Some(*packet);
         }
         let head = arriving.head.filter(|_| arriving.parts.iter().all(Option::is_some))?;
-        let arriving = self.parts.remove(at).expect("it is there");
+        let arriving = self.arriving.remove(at).expect("it is there");
         self.branches.take(Branch::ManyParts);
         Some((head, arriving.parts.into_iter().flatten().flatten().collect()))
     }

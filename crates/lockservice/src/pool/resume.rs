@@ -1,6 +1,7 @@
 //! The agents when the decider was restored; see [`crate::report`].
 
 use super::AgentPool;
+use crate::agent::Agent;
 use crate::branches::Branch;
 use crate::config::Identity;
 use crate::report::{era, in_era};
@@ -13,7 +14,11 @@ impl AgentPool {
     pub(crate) fn resume(&mut self, me: Identity, token: u64) {
         self.me = me;
         self.out.clear();
-        self.parts.clear();
+        self.arriving.clear();
+        // Others may manage these now, or this machine in another generation.
+        self.managed.clear();
+        let config = self.config;
+        self.agents.retain(|lock, _| !config.is_beyond(*lock));
         let before = self.agents.len();
         self.agents.retain(|_, agent| !agent.is_leaving());
         if before > self.agents.len() {
@@ -49,8 +54,9 @@ impl AgentPool {
 
     /// All machines have enrolled what they hold: the agents decide.
     pub(crate) fn settle(&mut self, now: u64) {
-        let mut waiting: Vec<_> =
-            self.agents.iter().filter(|(_, agent)| agent.adopted).map(|(lock, _)| *lock).collect();
+        // A manager has asked for itself.
+        let waits = |(lock, agent): &(&u64, &Agent)| agent.adopted && !self.config.is_beyond(**lock);
+        let mut waiting: Vec<_> = self.agents.iter().filter(waits).map(|(lock, _)| *lock).collect();
         waiting.sort_unstable();
         waiting.into_iter().for_each(|lock| self.release_adopted(now, lock));
     }

@@ -9,16 +9,19 @@ use std::hash::{Hash, Hasher};
 
 impl AgentPool {
     pub(crate) fn prune(&mut self) {
+        let mut timers = std::mem::take(&mut self.timers);
         let agents = &self.agents;
-        self.timers.retain(|(lock, watch)| {
-            agents.get(lock).is_some_and(|agent| match watch {
+        timers.retain(|(lock, watch)| match watch {
+            Watch::Operation(number) if self.asks_about(*lock, *number) => true,
+            _ => agents.get(lock).is_some_and(|agent| match watch {
                 Watch::Operation(number) => agent.running.as_deref().is_some_and(|running| running.number == *number),
                 Watch::Patience(serial) => agent.serial == *serial && agent.watched.is_some(),
                 Watch::Holder(machine, request, _) => {
                     agent.holders.iter().any(|holder| (holder.machine, holder.request) == (*machine, *request))
                 }
-            })
+            }),
         });
+        self.timers = timers;
     }
 
     pub(crate) fn snapshot(&self, now: u64, into: &mut impl Hasher) {
@@ -42,6 +45,7 @@ impl AgentPool {
                 }
             }
         }
-        self.parts.hash(into);
+        self.managed.hash(into);
+        self.arriving.hash(into);
     }
 }

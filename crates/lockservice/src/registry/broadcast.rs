@@ -111,6 +111,14 @@ impl Broadcasts {
     }
 }
 
+/// Names who is asked, unless the question is about another machine: by a session it is known to be of this era.
+pub(super) fn addressed(question: Packet, machine: Machine, session: u32) -> Packet {
+    match question.requester {
+        Machine::REGISTRY => Packet { requester: machine, requester_session: session, ..question },
+        _ => question,
+    }
+}
+
 fn packet(number: u64, subject: &Subject) -> Packet {
     match *subject {
         Subject::Died { machine, session, .. } => {

@@ -1,7 +1,8 @@
 //! How a machine comes to take part: a number, if need be written down first, and WELCOME.
 
+use super::machines::Live;
 use super::{Change, Registry};
-use crate::packet::{Kind, Packet, Problem};
+use crate::packet::{AGENT, Kind, Packet, Problem};
 use crate::registry::Member;
 use crate::word::Machine;
 use std::hash::Hash;
@@ -14,7 +15,8 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             return self.problem(from, packet, Problem::Waits);
         }
         let expires = now.saturating_add(self.config.lease_ns);
-        let Some(machine) = known.or_else(|| self.machines.join(now, from, packet.request, expires)) else {
+        let Some(machine) = known.or_else(|| self.machines.join(now, from, packet.request, expires, packet.has(AGENT)))
+        else {
             self.counters.full += 1;
             return self.problem(from, packet, Problem::Full);
         };
@@ -45,8 +47,20 @@ impl<A: Copy + Eq + Hash> Registry<A> {
     fn take_in(&mut self, machine: Machine) {
         self.machines.record(machine);
         let Some(live) = self.machines.get(machine) else { return };
+        let Live { session, address, manages, .. } = *live;
         self.counters.joined += 1;
-        self.changes.push_back(Change::Joined { machine, session: live.session, address: live.address });
+        self.changes.push_back(Change::Joined { machine, session, address });
+        if manages {
+            self.manage(machine);
+        }
+    }
+
+    /// A machine offers to keep locks that the decider has no words for.
+    pub(super) fn manage(&mut self, machine: Machine) {
+        let relieved = self.managers.join(machine);
+        let to = |lock| self.managers.of(lock).machine;
+        let change = |(lock, generation)| Change::Relieved { lock, generation, to: to(lock) };
+        self.changes.extend(relieved.into_iter().map(change));
     }
 
     fn welcome(&mut self, machine: Machine) {

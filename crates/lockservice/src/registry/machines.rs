@@ -20,6 +20,8 @@ pub(super) struct Live<A> {
     expires: u64,
     /// Who joins does not take part before it is written down.
     pub(super) recorded: bool,
+    /// It offers to keep locks that the decider has no words for.
+    pub(super) manages: bool,
 }
 
 #[derive(Debug)]
@@ -56,8 +58,8 @@ impl<A: Copy + Eq + Hash> Machines<A> {
 
     /// As it has to be written down.
     pub(super) fn member(&self, machine: Machine) -> Option<Member<A>> {
-        let Live { session, nonce, address, .. } = *self.get(machine)?;
-        Some(Member { machine, session, nonce, address })
+        let Live { session, nonce, address, manages, .. } = *self.get(machine)?;
+        Some(Member { machine, session, nonce, address, manages })
     }
 
     /// A machine that joins is written down, and takes part.
@@ -95,8 +97,13 @@ impl<A: Copy + Eq + Hash> Machines<A> {
         self.joining.get(&address).copied()
     }
 
+    /// How many join and are not written down yet.
+    pub(super) fn joining_now(&self) -> u64 {
+        self.joining.len() as u64
+    }
+
     /// A number for who comes, if there is one.
-    pub(super) fn join(&mut self, now: u64, address: A, nonce: u64, expires: u64) -> Option<Machine> {
+    pub(super) fn join(&mut self, now: u64, address: A, nonce: u64, expires: u64, manages: bool) -> Option<Machine> {
         let machine = match self.quarantine.front() {
             Some((free, machine)) if *free <= now => *machine,
             _ if self.slots.len() <= self.last as usize => Machine(self.slots.len() as u16),
@@ -110,7 +117,7 @@ impl<A: Copy + Eq + Hash> Machines<A> {
         // 0 and 1 are the sessions of deciders and of the registry.
         let counted = in_era(self.next_session.wrapping_add(1), 0).max(2);
         self.next_session = in_era(counted, era(self.next_session));
-        let live = Live { session: self.next_session, address, nonce, expires, recorded: false };
+        let live = Live { session: self.next_session, address, nonce, expires, recorded: false, manages };
         self.slots[machine.0 as usize] = Some(live);
         self.joining.insert(address, machine);
         self.by_nonce.insert((address, nonce), machine);
@@ -120,7 +127,7 @@ impl<A: Copy + Eq + Hash> Machines<A> {
 
     /// Takes in who took part before. False if it cannot have.
     pub(super) fn restore(&mut self, member: &Member<A>, expires: u64) -> bool {
-        let Member { machine, session, nonce, address } = *member;
+        let Member { machine, session, nonce, address, manages } = *member;
         let at = machine.0 as usize;
         if at == 0 || machine.0 > self.last || self.get(machine).is_some() {
             return false;
@@ -133,7 +140,7 @@ impl<A: Copy + Eq + Hash> Machines<A> {
             self.slots.push(None);
         }
         self.quarantine.retain(|(_, free)| *free != machine);
-        self.slots[at] = Some(Live { session, address, nonce, expires, recorded: true });
+        self.slots[at] = Some(Live { session, address, nonce, expires, recorded: true, manages });
         let newest = in_era(session, era(self.next_session));
         self.next_session = self.next_session.max(newest);
         self.by_nonce.insert((address, nonce), machine);

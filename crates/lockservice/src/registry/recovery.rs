@@ -27,6 +27,8 @@ pub struct Member<A> {
     pub nonce: u64,
     /// Where it is.
     pub address: A,
+    /// It offers to keep locks that the decider has no words for; see [`crate::beyond`].
+    pub manages: bool,
 }
 
 /// How far a machine has come.
@@ -76,7 +78,8 @@ impl Recovery {
 
     /// Whether the word of a lock is back.
     pub(super) fn has(&self, store: &impl Store, lock: u64) -> bool {
-        lock < self.covered || store.load(lock).state != State::Free
+        // Locks that managers keep have none.
+        lock < self.covered || lock >= store.locks() || store.load(lock).state != State::Free
     }
 
     /// A report on the locks from `from` to `to`. Whether it has arrived, now or before. Changes nothing if one before
@@ -158,39 +161,38 @@ impl Recovery {
 
 impl<A: Copy + Eq + Hash> Registry<A> {
     /// A registry that goes on where another ended: `members` took part, with their sessions in the present era. All
-    /// tokens are above `token` now.
+    /// tokens are above [`Config::first_token`] now.
     #[must_use]
-    pub fn restore(
-        now: u64,
-        config: Config,
-        service: Service,
-        members: impl IntoIterator<Item = Member<A>>,
-        token: u64,
-    ) -> Self {
+    pub fn restore(now: u64, config: Config, service: Service, members: impl IntoIterator<Item = Member<A>>) -> Self {
         let mut registry = Self::new(config, service);
         let expires = now.saturating_add(config.lease_ns);
         for member in members {
             if registry.machines.restore(&member, expires) {
-                let Member { machine, session, address, .. } = member;
+                let Member { machine, session, address, manages, .. } = member;
                 registry.changes.push_back(Change::Joined { machine, session, address });
+                if manages {
+                    registry.manage(machine);
+                }
             }
         }
         let all: Vec<_> = registry.machines.live().map(|(machine, _)| machine).collect();
-        registry.recovery = (!all.is_empty()).then(|| Recovery::new(now, token, all.into_iter()));
+        registry.recovery = (!all.is_empty()).then(|| Recovery::new(now, config.first_token, all.into_iter()));
         registry
     }
 
-    /// Whether a decider may look at a packet: its lock's word is back, and all that it is about have gone on in this
-    /// era. What it may not look at is dropped; whoever sent it sends it again.
+    /// Whether a decider may look at a packet: its lock's word is back, and its sender has gone on in this era. What it
+    /// may not look at is dropped; whoever sent it sends it again.
     #[must_use]
     pub fn admits(&self, store: &impl Store, packet: &Packet) -> bool {
         let Some(recovery) = &self.recovery else { return true };
         if packet.kind.is_control() {
             return true;
         }
-        let parties = [packet.sender, packet.requester, packet.target];
+        // Who has not gone on speaks in its former session, and an answer that there is no such session would end it.
+        // What is for it or about it does no harm: it does not take a packet of this era, which is as good as lost.
+        let speaks = !recovery.is_silent(packet.sender);
         let decided = packet.kind.is_decided() && packet.lock < store.locks();
-        !parties.iter().any(|machine| recovery.is_silent(*machine)) && (!decided || recovery.has(store, packet.lock))
+        speaks && (!decided || recovery.has(store, packet.lock))
     }
 
     /// Whether the word of a lock says how things are.

@@ -12,11 +12,11 @@ use super::trace::{EVERY_LOCK, Trace, What, Who};
 use super::{Counters, Failure, Report, Settings};
 use crate::config::{Config, Identity};
 use crate::control::Service;
-use crate::decider::{self, Store, To, Wide, decide};
+use crate::decider::{self, Sessions, Store, To, Wide, decide};
 use crate::lean::Lean;
 use crate::node::Node;
 use crate::pace::Pace;
-use crate::packet::{HEADER, Key, Kind, Packet, body, datagram, parse, parse_whole};
+use crate::packet::{AGENT, HEADER, Key, Kind, Packet, body, datagram, parse, parse_whole};
 use crate::registry::{self, Change, Member, Registry};
 use crate::word::{Machine, Profile};
 use std::cmp::Reverse;
@@ -119,6 +119,7 @@ impl<S: Store> World<S> {
             lease: u64::from(LEASE_MS) * MS,
             near: [0, settings.near],
             stay: MS,
+            beyond: settings.beyond > 0,
             ..Config::new(settings.locks)
         };
         let service = Service {
@@ -127,6 +128,7 @@ impl<S: Store> World<S> {
             profile: settings.profile,
             writers_first: settings.writers_first,
             names: 0,
+            beyond: settings.beyond > 0,
         };
         let of_registry = registry::Config {
             grace_ns: MS,
@@ -162,7 +164,7 @@ impl<S: Store> World<S> {
             noted: Vec::new(),
             own: Node::registry(config),
             places,
-            checker: Checker::new(settings.locks, settings.profile == Profile::Wide),
+            checker: Checker::new(settings.locks + settings.beyond, settings.profile == Profile::Wide),
             trace: Trace::new(),
             counters: Counters::default(),
             probed: 0,
@@ -209,7 +211,10 @@ impl<S: Store> World<S> {
     }
 
     fn describe(&self, lock: u64) -> String {
-        let mut text = format!("the decider has {:?}\n", self.store.load(lock));
+        let mut text = match lock < self.settings.locks {
+            true => format!("the decider has {:?}\n", self.store.load(lock)),
+            false => format!("its manager is {:?}\n", self.registry.manager(lock)),
+        };
         for (name, node) in self.places.iter().enumerate().filter_map(|(at, place)| Some((at as u32, place.node()?))) {
             let machine = node.identity().machine.0;
             let (agent, requests) = (node.pool().describe(lock), node.client().describe(lock));
@@ -366,7 +371,7 @@ impl<S: Store> World<S> {
                 Change::Joined { .. } => {}
                 Change::Record(member) => self.record(member, true),
                 Change::Forget { machine, session } => {
-                    self.record(Member { machine, session, nonce: 0, address: 0 }, false);
+                    self.record(Member { machine, session, nonce: 0, address: 0, manages: false }, false);
                 }
                 Change::Gone { machine, session } => {
                     self.trace.add(self.now, EVERY_LOCK, Who::Service, What::Place("session ended", machine));
@@ -379,6 +384,7 @@ impl<S: Store> World<S> {
                     self.own.adopt(adopted.lock, adopted.incarnation, adopted.token);
                 }
                 Change::Swept(packet) => self.own.receive(self.now, &packet, &[]),
+                Change::Relieved { lock, generation, to } => self.own.relieve(lock, generation, to),
                 Change::Settled(adopted) => self.own.release_adopted(self.now, adopted.lock),
             }
         }
@@ -435,7 +441,8 @@ impl<S: Store> World<S> {
                 fresh
             }
         };
-        self.send(place, SERVICE, &Packet { request: nonce, ..Packet::new(Kind::Join, 0) }, &[]);
+        let flags = if place < self.settings.managers { AGENT } else { 0 };
+        self.send(place, SERVICE, &Packet { request: nonce, flags, ..Packet::new(Kind::Join, 0) }, &[]);
         self.after(Pace::new(&self.config).backoff(tries), Then::Join { place, life, tries: tries.saturating_add(1) });
     }
 

@@ -7,6 +7,7 @@
 //! - *One node*: any packet, in any order.
 
 mod any_packets;
+mod beyond;
 mod circles;
 mod dead_agents;
 mod golden;
@@ -14,6 +15,7 @@ mod holes;
 mod network;
 mod order;
 mod queues;
+mod recovery;
 mod regressions;
 mod script;
 mod tokens;

@@ -42,7 +42,14 @@ impl Network {
     /// So many machines, which have joined.
     pub(crate) fn new(machines: u16, writers_first: bool) -> Self {
         let config = Config { writers_first, ..Config::new(LOCKS) };
-        let service = Service { locks: LOCKS, lease_ms: LEASE_MS, profile: Profile::Wide, writers_first, names: 0 };
+        let service = Service {
+            locks: LOCKS,
+            lease_ms: LEASE_MS,
+            profile: Profile::Wide,
+            writers_first,
+            names: 0,
+            beyond: false,
+        };
         let mut network = Self {
             now: 0,
             config,
@@ -235,6 +242,7 @@ impl Network {
                 Change::Adopted(of) => self.heirs.adopt(of.lock, of.incarnation, of.token),
                 Change::Settled(of) => self.heirs.release_adopted(self.now, of.lock),
                 Change::Swept(packet) => self.heirs.receive(self.now, &packet, &[]),
+                Change::Relieved { lock, generation, to } => self.heirs.relieve(lock, generation, to),
             }
         }
         while let Some((to, packet, body)) = self.registry.poll_packet() {

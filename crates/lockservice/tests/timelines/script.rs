@@ -10,8 +10,9 @@ use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::decider::{self, Outputs, Store, To, Wide, WideLock};
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{Kind, MOST_BYTES, Packet, body, datagram, parse};
-use lockwork_lockservice::registry::{self, Change, Registry};
+use lockwork_lockservice::packet::{AGENT, Kind, MOST_BYTES, Packet, body, datagram, parse};
+use lockwork_lockservice::registry::{self, Change, Member, Registry};
+use lockwork_lockservice::report::in_era;
 use lockwork_lockservice::word::{Machine, Profile, Word};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +23,7 @@ pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SHARED: LockMode = LockMode::Shared;
 pub(crate) const EXCLUSIVE: LockMode = LockMode::Exclusive;
 /// The address of the decider and the registry.
-const SERVICE: u16 = 0;
+pub(crate) const SERVICE: u16 = 0;
 /// Longer than any test: nobody has to renew.
 const LEASE_MS: u32 = 1_000_000;
 
@@ -51,9 +52,16 @@ pub(crate) struct Hold {
 pub(crate) struct Script {
     pub(crate) now: u64,
     pub(crate) store: Locks,
-    registry: Registry<u16>,
+    config: Config,
+    service: Service,
+    times: registry::Config,
+    pub(crate) registry: Registry<u16>,
     own: Node,
     rule: Rule,
+    /// How often the service was lost.
+    era: u32,
+    /// Machines that nothing reaches, and of which nothing comes.
+    pub(crate) cut: BTreeSet<u16>,
     nodes: BTreeMap<u16, Node>,
     pub(crate) flying: Vec<Flying>,
     /// Every packet that was sent, in order.
@@ -95,15 +103,31 @@ impl Script {
 
     /// With another rule in the decider.
     pub(crate) fn with(machines: u16, writers_first: bool, rule: Rule) -> Self {
-        let service = Service { locks: 16, lease_ms: LEASE_MS, profile: Profile::Wide, writers_first, names: 0 };
-        let config = Config { lease: u64::from(LEASE_MS) * MS, writers_first, ..Config::new(16) };
+        Self::of(machines, 0, writers_first, rule)
+    }
+
+    /// With locks beyond the 16, of which the first so many machines offer to manage some.
+    pub(crate) fn managed(machines: u16, managers: u16) -> Self {
+        Self::of(machines, managers, false, ours(false))
+    }
+
+    fn of(machines: u16, managers: u16, writers_first: bool, rule: Rule) -> Self {
+        let beyond = managers > 0;
+        let service =
+            Service { locks: 16, lease_ms: LEASE_MS, profile: Profile::Wide, writers_first, names: 0, beyond };
+        let config = Config { lease: u64::from(LEASE_MS) * MS, writers_first, beyond, ..Config::new(16) };
         let times = registry::Config { grace_ns: MS, again_ns: MS, ..registry::Config::new(LEASE_MS, 1000) };
         let mut script = Self {
             now: 0,
             store: Wide::new(16),
+            config,
+            service,
+            times,
             registry: Registry::new(times, service),
             own: Node::registry(config),
             rule,
+            era: 0,
+            cut: BTreeSet::new(),
             nodes: BTreeMap::new(),
             flying: Vec::new(),
             sent: Vec::new(),
@@ -116,7 +140,8 @@ impl Script {
             numbers: Numbers::default(),
         };
         for machine in 1..=machines {
-            let join = Packet { request: u64::from(machine), ..Packet::new(Kind::Join, 0) };
+            let flags = if machine <= managers { AGENT } else { 0 };
+            let join = Packet { request: u64::from(machine), flags, ..Packet::new(Kind::Join, 0) };
             script.registry.receive(0, &script.store, machine, &join, &[]);
             let (_, welcome, _) = script.registry.poll_packet().expect("a welcome");
             assert_eq!(welcome.requester, Machine(machine));
@@ -135,7 +160,7 @@ impl Script {
         self.store.load(lock)
     }
 
-    fn of(&mut self, machine: u16) -> &mut Node {
+    fn node_mut(&mut self, machine: u16) -> &mut Node {
         self.nodes.get_mut(&machine).expect("a machine of the script")
     }
 
@@ -151,7 +176,7 @@ impl Script {
 
     pub(crate) fn ask(&mut self, machine: u16, lock: u64, mode: LockMode, ask: Ask) -> u64 {
         let now = self.now;
-        let request = self.of(machine).acquire(now, lock, mode, ask).expect("a lock that there is");
+        let request = self.node_mut(machine).acquire(now, lock, mode, ask).expect("a lock that there is");
         self.asked.insert((machine, request));
         self.drain(machine);
         request
@@ -160,13 +185,13 @@ impl Script {
     pub(crate) fn release(&mut self, machine: u16, request: u64) {
         let now = self.now;
         self.forget(machine, request);
-        self.of(machine).release(now, request).expect("it holds or waits");
+        self.node_mut(machine).release(now, request).expect("it holds or waits");
         self.drain(machine);
     }
 
     pub(crate) fn downgrade(&mut self, machine: u16, request: u64) {
         let now = self.now;
-        self.of(machine).downgrade(now, request).expect("it holds exclusively");
+        self.node_mut(machine).downgrade(now, request).expect("it holds exclusively");
         for hold in self.holds.values_mut().flatten() {
             if (hold.machine, hold.request) == (machine, request) {
                 hold.mode = SHARED;
@@ -231,7 +256,7 @@ impl Script {
                 return;
             }
             let now = self.now;
-            self.of(to).receive(now, &packet, of);
+            self.node_mut(to).receive(now, &packet, of);
             self.drain(to);
         }
     }
@@ -273,7 +298,7 @@ impl Script {
     fn tick(&mut self) {
         let (now, machines) = (self.now, self.nodes.keys().copied().collect::<Vec<_>>());
         for machine in machines {
-            self.of(machine).tick(now);
+            self.node_mut(machine).tick(now);
             self.drain(machine);
         }
         self.registry.tick(now, &self.store, 1000);
@@ -291,7 +316,29 @@ impl Script {
         self.drain_registry();
     }
 
+    /// The service is lost with its words, sessions and agents, and begins anew: its first packets are under way.
+    pub(crate) fn restart(&mut self) {
+        self.era += 1;
+        let token = u64::from(self.era) << 40;
+        self.store = Wide::new(16);
+        self.store.begin_tokens(token);
+        self.own = Node::registry(self.config);
+        let members = self.nodes.iter().map(|(machine, node)| Member {
+            machine: Machine(*machine),
+            session: in_era(node.joined(), self.era),
+            nonce: u64::from(*machine),
+            address: *machine,
+            manages: false,
+        });
+        let times = registry::Config { first_token: token, ..self.times };
+        self.registry = Registry::restore(self.now, times, self.service, members);
+        self.pass(0);
+    }
+
     fn send(&mut self, from: u16, to: u16, packet: Packet, body: Vec<u8>) {
+        if self.cut.contains(&from) || self.cut.contains(&to) {
+            return;
+        }
         if from != SERVICE {
             let mut numbers = self.numbers.borrow_mut();
             let next = numbers.len() as u64;
@@ -303,6 +350,9 @@ impl Script {
     }
 
     fn decide(&mut self, from: u16, packet: Packet, body: &[u8]) {
+        if from != SERVICE && !self.registry.admits(&self.store, &packet) {
+            return;
+        }
         let outputs = (self.rule)(&self.store, &self.registry, &packet);
         for (to, packet) in outputs.packets.into_iter().flatten() {
             let body = if outputs.payload { body.to_vec() } else { Vec::new() };
@@ -335,6 +385,7 @@ impl Script {
                 Change::Adopted(adopted) => self.own.adopt(adopted.lock, adopted.incarnation, adopted.token),
                 Change::Settled(adopted) => self.own.release_adopted(self.now, adopted.lock),
                 Change::Swept(packet) => self.own.receive(self.now, &packet, &[]),
+                Change::Relieved { lock, generation, to } => self.own.relieve(lock, generation, to),
             }
         }
         while let Some((to, packet, body)) = self.registry.poll_packet() {
@@ -343,7 +394,7 @@ impl Script {
     }
 
     fn drain(&mut self, machine: u16) {
-        while let Some(event) = self.of(machine).poll_event() {
+        while let Some(event) = self.node_mut(machine).poll_event() {
             self.events.push((machine, event));
             match event {
                 Event::Granted { request, lock, mode, token } => {
@@ -368,7 +419,7 @@ impl Script {
                 _ => {}
             }
         }
-        while let Some((packet, body)) = self.of(machine).poll_packet() {
+        while let Some((packet, body)) = self.node_mut(machine).poll_packet() {
             self.send(machine, SERVICE, packet, body);
         }
     }

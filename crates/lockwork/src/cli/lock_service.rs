@@ -49,8 +49,8 @@ enum Socket {
 #[derive(Clone, Debug, Args)]
 #[group(skip)]
 pub(super) struct Arguments {
-    /// For lock-service, lock-tatp and lock-tpcc: systems, with commas: lockwork-xdp, lockwork-tc, lockwork-udp,
-    /// srvlock, for lock-tpcc lockwork-xdp-local too [default: all]
+    /// For lock-service, fisslock, lock-tatp and lock-tpcc: systems, with commas: lockwork-xdp, lockwork-tc,
+    /// lockwork-udp, netlock, parlock, srvlock, for lock-tpcc lockwork-xdp-local too [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(super) system: Vec<String>,
     /// For lock-service: what is asked for
@@ -59,21 +59,23 @@ pub(super) struct Arguments {
     /// For lock-service: which locks are asked for; the skew of zipf is --theta [default: 0.99]
     #[arg(long, value_enum, default_value = "uniform")]
     distribution: Distribution,
-    /// For lock-service: locks
+    /// For lock-service and fisslock: locks; a figure over their number begins below and ends with it, or ten times it
     #[arg(long, default_value_t = 1_000_000)]
-    locks: u64,
-    /// For lock-service, lock-tatp and lock-tpcc: client machines, each a thread in a namespace of its own [default:
-    /// the cores, 2 to 16]
+    pub(super) locks: u64,
+    /// For lock-service, fisslock, lock-tatp and lock-tpcc: client machines, each a thread in a namespace of its own
+    /// [default: the cores, 2 to 16]
     #[arg(long)]
     machines: Option<u16>,
-    /// For lock-service, lock-tatp and lock-tpcc: clients of each machine, each with one request at a time; at most
-    /// 4096 on all machines [default: 64; for lock-tatp 160 on all machines, for lock-tpcc 1200]
+    /// For lock-service, fisslock, lock-tatp and lock-tpcc: clients of each machine, each with one request at a time;
+    /// at most 4096 on all machines [default: 64; for fisslock and lock-tatp 160 on all machines, for lock-tpcc 1200]
     #[arg(long)]
     pub(super) clients: Option<u32>,
-    /// For lock-service, lock-tatp and lock-tpcc: what all clients send and receive with, those of srvlock too
+    /// For lock-service, fisslock, lock-tatp and lock-tpcc: what all clients send and receive with, whatever system
+    /// they ask
     #[arg(long, value_enum, default_value = "udp")]
     client: Socket,
-    /// For lock-service, lock-tatp and lock-tpcc: seconds to measure each system for, in each of --passes rounds
+    /// For lock-service, fisslock, lock-tatp and lock-tpcc: seconds to measure each system for, in each of --passes
+    /// rounds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
 }
@@ -164,6 +166,14 @@ pub(super) fn failure(error: BenchError) -> Failure {
     }
 }
 
+/// Why a system has no result.
+pub(super) fn failure_of(system: System, error: BenchError) -> Failure {
+    match error {
+        BenchError::Check(what) => Failure::Check(format!("{}: {what}", system.name())),
+        error => failure(error),
+    }
+}
+
 /// The systems that were named, of those that there are, or all.
 pub(super) fn systems(names: &[String], all: &[System]) -> Result<Vec<System>, Failure> {
     let known = || all.iter().map(|system| system.name()).collect::<Vec<_>>().join(", ");
@@ -200,6 +210,9 @@ fn settings(bench: &Bench_, systems: &[System]) -> Result<Settings, Failure> {
         machines: arguments.machines(),
         clients: arguments.clients(),
         locks: arguments.locks,
+        objects: arguments.locks,
+        hotspot: None,
+        slice: None,
         writes,
         theta,
         seed: bench.seed(),
@@ -207,10 +220,14 @@ fn settings(bench: &Bench_, systems: &[System]) -> Result<Settings, Failure> {
         measured,
     };
     settings.check(systems).map_err(failure)?;
-    // A line of the lock server, and what watches critical sections.
-    let bytes = u128::from(settings.locks) * (64 + 16);
-    check_memory(&format!("{} locks", settings.locks), bytes, "--locks")?;
+    check_locks(settings.locks)?;
     Ok(settings)
+}
+
+/// Whether so many locks fit into memory.
+pub(super) fn check_locks(locks: u64) -> Outcome {
+    // A line of a lock server, and what watches critical sections.
+    check_memory(&format!("{locks} locks"), u128::from(locks) * (64 + 16), "--locks")
 }
 
 /// Measures, prints, and says whether everything was as promised.
@@ -227,10 +244,7 @@ pub(super) fn bench_lock_service(arguments: &Bench_) -> Outcome {
     let mut rounds: Vec<Vec<[Measured; 2]>> = vec![Vec::new(); systems.len()];
     for pass in 1..=arguments.passes {
         for (row, &system) in systems.iter().enumerate() {
-            let named = |error: BenchError| match error {
-                BenchError::Check(what) => Failure::Check(format!("{}: {what}", system.name())),
-                error => failure(error),
-            };
+            let named = |error| failure_of(system, error);
             live.show(row, &format!("round {pass} of {}", arguments.passes));
             let crowd = bench.round(system).map_err(named)?;
             let rate = grouped(crowd.grants as f64 / crowd.seconds);

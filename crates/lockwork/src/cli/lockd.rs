@@ -4,17 +4,19 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use lockwork_etcd::Etcd;
 use lockwork_locknet::kernel::error::KernelError;
 use lockwork_locknet::kernel::{self, Hook, KernelDecider, interface};
+use lockwork_locknet::lockd::map::RACKS;
 use lockwork_locknet::lockd::records::{self, Records};
 use lockwork_locknet::lockd::{Lockd, Options, StartError};
 use lockwork_locknet::plane::{DataPlane, InKernel, InProcess};
 use lockwork_lockservice::decider::Settings;
 
+use super::racks::{self, Found, Scribe};
 use super::service::{self, DEFAULT_ADDRESS, DEFAULT_PORT, duration};
 use super::{Failure, Outcome, print};
 
@@ -48,6 +50,10 @@ pub(super) struct Arguments {
     /// numbers [default: as many as --locks]
     #[arg(long, value_name = "LOCKS", value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
     names: Option<u64>,
+    /// Numbers beyond --locks and --names, up to 2^62, are locks too, which take no memory until they are asked for:
+    /// processes of 'lockwork locks manage' keep them, or this one if there are none. Slower
+    #[arg(long)]
+    beyond: bool,
     /// Write down in etcd who takes part, and what names mean: a lockd that is started anew at the same address goes on
     /// where this one ended, and nobody loses a lock. Without it all that lives as long as this daemon
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', num_args = 1..)]
@@ -55,13 +61,19 @@ pub(super) struct Arguments {
     /// With what all keys in etcd begin; each lock service has one of its own
     #[arg(long, value_name = "PREFIX", default_value = "lockwork/")]
     etcd_prefix: String,
+    /// Be one of several lockds that share the locks: the rack of this name. All have the same --etcd, --etcd-prefix
+    /// and --locks, and numbered locks only. The first one decides on all locks, until 'lockwork locks racks --spread'
+    /// gives others their parts
+    #[arg(long, value_name = "NAME", requires = "etcd", conflicts_with_all = ["beyond", "names"], value_parser = racks::name)]
+    rack: Option<String>,
     /// For how long a session lives after its last renewal: after so long, locks of a client that died are free
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, allow_negative_numbers = true)]
     lease: Duration,
     /// Readers do not pass a writer that waits
     #[arg(long)]
     writers_first: bool,
-    /// No lockd ran here before, or all its clients are gone: let clients in at once, not only after one lease
+    /// No lockd ran here before, or all its clients are gone: let clients in at once, not only after one lease. With
+    /// --etcd only the first start of all waits so
     #[arg(long)]
     fresh: bool,
     /// File with the cluster's key, 16 bytes or 32 hexadecimal digits [default: LOCKWORK_KEY, or no key]
@@ -72,10 +84,10 @@ pub(super) struct Arguments {
     metrics: Option<String>,
 }
 
-static STOP: AtomicBool = AtomicBool::new(false);
+pub(super) static STOP: AtomicBool = AtomicBool::new(false);
 
 /// SIGTERM and SIGINT end the daemon in good order.
-fn stop_on_signals() {
+pub(super) fn stop_on_signals() {
     extern "C" fn note(_: libc::c_int) {
         STOP.store(true, Ordering::Relaxed);
     }
@@ -97,7 +109,9 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let key = service::key(arguments.key.as_deref())?;
     let lease_ms = u32::try_from(arguments.lease.as_millis()).unwrap_or(u32::MAX);
     let writers_first = arguments.writers_first;
-    let names = arguments.names.unwrap_or(arguments.locks.min(1 << 32));
+    // Racks have numbers only.
+    let by_default = if arguments.rack.is_some() { 0 } else { arguments.locks.min(1 << 32) };
+    let names = arguments.names.unwrap_or(by_default);
     let all_locks = arguments.locks + names;
     let options = Options {
         metrics,
@@ -106,6 +120,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         key,
         fresh: arguments.fresh,
         names,
+        beyond: arguments.beyond,
         etcd: arguments.etcd.clone(),
         etcd_prefix: arguments.etcd_prefix.clone(),
         ..Options::new(udp)
@@ -115,22 +130,26 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         let plane = InProcess::new(locks).map_err(Failure::usage)?;
         let mut lockd = bind(&options, plane)?;
         let etcd = restore(&mut lockd, arguments)?;
-        return serve(lockd, &options, arguments.locks, etcd.as_ref());
+        return serve(lockd, &options, arguments, etcd.as_ref());
     }
     // Bound first: while another daemon has the address, no program of ours may decide in its place.
     let mut lockd = bind(&options, InKernel::new(in_kernel(&options, all_locks, interfaces)?))?;
     let etcd = restore(&mut lockd, arguments)?;
     lockd.plane_mut().attach_later(hook, interfaces);
-    if etcd.as_ref().is_none_or(|(_, members)| *members == 0) {
+    if etcd.as_ref().is_none_or(|kept| kept.members == 0) {
         lockd.plane_mut().attach().map_err(refused)?;
     }
-    serve(lockd, &options, arguments.locks, etcd.as_ref())
+    serve(lockd, &options, arguments, etcd.as_ref())
 }
 
 /// How long etcd is waited for at the start.
 const ETCD_PATIENCE: Duration = Duration::from_secs(10);
+/// The folder of those that decide.
+const DECIDERS: &str = "deciders/";
 /// Seconds after which a lockd that has died is no longer among those in etcd.
 const PRESENCE: i64 = 5;
+/// After so long it is certainly not, if etcd answers.
+const AWAY: Duration = Duration::from_secs(PRESENCE as u64 + 3);
 
 #[derive(Debug)]
 struct InEtcd(Arc<Etcd>);
@@ -153,16 +172,31 @@ impl Records for InEtcd {
     }
 }
 
-/// Goes on with who is written down in etcd; and with how many. The address is bound: no lockd before this one decides.
-fn restore<P: DataPlane>(lockd: &mut Lockd<P>, arguments: &Arguments) -> Result<Option<(Arc<Etcd>, usize)>, Failure> {
+/// Where it is written down who takes part.
+struct Kept {
+    /// What it has to do with other racks is read and written as long as it is there.
+    _scribe: Option<Scribe>,
+    /// As long as it is there, people see this lockd in etcd.
+    _etcd: Arc<Etcd>,
+    /// How many were, at the start.
+    members: usize,
+    /// No lockd has begun with it before.
+    first: bool,
+}
+
+/// Goes on with who is written down in etcd. The address is bound: no lockd before this one decides.
+fn restore<P: DataPlane>(lockd: &mut Lockd<P>, arguments: &Arguments) -> Result<Option<Kept>, Failure> {
     if arguments.etcd.is_empty() {
         return Ok(None);
     }
-    let etcd = Arc::new(Etcd::connect(&arguments.etcd, &arguments.etcd_prefix));
-    let failed = |error: lockwork_etcd::Error| Failure::Connect(error.to_string());
-    let era = etcd.increment("era", ETCD_PATIENCE).map_err(failed)?;
+    let address = lockd.address().map_err(Failure::connect)?;
+    let (scribe, prefix) = share(lockd, arguments, address)?;
+    let address = address.to_string();
+    let etcd = Arc::new(Etcd::connect(&arguments.etcd, &prefix));
+    alone(&etcd, &address, &prefix)?;
+    let era = etcd.increment("era", ETCD_PATIENCE).map_err(Failure::connect)?;
     let mut members = Vec::new();
-    for entry in etcd.load(records::MACHINES, ETCD_PATIENCE).map_err(failed)? {
+    for entry in etcd.load(records::MACHINES, ETCD_PATIENCE).map_err(Failure::connect)? {
         match records::member(&entry.key, &entry.value, era as u32) {
             Ok(member) => members.push(member),
             Err(wrong) => {
@@ -173,11 +207,65 @@ fn restore<P: DataPlane>(lockd: &mut Lockd<P>, arguments: &Arguments) -> Result<
             }
         }
     }
+    let first = era == 1;
+    if first {
+        // They are of before etcd lost what it had, and others may be missing.
+        members.clear();
+    }
     let count = members.len();
     lockd.restore(Box::new(InEtcd(Arc::clone(&etcd))), era as u32, members);
-    let address = lockd.address().map_err(Failure::connect)?;
-    etcd.keep(format!("deciders/{address}"), format!("era {era}").into_bytes(), PRESENCE);
-    Ok(Some((etcd, count)))
+    etcd.keep(format!("{DECIDERS}{address}"), format!("era {era}").into_bytes(), PRESENCE);
+    Ok(Some(Kept { _scribe: scribe, _etcd: etcd, members: count, first }))
+}
+
+/// Makes it one of several, if it is to be; and with what the keys begin that are its own.
+fn share<P: DataPlane>(
+    lockd: &mut Lockd<P>,
+    arguments: &Arguments,
+    address: SocketAddr,
+) -> Result<(Option<Scribe>, String), Failure> {
+    let prefix = &arguments.etcd_prefix;
+    let etcd = Etcd::connect(&arguments.etcd, prefix);
+    let Some(name) = &arguments.rack else {
+        return match etcd.load(RACKS, ETCD_PATIENCE).map_err(Failure::connect)?.is_empty() {
+            true => Ok((None, prefix.clone())),
+            false => Err(Failure::usage(format!(
+                "in etcd --etcd-prefix {prefix} is that of racks: say which one this is, --rack NAME, or give this lockd \
+                 another prefix"
+            ))),
+        };
+    };
+    if address.ip().is_unspecified() {
+        return Err(Failure::usage(format!(
+            "--rack: clients of other racks are told to ask {address}: give --udp the address"
+        )));
+    }
+    let Found { map, handed } = racks::enter(&etcd, prefix, name, address, arguments.locks)?;
+    let board = lockd.share(map, &handed);
+    let scribe = Scribe::start(etcd, name, board).map_err(Failure::connect)?;
+    Ok((Some(scribe), format!("{prefix}rack/{name}/")))
+}
+
+/// No lockd at another address writes down its machines here: two would strike out each other's.
+fn alone(etcd: &Etcd, address: &str, prefix: &str) -> Result<(), Failure> {
+    let begin = Instant::now();
+    let mut said = false;
+    loop {
+        let all = etcd.load(DECIDERS, ETCD_PATIENCE).map_err(Failure::connect)?;
+        let Some(other) = all.iter().find(|entry| entry.key != address.as_bytes()) else { return Ok(()) };
+        let other = String::from_utf8_lossy(&other.key);
+        if begin.elapsed() > AWAY {
+            return Err(Failure::usage(format!(
+                "in etcd --etcd-prefix {prefix} is that of a lockd at {other}: end it, or give this one at {address} \
+                 another prefix"
+            )));
+        }
+        if !said {
+            eprintln!("lockd: in etcd --etcd-prefix {prefix} is that of a lockd at {other}; perhaps it has just ended");
+        }
+        said = true;
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 fn refused(error: KernelError) -> Failure {
@@ -240,6 +328,7 @@ fn in_kernel(options: &Options, locks: u64, interfaces: &[String]) -> Result<Ker
         })?,
         port: udp.port(),
         address: Some(address),
+        beyond: options.beyond,
         settings: Settings { writers_first: options.writers_first },
         key: options.key,
     };
@@ -253,12 +342,7 @@ fn bind<P: DataPlane>(options: &Options, plane: P) -> Result<Lockd<P>, Failure> 
     })
 }
 
-fn serve(
-    mut lockd: Lockd<impl DataPlane>,
-    options: &Options,
-    locks: u64,
-    etcd: Option<&(Arc<Etcd>, usize)>,
-) -> Outcome {
+fn serve(mut lockd: Lockd<impl DataPlane>, options: &Options, arguments: &Arguments, etcd: Option<&Kept>) -> Outcome {
     let name = lockd.plane().name();
     stop_on_signals();
     let address = lockd.address().map_err(Failure::connect)?;
@@ -266,13 +350,16 @@ fn serve(
     let key = if options.key.is_some() { "a key" } else { "no key" };
     let kept = if options.etcd.is_empty() { String::new() } else { format!(" in etcd at {}", options.etcd.join(",")) };
     let names = if options.names == 0 { String::new() } else { format!(", {} locks for names{kept}", options.names) };
+    let beyond = if options.beyond { ", and locks beyond" } else { "" };
     let order = if options.writers_first { "writers first" } else { "readers first" };
-    let lease_ms = options.lease_ms;
-    let goes_on = etcd.map_or(String::new(), |(_, members)| format!(", {members} machines from before"));
+    let (lease_ms, locks) = (options.lease_ms, arguments.locks);
+    let rack = arguments.rack.as_ref().map_or(String::new(), |name| format!("rack {name}, its part of "));
+    let goes_on = etcd.map_or(String::new(), |kept| format!(", {} machines from before", kept.members));
     print(&format!(
-        "lockd: ready on {address} ({name}): {locks} locks, {order}, lease {lease_ms} ms, {key}{goes_on}{names}{metrics}\n"
+        "lockd: ready on {address} ({name}): {rack}{locks} locks{beyond}, {order}, lease {lease_ms} ms, \
+         {key}{goes_on}{names}{metrics}\n"
     ))?;
-    if !options.fresh && etcd.is_none() {
+    if !options.fresh && etcd.is_none_or(|kept| kept.first) {
         eprintln!(
             "lockd: clients come in after {lease_ms} ms, when leases of a lockd before have ended (--fresh: at once)"
         );

@@ -51,11 +51,28 @@ impl Service {
         address(&name).map_err(|error| Failure::usage(format!("{source}: {error}")))
     }
 
+    /// A session of a process that keeps locks beyond the decider's.
+    pub(super) fn connect_as_manager(&self) -> Result<Locks, Failure> {
+        let locks = self.connect_with(Options { manages: true, ..Options::default() })?;
+        if locks.is_beyond(u64::MAX >> 2) {
+            return Ok(locks);
+        }
+        Err(Failure::usage(format!(
+            "the lock service at {} has {} locks and none beyond them to keep; start 'lockwork lockd' with --beyond",
+            locks.address(),
+            locks.count()
+        )))
+    }
+
     /// A session, for which it waits no longer than `most`.
     pub(super) fn connect(&self, most: Option<Duration>) -> Result<Locks, Failure> {
         let usual = Options::default();
         let connect_timeout = most.map_or(usual.connect_timeout, |most| most.min(usual.connect_timeout));
-        let options = Options { key: self.key()?, connect_timeout, ..usual };
+        self.connect_with(Options { connect_timeout, ..usual })
+    }
+
+    fn connect_with(&self, options: Options) -> Result<Locks, Failure> {
+        let options = Options { key: self.key()?, ..options };
         let (name, source) = self.name();
         Locks::connect_with(&name, options).map_err(|error| match error {
             ConnectError::Address { .. } => Failure::usage(format!("{source}: {error}")),

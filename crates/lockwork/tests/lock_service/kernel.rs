@@ -12,7 +12,7 @@ use lockwork_skip::skip;
 use serde_json::Value;
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_lockwork");
-const SERVICE: &str = "10.76.0.1:7400";
+pub(super) const SERVICE: &str = "10.76.0.1:7400";
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -26,9 +26,9 @@ fn within(namespace: &Namespace, line: &str) -> Command {
 }
 
 /// A daemon in the decider's namespace. Dropped, it is stopped in good order, so that nothing stays attached.
-struct Daemon {
+pub(super) struct Daemon {
     process: Child,
-    ready: String,
+    pub(super) ready: String,
 }
 
 impl Daemon {
@@ -37,7 +37,11 @@ impl Daemon {
     }
 
     fn start_at(network: &Network, options: &str) -> Option<Self> {
-        let mut command = within(&network.switch, &format!("lockd --fresh --locks 50 {options}"));
+        Self::start_with(network, &format!("--fresh --locks 50 {options}"))
+    }
+
+    pub(super) fn start_with(network: &Network, options: &str) -> Option<Self> {
+        let mut command = within(&network.switch, &format!("lockd {options}"));
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("ip is installed");
         let mut ready = String::new();
         BufReader::new(process.stdout.take().expect("it is piped")).read_line(&mut ready).expect("a line");
@@ -50,6 +54,15 @@ impl Daemon {
             return None;
         }
         Some(Self { process, ready })
+    }
+
+    /// Ends it as `kill -9` does, and gives what it wrote to standard error.
+    pub(super) fn kill(mut self) -> String {
+        self.process.kill().expect("it is killed");
+        let mut error = String::new();
+        self.process.stderr.take().expect("it is piped").read_to_string(&mut error).expect("text");
+        self.process.wait().expect("it ends");
+        error
     }
 
     /// Stops it, and gives what it wrote to standard error.

@@ -3,13 +3,17 @@
 //! Tests whose names begin with `privileged` need root. Elsewhere they say that they are skipped.
 
 mod bench;
+mod beyond;
 mod capacity;
 #[path = "../common/command.rs"]
 mod command;
 mod daemon;
 mod kernel;
+mod kernel_recovery;
 mod names;
 mod peers;
 mod protocol;
+mod racks;
 mod recovery;
+mod sections;
 mod sim;

@@ -13,7 +13,7 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
-fn client() -> Option<Command> {
+pub(super) fn client() -> Option<Command> {
     if Command::new(PYTHON).arg("--version").output().is_err() {
         lockwork_skip::skip("python3 is not installed");
         return None;

@@ -1,16 +1,18 @@
 //! A lockd that writes down in etcd who takes part, killed and started again while its locks are held, asked for and
 //! given back; with clients, and with etcd.
 
-use super::daemon::{Daemon, LONG, finish, spawn, text};
+use super::daemon::{Daemon, LONG, finish, signal, spawn, text};
+use super::sections::under_load;
+use crate::command::run;
 use lockwork::locks::{Locks, Options};
 use lockwork_etcd::testing::Server;
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use serde_json::Value;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Leases that outlast a start of lockd on a busy machine.
-const OPTIONS: &str = "--locks 2000 --lease 10s";
+const OPTIONS: &str = "--fresh --locks 2000 --lease 10s";
 
 fn options(etcd: &Server) -> String {
     format!("{OPTIONS} --etcd {}", etcd.address())
@@ -18,28 +20,6 @@ fn options(etcd: &Server) -> String {
 
 fn connect(daemon: &Daemon) -> Locks {
     Locks::connect_with(&daemon.address, Options { connect_timeout: LONG, ..Options::default() }).expect("it lets in")
-}
-
-/// Who is in the critical section of one lock: readers count up, a writer is -1; and the tokens that were seen.
-#[derive(Default)]
-struct Section {
-    inside: AtomicI64,
-    writer: AtomicU64,
-}
-
-impl Section {
-    fn write(&self, token: u64) {
-        assert_eq!(self.inside.swap(-1, Ordering::SeqCst), 0, "a writer is alone");
-        assert!(self.writer.swap(token, Ordering::SeqCst) < token, "tokens grow");
-        std::hint::spin_loop();
-        assert_eq!(self.inside.swap(0, Ordering::SeqCst), -1, "a writer is alone");
-    }
-
-    fn read(&self, token: u64) {
-        assert!(self.inside.fetch_add(1, Ordering::SeqCst) >= 0, "no reader beside a writer");
-        assert!(token >= self.writer.load(Ordering::SeqCst), "tokens of readers are not smaller");
-        assert!(self.inside.fetch_sub(1, Ordering::SeqCst) > 0, "no reader beside a writer");
-    }
 }
 
 #[test]
@@ -52,38 +32,13 @@ fn a_decider_that_is_killed_again_and_again_under_load_goes_on_and_nobody_loses_
     let write = machines[0].exclusive(1000).acquire().expect("nobody has it");
     let reads = [0, 1, 2].map(|at| machines[at].shared(1001).acquire().expect("all may read"));
     let many: Vec<_> = (1100..1900).map(|lock| machines[1].exclusive(lock).acquire().expect("free")).collect();
-    let sections: Vec<Section> = (0..8).map(|_| Section::default()).collect();
-    let (over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        for (number, locks) in machines.iter().enumerate().flat_map(|(at, locks)| [(at, locks), (at + 3, locks)]) {
-            let (sections, over, rounds) = (&sections, &over, &rounds);
-            scope.spawn(move || {
-                let mut at = number;
-                while !over.load(Ordering::Relaxed) {
-                    at = (at * 5 + 3) % 64;
-                    let (lock, writes) = (at % sections.len(), at % 3 == 0);
-                    let acquire = if writes { locks.exclusive(lock as u64) } else { locks.shared(lock as u64) };
-                    let guard = acquire.timeout(LONG).acquire().expect("it is granted, if late");
-                    if writes {
-                        sections[lock].write(guard.token())
-                    } else {
-                        sections[lock].read(guard.token())
-                    }
-                    assert!(!guard.is_lost());
-                    rounds.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
+    let locks: Vec<u64> = (0..8).collect();
+    under_load(&machines, &locks, |go_on| {
         for _ in 0..4 {
-            let before = rounds.load(Ordering::Relaxed);
-            let begin = Instant::now();
-            while rounds.load(Ordering::Relaxed) < before + 200 {
-                assert!(begin.elapsed() < LONG, "locks are not granted any more");
-                sleep(Duration::from_millis(1));
-            }
+            go_on();
             daemon.restart(&options);
         }
-        over.store(true, Ordering::Relaxed);
+        go_on();
     });
     assert!(!write.is_lost() && reads.iter().all(|read| !read.is_lost()) && many.iter().all(|one| !one.is_lost()));
     // What was held all the time excludes others after all this, and is given back as ever.
@@ -104,7 +59,7 @@ fn a_decider_that_is_killed_again_and_again_under_load_goes_on_and_nobody_loses_
 #[test]
 fn a_decider_and_clients_that_are_killed_together_leave_no_waiter_behind() {
     let Some(etcd) = Server::start() else { return };
-    let options = format!("--locks 2000 --lease 4s --etcd {}", etcd.address());
+    let options = format!("--fresh --locks 2000 --lease 4s --etcd {}", etcd.address());
     let mut daemon = Daemon::start_at("127.0.0.1:0", &options);
     // A writer; and a reader whose machine has the agent of a lock that another machine reads.
     let holders = ["5", "6 --shared"].map(|lock| spawn(daemon.lock(lock, "exec sleep 600")));
@@ -140,7 +95,12 @@ fn while_etcd_is_away_locks_are_granted_and_who_joins_waits() {
     let Some(mut etcd) = Server::start() else { return };
     let mut daemon = Daemon::start_at("127.0.0.1:0", &options(&etcd));
     let locks = connect(&daemon);
+    until_top(&daemon, |top| top["state"] == "serving" && top["etcd"]["reachable"] == true);
+    assert!(top(&daemon, "text").contains("\netcd: reachable\n"), "{}", top(&daemon, "text"));
     etcd.kill();
+    until_top(&daemon, |top| top["etcd"]["reachable"] == false && top["etcd"]["away_ms"].as_u64() > Some(0));
+    let shown = top(&daemon, "text");
+    assert!(shown.contains("\netcd: away for ") && shown.contains(" s, waiting for it: nothing\n"), "{shown}");
     for lock in 0..100 {
         drop(locks.exclusive(lock).acquire().expect("the decider decides"));
     }
@@ -149,9 +109,15 @@ fn while_etcd_is_away_locks_are_granted_and_who_joins_waits() {
     assert!(refused.status.code() == Some(3) && why.contains("it cannot reach etcd"), "{:?} {why}", refused.status);
     std::thread::scope(|scope| {
         let joins = scope.spawn(|| connect(&daemon).exclusive(7).acquire().map(|guard| guard.token()));
-        sleep(Duration::from_millis(300));
-        assert!(!joins.is_finished());
+        // The command that was refused is one of those that join, until its lease is over.
+        let (other, names) = (&locks, |top: &Value| top["etcd"]["names_waiting"] == 1);
+        let named = scope.spawn(|| other.exclusive_named("new").timeout(LONG).acquire().map(|guard| guard.token()));
+        until_top(&daemon, |top| top["etcd"]["joins_waiting"] == 2 && names(top));
+        let shown = top(&daemon, "text");
+        assert!(shown.contains(" that join, 1 name\n") && !shown.contains("not answered"), "{shown}");
+        assert!(!joins.is_finished() && !named.is_finished());
         etcd.restart();
+        assert!(named.join().expect("no panic").is_ok());
         assert!(joins.join().expect("no panic").is_ok());
     });
     // Without etcd no lockd begins: it does not know who holds.
@@ -164,4 +130,106 @@ fn while_etcd_is_away_locks_are_granted_and_who_joins_waits() {
     let none = command.output().expect("it ends");
     assert!(none.status.code() == Some(3) && text(&none.stderr).contains("etcd at"), "{}", text(&none.stderr));
     drop(held);
+}
+
+fn top(daemon: &Daemon, form: &str) -> String {
+    let output = run(&format!("locks top --server {} --interval 10ms --output {form}", daemon.address));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Waits until the service says of itself what is wanted.
+fn until_top(daemon: &Daemon, wanted: impl Fn(&Value) -> bool) {
+    let begin = Instant::now();
+    loop {
+        let top: Value = serde_json::from_str(&top(daemon, "json")).expect("one object");
+        if wanted(&top) {
+            return;
+        }
+        assert!(begin.elapsed() < LONG, "{top}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// A client that stands still while lockd is started anew is waited for, and people see that.
+#[test]
+fn a_client_that_stands_still_is_waited_for_and_goes_on() {
+    let Some(etcd) = Server::start() else { return };
+    let options = options(&etcd);
+    let mut daemon = Daemon::start_at("127.0.0.1:0", &options);
+    let locks = connect(&daemon);
+    let write = locks.exclusive(8).acquire().expect("nobody has it");
+    let mut holder = daemon.lock("5", "read line");
+    holder.stdin(Stdio::piped());
+    let mut holder = spawn(holder);
+    daemon.until(5, 1, 0);
+    signal("-STOP", &holder);
+    daemon.restart(&options);
+    until_top(&daemon, |top| top["state"] == "recovering" && top["machines_recovering"] == 1);
+    let shown = top(&daemon, "text");
+    assert!(shown.contains(": recovering: 1 of 2 machines still to report, 2000 locks"), "{shown}");
+    // Who has it may be the one that has not answered.
+    assert_eq!(daemon.show(5)["state"], "recovering");
+    let five = text(&run(&format!("locks show 5 --server {}", daemon.address)).stdout);
+    assert!(five.starts_with("lock 5: not known yet, the service is recovering"), "{five}");
+    assert!(locks.exclusive(5).timeout(Duration::from_millis(300)).acquire().is_err());
+    // The word of this one is back.
+    assert_eq!(daemon.show(8)["holders"].as_array().map(Vec::len), Some(1));
+    signal("-CONT", &holder);
+    until_top(&daemon, |top| top["state"] == "serving" && top["machines_recovering"] == 0);
+    daemon.until(5, 1, 0);
+    assert!(!write.is_lost() && locks.exclusive(5).try_acquire().is_err());
+    drop(holder.stdin.take());
+    assert_eq!(finish(holder).status.code(), Some(1), "the script has read nothing, and its lock was not lost");
+    assert!(locks.exclusive(5).timeout(LONG).acquire().is_ok());
+}
+
+/// What is in etcd tells only of those who were written down there.
+#[test]
+fn the_first_lockd_with_an_etcd_waits_for_leases_of_before() {
+    let Some(etcd) = Server::start() else { return };
+    let mut before = Daemon::start("--locks 2000 --lease 3s");
+    let guard = connect(&before).exclusive(5).acquire().expect("nobody has it");
+    before.kill();
+    let options = format!("--locks 2000 --lease 3s --etcd {}", etcd.address());
+    let after = Daemon::start_at(&before.address, &options);
+    let next = connect(&after).exclusive(5).timeout(LONG).acquire().expect("the lease is over");
+    assert!(guard.is_lost() && next.token() > guard.token());
+}
+
+/// Who joined before etcd lost everything is not written down any more, so nobody goes on, whoever joined since.
+#[test]
+fn after_etcd_was_emptied_no_lockd_takes_what_is_there_for_all() {
+    let Some(mut etcd) = Server::start() else { return };
+    let options = format!("--locks 2000 --lease 3s --etcd {}", etcd.address());
+    let mut daemon = Daemon::start_at("127.0.0.1:0", &format!("--fresh {options}"));
+    let guard = connect(&daemon).exclusive(5).acquire().expect("nobody has it");
+    etcd.empty();
+    let joined = connect(&daemon);
+    assert!(joined.exclusive(5).timeout(Duration::from_millis(100)).acquire().is_err());
+    daemon.restart(&options);
+    let next = joined.exclusive(5).timeout(LONG).acquire();
+    assert!(guard.is_lost() || next.is_err());
+    // It may have been granted, in a new session.
+    drop(next);
+    let next = connect(&daemon).exclusive(5).timeout(LONG).acquire().expect("the lease is over");
+    assert!(guard.is_lost() && next.token() > guard.token());
+}
+
+/// Two that write down their machines in one place would strike out each other's.
+#[test]
+fn a_second_lockd_with_the_same_prefix_is_refused() {
+    let Some(etcd) = Server::start() else { return };
+    let options = options(&etcd);
+    let daemon = Daemon::start_at("127.0.0.1:0", &options);
+    let locks = connect(&daemon);
+    let guard = locks.exclusive(5).acquire().expect("nobody has it");
+    let mut second = Command::new("timeout");
+    second.args(["30", env!("CARGO_BIN_EXE_lockwork"), "lockd", "--udp", "127.0.0.1:0"]);
+    let second = second.args(options.split_whitespace()).output().expect("it ends");
+    let why = text(&second.stderr);
+    let told = format!("--etcd-prefix lockwork/ is that of a lockd at {}: end it", daemon.address);
+    assert!(second.status.code() == Some(2) && why.contains(&told), "{:?} {why}", second.status);
+    let other = Daemon::start_at("127.0.0.1:0", &format!("{options} --etcd-prefix other/"));
+    assert!(connect(&other).exclusive(5).acquire().is_ok() && !guard.is_lost());
 }

@@ -64,11 +64,11 @@ struct Scan {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
-    committed: u64,
+pub(crate) struct Tally {
+    pub(crate) committed: u64,
     aborted: u64,
     late_inserts: u64,
-    scans: u64,
+    pub(crate) scans: u64,
     rows: u64,
     reused: u64,
 }
@@ -309,8 +309,8 @@ impl World {
         }
     }
 
-    /// Checks what scans saw, the lists, and that nothing is held.
-    pub(crate) fn check(&mut self) {
+    /// Checks what scans saw, the lists, and that nothing is held, and says what there was to see.
+    pub(crate) fn check(mut self) -> Tally {
         self.bench.decisions.check();
         for scan in &self.scans {
             let (offset, bytes, _) = SOURCES[scan.request.source as usize];
@@ -332,6 +332,6 @@ impl World {
                 .check_lists(place, &rows.map(|(key, row)| (key.1.clone(), row.address, row.live)).collect::<Vec<_>>());
         }
         println!("{:?}, {} cycles", self.tally, self.bench.cycles());
-        assert!(self.tally.committed > 100 && self.tally.scans > 10, "the mix shows nothing: {:?}", self.tally);
+        self.tally
     }
 }

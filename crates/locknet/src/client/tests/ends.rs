@@ -19,7 +19,8 @@ fn welcomed(key: Option<Key>) -> (Locks, UdpSocket, Vec<u8>) {
     let (length, from) = service.recv_from(&mut bytes).unwrap();
     let (join, _) = parse(&bytes[..length], key.as_ref()).unwrap();
     let welcome = Packet { kind: Kind::Welcome, requester_session: 7, ..join };
-    let is = Service { locks: 10, lease_ms: 60_000, profile: Profile::Wide, writers_first: false, names: 0 };
+    let is =
+        Service { locks: 10, lease_ms: 60_000, profile: Profile::Wide, writers_first: false, names: 0, beyond: false };
     let welcome = datagram(&welcome, &is.to_body(), key.as_ref());
     service.send_to(&welcome, from).unwrap();
     (connects.join().unwrap(), service, welcome)

@@ -47,7 +47,7 @@ fn a_name_is_one_lock_for_all_and_no_other_name_has_it() {
     assert!(matches!(one.exclusive_named("").acquire(), Err(LockError::BadName(0))));
     assert!(matches!(one.exclusive_named(&"x".repeat(256)).acquire(), Err(LockError::BadName(256))));
     drop(one.exclusive_named(&"x".repeat(255)).timeout(LONG).acquire().unwrap());
-    assert!(matches!(one.exclusive(100).acquire(), Err(LockError::NoSuchLock { lock: 100, locks: 100 })));
+    assert!(matches!(one.exclusive(100).acquire(), Err(LockError::NoSuchLock { lock: 100, locks: 100, .. })));
 }
 
 #[test]

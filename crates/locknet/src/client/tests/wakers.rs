@@ -119,7 +119,7 @@ fn a_task_that_brings_another_waker_with_every_poll_keeps_one() {
         assert!(waits.as_mut().poll(&mut context).is_pending());
         assert!(lost.as_mut().poll(&mut context).is_pending() && also.as_mut().poll(&mut context).is_pending());
     }
-    assert_eq!(waits.pending.as_ref().unwrap().wait.wakers(), 1);
+    assert_eq!(waits.pending().wait.wakers(), 1);
     assert_eq!(guard.wait.wakers(), 2);
     drop(lost);
     assert_eq!(guard.wait.wakers(), 1);

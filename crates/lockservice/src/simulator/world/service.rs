@@ -40,7 +40,8 @@ impl<S: Store> World<S> {
         let members: Vec<_> = self.members.values().map(in_this).collect();
         let mut config = self.of_registry;
         config.first_session = in_era(config.first_session + self.era * 10_000, self.era);
-        self.registry = Registry::restore(self.now, config, self.service, members, u64::from(self.era) << 40);
+        config.first_token = u64::from(self.era) << 40;
+        self.registry = Registry::restore(self.now, config, self.service, members);
         debug_assert!((u64::from(self.era) << 40).is_multiple_of(TOKEN_STEP));
         self.drain_registry();
         self.wake_registry(self.now);

@@ -93,7 +93,8 @@ impl<S: Store> World<S> {
         }
         let clock = self.places[place as usize].clock(self.now);
         // The smaller of two random numbers: the first locks are hot.
-        let lock = self.random.below(self.settings.locks).min(self.random.below(self.settings.locks));
+        let locks = self.settings.locks + self.settings.beyond;
+        let lock = self.random.below(locks).min(self.random.below(locks));
         let mode = if self.random.below(10) < 6 { LockMode::Shared } else { LockMode::Exclusive };
         let ask = Ask {
             task,
@@ -143,6 +144,7 @@ impl<S: Store> World<S> {
         | Event::Busy { request }
         | Event::TimedOut { request }
         | Event::Failed { request, .. }
+        | Event::Moved { request, .. }
         | Event::Deadlock { request }
         | Event::Lost { request, .. }) = event;
         let task = task_of(request);

@@ -75,7 +75,7 @@ impl<S: Store> World<S> {
     }
 
     pub(super) fn check_agents(&mut self, lock: u64) {
-        if self.now < self.service_back || !self.registry.has_word(&self.store, lock) {
+        if lock >= self.settings.locks || self.now < self.service_back || !self.registry.has_word(&self.store, lock) {
             return;
         }
         let word = self.store.load(lock);
@@ -113,13 +113,14 @@ impl<S: Store> World<S> {
         let held = (0..self.settings.locks).find(|lock| self.store.load(*lock).state != State::Free);
         let busy = self.places.iter().position(|place| !rests(place));
         // A late copy of a packet may have been granted a lock to nobody: whoever asks for that lock next heals it.
-        if busy.is_none() && self.probed < self.settings.locks && self.now > since + 2 * self.settings.faults.latest {
-            let until = self.settings.locks.min(self.probed + u64::from(self.settings.machines * self.settings.tasks));
+        let locks = self.settings.locks + self.settings.beyond;
+        if busy.is_none() && self.probed < locks && self.now > since + 2 * self.settings.faults.latest {
+            let until = locks.min(self.probed + u64::from(self.settings.machines * self.settings.tasks));
             (self.probed..until).for_each(|lock| self.probe(lock));
             self.probed = until;
             return false;
         }
-        if self.probed == self.settings.locks && held.is_none() && busy.is_none() && self.own.is_idle() {
+        if self.probed == locks && held.is_none() && busy.is_none() && self.own.is_idle() {
             return true;
         }
         if self.now > since + PATIENCE {

@@ -51,7 +51,7 @@ struct Times {
 fn lockd(etcd: &Server, port: u16, locks: u64) -> Result<Server, Failure> {
     let program = std::env::current_exe().map_err(|error| outside("this program", error))?;
     let line = format!(
-        "lockd --udp 127.0.0.1:{port} --names 0 --lease 2s --locks {locks} --etcd {} --etcd-prefix recovery-{locks}/",
+        "lockd --udp 127.0.0.1:{port} --fresh --names 0 --lease 2s --locks {locks} --etcd {} --etcd-prefix recovery-{locks}/",
         etcd.address
     );
     let mut command = vec![program.display().to_string()];

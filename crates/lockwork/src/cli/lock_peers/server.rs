@@ -107,6 +107,8 @@ impl Server {
             let lives = server.lives();
             if !lives || began.elapsed() > START {
                 let how = if lives { "does not answer" } else { "ended at once" };
+                // Once more: it may have said why since.
+                let log = server.log();
                 let last: Vec<&str> = log.lines().rev().take(3).collect();
                 return Err(failed(format!("it {how}: {}", last.into_iter().rev().collect::<Vec<_>>().join("; "))));
             }
