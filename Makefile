@@ -20,6 +20,7 @@ build:
 
 test: lint doc
 	./scripts/clients >/dev/null || echo "lockwork: tests of clients that are not installed are skipped" >&2
+	./scripts/nats >/dev/null || echo "lockwork: NATS is not installed: tests of clusters are skipped" >&2
 	RUST_BACKTRACE=0 $(CARGO) test --profile verify --workspace
 	$(MAKE) loom fuzz formal
 

@@ -10,6 +10,7 @@
 //! | `prepared` | statements that are understood once and run often |
 //! | `loading` | rows that come outside of calls, and their rows in indexes |
 //! | `durable` | a database in a folder, for many threads |
+//! | `node` | a database whose log several nodes share |
 //! | `transaction` | several calls and statements as one transaction |
 //!
 //! Programs use it as `lockwork`, which adds the lock service's client.
@@ -19,6 +20,7 @@ mod columns;
 mod durable;
 pub mod engines;
 mod loading;
+mod node;
 mod prepared;
 mod statements;
 mod transaction;
@@ -45,6 +47,7 @@ use lockwork_storage::StorageError;
 pub use calls::Answer;
 pub use columns::{Column, Columns, Procedure};
 pub use durable::{Caller, OpenOptions, Rows};
+pub use node::Node;
 pub use prepared::Prepared;
 pub use statements::{ProcedureDefinition, SqlAnswer};
 pub use transaction::Transaction;
@@ -78,6 +81,8 @@ pub enum Error {
         sqlstate: String,
         /// What was raised.
         message: String,
+        /// What it is about, of a key that exists.
+        subject: Option<Box<lockwork_sql::Subject>>,
     },
     /// An index of a table that some procedure writes without knowing of it.
     #[error(

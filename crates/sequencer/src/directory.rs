@@ -3,14 +3,16 @@
 //! ```text
 //! LOCK                     locked by the process that has the directory open; holds its id
 //! FORMAT                   the header of a file: which database this is; written once
+//! INIT                     empty, while somebody fills the new database; not ours
 //! log/N.log                segments, N is the number of the first record, 20 digits
 //! log/N.log.tmp            a segment that is being made
 //! checkpoint/N.ckpt        checkpoints, N is the number of the last record that it covers, 20 digits
 //! checkpoint/N.ckpt.tmp    a checkpoint that is being written
 //! ```
 //!
-//! Anything else is left alone and reported.
+//! Anything else is left alone and reported; a directory that has nothing but it is refused.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
@@ -39,7 +41,10 @@ pub(crate) struct Listing {
 }
 
 const FORMAT: &str = "FORMAT";
+const FORMAT_UNFINISHED: &str = "FORMAT.tmp";
 const LOCK: &str = "LOCK";
+/// Whoever fills a new database may put it there, and takes it away when all is in it.
+const INIT: &str = "INIT";
 
 fn number(name: &str, ending: &str) -> Option<u64> {
     let digits = name.strip_suffix(ending)?;
@@ -67,30 +72,49 @@ impl Directory {
         self.checkpoint.join(format!("{last:020}.ckpt"))
     }
 
+    /// Refuses a directory that has something, and nothing of a database.
+    pub(crate) fn refuse_foreign(&self, io: &dyn Io) -> Result<(), Error> {
+        let names = match io.list(&self.root) {
+            // Whoever makes the directory says what is wrong with a file.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
+            names => names.map_err(|error| Error::io("list", &self.root, error))?,
+        };
+        let is_ours = |name: &String| matches!(name.as_str(), FORMAT | FORMAT_UNFINISHED | LOCK);
+        // Whoever made these may have been killed before it had the lock.
+        let is_begun = |name: &&String| matches!(name.as_str(), "log/" | "checkpoint/");
+        match names.iter().find(|name| !is_begun(name)) {
+            Some(found) if !names.iter().any(is_ours) => {
+                Err(Error::Foreign { path: self.root.clone(), found: found.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Sorts the files by what they are.
     pub(crate) fn list(&self, io: &dyn Io) -> Result<Listing, Error> {
         let failed = |path: &Path, error| Error::io("list", path, error);
         // A folder that is missing has no files; what should be in it is missed by `identify`.
         let names = |path: &Path| match io.list(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
             names => names.map_err(|error| failed(path, error)),
         };
         let mut listing = Listing::default();
-        for name in io.list(&self.root).map_err(|error| failed(&self.root, error))? {
+        let is_file = |name: &String| !name.ends_with('/');
+        for name in io.list(&self.root).map_err(|error| failed(&self.root, error))?.into_iter().filter(is_file) {
             match name.as_str() {
-                FORMAT | LOCK => {}
-                "FORMAT.tmp" => listing.unfinished.push(self.root.join(name)),
+                FORMAT | LOCK | INIT => {}
+                FORMAT_UNFINISHED => listing.unfinished.push(self.root.join(name)),
                 _ => listing.unknown.push(self.root.join(name)),
             }
         }
-        for name in names(&self.log)? {
+        for name in names(&self.log)?.into_iter().filter(is_file) {
             match number(&name, ".log").filter(|&first| first > 0) {
                 Some(first) => listing.segments.push(first),
                 None if number(&name, ".log.tmp").is_some() => listing.unfinished.push(self.log.join(name)),
                 None => listing.unknown.push(self.log.join(name)),
             }
         }
-        for name in names(&self.checkpoint)? {
+        for name in names(&self.checkpoint)?.into_iter().filter(is_file) {
             if let Some(last) = number(&name, ".ckpt") {
                 listing.checkpoints.push(last);
             } else if number(&name, ".ckpt.tmp").is_some() {
@@ -109,7 +133,7 @@ impl Directory {
         let path = self.format();
         let bytes = match io.open(&path, Mode::Read).and_then(|file| read_all(&*file)) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io("read", &path, error)),
         };
         let header = FileHeader::decode(&path, &bytes, FileKind::Format)?;
@@ -117,6 +141,14 @@ impl Directory {
             return Err(Error::damaged(&path, 24, "the file has more in it than version 1 has"));
         }
         Ok(Some(header.database))
+    }
+
+    /// Whether there is a database.
+    ///
+    /// # Errors
+    /// As [`Self::identify`].
+    pub(crate) fn is_database(&self, io: &dyn Io) -> Result<bool, Error> {
+        Ok(self.read_format(io)?.is_some())
     }
 
     /// Which database this is; `None` when it was never finished, and then nothing is in it.

@@ -66,6 +66,16 @@ pub enum Error {
         /// Who, as far as that is known.
         owner: String,
     },
+    /// The directory has what is none of a database's, and no database.
+    #[error(
+        "'{path}' is no database, and not empty: it has '{found}'; name a folder that is empty, or is not there yet"
+    )]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// A name in it.
+        found: String,
+    },
     /// What was durable is damaged.
     #[error("'{path}' is damaged at offset {offset}: {problem}")]
     Damaged {
@@ -114,13 +124,34 @@ pub enum Error {
          procedure"
     )]
     TooLong,
+    /// Another node runs calls; this one answers reads.
+    #[error("this node follows, and answers reads only; calls are for the leader: {leader}")]
+    Follower {
+        /// Its address, or "nobody".
+        leader: String,
+    },
+    /// This node did lead, and another one does now, or may.
+    #[error("this node does not lead any more; nothing of this call has happened; call the leader")]
+    Superseded,
+    /// This node could not make sure that it still leads. The call has read, and changed nothing.
+    #[error("this node could not make sure that it leads still, so it does not answer; call again")]
+    Lapsed,
+    /// The journal has no room.
+    #[error("the journal is full: {0}; nothing of this call has happened; make room there, and call again")]
+    JournalFull(String),
+    /// The journal has not answered, or not for all of a batch.
+    #[error(
+        "{0}; whether this call has happened is not known; with a request id, calling it again tells, and makes it once"
+    )]
+    Unknown(String),
+    /// The journal cannot be reached.
+    #[error("{0}")]
+    Unreachable(String),
     /// The sequencer was closed.
     #[error("the database is closed; open the directory again")]
     Closed,
     /// A request id was used before, for a call of another procedure.
-    #[error(
-        "request id {request} was used for a call of procedure {first}, and now for one of procedure {now}; choose another id"
-    )]
+    #[error("request id {request} was used before, for a call of another procedure; choose another id")]
     RequestReused {
         /// The id.
         request: u64,
@@ -167,7 +198,7 @@ impl Error {
     /// Whether the same call, or transaction, may succeed later on the same sequencer.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Full(_) | Self::Conflict { .. })
+        matches!(self, Self::Full(_) | Self::Conflict { .. } | Self::Follower { .. } | Self::Lapsed)
     }
 
     pub(crate) fn damaged(path: &Path, offset: u64, problem: impl Into<String>) -> Self {

@@ -61,6 +61,7 @@ fn frames(mut bytes: &[u8], salt: u32, first: u64) -> Vec<u8> {
         RecordKind::Durable,
         RecordKind::Requests,
         RecordKind::End,
+        RecordKind::Indexed,
     ];
     let (mut out, mut number) = (Vec::new(), first);
     while let [kind, length, rest @ ..] = bytes {

@@ -13,6 +13,7 @@ use crate::format::calls::runs;
 use crate::format::frame::RecordKind;
 use crate::format::items::{Definition, Rows};
 use crate::io::Io;
+use crate::journal::message::Chain;
 use crate::log::reader::{LogEnd, Record, Torn, Wanted, walk};
 use crate::requests::Outcome;
 
@@ -26,12 +27,16 @@ pub enum Contents {
     Definition(Definition),
     /// Table, and how many rows.
     Rows(String, usize),
+    /// The same of a table and of its indexes.
+    Indexed(Vec<(String, u64)>),
     /// How many rows each table has, about, in a checkpoint.
     Sizes(Vec<(String, u64)>),
     /// How many request ids, in a checkpoint.
     Requests(usize),
     /// Everything before is durable.
     Durable,
+    /// In a checkpoint of a node: epoch of the last record that it covers.
+    Chain(u64),
     /// Rows and digest of a checkpoint.
     End(u64, Digest),
 }
@@ -116,6 +121,10 @@ impl Visitor for Definitions<'_> {
 
     fn size(&mut self, table: &str, rows: u64) {
         self.sizes.push((table.to_string(), rows));
+    }
+
+    fn chain(&mut self, chain: Chain) {
+        self.tell(Contents::Chain(chain.epoch));
     }
 
     fn outcome(&mut self, _: u64, _: Outcome) {
@@ -247,6 +256,10 @@ fn contents(known: &mut Catalogue, record: &Record<'_>, fresh: bool) -> Result<C
         RecordKind::Rows => {
             let rows = Rows::decode(record.payload).map_err(damaged)?;
             Contents::Rows(rows.table.to_string(), rows.count())
+        }
+        RecordKind::Indexed => {
+            let all = Rows::decode_all(record.payload).map_err(damaged)?;
+            Contents::Indexed(all.iter().map(|rows| (rows.table.to_string(), rows.count() as u64)).collect())
         }
         _ => Contents::Durable,
     })

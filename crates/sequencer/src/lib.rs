@@ -20,6 +20,7 @@
 //! | [`io`] | the file system as a trait; the real one, and a simulated one that fails |
 //! | `directory` | what lies where |
 //! | `format` | bytes on disk |
+//! | [`journal`] | a log that several nodes share: one leads, the others replay |
 //! | `log` | segments: space, the writing thread, reading and telling torn from damaged |
 //! | `checkpoint` | snapshots, files, reading |
 //! | `order` | the thread that runs everything in order |
@@ -39,7 +40,9 @@ mod format;
 pub mod fuzz;
 pub mod inspect;
 pub mod io;
+pub mod journal;
 mod log;
+mod node;
 mod options;
 mod order;
 mod recovery;
@@ -53,6 +56,7 @@ pub use error::{Error, Failure, Refused};
 pub use format::VERSION;
 pub use format::frame::RecordKind;
 pub use format::items::Definition;
+pub use journal::election::{NodeOptions, NodeStatus, Role};
 pub use log::reader::Torn;
 pub use options::{Durability, Options};
 pub use recovery::{Progress, RecoveryReport};

@@ -20,6 +20,7 @@ use crate::format::calls::runs;
 use crate::format::frame::RecordKind;
 use crate::format::items::{Definition, Rows};
 use crate::io::Io;
+use crate::journal::message::Chain;
 use crate::log::reader::{LogEnd, Record, Torn, Wanted, walk};
 use crate::order::apply;
 use crate::requests::{Outcome, Window};
@@ -89,18 +90,20 @@ pub(crate) struct Recovered {
 }
 
 /// A piece of work that the log asks for.
-enum Item {
+pub(crate) enum Item {
     Calls { batch: Batch, requests: bool, last: u64 },
     Definition(Definition, u64),
     Rows { table: String, width: usize, images: Vec<u8>, number: u64 },
 }
 
 /// Runs what was recovered.
-struct Replay<'a> {
+pub(crate) struct Replay<'a> {
     engine: &'a mut dyn Engine,
-    catalogue: Catalogue,
-    definitions: Vec<Definition>,
-    window: Window,
+    pub(crate) catalogue: Catalogue,
+    pub(crate) definitions: Vec<Definition>,
+    pub(crate) window: Window,
+    /// What the record behind a checkpoint of a node follows.
+    pub(crate) chain: Option<Chain>,
     report: &'a mut RecoveryReport,
     progress: &'a mut dyn FnMut(Progress),
     state: Progress,
@@ -133,12 +136,40 @@ impl Visitor for Replay<'_> {
         self.window.put(request, outcome);
     }
 
+    fn chain(&mut self, chain: Chain) {
+        self.chain = Some(chain);
+    }
+
     fn frame(&mut self, _: RecordKind, _: u64, bytes: u64) {
         self.advance(bytes);
     }
 }
 
-impl Replay<'_> {
+impl<'a> Replay<'a> {
+    /// Nothing is known yet; batches that ran go to whoever has the other end of `spare`.
+    pub(crate) fn new(
+        engine: &'a mut dyn Engine,
+        request_window: usize,
+        report: &'a mut RecoveryReport,
+        progress: &'a mut dyn FnMut(Progress),
+        spare: Sender<Batch>,
+    ) -> Self {
+        Self {
+            engine,
+            catalogue: Catalogue::default(),
+            definitions: Vec::new(),
+            window: Window::new(request_window),
+            chain: None,
+            report,
+            progress,
+            state: Progress::default(),
+            start: Instant::now(),
+            sizes: HashMap::new(),
+            in_flight: std::collections::VecDeque::new(),
+            spare,
+        }
+    }
+
     fn advance(&mut self, bytes: u64) {
         self.state.done_bytes += bytes;
         self.state.elapsed = self.start.elapsed();
@@ -155,7 +186,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn item(&mut self, item: Item) -> Result<(), Error> {
+    pub(crate) fn item(&mut self, item: Item) -> Result<(), Error> {
         match item {
             Item::Calls { batch, requests, last } => {
                 self.report.calls += batch.len() as u64;
@@ -204,7 +235,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn drain(&mut self) -> Result<(), Error> {
+    pub(crate) fn drain(&mut self) -> Result<(), Error> {
         while !self.in_flight.is_empty() {
             self.complete()?;
         }
@@ -212,10 +243,31 @@ impl Replay<'_> {
     }
 }
 
+/// Who takes items, and how many bytes of log each was.
+pub(crate) trait Sink {
+    /// # Errors
+    /// When nobody takes items any more.
+    fn put(&mut self, item: Item, bytes: u64) -> Result<(), Error>;
+}
+
+impl Sink for SyncSender<(Item, u64)> {
+    fn put(&mut self, item: Item, bytes: u64) -> Result<(), Error> {
+        // Who does not has an error of its own to tell.
+        self.send((item, bytes)).map_err(|_| Error::Closed)
+    }
+}
+
+impl Sink for Vec<(Item, u64)> {
+    fn put(&mut self, item: Item, bytes: u64) -> Result<(), Error> {
+        self.push((item, bytes));
+        Ok(())
+    }
+}
+
 /// Makes batches of records.
-struct Decoder {
+pub(crate) struct Decoder<S> {
     catalogue: Catalogue,
-    items: SyncSender<(Item, u64)>,
+    pub(crate) items: S,
     /// Batches that ran.
     spare: Receiver<Batch>,
     batch: Option<Batch>,
@@ -227,13 +279,14 @@ struct Decoder {
     records: u64,
 }
 
-/// Nobody takes items any more; who did has an error of its own to tell.
-fn stopped() -> Error {
-    Error::Closed
-}
+impl<S: Sink> Decoder<S> {
+    /// Records up to `covered` are not needed; `spare` gives batches that ran.
+    pub(crate) fn new(catalogue: Catalogue, items: S, spare: Receiver<Batch>, covered: u64) -> Self {
+        Self { catalogue, items, spare, batch: None, requests: false, last: 0, bytes: 0, covered, records: 0 }
+    }
 
-impl Decoder {
-    fn flush(&mut self) -> Result<(), Error> {
+    /// Gives away what was gathered.
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
         if let Some(batch) = self.batch.take().filter(|batch| !batch.is_empty()) {
             let item = Item::Calls { batch, requests: std::mem::take(&mut self.requests), last: self.last };
             self.send(item)?;
@@ -242,10 +295,10 @@ impl Decoder {
     }
 
     fn send(&mut self, item: Item) -> Result<(), Error> {
-        self.items.send((item, std::mem::take(&mut self.bytes))).map_err(|_| stopped())
+        self.items.put(item, std::mem::take(&mut self.bytes))
     }
 
-    fn record(&mut self, record: &Record<'_>) -> Result<(), Error> {
+    pub(crate) fn record(&mut self, record: &Record<'_>) -> Result<(), Error> {
         let number = record.frame.number;
         self.bytes += record.frame.bytes() as u64;
         if number <= self.covered || record.frame.kind == RecordKind::Durable {
@@ -267,13 +320,22 @@ impl Decoder {
                 self.catalogue.add(addition);
                 self.send(Item::Definition(definition, number))
             }
+            RecordKind::Indexed => {
+                self.flush()?;
+                let all = Rows::decode_all(record.payload).map_err(damaged)?;
+                all.iter().try_for_each(|rows| self.rows(rows, number))
+            }
             _ => {
                 self.flush()?;
                 let rows = Rows::decode(record.payload).map_err(damaged)?;
-                let (table, width) = (rows.table.to_string(), rows.image_bytes);
-                self.send(Item::Rows { table, width, images: rows.images.to_vec(), number })
+                self.rows(&rows, number)
             }
         }
+    }
+
+    fn rows(&mut self, rows: &Rows<'_>, number: u64) -> Result<(), Error> {
+        let (table, width) = (rows.table.to_string(), rows.image_bytes);
+        self.send(Item::Rows { table, width, images: rows.images.to_vec(), number })
     }
 
     fn calls(&mut self, payload: &[u8]) -> Result<(), Trouble> {
@@ -406,19 +468,7 @@ fn replay(
     let Source { io, directory, listing, database, request_window } = *source;
     let start = Instant::now();
     let (give_back, spare) = channel();
-    let mut replay = Replay {
-        engine,
-        catalogue: Catalogue::default(),
-        definitions: Vec::new(),
-        window: Window::new(request_window),
-        report,
-        progress,
-        state: Progress::default(),
-        start,
-        sizes: HashMap::new(),
-        in_flight: std::collections::VecDeque::new(),
-        spare: give_back,
-    };
+    let mut replay = Replay::new(engine, request_window, report, progress, give_back);
     let newest = listing.checkpoints.last().copied();
     let size = |path: PathBuf| io.open(&path, crate::io::Mode::Read).and_then(|file| file.length()).unwrap_or(0);
     let covered = newest.unwrap_or(0);
@@ -444,9 +494,7 @@ fn replay(
     let catalogue = replay.catalogue.clone();
     let end = std::thread::scope(|scope| {
         let decode = || {
-            let (batch, requests) = (None, false);
-            let mut decoder =
-                Decoder { catalogue, items, spare, batch, requests, last: 0, bytes: 0, covered, records: 0 };
+            let mut decoder = Decoder::new(catalogue, items, spare, covered);
             let end = walk(io, directory, &wanted, &mut |record| decoder.record(&record))?;
             decoder.flush()?;
             Ok::<_, Error>((end, decoder.records))

@@ -16,6 +16,7 @@ use crate::error::{Error, Failure, Refused};
 use crate::format::items::Definition;
 use crate::io::{Io, Locking, Mode};
 use crate::log::reader::LogEnd;
+use crate::log::room::Room;
 use crate::log::space::Space;
 use crate::log::writer::Writer;
 use crate::options::{Durability, Options};
@@ -25,22 +26,23 @@ use crate::shared::{Shared, Statistics};
 use crate::transaction::Transaction;
 
 /// Requests that may wait for the order thread.
-const REQUESTS: usize = 1024;
+pub(crate) const REQUESTS: usize = 1024;
 /// Units that may wait for the writer.
 const UNITS: usize = 16;
 
 /// An open directory. Dropping it waits for what was submitted and closes it.
 pub struct Sequencer {
-    handle: Option<Handle>,
-    threads: Vec<JoinHandle<()>>,
-    _lock: Box<dyn Send + Sync>,
+    pub(crate) handle: Option<Handle>,
+    /// In the order in which they end, last first.
+    pub(crate) threads: Vec<JoinHandle<()>>,
+    pub(crate) _lock: Box<dyn Send + Sync>,
 }
 
 /// The way in, for any number of threads.
 #[derive(Clone)]
 pub struct Handle {
-    requests: SyncSender<Request>,
-    shared: Arc<Shared>,
+    pub(crate) requests: SyncSender<Request>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// A batch that was submitted.
@@ -62,8 +64,9 @@ impl Sequencer {
     /// told how far that has come.
     ///
     /// # Errors
-    /// [`Error::Locked`]; [`Error::Damaged`] and [`Error::Version`], which leave log and checkpoints alone;
-    /// [`Error::Io`] and [`Error::Full`]; [`Error::Engine`] when the engine has tables or procedures already.
+    /// [`Error::Foreign`]; [`Error::Locked`]; [`Error::Damaged`] and [`Error::Version`], which leave log and
+    /// checkpoints alone; [`Error::Io`] and [`Error::Full`]; [`Error::Engine`] when the engine has tables or
+    /// procedures already.
     pub fn open(
         io: Arc<dyn Io>,
         path: &Path,
@@ -74,6 +77,7 @@ impl Sequencer {
         options.validate()?;
         is_empty(&*engine)?;
         let directory = Directory::new(path);
+        directory.refuse_foreign(&*io)?;
         for folder in [&directory.root, &directory.log, &directory.checkpoint] {
             io.create_directory(folder).map_err(|error| Error::io("create", folder, error))?;
         }
@@ -101,7 +105,10 @@ impl Sequencer {
         let next = recovered.end.next;
         let space = match options.durability {
             Durability::None => None,
-            _ => Some(Space::begin(io.clone(), directory.clone(), database, next, options.segment_bytes)?),
+            _ => {
+                let space = Space::begin(io.clone(), directory.clone(), database, next, options.segment_bytes)?;
+                Some(Room::Segments(space))
+            }
         };
         if let Some(&newest) = listing.checkpoints.last() {
             clean(&*io, &directory, newest, next)?;
@@ -109,17 +116,13 @@ impl Sequencer {
         let shared = Arc::new(Shared::new(next));
         shared.count(|statistics| statistics.checkpoint_bytes = report.checkpoint.map_or(0, |(_, bytes)| bytes));
         shared.since_checkpoint.store(report.log_bytes, std::sync::atomic::Ordering::Relaxed);
-        let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            let started = std::thread::Builder::new().name(name.into()).spawn(run);
-            started.map_err(|error| Error::from(EngineError::Worker(format!("could not be started: {error}"))))
-        };
         let mut threads = Vec::new();
         let mut units = None;
         if space.is_some() {
             let Options { durability, async_interval, idle_mark, .. } = options;
             let writer = Writer::new(shared.clone(), durability, async_interval, idle_mark, next);
             let (sender, written) = sync_channel(UNITS);
-            threads.push(start("lockwork-log", Box::new(move || writer.run(&written)))?);
+            threads.push(thread("lockwork-log", move || writer.run(&written))?);
             units = Some(sender);
         }
         let (requests, taken) = sync_channel(REQUESTS);
@@ -136,8 +139,9 @@ impl Sequencer {
             definitions: recovered.definitions,
             window: recovered.window,
             next,
+            node: None,
         });
-        threads.push(start("lockwork-order", Box::new(move || order.run(&taken)))?);
+        threads.push(thread("lockwork-order", move || order.run(&taken))?);
         Ok((Self { handle: Some(Handle { requests, shared }), threads, _lock: lock }, report))
     }
 
@@ -254,7 +258,7 @@ impl Drop for Sequencer {
 }
 
 impl Handle {
-    fn ask<T>(&self, request: impl FnOnce(SyncSender<Result<T, Error>>) -> Request) -> Result<T, Error> {
+    pub(crate) fn ask<T>(&self, request: impl FnOnce(SyncSender<Result<T, Error>>) -> Request) -> Result<T, Error> {
         let (reply, answer) = sync_channel(1);
         self.requests.send(request(reply)).map_err(|_| Error::Closed)?;
         answer.recv().unwrap_or_else(|_| Err(self.shared.trouble().unwrap_or(Error::Closed)))
@@ -453,6 +457,12 @@ impl Handle {
     }
 }
 
+/// Starts a thread.
+pub(crate) fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let started = std::thread::Builder::new().name(name.into()).spawn(run);
+    started.map_err(|error| EngineError::Worker(format!("could not be started: {error}")).into())
+}
+
 /// Refuses bytes that are no block.
 fn is_block(block: &[u8]) -> Result<(), Error> {
     if (HEADER_BYTES as usize..=MAX_BLOCK_BYTES as usize).contains(&block.len()) {
@@ -463,7 +473,7 @@ fn is_block(block: &[u8]) -> Result<(), Error> {
 }
 
 /// Refuses an engine that has something in it.
-fn is_empty(engine: &dyn Engine) -> Result<(), Error> {
+pub(crate) fn is_empty(engine: &dyn Engine) -> Result<(), Error> {
     let mut tables = 0;
     engine.with_database(&mut |database| tables = database.len())?;
     if tables == 0 && engine.procedure(0).is_none() {
@@ -494,7 +504,7 @@ fn identify(
 }
 
 /// A number that no other database has.
-fn fresh_id() -> u64 {
+pub(crate) fn fresh_id() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // Seeded by the system's randomness.
     let mut hasher = std::hash::RandomState::new().build_hasher();

@@ -1,10 +1,11 @@
 //! What the threads of a sequencer tell each other and their callers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Failure};
+use crate::journal::election::Membership;
 
 /// Locks a mutex; what a thread that panicked has left behind is whole, because nothing panics while it changes it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,6 +59,8 @@ pub(crate) struct Shared {
     statistics: Mutex<Statistics>,
     /// Bytes of log since the last checkpoint began.
     pub(crate) since_checkpoint: AtomicU64,
+    /// Of a node; `None` when the log is this process's own.
+    pub(crate) membership: Option<Arc<Membership>>,
     /// What the last checkpoint that failed said.
     checkpoint_trouble: Mutex<Option<Error>>,
     /// Buffers that units were in.
@@ -73,6 +76,10 @@ impl Shared {
         let shared = Self::default();
         shared.set_durable(durable);
         shared
+    }
+
+    pub(crate) fn of_node(durable: u64, membership: Arc<Membership>) -> Self {
+        Self { membership: Some(membership), ..Self::new(durable) }
     }
 
     /// All records before this one are durable.

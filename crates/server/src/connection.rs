@@ -5,29 +5,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use futures::SinkExt;
+use futures::{Sink, SinkExt};
 use pgwire::api::{ClientInfo, PgWireConnectionState as State, PgWireServerHandlers};
-use pgwire::error::ErrorInfo;
-use pgwire::messages::PgWireBackendMessage::ErrorResponse;
-use pgwire::messages::PgWireFrontendMessage as Message;
-use pgwire::messages::response::TransactionStatus;
+use pgwire::error::{ErrorInfo, PgWireError};
+use pgwire::messages::PgWireBackendMessage::{ErrorResponse, ReadyForQuery};
+use pgwire::messages::response::{ReadyForQuery as Ready, TransactionStatus};
+use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage as Message};
 use pgwire::tokio::TlsAcceptor;
-use pgwire::tokio::server::{negotiate_tls, process_error, process_message};
+use pgwire::tokio::server::{negotiate_tls, process_message};
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::Handlers;
+use crate::error::response;
 use crate::held::{Change, Held};
 use crate::messages::{Messages, Next, Stage};
 use crate::session::fatal;
 use crate::stored::Stored;
+use crate::transaction;
 
 /// A buffer of answers that is longer is not kept.
 const ANSWERS: usize = 64 << 10;
 /// How long a client that is told that it has to go may send on.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The same for one that has done nothing wrong: the server ends.
+const GOODBYE: Duration = Duration::from_millis(100);
 /// When a client that says nothing is asked whether it is there, how often again, and how many times.
 const SILENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(10);
@@ -41,18 +45,42 @@ fn keep_alive(socket: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(socket, TIMES)?)
 }
 
-/// Serves a connection until it ends. `patience` is for logging in, and for each message.
+/// Tells a client what is wrong with a message, and waits for its next one.
+async fn refuse<S>(client: &mut S, error: PgWireError, is_extended: bool) -> io::Result<()>
+where
+    S: ClientInfo + Sink<PgWireBackendMessage, Error = io::Error> + Unpin,
+{
+    client.feed(ErrorResponse(response(error.into()))).await?;
+    let status = client.transaction_status().to_error_state();
+    client.set_transaction_status(status);
+    if is_extended {
+        client.set_state(State::AwaitingSync);
+    } else {
+        client.set_state(State::ReadyForQuery);
+        client.feed(ReadyForQuery(Ready::new(status))).await?;
+    }
+    client.flush().await
+}
+
+/// Serves a connection until it ends. `patience` is for logging in, and for each message; when `told` is there the
+/// client has to go, whatever it is at.
 pub(crate) async fn serve(
     socket: TcpStream,
     tls: Option<TlsAcceptor>,
     handlers: Handlers,
     room: Arc<Semaphore>,
     patience: Duration,
+    told: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let late = Instant::now() + patience;
     socket.set_nodelay(true)?;
     keep_alive(&socket)?;
-    let Ok(negotiated) = timeout_at(late, negotiate_tls::<Stored>(socket, tls)).await else { return Ok(()) };
+    tokio::pin!(told);
+    let negotiated = tokio::select! {
+        negotiated = timeout_at(late, negotiate_tls::<Stored>(socket, tls)) => negotiated,
+        () = &mut told => return Ok(()),
+    };
+    let Ok(negotiated) = negotiated else { return Ok(()) };
     let Some(mut socket) = negotiated? else { return Ok(()) };
     let early = std::mem::take(socket.read_buffer_mut());
     if socket.is_secure() && !early.is_empty() {
@@ -64,86 +92,99 @@ pub(crate) async fn serve(
     let (startup, copy, asked) = (handlers.startup_handler(), handlers.copy_handler(), handlers.cancel_handler());
     let cancel = handlers.session.cancel.clone();
     let mut mechanism = Stage::Mechanism;
-    let why = loop {
-        let state = socket.state();
-        let (stage, is_login) = match state {
-            State::AwaitingStartup => (Stage::Startup, true),
-            State::AuthenticationInProgress => (std::mem::replace(&mut mechanism, Stage::Proof), true),
-            _ => (Stage::Other, false),
-        };
-        let version = socket.protocol_version();
-        let copying = match state {
-            State::CopyInProgress(is_extended) => Some(is_extended),
-            _ => None,
-        };
-        let next = messages.next(socket.get_mut(), stage, version, &held);
-        let next = if is_login {
-            let slow = || fatal("57014", &format!("the login has taken more than {patience:?}"));
-            timeout_at(late, next).await.unwrap_or_else(|_| Ok(Next::Broken(slow().into())))
-        } else {
-            next.await
-        };
-        let (message, part) = match next? {
-            Next::Message(Message::Terminate(_), _) | Next::Gone => return Ok(()),
-            Next::Message(message, part) => (message, part),
-            Next::Broken(why) => break *why,
-            // What comes behind an error is passed over anyway.
-            Next::Refused(..) if matches!(state, State::AwaitingSync) => continue,
-            Next::Refused(kind, refusal) => {
-                let is_extended = copying.unwrap_or(!matches!(kind, b'Q'));
-                process_error(&mut socket, handlers.session.end_copy(refusal.into()), is_extended).await?;
+    let served = async {
+        let socket = &mut socket;
+        loop {
+            let state = socket.state();
+            let (stage, is_login) = match state {
+                State::AwaitingStartup => (Stage::Startup, true),
+                State::AuthenticationInProgress => (std::mem::replace(&mut mechanism, Stage::Proof), true),
+                _ => (Stage::Other, false),
+            };
+            let version = socket.protocol_version();
+            let copying = match state {
+                State::CopyInProgress(is_extended) => Some(is_extended),
+                _ => None,
+            };
+            let next = messages.next(socket.get_mut(), stage, version, &held);
+            let next = if is_login {
+                let slow = || fatal("57014", &format!("the login has taken more than {patience:?}"));
+                timeout_at(late, next).await.unwrap_or_else(|_| Ok(Next::Broken(slow().into())))
+            } else {
+                next.await
+            };
+            let (message, part) = match next? {
+                Next::Message(Message::Terminate(_), _) | Next::Gone => return io::Result::Ok(None),
+                Next::Message(message, part) => (message, part),
+                Next::Broken(why) => return Ok(Some(*why)),
+                // What comes behind an error is passed over anyway.
+                Next::Refused(..) if matches!(state, State::AwaitingSync) => continue,
+                Next::Refused(kind, refusal) => {
+                    let has_failed = kind == b'F' && socket.transaction_status() == TransactionStatus::Error;
+                    let refusal = if has_failed { transaction::failed() } else { refusal };
+                    let is_extended = copying.unwrap_or(!matches!(kind, b'Q' | b'F'));
+                    refuse(socket, handlers.session.end_copy(refusal.into()), is_extended).await?;
+                    continue;
+                }
+            };
+            let is_extended = copying.unwrap_or(message.is_extended_query());
+            let is_cancel = matches!(message, Message::CancelRequest(_));
+            let (change, is_sync) = (Change::of(&message), matches!(message, Message::Sync(_)));
+            let is_ignored = matches!(state, State::AwaitingSync) && !is_sync;
+            if is_ignored {
                 continue;
             }
-        };
-        let is_extended = copying.unwrap_or(message.is_extended_query());
-        let is_cancel = matches!(message, Message::CancelRequest(_));
-        let (change, is_sync) = (Change::of(&message), matches!(message, Message::Sync(_)));
-        let is_ignored = matches!(state, State::AwaitingSync) && !is_sync;
-        if is_ignored {
-            continue;
-        }
-        cancel.begin();
-        let before = socket.transaction_status();
-        let done = match cancel.check() {
-            Err(refusal) if !is_sync => Err(refusal.into()),
-            _ => {
-                let (simple, extended) = (handlers.session.clone(), handlers.session.clone());
-                let (startup, copy, asked) = (startup.clone(), copy.clone(), asked.clone());
-                let done = process_message(message, &mut socket, startup, simple, extended, copy, asked).await;
-                match change {
-                    Change::Nothing => held.free(handlers.session.freed()),
-                    change if done.is_ok() => held.change(change, part),
-                    _ => {}
+            cancel.begin();
+            let before = socket.transaction_status();
+            let done = match cancel.check() {
+                Err(refusal) if !is_sync => Err(refusal.into()),
+                _ => {
+                    let (simple, extended) = (handlers.session.clone(), handlers.session.clone());
+                    let (startup, copy, asked) = (startup.clone(), copy.clone(), asked.clone());
+                    let done = process_message(message, socket, startup, simple, extended, copy, asked).await;
+                    match change {
+                        Change::Nothing => held.free(handlers.session.freed()),
+                        change if done.is_ok() => held.change(change, part),
+                        _ => {}
+                    }
+                    done
                 }
-                done
+            };
+            // Portals end with their transaction.
+            if (is_sync || before != TransactionStatus::Idle) && socket.transaction_status() == TransactionStatus::Idle
+            {
+                held.end_portals();
             }
-        };
-        // Portals end with their transaction.
-        if (is_sync || before != TransactionStatus::Idle) && socket.transaction_status() == TransactionStatus::Idle {
-            held.end_portals();
-        }
-        if let Err(error) = done {
-            if is_login || error.is_fatal() {
-                break ErrorInfo::from(error);
+            if let Err(error) = done {
+                if is_login || error.is_fatal() {
+                    return Ok(Some(ErrorInfo::from(error)));
+                }
+                refuse(socket, handlers.session.end_copy(error), is_extended).await?;
             }
-            process_error(&mut socket, handlers.session.end_copy(error), is_extended).await?;
-        }
-        if copying == Some(false) && matches!(socket.state(), State::ReadyForQuery) {
-            handlers.session.rest();
-        }
-        if is_cancel {
-            return Ok(());
-        }
-        if !matches!(socket.state(), State::CopyInProgress(_)) {
-            cancel.end(is_sync || !is_extended);
-        }
-        if socket.write_buffer().is_empty() && socket.write_buffer().capacity() > ANSWERS {
-            *socket.write_buffer_mut() = BytesMut::new();
+            if copying == Some(false) && matches!(socket.state(), State::ReadyForQuery) {
+                handlers.session.rest();
+            }
+            if is_cancel {
+                return Ok(None);
+            }
+            if !matches!(socket.state(), State::CopyInProgress(_)) {
+                cancel.end(is_sync || !is_extended);
+            }
+            if socket.write_buffer().is_empty() && socket.write_buffer().capacity() > ANSWERS {
+                *socket.write_buffer_mut() = BytesMut::new();
+            }
         }
     };
-    socket.send(ErrorResponse(why.into())).await?;
+    let (why, patience) = tokio::select! {
+        why = served => match why? {
+            Some(why) => (why, LAST_WORDS),
+            None => return Ok(()),
+        },
+        () = told => (fatal("57P01", "terminating connection due to administrator command"), GOODBYE),
+    };
+    socket.send(ErrorResponse(response(why))).await?;
     socket.close().await?;
     // A connection that ends while bytes come takes with it what the client has not read.
-    drop(timeout(LAST_WORDS, tokio::io::copy(socket.get_mut(), &mut tokio::io::sink())).await);
+    drop(timeout(patience, tokio::io::copy(socket.get_mut(), &mut tokio::io::sink())).await);
     Ok(())
 }

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use lockwork_database::sql::Subject;
 use lockwork_database::{Error, sequencer};
 use pgwire::error::{ErrorInfo, PgWireError};
+use pgwire::messages::response::ErrorResponse;
 
 /// A request id was used for a call of another procedure: a state of our own, in the class of wrong values.
 const REQUEST_REUSED: &str = "22R01";
@@ -14,16 +16,17 @@ pub(crate) struct Refusal {
     pub(crate) sqlstate: String,
     pub(crate) message: String,
     pub(crate) hint: String,
-    /// Of a COPY.
-    pub(crate) copied: Option<Box<Copied>>,
+    pub(crate) more: Option<Box<More>>,
     /// Characters from the beginning of the statement, from 1; 0 for none.
     pub(crate) position: usize,
 }
 
-/// What there is to say of data that a COPY sends.
+/// What there is to say of a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Copied {
-    /// Where in it something is wrong.
+pub(crate) struct More {
+    /// Its table, column and constraint, as far as they are known.
+    pub(crate) subject: Subject,
+    /// Where in what a COPY sends something is wrong.
     pub(crate) context: String,
     /// What has become of what stood before.
     pub(crate) detail: String,
@@ -31,7 +34,7 @@ pub(crate) struct Copied {
 
 pub(crate) fn refuse(sqlstate: &str, message: impl Into<String>) -> Refusal {
     let (sqlstate, message) = (sqlstate.into(), message.into());
-    Refusal { sqlstate, message, hint: String::new(), copied: None, position: 0 }
+    Refusal { sqlstate, message, hint: String::new(), more: None, position: 0 }
 }
 
 impl Refusal {
@@ -41,12 +44,20 @@ impl Refusal {
     }
 
     pub(crate) fn context(mut self, context: String) -> Self {
-        self.copied.get_or_insert_default().context = context;
+        self.more.get_or_insert_default().context = context;
         self
     }
 
     pub(crate) fn detail(mut self, detail: String) -> Self {
-        self.copied.get_or_insert_default().detail = detail;
+        self.more.get_or_insert_default().detail = detail;
+        self
+    }
+
+    /// What it is about, if that is known.
+    pub(crate) fn about(mut self, subject: Option<Box<Subject>>) -> Self {
+        if let Some(subject) = subject {
+            self.more.get_or_insert_default().subject = *subject;
+        }
         self
     }
 
@@ -57,9 +68,12 @@ impl Refusal {
                 let lines = source.split('\n').take(error.line.saturating_sub(1) as usize);
                 let before: usize = lines.map(|line| line.chars().count() + 1).sum();
                 let position = if source.is_empty() { 0 } else { before + error.column as usize };
-                refuse(error.sqlstate, error.message.clone()).hint(error.hint.clone()).at(position)
+                refuse(error.sqlstate, error.message.clone())
+                    .hint(error.hint.clone())
+                    .about(error.subject.clone())
+                    .at(position)
             }
-            Error::Aborted { sqlstate, message, .. } => refuse(&sqlstate, message),
+            Error::Aborted { sqlstate, message, subject, .. } => refuse(&sqlstate, message).about(subject),
             Error::Unknown { .. } => refuse("42704", error.to_string()),
             Error::Outdated => refuse("0A000", error.to_string()),
             Error::IndexTooLate { .. } => refuse("55006", error.to_string()),
@@ -71,6 +85,13 @@ impl Refusal {
             Error::Durability(sequencer::Error::RequestReused { .. }) => {
                 refuse(REQUEST_REUSED, error.to_string()).hint("an id is for repeating the same CALL; take another")
             }
+            Error::Durability(sequencer::Error::Lapsed) => refuse("40001", error.to_string()),
+            Error::Durability(sequencer::Error::JournalFull(_)) => refuse("53100", error.to_string()),
+            // Who connects again finds the leader.
+            Error::Durability(sequencer::Error::Superseded | sequencer::Error::Follower { .. }) => {
+                refuse("57P01", error.to_string())
+            }
+            Error::Durability(sequencer::Error::Unknown(_)) => refuse("08007", error.to_string()),
             Error::Durability(sequencer::Error::Closed) => refuse("57P01", "the server is ending"),
             Error::Durability(_) => refuse("58030", error.to_string()),
             other => refuse("XX000", other.to_string()),
@@ -106,9 +127,14 @@ impl fmt::Display for Refusal {
 impl From<Refusal> for ErrorInfo {
     fn from(refusal: Refusal) -> Self {
         let mut info = Self::new("ERROR".into(), refusal.sqlstate, refusal.message);
-        if let Some(copied) = refusal.copied {
-            info.detail = (!copied.detail.is_empty()).then_some(copied.detail);
-            info.where_context = (!copied.context.is_empty()).then_some(copied.context);
+        if let Some(more) = refusal.more {
+            let some = |text: String| (!text.is_empty()).then_some(text);
+            let Subject { table, column, constraint, detail } = more.subject;
+            info.schema = (!table.is_empty()).then(|| "public".into());
+            (info.table, info.column, info.constraint) = (some(table), some(column), some(constraint));
+            let details = [detail, more.detail];
+            info.detail = some(details.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" "));
+            info.where_context = some(more.context);
         }
         info.hint = (!refusal.hint.is_empty()).then_some(refusal.hint);
         info.position = (refusal.position > 0).then(|| refusal.position.to_string());
@@ -116,8 +142,36 @@ impl From<Refusal> for ErrorInfo {
     }
 }
 
+/// An error as it is written. A zero byte would end its field, and make what stands behind it another one: it is shown
+/// instead.
+pub(crate) fn response(mut error: ErrorInfo) -> ErrorResponse {
+    error.severity_nonlocalized.get_or_insert_with(|| error.severity.clone());
+    let mut response = ErrorResponse::from(error);
+    for (_, text) in response.fields.iter_mut().filter(|(_, text)| text.contains('\0')) {
+        *text = text.replace('\0', "\\0");
+    }
+    response
+}
+
 impl From<Refusal> for PgWireError {
     fn from(refusal: Refusal) -> Self {
         Self::UserError(Box::new(refusal.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_makes_fields_of_an_error() {
+        let forged = "a\0C40001\0Mfake";
+        let refusal = refuse("22021", forged).hint(forged).context(forged.into()).detail(forged.into());
+        let shown = "a\\0C40001\\0Mfake".to_string();
+        let fields = response(refusal.into()).fields;
+        assert!(fields.iter().all(|(_, text)| !text.contains('\0')), "{fields:?}");
+        for kind in *b"MHWD" {
+            assert!(fields.contains(&(kind, shown.clone())), "{} {fields:?}", char::from(kind));
+        }
     }
 }

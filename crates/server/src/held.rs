@@ -103,10 +103,10 @@ impl Held {
         self.bytes -= before.map_or(0, |part| part.bytes);
     }
 
-    /// These statements are gone.
-    pub(crate) fn free(&mut self, statements: Vec<String>) {
-        for name in statements {
-            self.bytes -= self.parts.remove(&(Kind::Statement, name)).map_or(0, |part| part.bytes);
+    /// These are gone.
+    pub(crate) fn free(&mut self, gone: Vec<(Kind, String)>) {
+        for one in gone {
+            self.bytes -= self.parts.remove(&one).map_or(0, |part| part.bytes);
         }
     }
 
@@ -144,8 +144,10 @@ mod tests {
         let part = one.room(600 << 10).await.unwrap();
         one.change(Change::Keep(Kind::Statement, "s".into()), part);
         let before = shared.available_permits();
-        one.free(vec!["s".into(), "200".into()]);
-        assert!(shared.available_permits() >= before + 600, "statements only");
+        one.free(vec![(Kind::Statement, "s".into()), (Kind::Statement, "1".into())]);
+        assert!(shared.available_permits() >= before + 600 && one.parts.len() == 200, "{}", one.parts.len());
+        one.free(vec![(Kind::Portal, "1".into())]);
+        assert_eq!(one.parts.len(), 199);
         one.end_portals();
         assert!(one.bytes == 0 && shared.available_permits() == 1_000);
     }

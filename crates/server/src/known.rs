@@ -8,7 +8,7 @@ use sqlparser::ast::{
 
 use crate::error::{Refusal, refuse};
 use crate::parameters;
-use crate::syntax::{folded, read};
+use crate::syntax::{comment, folded, read};
 
 /// What such a statement answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub(crate) struct Known {
     pub(crate) tag: String,
     /// A row of columns with names and types; of no columns for none.
     pub(crate) row: Vec<(String, Type, String)>,
-    /// Prepared statements that it frees.
-    pub(crate) frees: Option<Frees>,
+    /// What it does to the session.
+    pub(crate) effect: Option<Effect>,
 }
 
 /// Prepared statements that a session needs no more.
@@ -28,6 +28,20 @@ pub(crate) enum Frees {
     All(bool),
     One(String),
 }
+
+/// What such a statement does to a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Frees(Frees),
+    /// Says whether the transaction that is open is READ ONLY.
+    Transaction(bool),
+    /// Says whether those are that do not say it themselves.
+    Default(bool),
+}
+
+/// Settings of a session: SHOW asks for them when it runs.
+pub(crate) const READ_ONLY: &str = "transaction_read_only";
+pub(crate) const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
 
 /// What the words of a session are: they answer `current_user` and `current_database()`.
 #[derive(Clone, Debug)]
@@ -39,10 +53,9 @@ pub(crate) struct Who {
 /// The answer to a text if it is one of these statements.
 pub(crate) fn known(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
     let first: String = text.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
-    let plain = |tag: &str| Some(Ok(Known { tag: tag.into(), row: Vec::new(), frees: None }));
     match first.to_ascii_lowercase().as_str() {
-        "set" => Some(setting(text)),
-        "reset" => plain("RESET"),
+        "set" => Some(setting(text, who)),
+        "reset" => Some(Ok(resetting(text))),
         "discard" | "deallocate" => Some(freeing(text)),
         "show" | "select" => {
             let parsed = read(text)?;
@@ -60,17 +73,85 @@ pub(crate) fn known(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
     }
 }
 
-/// SET changes nothing, and is refused where a client would rely on it.
-fn setting(text: &str) -> Result<Known, Refusal> {
+/// The words of a text, in lower case. Comments have none.
+fn words(text: &str) -> Vec<String> {
     let is_of_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
-    let words: Vec<String> =
-        text.split(|c| !is_of_word(c)).filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect();
-    let is_of_encoding = |word: &String| word == "client_encoding" || word == "names";
-    let encoding = words.iter().skip(1).take(2).any(is_of_encoding).then(|| words.last()).flatten();
-    match encoding.filter(|encoding| !parameters::is_utf8(encoding)) {
-        Some(other) => Err(parameters::other_encoding(other)),
-        None => Ok(Known { tag: "SET".into(), row: Vec::new(), frees: None }),
+    let (mut words, mut rest) = (Vec::new(), text);
+    while let Some(first) = rest.chars().next() {
+        let length = match comment(rest) {
+            0 => first.len_utf8(),
+            comment => comment,
+        };
+        let word = rest.split(|c| !is_of_word(c)).next().filter(|word| !word.is_empty());
+        if let Some(word) = word.filter(|_| length == first.len_utf8()) {
+            // What a comment ends is a word, too.
+            let word = word.split_once("--").map_or(word, |(word, _)| word);
+            words.push(word.to_ascii_lowercase());
+            rest = &rest[word.len()..];
+        } else {
+            rest = &rest[length..];
+        }
     }
+    words
+}
+
+/// SET changes only whether transactions are READ ONLY, and is refused where a client would rely on something else.
+fn setting(text: &str, who: &Who) -> Result<Known, Refusal> {
+    let words = words(text);
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let is_of_encoding = |word: &&str| matches!(*word, "client_encoding" | "names");
+    let encoding = words.iter().skip(1).take(2).any(is_of_encoding).then(|| words.last()).flatten();
+    if let Some(other) = encoding.filter(|encoding| !parameters::is_utf8(encoding)) {
+        return Err(parameters::other_encoding(other));
+    }
+    let scope = words.get(1).copied().filter(|word| matches!(*word, "session" | "local"));
+    if scope.is_some() && words.get(2) != Some(&"characteristics") {
+        words.remove(1);
+    }
+    words.retain(|word| *word != "to");
+    if let ["role" | "authorization", role] = words[1..]
+        && !matches!(role, "none" | "default")
+        && role != who.user.to_lowercase()
+    {
+        let message = format!("a session stays who it is, and cannot become '{role}'");
+        return Err(refuse("0A000", message).hint("connect as who is to do it"));
+    }
+    let effect = match words[1..] {
+        ["transaction", ref modes @ ..] => mode(modes).map(Effect::Transaction),
+        ["session", "characteristics", "as", "transaction", ref modes @ ..] => mode(modes).map(Effect::Default),
+        [READ_ONLY, value] => Some(Effect::Transaction(truth(READ_ONLY, value)?)),
+        // That of a transaction says nothing about itself.
+        [DEFAULT_READ_ONLY, value] => {
+            let truth = truth(DEFAULT_READ_ONLY, value)?;
+            (scope != Some("local")).then_some(Effect::Default(truth))
+        }
+        _ => None,
+    };
+    Ok(Known { tag: "SET".into(), row: Vec::new(), effect })
+}
+
+/// Whether modes of a transaction say READ ONLY, or READ WRITE.
+fn mode(modes: &[&str]) -> Option<bool> {
+    modes.windows(2).rev().find_map(|mode| match mode {
+        ["read", "only"] => Some(true),
+        ["read", "write"] => Some(false),
+        _ => None,
+    })
+}
+
+/// A value of a setting that is on or off.
+fn truth(setting: &str, value: &str) -> Result<bool, Refusal> {
+    match value {
+        "on" | "true" | "t" | "yes" | "y" | "1" => Ok(true),
+        "off" | "false" | "f" | "no" | "n" | "0" | "default" => Ok(false),
+        _ => Err(refuse("22023", format!("the setting '{setting}' is on or off, and not '{value}'"))),
+    }
+}
+
+fn resetting(text: &str) -> Known {
+    let words = words(text);
+    let resets = words.get(1).is_some_and(|word| matches!(word.as_str(), "all" | DEFAULT_READ_ONLY));
+    Known { tag: "RESET".into(), row: Vec::new(), effect: resets.then_some(Effect::Default(false)) }
 }
 
 /// DEALLOCATE and DISCARD.
@@ -85,7 +166,7 @@ fn freeing(text: &str) -> Result<Known, Refusal> {
         [Statement::Discard { object_type }] => (format!("DISCARD {object_type}"), None),
         _ => return Err(refuse("42601", "this frees nothing").hint("DEALLOCATE name, DEALLOCATE ALL or DISCARD ALL")),
     };
-    Ok(Known { tag, row: Vec::new(), frees })
+    Ok(Known { tag, row: Vec::new(), effect: frees.map(Effect::Frees) })
 }
 
 fn show(variable: &str) -> Result<Known, Refusal> {
@@ -93,10 +174,11 @@ fn show(variable: &str) -> Result<Known, Refusal> {
     let name = if name == "transaction isolation level" { "transaction_isolation" } else { &name };
     let value = parameters::LIST
         .iter()
+        .chain(parameters::MORE)
         .find(|(known, _)| known.eq_ignore_ascii_case(name))
         .map(|(_, value)| (*value).to_string())
         .ok_or_else(|| refuse("42704", format!("there is no setting called '{variable}'")))?;
-    Ok(Known { tag: "SHOW".into(), row: vec![(name.to_string(), Type::TEXT, value)], frees: None })
+    Ok(Known { tag: "SHOW".into(), row: vec![(name.to_string(), Type::TEXT, value)], effect: None })
 }
 
 /// A SELECT of constants and of what the server says of itself.
@@ -112,13 +194,13 @@ fn constants(query: &Query, who: &Who) -> Option<Known> {
     for item in projection {
         let (expr, alias) = match item {
             SelectItem::UnnamedExpr(expr) => (expr, None),
-            SelectItem::ExprWithAlias { expr, alias } => (expr, Some(folded(alias))),
+            SelectItem::ExprWithAlias { expr, alias } if alias.quote_style != Some('\'') => (expr, Some(folded(alias))),
             _ => return None,
         };
         let (name, ty, value) = constant(expr, who)?;
         row.push((alias.unwrap_or(name), ty, value));
     }
-    Some(Known { tag: "SELECT 1".into(), row, frees: None })
+    Some(Known { tag: "SELECT 1".into(), row, effect: None })
 }
 
 fn constant(expr: &Expr, who: &Who) -> Option<(String, Type, String)> {
@@ -182,12 +264,42 @@ mod tests {
     }
 
     #[test]
+    fn what_makes_transactions_read_only_is_found() {
+        let who = Who { user: "ann".into(), database: "bank".into() };
+        let effect = |text: &str| known(text, &who).unwrap().map(|known| known.effect);
+        for (text, expected) in [
+            ("SET TRANSACTION READ ONLY", Some(Effect::Transaction(true))),
+            ("set local transaction isolation level read committed, read write", Some(Effect::Transaction(false))),
+            ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", None),
+            ("SET /* it */ TRANSACTION -- is\n READ ONLY", Some(Effect::Transaction(true))),
+            ("SET TRANSACTION--\nREAD ONLY", Some(Effect::Transaction(true))),
+            ("SET transaction_read_only TO 'on'", Some(Effect::Transaction(true))),
+            ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", Some(Effect::Default(true))),
+            ("SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE, DEFERRABLE", Some(Effect::Default(false))),
+            ("SET default_transaction_read_only = on", Some(Effect::Default(true))),
+            ("SET SESSION \"default_transaction_read_only\" TO DEFAULT", Some(Effect::Default(false))),
+            ("SET LOCAL default_transaction_read_only = on", None),
+            ("RESET ALL", Some(Effect::Default(false))),
+            ("RESET default_transaction_read_only", Some(Effect::Default(false))),
+            ("RESET search_path", None),
+            ("SET application_name = 'read only'", None),
+            ("SET ROLE ann", None),
+            ("SET LOCAL ROLE NONE", None),
+            ("SET SESSION AUTHORIZATION DEFAULT", None),
+        ] {
+            assert_eq!(effect(text), Ok(expected), "{text}");
+        }
+        assert_eq!(effect("SET default_transaction_read_only = 2").unwrap_err().sqlstate, "22023");
+    }
+
+    #[test]
     fn clients_get_what_they_ask_for_and_the_database_the_rest() {
         for (text, expected) in [
             ("SET client_encoding TO 'UTF8'", "SET: "),
             ("SET NAMES 'utf-8'", "SET: "),
             ("set session client_encoding = Unicode", "SET: "),
             ("SET search_path TO names", "SET: "),
+            ("SHOW statement_timeout", "SHOW: statement_timeout text 0"),
             ("SELECT 1", "SELECT 1: ?column? int4 1"),
             ("SELECT 1 AS Foo, 2 AS \"Bar\"", "SELECT 1: foo int4 1, Bar int4 2"),
             ("select -7 as x, 'a', true", "SELECT 1: x int4 -7, ?column? text a, bool bool t"),
@@ -203,7 +315,13 @@ mod tests {
         }
         assert!(answer("SHOW nonsense").unwrap().starts_with("42704"));
         assert!(answer("DEALLOCATE").unwrap().starts_with("42601"));
-        for text in ["SET client_encoding TO 'LATIN1'", "SET NAMES latin1", "SET LOCAL client_encoding=sjis"] {
+        for text in [
+            "SET ROLE bob",
+            "SET SESSION AUTHORIZATION 'bob'",
+            "SET client_encoding TO 'LATIN1'",
+            "SET NAMES latin1",
+            "SET LOCAL client_encoding=sjis",
+        ] {
             assert!(answer(text).unwrap().starts_with("0A000"), "{text}");
         }
         for clause in

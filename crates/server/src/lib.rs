@@ -52,10 +52,11 @@ mod values;
 mod verb;
 mod watch;
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockwork_database::{Error, Lockwork};
 use pgwire::api::PgWireServerHandlers;
@@ -69,6 +70,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch::Sender};
 use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 use cancel::Cancels;
 use session::Session;
@@ -96,6 +98,8 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// Counts what the server does.
     pub watcher: Watcher,
+    /// Is told what those who run the server should know, in a sentence.
+    pub warn: fn(&str),
 }
 
 impl Default for Options {
@@ -108,6 +112,7 @@ impl Default for Options {
             users: None,
             tls: None,
             watcher: Watcher::default(),
+            warn: |_| {},
         }
     }
 }
@@ -150,7 +155,63 @@ pub struct Server {
     drain: Duration,
     patience: Duration,
     ending: Sender<bool>,
+    warn: fn(&str),
 }
+
+/// The address of a server that has no database yet: who comes is told so, and goes to another one if it knows one.
+pub struct Gate(TcpListener);
+
+impl Gate {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// As [`Server::listen`].
+    pub async fn listen(address: SocketAddr, options: &Options) -> Result<Self, ServeError> {
+        if options.users.is_none() && !address.ip().is_loopback() {
+            return Err(ServeError::Open(address));
+        }
+        let bound = TcpListener::bind(address).await;
+        Ok(Self(bound.map_err(|error| ServeError::Listen { address, error })?))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Tells everybody who comes that the server cannot be connected to now, and why, until `opens` returns.
+    pub async fn refuse<T>(&self, why: impl Fn() -> String, opens: impl Future<Output = T>) -> T {
+        let mut opens = std::pin::pin!(opens);
+        let mut guests = JoinSet::new();
+        loop {
+            tokio::select! {
+                opened = &mut opens => return opened,
+                Some(_) = guests.join_next(), if !guests.is_empty() => {}
+                accepted = self.0.accept(), if guests.len() < MOST_REFUSED => match accepted {
+                    Ok((socket, _)) => drop(guests.spawn(refused(socket, Arc::default(), "57P03", why()))),
+                    Err(_) => sleep(BRIEFLY).await,
+                },
+            }
+        }
+    }
+
+    /// The server, with a database now.
+    ///
+    /// # Errors
+    /// As [`Server::listen`].
+    pub fn open(self, database: Lockwork, options: Options) -> Result<Server, ServeError> {
+        Server::new(self.0, database, options)
+    }
+}
+
+/// Clients that are told at a time that there is no database.
+const MOST_REFUSED: usize = 256;
+
+/// How long clients may take to be told that the server ends.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A way to end a server.
 #[derive(Clone)]
@@ -169,18 +230,23 @@ impl Server {
     /// # Errors
     /// The address is taken, or can be reached from other machines and there are no users.
     pub async fn listen(address: SocketAddr, database: Lockwork, options: Options) -> Result<Self, ServeError> {
-        let Options { connections, queue, drain, patience, users, tls, watcher } = options;
-        if users.is_none() && !address.ip().is_loopback() {
-            return Err(ServeError::Open(address));
+        Gate::listen(address, &options).await?.open(database, options)
+    }
+
+    fn new(listener: TcpListener, database: Lockwork, options: Options) -> Result<Self, ServeError> {
+        let Options { connections, queue, drain, patience, users, tls, watcher, warn } = options;
+        if let Some(files) = allow_descriptors().filter(|&files| files < connections + OTHER_FILES) {
+            warn(&format!(
+                "this process may have {files} files open (ulimit -n), which is about {} connections, and not {connections}",
+                files.saturating_sub(OTHER_FILES)
+            ));
         }
-        allow_descriptors();
         let access = Access::new(users, tls.as_ref()).map_err(ServeError::Certificate)?;
         let caller = database.caller()?;
         let database = Arc::new(Shared::new(database, queue, watcher.0.clone())?);
-        let listener = TcpListener::bind(address).await.map_err(|error| ServeError::Listen { address, error })?;
         watcher.0.ready(caller);
         let ending = Sender::new(false);
-        Ok(Self { listener, database, access: Arc::new(access), tls, connections, drain, patience, ending })
+        Ok(Self { listener, database, access: Arc::new(access), tls, connections, drain, patience, ending, warn })
     }
 
     /// Where it listens: with port 0 asked for, the port that it got.
@@ -205,28 +271,38 @@ impl Server {
         let permits = Arc::new(Semaphore::new(self.connections));
         let room = held::room();
         let mut ending = self.ending.subscribe();
+        let over = Sender::new(false);
         let mut connections = JoinSet::new();
+        let mut reserve = Reserve::new(self.warn);
         loop {
+            let has_reserve = reserve.is_there();
             let accepted = tokio::select! {
                 _ = ending.wait_for(|ending| *ending) => break,
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-                accepted = self.listener.accept() => accepted,
+                () = sleep(BRIEFLY), if !has_reserve => continue,
+                accepted = self.listener.accept(), if has_reserve => accepted,
             };
             let Ok((socket, _)) = accepted else {
                 // Out of file descriptors, mostly: those there are go on, and may end.
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                match reserve.accept(&self.listener).await {
+                    Some(socket) => {
+                        self.database.watch.refused.fetch_add(1, Relaxed);
+                        connections.spawn(refused(socket, self.database.cancels.clone(), "53300", TOO_MANY.into()));
+                    }
+                    None => sleep(BRIEFLY).await,
+                }
                 continue;
             };
             let Ok(permit) = permits.clone().try_acquire_owned() else {
                 self.database.watch.refused.fetch_add(1, Relaxed);
                 let cancels = self.database.cancels.clone();
-                connections.spawn(refused(socket, cancels));
+                connections.spawn(refused(socket, cancels, "53300", TOO_MANY.into()));
                 continue;
             };
             let Ok(entered) = self.database.cancels.enter(&socket) else { continue };
             let guest = Guest::new(self.database.watch.clone());
             let busy = Sender::new(false);
-            let (mut idle, mut ending) = (busy.subscribe(), ending.clone());
+            let (mut idle, mut ending, mut over) = (busy.subscribe(), ending.clone(), over.subscribe());
             let session = Arc::new(Session::new(self.database.clone(), busy, &entered));
             let handlers = Handlers { session, access: self.access.clone() };
             let acceptor = self.tls.as_ref().map(|tls| tls.acceptor.clone());
@@ -235,28 +311,77 @@ impl Server {
                 let (_permit, _guest, _entered) = (permit, guest, entered);
                 let told = async {
                     drop(ending.wait_for(|ending| *ending).await);
-                    drop(idle.wait_for(|busy| !*busy).await);
+                    tokio::select! {
+                        _ = idle.wait_for(|busy| !*busy) => {}
+                        _ = over.wait_for(|over| *over) => {}
+                    }
                 };
-                tokio::select! {
-                    _ = connection::serve(socket, acceptor, handlers, room, patience) => {}
-                    () = told => {}
-                }
+                drop(connection::serve(socket, acceptor, handlers, room, patience, told).await);
             });
         }
         self.database.watch.ending();
         drop(self.listener);
-        drop(tokio::time::timeout(self.drain, async { while connections.join_next().await.is_some() {} }).await);
+        if timeout(self.drain, all(&mut connections)).await.is_err() {
+            over.send_replace(true);
+            drop(timeout(FAREWELL, all(&mut connections)).await);
+        }
         connections.shutdown().await;
         tokio::task::block_in_place(|| self.database.close())
     }
 }
 
+/// Waits until all connections have ended.
+async fn all(connections: &mut JoinSet<()>) {
+    while connections.join_next().await.is_some() {}
+}
+
+/// How long a server that can accept nobody waits before it looks again.
+const BRIEFLY: Duration = Duration::from_millis(20);
+
+/// Files that the server may have open besides its connections.
+const OTHER_FILES: usize = 32;
+
 /// Lets the process open as many files and connections as the system lets it: what it may at first is for programs
-/// that wait with `select`, and is not enough for a thousand connections.
-fn allow_descriptors() {
+/// that wait with `select`, and is not enough for a thousand connections. How many these are, if there is a bound.
+fn allow_descriptors() -> Option<usize> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // Otherwise fewer are accepted at a time.
     _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok())
+}
+
+/// A file that is open for nothing, so that somebody can be told when no further one is possible.
+struct Reserve {
+    file: Option<File>,
+    warn: fn(&str),
+    /// When it was last told that there are no files.
+    told: Option<Instant>,
+}
+
+impl Reserve {
+    fn new(warn: fn(&str)) -> Self {
+        Self { file: File::open("/dev/null").ok(), warn, told: None }
+    }
+
+    /// Whether the file is there; it comes back when somebody has gone, before others come in.
+    fn is_there(&mut self) -> bool {
+        self.file = self.file.take().or_else(|| File::open("/dev/null").ok());
+        self.file.is_some()
+    }
+
+    /// Whoever has waited for longest, in the place of the file.
+    async fn accept(&mut self, listener: &TcpListener) -> Option<TcpStream> {
+        const AGAIN: Duration = Duration::from_secs(60);
+        if self.told.is_none_or(|told| told.elapsed() > AGAIN) {
+            self.told = Some(Instant::now());
+            (self.warn)("no file is left for a connection (ulimit -n): those who come are refused");
+        }
+        drop(self.file.take()?);
+        match timeout(Duration::from_millis(1), listener.accept()).await {
+            Ok(Ok((socket, _))) => Some(socket),
+            _ => None,
+        }
+    }
 }
 
 /// Counts a connection while it is there.
@@ -302,15 +427,16 @@ async fn asked(socket: &mut TcpStream, cancels: &Cancels) -> std::io::Result<boo
     }
 }
 
-/// Tells a client that there is no place for it.
-async fn refused(mut socket: TcpStream, cancels: Arc<Cancels>) {
-    if !matches!(tokio::time::timeout(REFUSED, asked(&mut socket, &cancels)).await, Ok(Ok(true))) {
+const TOO_MANY: &str = "there are too many connections";
+
+/// Tells a client that there is no place for it, and why.
+async fn refused(mut socket: TcpStream, cancels: Arc<Cancels>, sqlstate: &'static str, why: String) {
+    if !matches!(timeout(REFUSED, asked(&mut socket, &cancels)).await, Ok(Ok(true))) {
         return;
     }
     use pgwire::messages::Message;
     let mut bytes = bytes::BytesMut::new();
-    let response =
-        pgwire::messages::response::ErrorResponse::from(session::fatal("53300", "there are too many connections"));
+    let response = error::response(session::fatal(sqlstate, &why));
     if response.encode(&mut bytes).is_ok() {
         drop(socket.write_all(&bytes).await);
     }

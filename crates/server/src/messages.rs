@@ -132,6 +132,8 @@ impl Messages {
         let most = match stage {
             Stage::Startup => Some(MOST_OTHER),
             Stage::Mechanism | Stage::Proof => Some(MOST_OTHER).filter(|_| matches!(kind, b'p' | b'X')),
+            // Who is in proves nothing any more.
+            Stage::Other if kind == b'p' => None,
             Stage::Other => most(kind),
         };
         let Some(most) = most else {
@@ -151,6 +153,11 @@ impl Messages {
             let Ok(come) = timeout_at(until, self.pass_over(from, all)).await else { return Ok(self.stopped()) };
             return Ok(if come? { Next::Refused(kind, refuse("54000", message).hint(hint)) } else { Next::Gone });
         }
+        if stage == Stage::Other && kind == b'F' {
+            let Ok(come) = timeout_at(until, self.pass_over(from, all)).await else { return Ok(self.stopped()) };
+            let refusal = refuse("0A000", "functions are not called by messages of their own").hint("SELECT, or CALL");
+            return Ok(if come? { Next::Refused(kind, refusal) } else { Next::Gone });
+        }
         let part = match held.room(length).await {
             Ok(part) => part,
             Err(refusal) => {
@@ -167,7 +174,8 @@ impl Messages {
             // What a long message took is not kept for those behind it.
             self.bytes = BytesMut::from(&self.bytes[..]);
         }
-        match if stage == Stage::Startup { Some(true) } else { texts(kind, &message[5..], stage) } {
+        match if stage == Stage::Startup { startup(&message) } else { texts(kind, &message[5..], stage) } {
+            None if stage == Stage::Startup => return Ok(broken("the first message has not what belongs to it")),
             None => {
                 let message = format!("a message of the kind {:?} has not what belongs to it", char::from(kind));
                 return Ok(broken(message));
@@ -199,9 +207,25 @@ fn most(kind: u8) -> Option<usize> {
     match kind {
         b'Q' | b'P' => Some(MOST_TEXT),
         b'B' | b'd' => Some(MOST_VALUES),
-        b'C' | b'D' | b'E' | b'H' | b'S' | b'X' | b'c' | b'f' | b'p' => Some(MOST_OTHER),
+        b'C' | b'D' | b'E' | b'F' | b'H' | b'S' | b'X' | b'c' | b'f' | b'p' => Some(MOST_OTHER),
         _ => None,
     }
+}
+
+/// As [`texts`], of the message that a connection begins with: what asks for a session has names and values of
+/// settings.
+fn startup(message: &[u8]) -> Option<bool> {
+    /// Version 3 of the protocol.
+    const SESSION: [u8; 2] = [0, 3];
+    let (head, body) = message.split_at_checked(8)?;
+    if head[4..6] != SESSION {
+        return Some(true);
+    }
+    let mut fields = Fields { rest: body, is_utf8: true };
+    while fields.rest.first().is_some_and(|&byte| byte != 0) {
+        fields.text().and_then(|()| fields.text())?;
+    }
+    (fields.rest == [0]).then_some(fields.is_utf8)
 }
 
 /// Whether the texts of a message are UTF-8, if its body has what its kind demands, and nothing else.
@@ -273,6 +297,15 @@ impl Fields<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_first_message_that_is_cut_anywhere_is_not_whole() {
+        let whole = b"\0\0\0\x1f\0\x03\0\0user\0ann\0database\0b\0\0";
+        assert_eq!(startup(whole), Some(true));
+        (0..whole.len()).for_each(|length| assert_eq!(startup(&whole[..length]), None, "{length}"));
+        assert_eq!(startup(b"\0\0\0\x08\x04\xd2\x16\x2f"), Some(true));
+        assert_eq!(startup(b"\0\0\0\x10\0\x03\0\0user\0\xff\0\0"), Some(false));
+    }
 
     #[test]
     fn a_message_that_is_cut_anywhere_is_not_whole() {

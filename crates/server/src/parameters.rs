@@ -1,6 +1,7 @@
 //! What the server says of itself, in the words of PostgreSQL's settings.
 
 use crate::error::{Refusal, refuse};
+use crate::known::{DEFAULT_READ_ONLY, READ_ONLY};
 
 /// The settings that clients are told when they connect, and that SHOW shows. The version is that of the PostgreSQL
 /// whose protocol this is: drivers look at it to know what they may ask.
@@ -15,7 +16,7 @@ pub(crate) const LIST: &[(&str, &str)] = &[
     ("standard_conforming_strings", "on"),
     ("transaction_isolation", "serializable"),
     ("default_transaction_isolation", "serializable"),
-    ("default_transaction_read_only", "off"),
+    (DEFAULT_READ_ONLY, "off"),
     ("in_hot_standby", "off"),
     ("is_superuser", "off"),
     ("search_path", "public"),
@@ -23,7 +24,12 @@ pub(crate) const LIST: &[(&str, &str)] = &[
 ];
 
 /// Settings that only queries of the catalog show.
-pub(crate) const MORE: &[(&str, &str)] = &[("default_table_access_method", "heap"), ("max_index_keys", "32")];
+pub(crate) const MORE: &[(&str, &str)] = &[
+    ("default_table_access_method", "heap"),
+    ("max_index_keys", "32"),
+    ("statement_timeout", "0"),
+    (READ_ONLY, "off"),
+];
 
 /// Whether an encoding of texts is the one that there is, or says that there is none, as that of psql in the locale C.
 pub(crate) fn is_utf8(encoding: &str) -> bool {

@@ -224,7 +224,7 @@ impl Shared {
         let plan = fresh.as_deref().unwrap_or(plan);
         let Some(prepared) = &plan.prepared else { return self.define(plan) };
         let refused = |error| Refusal::of(error, "");
-        let block = prepared.block(values).map_err(refused)?;
+        let Some(block) = prepared.block(values).map_err(refused)? else { return Ok(prepared.nothing()) };
         self.watch.calls(std::iter::once(block.as_slice()));
         let permit = cancel.unless(self.queue.acquire()).await?.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
@@ -253,7 +253,7 @@ impl Shared {
         let plan = fresh.as_deref().unwrap_or(plan);
         let Some(prepared) = &plan.prepared else { return self.define(plan) };
         let refused = |error| Refusal::of(error, "");
-        let block = prepared.block(values).map_err(refused)?;
+        let Some(block) = prepared.block(values).map_err(refused)? else { return Ok(prepared.nothing()) };
         self.watch.calls(std::iter::once(block.as_slice()));
         let _permit = cancel.unless(self.queue.acquire()).await?.map_err(|_| closed())?;
         let steps = open.steps.take().ok_or_else(transaction::ended)?;
@@ -318,13 +318,13 @@ impl Shared {
     }
 
     /// Understands a query that no key finds the rows of; nothing if the text is none.
-    pub(crate) fn query(&self, text: &str) -> Option<Result<Query, Refusal>> {
+    pub(crate) fn query(&self, text: &str, asker: query::Asker<'_>) -> Option<Result<Query, Refusal>> {
         let catalogue = tokio::task::block_in_place(|| {
             let guard = self.database();
             guard.as_ref().map(|database| database.sql_catalogue().clone()).ok_or_else(closed)
         });
         match catalogue {
-            Ok(catalogue) => query::understand(text, &catalogue),
+            Ok(catalogue) => query::understand(text, &catalogue, asker),
             Err(refusal) => Some(Err(refusal)),
         }
     }

@@ -96,6 +96,10 @@ impl StartupHandler for Startup {
                 save_startup_parameters_to_metadata(client, startup);
                 let (number, secret) = self.session.key;
                 client.set_pid_and_secret_key(number, SecretKey::I32(secret));
+                if startup.parameters.get("user").is_none_or(String::is_empty) {
+                    let refused = fatal("28000", "the first message names no user");
+                    return Err(PgWireError::UserError(Box::new(refused)));
+                }
                 let encoding = startup.parameters.get("client_encoding");
                 if let Some(other) = encoding.filter(|encoding| !parameters::is_utf8(encoding)) {
                     let refused = fatal("0A000", &parameters::other_encoding(other).message);

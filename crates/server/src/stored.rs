@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use lockwork_database::Column;
-use lockwork_database::sql::{Control, Field, Value};
+use lockwork_database::sql::{Control, Field, SqlType, Value};
 use pgwire::api::Type;
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::results::FieldFormat;
@@ -112,18 +112,38 @@ impl Stored {
                 given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Many)
             }
             Self::Query(_) | Self::Plan(_) => {
+                let is_call = matches!(self, Self::Plan(plan) if plan.verb == Verb::Call);
                 let fields = match self {
                     Self::Query(query) => query.parameters.clone(),
                     Self::Plan(plan) => plan.parameters(),
                     _ => Vec::new(),
                 };
-                let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| {
-                    decode(bytes, format, declared(at), field)
+                // As the client was told.
+                let told: Vec<Type> = fields.iter().map(|field| type_of(field).0).collect();
+                let fields: Vec<Field> = match self {
+                    // What a value is compared with, or goes into, says whether it fits.
+                    Self::Plan(_) if !is_call => fields.into_iter().map(widest).collect(),
+                    _ => fields,
+                };
+                let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| match bytes {
+                    None if !is_call => Ok(Value::Null),
+                    bytes => decode(bytes, format, declared(at).or(told.get(at)), field),
                 };
                 given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Plan)
             }
         }
     }
+}
+
+/// A field for any integer, text or bytes, if it is one for some of them.
+fn widest(field: Field) -> Field {
+    let sql_type = field.sql_type.map(|sql| match sql {
+        SqlType::Integer(_) => SqlType::BIGINT,
+        SqlType::Text(_) => SqlType::Text(u32::MAX),
+        SqlType::Bytes(_) => SqlType::Bytes(u32::MAX),
+        sql => sql,
+    });
+    Field { sql_type, ..field }
 }
 
 fn described(field: &Field) -> (String, Type, i32) {

@@ -6,14 +6,17 @@ use sqlparser::ast::{
 };
 use sqlparser::dialect::{Dialect, PostgreSqlDialect};
 use sqlparser::keywords::Keyword;
-use sqlparser::parser::Parser;
-use sqlparser::tokenizer::{Location, Token, Tokenizer};
+use sqlparser::parser::{Parser, ParserError};
+use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer, Whitespace};
 
 use crate::catalog::types;
 
 /// The most operators and keywords of a statement that is read as a whole. Operators nest, and reading, walking and
 /// forgetting go down as deep, on the stack of [`crate::STACK`].
 const MOST_OPERATORS: usize = 1_000;
+
+/// The most parentheses and CASEs in each other that the parser reads.
+const MOST_LEVELS: usize = 46;
 
 /// Words that make no expression deeper, however many there are: what they begin is in a list or in parentheses, of
 /// which there may be few. All others are taken for operators.
@@ -51,20 +54,124 @@ fn nests(token: &Token) -> bool {
     }
 }
 
+/// Why a text is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// It is no SQL.
+    Unknown,
+    TooDeep,
+}
+
 /// Reads the statements of a text for what is not the database's; nothing if it is no SQL, or too deep to be read.
 pub(crate) fn read(text: &str) -> Option<Vec<Statement>> {
+    attempt(text).ok()
+}
+
+/// As [`read`], with the reason.
+pub(crate) fn attempt(text: &str) -> Result<Vec<Statement>, Unread> {
     let dialect = PostgreSqlDialect {};
-    let tokens = Tokenizer::new(&dialect as &dyn Dialect, text).tokenize_with_location().ok()?;
+    let tokens = Tokenizer::new(&dialect as &dyn Dialect, text).tokenize_with_location();
+    let tokens = trimmed(joined(tokens.map_err(|_| Unread::Unknown)?));
     if tokens.iter().filter(|token| nests(&token.token)).count() > MOST_OPERATORS {
-        return None;
+        return Err(Unread::TooDeep);
     }
-    Parser::new(&dialect).with_tokens_with_locations(tokens).parse_statements().ok()
+    let is_deep = depth(&tokens) > MOST_LEVELS;
+    let read = Parser::new(&dialect).with_tokens_with_locations(tokens).parse_statements();
+    read.map_err(|error| match error {
+        ParserError::RecursionLimitExceeded => Unread::TooDeep,
+        // Of CASE the parser only says that it is none.
+        _ if is_deep => Unread::TooDeep,
+        _ => Unread::Unknown,
+    })
+}
+
+/// How many parentheses and CASEs stand in each other.
+fn depth(tokens: &[TokenWithSpan]) -> usize {
+    let (mut depth, mut most) = (0_usize, 0);
+    for token in tokens {
+        match &token.token {
+            Token::LParen => depth += 1,
+            Token::RParen => depth = depth.saturating_sub(1),
+            Token::Word(word) if word.keyword == Keyword::CASE => depth += 1,
+            Token::Word(word) if word.keyword == Keyword::END => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(depth);
+    }
+    most
+}
+
+/// A comparison with a sign right behind it, as in `a>-1`, which the tokenizer takes for one operator, is two.
+fn signs(token: TokenWithSpan) -> Vec<TokenWithSpan> {
+    const COMPARISONS: [(&str, Token); 5] =
+        [("<", Token::Lt), (">", Token::Gt), ("=", Token::Eq), ("<=", Token::LtEq), (">=", Token::GtEq)];
+    let Token::CustomBinaryOperator(text) = &token.token else { return vec![token] };
+    let ends = [("-", Token::Minus), ("+", Token::Plus)];
+    let parted = ends.into_iter().find_map(|(sign, last)| {
+        let first = text.strip_suffix(sign)?;
+        let (_, first) = COMPARISONS.into_iter().find(|(comparison, _)| *comparison == first)?;
+        Some([first, last])
+    });
+    let span = token.span;
+    match parted {
+        Some(parts) => parts.map(|token| TokenWithSpan { token, span }).into(),
+        None => vec![token],
+    }
+}
+
+/// Texts in quotes with a line break between them are one.
+fn joined(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let mut joined: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    for token in tokens.into_iter().flat_map(signs) {
+        if let Token::SingleQuotedString(more) = &token.token {
+            let blanks = joined.iter().rev().take_while(|token| matches!(token.token, Token::Whitespace(_))).count();
+            let behind = joined.len() - blanks;
+            let (before, blanks) = joined.split_at_mut(behind);
+            let is_broken = blanks.iter().any(|blank| blank.token == Token::Whitespace(Whitespace::Newline));
+            if let (true, Some(Token::SingleQuotedString(text))) =
+                (is_broken, before.last_mut().map(|last| &mut last.token))
+            {
+                text.push_str(more);
+                continue;
+            }
+        }
+        joined.push(token);
+    }
+    joined
+}
+
+/// `trim(LEADING FROM text)` takes blanks away, which the parser wants to be told.
+fn trimmed(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    const SIDES: [Keyword; 3] = [Keyword::LEADING, Keyword::TRAILING, Keyword::BOTH];
+    let word = |token: &TokenWithSpan| match &token.token {
+        Token::Word(word) => word.keyword,
+        _ => Keyword::NoKeyword,
+    };
+    let mut made: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    for token in tokens {
+        let before = made.iter().rev().find(|token| !matches!(token.token, Token::Whitespace(_)));
+        if word(&token) == Keyword::FROM && before.is_some_and(|before| SIDES.contains(&word(before))) {
+            made.push(TokenWithSpan { token: Token::SingleQuotedString(" ".into()), span: token.span });
+        }
+        made.push(token);
+    }
+    made
 }
 
 /// Bytes of the comment that a text begins with. Comments in comments are a part of them.
 pub(crate) fn comment(text: &str) -> usize {
+    closed(text).unwrap_or(text.len())
+}
+
+/// Whether a text is a comment whose end is missing.
+pub(crate) fn is_unclosed(text: &str) -> bool {
+    closed(text).is_none()
+}
+
+/// Bytes of the comment that a text begins with; nothing if its end is missing.
+fn closed(text: &str) -> Option<usize> {
     if text.starts_with("--") {
-        return text.find('\n').map_or(text.len(), |end| end + 1);
+        return Some(text.find('\n').map_or(text.len(), |end| end + 1));
     }
     let (mut depth, mut at) = (0, 0);
     loop {
@@ -72,11 +179,11 @@ pub(crate) fn comment(text: &str) -> usize {
             Some(b"/*") => (depth, at) = (depth + 1, at + 2),
             Some(b"*/") if depth > 0 => (depth, at) = (depth - 1, at + 2),
             Some(_) if depth > 0 => at += 1,
-            None if depth > 0 => return text.len(),
-            _ => return at,
+            None if depth > 0 => return None,
+            _ => return Some(at),
         }
         if depth == 0 {
-            return at;
+            return Some(at);
         }
     }
 }
@@ -109,10 +216,11 @@ fn quoted(text: &str, escapes: bool) -> usize {
 pub(crate) fn divide(text: &str) -> (&str, &str) {
     let bytes = text.as_bytes();
     let is_of_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii();
-    let mut at = 0;
+    // Bytes of the word that has gone on up to here.
+    let (mut at, mut word) = (0, 0);
     while at < bytes.len() {
         let rest = &text[at..];
-        let word = bytes[..at].iter().rev().take_while(|byte| is_of_word(**byte)).count();
+        let begins = bytes[at];
         at += match bytes[at] {
             b';' => return (&text[..at], &text[at + 1..]),
             b'-' | b'/' => comment(rest).max(1),
@@ -125,6 +233,7 @@ pub(crate) fn divide(text: &str) -> (&str, &str) {
         while !text.is_char_boundary(at) {
             at += 1;
         }
+        word = if is_of_word(begins) { word + 1 } else { 0 };
     }
     (text, "")
 }

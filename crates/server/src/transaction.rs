@@ -1,6 +1,8 @@
 //! BEGIN .. COMMIT of a session. The database holds nothing for it: a statement makes those before it again, and is
 //! told if they answer something else by now ([`lockwork_database::Transaction`]).
 
+use std::collections::BTreeMap;
+
 use lockwork_database::sequencer::{MOST_CALLS, Mark, Transaction};
 use lockwork_database::sql::Control;
 use lockwork_database::{Error, Prepared};
@@ -8,21 +10,35 @@ use pgwire::messages::response::TransactionStatus as Status;
 
 use crate::error::{Refusal, refuse};
 use crate::shared::Plan;
+use crate::verb::Verb;
 
 /// A transaction of a session, from BEGIN on.
 #[derive(Debug)]
 pub(crate) struct Open {
     /// What it has done; `None` when an error has ended it.
     pub(crate) steps: Option<Transaction>,
-    read_only: bool,
-    /// By name, the oldest first; of one name the last counts.
-    savepoints: Vec<(String, Mark)>,
+    pub(crate) read_only: bool,
+    /// The oldest first; of one name the last counts.
+    savepoints: Vec<Savepoint>,
+    /// Portals that were opened in it, by name, and how many were before each.
+    portals: BTreeMap<String, u64>,
+    opened: u64,
+}
+
+#[derive(Debug)]
+struct Savepoint {
+    name: String,
+    mark: Mark,
+    /// Portals that were opened before it.
+    opened: u64,
 }
 
 /// What becomes of a session by such a statement.
 pub(crate) enum Turn {
     /// It is in this state now.
     Now(Status),
+    /// It goes on, without these portals.
+    Back(Vec<String>),
     /// The transaction is to be made durable.
     Commit(Transaction),
 }
@@ -58,17 +74,29 @@ pub(crate) fn tag(control: &Control) -> &'static str {
     }
 }
 
-/// Carries out such a statement in a session that is in state `status`. As in PostgreSQL, BEGIN in a transaction and
+/// Carries out such a statement in a session that is in state `status`; a BEGIN that does not say it is READ ONLY if
+/// `is_read_only`. As in PostgreSQL, BEGIN in a transaction and
 /// COMMIT or ROLLBACK outside of one do nothing, and COMMIT of one that has failed takes it back.
 ///
 /// # Errors
 /// What does not fit the state.
-pub(crate) fn turn(open: &mut Option<Open>, control: &Control, status: Status) -> Result<Turn, Refusal> {
+pub(crate) fn turn(
+    open: &mut Option<Open>,
+    control: &Control,
+    status: Status,
+    is_read_only: bool,
+) -> Result<Turn, Refusal> {
     let Some(transaction) = open else {
         return match control {
             Control::Begin { read_only } => {
                 let steps = Some(Transaction::default());
-                *open = Some(Open { steps, read_only: *read_only, savepoints: Vec::new() });
+                *open = Some(Open {
+                    steps,
+                    read_only: read_only.unwrap_or(is_read_only),
+                    savepoints: Vec::new(),
+                    portals: BTreeMap::new(),
+                    opened: 0,
+                });
                 Ok(Turn::Now(Status::Transaction))
             }
             Control::Commit | Control::RollBack => Ok(Turn::Now(Status::Idle)),
@@ -86,10 +114,12 @@ pub(crate) fn turn(open: &mut Option<Open>, control: &Control, status: Status) -
             Ok(steps.map_or(Turn::Now(Status::Idle), Turn::Commit))
         }
         Control::RollBackTo(name) => {
-            let (at, mark) = transaction.savepoint(name)?;
+            let at = transaction.savepoint(name)?;
+            let Savepoint { mark, opened, .. } = transaction.savepoints[at];
             transaction.steps.as_mut().ok_or_else(ended)?.back_to(mark);
             transaction.savepoints.truncate(at + 1);
-            Ok(Turn::Now(Status::Transaction))
+            let gone = transaction.portals.extract_if(.., |_, before| *before >= opened);
+            Ok(Turn::Back(gone.map(|(name, _)| name).collect()))
         }
         _ if is_failed => Err(failed()),
         Control::Begin { .. } => Ok(Turn::Now(status)),
@@ -98,22 +128,52 @@ pub(crate) fn turn(open: &mut Option<Open>, control: &Control, status: Status) -
         }
         Control::Savepoint(name) => {
             let mark = transaction.steps.as_ref().ok_or_else(ended)?.mark();
-            transaction.savepoints.push((name.clone(), mark));
+            transaction.savepoints.push(Savepoint { name: name.clone(), mark, opened: transaction.opened });
             Ok(Turn::Now(status))
         }
         Control::Release(name) => {
-            let (at, _) = transaction.savepoint(name)?;
+            let at = transaction.savepoint(name)?;
             transaction.savepoints.truncate(at);
             Ok(Turn::Now(status))
         }
     }
 }
 
+/// Refuses what a transaction does not that is READ ONLY.
+pub(crate) fn reads(plan: &Plan) -> Result<(), Refusal> {
+    if plan.writes() || plan.is_definition() { Err(is_read_only(plan.verb)) } else { Ok(()) }
+}
+
+pub(crate) fn is_read_only(verb: Verb) -> Refusal {
+    refuse("25006", format!("this {} writes, and the transaction is READ ONLY", verb.words()))
+}
+
 impl Open {
-    fn savepoint(&self, name: &str) -> Result<(usize, Mark), Refusal> {
-        let found = self.savepoints.iter().rposition(|(known, _)| known == name);
-        let at = found.ok_or_else(|| refuse("3B001", format!("there is no savepoint called '{name}'")))?;
-        Ok((at, self.savepoints[at].1))
+    /// Makes it READ ONLY, or READ WRITE, which only its beginning can.
+    pub(crate) fn set_read_only(&mut self, is_read_only: bool) -> Result<(), Refusal> {
+        if self.read_only && !is_read_only && self.steps.as_ref().is_none_or(|steps| steps.calls() > 0) {
+            let message = "a transaction that is READ ONLY is made READ WRITE before its first statement";
+            return Err(refuse("25001", message).hint("ROLLBACK, and BEGIN READ WRITE"));
+        }
+        self.read_only = is_read_only;
+        Ok(())
+    }
+
+    /// A portal has been opened.
+    pub(crate) fn open_portal(&mut self, name: &str) {
+        self.portals.insert(name.into(), self.opened);
+        self.opened += 1;
+    }
+
+    /// A portal has been closed.
+    pub(crate) fn close_portal(&mut self, name: &str) {
+        self.portals.remove(name);
+    }
+
+    /// The number of the savepoint of this name.
+    fn savepoint(&self, name: &str) -> Result<usize, Refusal> {
+        let found = self.savepoints.iter().rposition(|known| known.name == name);
+        found.ok_or_else(|| refuse("3B001", format!("there is no savepoint called '{name}'")))
     }
 
     /// Refuses what cannot be part of a transaction.
@@ -130,10 +190,6 @@ impl Open {
             let message = format!("{} cannot be part of a transaction", plan.verb.words());
             return Err(refuse("25001", message).hint("COMMIT before it"));
         }
-        if self.read_only && plan.writes() {
-            let message = format!("this {} writes, and the transaction is READ ONLY", plan.verb.words());
-            return Err(refuse("25006", message));
-        }
-        Ok(())
+        if self.read_only { reads(plan) } else { Ok(()) }
     }
 }

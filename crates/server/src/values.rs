@@ -12,7 +12,8 @@ use crate::error::{Refusal, refuse};
 pub(crate) const EPOCH: i64 = 946_684_800_000_000;
 /// The timestamps of the years 1 to 9999.
 pub(crate) const YEARS: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
-const DAY: i64 = 86_400_000_000;
+/// Microseconds of a day.
+pub(crate) const DAY: i64 = 86_400_000_000;
 /// Bytes that the width of a char or numeric is larger by in a type modifier.
 const MODIFIER: i32 = 4;
 

@@ -17,7 +17,8 @@ use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
 use super::workloads::{Make, NAMES, boxed, named};
 use super::{
-    Failure, Outcome, alone, durability, figures, lock_peers, lock_service, lock_transactions, near_data, opencl, print,
+    Failure, Outcome, alone, durability, figures, fisslock, lock_peers, lock_service, lock_transactions, near_data,
+    opencl, print,
 };
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
@@ -72,8 +73,8 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone), locks,
-    /// lock-service, lock-peers, durability, memory, copy; opencl, bionicdb, fpga, near-data, lock-tatp, lock-tpcc,
-    /// lock-recovery (figures of papers), engines (all of them beside each other)
+    /// lock-service, lock-peers, durability, memory, copy; opencl, bionicdb, fpga, near-data, fisslock, lock-tatp,
+    /// lock-tpcc, lock-recovery (figures of papers), engines (all of them beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
     /// opencl-deterministic, opencl-two-phase, fpga
@@ -214,6 +215,7 @@ impl Arguments {
 pub(super) fn command(arguments: &Arguments) -> Outcome {
     match arguments.workload.as_str() {
         "locks" => return alone::bench_locks(arguments),
+        "fisslock" => return fisslock::bench_fisslock(arguments),
         "lock-service" => return lock_service::bench_lock_service(arguments),
         "lock-tatp" => return lock_transactions::bench(arguments, lock_transactions::Benchmark::Tatp),
         "lock-tpcc" => return lock_transactions::bench(arguments, lock_transactions::Benchmark::Tpcc),

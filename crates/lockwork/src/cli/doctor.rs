@@ -102,7 +102,7 @@ fn smart_storage() -> io::Result<String> {
 fn lock_service() -> [(&'static str, String); 5] {
     let udp = udp().map_or_else(|error| format!("a packet to 127.0.0.1 does not come back: {error}"), ok);
     let settings = decider::Settings { writers_first: false };
-    let options = kernel::Options { locks: 1, port: 7400, address: None, settings, key: None };
+    let options = kernel::Options { locks: 1, port: 7400, address: None, beyond: false, settings, key: None };
     let in_kernel = |names: &[&str], what: &str| {
         let mut decider = KernelDecider::load(&options)?;
         names.iter().try_for_each(|name| decider.load_program(name))?;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use lockwork::sequencer::Error;
 use lockwork::sequencer::inspect::{Contents, Entry, Summary, checkpoint, log};
 use lockwork::sequencer::io::Disk;
-use lockwork::sequencer::{Error, RecordKind};
 use serde_json::json;
 
 use super::{Failure, Outcome, print};
@@ -98,7 +98,7 @@ impl Arguments {
                     text.push_str(&format!("{}\n", entry.path.display()));
                 }
                 let Entry { number, kind, offset, bytes, contents, .. } = &entry;
-                let (kind, what) = (name(*kind), describe(contents));
+                let (kind, what) = (kind.name(), describe(contents));
                 text.push_str(&format!("{number:>10}  {kind:<10} {offset:>12} {bytes:>10}  {what}\n"));
             }
             path = entry.path;
@@ -126,18 +126,6 @@ impl Arguments {
     }
 }
 
-const fn name(kind: RecordKind) -> &'static str {
-    match kind {
-        RecordKind::Calls => "calls",
-        RecordKind::Definition => "definition",
-        RecordKind::Rows => "rows",
-        RecordKind::Durable => "durable",
-        RecordKind::Sizes => "sizes",
-        RecordKind::Requests => "requests",
-        RecordKind::End => "end",
-    }
-}
-
 fn describe(contents: &Contents) -> String {
     match contents {
         Contents::Calls(None) => "calls of procedures that are defined before the log begins".into(),
@@ -161,11 +149,16 @@ fn describe(contents: &Contents) -> String {
             first.chars().take(100).collect()
         }
         Contents::Rows(table, count) => format!("{count} of {table}"),
+        Contents::Indexed(tables) => {
+            let each: Vec<String> = tables.iter().map(|(table, rows)| format!("{rows} of {table}")).collect();
+            each.join(", ")
+        }
         Contents::Sizes(tables) => {
             let sizes: Vec<String> = tables.iter().map(|(table, rows)| format!("{rows} of {table}")).collect();
             format!("expect {}", sizes.join(", "))
         }
         Contents::Requests(count) => format!("{count} request ids with their outcomes"),
+        Contents::Chain(epoch) => format!("epoch {epoch}"),
         Contents::Durable => "everything before is durable".into(),
         Contents::End(rows, digest) => format!("{rows} rows, digest {digest}"),
     }
@@ -182,14 +175,15 @@ fn json_of(entry: &Entry) -> serde_json::Value {
         })),
         Contents::Definition(definition) => json!({ "assembly": definition.assembly, "source": definition.source }),
         Contents::Rows(table, count) => json!({ "table": table, "rows": count }),
-        Contents::Sizes(tables) => {
+        Contents::Indexed(tables) | Contents::Sizes(tables) => {
             json!(tables.iter().map(|(table, rows)| json!({ "table": table, "rows": rows })).collect::<Vec<_>>())
         }
         Contents::Requests(count) => json!({ "requests": count }),
+        Contents::Chain(epoch) => json!({ "epoch": epoch }),
         Contents::Durable => json!(null),
         Contents::End(rows, digest) => json!({ "rows": rows, "digest": digest.to_string() }),
     };
     json!({
-        "file": path, "offset": offset, "bytes": bytes, "number": number, "kind": name(*kind), "contents": contents,
+        "file": path, "offset": offset, "bytes": bytes, "number": number, "kind": kind.name(), "contents": contents,
     })
 }

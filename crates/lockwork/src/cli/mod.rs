@@ -4,10 +4,12 @@ mod alone;
 mod bench;
 mod capacity;
 mod chart;
+mod cluster;
 mod demo;
 mod doctor;
 mod durability;
 mod figures;
+mod fisslock;
 mod inspect;
 mod lock;
 mod lock_peers;
@@ -15,12 +17,14 @@ mod lock_service;
 mod lock_transactions;
 mod lockd;
 mod locks;
+mod manage;
 mod memory;
 mod near_data;
 mod opencl;
 mod options;
 mod procedure;
 mod progress;
+mod racks;
 mod report;
 mod run;
 mod serve;
@@ -28,7 +32,9 @@ mod service;
 mod shared_locks;
 mod show;
 mod sim;
+mod spread;
 mod sql;
+mod up;
 mod user;
 mod workloads;
 
@@ -142,6 +148,9 @@ enum Command {
     Lockd(lockd::Arguments),
     /// Run a command under a lock
     Lock(lock::Arguments),
+    /// Nodes that share a database, on this machine
+    #[command(subcommand)]
+    Cluster(Cluster),
     /// About the locks of the lock service
     #[command(subcommand)]
     Locks(Locks),
@@ -164,6 +173,12 @@ enum Command {
 }
 
 #[derive(Debug, Subcommand)]
+enum Cluster {
+    /// Starts NATS servers and nodes on this machine, and keeps them running until it is interrupted
+    Up(up::Arguments),
+}
+
+#[derive(Debug, Subcommand)]
 enum Sim {
     /// The lock service: decider, registry, agents and clients, checked at every step
     Locks(sim::Arguments),
@@ -175,6 +190,10 @@ enum Locks {
     Top(show::Top),
     /// Who holds a lock, and who waits for it
     Show(show::Show),
+    /// Keep locks beyond those that the service's decider has words for, as one of several processes
+    Manage(manage::Arguments),
+    /// Which of several lockds decides on how many locks; and give them their parts
+    Racks(spread::Arguments),
     /// How many locks of 18 bits a programmable switch holds
     Capacity(capacity::Arguments),
 }
@@ -207,9 +226,12 @@ pub(crate) fn main() -> ExitCode {
         Command::SmartStorage { rest: _ } => return lockwork_neardata::coherent::storage_process(),
         Command::NearDataPeer(arguments) => near_data::peer::run(&arguments),
         Command::SharedLocks(command) => shared_locks::run(&command),
+        Command::Cluster(Cluster::Up(arguments)) => up::run(&arguments),
         Command::Sim(Sim::Locks(arguments)) => sim::run(&arguments),
         Command::Locks(Locks::Top(arguments)) => show::top(&arguments),
         Command::Locks(Locks::Show(arguments)) => show::show(&arguments),
+        Command::Locks(Locks::Manage(arguments)) => manage::run(&arguments),
+        Command::Locks(Locks::Racks(arguments)) => spread::run(&arguments),
         Command::Locks(Locks::Capacity(arguments)) => capacity::run(&arguments),
     };
     match outcome {

@@ -39,6 +39,9 @@ const FIGURES: &[&str] = &["threads", "records", "window", "passes", "quick", "p
 const SERVICE: &[&str] =
     &["system", "lock_workload", "distribution", "locks", "machines", "clients", "client", "seconds"];
 
+/// Options of the figures of grants.
+const FISSLOCK: &[&str] = &["figure", "system", "locks", "machines", "clients", "client", "seconds"];
+
 /// Options of transactions on lock managers.
 const LOCK_TRANSACTIONS: &[&str] = &["system", "machines", "clients", "client", "seconds", "records"];
 /// Options of the lock service beside others.
@@ -60,6 +63,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "tpcc" | "tpcc-np" => [ENGINES, &["remote"]],
         "locks" => [&["records", "theta", "batch", "txns", "seed"], &["manager", "mix", "output", "out"]],
         "lock-service" => [SERVICE, &["theta", "passes", "seed", "output", "out"]],
+        "fisslock" => [FISSLOCK, &["theta", "passes", "seed", "output", "out"]],
         "lock-tatp" | "lock-tpcc" => [LOCK_TRANSACTIONS, &["passes", "seed", "output", "out"]],
         "lock-recovery" => [&["machine_dies", "records"], &["passes", "output", "out"]],
         "lock-peers" => [PEERS, &["records", "theta", "passes", "seed", "output", "out"]],

@@ -1,39 +1,42 @@
 //! `lockwork serve`: a database for PostgreSQL's clients.
 
 use std::ffi::OsStr;
-use std::net::SocketAddr;
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as SocketAddress, UnixDatagram};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use lockwork::sequencer::{self, Durability};
+use lockwork::sql::{Field, SqlType};
 use lockwork::{EngineKind, Lockwork, OpenOptions};
 use lockwork_server::{Options, ServeError, Server, Tls, Users, Watcher};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::cluster::Join;
 use super::{Failure, print};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The folder of the database, made if it is not there; without one it lives in memory and ends with the server
     #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    pub(super) data: Option<PathBuf>,
     /// Where clients connect: an address of this machine's loopback, or any with --users
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:5433")]
-    listen: SocketAddr,
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:5433", value_parser = resolved)]
+    pub(super) listen: SocketAddr,
     /// The engine that runs the calls
     #[arg(long, default_value = "deterministic")]
-    engine: String,
+    pub(super) engine: String,
     /// When a call is answered: fsync, when it survives a loss of power; async, when it survives this process; none,
     /// when it has run [default: fsync]
     #[arg(long, requires = "data")]
     durability: Option<String>,
     /// A file of SQL that is run before clients come, if the database has no tables yet
     #[arg(long, value_name = "FILE")]
-    init: Option<PathBuf>,
+    pub(super) init: Option<PathBuf>,
     /// A file of those who may connect, with passwords and rights (`lockwork user` makes it); it is read at each login.
     /// Without one everybody on this machine may do everything
     #[arg(long, value_name = "FILE")]
@@ -45,11 +48,25 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
     /// Where a page for people, /metrics, /healthz and /readyz are: an address of this machine's loopback
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = resolved)]
     http: Option<SocketAddr>,
     /// Connections at a time
-    #[arg(long, value_name = "N", default_value_t = Options::default().connections)]
-    connections: usize,
+    #[arg(long, value_name = "N", default_value_t = Options::default().connections, value_parser = at_least_one)]
+    pub(super) connections: usize,
+    #[command(flatten)]
+    pub(super) join: Join,
+}
+
+/// An address, or that of a name: the first, and of IPv4 if it has one.
+fn resolved(text: &str) -> Result<SocketAddr, String> {
+    let all: Vec<SocketAddr> =
+        text.to_socket_addrs().map_err(|error| format!("{error}; write 127.0.0.1:5433 or localhost:5433"))?.collect();
+    let first = all.iter().find(|address| address.is_ipv4()).or(all.first());
+    first.copied().ok_or_else(|| "the name has no address".to_string())
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "write a number from 1".to_string())
 }
 
 impl From<ServeError> for Failure {
@@ -73,27 +90,35 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let watcher = Watcher::default();
     // Before the database is open: recovery can be watched.
     let page = arguments.http.map(|address| runtime.block_on(watcher.listen(address))).transpose()?;
-    let mut database = arguments.open(&watcher)?;
-    arguments.fill(&mut database)?;
-    let options = Options { connections: arguments.connections, users, tls, watcher, ..Options::default() };
+    if arguments.join.is_wanted() {
+        if let Some(page) = page {
+            eprintln!("lockwork: http://{page}/");
+        }
+        return super::cluster::serve(arguments, &runtime, &watcher);
+    }
+    let database = arguments.fill(arguments.open(&watcher)?, &watcher)?;
+    let warn = |what: &str| eprintln!("lockwork: {what}");
+    let options = Options { connections: arguments.connections, users, tls, watcher, warn, ..Options::default() };
+    let example = example(&database);
     runtime.block_on(async {
         let server = Server::listen(arguments.listen, database, options).await?;
         let address = server.address().map_err(Failure::connect)?;
         let ending = server.ending();
-        let no_signals = |error| Failure::usage(format!("signals: {error}"));
-        let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+        let mut signals = Signals::new()?;
         let place = arguments.data.as_ref().map_or("in memory".into(), |data| data.display().to_string());
         let page = page.map_or(String::new(), |page| format!("http://{page}/, "));
-        print(&format!("ready: {place}, {page}psql -h {} -p {}\n", address.ip(), address.port()))?;
+        let host = host(address);
+        print(&format!("ready: {place}, {page}psql -h {host} -p {}\n", address.port()))?;
+        if let Some(call) = example {
+            eprintln!("for example: psql -h {host} -p {} -c \"{call}\"", address.port());
+        }
         tell_manager();
         let mut serving = tokio::spawn(server.run());
         let mut asked = 0;
         let ended = loop {
             tokio::select! {
                 ended = &mut serving => break ended,
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+                () = signals.next() => {}
             }
             asked += 1;
             if asked > 1 {
@@ -111,8 +136,58 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     })
 }
 
+/// Where this machine finds an address, if it is everywhere.
+pub(super) fn host(address: SocketAddr) -> IpAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    }
+}
+
+/// What asks a server to end.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    pub(super) fn new() -> Result<Self, Failure> {
+        let no_signals = |error| Failure::usage(format!("signals: {error}"));
+        let terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
+        let interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+        Ok(Self { terminate, interrupt })
+    }
+
+    /// Waits for the next one.
+    pub(super) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// A call of the first procedure that takes no arrays, with arguments of the right types.
+pub(super) fn example(database: &Lockwork) -> Option<String> {
+    let argument = |(number, field): (usize, &Field)| {
+        Some(match field.sql_type.filter(|_| field.count.is_none())? {
+            SqlType::Integer(_) => (number + 1).to_string(),
+            SqlType::Decimal(_, scale) => format!("1.{}", "0".repeat(scale.into())).trim_end_matches('.').into(),
+            SqlType::Boolean => "true".into(),
+            SqlType::Timestamp => "now()".into(),
+            SqlType::Text(_) | SqlType::Bytes(_) => "'a'".into(),
+            _ => return None,
+        })
+    };
+    database.procedure_definitions().iter().find_map(|procedure| {
+        let arguments: Option<Vec<String>> = procedure.compiled.parameters.iter().enumerate().map(argument).collect();
+        Some(format!("CALL {}({})", procedure.name, arguments?.join(", ")))
+    })
+}
+
 /// Tells systemd, if it wants to know (`sd_notify(3)`), that the server is there.
-fn tell_manager() {
+pub(super) fn tell_manager() {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let told = UnixDatagram::unbound().and_then(|socket| {
         let name = name.as_bytes();
@@ -134,37 +209,95 @@ impl Arguments {
         let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
         let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
         match &self.data {
-            Some(folder) => super::sql::open_and_tell(folder, &options, |done, total| watcher.recovering(done, total)),
+            Some(folder) => {
+                super::sql::refuse_address(folder)?;
+                super::sql::open_and_tell(folder, &options, |done, total| watcher.recovering(done, total))
+            }
             None => Ok(Lockwork::open_volatile(&options)?),
         }
     }
 
-    fn users(&self) -> Result<Option<Users>, Failure> {
+    pub(super) fn users(&self) -> Result<Option<Users>, Failure> {
         self.users.as_ref().map(Users::open).transpose().map_err(Failure::usage)
     }
 
-    fn tls(&self) -> Result<Option<Tls>, Failure> {
+    pub(super) fn tls(&self) -> Result<Option<Tls>, Failure> {
         let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) else { return Ok(None) };
         Tls::open(certificate, key).map(Some).map_err(Failure::usage)
     }
 
-    /// Runs the statements of `--init` on a database that is new.
-    fn fill(&self, database: &mut Lockwork) -> Result<(), Failure> {
-        let Some(file) = &self.init else { return Ok(()) };
-        let script =
-            std::fs::read_to_string(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-        if !database.tables().is_empty() {
-            return Ok(());
+    /// Runs the statements of `--init` on a database that is new. In a folder a mark stands beside them until all are
+    /// durable: what has one is in half.
+    fn fill(&self, mut database: Lockwork, watcher: &Watcher) -> Result<Lockwork, Failure> {
+        let mark = self.data.as_ref().map(|folder| folder.join(MARK));
+        let is_marked = mark.as_ref().is_some_and(|mark| mark.exists());
+        let is_empty = database.tables().is_empty();
+        if is_marked && !(is_empty && database.procedure_definitions().is_empty()) {
+            let begun = "an --init has begun here and has not ended: only a part of it is there";
+            return Err(Failure::usage(format!("{begun}\n{}", self.ways_out())));
         }
-        let stays = |folder: &PathBuf| {
-            let folder = folder.display();
-            format!(
-                "\nwhat stands before it is in {folder}: remove {folder}, or do the rest with lockwork sql {folder}"
-            )
+        let script = self.init.as_ref().map(|file| read(file)).transpose()?;
+        let Some(script) = script.filter(|_| is_empty) else {
+            // Of one that has done nothing.
+            mark.filter(|_| is_marked).map_or(Ok(()), |mark| unmark(&mark))?;
+            return Ok(database);
         };
-        database.sql(&script).map(drop).map_err(|error| {
-            let stays = self.data.as_ref().map(stays).unwrap_or_default();
-            Failure::usage(format!("{}: {error}{stays}", file.display()))
-        })
+        mark.as_ref().map_or(Ok(()), |mark| set_mark(mark))?;
+        if let Err(error) = database.sql(&script) {
+            let file = self.init.as_deref().unwrap_or(Path::new("")).display();
+            let ways_out = mark.map(|_| format!("\nwhat stands before it is there\n{}", self.ways_out()));
+            return Err(Failure::usage(format!("{file}: {error}{}", ways_out.unwrap_or_default())));
+        }
+        let Some(mark) = mark else { return Ok(database) };
+        // Whatever the durability is: without the mark all of it is there.
+        database.close()?;
+        unmark(&mark)?;
+        self.open(watcher)
+    }
+
+    /// What to do with a folder that an --init has left in half.
+    fn ways_out(&self) -> String {
+        let folder = self.data.as_deref().unwrap_or(Path::new("")).display();
+        format!("remove {folder} and start again; or do the rest with lockwork sql {folder} and remove {folder}/{MARK}")
+    }
+}
+
+/// The file of a folder that says that an --init has begun.
+const MARK: &str = "INIT";
+
+pub(super) fn read(file: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
+}
+
+fn set_mark(mark: &Path) -> Result<(), Failure> {
+    let set = File::create(mark).and_then(|file| file.sync_all()).and_then(|()| sync_folder(mark));
+    set.map_err(|error| Failure::usage(format!("{}: {error}", mark.display())))
+}
+
+fn unmark(mark: &Path) -> Result<(), Failure> {
+    let gone = std::fs::remove_file(mark).and_then(|()| sync_folder(mark));
+    gone.map_err(|error| Failure::usage(format!("{}: {error}", mark.display())))
+}
+
+/// Makes the names of the folder durable that a file is in.
+fn sync_folder(file: &Path) -> std::io::Result<()> {
+    file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_a_call_that_can_be_made() {
+        let mut database = Lockwork::open_in_memory(EngineKind::Serial).unwrap();
+        assert_eq!(example(&database), None);
+        let all = "CREATE PROCEDURE a(x BIGINT[3]) AS $$ BEGIN NULL; END $$;\
+                   CREATE PROCEDURE b(k INTEGER, d DECIMAL(9, 3), e DECIMAL(9, 0), t VARCHAR(3), w TIMESTAMP, \
+                   o BOOLEAN, OUT n BIGINT) AS $$ BEGIN n := 1; END $$";
+        database.sql(all).unwrap();
+        let call = example(&database).unwrap();
+        assert_eq!(call, "CALL b(1, 1.000, 1, 'a', now(), true)");
+        database.sql(&call).unwrap();
     }
 }

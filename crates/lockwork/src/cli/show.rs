@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use lockwork_locking::LockMode;
 use lockwork_locknet::query::{self, LockStatus, QueryError, ServiceStatus};
+use lockwork_lockservice::control::Summary;
 use lockwork_lockservice::packet::Key;
 use lockwork_lockservice::word::State;
 use serde_json::{Value, json};
@@ -93,13 +94,16 @@ pub(super) fn show(arguments: &Show) -> Outcome {
 }
 
 fn show_text(lock: u64, named: Option<&str>, status: &LockStatus) -> String {
-    let LockStatus { state, machine, incarnation, token, participants } = status;
+    let LockStatus { is_back, state, machine, incarnation, token, participants } = status;
     let agent = match (state, machine) {
         (State::Free, _) => "no agent".to_string(),
-        (_, 0) => "agent in the daemon, for a machine that is gone".to_string(),
+        (_, 0) => "agent in the daemon".to_string(),
         _ => format!("agent on machine {machine}"),
     };
     let named = named.map_or(String::new(), |name| format!(" '{name}'"));
+    if !is_back {
+        return format!("lock {lock}{named}: not known yet, the service is recovering (see 'lockwork locks top')\n");
+    }
     let mut text = format!("lock {lock}{named}: {state}, {agent}, incarnation {incarnation}, token {token}\n");
     if *state == State::Free {
         return text;
@@ -117,13 +121,14 @@ fn show_text(lock: u64, named: Option<&str>, status: &LockStatus) -> String {
 }
 
 fn show_json(lock: u64, named: Option<&str>, status: &LockStatus) -> Value {
-    let LockStatus { state, machine, incarnation, token, participants } = status;
+    let LockStatus { is_back, state, machine, incarnation, token, participants } = status;
+    let state = if *is_back { state.to_string() } else { "recovering".to_string() };
     let one = |one: &lockwork_lockservice::control::Participant| json!({ "machine": one.who.machine.0, "task": one.who.request >> 32, "mode": name(one.who.mode) });
     let all = |holds: bool| {
         participants.as_ref().map(|all| all.iter().filter(|one| one.holds == holds).map(one).collect::<Vec<_>>())
     };
     json!({
-        "lock": lock, "name": named, "state": state.to_string(), "agent": machine, "incarnation": incarnation, "token": token,
+        "lock": lock, "name": named, "state": state, "agent": machine, "incarnation": incarnation, "token": token,
         "holders": all(true), "waiters": all(false),
     })
 }
@@ -189,19 +194,53 @@ fn grants(before: &Sample, now: &Sample) -> Option<f64> {
     Some(rate(before.status.grants()?, now.status.grants()?, seconds(before.at, now.at)))
 }
 
+/// So many of something, of which there are `all` if they are many.
+fn count(number: u64, one: &str, all: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { all })
+}
+
+fn state(summary: &Summary) -> String {
+    match summary.recovering {
+        0 => "serving".to_string(),
+        missing => {
+            let of = count(summary.machines, "machine", "machines");
+            format!("recovering: {missing} of {of} still to report")
+        }
+    }
+}
+
+/// A line about etcd, if it is used.
+fn etcd(summary: &Summary) -> String {
+    match summary.records {
+        None => String::new(),
+        Some(true) => "etcd: reachable\n".to_string(),
+        Some(false) => {
+            let joining = (summary.joining, "machine that joins", "machines that join");
+            let names = (summary.names_under_way, "name", "names");
+            let some = [joining, names].into_iter().filter(|(number, ..)| *number > 0);
+            let all: Vec<_> = some.map(|(number, one, all)| count(number, one, all)).collect();
+            let waits = if all.is_empty() { "nothing".to_string() } else { all.join(", ") };
+            let seconds = summary.away_ms as f64 / 1000.0;
+            format!("etcd: away for {seconds:.1} s, waiting for it: {waits}\n")
+        }
+    }
+}
+
 fn top_text(address: &str, before: &Sample, now: &Sample, lines: usize) -> String {
     let (was, is) = (&before.status.summary, &now.status.summary);
     let per_second = |was: u64, is: u64| rate(was, is, seconds(before.at, now.at));
     let grants = grants(before, now).map_or(String::new(), |rate| format!("{rate} grants/s, "));
     let mut text = format!(
-        "{address}: {} locks, {} machines, {} gone and not yet swept, {} sessions expired\n\
-         {} decisions/s, {grants}{} packets dropped/s\n\n",
+        "{address}: {}, {} locks, {} machines, {} gone and not yet swept, {} sessions expired\n\
+         {} decisions/s, {grants}{} packets dropped/s\n{}\n",
+        state(is),
         is.locks,
         is.machines,
         is.gone,
         is.expired,
         per_second(was.decisions, is.decisions),
         per_second(was.dropped, is.dropped),
+        etcd(is),
     );
     if now.status.silent > 0 {
         let machines = if now.status.silent == 1 { "machine has" } else { "machines have" };
@@ -229,7 +268,13 @@ fn top_json(before: &Sample, now: &Sample, lines: usize) -> Value {
             "decisions_per_s": now.rate_of(before, one.lock), "token": one.token,
         })
     });
+    let etcd = is.records.map(|reachable| {
+        let (joins, names) = (is.joining, is.names_under_way);
+        json!({ "reachable": reachable, "away_ms": is.away_ms, "joins_waiting": joins, "names_waiting": names })
+    });
     json!({
+        "state": if is.recovering > 0 { "recovering" } else { "serving" }, "machines_recovering": is.recovering,
+        "etcd": etcd,
         "locks": is.locks, "machines": is.machines, "machines_gone": is.gone, "sessions_expired": is.expired,
         "machines_silent": now.status.silent,
         "decisions_per_s": per_second(was.decisions, is.decisions),

@@ -36,6 +36,12 @@ pub(super) struct Arguments {
     /// Locks; the first are asked for most
     #[arg(long, default_value_t = USUAL.locks, value_parser = value_parser!(u64).range(1..=1_000_000))]
     locks: u64,
+    /// Locks beyond those, which managers keep
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u64).range(0..=1_000_000))]
+    beyond: u64,
+    /// How many of the processes offer to manage; if none is there, the service does
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u32).range(0..=64), requires = "beyond")]
+    managers: u32,
     /// The lean profile, and only such delays as its 8-bit incarnations allow
     #[arg(long)]
     lean: bool,
@@ -82,9 +88,10 @@ pub(super) struct Arguments {
 
 impl Arguments {
     fn settings(&self) -> Settings {
-        let &Self { seed, operations, machines, tasks, locks, writers_first, near, .. } = self;
+        let &Self { seed, operations, machines, tasks, locks, beyond, managers, writers_first, near, .. } = self;
         let faults = if self.no_faults { Faults::NONE } else { Faults::ALL };
-        let mut settings = Settings { seed, operations, machines, tasks, locks, writers_first, near, faults, ..USUAL };
+        let of_locks = Settings { locks, beyond, managers, ..USUAL };
+        let mut settings = Settings { seed, operations, machines, tasks, writers_first, near, faults, ..of_locks };
         if self.lean {
             settings = settings.lean();
         }

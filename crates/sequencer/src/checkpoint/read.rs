@@ -10,6 +10,7 @@ use crate::format::file::{self, FileHeader, FileKind};
 use crate::format::frame::{self, Found, Frame, RecordKind};
 use crate::format::items::{Definition, End, Rows, outcomes, sizes};
 use crate::io::{File, Io, Mode};
+use crate::journal::message::Chain;
 use crate::requests::Outcome;
 
 /// Who wants to know what is in a checkpoint.
@@ -19,6 +20,8 @@ pub(crate) trait Visitor {
     /// How many rows a table has, about; told before its definition.
     fn size(&mut self, _table: &str, _rows: u64) {}
     fn outcome(&mut self, request: u64, outcome: Outcome);
+    /// What the record behind the checkpoint follows, in a journal.
+    fn chain(&mut self, _chain: Chain) {}
     /// Every frame, before what is in it; `done` is where in the file it ends.
     fn frame(&mut self, _kind: RecordKind, _offset: u64, _bytes: u64) {}
 }
@@ -112,7 +115,8 @@ pub(crate) fn read(
                 }
                 return Ok((header, end));
             }
-            RecordKind::Calls | RecordKind::Durable => {
+            RecordKind::Chain => visitor.chain(Chain::decode(payload).map_err(damaged)?),
+            RecordKind::Calls | RecordKind::Indexed | RecordKind::Durable | RecordKind::Epoch => {
                 return Err(damaged(format!("a record of kind {} has no place in a checkpoint", frame.kind.name())));
             }
         }

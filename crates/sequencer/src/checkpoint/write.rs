@@ -12,6 +12,7 @@ use crate::format::file::{FileHeader, FileKind};
 use crate::format::frame::{self, RecordKind};
 use crate::format::items::{Definition, End, Rows, put_sizes};
 use crate::io::{File, Io, Mode};
+use crate::journal::message::Chain;
 use crate::shared::Shared;
 
 /// Frames are gathered up to so many bytes, and synced after so many, so that the disk is never asked to take all of a
@@ -62,7 +63,12 @@ pub(crate) struct Task {
     /// The first record of the segment that is written now.
     pub(crate) active: u64,
     pub(crate) shared: Arc<Shared>,
+    /// Says what the record behind it follows, when that record is durable; `None` for a log in segments.
+    pub(crate) chain: Option<ChainAt>,
 }
+
+/// See [`Task::chain`].
+pub(crate) type ChainAt = Box<dyn FnOnce() -> Result<Chain, Error> + Send>;
 
 struct Output {
     file: Arc<dyn File>,
@@ -90,7 +96,7 @@ impl Task {
     ///
     /// # Errors
     /// The system's, or that the log will not be durable as far as that; the checkpoint before stays.
-    pub(crate) fn run(self, pieces: &Receiver<Piece>) -> Result<CheckpointReport, Error> {
+    pub(crate) fn run(mut self, pieces: &Receiver<Piece>) -> Result<CheckpointReport, Error> {
         let start = Instant::now();
         let path = self.directory.checkpoint(self.number);
         let unfinished = path.with_extension("ckpt.tmp");
@@ -125,7 +131,7 @@ impl Task {
         Ok(report)
     }
 
-    fn write(&self, file: Arc<dyn File>, pieces: &Receiver<Piece>) -> Result<(End, u64), Error> {
+    fn write(&mut self, file: Arc<dyn File>, pieces: &Receiver<Piece>) -> Result<(End, u64), Error> {
         let path = self.directory.checkpoint(self.number).with_extension("ckpt.tmp");
         let failed = |error| Error::io("write", &path, error);
         let header = FileHeader { kind: FileKind::Checkpoint, database: self.database, number: self.number };
@@ -157,6 +163,13 @@ impl Task {
                     frame::put(out, salt, RecordKind::Requests, index, 0, |out| out.extend_from_slice(&outcomes));
                 }
                 Piece::End => {
+                    let mut index = index;
+                    if let Some(chain) = self.chain.take() {
+                        self.shared.wait_durable(self.number + 1)?;
+                        let chain = chain()?;
+                        frame::put(out, salt, RecordKind::Chain, index, 0, |out| out.extend(chain.encode()));
+                        index += 1;
+                    }
                     frame::put(out, salt, RecordKind::End, index, 0, |out| end.encode(out));
                     output.flush().map_err(failed)?;
                     output.file.sync().map_err(|error| Error::io("sync", &path, error))?;

@@ -42,6 +42,12 @@ pub enum RecordKind {
     Sizes,
     /// In a checkpoint: its end, with counts and the digest.
     End,
+    /// Rows of a table and those of its indexes, loaded outside any call: all of them or none.
+    Indexed,
+    /// In a journal: a leader begins. Its name.
+    Epoch,
+    /// In a checkpoint of a node: what the first record behind it has to follow.
+    Chain,
 }
 
 impl RecordKind {
@@ -54,13 +60,18 @@ impl RecordKind {
             Self::Requests => 5,
             Self::End => 6,
             Self::Sizes => 7,
+            Self::Indexed => 8,
+            Self::Epoch => 9,
+            Self::Chain => 10,
         }
     }
 
     fn of(byte: u8) -> Option<Self> {
-        [Self::Calls, Self::Definition, Self::Rows, Self::Durable, Self::Requests, Self::End, Self::Sizes]
-            .into_iter()
-            .find(|kind| kind.byte() == byte)
+        let (log, checkpoint) = (
+            [Self::Calls, Self::Definition, Self::Rows, Self::Indexed, Self::Durable, Self::Epoch],
+            [Self::Requests, Self::Sizes, Self::End, Self::Chain],
+        );
+        log.into_iter().chain(checkpoint).find(|kind| kind.byte() == byte)
     }
 
     /// Its name in lower case.
@@ -74,6 +85,9 @@ impl RecordKind {
             Self::Requests => "requests",
             Self::End => "end",
             Self::Sizes => "sizes",
+            Self::Indexed => "indexed",
+            Self::Epoch => "epoch",
+            Self::Chain => "chain",
         }
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! definition  assembly bytes (4), assembly, source bytes (4), source
 //! rows        table name bytes (2), table name, bytes of a row image (4), row images
+//! indexed     repeated: bytes of what follows (4), and that is as in rows
 //! requests    repeated: request id (8), procedure id (4), status (1), zero (1), abort code (2),
 //!             result bytes (4), results
 //! sizes       repeated: table name bytes (2), table name, rows (8)
@@ -79,6 +80,17 @@ impl<'a> Rows<'a> {
 
     pub(crate) fn count(&self) -> usize {
         self.images.len() / self.image_bytes
+    }
+
+    /// The rows of several tables that are one record.
+    pub(crate) fn decode_all(payload: &'a [u8]) -> Result<Vec<Self>, String> {
+        let mut cursor = Cursor::new(payload);
+        let mut all = Vec::new();
+        while cursor.left() > 0 {
+            let count = cursor.u32("the rows of a table")? as usize;
+            all.push(Self::decode(cursor.take(count, "the rows of a table")?)?);
+        }
+        Ok(all)
     }
 }
 

@@ -97,9 +97,8 @@ impl Io for Disk {
         let mut names = Vec::new();
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
-            if !entry.file_type()?.is_dir() {
-                names.push(entry.file_name().to_string_lossy().into_owned());
-            }
+            let slash = if entry.file_type()?.is_dir() { "/" } else { "" };
+            names.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
         }
         names.sort();
         Ok(names)

@@ -55,8 +55,8 @@ pub trait Io: Send + Sync {
     /// The system's.
     fn create_directory(&self, path: &Path) -> io::Result<()>;
 
-    /// The names of the files in a directory, sorted, without directories; those that are no Unicode are shown as well
-    /// as can be.
+    /// The names of the files in a directory, sorted, and of directories with a slash behind them; those that are no
+    /// Unicode are shown as well as can be.
     ///
     /// # Errors
     /// The system's; [`io::ErrorKind::NotFound`] when there is no such directory.

@@ -239,7 +239,11 @@ fn segment(
                 }
                 if !matches!(
                     frame.kind,
-                    RecordKind::Calls | RecordKind::Definition | RecordKind::Rows | RecordKind::Durable
+                    RecordKind::Calls
+                        | RecordKind::Definition
+                        | RecordKind::Rows
+                        | RecordKind::Indexed
+                        | RecordKind::Durable
                 ) {
                     let problem = format!("a record of kind {} has no place in a log", frame.kind.name());
                     return Err(Error::damaged(path, at as u64, problem));

@@ -114,16 +114,6 @@ impl Space {
         fits
     }
 
-    /// Reserves room for several units, if the segment has it for all.
-    pub(crate) fn reserve_all(&mut self, bytes: &[u64]) -> bool {
-        let before = self.reserved;
-        let fit = bytes.iter().all(|&bytes| self.reserve(bytes));
-        if !fit {
-            self.reserved = before;
-        }
-        fit
-    }
-
     /// Begins another segment, with record `first`, that has room for a unit of `bytes` bytes. Nothing is reserved any
     /// more: every unit before was handed to the writer. `durable` as for [`make`].
     ///

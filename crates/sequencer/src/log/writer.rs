@@ -19,7 +19,7 @@ use crate::options::Durability;
 use crate::shared::Shared;
 
 /// Units are gathered up to so many bytes.
-const MOST_BYTES: usize = 4 << 20;
+pub(crate) const MOST_BYTES: usize = 4 << 20;
 
 /// What is told to those who wait for a unit.
 pub(crate) type Done = Box<dyn FnOnce(Result<(), Error>) + Send>;

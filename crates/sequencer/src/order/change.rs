@@ -14,6 +14,7 @@ use crate::checkpoint::write::{Piece, Task};
 use crate::error::Error;
 use crate::format::frame::{self, RecordKind};
 use crate::format::items::{Definition, put_outcome};
+use crate::log::room::Room;
 
 /// Rows that a table is given room for when it is created; it grows beyond that.
 pub(crate) const EXPECTED_ROWS: usize = 1024;
@@ -27,28 +28,20 @@ const PIECES: usize = 16;
 impl Order {
     /// Sees that a record of `bytes` bytes of payload can be written now.
     pub(super) fn room_for_record(&mut self, bytes: usize) -> Result<(), Error> {
-        self.room_for_records(&[bytes])
-    }
-
-    /// Sees that records of so many bytes of payload each can be written now.
-    pub(super) fn room_for_records(&mut self, bytes: &[usize]) -> Result<(), Error> {
         self.drain();
         if let Some(error) = self.shared.trouble() {
             return Err(error);
         }
         let next = self.next;
         let Some(space) = &mut self.space else { return Ok(()) };
-        let bytes: Vec<u64> = bytes.iter().map(|&bytes| frame::whole(bytes) as u64).collect();
-        if !space.reserve_all(&bytes) {
-            // With a mark behind each but the last, which `advance` counts itself.
-            let marks = bytes.len().saturating_sub(1) * frame::BYTES;
-            let all = bytes.iter().sum::<u64>() + marks as u64;
-            space.advance(next, all, || self.shared.wait_durable(next)).inspect_err(|error| {
+        let bytes = frame::whole(bytes) as u64;
+        if !space.reserve(bytes) {
+            space.advance(next, bytes, || self.shared.wait_durable(next)).inspect_err(|error| {
                 if matches!(error, Error::Poisoned(_)) {
                     self.shared.stop(error.clone());
                 }
             })?;
-            assert!(space.reserve_all(&bytes), "a fresh segment has room for what it was made for");
+            assert!(space.reserve(bytes), "a fresh segment has room for what it was made for");
         }
         Ok(())
     }
@@ -63,7 +56,7 @@ impl Order {
     ) {
         let (mut bytes, mut frames) = (Vec::new(), Vec::new());
         if let Some(space) = &mut self.space {
-            frame::put(&mut bytes, space.segment.salt, kind, self.next, 0, payload);
+            frame::put(&mut bytes, space.salt(), kind, self.next, 0, payload);
             space.settle(frame::whole(room) as u64, bytes.len() as u64);
             frames.push(0);
         }
@@ -89,8 +82,9 @@ impl Order {
     }
 
     fn try_define(&mut self, definition: &Definition) -> Result<(), Error> {
-        if definition.bytes() > MOST_DEFINITION_BYTES {
-            let expected = format!("at most {MOST_DEFINITION_BYTES} bytes of text are possible");
+        let most = self.space.as_ref().map_or(usize::MAX, Room::record_bytes).min(MOST_DEFINITION_BYTES);
+        if definition.bytes() > most {
+            let expected = format!("at most {most} bytes of text are possible");
             return Err(Error::Option { option: "definition", value: definition.bytes().to_string(), expected });
         }
         let addition = self.catalogue.understand(definition)?;
@@ -122,7 +116,8 @@ impl Order {
         }
         let grown = self.shared.since_checkpoint.load(Ordering::Relaxed);
         let enough = self.options.checkpoint_bytes.max(2 * self.shared.statistics_checkpoint_bytes());
-        let due = self.options.checkpoint_bytes > 0 && grown >= enough;
+        // Those of the leader are enough for all.
+        let due = self.options.checkpoint_bytes > 0 && grown >= enough && !self.follows();
         if (due || !self.work.wanted.is_empty()) && self.shared.trouble().is_none() {
             self.begin_checkpoint();
         } else if let Some(error) = self.shared.trouble() {
@@ -150,14 +145,17 @@ impl Order {
             directory: self.directory.clone(),
             database: self.database,
             number: self.next - 1,
-            logged: self.space.is_some(),
-            active: self.space.as_ref().map_or(u64::MAX, |space| space.segment.first),
+            logged: self.space.is_some() || self.node.is_some(),
+            active: self.space.as_ref().and_then(Room::segment).map_or(u64::MAX, |segment| segment.first),
             shared: self.shared.clone(),
+            chain: self.chain_at(self.next - 1),
         };
+        let keep = self.keeper(self.next - 1);
         let waiting = std::mem::take(&mut self.work.wanted);
         let shared = self.shared.clone();
         let run = move || {
-            let outcome = task.run(&taken);
+            let kept = |report| keep.map_or(Ok(()), |keep| keep()).map(|()| report);
+            let outcome = task.run(&taken).and_then(kept);
             drop(taken);
             shared.set_checkpoint_trouble(outcome.as_ref().err().cloned());
             waiting.into_iter().for_each(|reply| drop(reply.send(outcome.clone())));

@@ -1,4 +1,5 @@
-//! Rows that come outside of calls, with those of indexes: no call comes between a row and its row in an index.
+//! Rows that come outside of calls, with those of indexes: no call comes between a row and its row in an index, and no
+//! crash, because both are in one record.
 
 use lockwork_engine::EngineError;
 use lockwork_procedure::schema::ROW_HEADER_BYTES;
@@ -8,6 +9,9 @@ use super::change::ROWS_BYTES;
 use crate::error::Error;
 use crate::format::frame::{self, RecordKind};
 use crate::format::items::Rows;
+
+/// Bytes before the rows of each table in a record of several.
+const PART_BYTES: usize = 4;
 
 /// What is to be done when it is known how many rows were loaded.
 pub(crate) type LoadReply = Box<dyn FnOnce(Result<usize, Error>) + Send>;
@@ -24,9 +28,14 @@ impl Images<'_> {
         &self.bytes[rows.start * self.width..rows.end * self.width]
     }
 
-    /// The most bytes of a record of so many rows.
+    /// Bytes of so many rows in a record.
     fn room(&self, rows: usize) -> usize {
         6 + self.table.len() + rows * self.width
+    }
+
+    fn put(&self, out: &mut Vec<u8>, rows: std::ops::Range<usize>) {
+        Rows::put_head(out, self.table, self.width);
+        out.extend_from_slice(self.rows(rows));
     }
 }
 
@@ -38,12 +47,14 @@ impl Order {
         };
         self.copy_rest();
         let row_bytes: usize = images.iter().map(|images| images.width).sum();
-        let at_once = (ROWS_BYTES / row_bytes.max(1)).max(1);
+        let head_bytes: usize = images.iter().map(|images| PART_BYTES + images.room(0)).sum();
+        let most = self.space.as_ref().map_or(ROWS_BYTES, |space| space.record_bytes().min(ROWS_BYTES) - head_bytes);
+        let at_once = (most / row_bytes.max(1)).max(1);
         let mut loaded = 0;
         loop {
             let rows = loaded..count.min(loaded + at_once);
-            let rooms: Vec<usize> = images.iter().map(|images| images.room(rows.len())).collect();
-            if let Err(error) = self.room_for_records(&rooms) {
+            let room = images.iter().map(|images| PART_BYTES + images.room(rows.len())).sum();
+            if let Err(error) = self.room_for_record(room) {
                 return reply(Err(error));
             }
             let refused = match self.load_piece(&images, rows.clone(), &mut loaded) {
@@ -54,7 +65,7 @@ impl Order {
                 }
             };
             let is_last = refused.is_some() || loaded == count;
-            self.write(&images, &rooms, rows.start..loaded);
+            self.write(&images, room, rows.start..loaded);
             if is_last {
                 let outcome = match refused {
                     None => Ok(loaded),
@@ -113,20 +124,24 @@ impl Order {
         Ok(None)
     }
 
-    /// Writes a record for each table into the room that was taken.
-    fn write(&mut self, images: &[Images<'_>], rooms: &[usize], rows: std::ops::Range<usize>) {
-        for (images, &room) in images.iter().zip(rooms) {
-            if rows.is_empty() {
+    /// Writes a record into the room that was taken.
+    fn write(&mut self, images: &[Images<'_>], room: usize, rows: std::ops::Range<usize>) {
+        match images {
+            _ if rows.is_empty() => {
                 if let Some(space) = &mut self.space {
                     space.settle(frame::whole(room) as u64, 0);
                 }
-                continue;
             }
-            let payload = |out: &mut Vec<u8>| {
-                Rows::put_head(out, images.table, images.width);
-                out.extend_from_slice(images.rows(rows.clone()));
-            };
-            self.record(RecordKind::Rows, room, payload, |_| {});
+            [alone] => self.record(RecordKind::Rows, room, |out| alone.put(out, rows), |_| {}),
+            several => {
+                let payload = |out: &mut Vec<u8>| {
+                    for images in several {
+                        out.extend((images.room(rows.len()) as u32).to_le_bytes());
+                        images.put(out, rows.clone());
+                    }
+                };
+                self.record(RecordKind::Indexed, room, payload, |_| {});
+            }
         }
     }
 }

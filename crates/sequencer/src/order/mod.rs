@@ -8,18 +8,21 @@
 //! | `together` | transactions of several calls |
 //! | `load` | rows that come outside of calls |
 //! | `change` | definitions, checkpoints |
+//! | `follow` | a node's part: what the journal has is run, until this node leads |
 //!
 //! Two batches are in the engine's hands at a time, so that it runs one while the other is encoded; behind it the
 //! writer writes a third. Answers go through the writer too, so that they come in order, and none before what it may
 //! have seen is durable. Where no log is written there is no writer, and answers go out at once.
 
 mod change;
+mod follow;
 mod load;
 mod repeat;
 mod run;
 mod together;
 
 pub(crate) use change::apply;
+pub(crate) use follow::Node;
 pub(crate) use load::LoadReply;
 pub(crate) use together::{CommitReply, Look, LookReply, StepReply};
 
@@ -39,7 +42,8 @@ use crate::directory::Directory;
 use crate::error::{Error, Refused};
 use crate::format::items::Definition;
 use crate::io::Io;
-use crate::log::space::Space;
+use crate::journal::Messages;
+use crate::log::room::Room;
 use crate::log::writer::Unit;
 use crate::options::Options;
 use crate::requests::Window;
@@ -98,6 +102,14 @@ pub(crate) enum Request {
     /// To be called with the engine, while nothing is in flight.
     Read(Read),
     Checkpoint(Reply<CheckpointReport>),
+    Definitions(Reply<Vec<Definition>>),
+    /// Messages of the journal, for a node that follows; `done` is told that they were run.
+    Follow {
+        messages: Messages,
+        done: SyncSender<()>,
+    },
+    /// To begin an epoch.
+    Lead(Reply<()>),
     Close(Reply<()>),
 }
 
@@ -166,7 +178,7 @@ pub(crate) struct Order {
     pub(crate) directory: Directory,
     pub(crate) database: u64,
     /// `None` when no log is written.
-    pub(crate) space: Option<Space>,
+    pub(crate) space: Option<Room>,
     /// To the writer; `None` as for `space`.
     pub(crate) units: Option<SyncSender<Unit>>,
     pub(crate) shared: Arc<Shared>,
@@ -176,6 +188,8 @@ pub(crate) struct Order {
     pub(crate) window: Window,
     /// The number of the next record.
     pub(crate) next: u64,
+    /// `None` when the log is this process's own.
+    pub(crate) node: Option<Node>,
     work: Work,
 }
 
@@ -203,13 +217,14 @@ pub(crate) struct Parts {
     pub(crate) io: Arc<dyn Io>,
     pub(crate) directory: Directory,
     pub(crate) database: u64,
-    pub(crate) space: Option<Space>,
+    pub(crate) space: Option<Room>,
     pub(crate) units: Option<SyncSender<Unit>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalogue: Catalogue,
     pub(crate) definitions: Vec<Definition>,
     pub(crate) window: Window,
     pub(crate) next: u64,
+    pub(crate) node: Option<Node>,
 }
 
 impl Order {
@@ -231,6 +246,7 @@ impl Order {
             procedures,
             window: parts.window,
             next: parts.next,
+            node: parts.node,
             work: Work::default(),
         }
     }
@@ -274,6 +290,8 @@ impl Order {
             drop(reply.send(Err(Error::Closed)));
         }
         let kept = match &mut self.space {
+            // What a node has is in its journal.
+            None if self.node.is_some() => Ok(()),
             None => self.last_checkpoint(),
             // Without room for it a cut is not missed, and nothing else.
             Some(space) => match space.close(self.next, || self.shared.wait_durable(self.next)) {
@@ -285,9 +303,13 @@ impl Order {
             let done: crate::log::writer::Done = Box::new(move |outcome| drop(reply.send(kept.and(outcome))));
             self.send(Vec::new(), Vec::new(), true, done);
         }
+        self.leave();
     }
 
     fn take(&mut self, request: Request, requests: &Receiver<Request>) {
+        if self.follows() {
+            return self.take_following(request);
+        }
         match request {
             Request::Batch(mut waiting) => {
                 if let Some((batch, reply)) = waiting.0.take() {
@@ -306,6 +328,10 @@ impl Order {
                 self.send(Vec::new(), Vec::new(), false, answered);
             }
             Request::Checkpoint(reply) => self.work.wanted.push(reply),
+            Request::Definitions(reply) => drop(reply.send(Ok(self.definitions.clone()))),
+            // It leads.
+            Request::Follow { .. } => {}
+            Request::Lead(reply) => drop(reply.send(Ok(()))),
             Request::Close(reply) => self.work.closing = Some(reply),
         }
     }
@@ -349,7 +375,7 @@ impl Order {
         let Some(units) = &self.units else {
             return done(self.shared.trouble().filter(|_| needed).map_or(Ok(()), Err));
         };
-        let segment = self.space.as_ref().filter(|_| !bytes.is_empty()).map(|space| space.segment.clone());
+        let segment = self.space.as_ref().filter(|_| !bytes.is_empty()).and_then(|space| space.segment().cloned());
         let unit = Unit { segment, bytes, frames, next: self.next, needed, done };
         if let Err(refused) = units.send(unit) {
             (refused.0.done)(Err(self.shared.trouble().unwrap_or(Error::Closed)));

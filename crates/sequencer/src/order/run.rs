@@ -8,10 +8,8 @@ use super::{CallReply, Callers, InFlight, Order, Single};
 use crate::error::{Error, Failure, Refused};
 use crate::format::calls;
 use crate::format::frame::{self, RecordKind};
+use crate::log::room::Room;
 use crate::requests::Outcome;
-
-/// About how many bytes of calls a record holds at most, so that reading one takes little memory.
-const RECORD_BYTES: usize = 16 << 20;
 
 type Replies = Vec<CallReply>;
 
@@ -30,7 +28,7 @@ struct Survey {
 struct Denied(Error);
 
 impl Callers {
-    fn refuse(self, batch: Option<Batch>, error: Error) {
+    pub(super) fn refuse(self, batch: Option<Batch>, error: Error) {
         match self {
             Self::One(reply) => reply(Err(Box::new(Refused { batch, error }))),
             Self::Many(replies) => {
@@ -77,7 +75,8 @@ impl Order {
     /// How many calls go into one record.
     fn calls_a_record(&self) -> usize {
         let longest = self.catalogue.procedures.iter().map(|known| calls::most_bytes(known.arguments)).max();
-        (RECORD_BYTES / longest.unwrap_or(1)).max(1)
+        let most = self.space.as_ref().map_or(usize::MAX, Room::record_bytes);
+        (most / longest.unwrap_or(1)).max(1)
     }
 
     /// Bytes of the block of a single call: what it has, or what its procedure needs if that is more.
@@ -306,7 +305,7 @@ impl Order {
             self.next += pieces.len() as u64;
             return (Vec::new(), Vec::new());
         };
-        let salt = space.segment.salt;
+        let salt = space.salt();
         let (mut bytes, mut frames) = (self.shared.buffer(), Vec::new());
         for piece in pieces {
             frames.push(bytes.len());

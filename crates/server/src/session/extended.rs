@@ -26,6 +26,7 @@ use super::{Session, who};
 use crate::error::{Refusal, refuse};
 use crate::shared::MOST_WAITING;
 use crate::stored::{Stored, row_description};
+use crate::transaction;
 use crate::values::format_of;
 use crate::verb::Verb;
 
@@ -103,7 +104,8 @@ impl ExtendedQueryHandler for Session {
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         self.busy.send_replace(true);
-        let understood = self.understand(&message.query, &who(client)).await?;
+        let types: Vec<_> = message.type_oids.iter().map(|&oid| Type::from_oid(oid)).collect();
+        let understood = self.understand(&message.query, &types, &who(client)).await?;
         let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
         if name != DEFAULT_NAME && !self.names().there.insert(name.clone()) {
             let message = format!("there is a prepared statement called '{name}' already");
@@ -111,7 +113,6 @@ impl ExtendedQueryHandler for Session {
         }
         match understood {
             Some(stored) => {
-                let types = message.type_oids.iter().map(|&oid| Type::from_oid(oid)).collect();
                 client.portal_store().put_statement(Arc::new(StoredStatement::new(name, stored, types)));
             }
             None => client.portal_store().put_empty_statement(&name),
@@ -155,6 +156,9 @@ impl ExtendedQueryHandler for Session {
             Some(Entry::Empty) if given == 0 => client.portal_store().put_empty_portal(portal),
             Some(Entry::Empty) => return Err(wrong(0).into()),
             None => return Err(PgWireError::StatementNotFound(name.to_owned())),
+        }
+        if let Some(open) = &mut *self.open.lock().await {
+            open.open_portal(portal);
         }
         Ok(client.feed(Message::BindComplete(BindComplete::new())).await?)
     }
@@ -238,6 +242,8 @@ impl ExtendedQueryHandler for Session {
             }));
             *state = State::Suspended(QueryResponse::new(Arc::new(Vec::new()), rows));
             tag = Some(answered.tag);
+        } else if client.transaction_status() == TransactionStatus::Error {
+            return Err(transaction::failed().into());
         } else if stored.columns().is_empty() {
             // What has been done is not done again.
             return Err(refuse("55000", "this portal has been executed").hint("bind the statement again").into());
@@ -293,7 +299,12 @@ impl ExtendedQueryHandler for Session {
                 self.names().there.remove(name);
                 client.portal_store().rm_statement(name);
             }
-            TARGET_TYPE_BYTE_PORTAL => client.portal_store().rm_portal(name),
+            TARGET_TYPE_BYTE_PORTAL => {
+                if let Some(open) = &mut *self.open.lock().await {
+                    open.close_portal(name);
+                }
+                client.portal_store().rm_portal(name);
+            }
             other => return Err(PgWireError::InvalidTargetType(other)),
         }
         Ok(client.feed(Message::CloseComplete(CloseComplete::new())).await?)

@@ -11,7 +11,7 @@ mod reading;
 mod simple;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use bytes::BytesMut;
@@ -29,8 +29,9 @@ use crate::cancel::{Cancel, Entered};
 use crate::catalog::Asker;
 use crate::copy;
 use crate::error::{Refusal, refuse};
-use crate::known::{Frees, Who};
-use crate::shared::Database;
+use crate::held::Kind as HeldKind;
+use crate::known::{DEFAULT_READ_ONLY, Effect, Frees, READ_ONLY, Who};
+use crate::shared::{Database, Plan};
 use crate::stored::{Answered, Stored, Values, data_row};
 use crate::transaction::{self, Open, Turn};
 use crate::users::Right;
@@ -53,14 +54,16 @@ pub(crate) struct Session {
     names: std::sync::Mutex<Names>,
     /// Its transaction of several statements.
     open: Mutex<Option<Open>>,
+    /// Whether transactions that do not say it are READ ONLY.
+    read_only: AtomicBool,
 }
 
 /// Prepared statements by name, as far as they have one.
 #[derive(Default)]
 struct Names {
     there: BTreeSet<String>,
-    /// Those that are gone by other ways than a message that closes them.
-    freed: Vec<String>,
+    /// Those that are gone by other ways than a message that closes them, and portals.
+    freed: Vec<(HeldKind, String)>,
 }
 
 pub(crate) fn who<C: ClientInfo>(client: &C) -> Who {
@@ -80,6 +83,7 @@ impl Session {
             copying: copy::Slot::default(),
             names: std::sync::Mutex::default(),
             open: Mutex::default(),
+            read_only: AtomicBool::new(false),
         }
     }
 
@@ -114,12 +118,18 @@ impl Session {
         }
         let status = client.transaction_status();
         let mut tag = transaction::tag(control);
-        let now = match transaction::turn(&mut *self.open.lock().await, control, status)? {
+        let is_read_only = self.is_read_only();
+        let now = match transaction::turn(&mut *self.open.lock().await, control, status, is_read_only)? {
             Turn::Commit(steps) => {
                 client.set_transaction_status(TransactionStatus::Idle);
                 client.portal_store().clear_portals();
                 self.database.commit(steps, &self.cancel).await?;
                 TransactionStatus::Idle
+            }
+            Turn::Back(portals) => {
+                portals.iter().for_each(|name| client.portal_store().rm_portal(name));
+                self.names().freed.extend(portals.into_iter().map(|name| (HeldKind::Portal, name)));
+                TransactionStatus::Transaction
             }
             Turn::Now(now) => {
                 if status == TransactionStatus::Error && *control == Control::Commit {
@@ -140,9 +150,61 @@ impl Session {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The prepared statements that are gone since it was asked for the last time.
-    pub(crate) fn freed(&self) -> Vec<String> {
+    /// The prepared statements and portals that are gone since it was asked for the last time.
+    pub(crate) fn freed(&self) -> Vec<(HeldKind, String)> {
         std::mem::take(&mut self.names().freed)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// Refuses what writes outside of transactions of several statements, if they are READ ONLY.
+    pub(crate) fn admit_write(&self, verb: Verb) -> Result<(), Refusal> {
+        if self.is_read_only() { Err(transaction::is_read_only(verb)) } else { Ok(()) }
+    }
+
+    /// As [`Open::admit`], of a statement that may be a transaction of its own.
+    fn admit(&self, open: Option<&Open>, plan: &Plan) -> Result<(), Refusal> {
+        match open {
+            Some(open) => open.admit(plan),
+            None if self.is_read_only() => transaction::reads(plan),
+            None => Ok(()),
+        }
+    }
+
+    /// Does what a setting or its like asks for.
+    async fn take_effect<C>(&self, client: &C, effect: &Effect) -> Result<(), Refusal>
+    where
+        C: ClientInfo + ClientPortalStore,
+        C::PortalStore: PortalStore,
+    {
+        match effect {
+            Effect::Frees(frees) => {
+                self.free(client, frees)?;
+                if *frees == Frees::All(true) {
+                    self.read_only.store(false, Ordering::Relaxed);
+                }
+            }
+            Effect::Default(is_read_only) => self.read_only.store(*is_read_only, Ordering::Relaxed),
+            // Outside of a transaction there is none, as in PostgreSQL.
+            Effect::Transaction(is_read_only) => {
+                if let Some(open) = &mut *self.open.lock().await {
+                    open.set_read_only(*is_read_only)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What SHOW answers: a setting of the session, or what is always the same.
+    async fn shown(&self, name: &str, always: &str) -> String {
+        let on = |is_on: bool| if is_on { "on" } else { "off" }.to_string();
+        match name {
+            DEFAULT_READ_ONLY => on(self.is_read_only()),
+            READ_ONLY => on(self.open.lock().await.as_ref().map_or(self.is_read_only(), |open| open.read_only)),
+            _ => always.into(),
+        }
     }
 
     /// Forgets prepared statements.
@@ -165,7 +227,7 @@ impl Session {
             }
         };
         gone.iter().for_each(|name| client.portal_store().rm_statement(name));
-        freed.extend(gone);
+        freed.extend(gone.into_iter().map(|name| (HeldKind::Statement, name)));
         Ok(())
     }
 
@@ -188,9 +250,9 @@ impl Session {
             return Err(transaction::failed());
         }
         if let Stored::Known(known) = stored
-            && let Some(frees) = &known.frees
+            && let Some(effect) = &known.effect
         {
-            self.free(client, frees)?;
+            self.take_effect(client, effect).await?;
         }
         self.answer(stored, values, format, &who(client)).await
     }
@@ -210,6 +272,7 @@ impl Session {
                     let value = match *ty {
                         Type::INT4 => Value::Integer(text.parse().map_err(|_| wrong())?),
                         Type::BOOL => Value::Boolean(text == "t"),
+                        _ if known.tag == "SHOW" => Value::Text(self.shown(name, text).await),
                         _ => Value::Text(text.clone()),
                     };
                     encode(&value, ty, format_of(format, at), &mut data);
@@ -223,9 +286,7 @@ impl Session {
                 return Ok(Answered { rows, tag });
             }
             (Stored::Plan(plan), Values::Many(columns)) => {
-                if let Some(open) = &*self.open.lock().await {
-                    open.admit(plan)?;
-                }
+                self.admit(self.open.lock().await.as_ref(), plan)?;
                 let row = self.database.call_many(plan, columns, format, &self.cancel).await?;
                 return Ok(Answered { rows: vec![row], tag: plan.verb.tag(1) });
             }
@@ -240,6 +301,9 @@ impl Session {
         };
         let types: Vec<Type> = plan.columns().iter().map(|field| type_of(field).0).collect();
         let mut open = self.open.lock().await;
+        if open.is_none() {
+            self.admit(None, plan)?;
+        }
         let (rows, count) = match self.database.run(plan, values, open.as_mut(), &self.cancel).await? {
             SqlAnswer::Written(count) => (Vec::new(), count),
             SqlAnswer::Rows(_, rows) => {

@@ -3,29 +3,30 @@
 use std::sync::Arc;
 
 use lockwork_database::sql::{Kind, SqlError, Statement, statements};
+use pgwire::api::Type;
 
 use super::Session;
-use crate::catalog::Asker;
+use crate::catalog::{self, Asker};
 use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::known::{Who, known};
 use crate::many;
 use crate::query::{self, Query};
 use crate::stored::Stored;
-use crate::syntax::{comment, divide};
+use crate::syntax::{comment, divide, is_unclosed};
 use crate::verb::Verb;
 
 /// A text, and how far it has been read.
 pub(super) struct Reading<'a> {
     text: &'a str,
     rest: &'a str,
-    /// Statements of the database, of which the next one begins where the rest does, up to one that is none.
-    own: Option<std::vec::IntoIter<Result<Statement<'a>, SqlError>>>,
+    /// The types that the client says `$1` and so on have.
+    declared: &'a [Option<Type>],
 }
 
 impl<'a> Reading<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        let mut reading = Self { text, rest: text, own: None };
+        let mut reading = Self { text, rest: text, declared: &[] };
         reading.go_on(text);
         reading
     }
@@ -41,10 +42,11 @@ impl<'a> Reading<'a> {
         loop {
             let rest = self.rest.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
             let comment = comment(rest);
-            self.rest = &rest[comment..];
-            if comment == 0 {
+            if comment == 0 || is_unclosed(rest) {
+                self.rest = rest;
                 return;
             }
+            self.rest = &rest[comment..];
         }
     }
 
@@ -53,17 +55,38 @@ impl<'a> Reading<'a> {
         self.text[..part.as_ptr().addr() - self.text.as_ptr().addr()].chars().count()
     }
 
-    /// Goes over a statement that is not read as the database reads.
-    fn skip(&mut self, behind: &'a str) {
-        self.own = None;
-        self.go_on(behind);
+    /// Reads the next statement as the database does. Those behind it are not looked at: a text is read once, however
+    /// many there are. `piece` is its text, unless that goes on behind a semicolon, as that of a procedure may.
+    fn own(&self, piece: &str) -> Option<Result<Statement<'a>, SqlError>> {
+        const CREATE: &str = "CREATE";
+        let mut length = piece.len();
+        loop {
+            // With its semicolon.
+            let source = self.rest.get(..=length).unwrap_or(self.rest);
+            let read = statements(source).next();
+            let is_whole = !matches!(read, Some(Err(_))) || source.len() == self.rest.len();
+            if is_whole || !piece.get(..CREATE.len()).is_some_and(|first| first.eq_ignore_ascii_case(CREATE)) {
+                return read;
+            }
+            // Twice as much each time, so that all times together are as long as the last one.
+            let goal = 2 * source.len();
+            while length < goal && length < self.rest.len() {
+                length += 1 + divide(self.rest.get(length + 1..).unwrap_or_default()).0.len();
+            }
+        }
     }
 }
 
 impl Session {
     /// Understands the only statement of a text; there is none in a comment.
-    pub(crate) async fn understand(&self, text: &str, who: &Who) -> Result<Option<Stored>, Refusal> {
-        let mut reading = Reading::new(text);
+    /// `declared` are the types that the client says `$1` and so on have.
+    pub(crate) async fn understand(
+        &self,
+        text: &str,
+        declared: &[Option<Type>],
+        who: &Who,
+    ) -> Result<Option<Stored>, Refusal> {
+        let mut reading = Reading { declared, ..Reading::new(text) };
         if reading.is_at_end() {
             return Ok(None);
         }
@@ -76,28 +99,54 @@ impl Session {
 
     /// Understands the next statement of a text, which has one. After an error there is no further one.
     pub(super) async fn next(&self, reading: &mut Reading<'_>, who: &Who) -> Result<Stored, Refusal> {
+        if is_unclosed(reading.rest) {
+            let at = reading.before(reading.rest) + 1;
+            reading.rest = "";
+            return Err(Refusal { position: at, ..refuse("42601", "the comment has no end").hint("write */") });
+        }
         let (piece, behind) = divide(reading.rest);
-        let before = reading.before(piece);
         if let Some(known) = known(piece, who) {
-            reading.skip(behind);
+            reading.go_on(behind);
             return known.map(|known| Stored::Known(Arc::new(known)));
         }
+        let asker = query::Asker { who, declared: reading.declared };
+        let mut unknown = None;
+        match catalog::may_ask(piece).then(|| query::alone(piece, asker)).flatten() {
+            Some(Ok(query)) => {
+                reading.go_on(behind);
+                if !query.is_computed {
+                    self.allow(Kind::Select)?;
+                }
+                return Ok(Stored::Query(Arc::new(query)));
+            }
+            Some(Err(refusal)) if query::may_be_of_catalog(&refusal) => unknown = Some(refusal),
+            Some(Err(refusal)) => {
+                reading.go_on(behind);
+                return Err(refusal.behind(reading.before(piece)));
+            }
+            None => {}
+        }
         if let Some(asked) = self.database.asked(piece, Asker { who, cancel: &self.cancel }).await {
-            reading.skip(behind);
-            return asked.map(|asked| Stored::Catalog(Arc::new(asked))).map_err(|refusal| refusal.behind(before));
+            reading.go_on(behind);
+            let refused = |refusal: Refusal| {
+                // What neither knows is what a query without tables found first.
+                let is_of_both = refusal.sqlstate == "42883" || refusal.message.starts_with(catalog::UNCLEAR);
+                let told = unknown.filter(|own| is_of_both && matches!(&*own.sqlstate, "0A000" | "42883"));
+                told.unwrap_or(refusal).behind(reading.before(piece))
+            };
+            return asked.map(|asked| Stored::Catalog(Arc::new(asked))).map_err(refused);
         }
         if copy::is_copy(piece) {
-            reading.skip(behind);
-            return self.copy_of(piece, who).await.map_err(|refusal| refusal.behind(before));
+            reading.go_on(behind);
+            return self.copy_of(piece, who).await.map_err(|refusal| refusal.behind(reading.before(piece)));
         }
         if let Some(call) = many::call_of(piece) {
-            reading.skip(behind);
+            reading.go_on(behind);
             let statement = many::statement(&call)?;
             self.allow(statement.kind())?;
             return Ok(Stored::Plan(Arc::new(self.database.plan_many(&statement)?)));
         }
-        let own = reading.own.get_or_insert_with(|| statements(reading.rest).collect::<Vec<_>>().into_iter());
-        let Some(read) = own.next() else { return Err(refuse("42601", "there is no statement")) };
+        let Some(read) = reading.own(piece) else { return Err(refuse("42601", "there is no statement")) };
         match &read {
             Ok(statement) => {
                 let end = statement.text().as_ptr().addr() + statement.text().len() - reading.text.as_ptr().addr();
@@ -105,9 +154,9 @@ impl Session {
                 let behind = divide(&reading.text[end..]).1;
                 reading.go_on(behind);
             }
-            Err(_) => reading.skip(behind),
+            Err(_) => reading.go_on(behind),
         }
-        self.own(read, piece, reading)
+        self.own(read, piece, reading, asker)
     }
 
     /// Understands a statement of the database, or what is none as a query of whole tables: its text is `piece`.
@@ -116,18 +165,18 @@ impl Session {
         read: Result<Statement<'_>, SqlError>,
         piece: &str,
         reading: &Reading<'_>,
+        asker: query::Asker<'_>,
     ) -> Result<Stored, Refusal> {
         let (source, statement) = match read {
             Ok(statement) => (statement.source(), Ok(statement)),
-            // Who reads it as a piece names the same place.
-            Err(error) => (piece, Err(error)),
+            Err(error) => (&reading.text[piece.as_ptr().addr() - reading.text.as_ptr().addr()..], Err(error)),
         };
         let planned = match &statement {
             Ok(statement) => self.plan(statement),
-            Err(error) => Err(Refusal::of(error.clone().into(), piece)),
+            Err(error) => Err(Refusal::of(error.clone().into(), source)),
         };
         let Err(refusal) = planned else { return planned };
-        let refusal = match self.query(&refusal, piece) {
+        let refusal = match self.query(&refusal, piece, asker) {
             Some(Ok(query)) => return Ok(Stored::Query(Arc::new(query))),
             Some(Err(better)) => better.behind(reading.before(piece)),
             None => refusal.behind(reading.before(source)),
@@ -149,12 +198,12 @@ impl Session {
     }
 
     /// Understands what was refused as a single statement as a query of whole tables, if it is one.
-    fn query(&self, refusal: &Refusal, text: &str) -> Option<Result<Query, Refusal>> {
+    fn query(&self, refusal: &Refusal, text: &str, asker: query::Asker<'_>) -> Option<Result<Query, Refusal>> {
         if !query::may_be_one(refusal, text) {
             return None;
         }
         match self.allow(Kind::Select) {
-            Ok(()) => self.database.query(text),
+            Ok(()) => self.database.query(text, asker),
             Err(refusal) => Some(Err(refusal)),
         }
     }

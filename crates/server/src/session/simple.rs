@@ -11,13 +11,13 @@ use pgwire::api::store::PortalStore;
 use pgwire::api::{ClientInfo, ClientPortalStore, PgWireConnectionState};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage as Message;
-use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, ErrorResponse};
+use pgwire::messages::response::{CommandComplete, EmptyQueryResponse};
 use pgwire::messages::simplequery::Query;
 
 use super::reading::Reading;
 use super::{Session, who};
 use crate::copy::Copy;
-use crate::error::refuse;
+use crate::error::{refuse, response};
 use crate::stored::{Answered, Stored, row_description};
 
 impl Session {
@@ -90,7 +90,7 @@ impl SimpleQueryHandler for Session {
         match outcome {
             // What stood before an error has been done, so its answers go out before the error.
             Err(PgWireError::UserError(error)) => {
-                client.feed(Message::ErrorResponse(ErrorResponse::from(*error))).await?;
+                client.feed(Message::ErrorResponse(response(*error))).await?;
                 client.set_transaction_status(client.transaction_status().to_error_state());
             }
             Err(other) => return Err(other),

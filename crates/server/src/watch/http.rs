@@ -1,8 +1,10 @@
 //! `/`, `/metrics`, `/healthz`, `/readyz` and `/status.json` over HTTP/1.1.
 //!
-//! *Invariant*: nobody who asks here slows a client of the database: at most [`MOST`] are served at a time, a request
-//! has [`PATIENCE`], and an answer is made of counts that are there.
+//! *Invariant*: nobody who asks here slows a client of the database, or others who ask: at most [`MOST`] are served at
+//! a time, of which the oldest gives way to a new one, a request has [`PATIENCE`], and an answer is made of counts that
+//! are there.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,12 +17,12 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use super::{Watch, Watcher};
 use crate::ServeError;
 
-const MOST: usize = 16;
+const MOST: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Nothing of the page comes from elsewhere, and nobody else may show it as theirs.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
@@ -44,16 +46,21 @@ impl Watcher {
 }
 
 async fn serve(listener: TcpListener, watch: Arc<Watch>) {
-    let permits = Arc::new(Semaphore::new(MOST));
+    // The oldest first. Who asks and reads is gone in no time, so the oldest does not.
+    let mut asking: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let Ok((socket, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let watch = watch.clone();
-        tokio::spawn(async move {
-            let _permit = permit;
+        asking.retain(|one| !one.is_finished());
+        if asking.len() >= MOST
+            && let Some(oldest) = asking.pop_front()
+        {
+            oldest.abort();
+        }
+        let one = tokio::spawn(async move {
             let service = service_fn(move |request| {
                 let answer = answer(&watch, &request);
                 async move { Ok::<_, Infallible>(answer) }
@@ -63,6 +70,7 @@ async fn serve(listener: TcpListener, watch: Arc<Watch>) {
             // Whoever hangs up early wanted no answer.
             drop(tokio::time::timeout(2 * PATIENCE, http.serve_connection(TokioIo::new(socket), service)).await);
         });
+        asking.push_back(one.abort_handle());
     }
 }
 

@@ -9,7 +9,7 @@ pub(crate) mod http;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use lockwork_database::{Caller, sequencer};
@@ -32,7 +32,12 @@ const HOT_SHOWN: usize = 10;
 /// How far a server is. What recovery has before it is zero until it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Recovering { done: u64, total: u64 },
+    Recovering {
+        done: u64,
+        total: u64,
+    },
+    /// A node of a cluster that answers no statements, because another one does.
+    Following,
     Ready,
     Ending,
 }
@@ -43,7 +48,9 @@ type Cause = (String, String, String);
 pub(crate) struct Watch {
     started: Instant,
     state: Mutex<State>,
-    caller: OnceLock<Caller>,
+    caller: RwLock<Option<Caller>>,
+    /// Of a cluster.
+    node: RwLock<Option<sequencer::Handle>>,
     pub(crate) connections: AtomicU64,
     pub(crate) connected: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -72,7 +79,8 @@ impl Default for Watcher {
         Self(Arc::new(Watch {
             started: Instant::now(),
             state: Mutex::new(State::Recovering { done: 0, total: 0 }),
-            caller: OnceLock::new(),
+            caller: RwLock::default(),
+            node: RwLock::default(),
             connections: AtomicU64::new(0),
             connected: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -92,6 +100,12 @@ impl Watcher {
     pub fn recovering(&self, done: u64, total: u64) {
         self.0.set(State::Recovering { done, total });
     }
+
+    /// This node of a cluster follows; it is shown how it stands, from now on.
+    pub fn following(&self, node: sequencer::Handle) {
+        *self.0.node.write().unwrap_or_else(PoisonError::into_inner) = Some(node);
+        self.0.set(State::Following);
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -106,8 +120,17 @@ impl Watch {
 
     /// Statements are answered from now on.
     pub(crate) fn ready(&self, caller: Caller) {
-        _ = self.caller.set(caller);
+        *self.caller.write().unwrap_or_else(PoisonError::into_inner) = Some(caller);
         self.set(State::Ready);
+    }
+
+    fn caller(&self) -> RwLockReadGuard<'_, Option<Caller>> {
+        self.caller.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How this node of a cluster stands.
+    fn node(&self) -> Option<sequencer::NodeStatus> {
+        self.node.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.node()
     }
 
     pub(crate) fn ending(&self) {
@@ -147,7 +170,8 @@ impl Watch {
         if first >= count {
             return;
         }
-        let Some(caller) = self.caller.get() else { return };
+        let caller = self.caller();
+        let Some(caller) = &*caller else { return };
         for block in blocks.skip(first as usize).step_by(SAMPLED as usize) {
             let keys = caller.keys(block);
             let mut hot = lock(&self.hot);
@@ -156,7 +180,7 @@ impl Watch {
     }
 
     fn statistics(&self) -> sequencer::Statistics {
-        self.caller.get().map(Caller::statistics).unwrap_or_default()
+        self.caller().as_ref().map(Caller::statistics).unwrap_or_default()
     }
 
     /// The text that Prometheus reads.
@@ -208,6 +232,14 @@ impl Watch {
         for (name, help, value) in counters(&self.statistics()) {
             put(name, "counter", help, &one(value));
         }
+        if let Some(node) = self.node() {
+            let leads = node.role == sequencer::Role::Leading;
+            put("node_leads", "gauge", "Whether this node of a cluster leads.", &one(f64::from(u8::from(leads))));
+            put("node_epoch", "gauge", "Epoch of the last record that it has.", &one(node.epoch as f64));
+            put("node_record", "gauge", "Number of the last record that it has.", &one((node.next - 1) as f64));
+            let lag = node.journal_next - node.next;
+            put("node_lag_records", "gauge", "Records of the journal that it has not.", &one(lag as f64));
+        }
         text
     }
 
@@ -216,6 +248,7 @@ impl Watch {
         let state = match *lock(&self.state) {
             State::Recovering { total: 0, .. } => json!({ "name": "starting" }),
             State::Recovering { done, total } => json!({ "name": "recovering", "done": done, "total": total }),
+            State::Following => json!({ "name": "following" }),
             State::Ready => json!({ "name": "ready" }),
             State::Ending => json!({ "name": "ending" }),
         };
@@ -238,12 +271,24 @@ impl Watch {
             "resident": resident_bytes(), "connections": count(&self.connections), "statements": statements,
             "calls": count(&self.calls), "bounds_us": BOUNDS_US,
             "buckets": self.buckets.iter().map(count).collect::<Vec<_>>(),
-            "failures": failures, "hot": hot, "log": log,
+            "failures": failures, "hot": hot, "log": log, "node": self.node().as_ref().map(node_json),
         })
     }
 }
 
 /// The counts of the sequencer, each with its name and what it is.
+fn node_json(node: &sequencer::NodeStatus) -> Value {
+    let role = match node.role {
+        sequencer::Role::Following => "following",
+        sequencer::Role::Leading => "leading",
+        sequencer::Role::Ended => "ended",
+    };
+    json!({
+        "role": role, "leader": node.leader, "epoch": node.epoch, "record": node.next - 1,
+        "lag": node.journal_next - node.next, "trouble": node.trouble,
+    })
+}
+
 fn counters(statistics: &sequencer::Statistics) -> [(&'static str, &'static str, f64); 11] {
     let s = statistics;
     let seconds = |ns: u64| ns as f64 / 1e9;

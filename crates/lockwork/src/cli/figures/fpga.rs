@@ -41,7 +41,8 @@ const MODES: [(&str, Interleave); 3] =
 // Without it the whole would count as an argument that was given.
 #[group(skip)]
 pub(in super::super) struct Settled {
-    /// For fpga: figures or parts of them, with commas: 10, 11, 12b, 13 [default: all]
+    /// Figures or parts of them, with commas; for fpga 10, 11, 12b, 13; for fisslock 13, 14, 16-left, 16-right, 17-left
+    /// [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(in super::super) figure: Vec<String>,
     /// For fpga: the processor, as hardware/rtl/configurations.toml names them; with other values of fields if wanted,

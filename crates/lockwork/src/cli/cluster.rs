@@ -1,0 +1,287 @@
+//! `lockwork serve --cluster`: a node of a cluster, whose log is a journal on NATS JetStream.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use lockwork::sequencer::journal::Journal;
+use lockwork::sequencer::{self, Error as Trouble, NodeOptions, Role};
+use lockwork::{EngineKind, Error, Lockwork, Node, OpenOptions};
+use lockwork_nats::{Error as NatsError, NatsJournal};
+use lockwork_server::{Gate, Options, Server, Watcher};
+use tokio::runtime::Runtime;
+
+use super::serve::{Arguments, Signals, example, host, read, tell_manager};
+use super::{Failure, print};
+
+/// How often it is looked whether the role of this node is another one.
+const LOOK: Duration = Duration::from_millis(20);
+/// Before a node that has lost its part tries to have one again.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How long calls that are under way may take when this node does not lead any more: they fail by themselves.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// User and password, in the environment: what others may read on the command line is no secret.
+const USER: &str = "LOCKWORK_NATS_USER";
+const SYSTEM: &str = "LOCKWORK_NATS_SYSTEM";
+
+#[derive(Debug, Args)]
+pub(super) struct Join {
+    /// Take part in a cluster: its log is a stream of these NATS servers, and the node that leads answers clients, the
+    /// others follow. User and password, as USER:PASSWORD, are in LOCKWORK_NATS_USER, those of the system account in
+    /// LOCKWORK_NATS_SYSTEM
+    #[arg(long, value_name = "nats://HOST:PORT,..", value_delimiter = ',', conflicts_with_all = ["data", "durability"])]
+    cluster: Vec<String>,
+    /// What the cluster's database is called on those servers
+    #[arg(long, value_name = "NAME", default_value = "lockwork", requires = "cluster")]
+    cluster_name: String,
+    /// How many of the servers have everything: 1, 3 or 5
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "cluster")]
+    replicas: usize,
+    /// Where clients of other machines find this node [default: the address that it listens at]
+    #[arg(long, value_name = "HOST:PORT", requires = "cluster")]
+    advertise: Option<String>,
+    /// For how long a leader that is not heard of keeps others from leading, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1500, requires = "cluster")]
+    leader_lease: u64,
+    /// Never lead: replay, and be ready for nothing but that
+    #[arg(long, requires = "cluster")]
+    follow_only: bool,
+    /// Take servers that acknowledge before they sync, or cannot be asked: a loss of power of several at once may lose
+    /// what was acknowledged
+    #[arg(long, requires = "cluster")]
+    unsynced: bool,
+    /// A folder for files on their way; what is in it goes [default: one of the system's for such files]
+    #[arg(long, value_name = "DIR", requires = "cluster")]
+    scratch: Option<PathBuf>,
+}
+
+/// A variable of the environment that holds USER:PASSWORD.
+fn secret(variable: &str) -> Result<Option<(String, String)>, Failure> {
+    let Some(value) = std::env::var_os(variable) else { return Ok(None) };
+    let pair = value.to_str().and_then(|text| text.split_once(':'));
+    let (user, password) = pair.ok_or_else(|| Failure::usage(format!("{variable} has to be USER:PASSWORD")))?;
+    Ok(Some((user.into(), password.into())))
+}
+
+impl Join {
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.cluster.is_empty()
+    }
+
+    fn journal(&self) -> Result<NatsJournal, Failure> {
+        let options = lockwork_nats::Options {
+            servers: self.cluster.clone(),
+            name: self.cluster_name.clone(),
+            replicas: self.replicas,
+            user: secret(USER)?,
+            system: secret(SYSTEM)?,
+            unsynced: self.unsynced,
+        };
+        NatsJournal::open(&options).map_err(|error| match error {
+            NatsError::Unreachable(text) => Failure::Connect(text),
+            NatsError::Settings(text) => Failure::Usage(format!(
+                "{text} (USER:PASSWORD in {USER}, and of the system account in {SYSTEM}; docs/cluster.md has all settings)"
+            )),
+        })
+    }
+}
+
+/// What became of a term.
+enum Over {
+    /// This node does not lead any more, or cannot follow: it begins again.
+    Ended(String),
+    /// It was asked to end.
+    Asked,
+}
+
+/// Serves as a node until it is asked to end.
+pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher) -> Result<ExitCode, Failure> {
+    let join = &arguments.join;
+    let script = arguments.init.as_ref().map(|file| read(file)).transpose()?;
+    let journal: Arc<dyn Journal> = Arc::new(join.journal()?);
+    let temporary = match &join.scratch {
+        Some(_) => None,
+        None => Some(tempfile::Builder::new().prefix("lockwork-node").tempdir().map_err(Failure::connect)?),
+    };
+    let scratch = join.scratch.as_deref().or(temporary.as_ref().map(|folder| folder.path())).unwrap_or("".as_ref());
+    let engine: EngineKind = arguments.engine.parse().map_err(Failure::usage)?;
+    let options = OpenOptions { engine, sequencer: sequencer::Options::default(), ..OpenOptions::default() };
+    let mut listen = arguments.listen;
+    let mut is_first = true;
+    let mut signals = runtime.block_on(async { Signals::new() })?;
+    loop {
+        let served = runtime.block_on(async {
+            let gate = Gate::listen(listen, &arguments.options(watcher)?).await?;
+            // A port that was chosen by the system stays the same.
+            listen = gate.address().map_err(Failure::connect)?;
+            let address = join.advertise.clone().unwrap_or_else(|| format!("{}:{}", host(listen), listen.port()));
+            let lease = Duration::from_millis(join.leader_lease);
+            let node = NodeOptions { lease, may_lead: !join.follow_only, ..NodeOptions::new(address) };
+            let term = Term { journal: &journal, scratch, options: &options, node, watcher, script: script.as_deref() };
+            term.run(gate, arguments, &mut signals, &mut is_first).await
+        });
+        match served {
+            Ok(Over::Asked) => return Ok(ExitCode::SUCCESS),
+            Ok(Over::Ended(why)) => eprintln!("lockwork: {why}; joining again"),
+            Err(Failure::Connect(why)) if !is_first => eprintln!("lockwork: {why}; joining again"),
+            Err(failure) => return Err(failure),
+        }
+        let stopped = runtime.block_on(async {
+            tokio::select! {
+                () = signals.next() => true,
+                () = tokio::time::sleep(AGAIN) => false,
+            }
+        });
+        if stopped {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+/// From joining to the end of the part that came of it.
+struct Term<'a> {
+    journal: &'a Arc<dyn Journal>,
+    scratch: &'a std::path::Path,
+    options: &'a OpenOptions,
+    node: NodeOptions,
+    watcher: &'a Watcher,
+    script: Option<&'a str>,
+}
+
+fn failed(error: Error) -> Failure {
+    match error {
+        Error::Durability(Trouble::Unreachable(text)) => Failure::Connect(text),
+        error => error.into(),
+    }
+}
+
+impl Term<'_> {
+    async fn run(
+        self,
+        gate: Gate,
+        arguments: &Arguments,
+        signals: &mut Signals,
+        is_first: &mut bool,
+    ) -> Result<Over, Failure> {
+        let (journal, scratch, options) = (self.journal.clone(), self.scratch.to_path_buf(), self.options.clone());
+        let (node, watcher) = (self.node.clone(), self.watcher.clone());
+        let join = tokio::task::spawn_blocking(move || {
+            let told = |progress: sequencer::Progress| watcher.recovering(progress.done_bytes, progress.total_bytes);
+            Node::join(journal, &scratch, &options, node, told)
+        });
+        let joined = gate.refuse(|| "this node of a cluster reads the log; it answers in a moment".into(), join).await;
+        let (node, report) = joined.map_err(|error| Failure::BackEnd(error.to_string()))?.map_err(failed)?;
+        let handle = node.handle();
+        self.watcher.following(handle.clone());
+        let place = format!("{}, {} records", self.journal.describe(), report.next - 1);
+        let address = gate.address().map_err(Failure::connect)?;
+        let (host, port) = (host(address), address.port());
+        if *is_first {
+            print(&format!("ready: {place}: follows; psql -h {host} -p {port} when it leads\n"))?;
+            tell_manager();
+            *is_first = false;
+        }
+        let why = || {
+            let leader = handle.node().and_then(|status| status.leader);
+            format!("this node of a cluster follows; connect to its leader: {}", leader.unwrap_or("nobody".into()))
+        };
+        let turn = async {
+            loop {
+                match node.status().role {
+                    Role::Following => tokio::time::sleep(LOOK).await,
+                    role => return Some(role),
+                }
+            }
+        };
+        let stays = async {
+            tokio::select! {
+                role = turn => role,
+                () = signals.next() => None,
+            }
+        };
+        match gate.refuse(why, stays).await {
+            None => {
+                tokio::task::block_in_place(|| node.close()).map_err(failed)?;
+                return Ok(Over::Asked);
+            }
+            Some(Role::Leading) => {}
+            Some(_) => return Ok(Over::Ended(self.why(&handle))),
+        }
+        let begun = tokio::task::block_in_place(|| self.lead(node));
+        let database = match begun {
+            Ok(database) => database,
+            Err(_) if ended(&handle) => return Ok(Over::Ended(self.why(&handle))),
+            Err(failure) => return Err(failure),
+        };
+        let call = example(&database);
+        let server = gate.open(database, arguments.options(self.watcher)?)?;
+        print(&format!("leads: {place}; psql -h {host} -p {port}\n"))?;
+        if let Some(call) = call {
+            eprintln!("for example: psql -h {host} -p {port} -c \"{call}\"");
+        }
+        self.serve(server, &handle, signals).await
+    }
+
+    /// The database, with what --init says if it is new.
+    fn lead(&self, node: Node) -> Result<Lockwork, Failure> {
+        let mut database = node.lead()?;
+        if let Some(script) = self.script.filter(|_| database.tables().is_empty()) {
+            database.sql(script).map_err(|error| Failure::usage(format!("--init: {error}")))?;
+        }
+        Ok(database)
+    }
+
+    async fn serve(&self, server: Server, handle: &sequencer::Handle, signals: &mut Signals) -> Result<Over, Failure> {
+        let ending = server.ending();
+        let mut serving = tokio::spawn(server.run());
+        let mut asked = 0;
+        let closed = loop {
+            let lost = async {
+                while !ended(handle) {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            tokio::select! {
+                closed = &mut serving => break closed,
+                () = lost, if asked == 0 => asked = 1,
+                () = signals.next() => {
+                    if asked > 0 && !ended(handle) {
+                        eprintln!("lockwork: ended at once; what was acknowledged is there");
+                        std::process::exit(130);
+                    }
+                    eprintln!("lockwork: ending; once more ends it at once");
+                    asked += 1;
+                }
+            }
+            ending.end();
+        };
+        let closed = closed.map_err(|error| Failure::BackEnd(format!("the server: {error}")))?;
+        if ended(handle) {
+            return Ok(Over::Ended(self.why(handle)));
+        }
+        closed.map_err(failed)?;
+        Ok(Over::Asked)
+    }
+
+    fn why(&self, handle: &sequencer::Handle) -> String {
+        let trouble = handle.node().and_then(|status| status.trouble);
+        format!("{}: the part of this node has ended: {}", self.node.address, trouble.unwrap_or_default())
+    }
+}
+
+fn ended(handle: &sequencer::Handle) -> bool {
+    handle.node().is_none_or(|status| status.role == Role::Ended)
+}
+
+impl Arguments {
+    /// How a server of a cluster works.
+    fn options(&self, watcher: &Watcher) -> Result<Options, Failure> {
+        let warn = |what: &str| eprintln!("lockwork: {what}");
+        let (users, tls) = (self.users()?, self.tls()?);
+        let (connections, watcher) = (self.connections, watcher.clone());
+        Ok(Options { connections, users, tls, watcher, warn, drain: DRAIN, ..Options::default() })
+    }
+}

@@ -1,0 +1,211 @@
+//! `lockwork cluster up`: NATS servers and nodes of a cluster, all on this machine.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use lockwork_nats::local::Servers;
+
+use super::{Failure, Outcome, print};
+
+/// Before a node that has ended is started again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// A node that ends by itself so soon would do so again.
+const SOON: Duration = Duration::from_secs(10);
+/// How often the nodes are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long nodes may take to end.
+const END: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Nodes, and NATS servers: 1, 3 or 5
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = nodes)]
+    nodes: usize,
+    /// The folder of the servers' data, made if it is not there; without one all of it goes when the cluster ends
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The port of the first node; the others have those behind it
+    #[arg(long, value_name = "PORT", default_value_t = 5433)]
+    port: u16,
+    /// A file of SQL that the first leader runs before clients come, if the database has no tables yet
+    #[arg(long, value_name = "FILE")]
+    init: Option<PathBuf>,
+    /// The engine that runs the calls
+    #[arg(long, default_value = "deterministic")]
+    engine: String,
+}
+
+fn nodes(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|nodes| [1, 3, 5].contains(nodes)).ok_or_else(|| "write 1, 3 or 5".to_string())
+}
+
+/// Somebody wants it to end.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn end(_: libc::c_int) {
+    ENDING.store(true, Ordering::Relaxed);
+}
+
+struct Node {
+    number: usize,
+    port: u16,
+    child: Child,
+    /// When it is to be started again.
+    again: Option<Instant>,
+    started: Instant,
+}
+
+/// What is the same for all nodes.
+struct Common<'a> {
+    arguments: &'a Arguments,
+    folder: &'a Path,
+    options: lockwork_nats::Options,
+}
+
+impl Common<'_> {
+    fn port(&self, number: usize) -> Result<u16, Failure> {
+        let port = self.arguments.port.checked_add(number as u16 - 1).filter(|port| *port > 0);
+        port.ok_or_else(|| Failure::usage("--port has to leave room for all nodes up to 65535"))
+    }
+
+    fn start(&self, number: usize) -> Result<Node, Failure> {
+        let port = self.port(number)?;
+        let failed = |error| Failure::usage(format!("node {number} cannot be started: {error}"));
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args(["serve", "--engine", &self.arguments.engine, "--listen", &format!("127.0.0.1:{port}")]);
+        command.args(["--cluster", &self.options.servers.join(","), "--cluster-name", &self.options.name]);
+        command.args(["--replicas", &self.options.replicas.to_string()]);
+        command.arg("--scratch").arg(self.folder.join(format!("node-{number}")));
+        if let Some(init) = &self.arguments.init {
+            command.arg("--init").arg(init);
+        }
+        let secrets = [("LOCKWORK_NATS_USER", &self.options.user), ("LOCKWORK_NATS_SYSTEM", &self.options.system)];
+        for (variable, secret) in secrets {
+            if let Some((user, password)) = secret {
+                command.env(variable, format!("{user}:{password}"));
+            }
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // What ends the terminal's programs ends this one, which ends them in their order.
+        command.process_group(0);
+        with_parent(&mut command);
+        let mut child = command.spawn().map_err(failed)?;
+        let id = child.id();
+        if let Some(out) = child.stdout.take() {
+            relay(number, id, out);
+        }
+        if let Some(err) = child.stderr.take() {
+            relay(number, id, err);
+        }
+        Ok(Node { number, port, child, again: None, started: Instant::now() })
+    }
+}
+
+/// Ends a program when this one has ended, however.
+fn with_parent(command: &mut Command) {
+    let ends = || {
+        // SAFETY: it sets what this process hears when its parent ends, and touches no memory.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes one system call.
+    unsafe { command.pre_exec(ends) };
+}
+
+/// Prints what a node says.
+fn relay(number: usize, id: u32, from: impl Read + Send + 'static) {
+    let lines = move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            // Nobody reads any more: it goes on.
+            drop(print(&format!("node {number} (process {id}): {line}\n")));
+        }
+    };
+    drop(std::thread::Builder::new().name(format!("node-{number}")).spawn(lines));
+}
+
+pub(super) fn run(arguments: &Arguments) -> Outcome {
+    let temporary = match &arguments.data {
+        Some(_) => None,
+        None => Some(tempfile::Builder::new().prefix("lockwork-cluster").tempdir().map_err(Failure::usage)?),
+    };
+    let folder = arguments.data.as_deref().or(temporary.as_ref().map(|folder| folder.path())).unwrap_or("".as_ref());
+    let folder = std::path::absolute(folder).map_err(Failure::usage)?;
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::signal(signal, end as *const () as libc::sighandler_t) };
+    }
+    let mut servers = Servers::start(&folder.join("nats"), arguments.nodes).map_err(Failure::BackEnd)?;
+    for at in 0..arguments.nodes {
+        let process = servers.process(at).map_or(String::new(), |id| id.to_string());
+        print(&format!("NATS server {} (process {process})\n", at + 1))?;
+    }
+    let common = Common { arguments, folder: &folder, options: servers.options("lockwork") };
+    let mut nodes = (1..=arguments.nodes).map(|number| common.start(number)).collect::<Result<Vec<_>, _>>()?;
+    let ports: Vec<String> = nodes.iter().map(|node| node.port.to_string()).collect();
+    let hosts = vec!["127.0.0.1"; ports.len()].join(",");
+    let database =
+        arguments.init.as_deref().and_then(Path::file_stem).map_or("lockwork".into(), |stem| stem.to_string_lossy());
+    print(&format!(
+        "connect, whoever leads: psql \"host={hosts} port={} dbname={database}\"\n\
+         kill -9 a process, and see another one go on; Ctrl-C ends all\n",
+        ports.join(",")
+    ))?;
+    let kept = keep(&common, &mut servers, &mut nodes);
+    stop(nodes);
+    drop(servers);
+    kept
+}
+
+/// Starts servers and nodes again that have ended, until somebody wants all to end.
+fn keep(common: &Common<'_>, servers: &mut Servers, nodes: &mut [Node]) -> Outcome {
+    let mut revives = Instant::now();
+    while !ENDING.load(Ordering::Relaxed) {
+        std::thread::sleep(LOOK);
+        if revives.elapsed() > AGAIN {
+            revives = Instant::now();
+            for at in servers.revive().map_err(Failure::BackEnd)? {
+                eprintln!("lockwork: NATS server {} had ended, and is started again", at + 1);
+            }
+        }
+        for node in &mut *nodes {
+            match node.again {
+                Some(at) if at <= Instant::now() => {
+                    *node = common.start(node.number)?;
+                }
+                Some(_) => {}
+                None => {
+                    let Ok(Some(status)) = node.child.try_wait() else { continue };
+                    if node.started.elapsed() < SOON && status.code().is_some_and(|code| code != 0) {
+                        // It has said why.
+                        return Err(Failure::BackEnd(format!("node {} does not start", node.number)));
+                    }
+                    eprintln!("lockwork: node {} has ended ({status}), and is started again", node.number);
+                    node.again = Some(Instant::now() + AGAIN);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Ends all nodes in good order.
+fn stop(mut nodes: Vec<Node>) {
+    for node in &nodes {
+        // SAFETY: the process is a child that was not waited for, so the number is its own.
+        unsafe { libc::kill(node.child.id() as libc::pid_t, libc::SIGTERM) };
+    }
+    let until = Instant::now() + END;
+    for node in &mut nodes {
+        while Instant::now() < until && matches!(node.child.try_wait(), Ok(None)) {
+            std::thread::sleep(LOOK);
+        }
+        // There is nobody to tell.
+        drop(node.child.kill());
+        drop(node.child.wait());
+    }
+}

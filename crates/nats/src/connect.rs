@@ -1,0 +1,306 @@
+//! Connecting; streams are made, or their settings verified.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamErrorKind};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType, Stream};
+use async_nats::jetstream::{ErrorCode, kv, object_store};
+use async_nats::{Client, ConnectOptions};
+use futures::StreamExt;
+use lockwork_sequencer::journal::LEAST_MESSAGE_BYTES;
+
+use crate::{NatsJournal, REQUEST, words};
+
+/// How long a first connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long servers that were just started may take to agree on a stream.
+const SETTLE: Duration = Duration::from_secs(20);
+/// How long answers of servers about themselves are waited for.
+const ANSWERS: Duration = Duration::from_secs(1);
+
+/// How a journal is reached.
+#[derive(Clone)]
+pub struct Options {
+    /// Servers, as `nats://HOST:PORT`, or `tls://HOST:PORT`.
+    pub servers: Vec<String>,
+    /// User and password, if they are asked for.
+    pub user: Option<(String, String)>,
+    /// What the journal is called: letters, digits, `-` and `_`.
+    pub name: String,
+    /// How many servers have everything: 1, 3 or 5.
+    pub replicas: usize,
+    /// User and password of the system account, to ask servers whether they sync what they acknowledge.
+    pub system: Option<(String, String)>,
+    /// Whether servers that were not asked, or do not sync, are good enough: then a loss of power of several at once
+    /// may lose what was acknowledged.
+    pub unsynced: bool,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Passwords are in both of the others.
+        let Self { servers, name, replicas, unsynced, .. } = self;
+        f.debug_struct("Options")
+            .field("servers", servers)
+            .field("name", name)
+            .field("replicas", replicas)
+            .field("unsynced", unsynced)
+            .finish()
+    }
+}
+
+/// Why a journal cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// It does not answer.
+    Unreachable(String),
+    /// It, or an option, is not as it must be; what would be right.
+    Settings(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(text) | Self::Settings(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+fn settings(text: impl Into<String>) -> Error {
+    Error::Settings(text.into())
+}
+
+impl Options {
+    fn validate(&self) -> Result<(), Error> {
+        if self.servers.is_empty() {
+            return Err(settings("a server is needed, as nats://HOST:PORT"));
+        }
+        let is_address = |server: &String| server.starts_with("nats://") || server.starts_with("tls://");
+        if self.servers.iter().any(|server| server.contains('@') || !is_address(server)) {
+            // It may have a password in it.
+            return Err(settings(
+                "servers are nats://HOST:PORT or tls://HOST:PORT, with user and password beside them",
+            ));
+        }
+        let is_fine = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_');
+        if !(1..=32).contains(&self.name.len()) || !self.name.chars().all(is_fine) {
+            let text = "the name of a journal has 1 to 32 letters, digits, '-' and '_'";
+            return Err(settings(format!("'{}': {text}", self.name)));
+        }
+        if ![1, 3, 5].contains(&self.replicas) {
+            return Err(settings(format!("{} replicas: 1, 3 or 5 are possible", self.replicas)));
+        }
+        Ok(())
+    }
+
+    fn described(&self) -> String {
+        format!("NATS at {}, stream lockwork_{}", self.servers.join(","), self.name)
+    }
+
+    fn stream(&self) -> Config {
+        Config {
+            name: format!("lockwork_{}", self.name),
+            subjects: vec![format!("lockwork.{}", self.name)],
+            description: Some("records of a Lockwork database; no other program writes here".into()),
+            retention: RetentionPolicy::Limits,
+            // A full stream refuses what is new: nothing that was acknowledged goes.
+            discard: DiscardPolicy::New,
+            storage: StorageType::File,
+            num_replicas: self.replicas,
+            deny_delete: true,
+            ..Config::default()
+        }
+    }
+}
+
+/// What of a stream is not as it must be; what would be right.
+fn wrong(found: &Config, wanted: &Config) -> Option<String> {
+    let differs = |what: &str, found: String, wanted: &str| Some(format!("{what} is {found}, and {wanted} is needed"));
+    if found.num_replicas < wanted.num_replicas {
+        return differs("the number of replicas", found.num_replicas.to_string(), &wanted.num_replicas.to_string());
+    }
+    if found.storage != StorageType::File {
+        return differs("its storage", "memory".into(), "file");
+    }
+    if found.retention != RetentionPolicy::Limits {
+        return differs("its retention", format!("{:?}", found.retention), "limits");
+    }
+    if found.discard != DiscardPolicy::New {
+        return differs("what it discards when it is full", "old".into(), "new");
+    }
+    if !found.max_age.is_zero() {
+        return differs("the age at which messages go", format!("{:?}", found.max_age), "none");
+    }
+    if found.max_messages_per_subject > 0 {
+        return differs("its most messages of a subject", found.max_messages_per_subject.to_string(), "none");
+    }
+    if found.no_ack {
+        return differs("acknowledging", "off".into(), "on");
+    }
+    if !found.subjects.iter().eq(&wanted.subjects) {
+        return differs("its subject", found.subjects.join(","), &wanted.subjects.join(","));
+    }
+    if found.mirror.is_some() || found.sources.is_some() || found.subject_transform.is_some() {
+        return differs("its source", "another stream".into(), "none");
+    }
+    let most = found.max_message_size;
+    if most > 0 && (most as usize) < LEAST_MESSAGE_BYTES {
+        return differs("its longest message", most.to_string(), &format!("{LEAST_MESSAGE_BYTES} bytes or more"));
+    }
+    None
+}
+
+impl NatsJournal {
+    /// Connects to a journal, and makes it if it is not there. Returns when its servers have agreed on it.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] when something there could lose what is acknowledged, or options are not possible;
+    /// [`Error::Unreachable`].
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        options.validate()?;
+        let described = options.described();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("lockwork-nats")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Unreachable(format!("{described}: no thread: {error}")))?;
+        let opened = runtime.block_on(open(options, &described))?;
+        let Opened { context, stream, lease, checkpoints, most_bytes } = opened;
+        let subject = format!("lockwork.{}", options.name);
+        let reader = tokio::sync::Mutex::default();
+        Ok(Self { runtime, context, stream, lease, checkpoints, reader, subject, most_bytes, described })
+    }
+}
+
+struct Opened {
+    context: Context,
+    stream: Stream,
+    lease: kv::Store,
+    checkpoints: object_store::ObjectStore,
+    most_bytes: usize,
+}
+
+async fn connect(options: &Options, user: Option<&(String, String)>, described: &str) -> Result<Client, Error> {
+    let mut with = ConnectOptions::new()
+        .name("lockwork")
+        .connection_timeout(CONNECT)
+        .request_timeout(Some(REQUEST))
+        .ping_interval(Duration::from_secs(2))
+        .max_reconnects(None)
+        .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(10)));
+    if let Some((user, password)) = user.cloned() {
+        with = with.user_and_password(user, password);
+    }
+    let failed = |why: String| Error::Unreachable(format!("{described}: connect: {why}"));
+    let connecting = with.connect(options.servers.clone());
+    let connected = tokio::time::timeout(2 * CONNECT, connecting).await.map_err(|late| failed(late.to_string()))?;
+    connected.map_err(|error| failed(words(&error)))
+}
+
+async fn open(options: &Options, described: &str) -> Result<Opened, Error> {
+    let client = connect(options, options.user.as_ref(), described).await?;
+    let most_bytes = client.server_info().max_payload;
+    // What headers take.
+    let most_bytes = most_bytes.saturating_sub(1024);
+    if most_bytes < LEAST_MESSAGE_BYTES {
+        let text = "messages of 4 MiB and a little are needed: set max_payload: 8MB in the servers' configuration";
+        return Err(settings(format!("{described}: max_payload is {}: {text}", client.server_info().max_payload)));
+    }
+    if !options.unsynced {
+        synced(options, described).await?;
+    }
+    let context = ContextBuilder::new().timeout(REQUEST).ack_timeout(2 * REQUEST).max_ack_inflight(4096).build(client);
+    let until = tokio::time::Instant::now() + SETTLE;
+    loop {
+        let outcome = prepare(options, described, &context).await;
+        match outcome {
+            Ok((stream, lease, checkpoints)) => {
+                return Ok(Opened { context, stream, lease, checkpoints, most_bytes });
+            }
+            Err(Error::Unreachable(_)) if tokio::time::Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn prepare(
+    options: &Options,
+    described: &str,
+    context: &Context,
+) -> Result<(Stream, kv::Store, object_store::ObjectStore), Error> {
+    let failed = |what: &str, error: &dyn std::error::Error| {
+        Error::Unreachable(format!("{described}: {what}: {}", words(error)))
+    };
+    let wanted = options.stream();
+    let stream = match context.get_stream(&wanted.name).await {
+        Ok(stream) => stream,
+        Err(error) => match error.kind() {
+            GetStreamErrorKind::JetStream(inner) if inner.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                context.create_stream(wanted.clone()).await.map_err(|error| failed("make the stream", &error))?
+            }
+            _ => return Err(failed("look for the stream", &error)),
+        },
+    };
+    if let Some(problem) = wrong(&stream.cached_info().config, &wanted) {
+        return Err(settings(format!("{described}: {problem}")));
+    }
+    let bucket = format!("lockwork_{}_lease", options.name);
+    let lease = match context.get_key_value(&bucket).await {
+        Ok(lease) => lease,
+        Err(_) => {
+            let config = kv::Config { bucket, history: 1, num_replicas: options.replicas, ..kv::Config::default() };
+            context.create_key_value(config).await.map_err(|error| failed("make the lease", &error))?
+        }
+    };
+    let bucket = format!("lockwork_{}_checkpoints", options.name);
+    let checkpoints = match context.get_object_store(&bucket).await {
+        Ok(store) => store,
+        Err(_) => {
+            let config =
+                object_store::Config { bucket, num_replicas: options.replicas, ..object_store::Config::default() };
+            context.create_object_store(config).await.map_err(|error| failed("make the object store", &error))?
+        }
+    };
+    Ok((stream, lease, checkpoints))
+}
+
+/// Asks all servers whether they sync what they acknowledge.
+async fn synced(options: &Options, described: &str) -> Result<(), Error> {
+    let advice = "give the system account's user and password, or accept it";
+    let Some(system) = &options.system else {
+        return Err(settings(format!(
+            "{described}: whether servers sync what they acknowledge is not known: {advice}"
+        )));
+    };
+    let client = connect(options, Some(system), described).await?;
+    let failed =
+        |error: &dyn std::error::Error| Error::Unreachable(format!("{described}: ask servers: {}", words(error)));
+    let inbox = client.new_inbox();
+    let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| failed(&error))?;
+    let asked = client.publish_with_reply("$SYS.REQ.SERVER.PING.VARZ", inbox, "".into()).await;
+    asked.map_err(|error| failed(&error))?;
+    let mut found = BTreeMap::new();
+    // All that there are answer within a moment, and how many there are nobody knows.
+    while let Ok(Some(answer)) = tokio::time::timeout(ANSWERS, answers.next()).await {
+        let Ok(answer) = serde_json::from_slice::<serde_json::Value>(&answer.payload) else { continue };
+        let config = &answer["data"]["jetstream"]["config"];
+        let Some(name) = answer["server"]["name"].as_str().filter(|_| config.is_object()) else { continue };
+        found.insert(name.to_string(), config["sync_always"].as_bool().unwrap_or(false));
+    }
+    if let Some((name, _)) = found.iter().find(|(_, synced)| !**synced) {
+        let text = "set jetstream { sync_interval: always } in its configuration";
+        return Err(settings(format!("{described}: server {name} acknowledges before it syncs: {text}")));
+    }
+    if found.len() < options.replicas {
+        let text = format!("{} servers with JetStream answer, and {} are needed", found.len(), options.replicas);
+        return Err(Error::Unreachable(format!("{described}: {text}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! The journal of a cluster ([`lockwork_sequencer::journal`]) on NATS JetStream.
+//!
+//! | what | where |
+//! |---|---|
+//! | record `n` | message `n` of the stream `lockwork_NAME`, published on the condition that `n - 1` is the last |
+//! | who leads | key `leader` of the key-value bucket `lockwork_NAME_lease`, written by compare and swap |
+//! | checkpoint up to record `n` | object `n`, 20 digits, of the object store `lockwork_NAME_checkpoints` |
+//!
+//! All of them are in files, replicated as often as [`Options::replicas`] says. JetStream acknowledges a message when a
+//! majority has it, but by default before it is synced, so a loss of power of several servers at once may lose what was
+//! acknowledged: servers need `sync_interval: always`, and are asked whether they have it. A stream whose settings
+//! could lose messages is refused. What JetStream loses, alters or forks all the same is found by the chain of hashes.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `connect` | connecting; streams are made, or their settings verified |
+//! | `append` | publishing, and finding out what became of a message whose answer was lost |
+//! | `read` | an ordered consumer that is made again when it breaks |
+//! | `objects` | checkpoints |
+//! | [`local`] | servers on this machine |
+
+mod append;
+mod connect;
+pub mod local;
+mod objects;
+mod read;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+use std::future::Future;
+use std::time::Duration;
+
+use async_nats::jetstream::context::Context;
+use async_nats::jetstream::kv;
+use async_nats::jetstream::object_store::ObjectStore;
+use async_nats::jetstream::stream::Stream;
+use lockwork_sequencer::io::File;
+use lockwork_sequencer::journal::{Extent, Journal, Lease, Messages, Unappended, Unreachable};
+use tokio::runtime::Runtime;
+
+pub use connect::{Error, Options};
+
+/// How long a single request may take.
+const REQUEST: Duration = Duration::from_secs(2);
+
+/// The key of the lease.
+const LEADER: &str = "leader";
+
+/// See the crate.
+pub struct NatsJournal {
+    runtime: Runtime,
+    context: Context,
+    stream: Stream,
+    lease: kv::Store,
+    checkpoints: ObjectStore,
+    reader: tokio::sync::Mutex<Option<read::Reader>>,
+    subject: String,
+    most_bytes: usize,
+    described: String,
+}
+
+/// What is wrong, with its causes.
+fn words(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+impl NatsJournal {
+    fn unreachable(&self, action: &str, error: &dyn std::error::Error) -> Unreachable {
+        Unreachable(format!("{}: {action}: {}", self.described, words(error)))
+    }
+
+    /// Does something that takes a few seconds at most.
+    fn within<T, E: std::error::Error>(
+        &self,
+        action: &str,
+        time: Duration,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Unreachable> {
+        match self.runtime.block_on(async { tokio::time::timeout(time, work).await }) {
+            Ok(done) => done.map_err(|error| self.unreachable(action, &error)),
+            Err(late) => Err(self.unreachable(action, &late)),
+        }
+    }
+}
+
+impl Journal for NatsJournal {
+    fn describe(&self) -> String {
+        self.described.clone()
+    }
+
+    fn most_bytes(&self) -> usize {
+        self.most_bytes
+    }
+
+    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {
+        self.runtime.block_on(append::append(self, first, messages))
+    }
+
+    fn read(&self, first: u64, most_bytes: usize, wait: Duration) -> Result<Messages, Unreachable> {
+        self.runtime.block_on(read::read(self, first, most_bytes, wait))
+    }
+
+    fn extent(&self) -> Result<Extent, Unreachable> {
+        let info = self.within("ask for the stream", REQUEST, self.stream.get_info())?;
+        Ok(read::extent(&info.state))
+    }
+
+    fn truncate(&self, first: u64) -> Result<(), Unreachable> {
+        let purge = async { self.stream.purge().sequence(first).await };
+        self.within("cut the stream", 4 * REQUEST, purge).map(drop)
+    }
+
+    fn lease(&self) -> Result<Option<Lease>, Unreachable> {
+        let entry = self.within("read who leads", REQUEST, self.lease.entry(LEADER))?;
+        let holder = |entry: kv::Entry| Lease {
+            revision: entry.revision,
+            holder: String::from_utf8_lossy(&entry.value).into_owned(),
+        };
+        Ok(entry.map(holder))
+    }
+
+    fn take_lease(&self, revision: u64, holder: &str) -> Result<Option<u64>, Unreachable> {
+        let value = bytes::Bytes::copy_from_slice(holder.as_bytes());
+        let write = async {
+            match self.lease.update(LEADER, value, revision).await {
+                Ok(revision) => Ok(Some(revision)),
+                Err(error) if error.kind() == kv::UpdateErrorKind::WrongLastRevision => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        self.within("write who leads", REQUEST, write)
+    }
+
+    fn checkpoints(&self) -> Result<Vec<u64>, Unreachable> {
+        self.runtime.block_on(objects::list(self))
+    }
+
+    fn keep_checkpoint(&self, number: u64, file: &dyn File) -> Result<(), Unreachable> {
+        self.runtime.block_on(objects::keep(self, number, file))
+    }
+
+    fn fetch_checkpoint(&self, number: u64, file: &dyn File) -> Result<(), Unreachable> {
+        self.runtime.block_on(objects::fetch(self, number, file))
+    }
+
+    fn drop_checkpoint(&self, number: u64) -> Result<(), Unreachable> {
+        let name = objects::name(number);
+        self.within("remove a checkpoint", 4 * REQUEST, self.checkpoints.delete(name))
+    }
+}

@@ -1,0 +1,225 @@
+//! Servers on this machine: for trying a cluster, and for tests.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Options;
+
+/// How long a server may take to answer.
+const START: Duration = Duration::from_secs(20);
+/// How many times other ports are tried.
+const ATTEMPTS: usize = 5;
+
+/// The program: what `LOCKWORK_NATS_SERVER` names, or else what `scripts/nats` has installed in this checkout, or else
+/// what the system has.
+#[must_use]
+pub fn program() -> PathBuf {
+    if let Some(program) = std::env::var_os("LOCKWORK_NATS_SERVER") {
+        return program.into();
+    }
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/nats/bin/nats-server");
+    if installed.exists() { installed } else { "nats-server".into() }
+}
+
+/// Servers that are a cluster, each with its files in a folder; they are ended when this is dropped, the files stay.
+#[derive(Debug)]
+pub struct Servers {
+    folder: PathBuf,
+    clients: Vec<u16>,
+    children: Vec<Option<Child>>,
+    passwords: [String; 2],
+}
+
+fn free_ports(count: usize) -> io::Result<Vec<u16>> {
+    let held = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<io::Result<Vec<_>>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}
+
+impl Servers {
+    /// Starts so many servers on ports that are free, with passwords of their own, and waits until they answer. What
+    /// servers of before have left in the folder is there again.
+    ///
+    /// # Errors
+    /// The program is missing, or does not start; the text says why.
+    pub fn start(folder: &Path, count: usize) -> Result<Self, String> {
+        let mut why = String::new();
+        // A port may be taken by somebody else between looking and starting.
+        for _ in 0..ATTEMPTS {
+            let ports = free_ports(2 * count).map_err(|error| format!("no free port: {error}"))?;
+            let (clients, routes) = ports.split_at(count);
+            let passwords = [password()?, password()?];
+            let children = (0..count).map(|_| None).collect();
+            let mut servers = Self { folder: folder.to_path_buf(), clients: clients.to_vec(), children, passwords };
+            let written = (0..count).try_for_each(|at| servers.configure(at, routes));
+            written.map_err(|error| format!("cannot write to '{}': {error}", folder.display()))?;
+            match (0..count).try_for_each(|at| servers.spawn(at)).and_then(|()| servers.wait()) {
+                Ok(()) => return Ok(servers),
+                Err(problem) => why = problem,
+            }
+        }
+        Err(why)
+    }
+
+    fn configuration(&self, at: usize) -> PathBuf {
+        self.folder.join(format!("nats-{}.conf", at + 1))
+    }
+
+    fn log(&self, at: usize) -> PathBuf {
+        self.folder.join(format!("nats-{}.log", at + 1))
+    }
+
+    /// Where a server has its data.
+    #[must_use]
+    pub fn data(&self, at: usize) -> PathBuf {
+        self.folder.join(format!("nats-{}", at + 1))
+    }
+
+    fn configure(&self, at: usize, routes: &[u16]) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        let others: Vec<String> = routes.iter().map(|port| format!("\"nats://127.0.0.1:{port}\"")).collect();
+        let cluster = match routes {
+            [_] => String::new(),
+            _ => format!(
+                "cluster {{ name: lockwork, listen: \"127.0.0.1:{}\", routes: [{}] }}\n",
+                routes[at],
+                others.join(", ")
+            ),
+        };
+        let [client, system] = &self.passwords;
+        let text = format!(
+            "server_name: nats-{}\nlisten: \"127.0.0.1:{}\"\nmax_payload: 8MB\n\
+             jetstream {{ store_dir: {:?}, sync_interval: always, max_memory_store: 64MB }}\n{cluster}\
+             accounts {{\n  $SYS {{ users: [{{ user: system, password: \"{system}\" }}] }}\n  \
+             lockwork {{ jetstream: enabled, users: [{{ user: lockwork, password: \"{client}\" }}] }}\n}}\n",
+            at + 1,
+            self.clients[at],
+            self.data(at)
+        );
+        let mut options = fs::OpenOptions::new();
+        options.create(true).write(true).truncate(true);
+        // It has passwords in it.
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.open(self.configuration(at))?.write_all(text.as_bytes())
+    }
+
+    fn spawn(&mut self, at: usize) -> Result<(), String> {
+        let program = program();
+        let failed = |error: io::Error| {
+            let advice = "install it: scripts/nats in a checkout, or LOCKWORK_NATS_SERVER names it";
+            format!("'{}' cannot be started: {error}; {advice}", program.display())
+        };
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.log(at)).map_err(failed)?;
+        let mut command = Command::new(&program);
+        command.arg("--config").arg(self.configuration(at));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        // What ends the terminal's programs is not for the servers: they end when whoever started them has.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        with_parent(&mut command);
+        self.children[at] = Some(command.spawn().map_err(failed)?);
+        Ok(())
+    }
+
+    /// Waits until all that were started answer.
+    fn wait(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        for at in 0..self.children.len() {
+            let Some(child) = &mut self.children[at] else { continue };
+            while TcpStream::connect((Ipv4Addr::LOCALHOST, self.clients[at])).is_err() {
+                let ended = child.try_wait().ok().flatten();
+                if ended.is_some() || start.elapsed() > START {
+                    let log = self.folder.join(format!("nats-{}.log", at + 1));
+                    let told = fs::read_to_string(log).unwrap_or_default();
+                    let last = told.lines().last().unwrap_or("it says nothing");
+                    return Err(format!("server nats-{} does not start: {last}", at + 1));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
+    }
+
+    /// How a journal of this name is reached here.
+    #[must_use]
+    pub fn options(&self, name: &str) -> Options {
+        let [client, system] = &self.passwords;
+        let server = |port: &u16| format!("nats://127.0.0.1:{port}");
+        Options {
+            servers: self.clients.iter().map(server).collect(),
+            user: Some(("lockwork".into(), client.clone())),
+            name: name.into(),
+            replicas: self.clients.len(),
+            system: Some(("system".into(), system.clone())),
+            unsynced: false,
+        }
+    }
+
+    /// The process of a server that runs.
+    #[must_use]
+    pub fn process(&self, at: usize) -> Option<u32> {
+        self.children[at].as_ref().map(Child::id)
+    }
+
+    /// Starts servers again that have ended by themselves; which ones.
+    ///
+    /// # Errors
+    /// Why one cannot be started.
+    pub fn revive(&mut self) -> Result<Vec<usize>, String> {
+        let ended =
+            |child: &mut Option<Child>| child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
+        let gone: Vec<usize> = (0..self.children.len()).filter(|at| ended(&mut self.children[*at])).collect();
+        gone.iter().try_for_each(|at| self.spawn(*at)).map(|()| gone)
+    }
+
+    /// Ends a server as `kill -9` does.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn kill(&mut self, at: usize) -> io::Result<()> {
+        if let Some(mut child) = self.children[at].take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Starts a server again, with the data that it has, and waits until it answers.
+    ///
+    /// # Errors
+    /// Why it does not start.
+    pub fn restart(&mut self, at: usize) -> Result<(), String> {
+        self.kill(at).map_err(|error| error.to_string())?;
+        self.spawn(at)?;
+        self.wait()
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for at in 0..self.children.len() {
+            // There is nobody left to tell.
+            drop(self.kill(at));
+        }
+    }
+}
+
+/// Ends a program when the thread that started it has ended, however: servers go with whoever has them.
+fn with_parent(command: &mut Command) {
+    let ends = || {
+        // SAFETY: it sets what this process hears when its parent ends, and touches no memory.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes one system call.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, ends) };
+}
+
+/// A password that nobody guesses.
+fn password() -> Result<String, String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| format!("the system gives no random bytes: {error}"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

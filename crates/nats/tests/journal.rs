@@ -1,0 +1,208 @@
+//! The journal on real servers: its contract, and what it does when servers are killed and stopped.
+
+use std::fs;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::{Config, DiscardPolicy};
+use lockwork_nats::testing::TestServers;
+use lockwork_nats::{Error, NatsJournal, Options};
+use lockwork_sequencer::io::simulated::SimulatedDisk;
+use lockwork_sequencer::io::{Io, Mode};
+use lockwork_sequencer::journal::{Extent, Journal, Unappended};
+
+fn open(servers: &TestServers, name: &str) -> NatsJournal {
+    NatsJournal::open(&servers.options(name)).unwrap()
+}
+
+fn message(number: u64) -> Vec<u8> {
+    format!("message {number} {}", "x".repeat(number as usize * 37 % 5000)).into_bytes()
+}
+
+fn messages(numbers: std::ops::Range<u64>) -> Vec<Vec<u8>> {
+    numbers.map(message).collect()
+}
+
+/// Reads all there is from `first` on.
+fn read_all(journal: &NatsJournal, first: u64) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    loop {
+        let read = journal.read(first + all.len() as u64, 20_000, Duration::ZERO).unwrap();
+        assert_eq!(read.first, first + all.len() as u64);
+        if read.messages.is_empty() {
+            return all;
+        }
+        all.extend(read.messages);
+    }
+}
+
+#[test]
+fn messages_are_appended_in_order_once_and_read_from_anywhere() {
+    let Some(servers) = TestServers::start(3) else { return };
+    let (journal, other) = (open(&servers, "a"), open(&servers, "a"));
+    assert_eq!(journal.extent().unwrap(), Extent { first: 1, next: 1 });
+    assert!(journal.read(1, 100, Duration::ZERO).unwrap().messages.is_empty());
+    assert_eq!(journal.append(1, &messages(1..200)), (199, Ok(())));
+    assert_eq!(journal.append(200, &[message(200)]), (1, Ok(())));
+    // The same again is there; another one is too late.
+    assert_eq!(other.append(190, &messages(190..201)), (11, Ok(())));
+    assert_eq!(other.append(200, &[b"other".to_vec()]), (0, Err(Unappended::Superseded)));
+    assert_eq!(other.append(150, &[message(150), b"other".to_vec()]), (1, Err(Unappended::Superseded)));
+    assert_eq!(read_all(&other, 1), messages(1..201));
+    assert_eq!(read_all(&other, 137), messages(137..201));
+    // A reader that waits gets what comes.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.read(201, 100, Duration::from_secs(20)).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(journal.append(201, &messages(201..202)), (1, Ok(())));
+        assert_eq!(waiting.join().unwrap().messages, messages(201..202));
+    });
+    // What is cut off is missing, and the rest has its numbers.
+    journal.truncate(100).unwrap();
+    assert_eq!(journal.extent().unwrap(), Extent { first: 100, next: 202 });
+    assert_eq!(other.read(5, 100, Duration::ZERO).unwrap().first, 100);
+    assert_eq!(read_all(&journal, 100), messages(100..202));
+    // The longest message there is.
+    let longest = vec![7; journal.most_bytes()];
+    assert_eq!(journal.append(202, std::slice::from_ref(&longest)), (1, Ok(())));
+    assert_eq!(other.read(202, 1, Duration::from_secs(5)).unwrap().messages, [longest]);
+}
+
+#[test]
+fn the_lease_is_written_by_compare_and_swap() {
+    let Some(servers) = TestServers::start(1) else { return };
+    let (journal, other) = (open(&servers, "a"), open(&servers, "a"));
+    assert_eq!(journal.lease().unwrap(), None);
+    let first = journal.take_lease(0, "one").unwrap().unwrap();
+    assert_eq!(other.take_lease(0, "two").unwrap(), None);
+    assert_eq!(other.lease().unwrap().unwrap().holder, "one");
+    let second = other.take_lease(first, "two").unwrap().unwrap();
+    assert_eq!(journal.take_lease(first, "one").unwrap(), None);
+    assert_eq!(journal.lease().unwrap().unwrap().revision, second);
+    assert!(journal.take_lease(second, "").unwrap().is_some());
+}
+
+#[test]
+fn checkpoints_are_kept_whole() {
+    let Some(servers) = TestServers::start(1) else { return };
+    let journal = open(&servers, "a");
+    let disk = SimulatedDisk::new(1);
+    let file = |name: &str| disk.open(name.as_ref(), Mode::Create).unwrap();
+    assert!(journal.checkpoints().unwrap().is_empty());
+    let contents: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+    let source = file("/source");
+    source.write_at(0, &contents).unwrap();
+    journal.keep_checkpoint(70, &*source).unwrap();
+    journal.keep_checkpoint(7, &*file("/empty")).unwrap();
+    assert_eq!(journal.checkpoints().unwrap(), [7, 70]);
+    let fetched = file("/fetched");
+    journal.fetch_checkpoint(70, &*fetched).unwrap();
+    assert!(disk.contents("/fetched".as_ref()).unwrap() == contents);
+    journal.drop_checkpoint(7).unwrap();
+    assert_eq!(journal.checkpoints().unwrap(), [70]);
+    let missing = journal.fetch_checkpoint(7, &*file("/none")).unwrap_err().to_string();
+    assert!(missing.contains("fetch a checkpoint"), "{missing}");
+}
+
+#[test]
+fn any_one_server_may_be_killed_or_stopped() {
+    let Some(mut servers) = TestServers::start(3) else { return };
+    let journal = open(&servers, "a");
+    let mut next = 1;
+    let mut append = |count: u64| {
+        assert_eq!(journal.append(next, &messages(next..next + count)), (count as usize, Ok(())));
+        next += count;
+    };
+    append(50);
+    for at in 0..3 {
+        servers.kill(at).unwrap();
+        append(20);
+        servers.restart(at).unwrap();
+        append(20);
+        servers.signal(at, "-STOP");
+        append(20);
+        servers.signal(at, "-CONT");
+        append(20);
+    }
+    // A majority: nothing is acknowledged before it is there again.
+    servers.kill(0).unwrap();
+    servers.kill(1).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| append(20));
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(!waits.is_finished());
+        servers.restart(0).unwrap();
+        servers.restart(1).unwrap();
+    });
+    let other = open(&servers, "a");
+    assert_eq!(read_all(&other, 1), messages(1..next));
+}
+
+#[test]
+fn a_full_stream_refuses_what_is_new() {
+    let Some(servers) = TestServers::start(1) else { return };
+    let journal = open(&servers, "a");
+    assert_eq!(journal.append(1, &messages(1..3)), (2, Ok(())));
+    change(&servers, "a", |config| config.max_bytes = 6000);
+    let longest = vec![message(3), vec![1; 7000]];
+    let (appended, outcome) = journal.append(3, &longest);
+    assert!(appended == 1 && matches!(outcome, Err(Unappended::Full(_))), "{appended}, {outcome:?}");
+    change(&servers, "a", |config| config.max_bytes = -1);
+    assert_eq!(journal.append(4, &messages(4..5)), (1, Ok(())));
+}
+
+/// Changes the settings of the stream, as somebody may.
+fn change(servers: &TestServers, name: &str, change: impl FnOnce(&mut Config)) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let Options { servers, user, .. } = servers.options(name);
+        let (user, password) = user.unwrap();
+        let client = async_nats::ConnectOptions::with_user_and_password(user, password).connect(servers).await.unwrap();
+        let context = async_nats::jetstream::new(client);
+        let stream = context.get_stream(format!("lockwork_{name}")).await.unwrap();
+        let mut config = stream.cached_info().config.clone();
+        change(&mut config);
+        context.update_stream(config).await.unwrap();
+    });
+}
+
+#[test]
+fn settings_that_could_lose_messages_are_refused_with_what_would_be_right() {
+    let Some(mut servers) = TestServers::start(1) else { return };
+    drop(open(&servers, "a"));
+    let refused = |options: &Options| match NatsJournal::open(options) {
+        Err(Error::Settings(text)) => text,
+        other => panic!("{:?}", other.err()),
+    };
+    let good = servers.options("a");
+    let tells = refused(&Options { replicas: 2, ..good.clone() });
+    assert!(tells.contains("1, 3 or 5"), "{tells}");
+    let tells = refused(&Options { name: "a.b".into(), ..good.clone() });
+    assert!(tells.contains("letters"), "{tells}");
+    let tells = refused(&Options { system: None, ..good.clone() });
+    assert!(tells.contains("system account"), "{tells}");
+    let tells_nothing = refused(&Options { servers: vec!["nats://a:secret@127.0.0.1:1".into()], ..good.clone() });
+    assert!(!tells_nothing.contains("secret"), "{tells_nothing}");
+    assert!(NatsJournal::open(&Options { system: None, unsynced: true, ..good.clone() }).is_ok());
+    change(&servers, "a", |config| config.discard = DiscardPolicy::Old);
+    let tells = refused(&good);
+    assert!(tells.contains("discards") && tells.contains("new is needed"), "{tells}");
+    change(&servers, "a", |config| {
+        config.discard = DiscardPolicy::New;
+        config.max_age = Duration::from_secs(3600);
+    });
+    let tells = refused(&good);
+    assert!(tells.contains("age"), "{tells}");
+    // A server that syncs now and then.
+    let path = servers.data(0).with_extension("conf");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("sync_interval: always", "sync_interval: 10s")).unwrap();
+    servers.restart(0).unwrap();
+    let tells = refused(&good);
+    assert!(tells.contains("nats-1") && tells.contains("sync_interval: always"), "{tells}");
+    fs::write(&path, text.replace("max_payload: 8MB", "max_payload: 1MB")).unwrap();
+    servers.restart(0).unwrap();
+    let tells = refused(&good);
+    assert!(tells.contains("max_payload"), "{tells}");
+    servers.kill(0).unwrap();
+    assert!(matches!(NatsJournal::open(&good), Err(Error::Unreachable(_))));
+}

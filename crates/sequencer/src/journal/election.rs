@@ -1,0 +1,282 @@
+//! Who leads, by a lease in the journal.
+//!
+//! The lease is a text with a revision, which its holder writes again and again. A node that has seen one revision for
+//! the whole time of a lease writes its own, on the condition that the revision is still that one. Then it reads what
+//! the journal has, appends the first record of an epoch, and leads. A leader that could not write for nine tenths of
+//! the time answers no reads: others count from when they saw the revision, which is later than when it was written.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Extent, Journal};
+use crate::error::Error;
+use crate::order::Request;
+use crate::shared::lock;
+
+/// How a node takes part.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// What others are told when this node leads: where its clients call it. One line, not empty.
+    pub address: String,
+    /// How long a lease holds.
+    pub lease: Duration,
+    /// Whether this node may lead; one that may not only replays.
+    pub may_lead: bool,
+}
+
+impl NodeOptions {
+    /// A node that may lead.
+    #[must_use]
+    pub fn new(address: impl Into<String>) -> Self {
+        Self { address: address.into(), lease: Duration::from_millis(1500), may_lead: true }
+    }
+
+    /// Whether everything is possible.
+    ///
+    /// # Errors
+    /// [`Error::Option`].
+    pub fn validate(&self) -> Result<(), Error> {
+        let refuse =
+            |option, value: String, expected: &str| Err(Error::Option { option, value, expected: expected.into() });
+        if self.address.is_empty() || self.address.len() > 255 || self.address.chars().any(char::is_control) {
+            return refuse("address", format!("'{}'", self.address), "1 to 255 bytes of text are possible");
+        }
+        if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&self.lease) {
+            return refuse("lease", format!("{:?}", self.lease), "0.1 to 60 s are possible");
+        }
+        Ok(())
+    }
+}
+
+/// What a node does at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It replays, and answers reads as of what it has replayed.
+    Following,
+    /// It runs calls.
+    Leading,
+    /// It did lead, or cannot go on; opening it again tells what there is.
+    Ended,
+}
+
+/// How a node stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// What it does.
+    pub role: Role,
+    /// The address of who leads, as far as is known.
+    pub leader: Option<String>,
+    /// The epoch of the last record that it has.
+    pub epoch: u64,
+    /// The number of the next record that it wants.
+    pub next: u64,
+    /// The number of the next record of the journal, when it was last asked.
+    pub journal_next: u64,
+    /// What is wrong: why the journal cannot be reached, or why the role has ended.
+    pub trouble: Option<String>,
+}
+
+#[derive(Debug)]
+struct State {
+    role: Role,
+    leader: Option<String>,
+    epoch: u64,
+    /// Until when nobody else can have begun to lead.
+    until: Option<Instant>,
+    trouble: Option<String>,
+}
+
+/// What the threads of a node know of its part.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Nothing is wanted any more.
+    closed: AtomicBool,
+    journal_next: AtomicU64,
+}
+
+impl Membership {
+    pub(crate) fn new() -> Self {
+        let state = State { role: Role::Following, leader: None, epoch: 0, until: None, trouble: None };
+        Self { state: state.into(), changed: Condvar::new(), closed: AtomicBool::new(false), journal_next: 0.into() }
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        lock(&self.state).role
+    }
+
+    pub(crate) fn status(&self, next: u64) -> NodeStatus {
+        let State { role, leader, epoch, trouble, .. } = &*lock(&self.state);
+        let (leader, trouble) = (leader.clone(), trouble.clone());
+        let journal_next = self.journal_next.load(Ordering::Relaxed).max(next);
+        NodeStatus { role: *role, leader, epoch: *epoch, next, journal_next, trouble }
+    }
+
+    /// The address of who leads, for people.
+    pub(crate) fn leader(&self) -> String {
+        lock(&self.state).leader.clone().unwrap_or_else(|| "nobody".into())
+    }
+
+    pub(crate) fn set_epoch(&self, epoch: u64) {
+        lock(&self.state).epoch = epoch;
+    }
+
+    pub(crate) fn saw(&self, extent: Extent) {
+        self.journal_next.fetch_max(extent.next, Ordering::Relaxed);
+    }
+
+    /// What the journal says, or that it says nothing.
+    pub(crate) fn reached(&self, trouble: Option<String>) {
+        let mut state = lock(&self.state);
+        if state.role != Role::Ended {
+            state.trouble = trouble;
+        }
+    }
+
+    pub(crate) fn lead(&self) {
+        lock(&self.state).role = Role::Leading;
+        self.changed.notify_all();
+    }
+
+    /// The role is over, for this reason; the first one stands.
+    pub(crate) fn end(&self, why: String) {
+        let mut state = lock(&self.state);
+        if state.role != Role::Ended {
+            (state.role, state.trouble, state.until) = (Role::Ended, Some(why), None);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Whether nobody else can have begun to lead.
+    ///
+    /// # Errors
+    /// [`Error::Lapsed`] when that is not certain.
+    pub(crate) fn may_answer(&self) -> Result<(), Error> {
+        let until = lock(&self.state).until;
+        if until.is_some_and(|until| Instant::now() < until) { Ok(()) } else { Err(Error::Lapsed) }
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        // Whoever was about to wait has looked before.
+        drop(lock(&self.state));
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    fn wait(&self, time: Duration) {
+        let state = lock(&self.state);
+        if !self.is_closed() {
+            drop(self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Election {
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) options: NodeOptions,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) requests: SyncSender<Request>,
+    /// What it writes: its address, and a number that no other node has, nor this one after it was opened again.
+    pub(crate) holder: String,
+}
+
+/// What a holder of this address writes.
+pub(crate) fn holder(address: &str, node: u64) -> String {
+    format!("{address} {node:016x}")
+}
+
+/// The address of a holder.
+fn address_of(holder: &str) -> &str {
+    holder.rsplit_once(' ').map_or(holder, |(address, _)| address)
+}
+
+impl Election {
+    /// Looks after the lease until nothing is wanted any more.
+    pub(crate) fn run(self) {
+        let tick = self.options.lease / 8;
+        // The revision that was seen last, and since when.
+        let mut seen: Option<(u64, Instant)> = None;
+        let mut mine: Option<u64> = None;
+        while !self.membership.is_closed() && self.membership.role() != Role::Ended {
+            let outcome = match mine {
+                Some(revision) => self.renew(revision).map(|renewed| mine = renewed),
+                None => self.look(&mut seen).map(|taken| mine = taken),
+            };
+            self.membership.reached(outcome.err());
+            // Until it leads, it asks again and again to.
+            if mine.is_some() && self.membership.role() == Role::Following {
+                let (reply, answer) = sync_channel(1);
+                let asked = self.requests.send(Request::Lead(reply));
+                match answer.recv() {
+                    Ok(Err(error)) if asked.is_ok() => self.membership.reached(Some(error.to_string())),
+                    _ => continue,
+                }
+            }
+            self.membership.wait(tick);
+        }
+        // Who gives it back need not be waited for. That it cannot be given back is no harm.
+        if let Some(revision) = mine {
+            drop(self.journal.take_lease(revision, ""));
+        }
+    }
+
+    fn hold(&self, sent: Instant) {
+        let mut state = lock(&self.membership.state);
+        (state.until, state.leader) = (Some(sent + self.options.lease / 10 * 9), Some(self.options.address.clone()));
+    }
+
+    /// Writes the lease again.
+    fn renew(&self, revision: u64) -> Result<Option<u64>, String> {
+        let sent = Instant::now();
+        let failed = |error: super::Unreachable| error.to_string();
+        if let Some(revision) = self.journal.take_lease(revision, &self.holder).map_err(failed)? {
+            self.hold(sent);
+            return Ok(Some(revision));
+        }
+        // It was written all the same if an answer was lost.
+        let lease = self.journal.lease().map_err(failed)?.filter(|lease| lease.holder == self.holder);
+        if lease.is_none() {
+            self.membership.end("the lease is another node's".into());
+        }
+        Ok(lease.map(|lease| lease.revision))
+    }
+
+    /// Looks who leads, and takes the lease if nobody does.
+    fn look(&self, seen: &mut Option<(u64, Instant)>) -> Result<Option<u64>, String> {
+        let failed = |error: super::Unreachable| error.to_string();
+        let lease = self.journal.lease().map_err(failed)?;
+        self.membership.saw(self.journal.extent().map_err(failed)?);
+        let revision = lease.as_ref().map_or(0, |lease| lease.revision);
+        let holder = lease.map(|lease| lease.holder).filter(|holder| !holder.is_empty());
+        if holder.as_ref() == Some(&self.holder) {
+            return Ok(Some(revision));
+        }
+        let since = match *seen {
+            Some((known, since)) if known == revision => since,
+            _ => {
+                *seen = Some((revision, Instant::now()));
+                Instant::now()
+            }
+        };
+        let vacant = holder.is_none() || since.elapsed() >= self.options.lease;
+        let leader = holder.filter(|_| !vacant).map(|holder| address_of(&holder).to_string());
+        lock(&self.membership.state).leader = leader;
+        if !vacant || !self.options.may_lead {
+            return Ok(None);
+        }
+        let sent = Instant::now();
+        let taken = self.journal.take_lease(revision, &self.holder).map_err(failed)?;
+        if taken.is_some() {
+            self.hold(sent);
+        }
+        Ok(taken)
+    }
+}

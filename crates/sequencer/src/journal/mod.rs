@@ -1,0 +1,164 @@
+//! A log that several nodes share: one of them, the leader, appends to it, and all others replay it.
+//!
+//! ```text
+//! leader:    engine runs the batch -> record -> message with the hash of the one before -> append -> answers
+//! followers: read -> verify -> engine runs the calls in the order of the log -> snapshot reads
+//! ```
+//!
+//! | module | idea |
+//! |---|---|
+//! | `mod` | what is asked of a log engine, as a trait |
+//! | `message` | a record as a message: which database, which epoch, what came before |
+//! | `follower` | the thread that reads, until its node leads |
+//! | `publisher` | the leader's thread that appends, and tells those who wait |
+//! | [`election`] | who leads, by a lease |
+//! | [`simulated`] | a journal in memory, shared by the nodes of a test, with faults |
+//!
+//! Three things keep the nodes together, each by itself enough to notice that something is wrong:
+//! - **Appending says where.** Record `n` is message `n`, and is appended on the condition that `n - 1` is the last. A
+//!   leader of before can append nothing once another one has appended its first record.
+//! - **Messages are a chain.** Each has the hash of the one before, so what was lost, reordered, altered or forked
+//!   inside the log engine stops every reader, with a report, before it does anything.
+//! - **Epochs.** A leader's first record begins an epoch, the one after the last in the log.
+//!
+//! The lease is only about who tries, and about reads: a leader answers what it has not appended, a read, only while
+//! no other can have begun to lead. It is the one place where clocks matter: they must run equally fast, within a
+//! tenth.
+
+pub mod election;
+pub(crate) mod follower;
+pub(crate) mod message;
+pub(crate) mod publisher;
+pub mod simulated;
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::io::File;
+
+/// The fewest bytes that a message must be able to have: the longest call and a little.
+pub const LEAST_MESSAGE_BYTES: usize = 4 << 20;
+
+/// Why messages were not appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unappended {
+    /// Another message stands where one was to stand. It, and those behind it, were not appended and never will be.
+    Superseded,
+    /// The journal is full. They were not appended.
+    Full(String),
+    /// No answer came: they may be in the journal, now or later.
+    Unknown(String),
+}
+
+/// The journal did not answer; asking again may help.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unreachable(pub String);
+
+/// Messages with consecutive numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Messages {
+    /// The number of the first.
+    pub first: u64,
+    /// Their bytes.
+    pub messages: Vec<Vec<u8>>,
+}
+
+/// Which messages there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first one; those before were removed.
+    pub first: u64,
+    /// The number that the next one gets.
+    pub next: u64,
+}
+
+/// Who leads, as is written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Changes whenever it is written.
+    pub revision: u64,
+    /// What the holder wrote: its address. Empty when it was given back.
+    pub holder: String,
+}
+
+/// A log engine that several nodes reach, with a lease and a place for checkpoints. Calls return within seconds, and
+/// may come from several threads.
+pub trait Journal: Send + Sync {
+    /// Where it is, for people.
+    fn describe(&self) -> String;
+
+    /// The most bytes of a message, at least [`LEAST_MESSAGE_BYTES`].
+    fn most_bytes(&self) -> usize;
+
+    /// Appends messages with consecutive numbers from `first` on, each on the condition that the one before is the
+    /// last. Returns how many of them are durable, and why not more. A message that is there already with the same
+    /// bytes, because an answer was lost, counts as appended.
+    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>);
+
+    /// Messages from `first` on, about `most_bytes` bytes of them, at least one if there is one; waits for that for
+    /// about `wait`. Their first number is another one only if messages are missing.
+    ///
+    /// # Errors
+    /// [`Unreachable`].
+    fn read(&self, first: u64, most_bytes: usize, wait: Duration) -> Result<Messages, Unreachable>;
+
+    /// Which messages there are.
+    ///
+    /// # Errors
+    /// [`Unreachable`].
+    fn extent(&self) -> Result<Extent, Unreachable>;
+
+    /// Removes messages before `first`.
+    ///
+    /// # Errors
+    /// [`Unreachable`].
+    fn truncate(&self, first: u64) -> Result<(), Unreachable>;
+
+    /// What is written of who leads. `None` when nothing ever was.
+    ///
+    /// # Errors
+    /// [`Unreachable`].
+    fn lease(&self) -> Result<Option<Lease>, Unreachable>;
+
+    /// Writes down that `holder` leads, if what is written has this revision still; 0 stands for nothing. Returns the
+    /// new revision, and `None` when it is another's.
+    ///
+    /// # Errors
+    /// [`Unreachable`]: then it may have been written, now or later.
+    fn take_lease(&self, revision: u64, holder: &str) -> Result<Option<u64>, Unreachable>;
+
+    /// The last records that checkpoints cover which are kept here, ascending.
+    ///
+    /// # Errors
+    /// [`Unreachable`].
+    fn checkpoints(&self) -> Result<Vec<u64>, Unreachable>;
+
+    /// Keeps a checkpoint; it is whole when this returns.
+    ///
+    /// # Errors
+    /// [`Unreachable`], or what is wrong with the file; then it is not kept.
+    fn keep_checkpoint(&self, number: u64, file: &dyn File) -> Result<(), Unreachable>;
+
+    /// Writes a checkpoint that is kept into a file.
+    ///
+    /// # Errors
+    /// As [`Self::keep_checkpoint`].
+    fn fetch_checkpoint(&self, number: u64, file: &dyn File) -> Result<(), Unreachable>;
+
+    /// Removes a checkpoint.
+    ///
+    /// # Errors
+    /// [`Unreachable`].
+    fn drop_checkpoint(&self, number: u64) -> Result<(), Unreachable>;
+}
+
+impl fmt::Display for Unappended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Superseded => f.write_str("another node leads"),
+            Self::Full(why) => write!(f, "the journal is full: {why}"),
+            Self::Unknown(why) => write!(f, "the journal does not answer: {why}"),
+        }
+    }
+}

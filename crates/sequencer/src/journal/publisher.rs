@@ -1,0 +1,94 @@
+//! The leader's thread that appends to the journal, and tells those who wait.
+//!
+//! Units come in order, each the records of one batch. What has gathered while the journal was busy is appended in one
+//! go. Invariant: nothing is appended before everything before it is durable there. Whatever goes wrong ends this
+//! node's epoch: its engine has run what the journal may not have.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use super::election::Membership;
+use super::message::Chain;
+use super::{Journal, Unappended};
+use crate::error::Error;
+use crate::log::writer::{MOST_BYTES, Unit};
+use crate::shared::Shared;
+
+/// See the module.
+pub(crate) struct Publisher {
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) membership: Arc<Membership>,
+    /// What the next message follows.
+    pub(crate) chain: Chain,
+    /// Its number.
+    pub(crate) next: u64,
+}
+
+impl Publisher {
+    /// Appends units until there will be no more.
+    pub(crate) fn run(mut self, units: &Receiver<Unit>) {
+        while let Ok(first) = units.recv() {
+            let mut gathered = first.bytes.len();
+            let mut group = vec![first];
+            while gathered < MOST_BYTES
+                && let Ok(unit) = units.try_recv()
+            {
+                gathered += unit.bytes.len();
+                group.push(unit);
+            }
+            self.publish(group);
+        }
+    }
+
+    fn publish(&mut self, group: Vec<Unit>) {
+        if let Some(error) = self.shared.trouble() {
+            return group.into_iter().for_each(|unit| (unit.done)(Err(error.clone())));
+        }
+        let mut messages = Vec::new();
+        for unit in &group {
+            let ends = unit.frames.iter().skip(1).copied().chain([unit.bytes.len()]);
+            messages.extend(unit.frames.iter().zip(ends).map(|(&from, to)| self.chain.seal(&unit.bytes[from..to])));
+        }
+        let (appended, outcome) = self.append(&messages);
+        let mut before = 0;
+        for mut unit in group {
+            let count = unit.frames.len();
+            let outcome = match &outcome {
+                // What was seen is what came before; it is as it was seen while nobody else can have begun to lead.
+                _ if count == 0 && before <= appended => self.membership.may_answer().map_err(|lapsed| match lapsed {
+                    // What it says was done before, such as rows that were loaded, may be.
+                    lapsed if unit.needed => Error::Unknown(lapsed.to_string()),
+                    lapsed => lapsed,
+                }),
+                _ if count > 0 && before + count <= appended => Ok(()),
+                Err(Unappended::Unknown(why)) => Err(Error::Unknown(why.clone())),
+                // The first of its records may be there, and the others not.
+                Err(why) if before < appended => Err(Error::Unknown(why.to_string())),
+                Err(Unappended::Full(why)) => Err(Error::JournalFull(why.clone())),
+                Err(Unappended::Superseded) | Ok(()) => Err(Error::Superseded),
+            };
+            before += count;
+            (unit.done)(outcome);
+            self.shared.give_back(std::mem::take(&mut unit.bytes));
+        }
+    }
+
+    fn append(&mut self, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {
+        if messages.is_empty() {
+            return (0, Ok(()));
+        }
+        let start = Instant::now();
+        let (appended, outcome) = self.journal.append(self.next, messages);
+        self.next += appended as u64;
+        self.shared.set_durable(self.next);
+        let bytes = messages[..appended].iter().map(Vec::len).sum();
+        self.shared.count_sync(bytes, appended > 0, start.elapsed());
+        if let Err(why) = &outcome {
+            self.membership.end(why.to_string());
+            self.shared.stop(Error::Superseded);
+        }
+        (appended, outcome)
+    }
+}

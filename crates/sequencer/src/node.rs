@@ -1,0 +1,169 @@
+//! A sequencer whose log is a [`Journal`] that it shares with others: opening, and how it stands.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{channel, sync_channel};
+use std::time::Instant;
+
+use lockwork_engine::Engine;
+
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::format::items::Definition;
+use crate::io::{Io, Locking, Mode};
+use crate::journal::election::{Election, NodeOptions, NodeStatus, holder};
+use crate::journal::follower::follow;
+use crate::journal::{Journal, LEAST_MESSAGE_BYTES};
+use crate::options::Options;
+use crate::order::{Node, Order, Parts, Request};
+use crate::recovery::{Progress, RecoveryReport, Replay};
+use crate::sequencer::{Handle, REQUESTS, Sequencer, fresh_id, is_empty, thread};
+use crate::shared::Shared;
+
+impl Sequencer {
+    /// Takes part in a database whose log is a journal: loads the newest checkpoint that the journal has into `engine`,
+    /// runs what the journal has behind it, and goes on so, until this node leads. `path` is a directory for files that
+    /// are of no use later; what is in it of an earlier time is removed. `progress` is told how far the beginning has
+    /// come.
+    ///
+    /// Until it leads, calls are refused ([`Error::Follower`]) and reads see the database as it was after some record.
+    /// A node that did lead, and does not any more, answers nothing ([`Error::Superseded`]): it is to be dropped, and
+    /// opened again.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`]; [`Error::Damaged`] and [`Error::Version`], of the journal; [`Error::Option`]; an engine
+    /// that does not run calls in the order of a log, or is not empty; [`Error::Locked`], [`Error::Foreign`] and
+    /// [`Error::Io`], of the directory.
+    pub fn join(
+        journal: Arc<dyn Journal>,
+        io: Arc<dyn Io>,
+        path: &Path,
+        options: Options,
+        node: NodeOptions,
+        mut engine: Box<dyn Engine>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, RecoveryReport), Error> {
+        options.validate()?;
+        node.validate()?;
+        is_empty(&*engine)?;
+        let refuse = |option, value: String, expected: &str| Error::Option { option, value, expected: expected.into() };
+        if !engine.runs_in_order() {
+            let expected = "one that can run calls in the order of a log is needed, such as 'deterministic'";
+            return Err(refuse("engine", engine.name().to_string(), expected));
+        }
+        if journal.most_bytes() < LEAST_MESSAGE_BYTES {
+            let expected = format!("{LEAST_MESSAGE_BYTES} or more are needed");
+            return Err(refuse("the journal's most bytes of a message", journal.most_bytes().to_string(), &expected));
+        }
+        let (directory, lock) = scratch(&*io, path)?;
+        let mut report = RecoveryReport { io: journal.describe(), ..RecoveryReport::default() };
+        let failed = |error: crate::journal::Unreachable| Error::Unreachable(error.to_string());
+        let extent = journal.extent().map_err(failed)?;
+        let newest = journal.checkpoints().map_err(failed)?.last().copied();
+        if newest.unwrap_or(0) + 1 < extent.first {
+            let problem = format!("records 1 to {} are missing, and no checkpoint covers them", extent.first - 1);
+            return Err(Error::damaged(Path::new(&journal.describe()), 1, problem));
+        }
+        let (spare, _) = channel();
+        let mut replay = Replay::new(&mut *engine, options.request_window, &mut report, progress, spare);
+        let mut chain = None;
+        if let Some(number) = newest {
+            let path = directory.checkpoint(number);
+            let opened = io.open(&path, Mode::Create).map_err(|error| Error::io("create", &path, error));
+            journal.fetch_checkpoint(number, &*opened?).map_err(failed)?;
+            let (header, _) = crate::checkpoint::read::read(&*io, &path, number, &mut replay)?;
+            chain = replay.chain.filter(|chain| chain.database == header.database);
+            if chain.is_none() {
+                return Err(Error::damaged(&path, 16, "the checkpoint is not of the journal that keeps it"));
+            }
+        }
+        let Replay { catalogue, definitions, window, .. } = replay;
+        let next = newest.unwrap_or(0) + 1;
+        let fresh = fresh_id();
+        let chain = chain.unwrap_or_default();
+        let node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
+        let (membership, node_options) = (node.membership.clone(), node.options.clone());
+        let shared = Arc::new(Shared::of_node(next, membership.clone()));
+        let mut order = Order::new(Parts {
+            engine,
+            options,
+            io,
+            directory,
+            database: chain.database,
+            space: None,
+            units: None,
+            shared: shared.clone(),
+            catalogue,
+            definitions,
+            window,
+            next,
+            node: Some(node),
+        });
+        let start = Instant::now();
+        order.catch_up(&mut |done_bytes, calls| {
+            let total_bytes = done_bytes;
+            progress(Progress { done_bytes, total_bytes, calls, elapsed: start.elapsed() });
+        })?;
+        report.next = order.next;
+        report.records = order.next - next;
+        report.definitions.clone_from(&order.definitions);
+        let (requests, taken) = sync_channel(REQUESTS);
+        let next = order.next;
+        let mut threads = Vec::new();
+        let holder = holder(&node_options.address, fresh);
+        let election = Election {
+            journal: journal.clone(),
+            options: node_options,
+            membership: membership.clone(),
+            requests: requests.clone(),
+            holder,
+        };
+        threads.push(thread("lockwork-lease", move || election.run())?);
+        let (reads, wanted) = (requests.clone(), membership.clone());
+        threads.push(thread("lockwork-follow", move || follow(&journal, &reads, &wanted, next))?);
+        threads.push(thread("lockwork-order", move || order.run(&taken))?);
+        let handle = Handle { requests, shared };
+        Ok((Self { handle: Some(handle), threads, _lock: lock }, report))
+    }
+}
+
+impl Handle {
+    /// How this node stands; `None` when the log is this process's own.
+    #[must_use]
+    pub fn node(&self) -> Option<NodeStatus> {
+        Some(self.shared.membership.as_ref()?.status(self.shared.durable()))
+    }
+
+    /// The definitions that there are, in order, with the texts that they were made from.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], or why its role has ended.
+    pub fn definitions(&self) -> Result<Vec<Definition>, Error> {
+        self.ask(Request::Definitions)
+    }
+}
+
+/// A directory for checkpoints on their way, empty, and the lock on it.
+fn scratch(io: &dyn Io, path: &Path) -> Result<(Directory, Box<dyn Send + Sync>), Error> {
+    let directory = Directory::new(path);
+    directory.refuse_foreign(io)?;
+    for folder in [&directory.root, &directory.log, &directory.checkpoint] {
+        io.create_directory(folder).map_err(|error| Error::io("create", folder, error))?;
+    }
+    let taken = io.lock(&directory.lock()).map_err(|error| Error::io("lock", &directory.lock(), error))?;
+    let lock = match taken {
+        Locking::Held(lock) => lock,
+        Locking::Taken(owner) => return Err(Error::Locked { path: path.to_path_buf(), owner }),
+    };
+    let listing = directory.list(io)?;
+    if directory.is_database(io)? || !listing.segments.is_empty() {
+        let expected =
+            "a database of its own is there, and the journal has another one; name an empty directory".into();
+        return Err(Error::Option { option: "directory", value: path.display().to_string(), expected });
+    }
+    let old = listing.checkpoints.iter().map(|&number| directory.checkpoint(number));
+    for path in old.chain(listing.unfinished.iter().cloned()) {
+        io.remove(&path).map_err(|error| Error::io("remove", &path, error))?;
+    }
+    Ok((directory, lock))
+}

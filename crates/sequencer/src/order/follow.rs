@@ -1,0 +1,287 @@
+//! A node's part: it runs what the journal has, until it leads.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::{Callers, Order, Request};
+use crate::catalogue::Catalogue;
+use crate::error::Error;
+use crate::format::frame::RecordKind;
+use crate::io::Mode;
+use crate::journal::election::{Membership, NodeOptions, Role};
+use crate::journal::follower::READ_BYTES;
+use crate::journal::message::{Chain, OVERHEAD, salt};
+use crate::journal::publisher::Publisher;
+use crate::journal::{Journal, Messages, Unappended};
+use crate::log::reader::Record;
+use crate::log::room::Room;
+use crate::recovery::{Decoder, Item, RecoveryReport, Replay};
+
+/// Units that may wait for the publisher.
+const UNITS: usize = 16;
+
+/// What a node has beside what every sequencer has.
+pub(crate) struct Node {
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) options: NodeOptions,
+    /// The journal, for messages about damage.
+    pub(crate) path: PathBuf,
+    /// What the next record follows, until this node leads.
+    pub(crate) chain: Chain,
+    pub(crate) decoder: Decoder<Vec<(Item, u64)>>,
+    /// What the database is called if this node begins it.
+    pub(crate) fresh: u64,
+    pub(crate) publisher: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    pub(crate) fn new(
+        journal: Arc<dyn Journal>,
+        options: NodeOptions,
+        chain: Chain,
+        catalogue: Catalogue,
+        fresh: u64,
+    ) -> Self {
+        let path = PathBuf::from(journal.describe());
+        let decoder = Decoder::new(catalogue, Vec::new(), channel().1, 0);
+        let membership = Arc::new(Membership::new());
+        membership.set_epoch(chain.epoch);
+        Self { journal, membership, options, path, chain, decoder, fresh, publisher: None }
+    }
+
+    pub(crate) fn is_leading(&self) -> bool {
+        self.membership.role() == Role::Leading
+    }
+}
+
+impl Order {
+    /// Whether calls are another node's to run.
+    pub(super) fn follows(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| !node.is_leading())
+    }
+
+    /// Why calls are refused.
+    pub(super) fn not_leading(&self) -> Error {
+        let leader = self.node.as_ref().map_or(String::new(), |node| node.membership.leader());
+        self.shared.trouble().unwrap_or(Error::Follower { leader })
+    }
+
+    /// As [`Self::take`], for a node that follows: calls are refused.
+    pub(super) fn take_following(&mut self, request: Request) {
+        let error = self.not_leading();
+        match request {
+            Request::Batch(mut waiting) => {
+                if let Some((batch, reply)) = waiting.0.take() {
+                    Callers::One(reply).refuse(Some(batch), error);
+                }
+            }
+            Request::Call { reply, .. } => reply(Err(error)),
+            Request::Step { reply, .. } => reply(Err(error)),
+            Request::Look { reply, .. } => reply(Err(error)),
+            Request::Commit { reply, .. } => reply(Err(error)),
+            Request::Define { reply, .. } => drop(reply.send(Err(error))),
+            Request::Load { reply, .. } => reply(Err(error)),
+            // What it has is from the journal, so it is durable; unless it did lead.
+            Request::Read(read) => read(&*self.engine)(self.shared.trouble().map_or(Ok(()), Err)),
+            Request::Checkpoint(reply) => self.work.wanted.push(reply),
+            Request::Definitions(reply) => {
+                drop(reply.send(self.shared.trouble().map_or_else(|| Ok(self.definitions.clone()), Err)));
+            }
+            Request::Follow { messages, done } => {
+                self.follow(&messages);
+                // Who reads may have ended.
+                done.send(()).ok();
+            }
+            Request::Lead(reply) => drop(reply.send(self.lead())),
+            Request::Close(reply) => self.work.closing = Some(reply),
+        }
+    }
+
+    /// Runs messages, as far as they are new. Nothing is wrong if this node leads by now.
+    pub(super) fn follow(&mut self, messages: &Messages) {
+        if self.follows()
+            && self.shared.trouble().is_none()
+            && let Err(error) = self.apply(messages)
+        {
+            if let Some(node) = &self.node {
+                node.membership.end(error.to_string());
+            }
+            self.shared.stop(error);
+        }
+    }
+
+    /// Reads and runs what the journal has, and returns when there was nothing more. `told` hears how many bytes and
+    /// calls that were so far.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`], [`Error::Damaged`], [`Error::Version`], [`Error::Replay`].
+    pub(crate) fn catch_up(&mut self, told: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
+        let mut bytes = 0;
+        while let Some(node) = &self.node {
+            let read = node.journal.read(self.next, READ_BYTES, Duration::ZERO);
+            let messages = read.map_err(|error| Error::Unreachable(error.to_string()))?;
+            if messages.messages.is_empty() {
+                break;
+            }
+            bytes += messages.messages.iter().map(Vec::len).sum::<usize>() as u64;
+            self.apply(&messages)?;
+            told(bytes, self.shared.statistics().calls);
+        }
+        Ok(())
+    }
+
+    /// Verifies messages and runs what they say.
+    fn apply(&mut self, messages: &Messages) -> Result<(), Error> {
+        let Some(node) = &mut self.node else { return Ok(()) };
+        if messages.first > self.next {
+            let problem = format!("records {} to {} are missing", self.next, messages.first - 1);
+            return Err(Error::damaged(&node.path, self.next, problem));
+        }
+        let due = (self.next - messages.first) as usize;
+        let (mut number, mut bytes) = (self.next, 0);
+        for message in messages.messages.iter().skip(due) {
+            let (frame, payload) = node.chain.verify(&node.path, number, message)?;
+            if frame.kind == RecordKind::Epoch {
+                node.membership.set_epoch(node.chain.epoch);
+            } else {
+                node.decoder.record(&Record { path: &node.path, offset: number, frame, payload })?;
+            }
+            bytes += message.len();
+            number += 1;
+        }
+        node.decoder.flush()?;
+        self.database = node.chain.database;
+        let items = std::mem::take(&mut node.decoder.items);
+        self.replay(items.into_iter().map(|(item, _)| item).collect())?;
+        self.next = number;
+        self.shared.set_durable(number);
+        self.shared.count_sync(bytes, false, Duration::ZERO);
+        Ok(())
+    }
+
+    /// Runs items in their order.
+    fn replay(&mut self, items: Vec<Item>) -> Result<(), Error> {
+        let copying = self.work.checkpointing.as_ref().is_some_and(|checkpoint| checkpoint.snapshot.is_some());
+        if !copying {
+            return self.replay_together(items);
+        }
+        for item in items {
+            match &item {
+                Item::Calls { batch, .. } => self.save_before(batch),
+                _ => self.copy_rest(),
+            }
+            self.replay_together(vec![item])?;
+        }
+        Ok(())
+    }
+
+    fn replay_together(&mut self, items: Vec<Item>) -> Result<(), Error> {
+        let mut report = RecoveryReport::default();
+        let mut unseen = |_| ();
+        let window = self.options.request_window;
+        let mut replay = Replay::new(&mut *self.engine, window, &mut report, &mut unseen, channel().0);
+        replay.catalogue = std::mem::take(&mut self.catalogue);
+        replay.definitions = std::mem::take(&mut self.definitions);
+        std::mem::swap(&mut replay.window, &mut self.window);
+        let ran = items.into_iter().try_for_each(|item| replay.item(item)).and_then(|()| replay.drain());
+        self.catalogue = std::mem::take(&mut replay.catalogue);
+        self.definitions = std::mem::take(&mut replay.definitions);
+        std::mem::swap(&mut replay.window, &mut self.window);
+        ran?;
+        let known = self.procedures.len() as u32;
+        self.procedures.extend((known..).map_while(|id| self.engine.procedure(id)));
+        self.shared.count(|statistics| statistics.calls += report.calls);
+        Ok(())
+    }
+
+    /// Begins an epoch, if nobody has begun one since.
+    ///
+    /// # Errors
+    /// Why not; trying again may help.
+    pub(super) fn lead(&mut self) -> Result<(), Error> {
+        if !self.follows() {
+            return Ok(());
+        }
+        if let Some(error) = self.shared.trouble() {
+            return Err(error);
+        }
+        self.catch_up(&mut |_, _| ())?;
+        let Some(node) = &mut self.node else { return Ok(()) };
+        let mut chain = node.chain;
+        if chain.epoch == 0 {
+            chain.database = node.fresh;
+        }
+        let message = chain.begin_epoch(self.next, &node.options.address);
+        match node.journal.append(self.next, &[message]).1 {
+            Ok(()) => {}
+            Err(Unappended::Full(why)) => return Err(Error::JournalFull(why)),
+            // Somebody else was faster, or this very record is there and will be read.
+            Err(why) => return Err(Error::Unreachable(why.to_string())),
+        }
+        (node.chain, self.database) = (chain, chain.database);
+        self.next += 1;
+        self.shared.set_durable(self.next);
+        let most_bytes = node.journal.most_bytes() - OVERHEAD;
+        self.space = Some(Room::Messages { salt: salt(chain.database), most_bytes });
+        let (journal, shared, membership) = (node.journal.clone(), self.shared.clone(), node.membership.clone());
+        let publisher = Publisher { journal, shared, membership, chain, next: self.next };
+        let (units, taken) = sync_channel(UNITS);
+        node.publisher = Some(crate::sequencer::thread("lockwork-journal", move || publisher.run(&taken))?);
+        self.units = Some(units);
+        node.membership.set_epoch(chain.epoch);
+        node.membership.lead();
+        Ok(())
+    }
+
+    /// What a checkpoint of a node has beside the database: what the record behind it will follow. To be called when
+    /// the last record that it covers, `number`, is durable.
+    pub(super) fn chain_at(&self, number: u64) -> Option<Box<dyn FnOnce() -> Result<Chain, Error> + Send>> {
+        let node = self.node.as_ref()?;
+        let (journal, path) = (node.journal.clone(), node.path.clone());
+        Some(Box::new(move || {
+            if number == 0 {
+                return Ok(Chain::default());
+            }
+            let read =
+                journal.read(number, 1, Duration::ZERO).map_err(|error| Error::Unreachable(error.to_string()))?;
+            match &read.messages[..] {
+                [message, ..] if read.first == number => Chain::behind(&path, number, message),
+                _ => Err(Error::damaged(&path, number, "the record is missing")),
+            }
+        }))
+    }
+
+    /// Gives a checkpoint that is whole to the journal, and removes there what it replaces but one: a node that lags
+    /// may go on with it.
+    pub(super) fn keeper(&self, number: u64) -> Option<Box<dyn FnOnce() -> Result<(), Error> + Send>> {
+        let node = self.node.as_ref()?;
+        let (journal, io, path) = (node.journal.clone(), self.io.clone(), self.directory.checkpoint(number));
+        Some(Box::new(move || {
+            let failed = |error: crate::journal::Unreachable| Error::Unreachable(error.to_string());
+            let kept = journal.checkpoints().map_err(failed)?;
+            if kept.last().is_some_and(|&newest| newest >= number) {
+                return Ok(());
+            }
+            let file = io.open(&path, Mode::Read).map_err(|error| Error::io("read", &path, error))?;
+            journal.keep_checkpoint(number, &*file).map_err(failed)?;
+            let Some((&before, older)) = kept.split_last() else { return Ok(()) };
+            journal.truncate(before + 1).map_err(failed)?;
+            older.iter().try_for_each(|&old| journal.drop_checkpoint(old)).map_err(failed)
+        }))
+    }
+
+    /// The last that a node does: its publisher ends, and whoever waits for its lease learns so.
+    pub(super) fn leave(&mut self) {
+        self.units = None;
+        if let Some(node) = &mut self.node {
+            if let Some(publisher) = node.publisher.take() {
+                drop(publisher.join());
+            }
+            node.membership.close();
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Nodes that share a journal: one leads, the others follow; what was acknowledged is there once, whoever leads after.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use lockwork_engine::EngineKind;
+use lockwork_procedure::block::Status;
+use lockwork_sequencer::io::simulated::SimulatedDisk;
+use lockwork_sequencer::journal::Journal;
+use lockwork_sequencer::journal::simulated::SimulatedJournal;
+use lockwork_sequencer::{Error, NodeOptions, Options, RecoveryReport, Role, Sequencer};
+
+const LEASE: Duration = Duration::from_millis(200);
+
+/// Joins with a disk of its own.
+fn join_with(journal: &SimulatedJournal, name: &str, may_lead: bool) -> Result<(Sequencer, RecoveryReport), Error> {
+    let options = Options { checkpoint_bytes: 0, ..Options::default() };
+    let node = NodeOptions { lease: LEASE, may_lead, ..NodeOptions::new(name) };
+    let disk = Arc::new(SimulatedDisk::new(1));
+    let journal = Arc::new(journal.clone());
+    Sequencer::join(journal, disk, Path::new("/n"), options, node, engine(EngineKind::Deterministic), &mut |_| ())
+}
+
+fn join(journal: &SimulatedJournal, name: &str) -> Sequencer {
+    join_with(journal, name, true).unwrap().0
+}
+
+/// Waits until something holds, and fails with what there is when it does not for long.
+fn until<T>(mut holds: impl FnMut() -> Result<T, String>) -> T {
+    let start = Instant::now();
+    loop {
+        match holds() {
+            Ok(found) => return found,
+            Err(why) if start.elapsed() > Duration::from_secs(30) => panic!("{why}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn role(node: &Sequencer) -> Role {
+    node.handle().node().unwrap().role
+}
+
+fn wait_for(node: &Sequencer, wanted: Role) {
+    until(|| if role(node) == wanted { Ok(()) } else { Err(format!("{:?}, not {wanted:?}", node.handle().node())) });
+}
+
+/// Waits until a node has what another one has.
+fn wait_until_as_far(node: &Sequencer, other: &Sequencer) {
+    let wanted = other.handle().node().unwrap().next;
+    until(|| match node.handle().node().unwrap() {
+        status if status.next >= wanted => Ok(()),
+        status => Err(format!("{status:?}, and {wanted} is wanted")),
+    });
+}
+
+#[test]
+fn one_leads_and_the_others_have_what_it_has() {
+    let journal = SimulatedJournal::new(1);
+    let leader = join(&journal, "a:1");
+    wait_for(&leader, Role::Leading);
+    let follower = join(&journal.another(), "b:2");
+    furnish(&leader).unwrap();
+    let mut random = Random(1);
+    for round in 0..20 {
+        let calls = random.calls(50);
+        if round % 4 == 3 {
+            together(&leader, &calls[..10]).unwrap();
+        } else {
+            leader.call_batch(batch(&calls)).unwrap();
+        }
+        let refused = follower.call_batch(batch(&calls)).unwrap_err();
+        assert!(matches!(refused.error, Error::Follower { .. }) && refused.batch.is_some(), "{refused}");
+    }
+    wait_until_as_far(&follower, &leader);
+    assert_eq!(follower.digest().unwrap(), leader.digest().unwrap());
+    assert_eq!(total(&follower), ACCOUNTS as i64 * BALANCE);
+    assert_eq!(role(&follower), Role::Following);
+    let refused = follower.define(definition(AUDIT)).unwrap_err().to_string();
+    assert!(refused.contains("a:1"), "{refused}");
+    // It gives its lease back, so the other one need not wait for it to end.
+    let digest = leader.digest().unwrap();
+    leader.close().unwrap();
+    wait_for(&follower, Role::Leading);
+    assert_eq!(follower.digest().unwrap(), digest);
+    follower.call_batch(batch(&random.calls(10))).unwrap();
+    let status = follower.handle().node().unwrap();
+    assert_eq!((status.epoch, status.leader.as_deref()), (2, Some("b:2")));
+    follower.close().unwrap();
+    // All of them can end.
+    let again = join(&journal, "c:3");
+    assert_eq!(total(&again), ACCOUNTS as i64 * BALANCE);
+}
+
+#[test]
+fn a_leader_that_is_cut_off_answers_nothing_and_another_one_goes_on() {
+    let journal = SimulatedJournal::new(2);
+    let first = join(&journal, "first");
+    wait_for(&first, Role::Leading);
+    furnish(&first).unwrap();
+    let second = join(&journal.another(), "second");
+    let request = batch(&[(0, 77, vec![1, 2, 5])]);
+    first.call_batch(request).unwrap();
+    journal.cut(true);
+    // What it cannot append is not known; the other one tells.
+    let lost = first.call_batch(batch(&[(0, 78, vec![1, 2, 5])])).unwrap_err();
+    assert!(matches!(lost.error, Error::Unknown(_)), "{lost}");
+    wait_for(&second, Role::Leading);
+    assert_eq!(role(&first), Role::Ended);
+    assert!(matches!(first.digest().unwrap_err(), Error::Superseded));
+    // The first call was made, so it is not made again; the second was not, or was.
+    let again = second.call_batch(batch(&[(0, 77, vec![1, 2, 5]), (0, 78, vec![1, 2, 5])])).unwrap();
+    assert!(again.blocks().all(|block| block.status() == Some(Status::Committed)));
+    let left = second.call_batch(batch(&[(1, 0, vec![1])])).unwrap();
+    assert_eq!(answers(&left)[0].2, (BALANCE - 10).to_le_bytes());
+    drop(first);
+    journal.cut(false);
+    let first = join(&journal, "first");
+    wait_until_as_far(&first, &second);
+    assert_eq!(first.digest().unwrap(), second.digest().unwrap());
+}
+
+#[test]
+fn a_leader_whose_lease_has_lapsed_answers_no_reads() {
+    let journal = SimulatedJournal::new(3);
+    let alone = join(&journal, "alone");
+    wait_for(&alone, Role::Leading);
+    furnish(&alone).unwrap();
+    assert_eq!(total(&alone), ACCOUNTS as i64 * BALANCE);
+    journal.cut(true);
+    until(|| match alone.digest() {
+        Err(Error::Lapsed) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let mut audit = block(&(1, 0, vec![1]));
+    assert!(matches!(alone.handle().call(&mut audit), Err(Error::Lapsed)));
+    // Nobody has taken it, so it goes on.
+    journal.cut(false);
+    until(|| alone.digest().map_err(|error| error.to_string()));
+    alone.call_batch(batch(&[(0, 0, vec![1, 2, 5])])).unwrap();
+    assert_eq!(alone.handle().node().unwrap().epoch, 1);
+}
+
+#[test]
+fn damage_in_the_journal_stops_whoever_reads_it_with_a_report() {
+    let sound = |seed| {
+        let journal = SimulatedJournal::new(seed);
+        let leader = join(&journal, "a");
+        wait_for(&leader, Role::Leading);
+        furnish(&leader).unwrap();
+        leader.call_batch(batch(&Random(seed).calls(20))).unwrap();
+        leader.close().unwrap();
+        journal
+    };
+    let end = sound(1).extent().unwrap().next;
+    for number in 1..end {
+        for damage in 0..3 {
+            let journal = sound(1);
+            match damage {
+                0 => journal.alter(number, |bytes| bytes[90] ^= 4),
+                1 => journal.alter(number, |bytes| *bytes = b"hello".to_vec()),
+                _ => journal.forget(number),
+            }
+            match join_with(&journal, "b", true) {
+                Err(error @ Error::Damaged { .. }) => {
+                    assert!(error.to_string().contains(&format!("offset {number}")), "{number}, {damage}: {error}");
+                }
+                Err(error) => panic!("{number}, {damage}: {error}"),
+                // Nothing is behind the last one that could miss it.
+                Ok(_) => assert!(damage == 2 && number + 1 == end, "{number}, {damage}"),
+            }
+        }
+    }
+    // Also while it follows.
+    let journal = sound(2);
+    let follower = join_with(&journal, "follower", false).unwrap().0;
+    let leader = join(&journal.another(), "leader");
+    wait_for(&leader, Role::Leading);
+    wait_until_as_far(&follower, &leader);
+    leader.call_batch(batch(&Random(3).calls(20))).unwrap();
+    let digest = leader.digest().unwrap();
+    wait_until_as_far(&follower, &leader);
+    assert_eq!(follower.digest().unwrap(), digest);
+    journal.another().append(journal.extent().unwrap().next, &[b"not ours".to_vec()]).1.unwrap();
+    wait_for(&follower, Role::Ended);
+    let trouble = follower.handle().node().unwrap().trouble.unwrap();
+    assert!(trouble.contains("none of Lockwork's"), "{trouble}");
+    assert!(matches!(leader.call_batch(batch(&[(0, 0, vec![1, 2, 5])])).unwrap_err().error, Error::Superseded));
+}
+
+#[test]
+fn a_new_node_begins_with_a_checkpoint_and_the_journal_is_cut() {
+    let journal = SimulatedJournal::new(4);
+    let leader = join(&journal, "leader");
+    wait_for(&leader, Role::Leading);
+    furnish(&leader).unwrap();
+    let mut random = Random(4);
+    for _ in 0..3 {
+        leader.call_batch(batch(&[(0, 900 + random.below(9), vec![1, 2, 3])])).unwrap();
+        leader.call_batch(batch(&random.calls(40))).unwrap();
+        leader.checkpoint().unwrap();
+    }
+    let extent = journal.extent().unwrap();
+    assert!(extent.first > 8 && extent.first < extent.next, "{extent:?}");
+    assert_eq!(journal.checkpoints().unwrap().len(), 2);
+    let request = batch(&[(0, 1000, vec![1, 2, 3])]);
+    leader.call_batch(request).unwrap();
+    let (follower, report) = join_with(&journal.another(), "follower", true).unwrap();
+    assert!(report.records < 5 && report.definitions.len() == 5, "{report:?}");
+    wait_until_as_far(&follower, &leader);
+    assert_eq!(follower.digest().unwrap(), leader.digest().unwrap());
+    // A checkpoint of a follower is as good, also on a real disk.
+    leader.call_batch(batch(&random.calls(40))).unwrap();
+    wait_until_as_far(&follower, &leader);
+    follower.checkpoint().unwrap();
+    let digest = leader.digest().unwrap();
+    drop(leader);
+    wait_for(&follower, Role::Leading);
+    let third = join(&journal.another(), "third");
+    assert_eq!(third.digest().unwrap(), digest);
+    let again = follower.call_batch(batch(&[(0, 1000, vec![1, 2, 3])])).unwrap();
+    assert_eq!(again.block(0).status(), Some(Status::Committed));
+    assert_eq!(follower.digest().unwrap(), digest, "a request id that was used runs nothing");
+}
+
+#[test]
+fn a_full_journal_refuses_calls_and_goes_on_when_there_is_room() {
+    let journal = SimulatedJournal::new(5);
+    let leader = join(&journal, "leader");
+    wait_for(&leader, Role::Leading);
+    furnish(&leader).unwrap();
+    leader.call_batch(batch(&[(0, 1, vec![1, 2, 3])])).unwrap();
+    let digest = leader.digest().unwrap();
+    journal.set_capacity(100);
+    let refused = leader.call_batch(batch(&[(0, 2, vec![1, 2, 3])])).unwrap_err();
+    assert!(matches!(refused.error, Error::JournalFull(_)), "{refused}");
+    assert_eq!(role(&leader), Role::Ended);
+    drop(leader);
+    let next = join(&journal.another(), "next");
+    assert_eq!(next.digest().unwrap(), digest);
+    // It cannot lead, and says why; a checkpoint lets the journal be cut, then there is room.
+    until(|| match next.handle().node().unwrap() {
+        status if status.trouble.as_ref().is_some_and(|trouble| trouble.contains("full")) => Ok(()),
+        status => Err(format!("{status:?}")),
+    });
+    assert_eq!(role(&next), Role::Following);
+    journal.set_capacity(usize::MAX);
+    wait_for(&next, Role::Leading);
+    next.call_batch(batch(&[(0, 2, vec![1, 2, 3])])).unwrap();
+}
+
+/// Three nodes that are cut off, dropped and joined again, over a journal that loses requests and answers, and clients
+/// that call whoever leads until each call is acknowledged: every call was made once.
+fn random_faults(seed: u64, rounds: u64) {
+    let journal = SimulatedJournal::new(seed);
+    let ways: Vec<SimulatedJournal> = (0..3).map(|_| journal.another()).collect();
+    let mut random = Random(seed);
+    let mut nodes: Vec<Option<Sequencer>> = ways.iter().map(|way| Some(join(way, "node"))).collect();
+    let mut furnished = false;
+    let (mut asked, mut acknowledged) = (0, 0);
+    journal.lose(seed % 4 * 10);
+    for _ in 0..rounds {
+        let at = random.below(3) as usize;
+        match random.below(12) {
+            0 => ways[at].cut(true),
+            1 | 2 => ways.iter().for_each(|way| way.cut(false)),
+            3 => nodes[at] = None,
+            4 => {
+                if let Some(node) = nodes[at].as_ref().filter(|_| furnished) {
+                    drop(node.checkpoint());
+                }
+            }
+            _ => {}
+        }
+        for (node, way) in nodes.iter_mut().zip(&ways) {
+            if node.as_ref().is_none_or(|node| role(node) == Role::Ended) {
+                drop(node.take());
+                // It may be cut off, or its request be lost.
+                match join_with(way, "node", true) {
+                    Ok((joined, _)) => *node = Some(joined),
+                    Err(Error::Unreachable(_)) => {}
+                    Err(error) => panic!("seed {seed}: {error}"),
+                }
+            }
+        }
+        for node in nodes.iter().flatten() {
+            if !furnished && role(node) == Role::Leading {
+                let defined = node.read(|engine| engine.procedure(3).is_some());
+                let rows = defined.ok().filter(|&all| all).and_then(|_| node.digest().ok());
+                furnished = match rows {
+                    Some(digest) => digest != lockwork_storage::Digest::default() || furnish_rest(node).is_ok(),
+                    None => furnish_rest(node).is_ok(),
+                };
+            }
+            if furnished {
+                // One call after the other, each until it is acknowledged by whoever leads.
+                let request = acknowledged + 1;
+                asked = asked.max(request);
+                let called = node.call_batch(batch(&[(0, request, vec![3, 4, 1])]));
+                if let Ok(batch) = called {
+                    assert_eq!(batch.block(0).status(), Some(Status::Committed), "seed {seed}");
+                    acknowledged = request;
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(random.below(20)));
+    }
+    journal.lose(0);
+    ways.iter().for_each(|way| way.cut(false));
+    drop(nodes);
+    let last = join(&journal, "last");
+    wait_for(&last, Role::Leading);
+    if furnished {
+        let left = last.call_batch(batch(&[(1, 0, vec![4])])).unwrap();
+        let balance = i64::from_le_bytes(answers(&left)[0].2[..].try_into().unwrap());
+        let made = (balance - BALANCE) as u64;
+        assert!(
+            made == acknowledged || made == asked,
+            "seed {seed}: {made} made, {acknowledged} of {asked} acknowledged"
+        );
+        assert_eq!(total(&last), ACCOUNTS as i64 * BALANCE, "seed {seed}");
+    }
+    // Whoever reads the journal from its beginning has the same.
+    let other = join_with(&journal.another(), "other", false).unwrap().0;
+    wait_until_as_far(&other, &last);
+    assert_eq!(other.digest().unwrap(), last.digest().unwrap(), "seed {seed}");
+}
+
+/// As [`furnish`], where another leader may have come as far as anything.
+fn furnish_rest(node: &Sequencer) -> Result<(), Error> {
+    let known = node.read(|engine| (0..).map_while(|id| engine.procedure(id)).count())?;
+    let tables = node.read(|engine| {
+        let mut tables = 0;
+        engine.with_database(&mut |database| tables = database.len()).map(|()| tables)
+    })??;
+    if tables == 0 {
+        node.define(definition(TABLES))?;
+    }
+    for source in &[TRANSFER, AUDIT, OPEN, CLOSE][known..] {
+        node.define(definition(source))?;
+    }
+    node.load("accounts", (0..ACCOUNTS).flat_map(image).collect()).map(drop)
+}
+
+#[test]
+fn every_acknowledged_call_is_made_once_whatever_happens() {
+    let seeds: u64 = std::env::var("NODE_SEEDS").ok().map_or(12, |seeds| seeds.parse().expect("a number"));
+    for seed in 0..seeds {
+        random_faults(seed, 120);
+    }
+}
