@@ -17,6 +17,9 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 /// For how long something is waited for that comes at once on a machine that does nothing else.
 const LONG: Duration = Duration::from_secs(60);
+/// How long a client waits for an answer before it asks somebody else: a node that is stopped takes connections, and
+/// never says anything.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
 struct Told {
@@ -97,14 +100,18 @@ impl Cluster {
         self.until("nobody leads", |told| (told.terms > terms).then(|| (told.terms, told.nodes[&told.leader])))
     }
 
-    /// A session with whoever leads, as drivers find it.
+    /// A session with whoever leads: the first that takes one, of those that answer in time. As libpq's
+    /// `connect_timeout` does; that of tokio-postgres ends with the TCP connection.
     async fn connect(&self) -> Option<Client> {
-        let hosts = ["127.0.0.1"; 3].join(",");
-        let ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();
-        let config = format!("host={hosts} port={} user=a dbname=bank connect_timeout=5", ports.join(","));
-        let (client, connection) = tokio_postgres::connect(&config, NoTls).await.ok()?;
-        tokio::spawn(connection);
-        Some(client)
+        for port in &self.ports {
+            let config = format!("host=127.0.0.1 port={port} user=a dbname=bank");
+            let connecting = tokio_postgres::connect(&config, NoTls);
+            if let Ok(Ok((client, connection))) = tokio::time::timeout(PATIENCE, connecting).await {
+                tokio::spawn(connection);
+                return Some(client);
+            }
+        }
+        None
     }
 }
 
@@ -134,10 +141,13 @@ async fn asked(client: &Client, text: &str) -> Option<String> {
 }
 
 /// Makes calls with ids of its own until it is told to stop, each again and again until it is acknowledged; counts
-/// those.
+/// those. The last one too, unless that takes long.
 async fn calls(cluster: &Cluster, first: u64, made: &AtomicU64, over: &AtomicBool) {
-    let (mut client, mut request) = (None, first);
-    while !over.load(Ordering::Relaxed) || request < first + made.load(Ordering::Relaxed) {
+    let (mut client, mut request, mut since) = (None, first, None);
+    loop {
+        if over.load(Ordering::Relaxed) && since.is_none_or(|since: Instant| since.elapsed() > LONG) {
+            return;
+        }
         let Some(connected) = &client else {
             client = cluster.connect().await;
             if client.is_none() {
@@ -145,15 +155,23 @@ async fn calls(cluster: &Cluster, first: u64, made: &AtomicU64, over: &AtomicBoo
             }
             continue;
         };
-        match tokio::time::timeout(LONG, asked(connected, &format!("CALL transfer(1, 2, 0.01) REQUEST {request}")))
-            .await
-        {
-            Ok(Some(_)) => {
-                made.fetch_add(1, Ordering::Relaxed);
-                request += 1;
-            }
-            _ => client = None,
+        since = since.or_else(|| Some(Instant::now()));
+        let call = format!("CALL transfer(1, 2, 0.01) REQUEST {request}");
+        if let Ok(Some(_)) = tokio::time::timeout(PATIENCE, asked(connected, &call)).await {
+            made.fetch_add(1, Ordering::Relaxed);
+            (request, since) = (request + 1, None);
+        } else {
+            client = None;
         }
+    }
+}
+
+/// Ends callers when it goes, also when a test fails: others wait for them.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -186,6 +204,7 @@ fn nothing_that_was_acknowledged_is_lost_and_nothing_is_made_twice() {
         }
     };
     std::thread::scope(|scope| {
+        let _ends = Ends(&over);
         for (number, made) in (1_u64..).zip(&made) {
             let (runtime, cluster, over) = (&runtime, &cluster, &over);
             scope.spawn(move || runtime.block_on(calls(cluster, number << 32, made, over)));
@@ -213,7 +232,6 @@ fn nothing_that_was_acknowledged_is_lost_and_nothing_is_made_twice() {
         };
         signal(follower.expect("there are three"), "-KILL");
         go_on();
-        over.store(true, Ordering::Relaxed);
     });
     let after = runtime.block_on(balances(&cluster));
     let moved = total() as i64;

@@ -11,6 +11,8 @@ use crate::Options;
 
 /// How long a server may take to answer.
 const START: Duration = Duration::from_secs(20);
+/// Where servers listen.
+const PORTS: std::ops::Range<u16> = 10_000..20_000;
 /// How many times other ports are tried.
 const ATTEMPTS: usize = 5;
 
@@ -34,9 +36,20 @@ pub struct Servers {
     passwords: [String; 2],
 }
 
-fn free_ports(count: usize) -> io::Result<Vec<u16>> {
-    let held = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<io::Result<Vec<_>>>()?;
-    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+/// Ports that nobody has. Not of those that the system gives to clients: one that calls a server which is not there
+/// might get that server's port for itself, and keep it from coming back.
+fn free_ports(count: usize) -> Result<Vec<u16>, String> {
+    let mut bytes = [0; 2];
+    getrandom::fill(&mut bytes).map_err(|error| format!("the system gives no random bytes: {error}"))?;
+    let from = usize::from(u16::from_le_bytes(bytes)) % PORTS.len();
+    let mut held = Vec::new();
+    for port in PORTS.skip(from).chain(PORTS.take(from)) {
+        held.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
+        if held.len() == count {
+            return held.iter().map(|held| Ok(held.local_addr().map_err(|error| error.to_string())?.port())).collect();
+        }
+    }
+    Err("all ports from 10000 to 19999 are taken".into())
 }
 
 impl Servers {
@@ -49,7 +62,7 @@ impl Servers {
         let mut why = String::new();
         // A port may be taken by somebody else between looking and starting.
         for _ in 0..ATTEMPTS {
-            let ports = free_ports(2 * count).map_err(|error| format!("no free port: {error}"))?;
+            let ports = free_ports(2 * count)?;
             let (clients, routes) = ports.split_at(count);
             let passwords = [password()?, password()?];
             let children = (0..count).map(|_| None).collect();
