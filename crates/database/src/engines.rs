@@ -11,7 +11,7 @@ pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, Eng
     match kind {
         EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase => lockwork_opencl::create(kind, options),
         EngineKind::Fpga => lockwork_fpga::create(options),
-        EngineKind::NetworkTwoPhase => lockwork_netengine::create(options),
+        EngineKind::NetworkTwoPhase | EngineKind::NetworkDeterministic => lockwork_netengine::create(kind, options),
         _ => lockwork_engine::create(kind, options),
     }
 }

@@ -73,7 +73,7 @@ pub enum ConflictPlan {
 /// How an engine is to work.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Worker threads, at least 1; worker processes of `network-two-phase`. `deterministic-queue` uses the first of
+    /// Worker threads, at least 1; worker processes of engines that have some. `deterministic-queue` uses the first of
     /// several as its scheduler.
     pub threads: usize,
     /// How transactions of one worker overlap.
@@ -436,6 +436,8 @@ pub enum EngineKind {
     Fpga,
     /// Two-phase locking over the network lock service, on several processes (FissLock).
     NetworkTwoPhase,
+    /// Planned order, told to several processes (Calvin).
+    NetworkDeterministic,
 }
 
 impl EngineKind {
@@ -451,6 +453,7 @@ impl EngineKind {
         Self::OpenclTwoPhase,
         Self::Fpga,
         Self::NetworkTwoPhase,
+        Self::NetworkDeterministic,
     ];
     /// Those that run on the threads of this process and are always there.
     pub const CPU: &[Self] = Self::ALL.split_at(Self::OpenclDeterministic as usize).0;
@@ -469,13 +472,21 @@ impl EngineKind {
             Self::OpenclTwoPhase => "opencl-two-phase",
             Self::Fpga => "fpga",
             Self::NetworkTwoPhase => "network-two-phase",
+            Self::NetworkDeterministic => "network-deterministic",
         }
     }
 
     /// Whether it runs on a device or in other processes, where tables are copied to.
     #[must_use]
     pub const fn runs_on_device(self) -> bool {
-        matches!(self, Self::OpenclDeterministic | Self::OpenclTwoPhase | Self::Fpga | Self::NetworkTwoPhase)
+        matches!(
+            self,
+            Self::OpenclDeterministic
+                | Self::OpenclTwoPhase
+                | Self::Fpga
+                | Self::NetworkTwoPhase
+                | Self::NetworkDeterministic
+        )
     }
 
     /// All names, for an error that says what would be right.
@@ -517,7 +528,8 @@ pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, Eng
         EngineKind::OpenclDeterministic
         | EngineKind::OpenclTwoPhase
         | EngineKind::Fpga
-        | EngineKind::NetworkTwoPhase => {
+        | EngineKind::NetworkTwoPhase
+        | EngineKind::NetworkDeterministic => {
             return Err(EngineError::BackEndAbsent(format!("'{kind}' is not an engine of the CPU")));
         }
     })

@@ -85,7 +85,7 @@ impl Access {
         Self { table, key, scan: None, write, fetched: false, image, row, change: Change::None }
     }
 
-    fn range(table: u16, key: Key, limit: u32, column: u8) -> Self {
+    pub(crate) fn range(table: u16, key: Key, limit: u32, column: u8) -> Self {
         let scan = Scan { limit, column, keys: Vec::new(), bytes: Vec::new() };
         Self { scan: Some(scan), ..Self::row(table, key, false) }
     }

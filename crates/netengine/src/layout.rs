@@ -19,6 +19,8 @@ use lockwork_procedure::partitioning::Partitioning;
 use lockwork_procedure::schema::TableSchema;
 use lockwork_storage::{Database, Table};
 
+use crate::wire::Malformed;
+
 /// Rows of a granule, at least.
 const GRANULE_ROWS: usize = 32;
 /// Granules of a table, at most.
@@ -123,6 +125,13 @@ impl Layout {
     #[inline]
     pub(crate) fn owner(&self, table: u16, key: &Key) -> Option<usize> {
         self.spreads[usize::from(table)].owner(key, self.workers)
+    }
+
+    /// A table's number, if there is such a table.
+    pub(crate) fn known(&self, table: u16) -> Result<u16, Malformed> {
+        let tables = self.spreads.len();
+        let known = (usize::from(table) < tables).then_some(table);
+        known.ok_or_else(|| Malformed::new(format_args!("no table has number {table}; there are {tables}")))
     }
 
     pub(crate) fn is_everywhere(&self, table: u16) -> bool {

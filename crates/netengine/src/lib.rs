@@ -18,9 +18,14 @@
 
 mod access;
 mod bell;
+mod core;
+mod dispatch;
 mod engine;
+mod fetch;
 mod layout;
+mod member;
 mod message;
+mod ordered;
 mod partition;
 mod processes;
 mod program;
@@ -34,13 +39,18 @@ mod worker;
 pub use engine::NetworkEngine;
 pub use program::{PROGRAM, find, worker_if_asked};
 
-use lockwork_engine::{Engine, EngineError, Options};
+use lockwork_engine::{Engine, EngineError, EngineKind, Options};
 
-/// Creates the engine over an empty database, with as many worker processes as `options` has threads, and locks from
-/// the service at `options.lockd`, or one of its own.
+/// Creates an engine of this crate over an empty database, with as many worker processes as `options` has threads.
+/// `network-two-phase` takes locks from the service at `options.lockd`, or one of its own.
 ///
 /// # Errors
-/// Options that are not possible, no program for the workers, or a lock service that does not start.
-pub fn create(options: Options) -> Result<Box<dyn Engine>, EngineError> {
-    Ok(Box::new(NetworkEngine::new(options, find()?)?))
+/// Options that are not possible, no program for the workers, a lock service that does not start; a kind that is not of
+/// this crate.
+pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, EngineError> {
+    Ok(Box::new(match kind {
+        EngineKind::NetworkTwoPhase => NetworkEngine::two_phase(options, find()?)?,
+        EngineKind::NetworkDeterministic => NetworkEngine::deterministic(options, find()?)?,
+        other => return Err(EngineError::BackEndAbsent(format!("'{other}' is not an engine of several processes"))),
+    }))
 }

@@ -16,7 +16,21 @@
 //! | `APPLY` | worker, worker | transaction (4); for each row: table (2), key, image, empty to remove it |
 //! | `APPLIED` | worker, worker | transaction (4) |
 //!
-//! Images, texts, arguments and results have their length, four bytes, before them, but in `ROWS`, where all of them
+//! In `network-deterministic`:
+//!
+//! | kind | from, to | what follows |
+//! |---|---|---|
+//! | `CALLS` | coordinator, worker | calls: place (4), stamp (8), participants (16), footprint, procedure (4), arguments |
+//! | `SCOUT` | coordinator, worker | calls: place (4), procedure (4), arguments |
+//! | `FOOTPRINTS` | worker, coordinator | for each call: place (4), participants (16), footprint |
+//! | `AGAIN` | worker, coordinator | places (4 each) of calls whose footprints are not right any more; nothing has happened |
+//! | `VALUES` | worker, worker | for each transaction: stamp (8), what `FETCHED` has |
+//!
+//! Participants are two sets of workers, a bit each: who takes part, and who of them runs the call.
+//! A footprint is a number of accesses (4) and each of them: table (2), key, flags: 1 writes, 2 a range, 4 that has an
+//! end; of a range its limit (4), column (1), and the last key, if there is an end. An empty one: the arguments tell.
+//!
+//! Images, texts, arguments, results, footprints and values have their length, four bytes, before them, but in `ROWS`, where all of them
 //! are as long as the table's rows, and in `PROCEDURE`, `FAILED` and `SETUP`, where they end the frame.
 
 pub(crate) const SETUP: u8 = 1;
@@ -34,6 +48,10 @@ pub(crate) const FETCH: u8 = 12;
 pub(crate) const FETCHED: u8 = 13;
 pub(crate) const APPLY: u8 = 14;
 pub(crate) const APPLIED: u8 = 15;
+pub(crate) const SCOUT: u8 = 16;
+pub(crate) const FOOTPRINTS: u8 = 17;
+pub(crate) const AGAIN: u8 = 18;
+pub(crate) const VALUES: u8 = 19;
 
 /// How long a frame of rows or calls gets before the next one begins.
 pub(crate) const PIECE: usize = 1 << 20;

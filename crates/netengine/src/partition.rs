@@ -7,6 +7,8 @@ use lockwork_procedure::key::Key;
 use lockwork_storage::{Database, StorageError};
 
 use crate::access::Scan;
+use crate::message::{EXPORTED, PIECE, ROWS};
+use crate::stream::{Stream, StreamError};
 use crate::wire::{Malformed, Put, Reader};
 
 /// The image of the row of a key, if there is one.
@@ -86,6 +88,44 @@ pub(crate) fn apply(database: &Database, reader: &mut Reader<'_>) -> Result<(), 
         }
         put(database, table, &key, (!image.is_empty()).then_some(image)).map_err(|error| error.to_string())?;
     }
+    Ok(())
+}
+
+/// Loads the rows behind their table's number.
+///
+/// # Errors
+/// Bytes that are no rows of it, or no memory for them, in words.
+pub(crate) fn load(database: &Database, bytes: &[u8]) -> Result<(), Malformed> {
+    let mut reader = Reader::new(bytes);
+    let table = database.table(known(database, reader.u16()?)?);
+    let width = (table.schema().row_bytes() - lockwork_procedure::schema::ROW_HEADER_BYTES) as usize;
+    bytes[2..].chunks(width).try_for_each(|image| table.load(image).map(drop)).map_err(Malformed::new)
+}
+
+/// Tells the coordinator all rows that may have changed.
+///
+/// # Errors
+/// What the stream says.
+pub(crate) fn export(
+    database: &Database,
+    written: impl Fn(u16) -> bool,
+    coordinator: &mut Stream,
+) -> Result<(), StreamError> {
+    for id in (0..database.len() as u16).filter(|&id| written(id)) {
+        let table = database.table(id);
+        let mut start = Some(0);
+        let count = (PIECE / table.schema().row_bytes() as usize).max(1) as u64;
+        while let Some(from) = start {
+            coordinator.send(|frame| {
+                frame.u8(ROWS);
+                frame.u16(id);
+                // SAFETY: the worker's thread alone touches the rows.
+                start = table.for_some(from, count, |_, row| frame.bytes(unsafe { table.row_image(row) }));
+            });
+            coordinator.drain(PIECE)?;
+        }
+    }
+    coordinator.send(|frame| frame.u8(EXPORTED));
     Ok(())
 }
 

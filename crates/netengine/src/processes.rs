@@ -29,8 +29,8 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Starts so many workers.
-    pub(crate) fn start(program: &Path, count: usize) -> Result<Self, EngineError> {
+    /// Starts so many workers of a scheme.
+    pub(crate) fn start(program: &Path, scheme: &str, count: usize) -> Result<Self, EngineError> {
         let failed = |error: io::Error| {
             EngineError::BackEnd(format!("worker processes ('{}') cannot be started: {error}", program.display()))
         };
@@ -52,7 +52,7 @@ impl Processes {
         for peers in &ends {
             let (mine, coordinator) = UnixStream::pair().map_err(failed)?;
             let mine = Stream::new(mine).map_err(failed)?;
-            let child = spawn(program, coordinator.into(), &stamps, peers).map_err(failed)?;
+            let child = spawn(program, scheme, coordinator.into(), &stamps, peers).map_err(failed)?;
             processes.workers.push((mine, child));
         }
         Ok(processes)
@@ -124,10 +124,16 @@ impl Processes {
     }
 }
 
-fn spawn(program: &Path, coordinator: OwnedFd, stamps: &OwnedFd, peers: &[Option<UnixStream>]) -> io::Result<Child> {
+fn spawn(
+    program: &Path,
+    scheme: &str,
+    coordinator: OwnedFd,
+    stamps: &OwnedFd,
+    peers: &[Option<UnixStream>],
+) -> io::Result<Child> {
     let mut command = Command::new(program);
     let mut inherited = vec![coordinator.as_raw_fd(), stamps.as_raw_fd()];
-    command.arg(ARGUMENT).args(inherited.iter().map(ToString::to_string));
+    command.arg(ARGUMENT).arg(scheme).args(inherited.iter().map(ToString::to_string));
     for peer in peers {
         match peer {
             Some(socket) => {

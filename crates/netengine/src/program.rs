@@ -14,12 +14,17 @@ use lockwork_engine::EngineError;
 
 use crate::stamps::Stamps;
 use crate::stream::Stream;
-use crate::worker::{Inherited, serve};
+use crate::worker::Inherited;
+use crate::{member, worker};
 
 /// Environment variable with the path of a program that calls [`worker_if_asked`].
 pub const PROGRAM: &str = "LOCKWORK_WORKER";
-/// The first argument of a worker process. Coordinator, counter and other workers follow, as numbers of open files.
+/// The first argument of a worker process. Scheme, coordinator, counter and other workers follow, these as numbers of
+/// open files.
 pub(crate) const ARGUMENT: &str = "network-worker";
+/// The schemes.
+pub(crate) const TWO_PHASE: &str = "two-phase";
+pub(crate) const DETERMINISTIC: &str = "deterministic";
 
 /// This program has called [`worker_if_asked`].
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
@@ -30,7 +35,7 @@ static IS_WORKER: AtomicBool = AtomicBool::new(false);
 pub fn worker_if_asked() -> Option<ExitCode> {
     IS_WORKER.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
-    (arguments.next()? == ARGUMENT).then(|| match inherited(arguments).and_then(serve) {
+    (arguments.next()? == ARGUMENT).then(|| match work(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
             eprintln!("lockwork worker: {text}");
@@ -57,11 +62,21 @@ pub fn find() -> Result<PathBuf, EngineError> {
     let beside = current.ancestors().skip(1).take(2).map(|folder| folder.join("lockwork")).find(|path| path.is_file());
     beside.ok_or_else(|| {
         EngineError::BackEndAbsent(format!(
-            "'network-two-phase' runs in worker processes of the command 'lockwork', which is not beside '{}'; set \
+            "engines of several processes run in worker processes of the command 'lockwork', which is not beside '{}'; set \
              {PROGRAM} to its path, or call lockwork_netengine::worker_if_asked() first in main",
             current.display()
         ))
     })
+}
+
+fn work(mut arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
+    let scheme = arguments.next();
+    let inherited = inherited(arguments)?;
+    match scheme.as_deref().and_then(std::ffi::OsStr::to_str) {
+        Some(TWO_PHASE) => worker::serve(inherited),
+        Some(DETERMINISTIC) => member::serve(inherited),
+        _ => Err(format!("'{ARGUMENT}' is for processes that an engine starts")),
+    }
 }
 
 /// What the coordinator has handed over.

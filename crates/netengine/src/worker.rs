@@ -19,13 +19,13 @@ use lockwork_engine::exclusive::{close, give_up};
 use lockwork_engine::registry::{Registered, Registry};
 use lockwork_locknet::client::{LockError, Locks};
 use lockwork_procedure::block::{Block, Status, abort};
-use lockwork_procedure::interpreter::{Answer, Context, Stop, run};
-use lockwork_procedure::isa::scan_source;
+use lockwork_procedure::interpreter::Stop;
 use lockwork_procedure::key::Key;
 use lockwork_storage::Database;
 
-use crate::access::{Copies, Effect, Lacks};
+use crate::access::Effect;
 use crate::bell::Bell;
+use crate::fetch::{Here, Windows, fetched};
 use crate::layout::Layout;
 use crate::message::{APPLIED, APPLY, FAILED, FETCH, FETCHED, RESULTS};
 use crate::partition;
@@ -36,7 +36,7 @@ use crate::wire::{Malformed, Put, Reader};
 
 /// Why a worker ends.
 #[derive(Debug)]
-enum End {
+pub(crate) enum End {
     /// The coordinator has closed its end, or is gone.
     Coordinator,
     /// It cannot go on, and says why.
@@ -50,7 +50,7 @@ impl<E: std::error::Error> From<E> for End {
 }
 
 /// What came of talking to the coordinator, whose end is no failure.
-fn of_coordinator<T>(result: Result<T, StreamError>) -> Result<T, End> {
+pub(crate) fn of_coordinator<T>(result: Result<T, StreamError>) -> Result<T, End> {
     result.map_err(|error| match error {
         StreamError::Ended => End::Coordinator,
         other => other.into(),
@@ -92,8 +92,7 @@ struct Worker {
     free: Vec<usize>,
     queue: VecDeque<Call>,
     results: Vec<u8>,
-    registers: Vec<i64>,
-    cps: Vec<Option<Answer>>,
+    windows: Windows,
 }
 
 /// Serves until the coordinator ends; an error is why it had to end before that.
@@ -118,8 +117,7 @@ pub(crate) fn serve(inherited: Inherited) -> Result<(), String> {
         free: Vec::new(),
         queue: VecDeque::new(),
         results: Vec::new(),
-        registers: Vec::new(),
-        cps: Vec::new(),
+        windows: Windows::default(),
     };
     loop {
         match worker.round() {
@@ -229,26 +227,8 @@ impl Worker {
         transaction.outstanding -= 1;
         if kind == FETCHED {
             let (layout, _) = self.ready.as_ref().expect("a transaction was begun");
-            for access in transaction.accesses.iter_mut().filter(|access| !access.fetched) {
-                if layout.is_everywhere(access.table) {
-                    continue;
-                }
-                if let Some(scan) = &mut access.scan {
-                    let count = reader.u32()?;
-                    for _ in 0..count {
-                        scan.keys.push(reader.key()?);
-                    }
-                    scan.bytes.extend_from_slice(reader.counted()?);
-                    let column = usize::from(scan.column).checked_sub(1);
-                    let (_, width) = scan_source(self.database.table(access.table).schema(), column);
-                    if scan.bytes.len() != scan.keys.len() * width as usize {
-                        return Err(Malformed::new("a range with more keys than rows, or fewer").into());
-                    }
-                } else if layout.owner(access.table, &access.key) == Some(number) {
-                    access.image.clear();
-                    access.image.extend_from_slice(reader.counted()?);
-                }
-            }
+            let here = Here { layout, database: &self.database, me: self.me };
+            here.take(&mut transaction.accesses, number, reader)?;
         }
         self.woken.push(slot);
         Ok(())
@@ -272,11 +252,15 @@ impl Worker {
             let goes_on = match transaction.stage {
                 Stage::Locking => self.lock(slot, &mut transaction)?,
                 Stage::Fetch => {
-                    self.fetch(slot, &mut transaction);
+                    let (layout, _) = self.ready.as_ref().expect("it was begun");
+                    let here = Here { layout, database: &self.database, me: self.me };
+                    transaction.outstanding += here.fetch(&mut transaction.accesses, slot as u32, &mut self.peers);
+                    transaction.stage = Stage::Fetching;
                     true
                 }
                 Stage::Fetching if transaction.outstanding == 0 => {
-                    fetched(&mut transaction);
+                    fetched(&mut transaction.accesses);
+                    transaction.stage = Stage::Run;
                     true
                 }
                 Stage::Run => {
@@ -314,65 +298,13 @@ impl Worker {
         }
     }
 
-    /// Fetches everything that is not here, from this partition at once, from others by messages.
-    fn fetch(&mut self, slot: usize, transaction: &mut Transaction) {
-        let (layout, _) = self.ready.as_ref().expect("it was begun");
-        let mut wanted = vec![false; self.peers.len()];
-        for access in transaction.accesses.iter_mut().filter(|access| !access.fetched) {
-            let owner = layout.owner(access.table, &access.key);
-            if let Some(scan) = &mut access.scan {
-                scan.keys.clear();
-                scan.bytes.clear();
-                partition::scan(&self.database, access.table, &access.key, scan);
-                if !layout.is_everywhere(access.table) {
-                    wanted.fill(true);
-                }
-            } else if owner.is_none_or(|owner| owner == self.me) {
-                access.image.clear();
-                let image = partition::image(&self.database, access.table, &access.key);
-                access.image.extend_from_slice(image.unwrap_or_default());
-            } else if let Some(owner) = owner {
-                wanted[owner] = true;
-            }
-        }
-        for (number, peer) in self.peers.iter_mut().enumerate().filter(|(number, _)| wanted[*number]) {
-            let Some(peer) = peer else { continue };
-            transaction.outstanding += 1;
-            peer.send(|frame| {
-                frame.u8(FETCH);
-                frame.u32(slot as u32);
-                for access in transaction.accesses.iter().filter(|access| !access.fetched) {
-                    let here = layout.owner(access.table, &access.key) == Some(number);
-                    if layout.is_everywhere(access.table) || access.scan.is_none() && !here {
-                        continue;
-                    }
-                    frame.u16(access.table);
-                    frame.key(&access.key);
-                    frame.u8(u8::from(access.scan.is_some()));
-                    if let Some(scan) = &access.scan {
-                        frame.u32(scan.limit);
-                        frame.u8(scan.column);
-                    }
-                }
-            });
-        }
-        transaction.stage = Stage::Fetching;
-    }
-
     /// Runs the procedure on what is here.
     fn attempt(&mut self, slot: usize, transaction: &mut Transaction) -> Result<(), End> {
         let (layout, _) = self.ready.as_ref().expect("it was begun");
         let registered = transaction.registered.clone();
-        let (block, start) = (transaction.block(), registered.results.0);
-        transaction.accesses.iter_mut().for_each(|access| access.begin_attempt());
-        let mut host = Copies { registered: &registered, accesses: &mut transaction.accesses, lacks: Lacks::default() };
-        // SAFETY: the block is as long as the procedure's layout says; the windows are the widest of all procedures;
-        // the host answers with copies that stay where they are until the next attempt.
-        let stop = unsafe {
-            block.add(start).write_bytes(0, registered.block_bytes - start);
-            run(&registered.program, &mut Context::at(0), &mut self.registers, &mut self.cps, block, &mut host)
-        };
-        let lacks = host.lacks;
+        let block = transaction.block();
+        // SAFETY: the transaction's block is its procedure's.
+        let (stop, lacks) = unsafe { self.windows.attempt(&registered, block, &mut transaction.accesses) };
         if !transaction.locked {
             if lacks.fetch {
                 transaction.stage = Stage::Fetch;
@@ -401,7 +333,7 @@ impl Worker {
             Stop::Committed => {
                 // SAFETY: as above.
                 unsafe {
-                    registered.program.run_commit_handler(&mut self.registers, block);
+                    registered.program.run_commit_handler(&mut self.windows.registers, block);
                     close(block, Status::Committed, 0, transaction.sequence, self.stamps.next());
                 }
                 self.commit(slot, transaction)
@@ -464,7 +396,7 @@ impl Worker {
         let (registered, place) = (transaction.registered.clone(), (transaction.sequence, stamp));
         let block = transaction.block();
         // SAFETY: the block is the procedure's, and the window wide enough.
-        unsafe { give_up(&registered, &mut self.registers, block, outcome, place, &mut Tally::default()) };
+        unsafe { give_up(&registered, &mut self.windows.registers, block, outcome, place, &mut Tally::default()) };
         transaction.stage = Stage::Applying;
     }
 
@@ -480,15 +412,4 @@ impl Worker {
         self.results.counted(&transaction.bytes()[start..start + length]);
         self.free.push(slot);
     }
-}
-
-/// Everything that was asked for is here: ranges from several owners become one.
-fn fetched(transaction: &mut Transaction) {
-    for access in transaction.accesses.iter_mut().filter(|access| !access.fetched) {
-        access.fetched = true;
-        if let Some(scan) = &mut access.scan {
-            scan.merge();
-        }
-    }
-    transaction.stage = Stage::Run;
 }

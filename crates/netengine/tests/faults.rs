@@ -48,7 +48,7 @@ impl Drop for Service {
 
 /// An engine with accounts and deposits.
 fn bank(options: Options) -> NetworkEngine {
-    let mut engine = NetworkEngine::new(options, WORKER.into()).unwrap();
+    let mut engine = NetworkEngine::two_phase(options, WORKER.into()).unwrap();
     engine.create_table(accounts(false), 4).unwrap();
     let source = lockwork_engine::conformance::PROCEDURES[1];
     engine.register(assemble(source, [accounts(false)].as_slice()).unwrap().procedure).unwrap();
@@ -156,7 +156,7 @@ fn a_service_that_is_not_there_is_named() {
 fn a_program_that_is_no_worker_is_an_error() {
     for (program, wanted) in [("/nowhere/at/all", "cannot be started"), ("/bin/true", "has ended: exit status: 0")] {
         let make = || -> Result<Box<dyn Engine>, EngineError> {
-            Ok(Box::new(NetworkEngine::new(Options { threads: 2, ..Options::default() }, program.into())?))
+            Ok(Box::new(NetworkEngine::two_phase(Options { threads: 2, ..Options::default() }, program.into())?))
         };
         let error = prepared(&make, false).start().unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::make;
+use common::{KINDS, make};
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{Engine, EngineKind, Options, create, random_procedures};
 use lockwork_memory::Pages;
@@ -44,10 +44,10 @@ fn prepared(mut engine: Box<dyn Engine>, workload: &mut dyn Workload) -> Box<dyn
 
 /// Runs it with 1, 2 and 4 processes and compares.
 fn check<W: Workload + 'static>(new: impl Fn() -> W) {
-    for threads in [1, 2, 4] {
+    for (kind, threads) in KINDS.into_iter().flat_map(|kind| [1, 2, 4].map(|threads| (kind, threads))) {
         let (mut workload, mut same) = (new(), new());
-        let what = format!("{} on {threads} workers", workload.name());
-        let mut engine = prepared(make(options(threads)).unwrap(), &mut workload);
+        let what = format!("{} on {threads} workers of {kind}", workload.name());
+        let mut engine = prepared(make(kind, options(threads)).unwrap(), &mut workload);
         let mut oracle = prepared(create(EngineKind::Serial, options(1)).unwrap(), &mut same);
         let sizes = [1, 3, 400, 700, 90];
         for &size in &sizes {
@@ -104,6 +104,9 @@ fn tpcc() {
 fn random_procedures_mean_the_same() {
     for (number, threads) in [1, 2, 3].into_iter().enumerate() {
         let (first, options) = (number as u64 * 30, Options { threads, ..Options::default() });
-        random_procedures::check(&format!("{threads} workers"), &|| make(options), first..first + 30);
+        for kind in KINDS {
+            let what = format!("{threads} workers of {kind}");
+            random_procedures::check(&what, &|| make(kind, options), first..first + 30);
+        }
     }
 }

@@ -4,12 +4,11 @@ use lockwork_locknet::client::Locks;
 use lockwork_memory::Pages;
 use lockwork_procedure::assembly::decode;
 use lockwork_procedure::block::HEADER_BYTES;
-use lockwork_procedure::schema::ROW_HEADER_BYTES;
 use lockwork_storage::Database;
 
 use super::{Call, End, Worker, of_coordinator};
 use crate::layout::Layout;
-use crate::message::{CALLS, EXPORT, EXPORTED, PIECE, PROCEDURE, READY, ROWS, SETUP, START, TABLE};
+use crate::message::{CALLS, EXPORT, PROCEDURE, READY, ROWS, SETUP, START, TABLE};
 use crate::partition;
 use crate::wire::{Malformed, Put, Reader};
 
@@ -41,21 +40,13 @@ impl Worker {
                 let procedure = decode(&frame[1..])?;
                 self.registry.register(procedure, &self.database)?;
             }
-            ROWS => {
-                let table = self.database.table(partition::known(&self.database, reader.u16()?)?);
-                let width = (table.schema().row_bytes() - ROW_HEADER_BYTES) as usize;
-                for image in frame[3..].chunks(width) {
-                    table.load(image)?;
-                }
-            }
+            ROWS => partition::load(&self.database, &frame[1..])?,
             START => {
                 let service = Locks::connect(&self.service)?;
                 let cuts = std::mem::take(&mut self.cuts);
                 let layout = Layout::new(&self.database, &self.registry, cuts, self.peers.len(), service.count());
                 self.ready = Some((layout, service));
-                let (gp, cp) = self.registry.widest_windows();
-                self.registers.resize(gp, 0);
-                self.cps.resize(cp, None);
+                self.windows.widen(self.registry.widest_windows());
                 self.coordinator.send(|frame| frame.u8(READY));
             }
             CALLS if self.ready.is_some() => {
@@ -73,29 +64,12 @@ impl Worker {
                     self.queue.push_back(Call { index, sequence, registered, arguments });
                 }
             }
-            EXPORT => self.export()?,
+            EXPORT => {
+                let written = |id| self.registry.is_written(id);
+                of_coordinator(partition::export(&self.database, written, &mut self.coordinator))?;
+            }
             other => return Err(Malformed::new(format_args!("the coordinator sent a message of kind {other}")).into()),
         }
-        Ok(())
-    }
-
-    /// Sends all rows that may have changed.
-    fn export(&mut self) -> Result<(), End> {
-        for id in (0..self.database.len() as u16).filter(|&id| self.registry.is_written(id)) {
-            let table = self.database.table(id);
-            let (mut start, coordinator) = (Some(0), &mut self.coordinator);
-            let count = (PIECE / table.schema().row_bytes() as usize).max(1) as u64;
-            while let Some(from) = start {
-                coordinator.send(|frame| {
-                    frame.u8(ROWS);
-                    frame.u16(id);
-                    // SAFETY: this thread alone touches the rows.
-                    start = table.for_some(from, count, |_, row| frame.bytes(unsafe { table.row_image(row) }));
-                });
-                of_coordinator(coordinator.drain(PIECE))?;
-            }
-        }
-        self.coordinator.send(|frame| frame.u8(EXPORTED));
         Ok(())
     }
 }
