@@ -365,13 +365,16 @@ impl Member {
         Ok(())
     }
 
-    /// Gives a call to the engine, which has room.
+    /// Gives a call to the engine.
     fn go(&mut self, going: Going, procedure: u32, arguments: &[u8]) -> Result<(), End> {
+        if self.going.len() == AT_ONCE {
+            self.run_engine()?;
+        }
         let batch = self.batch.as_mut().expect("it is here but while the engine runs it");
-        let mut block = batch.push(procedure).expect("a full one is run at once");
+        let mut block = batch.push(procedure).expect("a full one was run");
         block.bytes()[HEADER_BYTES as usize..][..arguments.len()].copy_from_slice(arguments);
         self.going.push(going);
-        if self.going.len() == AT_ONCE { self.run_engine() } else { Ok(()) }
+        Ok(())
     }
 
     /// Runs what was given to the engine.

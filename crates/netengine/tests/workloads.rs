@@ -44,13 +44,16 @@ fn prepared(mut engine: Box<dyn Engine>, workload: &mut dyn Workload) -> Box<dyn
 
 /// Runs it with 1, 2 and 4 processes and compares.
 fn check<W: Workload + 'static>(new: impl Fn() -> W) {
+    check_sizes(new, &[1, 3, 400, 700, 90]);
+}
+
+fn check_sizes<W: Workload + 'static>(new: impl Fn() -> W, sizes: &[usize]) {
     for (kind, threads) in KINDS.into_iter().flat_map(|kind| [1, 2, 4].map(|threads| (kind, threads))) {
         let (mut workload, mut same) = (new(), new());
         let what = format!("{} on {threads} workers of {kind}", workload.name());
         let mut engine = prepared(make(kind, options(threads)).unwrap(), &mut workload);
         let mut oracle = prepared(create(EngineKind::Serial, options(1)).unwrap(), &mut same);
-        let sizes = [1, 3, 400, 700, 90];
-        for &size in &sizes {
+        for &size in sizes {
             let mut batch = Batch::new(workload.block_bytes(), size).unwrap();
             assert_eq!(workload.fill(&mut batch, size), Ok(size));
             engine.submit(batch).unwrap_or_else(|refused| panic!("{what}: {}", refused.error));
@@ -79,6 +82,11 @@ fn ycsb() {
 #[test]
 fn transfer() {
     check(|| Transfer::new(TransferConfig { accounts: 100, theta: 0.9, ..Default::default() }).unwrap());
+    // Many that wait, and many of one worker that can go on at once.
+    for remote in [0.01, 0.3] {
+        let config = TransferConfig { accounts: 3000, theta: 0.0, partitions: 2, remote, ..Default::default() };
+        check_sizes(|| Transfer::new(config.clone()).unwrap(), &[5000, 5000]);
+    }
 }
 
 #[test]

@@ -27,13 +27,27 @@ pub struct TransferConfig {
     pub amount_max: i64,
     /// Share of transactions that read one balance instead of moving money, 0 to 1.
     pub audit: f64,
+    /// If accounts are dealt out to so many by their ids: the share of transfers between accounts of two of them, 0 to
+    /// 1; the others are between accounts of one. 1 partition leaves it to chance.
+    pub partitions: u64,
+    /// See there.
+    pub remote: f64,
     /// Everything random follows from it.
     pub seed: u64,
 }
 
 impl Default for TransferConfig {
     fn default() -> Self {
-        Self { accounts: 1_000_000, balance: 1000, theta: 0.5, amount_max: 100, audit: 0.1, seed: 1 }
+        Self {
+            accounts: 1_000_000,
+            balance: 1000,
+            theta: 0.5,
+            amount_max: 100,
+            audit: 0.1,
+            partitions: 1,
+            remote: 0.0,
+            seed: 1,
+        }
     }
 }
 
@@ -53,9 +67,13 @@ impl TransferConfig {
         if self.amount_max < 1 {
             return refuse("amount_max", self.amount_max, "1 or more is possible");
         }
-        if !(0.0..=1.0).contains(&self.audit) {
-            return refuse("audit", self.audit, "0 to 1 is possible");
+        for (option, share) in [("audit", self.audit), ("remote", self.remote)] {
+            if !(0.0..=1.0).contains(&share) {
+                return refuse(option, share, "0 to 1 is possible");
+            }
         }
+        // Each partition has two accounts.
+        within("partitions", self.partitions, 1, self.accounts / 2)?;
         Ok(())
     }
 }
@@ -200,10 +218,11 @@ impl Workload for Transfer {
     }
 
     fn describe(&self) -> String {
-        let TransferConfig { accounts, balance, theta, amount_max, audit, seed } = self.config;
+        let TransferConfig { accounts, balance, theta, amount_max, audit, partitions, remote, seed } = self.config;
         format!(
             "transfer: {accounts} accounts of {balance}, theta {theta}, amounts 1 to {amount_max}, audits {audit:.4}, \
-             seed {seed}"
+             {}seed {seed}",
+            if partitions > 1 { format!("{partitions} partitions, {remote:.4} between two, ") } else { String::new() }
         )
     }
 
@@ -254,7 +273,11 @@ impl Workload for Transfer {
             if audit {
                 return put(block, bound.id, from);
             }
-            let to = this.chooser.next_other(&mut this.random, |account| account == from);
+            let remote = this.config.partitions > 1 && this.random.unit() < this.config.remote;
+            let partitions = this.config.partitions;
+            let to = this.chooser.next_other(&mut this.random, |account| {
+                account == from || partitions > 1 && (account % partitions != from % partitions) != remote
+            });
             let amount = 1 + this.random.below(this.config.amount_max as u64);
             for (at, value) in bound.arguments.into_iter().zip([from, to, amount]) {
                 put(block, at, value);

@@ -18,7 +18,7 @@ use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
 use super::workloads::{Make, NAMES, boxed, named};
 use super::{
     Failure, Outcome, alone, durability, figures, fisslock, lock_peers, lock_service, lock_transactions, near_data,
-    opencl, print,
+    opencl, partitions, print,
 };
 
 /// Bytes of blocks that one pass may take when the number of transactions is not given.
@@ -73,7 +73,7 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone), locks,
-    /// lock-service, lock-peers, durability, memory, copy; opencl, bionicdb, fpga, near-data, fisslock, lock-tatp,
+    /// lock-service, lock-peers, partitions, durability, memory, copy; opencl, bionicdb, fpga, near-data, fisslock, lock-tatp,
     /// lock-tpcc, lock-recovery (figures of papers), engines (all of them beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
@@ -222,6 +222,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "lock-recovery" => return lock_peers::bench_lock_recovery(arguments),
         "lock-peers" => return lock_peers::bench_lock_peers(arguments),
         "near-data" => return near_data::bench_near_data(arguments),
+        "partitions" => return partitions::bench_partitions(arguments),
         "durability" => return durability::bench_durability(arguments),
         "memory" => return alone::bench_memory(arguments),
         "copy" => return opencl::bench_copy(arguments),

@@ -22,6 +22,7 @@ mod memory;
 mod near_data;
 mod opencl;
 mod options;
+mod partitions;
 mod procedure;
 mod progress;
 mod racks;

@@ -68,6 +68,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "lock-recovery" => [&["machine_dies", "records"], &["passes", "output", "out"]],
         "lock-peers" => [PEERS, &["records", "theta", "passes", "seed", "output", "out"]],
         "near-data" => [NEAR_DATA, &["records", "threads", "quick", "seed", "output", "out"]],
+        "partitions" => [&["records", "batch", "txns", "passes", "quick", "seed"], &["output", "out"]],
         "durability" => [&["threads", "records", "batch", "passes", "quick", "seed"], &["output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],
         "copy" => [&["device"], &["output", "out"]],

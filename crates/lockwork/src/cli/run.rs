@@ -17,9 +17,9 @@ use lockwork_procedure::block::{Batch, HEADER_BYTES};
 use lockwork_procedure::schema::TableSchema;
 use lockwork_workload::{Repeat, Workload, WorkloadError};
 
-use super::Failure;
 use super::chart::grouped;
 use super::report::{DeviceRun, Latency, Memory, Run, abort_name};
+use super::{Failure, Outcome};
 use lockwork::engines::create;
 
 /// Batches handed over before the first is taken back.
@@ -134,6 +134,17 @@ pub(super) fn load(
     transactions: usize,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Box<dyn Engine>, Failure> {
+    furnish(&mut *engine, workload, transactions, progress)?;
+    Ok(engine)
+}
+
+/// As [`load`], into an engine of the caller's.
+pub(super) fn furnish(
+    engine: &mut dyn Engine,
+    workload: &mut dyn Workload,
+    transactions: usize,
+    progress: &mut dyn FnMut(&str),
+) -> Outcome {
     let schemas = workload.schemas();
     let mut image = Vec::new();
     for (number, schema) in schemas.iter().enumerate() {
@@ -149,8 +160,7 @@ pub(super) fn load(
             engine.load(schema.name(), &image)?;
         }
     }
-    register(&mut *engine, workload, &schemas)?;
-    Ok(engine)
+    register(engine, workload, &schemas)
 }
 
 /// Registers the procedures of a workload, but for those that are there already, and tells it where they are.
