@@ -85,6 +85,14 @@ impl Access {
         Self { table, key, scan: None, write, fetched: false, image, row, change: Change::None }
     }
 
+    /// Makes it one of another row; the memory stays.
+    pub(crate) fn renew(&mut self, table: u16, key: Key, write: bool) {
+        self.image.clear();
+        self.row.clear();
+        let (image, row) = (std::mem::take(&mut self.image), std::mem::take(&mut self.row));
+        *self = Self { image, row, ..Self::row(table, key, write) };
+    }
+
     pub(crate) fn range(table: u16, key: Key, limit: u32, column: u8) -> Self {
         let scan = Scan { limit, column, keys: Vec::new(), bytes: Vec::new() };
         Self { scan: Some(scan), ..Self::row(table, key, false) }

@@ -35,7 +35,7 @@ use lockwork_storage::Database;
 
 use crate::access::Effect;
 use crate::fetch::{Here, Windows, fetched};
-use crate::layout::Layout;
+use crate::layout::{Layout, Range, Wanted};
 use crate::message::{
     AGAIN, CALLS, EXPORT, FAILED, FETCH, FETCHED, FOOTPRINTS, PROCEDURE, READY, RESULTS, ROWS, SCOUT, SETUP, START,
     TABLE, VALUES,
@@ -47,7 +47,7 @@ use crate::transaction::known_accesses;
 use crate::wire::{Malformed, Put, Reader};
 use crate::worker::{End, Inherited, of_coordinator};
 
-use queues::Queues;
+use queues::{Queues, Spread};
 use scout::Scout;
 use transaction::{Block, Transaction};
 
@@ -95,8 +95,8 @@ struct Member {
     /// Transactions that can go on.
     runnable: Vec<u32>,
     /// By their stamps: transactions that wait for values, and values of transactions that are not known yet.
-    waiting: HashMap<u64, u32>,
-    early: HashMap<u64, Vec<(usize, Vec<u8>)>>,
+    waiting: HashMap<u64, u32, Spread>,
+    early: HashMap<u64, Vec<(usize, Vec<u8>)>, Spread>,
     scouts: Vec<Option<Box<Scout>>>,
     /// Of them those that can be looked at when everything has ended that was told before.
     due: Vec<usize>,
@@ -109,6 +109,10 @@ struct Member {
     windows: Windows,
     scratch: Block,
     known: Vec<KeyAccess>,
+    wanted: Vec<Wanted>,
+    values: Vec<u8>,
+    /// For their memory.
+    spare: Vec<Box<Transaction>>,
 }
 
 /// Serves until the coordinator ends; an error is why it had to end before that.
@@ -129,8 +133,8 @@ pub(crate) fn serve(inherited: Inherited) -> Result<(), String> {
         slots: Vec::new(),
         free: Vec::new(),
         runnable: Vec::new(),
-        waiting: HashMap::new(),
-        early: HashMap::new(),
+        waiting: HashMap::default(),
+        early: HashMap::default(),
         scouts: Vec::new(),
         due: Vec::new(),
         said: Said { values: vec![Vec::new(); peers.len()], ..Said::default() },
@@ -140,6 +144,9 @@ pub(crate) fn serve(inherited: Inherited) -> Result<(), String> {
         windows: Windows::default(),
         scratch: Block::default(),
         known: Vec::new(),
+        wanted: Vec::new(),
+        values: Vec::new(),
+        spare: Vec::new(),
     };
     loop {
         match member.round() {
@@ -166,15 +173,22 @@ impl Member {
     fn round(&mut self) -> Result<(), End> {
         self.wait()?;
         of_coordinator(self.coordinator.receive())?;
-        while let Some(frame) = self.coordinator.frame()? {
-            self.ordered(&frame)?;
+        // What others say is heard between what the coordinator does, so that little is in flight, and near.
+        loop {
+            let frame = self.coordinator.frame()?;
+            if let Some(frame) = &frame {
+                self.ordered(frame)?;
+                self.settle()?;
+                self.say()?;
+            }
+            for number in 0..self.peers.len() {
+                self.hear(number)?;
+            }
             self.settle()?;
-            self.say()?;
+            if frame.is_none() {
+                break;
+            }
         }
-        for number in 0..self.peers.len() {
-            self.hear(number)?;
-        }
-        self.settle()?;
         if self.queues.is_empty() && self.waiting.is_empty() {
             self.answer()?;
             while let Some(id) = self.due.pop() {
@@ -328,23 +342,31 @@ impl Member {
         if whole && self.queues.is_empty() {
             return self.go(Going { index, stamp, slot: None }, procedure, arguments);
         }
-        self.scratch.fill(&registered, arguments);
+        let mut block = std::mem::take(&mut self.scratch);
+        block.fill(&registered, arguments);
         self.known.clear();
-        if footprint.is_empty() && !known_accesses(&registered, self.scratch.bytes(), &mut self.known) {
+        if footprint.is_empty() && !known_accesses(&registered, block.bytes(), &mut self.known) {
             return Err(Malformed::new("a call whose arguments do not tell what it touches has no footprint").into());
         }
+        if whole && !self.would_wait(&registered) {
+            self.scratch = block;
+            return self.go(Going { index, stamp, slot: None }, procedure, arguments);
+        }
         let layout = self.layout.as_ref().expect("calls come after the start");
-        let block = std::mem::take(&mut self.scratch);
-        let transaction = Transaction::new(registered, participants, block);
-        let mut transaction = Transaction { index, stamp, procedure, whole, ..transaction };
+        let mut transaction = match self.spare.pop() {
+            Some(mut spare) => {
+                spare.renew(procedure, registered);
+                spare
+            }
+            None => Box::new(Transaction::new(procedure, registered)),
+        };
+        (transaction.index, transaction.stamp) = (index, stamp);
+        (transaction.participants, transaction.whole) = (participants, whole);
+        self.scratch = std::mem::replace(&mut transaction.block, block);
         if footprint.is_empty() {
             transaction.touch_known(&self.known, layout, self.me);
         } else {
             transaction.touch_footprint(footprint, layout, self.me)?;
-        }
-        if whole && !transaction.locks.iter().any(|lock| self.queues.is_taken(*lock)) {
-            self.scratch = transaction.block;
-            return self.go(Going { index, stamp, slot: None }, procedure, arguments);
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -358,11 +380,22 @@ impl Member {
             transaction.awaited = participants.all.count_ones() - 1;
             self.waiting.insert(stamp, slot);
         }
-        self.slots[slot as usize] = Some(Box::new(transaction));
+        self.slots[slot as usize] = Some(transaction);
         for (from, values) in self.early.remove(&stamp).unwrap_or_default() {
             self.take_values(stamp, from, &values)?;
         }
         Ok(())
+    }
+
+    /// Whether a call that touches what is [`Self::known`] would have to wait for one before it.
+    fn would_wait(&mut self, registered: &Registered) -> bool {
+        let layout = self.layout.as_ref().expect("calls come after the start");
+        self.wanted.clear();
+        for access in &self.known {
+            let (table, write) = (registered.table_id(access.slot), access.operation.writes());
+            layout.locks(table, &access.key, Range::Row, write, &mut self.wanted);
+        }
+        self.wanted.iter().any(|lock| self.queues.is_taken(*lock))
     }
 
     /// Gives a call to the engine.
@@ -445,16 +478,17 @@ impl Member {
     fn tell(&mut self, transaction: &mut Transaction) -> Result<(), End> {
         let Self { engine, layout, said, me, .. } = self;
         let layout = layout.as_ref().expect("it was begun");
-        let mut told = Vec::new();
+        let told = &mut self.values;
+        told.clear();
         engine.with_database(&mut |database| {
-            Here { layout, database, me: *me }.copy_and_tell(&mut transaction.accesses, &mut told);
+            Here { layout, database, me: *me }.copy_and_tell(&mut transaction.accesses, told);
         })?;
         transaction.told = true;
         let mut others = transaction.participants.active & !(1 << *me);
         while others != 0 {
             let values = &mut said.values[others.trailing_zeros() as usize];
             values.u64(transaction.stamp);
-            values.counted(&told);
+            values.counted(told);
             others &= others - 1;
         }
         Ok(())
@@ -558,6 +592,7 @@ impl Member {
             }
         });
         self.free.push(slot);
+        self.spare.push(ended);
     }
 
     /// Takes what another worker says. One that is gone is forgotten: the coordinator sees it too, and ends all.

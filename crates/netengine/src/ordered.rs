@@ -20,6 +20,9 @@ use crate::processes::Processes;
 use crate::transaction::known_accesses;
 use crate::wire::{Malformed, Put, Reader};
 
+/// How long a frame of calls gets before the next one begins: some hundred calls, so that others' values are heard
+/// while all that concerns them is in the nearest cache.
+const CALLS_BYTES: usize = 32 << 10;
 /// How often all calls that found something changed are looked at again together; then one after the other.
 const TOGETHER: usize = 3;
 
@@ -212,7 +215,7 @@ impl Ordering<'_> {
             out.u64(participants.active);
             out.counted(&accesses);
             put_call(self.registry, block.procedure(), block.bytes(), out);
-            if out.len() > PIECE {
+            if out.len() > CALLS_BYTES {
                 send_calls(self.running, worker, CALLS, out);
             }
         }

@@ -10,11 +10,16 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use lockwork_procedure::key::mix;
+
 use crate::layout::Wanted;
 
-/// Locks are hashes already.
+/// For keys of one word that nobody chooses to do harm: stamps, and locks.
+pub(super) type Spread = BuildHasherDefault<Mixed>;
+
+/// See [`Spread`].
 #[derive(Clone, Copy, Debug, Default)]
-struct Mixed(u64);
+pub(super) struct Mixed(u64);
 
 impl Hasher for Mixed {
     fn finish(&self) -> u64 {
@@ -25,8 +30,8 @@ impl Hasher for Mixed {
         bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
     }
 
-    fn write_u64(&mut self, lock: u64) {
-        self.0 = lock;
+    fn write_u64(&mut self, word: u64) {
+        self.0 = mix(word);
     }
 }
 
@@ -71,7 +76,7 @@ impl Queue {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    queues: HashMap<u64, Queue, BuildHasherDefault<Mixed>>,
+    queues: HashMap<u64, Queue, Spread>,
     /// Those of before, for their memory.
     spare: Vec<Queue>,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockwork_engine::registry::Registered;
-use lockwork_procedure::access::{KeyAccess, Operation};
+use lockwork_procedure::access::KeyAccess;
 use lockwork_procedure::block::HEADER_BYTES;
 use lockwork_procedure::key::Key;
 
@@ -29,6 +29,8 @@ pub(super) struct Transaction {
     pub(super) block: Block,
     /// In an order that is the same at all who take part.
     pub(super) accesses: Vec<Access>,
+    /// For their memory.
+    spare: Vec<Access>,
     /// It is all here, and what it touches is told by its arguments: it runs as if it had not waited.
     pub(super) whole: bool,
     /// The locks of its footprint, wherever the rows are; empty if its arguments tell, for then it touches nothing else.
@@ -68,15 +70,17 @@ impl Block {
 }
 
 impl Transaction {
-    pub(super) fn new(registered: Arc<Registered>, participants: Participants, block: Block) -> Self {
+    /// A transaction that nothing is known of yet.
+    pub(super) fn new(procedure: u32, registered: Arc<Registered>) -> Self {
         Self {
             index: 0,
             stamp: 0,
-            participants,
-            procedure: 0,
+            participants: Participants::default(),
+            procedure,
             registered,
-            block,
+            block: Block::default(),
             accesses: Vec::new(),
+            spare: Vec::new(),
             whole: false,
             covered: Vec::new(),
             locks: Vec::new(),
@@ -86,14 +90,23 @@ impl Transaction {
         }
     }
 
+    /// Makes it as [`Self::new`] does; the memory stays.
+    pub(super) fn renew(&mut self, procedure: u32, registered: Arc<Registered>) {
+        (self.procedure, self.registered) = (procedure, registered);
+        self.spare.append(&mut self.accesses);
+        self.covered.clear();
+        self.locks.clear();
+        (self.whole, self.told, self.waits, self.awaited) = (false, false, 0, 0);
+    }
+
     /// Takes what the arguments tell.
     pub(super) fn touch_known(&mut self, known: &[KeyAccess], layout: &Layout, me: usize) {
-        for access in known.iter().filter(|access| access.operation != Operation::Scan) {
+        for access in known {
             let table = self.registered.table_id(access.slot);
             let write = access.operation.writes();
             match self.accesses.iter_mut().find(|a| a.table == table && a.key == access.key) {
                 Some(same) => same.write |= write,
-                None => self.accesses.push(Access::row(table, access.key, write)),
+                None => self.touch(table, access.key, write),
             }
         }
         for access in &self.accesses {
@@ -102,6 +115,18 @@ impl Transaction {
             }
         }
         in_order(&mut self.locks);
+    }
+
+    /// One more row.
+    fn touch(&mut self, table: u16, key: Key, write: bool) {
+        let access = match self.spare.pop() {
+            Some(mut access) => {
+                access.renew(table, key, write);
+                access
+            }
+            None => Access::row(table, key, write),
+        };
+        self.accesses.push(access);
     }
 
     /// Takes what was found by looking.
@@ -114,7 +139,7 @@ impl Transaction {
             let (table, key, flags) = (layout.known(reader.u16()?)?, reader.key()?, reader.u8()?);
             let before = self.covered.len();
             if flags & RANGE == 0 {
-                self.accesses.push(Access::row(table, key, flags & WRITES != 0));
+                self.touch(table, key, flags & WRITES != 0);
                 layout.locks(table, &key, Range::Row, flags & WRITES != 0, &mut self.covered);
             } else {
                 let (limit, column) = (reader.u32()?, reader.u8()?);
