@@ -15,6 +15,8 @@ use crate::{NatsJournal, REQUEST, words};
 
 /// How long a first connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How often a server is asked whether it is there; one that misses two is given up, and another one is connected to.
+const PING: Duration = Duration::from_millis(750);
 /// How long servers that were just started may take to agree on a stream.
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long answers of servers about themselves are waited for.
@@ -190,7 +192,7 @@ async fn connect(options: &Options, user: Option<&(String, String)>, described: 
         .name("lockwork")
         .connection_timeout(CONNECT)
         .request_timeout(Some(REQUEST))
-        .ping_interval(Duration::from_secs(2))
+        .ping_interval(PING)
         .max_reconnects(None)
         .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(10)));
     if let Some((user, password)) = user.cloned() {

@@ -3,8 +3,10 @@
 use std::ops::{Deref, DerefMut};
 use std::process::Command;
 
+use async_nats::jetstream::stream::Config;
 use tempfile::TempDir;
 
+use crate::Options;
 use crate::local::{Servers, program};
 
 /// Servers, and the folder that goes with them.
@@ -52,4 +54,23 @@ impl DerefMut for TestServers {
     fn deref_mut(&mut self) -> &mut Servers {
         &mut self.servers
     }
+}
+
+/// Changes the settings of a journal's stream, as somebody may, who knows how many bytes are in it.
+///
+/// # Panics
+/// If the servers cannot be reached, or refuse.
+pub fn change_stream(options: &Options, change: impl FnOnce(&mut Config, u64)) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let Options { servers, user, name, .. } = options;
+        let (user, password) = user.clone().expect("a user");
+        let connecting = async_nats::ConnectOptions::with_user_and_password(user, password);
+        let client = connecting.connect(servers.clone()).await.expect("servers");
+        let context = async_nats::jetstream::new(client);
+        let stream = context.get_stream(format!("lockwork_{name}")).await.expect("a stream");
+        let mut config = stream.cached_info().config.clone();
+        change(&mut config, stream.cached_info().state.bytes);
+        context.update_stream(config).await.expect("other settings");
+    });
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
-use lockwork_nats::testing::TestServers;
+use lockwork_nats::testing::{TestServers, change_stream};
 use lockwork_nats::{Error, NatsJournal, Options};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::io::{Io, Mode};
@@ -65,6 +65,17 @@ fn messages_are_appended_in_order_once_and_read_from_anywhere() {
     let longest = vec![7; journal.most_bytes()];
     assert_eq!(journal.append(202, std::slice::from_ref(&longest)), (1, Ok(())));
     assert_eq!(other.read(202, 1, Duration::from_secs(5)).unwrap().messages, [longest]);
+}
+
+#[test]
+fn nothing_is_appended_behind_a_message_that_was_refused() {
+    let Some(servers) = TestServers::start(1) else { return };
+    let (one, other) = (open(&servers, "a"), open(&servers, "a"));
+    assert_eq!(one.append(1, &messages(1..3)), (2, Ok(())));
+    assert_eq!(other.append(3, &[b"another node's".to_vec()]), (1, Ok(())));
+    // The number of the second would be right.
+    assert_eq!(one.append(3, &messages(3..6)), (0, Err(Unappended::Superseded)));
+    assert_eq!(one.extent().unwrap(), Extent { first: 1, next: 4 });
 }
 
 #[test]
@@ -150,19 +161,8 @@ fn a_full_stream_refuses_what_is_new() {
     assert_eq!(journal.append(4, &messages(4..5)), (1, Ok(())));
 }
 
-/// Changes the settings of the stream, as somebody may.
 fn change(servers: &TestServers, name: &str, change: impl FnOnce(&mut Config)) {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
-        let Options { servers, user, .. } = servers.options(name);
-        let (user, password) = user.unwrap();
-        let client = async_nats::ConnectOptions::with_user_and_password(user, password).connect(servers).await.unwrap();
-        let context = async_nats::jetstream::new(client);
-        let stream = context.get_stream(format!("lockwork_{name}")).await.unwrap();
-        let mut config = stream.cached_info().config.clone();
-        change(&mut config);
-        context.update_stream(config).await.unwrap();
-    });
+    change_stream(&servers.options(name), |config, _| change(config));
 }
 
 #[test]

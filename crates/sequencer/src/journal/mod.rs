@@ -91,8 +91,8 @@ pub trait Journal: Send + Sync {
     /// The most bytes of a message, at least [`LEAST_MESSAGE_BYTES`].
     fn most_bytes(&self) -> usize;
 
-    /// Appends messages with consecutive numbers from `first` on, each on the condition that the one before is the
-    /// last. Returns how many of them are durable, and why not more. A message that is there already with the same
+    /// Appends messages with consecutive numbers from `first` on, each on the condition that the one before, which is
+    /// one of them, or was there before the call, is the last. Returns how many of them are durable, and why not more. A message that is there already with the same
     /// bytes, because an answer was lost, counts as appended.
     fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>);
 

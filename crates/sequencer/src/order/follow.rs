@@ -20,8 +20,9 @@ use crate::log::reader::Record;
 use crate::log::room::Room;
 use crate::recovery::{Decoder, Item, RecoveryReport, Replay};
 
-/// Units that may wait for the publisher.
-const UNITS: usize = 16;
+/// Units that may wait for the publisher. Few: they are appended one after the other, and what waits before it becomes
+/// a unit makes the next one longer.
+const UNITS: usize = 2;
 
 /// What a node has beside what every sequencer has.
 pub(crate) struct Node {

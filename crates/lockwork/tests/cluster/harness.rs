@@ -1,0 +1,337 @@
+//! A cluster of real processes, clients that call it while something happens, and what has to hold then.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lockwork_nats::Options;
+use tempfile::TempDir;
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+
+/// For how long something is waited for that comes at once on a machine that does nothing else.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// How long a client waits for an answer before it asks somebody else: a node that is stopped takes connections, and
+/// never says anything.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Clients that call at the same time.
+const CLIENTS: u64 = 3;
+
+/// One cluster at a time: two of them would wait for each other's disk.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// For as long as it lives no other test has a cluster.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether NATS is here; if not, the test is said to be skipped.
+pub(crate) fn nats_is_here() -> bool {
+    let here = Command::new(lockwork_nats::local::program()).arg("--version").output().is_ok();
+    if !here {
+        lockwork_skip::skip("nats-server is not installed (scripts/nats)");
+    }
+    here
+}
+
+pub(crate) fn signal(process: u32, signal: &str) {
+    drop(Command::new("kill").args([signal, &process.to_string()]).stderr(Stdio::null()).status());
+}
+
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) lines: Vec<String>,
+    /// Processes of nodes, by number: the newest.
+    pub(crate) nodes: BTreeMap<usize, u32>,
+    /// The node that said last that it leads, and how often that was said.
+    pub(crate) leader: usize,
+    pub(crate) terms: usize,
+}
+
+/// `lockwork cluster up`, ended on drop.
+pub(crate) struct Cluster {
+    child: Child,
+    pub(crate) told: Arc<Mutex<Told>>,
+    ports: Vec<u16>,
+    folder: TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Three ports behind each other that are free at the moment.
+fn free_ports() -> u16 {
+    for port in (20_000..32_000).step_by(7) {
+        let start = port + (std::process::id() % 1000) as u16;
+        if (start..start + 3).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+            return start;
+        }
+    }
+    panic!("no free ports");
+}
+
+impl Cluster {
+    /// Nothing, and the test is said to be skipped, if NATS is not installed.
+    pub(crate) fn start() -> Option<Self> {
+        let alone = alone();
+        if !nats_is_here() {
+            return None;
+        }
+        let port = free_ports();
+        let folder = tempfile::Builder::new().prefix("lockwork-test").tempdir().expect("a temporary folder");
+        let mut up = Command::new(env!("CARGO_BIN_EXE_lockwork"));
+        up.args(["cluster", "up", "--port", &port.to_string(), "--init", "examples/bank.sql", "--data"]);
+        let mut child =
+            up.arg(folder.path()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("it starts");
+        let told = Arc::new(Mutex::new(Told::default()));
+        let (out, all) = (child.stdout.take().expect("a pipe"), told.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                let mut told = all.lock().unwrap_or_else(PoisonError::into_inner);
+                let process = line.split("(process ").nth(1).and_then(|rest| rest.split(')').next()?.parse().ok());
+                if let (Some(process), Some(node)) = (process, line.strip_prefix("node ")) {
+                    let number = node.split(' ').next().and_then(|number| number.parse().ok()).expect("a number");
+                    told.nodes.insert(number, process);
+                    if line.contains(": leads: ") {
+                        (told.leader, told.terms) = (number, told.terms + 1);
+                    }
+                }
+                told.lines.push(line);
+            }
+        });
+        Some(Self { child, told, ports: (port..port + 3).collect(), folder, _alone: alone })
+    }
+
+    /// Everything that it has said.
+    pub(crate) fn said(&self) -> String {
+        self.told().lines.join("\n")
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn until<T>(&self, what: &str, found: impl Fn(&Told) -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            let told = self.told();
+            if let Some(found) = found(&told) {
+                return found;
+            }
+            assert!(start.elapsed() < LONG, "{what}: {}", told.lines.join("\n"));
+            drop(told);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until somebody leads who did not say so before: how often somebody has, and the process.
+    pub(crate) fn leader(&self, terms: usize) -> (usize, u32) {
+        self.until("nobody leads", |told| (told.terms > terms).then(|| (told.terms, told.nodes[&told.leader])))
+    }
+
+    /// The process of a node that follows, and its number.
+    pub(crate) fn follower(&self) -> (usize, u32) {
+        self.until("nobody follows", |told| {
+            let found = told.nodes.iter().find(|(number, _)| **number != told.leader);
+            found.map(|(number, process)| (*number, *process))
+        })
+    }
+
+    /// How the NATS servers are reached, from the first one's configuration.
+    pub(crate) fn options(&self) -> Options {
+        let text = std::fs::read_to_string(self.nats().join("nats-1.conf")).expect("a configuration");
+        let after = |what: &str| {
+            let rest = text.split_once(what).unwrap_or_else(|| panic!("{what} in {text}")).1;
+            rest.split('"').next().expect("text").to_string()
+        };
+        let user = ("lockwork".to_string(), after("user: lockwork, password: \""));
+        let servers = vec![format!("nats://{}", after("listen: \""))];
+        Options { servers, user: Some(user), name: "lockwork".into(), replicas: 3, system: None, unsynced: true }
+    }
+
+    /// Where the NATS servers have their files.
+    pub(crate) fn nats(&self) -> PathBuf {
+        self.folder.path().join("nats")
+    }
+
+    /// The process of a NATS server, by its number from 0: the one that runs with its configuration now.
+    pub(crate) fn server(&self, at: usize) -> u32 {
+        let wanted = self.nats().join(format!("nats-{}.conf", at + 1)).display().to_string();
+        let start = Instant::now();
+        loop {
+            let found = std::fs::read_dir("/proc").expect("processes").flatten().find_map(|entry| {
+                let process = entry.file_name().to_str()?.parse().ok()?;
+                let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+                String::from_utf8_lossy(&line).split('\0').any(|word| word == wanted).then_some(process)
+            });
+            if let Some(process) = found {
+                return process;
+            }
+            assert!(start.elapsed() < LONG, "NATS server {} does not run", at + 1);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Where nodes are called.
+    pub(crate) fn nodes(&self) -> Vec<Config> {
+        let at =
+            |port: &u16| format!("host=127.0.0.1 port={port} user=a dbname=bank").parse().expect("a configuration");
+        self.ports.iter().map(at).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // It ends the others; without it they end by themselves.
+        signal(self.child.id(), "-INT");
+        let start = Instant::now();
+        while start.elapsed() < LONG && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A session with whoever leads: the first node that takes one, of those that answer in time. As libpq's
+/// `connect_timeout` does; that of tokio-postgres ends with the TCP connection.
+async fn connect(nodes: &[Config]) -> Option<Client> {
+    for node in nodes {
+        if let Ok(Ok((client, connection))) = tokio::time::timeout(PATIENCE, node.connect(NoTls)).await {
+            tokio::spawn(connection);
+            return Some(client);
+        }
+    }
+    None
+}
+
+/// The first column of the first row of what a statement answers; `None`: it was refused, or nobody answers.
+async fn asked(client: &Client, text: &str) -> Option<String> {
+    let rows = tokio::time::timeout(PATIENCE, client.simple_query(text)).await.ok()?.ok()?;
+    rows.iter().find_map(|row| match row {
+        SimpleQueryMessage::Row(row) => Some(row.get(0)?.to_string()),
+        _ => None,
+    })
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// Clients that call, each again and again until it is acknowledged, while something happens.
+pub(crate) struct Load<'a> {
+    nodes: &'a [Config],
+    made: [AtomicU64; CLIENTS as usize],
+    over: AtomicBool,
+    /// When calls were acknowledged.
+    times: Mutex<Vec<Instant>>,
+    told: &'a (dyn Fn() -> String + Sync),
+}
+
+impl Load<'_> {
+    fn total(&self) -> u64 {
+        self.made.iter().map(|made| made.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Waits until so many more calls were acknowledged.
+    pub(crate) fn go_on(&self) {
+        let (start, seen) = (Instant::now(), self.total());
+        while self.total() < seen + 100 {
+            assert!(start.elapsed() < LONG, "calls are not made: {}", (self.told)());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The longest time without an acknowledgement since then.
+    pub(crate) fn pause(&self, since: Instant) -> Duration {
+        let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = since;
+        let gaps = times.iter().filter(|time| **time > since).map(|time| {
+            let gap = *time - last;
+            last = *time;
+            gap
+        });
+        gaps.max().unwrap_or_default()
+    }
+
+    /// Calls with ids of its own until it is told to stop; the last one too, unless that takes long.
+    async fn calls(&self, number: u64) {
+        let first = (number + 1) << 32;
+        let (mut client, mut request, mut since) = (None, first, None);
+        loop {
+            if self.over.load(Ordering::Relaxed) && since.is_none_or(|since: Instant| since.elapsed() > LONG) {
+                return;
+            }
+            let Some(connected) = &client else {
+                client = connect(self.nodes).await;
+                if client.is_none() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                continue;
+            };
+            since = since.or_else(|| Some(Instant::now()));
+            if asked(connected, &format!("CALL transfer(1, 2, 0.01) REQUEST {request}")).await.is_some() {
+                self.made[number as usize].fetch_add(1, Ordering::Relaxed);
+                self.times.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+                (request, since) = (request + 1, None);
+            } else {
+                client = None;
+            }
+        }
+    }
+}
+
+/// Ends callers when it goes, also when a test fails: others wait for them.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Balances of both accounts, in hundredths.
+async fn balances(nodes: &[Config]) -> [i64; 2] {
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < LONG, "nobody answers");
+        let Some(client) = connect(nodes).await else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        let ask = async |id: u8| asked(&client, &format!("SELECT balance FROM accounts WHERE id = {id}")).await;
+        if let (Some(one), Some(two)) = (ask(1).await, ask(2).await) {
+            return [one, two].map(|text| text.replace('.', "").parse().expect("a number"));
+        }
+    }
+}
+
+/// Lets clients call while `faults` happens. Then every call that was acknowledged was made, once, and nothing else.
+/// `told` says what the cluster has said, for when something is wrong.
+pub(crate) fn under_load(nodes: &[Config], told: &(dyn Fn() -> String + Sync), faults: impl FnOnce(&Load<'_>)) {
+    let before = runtime().block_on(balances(nodes));
+    let made = std::array::from_fn(|_| AtomicU64::new(0));
+    let load = Load { nodes, made, over: AtomicBool::new(false), times: Mutex::default(), told };
+    std::thread::scope(|scope| {
+        let _ends = Ends(&load.over);
+        for number in 0..CLIENTS {
+            let load = &load;
+            scope.spawn(move || runtime().block_on(load.calls(number)));
+        }
+        load.go_on();
+        faults(&load);
+        load.go_on();
+    });
+    let after = runtime().block_on(balances(nodes));
+    let moved = load.total() as i64;
+    assert_eq!([after[0] - before[0], after[1] - before[1]], [-moved, moved], "{}", told());
+    // Of which some were asked for again: the same id makes it once.
+    runtime().block_on(async {
+        let client = connect(nodes).await.expect("somebody leads");
+        let again = asked(&client, &format!("CALL transfer(1, 2, 0.01) REQUEST {}", 1_u64 << 32)).await;
+        assert!(again.is_some(), "{}", told());
+    });
+    assert_eq!(runtime().block_on(balances(nodes)), after);
+}

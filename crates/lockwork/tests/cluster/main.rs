@@ -1,0 +1,61 @@
+//! A cluster of real processes: nodes and NATS servers that are killed, stopped, cut off and damaged while clients call.
+//! Every call that was acknowledged was made, once.
+
+#[path = "../common/command.rs"]
+#[allow(dead_code, reason = "others need more of it")]
+mod command;
+mod harness;
+mod partition;
+mod random;
+mod servers;
+
+use std::time::Instant;
+
+use harness::{Cluster, signal, under_load};
+
+#[test]
+fn nodes_that_are_killed_or_stopped_lose_nothing() {
+    let Some(cluster) = Cluster::start() else { return };
+    let (mut terms, mut leader) = cluster.leader(0);
+    under_load(&cluster.nodes(), &|| cluster.said(), |load| {
+        // Nodes that lead: killed twice, and stopped for longer than the lease.
+        for how in ["-KILL", "-STOP", "-KILL"] {
+            let start = Instant::now();
+            signal(leader, how);
+            let stopped = leader;
+            (terms, leader) = cluster.leader(terms);
+            load.go_on();
+            println!("{how} of the leader: {:.2} s without an answer", load.pause(start).as_secs_f64());
+            signal(stopped, "-CONT");
+            load.go_on();
+        }
+        // Nodes that follow.
+        let (_, follower) = cluster.follower();
+        signal(follower, "-STOP");
+        load.go_on();
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        signal(follower, "-CONT");
+        load.go_on();
+        signal(follower, "-KILL");
+        load.go_on();
+    });
+}
+
+#[test]
+fn mistakes_with_clusters_are_named() {
+    let refused = |line: &str, code: i32, wanted: &str| {
+        let output = command::run(line);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(code) && told.contains(wanted), "{line}: {:?}, {told}", output.status);
+    };
+    refused("cluster up --nodes 2", 2, "write 1, 3 or 5");
+    refused("cluster up --port 65535", 2, "65535");
+    refused("cluster up --engine none", 6, "does not start");
+    refused("serve --cluster 127.0.0.1:1", 2, "nats://HOST:PORT");
+    refused("serve --cluster nats://a:b@127.0.0.1:1", 2, "LOCKWORK_NATS_USER");
+    refused("serve --cluster nats://127.0.0.1:1 --replicas 2", 2, "1, 3 or 5");
+    refused("serve --cluster nats://127.0.0.1:1 --cluster-name a.b", 2, "letters");
+    refused("serve --cluster nats://127.0.0.1:1 --data x", 2, "--data");
+    refused("serve --replicas 3", 2, "--cluster");
+    refused("serve --cluster nats://127.0.0.1:1", 3, "connect");
+}

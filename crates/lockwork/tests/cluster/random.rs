@@ -1,0 +1,72 @@
+//! Faults of all kinds, one after the other, as a seed has them.
+
+use std::time::{Duration, Instant};
+
+use super::harness::{Cluster, signal, under_load};
+use super::servers::damage;
+
+/// Numbers that follow from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable} is '{text}'")))
+}
+
+/// For `CLUSTER_SECONDS`, 40 unless told otherwise, by the seed `CLUSTER_SEED`.
+#[test]
+fn random_faults_lose_nothing() {
+    let Some(cluster) = Cluster::start() else { return };
+    let (seconds, seed) = (number("CLUSTER_SECONDS", 40), number("CLUSTER_SEED", 1));
+    cluster.leader(0);
+    let (begin, mut random) = (Instant::now(), Random(seed));
+    under_load(&cluster.nodes(), &|| format!("seed {seed}\n{}", cluster.said()), |load| {
+        while begin.elapsed() < Duration::from_secs(seconds) {
+            let at = random.below(3) as usize;
+            let wait = Duration::from_millis(random.below(4000));
+            let leader = cluster.until("a leader", |told| told.nodes.get(&told.leader).copied());
+            let (_, follower) = cluster.follower();
+            let what = random.below(8);
+            let start = Instant::now();
+            match what {
+                0 => signal(leader, "-KILL"),
+                1 => signal(follower, "-KILL"),
+                2 | 3 => {
+                    let node = if what == 2 { leader } else { follower };
+                    signal(node, "-STOP");
+                    std::thread::sleep(wait);
+                    signal(node, "-CONT");
+                }
+                4 => signal(cluster.server(at), "-KILL"),
+                5 => {
+                    let server = cluster.server(at);
+                    signal(server, "-STOP");
+                    std::thread::sleep(wait);
+                    signal(server, "-CONT");
+                }
+                6 => {
+                    let two = [cluster.server(at), cluster.server((at + 1) % 3)];
+                    let how = if wait.as_millis() % 2 == 0 { "-KILL" } else { "-STOP" };
+                    two.iter().for_each(|server| signal(*server, how));
+                    std::thread::sleep(wait);
+                    two.iter().for_each(|server| signal(*server, "-CONT"));
+                }
+                _ => {
+                    damage(&cluster, at);
+                    // Two damaged at the same time would be a majority.
+                    std::thread::sleep(Duration::from_secs(5));
+                }
+            }
+            load.go_on();
+            let (pause, at) = (load.pause(start).as_secs_f64(), begin.elapsed().as_secs_f64());
+            println!("{at:.1} s: fault {what}, {pause:.2} s without an answer");
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    });
+}

@@ -1,0 +1,153 @@
+//! NATS servers that are killed, stopped, slow, damaged and full.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lockwork_nats::testing::change_stream;
+
+use super::harness::{Cluster, Load, signal, under_load};
+
+#[test]
+fn any_server_and_a_majority_of_them_may_be_killed_or_stopped() {
+    let Some(cluster) = Cluster::start() else { return };
+    cluster.leader(0);
+    under_load(&cluster.nodes(), &|| cluster.said(), |load| {
+        for at in 0..3 {
+            signal(cluster.server(at), "-KILL");
+            load.go_on();
+        }
+        // `cluster up` starts them again after a second.
+        std::thread::sleep(Duration::from_secs(3));
+        for at in 0..3 {
+            let server = cluster.server(at);
+            signal(server, "-STOP");
+            std::thread::sleep(Duration::from_secs(3));
+            load.go_on();
+            signal(server, "-CONT");
+            load.go_on();
+        }
+        // Nobody is answered while most of them are away, and everybody afterwards.
+        let majority = [cluster.server(0), cluster.server(1)];
+        majority.iter().for_each(|server| signal(*server, "-STOP"));
+        std::thread::sleep(Duration::from_secs(6));
+        majority.iter().for_each(|server| signal(*server, "-CONT"));
+        load.go_on();
+        [0, 2].into_iter().for_each(|at| signal(cluster.server(at), "-KILL"));
+        load.go_on();
+    });
+}
+
+/// Files of messages below a folder.
+fn blocks(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            blocks(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "blk") {
+            found.push(path);
+        }
+    }
+}
+
+/// Alters bytes in the middle of every file of messages that a server has, while it does not run.
+pub(crate) fn damage(cluster: &Cluster, at: usize) -> usize {
+    let server = cluster.server(at);
+    // Stopped, so that it sees nothing before it is killed.
+    signal(server, "-STOP");
+    let mut files = Vec::new();
+    blocks(&cluster.nats().join(format!("nats-{}", at + 1)), &mut files);
+    for file in &files {
+        let mut bytes = fs::read(file).expect("a block");
+        let middle = bytes.len() / 2;
+        bytes.iter_mut().skip(middle).take(64).for_each(|byte| *byte = !*byte);
+        fs::write(file, bytes).expect("it is written");
+    }
+    signal(server, "-KILL");
+    files.len()
+}
+
+#[test]
+fn a_server_whose_messages_were_altered_does_no_harm() {
+    let Some(cluster) = Cluster::start() else { return };
+    cluster.leader(0);
+    under_load(&cluster.nodes(), &|| cluster.said(), |load| {
+        for at in 0..3 {
+            assert!(damage(&cluster, at) > 0, "no messages at server {at}");
+            load.go_on();
+            // It gets from the others what it has lost.
+            std::thread::sleep(Duration::from_secs(4));
+            load.go_on();
+        }
+        // Whoever begins now reads all of it.
+        let (terms, leader) = cluster.until("somebody leads", |told| Some((told.terms, told.nodes[&told.leader])));
+        signal(leader, "-KILL");
+        cluster.leader(terms);
+    });
+}
+
+/// A process whose syncs take longer.
+struct Slow(Child);
+
+impl Slow {
+    fn new(process: u32, log: &Path) -> Option<Self> {
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-q", "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:delay_exit=30000", "-o"]);
+        strace.arg(log).args(["-p", &process.to_string()]);
+        match strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn() {
+            Ok(child) => Some(Self(child)),
+            Err(error) => {
+                lockwork_skip::skip(&format!("strace, which makes a disk slow: {error}"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        // It lets go of the process when it is asked to end, not when it is killed.
+        signal(self.0.id(), "-INT");
+        drop(self.0.wait());
+    }
+}
+
+#[test]
+fn a_server_with_a_slow_disk_holds_nobody_up_for_long() {
+    let Some(cluster) = Cluster::start() else { return };
+    cluster.leader(0);
+    let rate = |load: &Load<'_>| {
+        let start = Instant::now();
+        load.go_on();
+        100.0 / start.elapsed().as_secs_f64()
+    };
+    under_load(&cluster.nodes(), &|| cluster.said(), |load| {
+        println!("{:.0} calls/s", rate(load));
+        for at in 0..3 {
+            let log = cluster.nats().join("slow.txt");
+            let Some(slow) = Slow::new(cluster.server(at), &log) else { return };
+            std::thread::sleep(Duration::from_secs(2));
+            println!("{:.0} calls/s while every sync of server {} takes 30 ms longer", rate(load), at + 1);
+            load.go_on();
+            drop(slow);
+            let syncs = fs::read_to_string(&log).unwrap_or_default();
+            assert!(syncs.contains("DELAYED"), "no sync of server {at} was slow: {syncs:.200}");
+        }
+    });
+}
+
+#[test]
+fn a_full_stream_is_told_and_goes_on_when_there_is_room() {
+    let Some(cluster) = Cluster::start() else { return };
+    cluster.leader(0);
+    under_load(&cluster.nodes(), &|| cluster.said(), |load| {
+        // Not less than there is: the oldest messages would go.
+        change_stream(&cluster.options(), |config, bytes| config.max_bytes = bytes as i64 + 300_000);
+        // Whoever leads finds out and gives up; nobody can lead then, and each says why.
+        cluster.until("it is full", |told| told.lines.iter().any(|line| line.contains("full")).then_some(()));
+        std::thread::sleep(Duration::from_secs(4));
+        change_stream(&cluster.options(), |config, _| config.max_bytes = -1);
+        load.go_on();
+    });
+}
