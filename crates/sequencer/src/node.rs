@@ -31,9 +31,9 @@ impl Sequencer {
     /// opened again.
     ///
     /// # Errors
-    /// [`Error::Unreachable`]; [`Error::Damaged`] and [`Error::Version`], of the journal; [`Error::Option`]; an engine
-    /// that does not run calls in the order of a log, or is not empty; [`Error::Locked`], [`Error::Foreign`] and
-    /// [`Error::Io`], of the directory.
+    /// [`Error::Unreachable`]; [`Error::Damaged`] and [`Error::Version`], of the journal; [`Error::Differs`], when this
+    /// node computes something else than a leader had; [`Error::Option`]; an engine that does not run calls in the order
+    /// of a log, or is not empty; [`Error::Locked`], [`Error::Foreign`] and [`Error::Io`], of the directory.
     pub fn join(
         journal: Arc<dyn Journal>,
         io: Arc<dyn Io>,
@@ -83,6 +83,7 @@ impl Sequencer {
         let chain = chain.unwrap_or_default();
         let node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
+        membership.saw(extent);
         let shared = Arc::new(Shared::of_node(next, membership.clone()));
         let mut order = Order::new(Parts {
             engine,
@@ -132,6 +133,16 @@ impl Handle {
     #[must_use]
     pub fn node(&self) -> Option<NodeStatus> {
         Some(self.shared.membership.as_ref()?.status(self.shared.durable()))
+    }
+
+    /// Has the leader append the digest of the whole database, which the others compare, whenever the last one was.
+    /// Returns the number of the record, when it is durable.
+    ///
+    /// # Errors
+    /// [`Error::Follower`] where another node leads, [`Error::Option`] where the log is this process's own, and why
+    /// nothing can be appended.
+    pub fn append_digest(&self) -> Result<u64, Error> {
+        self.ask(|reply| Request::Digest(Box::new(move |outcome| drop(reply.send(outcome)))))
     }
 
     /// The definitions that there are, in order, with the texts that they were made from.

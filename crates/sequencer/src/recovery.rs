@@ -4,13 +4,15 @@
 //! written in their serial order, so they are run in the order in which they stand; batches of the log are merged
 //! freely. An engine that cannot run in that order gets the rows of one that can.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use lockwork_engine::{Engine, EngineError, EngineKind, Options as EngineOptions, create};
 use lockwork_procedure::block::{Batch, HEADER_BYTES, Status};
+use lockwork_storage::Digest;
 
 use crate::catalogue::Catalogue;
 use crate::checkpoint::read::{Visitor, read};
@@ -20,6 +22,7 @@ use crate::format::calls::runs;
 use crate::format::frame::RecordKind;
 use crate::format::items::{Definition, Rows};
 use crate::io::Io;
+use crate::journal::answers::{Answers, of_call};
 use crate::journal::message::Chain;
 use crate::log::reader::{LogEnd, Record, Torn, Wanted, walk};
 use crate::order::apply;
@@ -91,9 +94,39 @@ pub(crate) struct Recovered {
 
 /// A piece of work that the log asks for.
 pub(crate) enum Item {
-    Calls { batch: Batch, requests: bool, last: u64 },
+    Calls {
+        batch: Batch,
+        requests: bool,
+        last: u64,
+        marks: Vec<Mark>,
+    },
     Definition(Definition, u64),
-    Rows { table: String, width: usize, images: Vec<u8>, number: u64 },
+    Rows {
+        table: String,
+        width: usize,
+        images: Vec<u8>,
+        number: u64,
+    },
+    /// The digest that the whole database has here.
+    Digest(Digest, u64),
+}
+
+/// The calls of a batch that are of one record, which says what they answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    record: u64,
+    calls: Range<usize>,
+    /// `None` when the record goes on in the next batch.
+    answers: Option<Answers>,
+}
+
+/// A batch in the engine's hands.
+struct InFlight {
+    /// Whether it has calls with request ids.
+    requests: bool,
+    /// Its last record.
+    last: u64,
+    marks: Vec<Mark>,
 }
 
 /// Runs what was recovered.
@@ -110,8 +143,11 @@ pub(crate) struct Replay<'a> {
     start: Instant,
     /// Rows that tables had when the checkpoint was made, so that they are made large enough.
     sizes: HashMap<String, u64>,
-    /// Whether batches in flight have calls with request ids, and their last records.
-    in_flight: std::collections::VecDeque<(bool, u64)>,
+    in_flight: VecDeque<InFlight>,
+    /// What the calls of a record that goes on in the next batch have answered.
+    pub(crate) answers: Answers,
+    /// The last record whose digest of the whole database was compared, and how long that took.
+    pub(crate) compared: Option<(u64, Digest, Duration)>,
     /// Where batches that ran go back to, so that their memory is used again.
     spare: Sender<Batch>,
 }
@@ -165,7 +201,9 @@ impl<'a> Replay<'a> {
             state: Progress::default(),
             start: Instant::now(),
             sizes: HashMap::new(),
-            in_flight: std::collections::VecDeque::new(),
+            in_flight: VecDeque::new(),
+            answers: Answers::default(),
+            compared: None,
             spare,
         }
     }
@@ -188,10 +226,10 @@ impl<'a> Replay<'a> {
 
     pub(crate) fn item(&mut self, item: Item) -> Result<(), Error> {
         match item {
-            Item::Calls { batch, requests, last } => {
+            Item::Calls { batch, requests, last, marks } => {
                 self.report.calls += batch.len() as u64;
                 self.state.calls = self.report.calls;
-                self.in_flight.push_back((requests, last));
+                self.in_flight.push_back(InFlight { requests, last, marks });
                 self.engine.submit_in_order(batch).map_err(|refused| Error::from(refused.error))?;
                 if self.in_flight.len() > 1 {
                     self.complete()?;
@@ -207,11 +245,42 @@ impl<'a> Replay<'a> {
                 let failed = |error: EngineError| Error::Replay { record: number, problem: error.to_string() };
                 self.engine.load_rows(&table, width, &images).map_err(failed)
             }
+            Item::Digest(expected, record) => {
+                self.drain()?;
+                let start = Instant::now();
+                let found = self.engine.digest()?;
+                if found != expected {
+                    let problem = format!("its tables have the digest {found}, and the leader's had {expected}");
+                    return Err(Error::Differs { record, problem });
+                }
+                self.compared = Some((record, found, start.elapsed()));
+                Ok(())
+            }
         }
     }
 
+    /// Compares what calls that ran have answered with what their records say.
+    fn compare(&mut self, batch: &Batch, marks: Vec<Mark>) -> Result<(), Error> {
+        for Mark { record, calls, answers } in marks {
+            for index in calls {
+                let block = batch.block(index);
+                self.answers.add(of_call(block, self.catalogue.procedures[block.procedure() as usize].results));
+            }
+            let Some(expected) = answers else { continue };
+            let found = std::mem::take(&mut self.answers);
+            if found != expected {
+                let problem = format!(
+                    "its calls answered something else here (digest {:016x}) than at the leader ({:016x})",
+                    found.0, expected.0
+                );
+                return Err(Error::Differs { record, problem });
+            }
+        }
+        Ok(())
+    }
+
     fn complete(&mut self) -> Result<(), Error> {
-        let Some((requests, last)) = self.in_flight.pop_front() else { return Ok(()) };
+        let Some(InFlight { requests, last, marks }) = self.in_flight.pop_front() else { return Ok(()) };
         let Some(completed) = self.engine.complete()? else {
             return Err(Error::Replay { record: last, problem: "the engine has lost a batch".into() });
         };
@@ -221,6 +290,7 @@ impl<'a> Replay<'a> {
             let problem = format!("{count} calls before its end, which ran once, fail with code {code}: {why}");
             return Err(Error::Replay { record: last, problem });
         }
+        self.compare(&completed.batch, marks)?;
         if requests {
             for block in completed.batch.blocks().filter(|block| block.request() != 0) {
                 let results = self.catalogue.procedures[block.procedure() as usize].results;
@@ -273,6 +343,12 @@ pub(crate) struct Decoder<S> {
     batch: Option<Batch>,
     requests: bool,
     last: u64,
+    /// Of the batch.
+    marks: Vec<Mark>,
+    /// The record that is decoded, if it says what its calls answered, and its first call in the batch.
+    open: Option<(u64, usize)>,
+    /// Whether what records say about answers and digests is of interest.
+    pub(crate) compares: bool,
     /// Bytes of the log since the last item.
     bytes: u64,
     covered: u64,
@@ -282,13 +358,32 @@ pub(crate) struct Decoder<S> {
 impl<S: Sink> Decoder<S> {
     /// Records up to `covered` are not needed; `spare` gives batches that ran.
     pub(crate) fn new(catalogue: Catalogue, items: S, spare: Receiver<Batch>, covered: u64) -> Self {
-        Self { catalogue, items, spare, batch: None, requests: false, last: 0, bytes: 0, covered, records: 0 }
+        Self {
+            catalogue,
+            items,
+            spare,
+            batch: None,
+            requests: false,
+            last: 0,
+            marks: Vec::new(),
+            open: None,
+            compares: true,
+            bytes: 0,
+            covered,
+            records: 0,
+        }
     }
 
     /// Gives away what was gathered.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         if let Some(batch) = self.batch.take().filter(|batch| !batch.is_empty()) {
-            let item = Item::Calls { batch, requests: std::mem::take(&mut self.requests), last: self.last };
+            if let Some((record, first)) = &mut self.open {
+                // The rest of its calls comes in the next batch.
+                let calls = std::mem::take(first)..batch.len();
+                self.marks.push(Mark { record: *record, calls, answers: None });
+            }
+            let (requests, marks) = (std::mem::take(&mut self.requests), std::mem::take(&mut self.marks));
+            let item = Item::Calls { batch, requests, last: self.last, marks };
             self.send(item)?;
         }
         Ok(())
@@ -310,6 +405,26 @@ impl<S: Sink> Decoder<S> {
             RecordKind::Calls => {
                 self.last = number;
                 self.calls(record.payload).map_err(|problem| problem.unwrap_or_else(damaged))
+            }
+            RecordKind::Answered => {
+                self.last = number;
+                let (answers, calls) = Answers::split(record.payload).map_err(damaged)?;
+                let first = self.batch.as_ref().map_or(0, Batch::len);
+                self.open = self.compares.then_some((number, first));
+                let decoded = self.calls(calls).map_err(|problem| problem.unwrap_or_else(damaged));
+                if let Some((record, first)) = self.open.take() {
+                    let calls = first..self.batch.as_ref().map_or(0, Batch::len);
+                    self.marks.push(Mark { record, calls, answers: Some(answers) });
+                }
+                decoded
+            }
+            RecordKind::Digest => {
+                self.flush()?;
+                let digest = record.payload.try_into().map_err(|_| damaged("a digest has 16 bytes".into()))?;
+                match self.compares {
+                    true => self.send(Item::Digest(Digest(u128::from_le_bytes(digest)), number)),
+                    false => Ok(()),
+                }
             }
             RecordKind::Definition => {
                 self.flush()?;

@@ -43,6 +43,10 @@ pub struct Statistics {
     pub checkpoint_pause_ns: u64,
     /// Nanoseconds of the longest such pause.
     pub checkpoint_longest_ns: u64,
+    /// Digests of the whole database that were appended to a journal, or compared with it.
+    pub digests: u64,
+    /// Nanoseconds for which calls stood still for them, together.
+    pub digest_ns: u64,
 }
 
 #[derive(Debug, Default)]

@@ -8,6 +8,7 @@
 //! | `together` | transactions of several calls |
 //! | `load` | rows that come outside of calls |
 //! | `change` | definitions, checkpoints |
+//! | `compare` | digests of the whole database, in a journal |
 //! | `follow` | a node's part: what the journal has is run, until this node leads |
 //!
 //! Two batches are in the engine's hands at a time, so that it runs one while the other is encoded; behind it the
@@ -15,6 +16,7 @@
 //! have seen is durable. Where no log is written there is no writer, and answers go out at once.
 
 mod change;
+mod compare;
 mod follow;
 mod load;
 mod repeat;
@@ -22,6 +24,7 @@ mod run;
 mod together;
 
 pub(crate) use change::apply;
+pub(crate) use compare::DigestReply;
 pub(crate) use follow::Node;
 pub(crate) use load::LoadReply;
 pub(crate) use together::{CommitReply, Look, LookReply, StepReply};
@@ -102,6 +105,8 @@ pub(crate) enum Request {
     /// To be called with the engine, while nothing is in flight.
     Read(Read),
     Checkpoint(Reply<CheckpointReport>),
+    /// To append the digest of the database.
+    Digest(DigestReply),
     Definitions(Reply<Vec<Definition>>),
     /// Messages of the journal, for a node that follows; `done` is told that they were run.
     Follow {
@@ -161,12 +166,21 @@ struct Checkpointing {
 
 /// Waits for a request. Who was answered last often asks again at once: others run before this sleeps, so that they
 /// need not wake it, and may have asked for more than one thing by then.
-fn patient(requests: &Receiver<Request>) -> Result<Request, TryRecvError> {
+fn patient(requests: &Receiver<Request>, wait: Option<Duration>) -> Result<Request, TryRecvError> {
     std::thread::yield_now();
-    match requests.try_recv() {
-        Err(TryRecvError::Empty) => requests.recv().map_err(|_| TryRecvError::Disconnected),
-        taken => taken,
+    match (requests.try_recv(), wait) {
+        (Err(TryRecvError::Empty), None) => requests.recv().map_err(|_| TryRecvError::Disconnected),
+        (Err(TryRecvError::Empty), Some(wait)) => waited(requests, wait),
+        (taken, _) => taken,
     }
+}
+
+/// Waits for a request for so long.
+fn waited(requests: &Receiver<Request>, wait: Duration) -> Result<Request, TryRecvError> {
+    requests.recv_timeout(wait).map_err(|error| match error {
+        RecvTimeoutError::Timeout => TryRecvError::Empty,
+        RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+    })
 }
 
 /// See the module.
@@ -255,6 +269,7 @@ impl Order {
     pub(crate) fn run(mut self, requests: &Receiver<Request>) {
         while self.work.closing.is_none() {
             self.checkpoint_if_due();
+            self.digest_if_due();
             let idle = self.work.in_flight.is_empty();
             let copying = self.work.checkpointing.as_ref().is_some_and(|checkpoint| checkpoint.snapshot.is_some());
             let request = match self.work.stashed.take() {
@@ -263,12 +278,9 @@ impl Order {
                 // While a checkpoint is written there is nothing to do but look again.
                 None if self.work.checkpointing.is_some() => {
                     let wait = Duration::from_micros(if copying { 200 } else { 2000 });
-                    requests.recv_timeout(wait).map_err(|error| match error {
-                        RecvTimeoutError::Timeout => TryRecvError::Empty,
-                        RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
-                    })
+                    waited(requests, wait)
                 }
-                None => patient(requests),
+                None => patient(requests, self.until_digest()),
             };
             match request {
                 Ok(request) => self.take(request, requests),
@@ -328,6 +340,7 @@ impl Order {
                 self.send(Vec::new(), Vec::new(), false, answered);
             }
             Request::Checkpoint(reply) => self.work.wanted.push(reply),
+            Request::Digest(reply) => self.append_digest(reply),
             Request::Definitions(reply) => drop(reply.send(Ok(self.definitions.clone()))),
             // It leads.
             Request::Follow { .. } => {}
