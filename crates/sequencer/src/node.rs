@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, sync_channel};
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::format::items::Definition;
 use crate::io::{Io, Locking, Mode};
-use crate::journal::election::{Election, NodeOptions, NodeStatus, holder};
+use crate::journal::election::{Election, NodeOptions, NodeStatus, Role, holder};
 use crate::journal::follower::follow;
 use crate::journal::{Journal, LEAST_MESSAGE_BYTES};
 use crate::options::Options;
@@ -100,6 +101,7 @@ impl Sequencer {
             next,
             node: Some(node),
         });
+        shared.definitions.store(order.definitions.len(), Ordering::Release);
         let start = Instant::now();
         order.catch_up(&mut |done_bytes, calls| {
             let total_bytes = done_bytes;
@@ -145,12 +147,30 @@ impl Handle {
         self.ask(|reply| Request::Digest(Box::new(move |outcome| drop(reply.send(outcome)))))
     }
 
-    /// The definitions that there are, in order, with the texts that they were made from.
+    /// What this node does; `None` when the log is this process's own.
+    #[must_use]
+    pub fn role(&self) -> Option<Role> {
+        Some(self.shared.membership.as_ref()?.role())
+    }
+
+    /// The address of the node that leads, or "nobody", as far as is known.
+    #[must_use]
+    pub fn leader(&self) -> String {
+        self.shared.membership.as_ref().map_or_else(|| "nobody".into(), |membership| membership.leader())
+    }
+
+    /// The definitions that there are, in order, with the texts that they were made from; those before `from` left out.
     ///
     /// # Errors
     /// [`Error::Closed`], or why its role has ended.
-    pub fn definitions(&self) -> Result<Vec<Definition>, Error> {
-        self.ask(Request::Definitions)
+    pub fn definitions(&self, from: usize) -> Result<Vec<Definition>, Error> {
+        self.ask(|reply| Request::Definitions(from, reply))
+    }
+
+    /// How many definitions a node that follows has met in the journal.
+    #[must_use]
+    pub fn definitions_met(&self) -> usize {
+        self.shared.definitions.load(Ordering::Acquire)
     }
 }
 

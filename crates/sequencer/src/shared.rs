@@ -1,6 +1,6 @@
 //! What the threads of a sequencer tell each other and their callers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub(crate) struct Shared {
     statistics: Mutex<Statistics>,
     /// Bytes of log since the last checkpoint began.
     pub(crate) since_checkpoint: AtomicU64,
+    /// Definitions that a node which follows has met.
+    pub(crate) definitions: AtomicUsize,
     /// Of a node; `None` when the log is this process's own.
     pub(crate) membership: Option<Arc<Membership>>,
     /// What the last checkpoint that failed said.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -105,11 +106,14 @@ impl Order {
             Request::Define { reply, .. } => drop(reply.send(Err(error))),
             Request::Load { reply, .. } => reply(Err(error)),
             // What it has is from the journal, so it is durable; unless it did lead.
-            Request::Read(read) => read(&*self.engine)(self.shared.trouble().map_or(Ok(()), Err)),
+            Request::Read(read) => {
+                let answered = read(&*self.engine, self.next - 1);
+                answered(self.shared.trouble().map_or(Ok(()), Err));
+            }
             Request::Checkpoint(reply) => self.work.wanted.push(reply),
             Request::Digest(reply) => reply(Err(error)),
-            Request::Definitions(reply) => {
-                drop(reply.send(self.shared.trouble().map_or_else(|| Ok(self.definitions.clone()), Err)));
+            Request::Definitions(from, reply) => {
+                drop(reply.send(self.shared.trouble().map_or_else(|| Ok(self.definitions_from(from)), Err)));
             }
             Request::Follow { messages, done } => {
                 self.follow(&messages);
@@ -188,6 +192,7 @@ impl Order {
         let items = self.choose_digests(items.into_iter().map(|(item, _)| item).collect(), number);
         self.replay(items)?;
         self.next = number;
+        self.shared.definitions.store(self.definitions.len(), Ordering::Release);
         self.shared.set_durable(number);
         self.shared.count_sync(bytes, false, Duration::ZERO);
         Ok(())

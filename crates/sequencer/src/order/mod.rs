@@ -107,7 +107,8 @@ pub(crate) enum Request {
     Checkpoint(Reply<CheckpointReport>),
     /// To append the digest of the database.
     Digest(DigestReply),
-    Definitions(Reply<Vec<Definition>>),
+    /// Definitions from this one on.
+    Definitions(usize, Reply<Vec<Definition>>),
     /// Messages of the journal, for a node that follows; `done` is told that they were run.
     Follow {
         messages: Messages,
@@ -129,8 +130,8 @@ impl Drop for Waiting {
     }
 }
 
-/// What reads.
-pub(crate) type Read = Box<dyn FnOnce(&dyn Engine) -> Answered + Send>;
+/// What reads, and is told the number of the last record that the database has then.
+pub(crate) type Read = Box<dyn FnOnce(&dyn Engine, u64) -> Answered + Send>;
 
 /// What remains to be done for a read when everything that it may have seen is durable.
 pub(crate) type Answered = Box<dyn FnOnce(Result<(), Error>) + Send>;
@@ -336,12 +337,12 @@ impl Order {
             Request::Load { tables, reply } => self.load(&tables, reply),
             Request::Read(read) => {
                 self.drain();
-                let answered = read(&*self.engine);
+                let answered = read(&*self.engine, self.next - 1);
                 self.send(Vec::new(), Vec::new(), false, answered);
             }
             Request::Checkpoint(reply) => self.work.wanted.push(reply),
             Request::Digest(reply) => self.append_digest(reply),
-            Request::Definitions(reply) => drop(reply.send(Ok(self.definitions.clone()))),
+            Request::Definitions(from, reply) => drop(reply.send(Ok(self.definitions_from(from)))),
             // It leads.
             Request::Follow { .. } => {}
             Request::Lead(reply) => drop(reply.send(Ok(()))),
@@ -393,6 +394,10 @@ impl Order {
         if let Err(refused) = units.send(unit) {
             (refused.0.done)(Err(self.shared.trouble().unwrap_or(Error::Closed)));
         }
+    }
+
+    fn definitions_from(&self, from: usize) -> Vec<Definition> {
+        self.definitions.get(from..).unwrap_or_default().to_vec()
     }
 
     /// Waits until the engine has nothing.

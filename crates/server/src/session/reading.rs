@@ -109,6 +109,7 @@ impl Session {
             reading.go_on(behind);
             return known.map(|known| Stored::Known(Arc::new(known)));
         }
+        self.database.reach(self.reader.after(), &self.cancel).await?;
         let asker = query::Asker { who, declared: reading.declared };
         let mut unknown = None;
         match catalog::may_ask(piece).then(|| query::alone(piece, asker)).flatten() {
@@ -144,6 +145,7 @@ impl Session {
             reading.go_on(behind);
             let statement = many::statement(&call)?;
             self.allow(statement.kind())?;
+            self.database.admit_write(Verb::Call)?;
             return Ok(Stored::Plan(Arc::new(self.database.plan_many(&statement)?)));
         }
         let Some(read) = reading.own(piece) else { return Err(refuse("42601", "there is no statement")) };
@@ -191,6 +193,7 @@ impl Session {
     /// Understands a statement that the client may carry out.
     fn plan(&self, statement: &Statement<'_>) -> Result<Stored, Refusal> {
         self.allow(statement.kind())?;
+        self.database.admit_kind(statement.kind())?;
         match statement.control() {
             Some(control) => Ok(Stored::Control(control.clone())),
             None => Ok(Stored::Plan(Arc::new(self.database.plan(statement)?))),
