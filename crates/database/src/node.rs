@@ -5,13 +5,14 @@ use std::sync::{Arc, mpsc};
 
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{Engine, EngineError};
+use lockwork_procedure::program::Procedure;
 use lockwork_sequencer::io::Disk;
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::{self as sequencer, Handle, NodeOptions, NodeStatus, Progress, RecoveryReport, Sequencer};
 use lockwork_sql::{self as sql, Kind, Statement};
 use lockwork_storage::Digest;
 
-use crate::statements::Known;
+use crate::statements::{Known, digest};
 use crate::{Caller, Error, Lockwork, OpenOptions, Prepared, SqlAnswer, Store, durable, engines};
 
 /// A node of a cluster that follows: it runs what the leader has run. When it leads itself, it is a database for calls
@@ -142,17 +143,37 @@ impl Lockwork {
             return Ok(Prepared { kind: Kind::Call, compiled, id, arguments, columns, inserted: None, reads });
         }
         let sql::Single { compiled, arguments, columns, inserted } = self.sql.catalogue.single(statement)?;
-        let procedure = compiled.procedure.clone();
+        let shape = digest(&compiled.procedure);
+        let reads = match self.sql.reads.get(&shape) {
+            Some(known) => known.clone(),
+            None => self.compile_read(shape, &compiled.procedure)?,
+        };
+        let (kind, compiled, reads) = (statement.kind(), Arc::new(compiled), Some(reads));
+        Ok(Prepared { kind, compiled, id: 0, arguments, columns, inserted, reads })
+    }
+}
+
+/// Compiled reads that are kept for those who ask the same.
+const KEPT: usize = 1024;
+
+impl Lockwork {
+    /// Binds a procedure that only reads to the tables, and keeps it for the next statement of its shape.
+    fn compile_read(&mut self, shape: u64, procedure: &Procedure) -> Result<Arc<Registered>, Error> {
+        let bound = procedure.clone();
         let made = self.read(move |engine| {
             let mut made = None;
-            let read = engine.with_database(&mut |database| made = Some(Registered::of(procedure.clone(), database)));
+            let read = engine.with_database(&mut |database| made = Some(Registered::of(bound.clone(), database)));
             read.and(made.unwrap_or_else(|| Err(ended())))
         })??;
         if made.traits.writes {
-            return Err(Error::Writes(compiled.procedure.name));
+            return Err(Error::Writes(procedure.name.clone()));
         }
-        let (kind, compiled, reads) = (statement.kind(), Arc::new(compiled), Some(Arc::new(made)));
-        Ok(Prepared { kind, compiled, id: 0, arguments, columns, inserted, reads })
+        if self.sql.reads.len() >= KEPT {
+            self.sql.reads.clear();
+        }
+        let made = Arc::new(made);
+        self.sql.reads.insert(shape, made.clone());
+        Ok(made)
     }
 }
 

@@ -64,6 +64,8 @@ pub(crate) struct State {
     pub(crate) unfilled: Vec<Index>,
     /// Single statements that are registered, by their names as procedures.
     singles: HashMap<String, u32>,
+    /// Those that only read and were compiled beside the log, by their digests.
+    pub(crate) reads: HashMap<u64, Arc<Registered>>,
 }
 
 #[derive(Clone)]
@@ -480,7 +482,7 @@ fn writes(procedure: &Procedure, table: &str) -> bool {
 }
 
 /// What tells the code of single statements apart.
-fn digest(procedure: &Procedure) -> u64 {
+pub(crate) fn digest(procedure: &Procedure) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(&encode(procedure));
     hasher.finish()

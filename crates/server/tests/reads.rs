@@ -183,11 +183,8 @@ fn reads_of_every_kind_are_answered_and_all_else_is_refused() {
         ] {
             assert_eq!(ask(&reader, text).await, wanted, "{text}");
         }
-        assert!(
-            ask(&reader, "EXPLAIN transfer").await.contains("accounts"),
-            "{}",
-            ask(&reader, "EXPLAIN transfer").await
-        );
+        let explained = ask(&reader, "EXPLAIN PROCEDURE transfer").await;
+        assert!(explained.contains("accounts"), "{explained}");
         for text in [
             "INSERT INTO accounts VALUES (4, 'eve', 0)",
             "UPDATE accounts SET balance = 0 WHERE id = 1",
