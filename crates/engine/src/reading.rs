@@ -1,7 +1,7 @@
 //! Calls that only read, of procedures that need not be registered: while an engine does nothing else, whoever looks at
 //! its database may run one.
 //!
-//! A node that follows a log cannot register a procedure, because its ids are those that the log gives. What it is asked
+//! A node that follows a log cannot register a procedure, because ids are those that the log gives. What it is asked
 //! all the same is answered here.
 
 use lockwork_procedure::access::Operation;

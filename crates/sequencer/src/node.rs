@@ -1,5 +1,7 @@
-//! A sequencer whose log is a [`Journal`] that it shares with others: opening, and how it stands.
+//! A sequencer whose log is a [`Journal`] that it shares with others: opening, how it stands, and reads that say which
+//! record they are of.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +18,7 @@ use crate::journal::election::{Election, NodeOptions, NodeStatus, Role, holder};
 use crate::journal::follower::follow;
 use crate::journal::{Journal, LEAST_MESSAGE_BYTES};
 use crate::options::Options;
-use crate::order::{Node, Order, Parts, Request};
+use crate::order::{Answered, Node, Order, Parts, Request};
 use crate::recovery::{Progress, RecoveryReport, Replay};
 use crate::sequencer::{Handle, REQUESTS, Sequencer, fresh_id, is_empty, thread};
 use crate::shared::Shared;
@@ -33,8 +35,8 @@ impl Sequencer {
     ///
     /// # Errors
     /// [`Error::Unreachable`]; [`Error::Damaged`] and [`Error::Version`], of the journal; [`Error::Differs`], when this
-    /// node computes something else than a leader had; [`Error::Option`]; an engine that does not run calls in the order
-    /// of a log, or is not empty; [`Error::Locked`], [`Error::Foreign`] and [`Error::Io`], of the directory.
+    /// node computes something else than a leader had; [`Error::Option`]; an engine that does not run calls in the
+    /// order of a log, or is not empty; [`Error::Locked`], [`Error::Foreign`] and [`Error::Io`], of the directory.
     pub fn join(
         journal: Arc<dyn Journal>,
         io: Arc<dyn Io>,
@@ -145,6 +147,32 @@ impl Handle {
     /// nothing can be appended.
     pub fn append_digest(&self) -> Result<u64, Error> {
         self.ask(|reply| Request::Digest(Box::new(move |outcome| drop(reply.send(outcome)))))
+    }
+
+    /// As [`Self::read`] without waiting. `read` is told the number of the last record that the database has then: what
+    /// it sees is what the log makes up to that one. `then` gets what it says, or its panic, on a thread of the
+    /// sequencer: it must neither wait nor panic. It is dropped when the sequencer ends before it knows. Waits while
+    /// very many requests are queued.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_then<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&dyn Engine, u64) -> T + Send + 'static,
+        then: impl FnOnce(Result<std::thread::Result<T>, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let read = Box::new(move |engine: &dyn Engine, record| -> Answered {
+            // What it looks at it cannot change, so nothing is left in half.
+            let seen = catch_unwind(AssertUnwindSafe(|| read(engine, record)));
+            Box::new(move |outcome: Result<(), Error>| then(outcome.map(|()| seen)))
+        });
+        self.requests.send(Request::Read(read)).map_err(|_| Error::Closed)
+    }
+
+    /// The last record that is durable; whoever was answered before can find what it was told in the log up to there.
+    #[must_use]
+    pub fn record(&self) -> u64 {
+        self.shared.durable() - 1
     }
 
     /// What this node does; `None` when the log is this process's own.

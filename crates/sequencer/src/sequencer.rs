@@ -1,6 +1,6 @@
 //! The front: opening, calls, closing. See the crate for what it guarantees.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -20,7 +20,7 @@ use crate::log::room::Room;
 use crate::log::space::Space;
 use crate::log::writer::Writer;
 use crate::options::{Durability, Options};
-use crate::order::{Answered, Order, Parts, Request, Waiting};
+use crate::order::{Order, Parts, Request, Waiting};
 use crate::recovery::{Progress, RecoveryReport, Source, recover};
 use crate::shared::{Shared, Statistics};
 use crate::transaction::Transaction;
@@ -428,32 +428,6 @@ impl Handle {
         self.read_then(move |engine, _| read(engine), move |outcome| drop(sender.send(outcome)))?;
         let seen = seen.recv().unwrap_or_else(|_| Err(self.shared.trouble().unwrap_or(Error::Closed)))?;
         Ok(seen.unwrap_or_else(|panic| resume_unwind(panic)))
-    }
-
-    /// As [`Self::read`] without waiting. `read` is told the number of the last record that the database has then: what
-    /// it sees is what the log makes up to that one. `then` gets what it says, or its panic, on a thread of the
-    /// sequencer: it must neither wait nor panic. It is dropped when the sequencer ends before it knows. Waits while
-    /// very many requests are queued.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn read_then<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&dyn Engine, u64) -> T + Send + 'static,
-        then: impl FnOnce(Result<std::thread::Result<T>, Error>) + Send + 'static,
-    ) -> Result<(), Error> {
-        let read = Box::new(move |engine: &dyn Engine, record| -> Answered {
-            // What it looks at it cannot change, so nothing is left in half.
-            let seen = catch_unwind(AssertUnwindSafe(|| read(engine, record)));
-            Box::new(move |outcome: Result<(), Error>| then(outcome.map(|()| seen)))
-        });
-        self.requests.send(Request::Read(read)).map_err(|_| Error::Closed)
-    }
-
-    /// The last record that is durable; whoever was answered before can find what it was told in the log up to there.
-    #[must_use]
-    pub fn record(&self) -> u64 {
-        self.shared.durable() - 1
     }
 
     /// The digest of all tables, when everything before it is durable.

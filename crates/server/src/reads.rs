@@ -93,8 +93,8 @@ struct Beginning {
 }
 
 impl Beginning {
-    /// Settings come as parameters of their own, and in `options` as PostgreSQL's command line has them: `-c name=value`
-    /// or `--name=value`, where a backslash keeps a blank. Others are of no interest here.
+    /// Settings come as parameters of their own, and in `options` as PostgreSQL's command line has them:
+    /// `-c name=value` or `--name=value`, with a backslash before a blank. Others are of no interest here.
     fn of(parameters: &BTreeMap<String, String>) -> Result<Self, Refusal> {
         let mut beginning = Self::default();
         let options = parameters.get("options").map_or(Vec::new(), |options| words(options));

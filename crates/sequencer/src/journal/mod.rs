@@ -24,7 +24,7 @@
 //! - **Epochs.** A leader's first record begins an epoch, the one after the last in the log.
 //!
 //! That engines do the same with the same log is compared, not believed: a record of calls has a digest of what the
-//! leader's calls answered, and now and then there is a record with the digest of its whole database. Who differs stops.
+//! leader's calls answered, and now and then a record has the digest of its whole database. Who differs stops.
 //!
 //! The lease is only about who tries, and about reads: a leader answers what it has not appended, a read, only while
 //! no other can have begun to lead. It is the one place where clocks matter: they must run equally fast, within a

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use lockwork_storage::Digest;
 
 use super::Order;
+use crate::decode::Item;
 use crate::error::Error;
 use crate::format::frame::RecordKind;
-use crate::recovery::Item;
 
 /// Bytes of a digest.
 const BYTES: usize = 16;

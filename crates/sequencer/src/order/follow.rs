@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{Callers, Order, Request};
 use crate::catalogue::Catalogue;
+use crate::decode::{Decoder, Item};
 use crate::error::Error;
 use crate::format::frame::RecordKind;
 use crate::io::Mode;
@@ -21,7 +22,7 @@ use crate::journal::publisher::Publisher;
 use crate::journal::{Journal, Messages, Unappended};
 use crate::log::reader::Record;
 use crate::log::room::Room;
-use crate::recovery::{Decoder, Item, RecoveryReport, Replay};
+use crate::recovery::{RecoveryReport, Replay};
 
 /// Units that may wait for the publisher.
 const UNITS: usize = 16;
