@@ -194,7 +194,8 @@ impl Shared {
             };
             if cancel.unless(tokio::time::timeout(LONGEST, there)).await?.is_err() {
                 let message = format!(
-                    "this node has the log up to record {}, and not within {} s up to {record}, as {READ_AFTER} asks for",
+                    "this node has the log up to record {}, and has not come to {record}, as {READ_AFTER} asks for, \
+                     within {} s",
                     self.caller.record(),
                     LONGEST.as_secs()
                 );
