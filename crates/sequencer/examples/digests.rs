@@ -1,7 +1,7 @@
 //! What digests cost: `cargo run --release -p lockwork-sequencer --example digests`.
 //!
-//! A leader makes transfers among a million accounts, through a journal in memory. Two nodes catch up, one that compares
-//! what calls answered and one that does not, turn by turn; then the leader makes digests of everything.
+//! A leader makes transfers among a million accounts, through a journal in memory. Two nodes catch up, one that
+//! compares what calls answered and one that does not, turn by turn; then the leader makes digests of everything.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use lockwork_sequencer::{Definition, Error, NodeOptions, Options, Role, Sequence
 const ACCOUNTS: u64 = 1_000_000;
 const BATCHES: u64 = 100;
 const CALLS: usize = 16_384;
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 15;
 
 const TRANSFER: &str = "\
 procedure transfer
@@ -69,9 +69,9 @@ fn calls(seed: u64) -> Batch {
     batch
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
+/// The shortest time: what others do on the machine makes them longer.
+fn shortest(times: &[Duration]) -> Duration {
+    times.iter().min().copied().unwrap_or_default()
 }
 
 fn main() -> Result<(), Error> {
@@ -91,7 +91,7 @@ fn main() -> Result<(), Error> {
         with.push(join(&journal, false, true)?.1);
         without.push(join(&journal, false, false)?.1);
     }
-    let (with, without, made) = (median(with), median(without), BATCHES * CALLS as u64);
+    let (with, without, made) = (shortest(&with), shortest(&without), BATCHES * CALLS as u64);
     let more = with.as_secs_f64() - without.as_secs_f64();
     println!("{made} calls and {ACCOUNTS} rows replayed: {with:.2?} comparing answers, {without:.2?} not");
     println!(

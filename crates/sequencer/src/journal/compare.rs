@@ -10,8 +10,8 @@ const LEADER: u32 = 100;
 const CATCHING_UP: u32 = 10;
 /// The longest that calls wait for a digest.
 const LONGEST: Duration = Duration::from_millis(250);
-/// What the digest of a row takes, as long as none was made.
-const ROW: Duration = Duration::from_nanos(100);
+/// What the digest of a row takes, as long as none was made: some times more than that of a short one.
+const ROW: Duration = Duration::from_nanos(25);
 
 /// See the module.
 #[derive(Debug)]
@@ -108,9 +108,9 @@ mod tests {
         // Half as much again would be too long.
         assert!(!comparing.is_due(1500, start + 100 * SECOND) && !comparing.is_short(1500));
         assert!(comparing.looks_at(7).unwrap() > start + 100 * SECOND);
-        // Without a measure a row counts for 100 ns.
+        // Without a measure a row counts for 25 ns.
         let fresh = Comparing::new(SECOND, start);
-        assert!(fresh.is_short(2_000_000) && !fresh.is_short(3_000_000));
+        assert!(fresh.is_short(10_000_000) && !fresh.is_short(11_000_000));
     }
 
     #[test]
