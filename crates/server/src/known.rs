@@ -49,6 +49,7 @@ pub(crate) enum Effect {
 pub(crate) const READ_ONLY: &str = "transaction_read_only";
 pub(crate) const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
 pub(crate) const IN_STANDBY: &str = "in_hot_standby";
+pub(crate) const ISOLATION: [&str; 2] = ["transaction_isolation", "default_transaction_isolation"];
 pub(crate) const READ_AFTER: &str = "lockwork.read_after";
 pub(crate) const RECORD: &str = "lockwork.record";
 
@@ -57,6 +58,18 @@ pub(crate) const RECORD: &str = "lockwork.record";
 pub(crate) struct Who {
     pub(crate) user: String,
     pub(crate) database: String,
+}
+
+/// Whether a text asks for transactions whose statements all see one moment.
+pub(crate) fn wants_one_moment(text: &str) -> bool {
+    let first: String = text.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
+    let may = ["begin", "start", "set"].iter().any(|word| first.eq_ignore_ascii_case(word));
+    let is_level = |word: &String| word.contains("isolation");
+    let is_strict = |word: &String| matches!(word.as_str(), "serializable" | "repeatable");
+    may && {
+        let words = words(text);
+        words.iter().any(is_level) && words.iter().any(is_strict)
+    }
 }
 
 /// The answer to a text if it is one of these statements.
@@ -321,6 +334,23 @@ mod tests {
         assert_eq!(effect("SET default_transaction_read_only = 2").unwrap_err().sqlstate, "22023");
         assert_eq!(effect("SET lockwork.read_after = x").unwrap_err().sqlstate, "22023");
         assert_eq!(effect("SET lockwork.record = 3").unwrap_err().sqlstate, "55P02");
+    }
+
+    #[test]
+    fn who_wants_to_see_one_moment_is_known() {
+        for text in [
+            "BEGIN ISOLATION LEVEL SERIALIZABLE",
+            "start transaction read only, isolation level repeatable read",
+            "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+            "SET default_transaction_isolation = 'serializable'",
+        ] {
+            assert!(wants_one_moment(text), "{text}");
+        }
+        for text in ["BEGIN", "BEGIN ISOLATION LEVEL READ COMMITTED", "SET application_name = serializable", "SELECT 1"]
+        {
+            assert!(!wants_one_moment(text), "{text}");
+        }
     }
 
     #[test]

@@ -27,6 +27,9 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// How often it is looked whether the record is there.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// What transactions are at a node that follows: each of their statements sees a record of its own.
+pub(crate) const LEVEL: &str = "read committed";
+
 /// What a session has said of its reads, and what they have seen.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {

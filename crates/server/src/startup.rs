@@ -19,8 +19,9 @@ use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::startup::SecretKey;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 
-use crate::known::{DEFAULT_READ_ONLY, IN_STANDBY};
+use crate::known::{DEFAULT_READ_ONLY, IN_STANDBY, ISOLATION};
 use crate::parameters;
+use crate::reads::LEVEL;
 use crate::session::{Session, fatal};
 use crate::tls::Tls;
 use crate::users::{Right, Users};
@@ -101,6 +102,9 @@ impl ServerParameterProvider for Parameters {
             (DEFAULT_READ_ONLY, self.0.database.follows() || self.0.reader.is_read_only()),
         ] {
             parameters.insert(name.into(), if is_on { "on" } else { "off" }.into());
+        }
+        for name in ISOLATION.into_iter().filter(|_| self.0.database.follows()) {
+            parameters.insert(name.into(), LEVEL.into());
         }
         Some(parameters)
     }

@@ -177,6 +177,7 @@ fn reads_of_every_kind_are_answered_and_all_else_is_refused() {
             ("BEGIN READ ONLY; SAVEPOINT a; SELECT id FROM accounts WHERE id = 1; ROLLBACK TO a; ROLLBACK", "1"),
             ("SHOW transaction_read_only", "on"),
             ("SHOW in_hot_standby", "on"),
+            ("SHOW transaction_isolation", "read committed"),
             ("SHOW lockwork.read_after", &record),
             ("SHOW lockwork.record", &record),
             ("DISCARD ALL; SHOW default_transaction_read_only", "on"),
@@ -204,6 +205,9 @@ fn reads_of_every_kind_are_answered_and_all_else_is_refused() {
             let wanted = format!("is for the leader: {}", leader.address);
             assert!(error.starts_with("25006") && error.ends_with(&wanted), "{text}: {error}");
             ask(&reader, "ROLLBACK").await;
+        }
+        for text in ["BEGIN ISOLATION LEVEL SERIALIZABLE", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"] {
+            assert!(ask(&reader, text).await.starts_with("0A000"), "{text}");
         }
         let many = reader.prepare("CALL MANY audit($1)").await.err().unwrap();
         assert!(refused(&many).starts_with("25006"), "{many}");
@@ -280,8 +284,8 @@ fn definitions_that_come_later_are_known_to_sessions_and_statements_that_are_the
         assert!(ask(&reader, "SELECT * FROM later").await.starts_with("42P01"));
         let script = [
             "CREATE TABLE later (id BIGINT PRIMARY KEY, name VARCHAR(5) NOT NULL)",
-            "CREATE INDEX by_name ON later (name)",
             "INSERT INTO later VALUES (1, 'one'), (2, 'two')",
+            "CREATE INDEX by_name ON later (name)",
             "CREATE PROCEDURE count_it(OUT n BIGINT) AS $$ BEGIN n := 7; END $$",
         ];
         for text in script {
@@ -297,6 +301,39 @@ fn definitions_that_come_later_are_known_to_sessions_and_statements_that_are_the
         drop((reader, writer));
         follower.end().await;
         leader.end().await;
+    });
+}
+
+#[test]
+fn an_index_of_which_not_all_rows_are_there_is_not_read() {
+    const TABLE: &str = "CREATE TABLE later (id BIGINT PRIMARY KEY, name VARCHAR(5) NOT NULL);
+                         INSERT INTO later VALUES (1, 'one'), (2, 'two');";
+    runtime().block_on(async {
+        // What another log says of such an index; its rows come behind it.
+        let other = serve(&SimulatedJournal::new(4), true).await;
+        other.lead(&format!("{TABLE} CREATE INDEX by_name ON later (name)")).await;
+        let index = other.handle.definitions(0).unwrap().pop().unwrap();
+        assert!(index.source.starts_with("CREATE INDEX"), "{index:?}");
+        other.end().await;
+        let journal = SimulatedJournal::new(5);
+        let leader = serve(&journal, true).await;
+        leader.lead(TABLE).await;
+        let follower = serve(&journal, true).await;
+        leader.handle.define(index).unwrap();
+        let options =
+            format!("options='-c default_transaction_read_only=on -c lockwork.read_after={}'", leader.handle.record());
+        let reader = follower.connect(&options).await.unwrap();
+        let ask_by_name = async || ask(&reader, "SELECT id FROM later WHERE name = 'two' LIMIT 3").await;
+        for _ in 0..2 {
+            let error = ask_by_name().await;
+            assert!(error.starts_with("40001") && error.contains("by_name"), "{error}");
+        }
+        // Who leads next puts them there.
+        leader.end().await;
+        follower.lead("").await;
+        assert_eq!(ask_by_name().await, "2");
+        drop(reader);
+        follower.end().await;
     });
 }
 

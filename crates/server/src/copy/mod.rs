@@ -190,6 +190,7 @@ impl Session {
         C: ClientInfo + Sink<Message> + Unpin + Send,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
+        self.database.reach(self.reader.after(), &self.cancel).await?;
         match client.transaction_status() {
             TransactionStatus::Idle => {}
             TransactionStatus::Error => return Err(transaction::failed().into()),

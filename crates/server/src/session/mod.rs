@@ -30,8 +30,8 @@ use crate::catalog::Asker;
 use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::held::Kind as HeldKind;
-use crate::known::{DEFAULT_READ_ONLY, Effect, Frees, IN_STANDBY, READ_AFTER, READ_ONLY, RECORD, Who};
-use crate::reads::Reader;
+use crate::known::{DEFAULT_READ_ONLY, Effect, Frees, IN_STANDBY, ISOLATION, READ_AFTER, READ_ONLY, RECORD, Who};
+use crate::reads::{LEVEL, Reader};
 use crate::shared::{Database, Plan};
 use crate::stored::{Answered, Stored, Values, data_row};
 use crate::transaction::{self, Open, Turn};
@@ -216,6 +216,7 @@ impl Session {
         match name {
             DEFAULT_READ_ONLY => on(self.is_read_only()),
             IN_STANDBY => on(self.database.follows()),
+            name if ISOLATION.contains(&name) && self.database.follows() => LEVEL.into(),
             READ_AFTER => self.reader.after().to_string(),
             // At the leader all that was answered is in the log by then; else what the last read was of counts.
             RECORD => match self.reader.seen.load(Ordering::Relaxed) {

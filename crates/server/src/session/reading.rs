@@ -9,7 +9,7 @@ use super::Session;
 use crate::catalog::{self, Asker};
 use crate::copy;
 use crate::error::{Refusal, refuse};
-use crate::known::{Who, known};
+use crate::known::{Who, known, wants_one_moment};
 use crate::many;
 use crate::query::{self, Query};
 use crate::stored::Stored;
@@ -105,6 +105,11 @@ impl Session {
             return Err(Refusal { position: at, ..refuse("42601", "the comment has no end").hint("write */") });
         }
         let (piece, behind) = divide(reading.rest);
+        if self.database.follows() && wants_one_moment(piece) {
+            reading.go_on(behind);
+            let message = "a node of a cluster that follows has no transactions whose statements all see one moment";
+            return Err(refuse("0A000", message).hint("ISOLATION LEVEL READ COMMITTED; or ask the leader"));
+        }
         if let Some(known) = known(piece, who) {
             reading.go_on(behind);
             return known.map(|known| Stored::Known(Arc::new(known)));
