@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 
-use lockwork_engine::{EngineKind, Options};
+use lockwork_engine::{Engine, EngineKind, Options};
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::key::{Key, KeyFormat};
@@ -165,12 +165,27 @@ impl Caller {
     /// # Errors
     /// [`Error::Unknown`], [`Error::TooLarge`] when they take more than `most` bytes, and when the database is closed.
     pub fn rows(&self, tables: &[&str], most: u64) -> Result<Vec<Rows>, Error> {
+        Ok(self.rows_at(tables, most)?.1)
+    }
+
+    /// As [`Self::rows`], with the number of the last record of the log that the rows have seen.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// When copying does, which it never should.
+    pub fn rows_at(&self, tables: &[&str], most: u64) -> Result<(u64, Vec<Rows>), Error> {
         let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
-        self.handle.read(move |engine| {
+        let (sender, copied) = mpsc::sync_channel(1);
+        let copy = move |engine: &dyn Engine, record| {
             let mut copied = Ok(Vec::new());
             engine.with_database(&mut |database| copied = Rows::copy(database, &names, most))?;
-            copied
-        })?
+            copied.map(|rows| (record, rows))
+        };
+        self.handle.read_then(copy, move |outcome| drop(sender.send(outcome)))?;
+        let copied = copied.recv().map_err(|_| sequencer::Error::Closed)??;
+        copied.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// What was done since the database was opened.

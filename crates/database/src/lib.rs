@@ -123,6 +123,12 @@ pub enum Error {
     /// A prepared INSERT, UPDATE or DELETE of a table that has an index since; nothing has happened.
     #[error("its table has an index since this statement was prepared; prepare it again")]
     Outdated,
+    /// A statement that may write, where another node leads.
+    #[error("'{0}' may write, and this is for what only reads")]
+    Writes(String),
+    /// An index whose rows the leader of a cluster has not all put into the log yet. Reading again works soon.
+    #[error("index '{0}' is being made, and not all of its rows are here yet; read again")]
+    Unfilled(String),
     /// A transaction that an error has ended.
     #[error("the transaction has ended by an error; begin it again")]
     Ended,
@@ -181,7 +187,7 @@ impl Error {
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
-            Self::Engine(EngineError::Busy(_)) => true,
+            Self::Engine(EngineError::Busy(_)) | Self::Unfilled(_) => true,
             Self::Durability(error) => error.is_retryable(),
             _ => false,
         }
@@ -209,6 +215,8 @@ pub struct Lockwork {
     procedures: durable::Known,
     retired: durable::Retired,
     sql: statements::State,
+    /// How many definitions of the log it has learnt of, as long as it follows.
+    learnt: usize,
 }
 
 enum Store {
@@ -241,6 +249,7 @@ impl Lockwork {
             procedures: durable::Known::default(),
             retired: durable::Retired::default(),
             sql: statements::State::default(),
+            learnt: 0,
         }
     }
 

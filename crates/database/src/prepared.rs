@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use lockwork_engine::registry::Registered;
 use lockwork_procedure::block::{Block, Status, abort};
 use lockwork_sql::{self as sql, Arguments, Compiled, Field, Inserted, Kind};
 
@@ -19,6 +20,8 @@ pub struct Prepared {
     pub(crate) arguments: Arguments,
     pub(crate) columns: Vec<String>,
     pub(crate) inserted: Option<Inserted>,
+    /// The procedure, of what only reads and was prepared at a node that follows.
+    pub(crate) reads: Option<Arc<Registered>>,
 }
 
 impl Prepared {
@@ -32,6 +35,12 @@ impl Prepared {
     #[must_use]
     pub fn writes(&self) -> bool {
         !self.compiled.writes.is_empty()
+    }
+
+    /// Whether it was prepared to read beside the log ([`crate::Caller::read_then`]).
+    #[must_use]
+    pub fn is_beside_the_log(&self) -> bool {
+        self.reads.is_some()
     }
 
     /// What `$1` and so on are, in this order.

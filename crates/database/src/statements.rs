@@ -57,20 +57,22 @@ pub struct ProcedureDefinition {
 /// What SQL knows of a database.
 #[derive(Default)]
 pub(crate) struct State {
-    catalogue: Catalogue,
+    pub(crate) catalogue: Catalogue,
     /// By the name that SQL calls them.
     procedures: HashMap<String, Known>,
     /// Indexes that may lack rows, because a disk was full; nothing goes on before they are whole.
     pub(crate) unfilled: Vec<Index>,
     /// Single statements that are registered, by their names as procedures.
     singles: HashMap<String, u32>,
+    /// Those that only read and were compiled beside the log, by their digests.
+    pub(crate) reads: HashMap<u64, Arc<Registered>>,
 }
 
 #[derive(Clone)]
-struct Known {
+pub(crate) struct Known {
     /// The procedure as it is registered, with its metadata.
-    compiled: Arc<Compiled>,
-    id: u32,
+    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) id: u32,
     /// The statement that made it.
     text: Arc<str>,
 }
@@ -166,7 +168,8 @@ impl Lockwork {
             let Known { compiled, id, .. } = self.known_of(statement)?;
             let arguments = statement.arguments(&compiled)?;
             let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
-            return Ok(Prepared { kind: Kind::Call, compiled, id, arguments, columns, inserted: None });
+            let kind = Kind::Call;
+            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads: None });
         }
         let sql::Single { mut compiled, arguments, columns, inserted } = self.sql.catalogue.single(statement)?;
         let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
@@ -175,7 +178,8 @@ impl Lockwork {
             Some(id) => *id,
             None => self.register_compiled(&compiled.procedure, "")?,
         };
-        Ok(Prepared { kind: statement.kind(), compiled: Arc::new(compiled), id, arguments, columns, inserted })
+        let (kind, compiled) = (statement.kind(), Arc::new(compiled));
+        Ok(Prepared { kind, compiled, id, arguments, columns, inserted, reads: None })
     }
 
     /// Runs a prepared statement with values for `$1` and so on.
@@ -238,7 +242,7 @@ impl Lockwork {
     }
 
     /// The procedure that a CALL or EXPLAIN names.
-    fn known_of(&self, statement: &Statement<'_>) -> Result<Known, Error> {
+    pub(crate) fn known_of(&self, statement: &Statement<'_>) -> Result<Known, Error> {
         self.known(statement.name().unwrap_or_default()).map_err(|error| match error {
             Error::Unknown { known, .. } => statement.undefined(&known).into(),
             other => other,
@@ -371,11 +375,9 @@ impl Lockwork {
         Ok(())
     }
 
-    /// Adds the rows that an index does not have yet: all of them when it is new, some when a process died while it was
-    /// being filled. Nothing writes the table meanwhile: no procedure does before there is the index.
-    fn fill(&mut self, index: &Index) -> Result<(), Error> {
-        let (of, name) = (index.table.clone(), index.name.clone());
-        let names = [of.clone(), name.clone()];
+    /// Whether an index has all rows: a row of the table has one in the index, and the index has no others.
+    pub(crate) fn is_full(&self, index: &Index) -> Result<bool, Error> {
+        let names = [index.table.clone(), index.name.clone()];
         let counts = self.read(move |engine| {
             let mut counts = [0; 2];
             let read = engine.with_database(&mut |database| {
@@ -383,10 +385,16 @@ impl Lockwork {
             });
             read.map(|()| counts)
         })??;
-        // A row of the table has one in the index, and the index has no others.
-        if counts[0] == counts[1] {
+        Ok(counts[0] == counts[1])
+    }
+
+    /// Adds the rows that an index does not have yet: all of them when it is new, some when a process died while it was
+    /// being filled. Nothing writes the table meanwhile: no procedure does before there is the index.
+    fn fill(&mut self, index: &Index) -> Result<(), Error> {
+        if self.is_full(index)? {
             return Ok(());
         }
+        let (of, name) = (index.table.clone(), index.name.clone());
         let (rows, there) = self.read(move |engine| {
             let (mut rows, mut there) = (Vec::new(), HashSet::new());
             let read = engine.export(&mut |table, image| {
@@ -404,6 +412,12 @@ impl Lockwork {
 
     /// Learns what the definitions of a folder say, when all of them have been carried out.
     pub(crate) fn remember(&mut self, definitions: &[Definition]) -> Result<(), Error> {
+        self.remember_all(definitions)?;
+        self.fill_all()
+    }
+
+    /// The same, and what is to be filled stays so.
+    pub(crate) fn remember_all(&mut self, definitions: &[Definition]) -> Result<(), Error> {
         for Definition { assembly, source } in definitions {
             match kept(source).and_then(|kept| self.sql.catalogue.define(&kept).ok()) {
                 // A text that this version does not take leaves what the code says.
@@ -426,7 +440,7 @@ impl Lockwork {
                 Some(_) => unreachable!("there are three definitions"),
             }
         }
-        self.fill_all()
+        Ok(())
     }
 
     /// Tells SQL of tables and a procedure in assembly.
@@ -468,7 +482,7 @@ fn writes(procedure: &Procedure, table: &str) -> bool {
 }
 
 /// What tells the code of single statements apart.
-fn digest(procedure: &Procedure) -> u64 {
+pub(crate) fn digest(procedure: &Procedure) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(&encode(procedure));
     hasher.finish()

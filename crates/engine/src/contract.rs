@@ -180,6 +180,9 @@ pub enum EngineError {
         "engine '{0}' runs no transactions of several calls; make a procedure of them, or take an engine of the CPU"
     )]
     NotTogether(&'static str),
+    /// A call that is to read only, of a procedure that may write.
+    #[error("procedure '{0}' may write, and this is for calls that only read")]
+    Writes(String),
     /// A worker thread could not be started, or died.
     #[error("a worker thread {0}; the engine cannot go on")]
     Worker(String),

@@ -15,8 +15,8 @@
 //!
 //! Shared by all of them: the registry of procedures ([`registry`]) and their inner-loop form ([`recipe`]), the worker
 //! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), several calls as one
-//! transaction ([`Together`]), and the check that makes every engine trustworthy, replay in its own serial order
-//! ([`replay`]).
+//! transaction ([`Together`]), calls that only read, beside all of that ([`read()`]), and the check that makes every
+//! engine trustworthy, replay in its own serial order ([`replay`]).
 
 mod blocks;
 pub mod conflicts;
@@ -32,6 +32,7 @@ mod key_images;
 mod lines;
 pub mod optimistic;
 pub mod random_procedures;
+mod reading;
 pub mod recipe;
 pub mod registry;
 pub mod replay;
@@ -46,4 +47,5 @@ pub use contract::{
     BatchReport, Completed, ConflictPlan, DeviceTimes, Engine, EngineError, EngineKind, Interleave, LockPolicy,
     Options, Refused, SerialOrder, Tally, create,
 };
+pub use reading::read;
 pub use together::{Moment, Together};

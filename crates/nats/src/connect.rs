@@ -21,6 +21,8 @@ const PING: Duration = Duration::from_millis(750);
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long answers of servers about themselves are waited for.
 const ANSWERS: Duration = Duration::from_secs(1);
+/// How often they are asked: one that has just begun, or is busy, may answer late, or not know the others yet.
+const ASKED: usize = 4;
 
 /// How a journal is reached.
 #[derive(Clone)]
@@ -286,15 +288,20 @@ async fn synced(options: &Options, described: &str) -> Result<(), Error> {
         |error: &dyn std::error::Error| Error::Unreachable(format!("{described}: ask servers: {}", words(error)));
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| failed(&error))?;
-    let asked = client.publish_with_reply("$SYS.REQ.SERVER.PING.VARZ", inbox, "".into()).await;
-    asked.map_err(|error| failed(&error))?;
     let mut found = BTreeMap::new();
-    // All that there are answer within a moment, and how many there are nobody knows.
-    while let Ok(Some(answer)) = tokio::time::timeout(ANSWERS, answers.next()).await {
-        let Ok(answer) = serde_json::from_slice::<serde_json::Value>(&answer.payload) else { continue };
-        let config = &answer["data"]["jetstream"]["config"];
-        let Some(name) = answer["server"]["name"].as_str().filter(|_| config.is_object()) else { continue };
-        found.insert(name.to_string(), config["sync_always"].as_bool().unwrap_or(false));
+    for _ in 0..ASKED {
+        let asked = client.publish_with_reply("$SYS.REQ.SERVER.PING.VARZ", inbox.clone(), "".into()).await;
+        asked.map_err(|error| failed(&error))?;
+        // All that there are answer within a moment, and how many there are nobody knows.
+        while let Ok(Some(answer)) = tokio::time::timeout(ANSWERS, answers.next()).await {
+            let Ok(answer) = serde_json::from_slice::<serde_json::Value>(&answer.payload) else { continue };
+            let config = &answer["data"]["jetstream"]["config"];
+            let Some(name) = answer["server"]["name"].as_str().filter(|_| config.is_object()) else { continue };
+            found.insert(name.to_string(), config["sync_always"].as_bool().unwrap_or(false));
+        }
+        if found.len() >= options.replicas {
+            break;
+        }
     }
     if let Some((name, _)) = found.iter().find(|(_, synced)| !**synced) {
         let text = "set jetstream { sync_interval: always } in its configuration";

@@ -176,6 +176,14 @@ pub enum Error {
         /// What happened.
         problem: String,
     },
+    /// A node differs from the one that led when the journal was written.
+    #[error("record {record}: {problem}; this node, or the one that led then, has computed something wrong")]
+    Differs {
+        /// The first record that shows it.
+        record: u64,
+        /// What differs.
+        problem: String,
+    },
     /// An option has a value that is not possible.
     #[error("option '{option}' is {value}; {expected}")]
     Option {
@@ -189,10 +197,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether what was durable is damaged; the command ends with exit code 5 then.
+    /// Whether what was durable is damaged, or what was computed from it; the command ends with exit code 5 then.
     #[must_use]
     pub const fn is_corruption(&self) -> bool {
-        matches!(self, Self::Damaged { .. })
+        matches!(self, Self::Damaged { .. } | Self::Differs { .. })
     }
 
     /// Whether the same call, or transaction, may succeed later on the same sequencer.

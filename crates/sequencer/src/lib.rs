@@ -26,6 +26,7 @@
 //! | `order` | the thread that runs everything in order |
 //! | `transaction` | several calls as one transaction |
 //! | `requests` | the window of request ids |
+//! | `decode` | records into batches and other work for an engine |
 //! | `recovery` | checkpoint and log back into an engine |
 //! | [`inspect`] | looks at a log or checkpoint without touching it |
 //!
@@ -33,6 +34,7 @@
 
 mod catalogue;
 mod checkpoint;
+mod decode;
 mod directory;
 mod error;
 mod format;

@@ -1,7 +1,10 @@
-//! A sequencer whose log is a [`Journal`] that it shares with others: opening, and how it stands.
+//! A sequencer whose log is a [`Journal`] that it shares with others: opening, how it stands, and reads that say which
+//! record they are of.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, sync_channel};
 use std::time::Instant;
 
@@ -11,11 +14,11 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::format::items::Definition;
 use crate::io::{Io, Locking, Mode};
-use crate::journal::election::{Election, NodeOptions, NodeStatus, holder};
+use crate::journal::election::{Election, NodeOptions, NodeStatus, Role, holder};
 use crate::journal::follower::follow;
 use crate::journal::{Journal, LEAST_MESSAGE_BYTES};
 use crate::options::Options;
-use crate::order::{Node, Order, Parts, Request};
+use crate::order::{Answered, Node, Order, Parts, Request};
 use crate::recovery::{Progress, RecoveryReport, Replay};
 use crate::sequencer::{Handle, REQUESTS, Sequencer, fresh_id, is_empty, thread};
 use crate::shared::Shared;
@@ -31,9 +34,9 @@ impl Sequencer {
     /// opened again.
     ///
     /// # Errors
-    /// [`Error::Unreachable`]; [`Error::Damaged`] and [`Error::Version`], of the journal; [`Error::Option`]; an engine
-    /// that does not run calls in the order of a log, or is not empty; [`Error::Locked`], [`Error::Foreign`] and
-    /// [`Error::Io`], of the directory.
+    /// [`Error::Unreachable`]; [`Error::Damaged`] and [`Error::Version`], of the journal; [`Error::Differs`], when this
+    /// node computes something else than a leader had; [`Error::Option`]; an engine that does not run calls in the
+    /// order of a log, or is not empty; [`Error::Locked`], [`Error::Foreign`] and [`Error::Io`], of the directory.
     pub fn join(
         journal: Arc<dyn Journal>,
         io: Arc<dyn Io>,
@@ -83,6 +86,7 @@ impl Sequencer {
         let chain = chain.unwrap_or_default();
         let node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
+        membership.saw(extent);
         let shared = Arc::new(Shared::of_node(next, membership.clone()));
         let mut order = Order::new(Parts {
             engine,
@@ -99,6 +103,7 @@ impl Sequencer {
             next,
             node: Some(node),
         });
+        shared.definitions.store(order.definitions.len(), Ordering::Release);
         let start = Instant::now();
         order.catch_up(&mut |done_bytes, calls| {
             let total_bytes = done_bytes;
@@ -134,12 +139,66 @@ impl Handle {
         Some(self.shared.membership.as_ref()?.status(self.shared.durable()))
     }
 
-    /// The definitions that there are, in order, with the texts that they were made from.
+    /// Has the leader append the digest of the whole database, which the others compare, whenever the last one was.
+    /// Returns the number of the record, when it is durable.
+    ///
+    /// # Errors
+    /// [`Error::Follower`] where another node leads, [`Error::Option`] where the log is this process's own, and why
+    /// nothing can be appended.
+    pub fn append_digest(&self) -> Result<u64, Error> {
+        self.ask(|reply| Request::Digest(Box::new(move |outcome| drop(reply.send(outcome)))))
+    }
+
+    /// As [`Self::read`] without waiting. `read` is told the number of the last record that the database has then: what
+    /// it sees is what the log makes up to that one. `then` gets what it says, or its panic, on a thread of the
+    /// sequencer: it must neither wait nor panic. It is dropped when the sequencer ends before it knows. Waits while
+    /// very many requests are queued.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_then<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&dyn Engine, u64) -> T + Send + 'static,
+        then: impl FnOnce(Result<std::thread::Result<T>, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let read = Box::new(move |engine: &dyn Engine, record| -> Answered {
+            // What it looks at it cannot change, so nothing is left in half.
+            let seen = catch_unwind(AssertUnwindSafe(|| read(engine, record)));
+            Box::new(move |outcome: Result<(), Error>| then(outcome.map(|()| seen)))
+        });
+        self.requests.send(Request::Read(read)).map_err(|_| Error::Closed)
+    }
+
+    /// The last record that is durable; whoever was answered before can find what it was told in the log up to there.
+    #[must_use]
+    pub fn record(&self) -> u64 {
+        self.shared.durable() - 1
+    }
+
+    /// What this node does; `None` when the log is this process's own.
+    #[must_use]
+    pub fn role(&self) -> Option<Role> {
+        Some(self.shared.membership.as_ref()?.role())
+    }
+
+    /// The address of the node that leads, or "nobody", as far as is known.
+    #[must_use]
+    pub fn leader(&self) -> String {
+        self.shared.membership.as_ref().map_or_else(|| "nobody".into(), |membership| membership.leader())
+    }
+
+    /// The definitions that there are, in order, with the texts that they were made from; those before `from` left out.
     ///
     /// # Errors
     /// [`Error::Closed`], or why its role has ended.
-    pub fn definitions(&self) -> Result<Vec<Definition>, Error> {
-        self.ask(Request::Definitions)
+    pub fn definitions(&self, from: usize) -> Result<Vec<Definition>, Error> {
+        self.ask(|reply| Request::Definitions(from, reply))
+    }
+
+    /// How many definitions a node that follows has met in the journal.
+    #[must_use]
+    pub fn definitions_met(&self) -> usize {
+        self.shared.definitions.load(Ordering::Acquire)
     }
 }
 

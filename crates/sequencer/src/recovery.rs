@@ -4,30 +4,29 @@
 //! written in their serial order, so they are run in the order in which they stand; batches of the log are merged
 //! freely. An engine that cannot run in that order gets the rows of one that can.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use lockwork_engine::{Engine, EngineError, EngineKind, Options as EngineOptions, create};
-use lockwork_procedure::block::{Batch, HEADER_BYTES, Status};
+use lockwork_procedure::block::{Batch, Status};
+use lockwork_storage::Digest;
 
 use crate::catalogue::Catalogue;
 use crate::checkpoint::read::{Visitor, read};
+use crate::decode::{Decoder, Item, Mark};
 use crate::directory::{Directory, Listing};
 use crate::error::Error;
-use crate::format::calls::runs;
 use crate::format::frame::RecordKind;
 use crate::format::items::{Definition, Rows};
 use crate::io::Io;
+use crate::journal::answers::{Answers, of_call};
 use crate::journal::message::Chain;
-use crate::log::reader::{LogEnd, Record, Torn, Wanted, walk};
+use crate::log::reader::{LogEnd, Torn, Wanted, walk};
 use crate::order::apply;
 use crate::requests::{Outcome, Window};
 
-/// Calls that are run as one batch, and about how many bytes of blocks.
-const MERGED_CALLS: usize = 32_768;
-const MERGED_BYTES: usize = 8 << 20;
 /// Decoded items that may wait.
 const DECODED: usize = 4;
 
@@ -89,11 +88,13 @@ pub(crate) struct Recovered {
     pub(crate) end: LogEnd,
 }
 
-/// A piece of work that the log asks for.
-pub(crate) enum Item {
-    Calls { batch: Batch, requests: bool, last: u64 },
-    Definition(Definition, u64),
-    Rows { table: String, width: usize, images: Vec<u8>, number: u64 },
+/// A batch in the engine's hands.
+struct InFlight {
+    /// Whether it has calls with request ids.
+    requests: bool,
+    /// Its last record.
+    last: u64,
+    marks: Vec<Mark>,
 }
 
 /// Runs what was recovered.
@@ -110,8 +111,11 @@ pub(crate) struct Replay<'a> {
     start: Instant,
     /// Rows that tables had when the checkpoint was made, so that they are made large enough.
     sizes: HashMap<String, u64>,
-    /// Whether batches in flight have calls with request ids, and their last records.
-    in_flight: std::collections::VecDeque<(bool, u64)>,
+    in_flight: VecDeque<InFlight>,
+    /// What the calls of a record that goes on in the next batch have answered.
+    pub(crate) answers: Answers,
+    /// The last record whose digest of the whole database was compared, and how long that took.
+    pub(crate) compared: Option<(u64, Digest, Duration)>,
     /// Where batches that ran go back to, so that their memory is used again.
     spare: Sender<Batch>,
 }
@@ -165,7 +169,9 @@ impl<'a> Replay<'a> {
             state: Progress::default(),
             start: Instant::now(),
             sizes: HashMap::new(),
-            in_flight: std::collections::VecDeque::new(),
+            in_flight: VecDeque::new(),
+            answers: Answers::default(),
+            compared: None,
             spare,
         }
     }
@@ -188,10 +194,10 @@ impl<'a> Replay<'a> {
 
     pub(crate) fn item(&mut self, item: Item) -> Result<(), Error> {
         match item {
-            Item::Calls { batch, requests, last } => {
+            Item::Calls { batch, requests, last, marks } => {
                 self.report.calls += batch.len() as u64;
                 self.state.calls = self.report.calls;
-                self.in_flight.push_back((requests, last));
+                self.in_flight.push_back(InFlight { requests, last, marks });
                 self.engine.submit_in_order(batch).map_err(|refused| Error::from(refused.error))?;
                 if self.in_flight.len() > 1 {
                     self.complete()?;
@@ -207,11 +213,42 @@ impl<'a> Replay<'a> {
                 let failed = |error: EngineError| Error::Replay { record: number, problem: error.to_string() };
                 self.engine.load_rows(&table, width, &images).map_err(failed)
             }
+            Item::Digest(expected, record) => {
+                self.drain()?;
+                let start = Instant::now();
+                let found = self.engine.digest()?;
+                if found != expected {
+                    let problem = format!("its tables have the digest {found}, and the leader's had {expected}");
+                    return Err(Error::Differs { record, problem });
+                }
+                self.compared = Some((record, found, start.elapsed()));
+                Ok(())
+            }
         }
     }
 
+    /// Compares what calls that ran have answered with what their records say.
+    fn compare(&mut self, batch: &Batch, marks: Vec<Mark>) -> Result<(), Error> {
+        for Mark { record, calls, answers } in marks {
+            for index in calls {
+                let block = batch.block(index);
+                self.answers.add(of_call(block, self.catalogue.procedures[block.procedure() as usize].results));
+            }
+            let Some(expected) = answers else { continue };
+            let found = std::mem::take(&mut self.answers);
+            if found != expected {
+                let problem = format!(
+                    "its calls answered something else here (digest {:016x}) than at the leader ({:016x})",
+                    found.0, expected.0
+                );
+                return Err(Error::Differs { record, problem });
+            }
+        }
+        Ok(())
+    }
+
     fn complete(&mut self) -> Result<(), Error> {
-        let Some((requests, last)) = self.in_flight.pop_front() else { return Ok(()) };
+        let Some(InFlight { requests, last, marks }) = self.in_flight.pop_front() else { return Ok(()) };
         let Some(completed) = self.engine.complete()? else {
             return Err(Error::Replay { record: last, problem: "the engine has lost a batch".into() });
         };
@@ -221,6 +258,7 @@ impl<'a> Replay<'a> {
             let problem = format!("{count} calls before its end, which ran once, fail with code {code}: {why}");
             return Err(Error::Replay { record: last, problem });
         }
+        self.compare(&completed.batch, marks)?;
         if requests {
             for block in completed.batch.blocks().filter(|block| block.request() != 0) {
                 let results = self.catalogue.procedures[block.procedure() as usize].results;
@@ -240,177 +278,6 @@ impl<'a> Replay<'a> {
             self.complete()?;
         }
         Ok(())
-    }
-}
-
-/// Who takes items, and how many bytes of log each was.
-pub(crate) trait Sink {
-    /// # Errors
-    /// When nobody takes items any more.
-    fn put(&mut self, item: Item, bytes: u64) -> Result<(), Error>;
-}
-
-impl Sink for SyncSender<(Item, u64)> {
-    fn put(&mut self, item: Item, bytes: u64) -> Result<(), Error> {
-        // Who does not has an error of its own to tell.
-        self.send((item, bytes)).map_err(|_| Error::Closed)
-    }
-}
-
-impl Sink for Vec<(Item, u64)> {
-    fn put(&mut self, item: Item, bytes: u64) -> Result<(), Error> {
-        self.push((item, bytes));
-        Ok(())
-    }
-}
-
-/// Makes batches of records.
-pub(crate) struct Decoder<S> {
-    catalogue: Catalogue,
-    pub(crate) items: S,
-    /// Batches that ran.
-    spare: Receiver<Batch>,
-    batch: Option<Batch>,
-    requests: bool,
-    last: u64,
-    /// Bytes of the log since the last item.
-    bytes: u64,
-    covered: u64,
-    records: u64,
-}
-
-impl<S: Sink> Decoder<S> {
-    /// Records up to `covered` are not needed; `spare` gives batches that ran.
-    pub(crate) fn new(catalogue: Catalogue, items: S, spare: Receiver<Batch>, covered: u64) -> Self {
-        Self { catalogue, items, spare, batch: None, requests: false, last: 0, bytes: 0, covered, records: 0 }
-    }
-
-    /// Gives away what was gathered.
-    pub(crate) fn flush(&mut self) -> Result<(), Error> {
-        if let Some(batch) = self.batch.take().filter(|batch| !batch.is_empty()) {
-            let item = Item::Calls { batch, requests: std::mem::take(&mut self.requests), last: self.last };
-            self.send(item)?;
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, item: Item) -> Result<(), Error> {
-        self.items.put(item, std::mem::take(&mut self.bytes))
-    }
-
-    pub(crate) fn record(&mut self, record: &Record<'_>) -> Result<(), Error> {
-        let number = record.frame.number;
-        self.bytes += record.frame.bytes() as u64;
-        if number <= self.covered || record.frame.kind == RecordKind::Durable {
-            return Ok(());
-        }
-        self.records += 1;
-        let damaged = |problem: String| Error::damaged(record.path, record.offset, problem);
-        match record.frame.kind {
-            RecordKind::Calls => {
-                self.last = number;
-                self.calls(record.payload).map_err(|problem| problem.unwrap_or_else(damaged))
-            }
-            RecordKind::Definition => {
-                self.flush()?;
-                let definition = Definition::decode(record.payload).map_err(damaged)?;
-                let addition = self.catalogue.understand(&definition);
-                let addition =
-                    addition.map_err(|error| Error::Replay { record: number, problem: error.to_string() })?;
-                self.catalogue.add(addition);
-                self.send(Item::Definition(definition, number))
-            }
-            RecordKind::Indexed => {
-                self.flush()?;
-                let all = Rows::decode_all(record.payload).map_err(damaged)?;
-                all.iter().try_for_each(|rows| self.rows(rows, number))
-            }
-            _ => {
-                self.flush()?;
-                let rows = Rows::decode(record.payload).map_err(damaged)?;
-                self.rows(&rows, number)
-            }
-        }
-    }
-
-    fn rows(&mut self, rows: &Rows<'_>, number: u64) -> Result<(), Error> {
-        let (table, width) = (rows.table.to_string(), rows.image_bytes);
-        self.send(Item::Rows { table, width, images: rows.images.to_vec(), number })
-    }
-
-    fn calls(&mut self, payload: &[u8]) -> Result<(), Trouble> {
-        let catalogue = std::mem::take(&mut self.catalogue);
-        let bytes = catalogue.block_bytes();
-        let capacity = (MERGED_BYTES / bytes.next_multiple_of(64)).clamp(1, MERGED_CALLS);
-        let mut trouble = None;
-        let outcome = runs(
-            payload,
-            |procedure| catalogue.arguments(procedure),
-            |run| {
-                for index in 0..run.count {
-                    if self.batch.as_ref().is_some_and(|batch| batch.len() == batch.capacity())
-                        && let Err(error) = self.flush()
-                    {
-                        trouble = Some(error);
-                        return Err(String::new());
-                    }
-                    if self.batch.is_none() {
-                        match fresh(&self.spare, bytes, capacity) {
-                            Ok(batch) => self.batch = Some(batch),
-                            Err(error) => {
-                                trouble = Some(error.into());
-                                return Err(String::new());
-                            }
-                        }
-                    }
-                    let Some(mut block) = self.batch.as_mut().and_then(|batch| batch.push(run.procedure)) else {
-                        return Err("a batch is full when it should not be".into());
-                    };
-                    let arguments = run.arguments(index);
-                    let start = HEADER_BYTES as usize;
-                    block.bytes()[start..start + arguments.len()].copy_from_slice(arguments);
-                    let request = run.request(index);
-                    if request != 0 {
-                        block.set_request(request);
-                        self.requests = true;
-                    }
-                }
-                Ok(())
-            },
-        );
-        self.catalogue = catalogue;
-        match (trouble, outcome) {
-            (Some(error), _) => Err(Trouble::Other(error)),
-            (None, Err(problem)) => Err(Trouble::Payload(problem)),
-            (None, Ok(())) => Ok(()),
-        }
-    }
-}
-
-/// An empty batch: the oldest that ran, if it is as large as is wanted.
-fn fresh(spare: &Receiver<Batch>, bytes: usize, capacity: usize) -> Result<Batch, EngineError> {
-    let large = |batch: &Batch| batch.stride() >= bytes && batch.capacity() == capacity;
-    match spare.try_recv().ok().filter(large) {
-        Some(mut batch) => {
-            batch.clear();
-            Ok(batch)
-        }
-        None => Ok(Batch::new(bytes as u32, capacity)?),
-    }
-}
-
-/// Why calls could not be decoded: by their bytes, or otherwise.
-enum Trouble {
-    Payload(String),
-    Other(Error),
-}
-
-impl Trouble {
-    fn unwrap_or_else(self, damaged: impl FnOnce(String) -> Error) -> Error {
-        match self {
-            Self::Payload(problem) => damaged(problem),
-            Self::Other(error) => error,
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The front: opening, calls, closing. See the crate for what it guarantees.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -424,14 +424,10 @@ impl Handle {
     /// # Panics
     /// When `read` does; nobody else notices.
     pub fn read<T: Send + 'static>(&self, read: impl FnOnce(&dyn Engine) -> T + Send + 'static) -> Result<T, Error> {
-        self.ask(|reply| {
-            Request::Read(Box::new(move |engine| {
-                // What it looks at it cannot change, so nothing is left in half.
-                let seen = catch_unwind(AssertUnwindSafe(|| read(engine)));
-                Box::new(move |outcome| drop(reply.send(outcome.map(|()| seen))))
-            }))
-        })
-        .map(|seen| seen.unwrap_or_else(|panic| resume_unwind(panic)))
+        let (sender, seen) = sync_channel(1);
+        self.read_then(move |engine, _| read(engine), move |outcome| drop(sender.send(outcome)))?;
+        let seen = seen.recv().unwrap_or_else(|_| Err(self.shared.trouble().unwrap_or(Error::Closed)))?;
+        Ok(seen.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
     /// The digest of all tables, when everything before it is durable.

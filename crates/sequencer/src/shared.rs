@@ -1,6 +1,6 @@
 //! What the threads of a sequencer tell each other and their callers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +43,10 @@ pub struct Statistics {
     pub checkpoint_pause_ns: u64,
     /// Nanoseconds of the longest such pause.
     pub checkpoint_longest_ns: u64,
+    /// Digests of the whole database that were appended to a journal, or compared with it.
+    pub digests: u64,
+    /// Nanoseconds for which calls stood still for them, together.
+    pub digest_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +63,8 @@ pub(crate) struct Shared {
     statistics: Mutex<Statistics>,
     /// Bytes of log since the last checkpoint began.
     pub(crate) since_checkpoint: AtomicU64,
+    /// Definitions that a node which follows has met.
+    pub(crate) definitions: AtomicUsize,
     /// Of a node; `None` when the log is this process's own.
     pub(crate) membership: Option<Arc<Membership>>,
     /// What the last checkpoint that failed said.

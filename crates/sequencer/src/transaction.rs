@@ -44,6 +44,8 @@ pub(crate) struct Made {
     pub(crate) committed: bool,
     /// Digest of outcome and results.
     pub(crate) seen: u128,
+    /// The same, as records have it.
+    pub(crate) answered: u64,
 }
 
 /// Tables that were looked at, by number, and the digest of all their rows.
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn what_was_taken_back_does_not_last() {
         let mut transaction = Transaction::default();
-        let made = |procedure, committed| Made { procedure, arguments: vec![0; 8], committed, seen: 0 };
+        let made = |procedure, committed| Made { procedure, arguments: vec![0; 8], committed, seen: 0, answered: 0 };
         transaction.add(made(1, true));
         let first = transaction.mark();
         transaction.add(made(2, true));

@@ -2,61 +2,14 @@
 
 mod common;
 
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::nodes::*;
 use common::*;
-use lockwork_engine::EngineKind;
 use lockwork_procedure::block::Status;
-use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
-use lockwork_sequencer::{Error, NodeOptions, Options, RecoveryReport, Role, Sequencer};
-
-const LEASE: Duration = Duration::from_millis(200);
-
-/// Joins with a disk of its own.
-fn join_with(journal: &SimulatedJournal, name: &str, may_lead: bool) -> Result<(Sequencer, RecoveryReport), Error> {
-    let options = Options { checkpoint_bytes: 0, ..Options::default() };
-    let node = NodeOptions { lease: LEASE, may_lead, ..NodeOptions::new(name) };
-    let disk = Arc::new(SimulatedDisk::new(1));
-    let journal = Arc::new(journal.clone());
-    Sequencer::join(journal, disk, Path::new("/n"), options, node, engine(EngineKind::Deterministic), &mut |_| ())
-}
-
-fn join(journal: &SimulatedJournal, name: &str) -> Sequencer {
-    join_with(journal, name, true).unwrap().0
-}
-
-/// Waits until something holds, and fails with what there is when it does not for long.
-fn until<T>(mut holds: impl FnMut() -> Result<T, String>) -> T {
-    let start = Instant::now();
-    loop {
-        match holds() {
-            Ok(found) => return found,
-            Err(why) if start.elapsed() > Duration::from_secs(30) => panic!("{why}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
-}
-
-fn role(node: &Sequencer) -> Role {
-    node.handle().node().unwrap().role
-}
-
-fn wait_for(node: &Sequencer, wanted: Role) {
-    until(|| if role(node) == wanted { Ok(()) } else { Err(format!("{:?}, not {wanted:?}", node.handle().node())) });
-}
-
-/// Waits until a node has what another one has.
-fn wait_until_as_far(node: &Sequencer, other: &Sequencer) {
-    let wanted = other.handle().node().unwrap().next;
-    until(|| match node.handle().node().unwrap() {
-        status if status.next >= wanted => Ok(()),
-        status => Err(format!("{status:?}, and {wanted} is wanted")),
-    });
-}
+use lockwork_sequencer::{Error, NodeOptions, Role, Sequencer};
 
 #[test]
 fn one_leads_and_the_others_have_what_it_has() {
@@ -253,13 +206,18 @@ fn a_full_journal_refuses_calls_and_goes_on_when_there_is_room() {
     next.call_batch(batch(&[(0, 2, vec![1, 2, 3])])).unwrap();
 }
 
+/// A node that appends a digest of everything whenever something has changed.
+fn eager() -> NodeOptions {
+    NodeOptions { digest_interval: Duration::from_millis(1), ..node("node") }
+}
+
 /// Three nodes that are cut off, dropped and joined again, over a journal that loses requests and answers, and clients
 /// that call whoever leads until each call is acknowledged: every call was made once.
 fn random_faults(seed: u64, rounds: u64) {
     let journal = SimulatedJournal::new(seed);
     let ways: Vec<SimulatedJournal> = (0..3).map(|_| journal.another()).collect();
     let mut random = Random(seed);
-    let mut nodes: Vec<Option<Sequencer>> = ways.iter().map(|way| Some(join(way, "node"))).collect();
+    let mut nodes: Vec<Option<Sequencer>> = ways.iter().map(|way| Some(join_as(way, eager()).unwrap().0)).collect();
     let mut furnished = false;
     let (mut asked, mut acknowledged) = (0, 0);
     journal.lose(seed % 4 * 10);
@@ -280,7 +238,7 @@ fn random_faults(seed: u64, rounds: u64) {
             if node.as_ref().is_none_or(|node| role(node) == Role::Ended) {
                 drop(node.take());
                 // It may be cut off, or its request be lost.
-                match join_with(way, "node", true) {
+                match join_as(way, eager()) {
                     Ok((joined, _)) => *node = Some(joined),
                     Err(Error::Unreachable(_)) => {}
                     Err(error) => panic!("seed {seed}: {error}"),

@@ -76,6 +76,7 @@ impl Refusal {
             Error::Aborted { sqlstate, message, subject, .. } => refuse(&sqlstate, message).about(subject),
             Error::Unknown { .. } => refuse("42704", error.to_string()),
             Error::Outdated => refuse("0A000", error.to_string()),
+            Error::Unfilled(_) => refuse("40001", error.to_string()),
             Error::IndexTooLate { .. } => refuse("55006", error.to_string()),
             Error::Type { .. } | Error::Uneven { .. } => refuse("22023", error.to_string()),
             Error::Reserved { .. } => refuse("42939", error.to_string()),

@@ -37,17 +37,39 @@ pub(crate) enum Effect {
     Transaction(bool),
     /// Says whether those are that do not say it themselves.
     Default(bool),
+    /// The same, as the session has begun.
+    DefaultAsBegun,
+    /// Reads wait until the node has this record.
+    ReadAfter(u64),
+    /// All of that is as the session has begun.
+    AsBegun,
 }
 
 /// Settings of a session: SHOW asks for them when it runs.
 pub(crate) const READ_ONLY: &str = "transaction_read_only";
 pub(crate) const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
+pub(crate) const IN_STANDBY: &str = "in_hot_standby";
+pub(crate) const ISOLATION: [&str; 2] = ["transaction_isolation", "default_transaction_isolation"];
+pub(crate) const READ_AFTER: &str = "lockwork.read_after";
+pub(crate) const RECORD: &str = "lockwork.record";
 
 /// What the words of a session are: they answer `current_user` and `current_database()`.
 #[derive(Clone, Debug)]
 pub(crate) struct Who {
     pub(crate) user: String,
     pub(crate) database: String,
+}
+
+/// Whether a text asks for transactions whose statements all see one moment.
+pub(crate) fn wants_one_moment(text: &str) -> bool {
+    let first: String = text.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
+    let may = ["begin", "start", "set"].iter().any(|word| first.eq_ignore_ascii_case(word));
+    let is_level = |word: &String| word.contains("isolation");
+    let is_strict = |word: &String| matches!(word.as_str(), "serializable" | "repeatable");
+    may && {
+        let words = words(text);
+        words.iter().any(is_level) && words.iter().any(is_strict)
+    }
 }
 
 /// The answer to a text if it is one of these statements.
@@ -57,6 +79,9 @@ pub(crate) fn known(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
         "set" => Some(setting(text, who)),
         "reset" => Some(Ok(resetting(text))),
         "discard" | "deallocate" => Some(freeing(text)),
+        "show" if matches!(&*words(text), [_, name] if [RECORD, READ_AFTER].contains(&name.as_str())) => {
+            Some(show(&words(text)[1]))
+        }
         "show" | "select" => {
             let parsed = read(text)?;
             let [statement] = &parsed[..] else { return None };
@@ -120,6 +145,10 @@ fn setting(text: &str, who: &Who) -> Result<Known, Refusal> {
         ["transaction", ref modes @ ..] => mode(modes).map(Effect::Transaction),
         ["session", "characteristics", "as", "transaction", ref modes @ ..] => mode(modes).map(Effect::Default),
         [READ_ONLY, value] => Some(Effect::Transaction(truth(READ_ONLY, value)?)),
+        [DEFAULT_READ_ONLY, "default"] => (scope != Some("local")).then_some(Effect::DefaultAsBegun),
+        [READ_AFTER, "default"] => Some(Effect::ReadAfter(0)),
+        [READ_AFTER, value] => Some(Effect::ReadAfter(record(value)?)),
+        [RECORD, _] => return Err(refuse("55P02", format!("'{RECORD}' is only shown")).hint(READ_AFTER)),
         // That of a transaction says nothing about itself.
         [DEFAULT_READ_ONLY, value] => {
             let truth = truth(DEFAULT_READ_ONLY, value)?;
@@ -140,7 +169,7 @@ fn mode(modes: &[&str]) -> Option<bool> {
 }
 
 /// A value of a setting that is on or off.
-fn truth(setting: &str, value: &str) -> Result<bool, Refusal> {
+pub(crate) fn truth(setting: &str, value: &str) -> Result<bool, Refusal> {
     match value {
         "on" | "true" | "t" | "yes" | "y" | "1" => Ok(true),
         "off" | "false" | "f" | "no" | "n" | "0" | "default" => Ok(false),
@@ -148,10 +177,20 @@ fn truth(setting: &str, value: &str) -> Result<bool, Refusal> {
     }
 }
 
+/// The number of a record.
+pub(crate) fn record(value: &str) -> Result<u64, Refusal> {
+    value.parse().map_err(|_| refuse("22023", format!("'{READ_AFTER}' is the number of a record, and not '{value}'")))
+}
+
 fn resetting(text: &str) -> Known {
     let words = words(text);
-    let resets = words.get(1).is_some_and(|word| matches!(word.as_str(), "all" | DEFAULT_READ_ONLY));
-    Known { tag: "RESET".into(), row: Vec::new(), effect: resets.then_some(Effect::Default(false)) }
+    let effect = match words.get(1).map(String::as_str) {
+        Some("all") => Some(Effect::AsBegun),
+        Some(DEFAULT_READ_ONLY) => Some(Effect::DefaultAsBegun),
+        Some(READ_AFTER) => Some(Effect::ReadAfter(0)),
+        _ => None,
+    };
+    Known { tag: "RESET".into(), row: Vec::new(), effect }
 }
 
 /// DEALLOCATE and DISCARD.
@@ -277,10 +316,13 @@ mod tests {
             ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", Some(Effect::Default(true))),
             ("SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE, DEFERRABLE", Some(Effect::Default(false))),
             ("SET default_transaction_read_only = on", Some(Effect::Default(true))),
-            ("SET SESSION \"default_transaction_read_only\" TO DEFAULT", Some(Effect::Default(false))),
+            ("SET SESSION \"default_transaction_read_only\" TO DEFAULT", Some(Effect::DefaultAsBegun)),
+            ("SET lockwork.read_after = 17", Some(Effect::ReadAfter(17))),
+            ("set session lockwork.read_after to '18'", Some(Effect::ReadAfter(18))),
+            ("RESET lockwork.read_after", Some(Effect::ReadAfter(0))),
             ("SET LOCAL default_transaction_read_only = on", None),
-            ("RESET ALL", Some(Effect::Default(false))),
-            ("RESET default_transaction_read_only", Some(Effect::Default(false))),
+            ("RESET ALL", Some(Effect::AsBegun)),
+            ("RESET default_transaction_read_only", Some(Effect::DefaultAsBegun)),
             ("RESET search_path", None),
             ("SET application_name = 'read only'", None),
             ("SET ROLE ann", None),
@@ -290,6 +332,25 @@ mod tests {
             assert_eq!(effect(text), Ok(expected), "{text}");
         }
         assert_eq!(effect("SET default_transaction_read_only = 2").unwrap_err().sqlstate, "22023");
+        assert_eq!(effect("SET lockwork.read_after = x").unwrap_err().sqlstate, "22023");
+        assert_eq!(effect("SET lockwork.record = 3").unwrap_err().sqlstate, "55P02");
+    }
+
+    #[test]
+    fn who_wants_to_see_one_moment_is_known() {
+        for text in [
+            "BEGIN ISOLATION LEVEL SERIALIZABLE",
+            "start transaction read only, isolation level repeatable read",
+            "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+            "SET default_transaction_isolation = 'serializable'",
+        ] {
+            assert!(wants_one_moment(text), "{text}");
+        }
+        for text in ["BEGIN", "BEGIN ISOLATION LEVEL READ COMMITTED", "SET application_name = serializable", "SELECT 1"]
+        {
+            assert!(!wants_one_moment(text), "{text}");
+        }
     }
 
     #[test]
@@ -300,6 +361,7 @@ mod tests {
             ("set session client_encoding = Unicode", "SET: "),
             ("SET search_path TO names", "SET: "),
             ("SHOW statement_timeout", "SHOW: statement_timeout text 0"),
+            ("show Lockwork.Record;", "SHOW: lockwork.record text 0"),
             ("SELECT 1", "SELECT 1: ?column? int4 1"),
             ("SELECT 1 AS Foo, 2 AS \"Bar\"", "SELECT 1: foo int4 1, Bar int4 2"),
             ("select -7 as x, 'a', true", "SELECT 1: x int4 -7, ?column? text a, bool bool t"),

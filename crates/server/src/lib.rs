@@ -18,6 +18,7 @@
 //! | `copy` | COPY: rows in and out |
 //! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
 //! | `query` | SELECTs that no key finds the rows of, answered from a copy of their tables |
+//! | `reads` | reads at a node of a cluster that follows |
 //! | `lite` | SQLite, as the catalog and queries have it |
 //! | `syntax` | statements as PostgreSQL writes them: reading, places, names |
 //! | `verb` | kinds of statements, as counts and clients call them |
@@ -40,6 +41,7 @@ mod many;
 mod messages;
 mod parameters;
 mod query;
+mod reads;
 mod session;
 mod shared;
 mod startup;
@@ -73,6 +75,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use cancel::Cancels;
+pub use reads::Promoter;
 use session::Session;
 use shared::{Database, Shared};
 use startup::{Access, Startup};
@@ -198,7 +201,8 @@ impl Gate {
         }
     }
 
-    /// The server, with a database now.
+    /// The server, with a database now. One of a node that follows takes readers only, until it leads
+    /// ([`Server::promoter`]).
     ///
     /// # Errors
     /// As [`Server::listen`].
@@ -244,7 +248,10 @@ impl Server {
         let access = Access::new(users, tls.as_ref()).map_err(ServeError::Certificate)?;
         let caller = database.caller()?;
         let database = Arc::new(Shared::new(database, queue, watcher.0.clone())?);
-        watcher.0.ready(caller);
+        watcher.0.watches(caller);
+        if !database.follows() {
+            watcher.0.ready();
+        }
         let ending = Sender::new(false);
         Ok(Self { listener, database, access: Arc::new(access), tls, connections, drain, patience, ending, warn })
     }
@@ -255,6 +262,12 @@ impl Server {
     /// The system's.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    /// What has it lead, if it is of a node that follows.
+    #[must_use]
+    pub fn promoter(&self) -> Promoter {
+        Promoter(self.database.clone())
     }
 
     /// What ends it.

@@ -1,7 +1,7 @@
 //! What the server says of itself, in the words of PostgreSQL's settings.
 
 use crate::error::{Refusal, refuse};
-use crate::known::{DEFAULT_READ_ONLY, READ_ONLY};
+use crate::known::{DEFAULT_READ_ONLY, IN_STANDBY, READ_AFTER, READ_ONLY, RECORD};
 
 /// The settings that clients are told when they connect, and that SHOW shows. The version is that of the PostgreSQL
 /// whose protocol this is: drivers look at it to know what they may ask.
@@ -17,7 +17,7 @@ pub(crate) const LIST: &[(&str, &str)] = &[
     ("transaction_isolation", "serializable"),
     ("default_transaction_isolation", "serializable"),
     (DEFAULT_READ_ONLY, "off"),
-    ("in_hot_standby", "off"),
+    (IN_STANDBY, "off"),
     ("is_superuser", "off"),
     ("search_path", "public"),
     ("max_identifier_length", "63"),
@@ -29,6 +29,8 @@ pub(crate) const MORE: &[(&str, &str)] = &[
     ("max_index_keys", "32"),
     ("statement_timeout", "0"),
     (READ_ONLY, "off"),
+    (READ_AFTER, "0"),
+    (RECORD, "0"),
 ];
 
 /// Whether an encoding of texts is the one that there is, or says that there is none, as that of psql in the locale C.

@@ -3,7 +3,7 @@
 //! Definitions and the understanding of statements go through one lock; calls do not: they go to the database's own
 //! queue, where those of all connections share batches and writes of the log.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -20,6 +20,7 @@ use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::many::{MOST_BYTES_AT_ONCE, MOST_CALLS, SQLSTATE};
 use crate::query::{self, Queries, Query};
+use crate::reads::Reader;
 use crate::transaction::{self, Open};
 use crate::verb::Verb;
 use crate::watch::Watch;
@@ -48,6 +49,10 @@ pub(crate) struct Shared {
     /// Whether the engine runs transactions of several statements.
     pub(crate) together: bool,
     queries: Queries,
+    /// Whether it takes writes; a node of a cluster does not before it leads.
+    pub(crate) leads: AtomicBool,
+    /// Definitions of the log that a node which follows has learnt of.
+    pub(crate) learnt: AtomicU64,
 }
 
 /// A statement that was understood.
@@ -128,7 +133,11 @@ impl Shared {
         let caller = database.caller()?;
         let engine = database.read(|engine| engine.name().parse::<EngineKind>())?;
         let queries = Queries::new(caller.clone());
+        // A node leads when it is told to: what the log has may have to be learnt before.
+        let leads = AtomicBool::new(caller.role().is_none());
         Ok(Self {
+            leads,
+            learnt: AtomicU64::new(0),
             together: engine.is_ok_and(|kind| !kind.runs_on_device()),
             database: Mutex::new(Some(database)),
             caller,
@@ -163,6 +172,15 @@ impl Shared {
             kind if kind == Kind::Call || kind.is_single() => Some(tokio::task::block_in_place(|| {
                 let mut guard = self.database();
                 let database = guard.as_mut().ok_or_else(closed)?;
+                if self.follows() {
+                    self.admit_kind(statement.kind())?;
+                    let prepared = database.prepare_read(statement);
+                    let prepared = prepared.map_err(|error| self.of_read(error, statement.source()))?;
+                    return match prepared.has_request() {
+                        true => Err(self.writes_elsewhere("a CALL with the id of a request")),
+                        false => Ok(prepared),
+                    };
+                }
                 database.prepare(statement).map_err(|error| Refusal::of(error, statement.source()))
             })?),
             _ => None,
@@ -203,15 +221,36 @@ impl Shared {
         plan: &Plan,
         values: &[Value],
         open: Option<&mut Open>,
+        reader: &Reader,
         cancel: &Cancel,
     ) -> Result<SqlAnswer, Refusal> {
         let begun = Instant::now();
         let ran = match open {
+            // Of a node that led since it was understood, it is understood anew.
+            _ if self.follows() && plan.prepared.as_ref().is_some_and(Prepared::is_beside_the_log) => {
+                self.run_fresh_read(plan, values, reader, cancel).await
+            }
             None => self.run_plan(plan, values, cancel).await,
             Some(open) => self.run_in(open, plan, values, cancel).await,
         };
         self.count(plan, begun, ran.as_ref().err());
         ran
+    }
+
+    async fn run_fresh_read(
+        &self,
+        plan: &Plan,
+        values: &[Value],
+        reader: &Reader,
+        cancel: &Cancel,
+    ) -> Result<SqlAnswer, Refusal> {
+        let fresh = self.fresh(plan)?;
+        self.run_read(fresh.as_deref().unwrap_or(plan), values, reader, cancel).await
+    }
+
+    /// What was understood before is looked at again.
+    pub(crate) fn define_anew(&self) {
+        self.definitions.fetch_add(1, Ordering::Release);
     }
 
     pub(crate) fn count(&self, plan: &Plan, begun: Instant, refusal: Option<&Refusal>) {
@@ -336,10 +375,16 @@ impl Shared {
         values: &[Value],
         format: &Format,
         open: Option<&mut Open>,
+        reader: &Reader,
         cancel: &Arc<Cancel>,
     ) -> Result<Vec<DataRow>, Refusal> {
         let begun = Instant::now();
-        let ran = self.queries.run(query, values, format, open.map(|open| &mut open.steps), cancel).await;
+        // At a node that follows each statement sees a record of its own.
+        let steps = open.filter(|_| !self.follows()).map(|open| &mut open.steps);
+        let ran = self.queries.run(query, values, format, steps, cancel).await.map(|(record, rows)| {
+            record.into_iter().for_each(|record| reader.saw(record));
+            rows
+        });
         let cause = |refusal: &Refusal| (Verb::Select.name().into(), refusal.sqlstate.clone(), refusal.cause());
         self.watch.statement(Verb::Select, begun.elapsed(), ran.as_ref().err().map(cause));
         ran
@@ -352,7 +397,7 @@ impl Shared {
             let answers = guard.as_mut().ok_or_else(closed)?.sql(&plan.text);
             if plan.verb != Verb::Explain {
                 // Also of one that failed: an index may be there, and lack rows.
-                self.definitions.fetch_add(1, Ordering::Release);
+                self.define_anew();
             }
             answers.map_err(|error| Refusal::of(error, &plan.text))
         })?;

@@ -1,6 +1,6 @@
 //! The beginning of a connection: who it is, and what it is told.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,9 @@ use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::startup::SecretKey;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 
+use crate::known::{DEFAULT_READ_ONLY, IN_STANDBY, ISOLATION};
 use crate::parameters;
+use crate::reads::LEVEL;
 use crate::session::{Session, fatal};
 use crate::tls::Tls;
 use crate::users::{Right, Users};
@@ -51,11 +53,26 @@ pub(crate) struct Startup {
     access: Arc<Access>,
     session: Arc<Session>,
     driver: AuthDriver<Parameters, Right>,
+    parameters: Parameters,
 }
 
 impl Startup {
     pub(crate) fn new(access: Arc<Access>, session: Arc<Session>) -> Self {
-        Self { access, session, driver: AuthDriver::new(Parameters) }
+        let parameters = Parameters(session.clone());
+        Self { access, session, driver: AuthDriver::new(parameters.clone()), parameters }
+    }
+}
+
+impl Startup {
+    /// Takes the settings that the client begins with, and refuses who does not only read where another node leads.
+    fn begin(&self, parameters: &BTreeMap<String, String>) -> PgWireResult<()> {
+        let refused = |sqlstate: &str, message: &str| PgWireError::UserError(Box::new(fatal(sqlstate, message)));
+        let Session { reader, database, .. } = &*self.session;
+        reader.begin(parameters).map_err(|refusal| refused(&refusal.sqlstate, &refusal.message))?;
+        match database.elsewhere(reader.is_read_only()) {
+            Some(why) => Err(refused("57P03", &why)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -64,7 +81,8 @@ fn wrong_password<C: ClientInfo>(client: &C) -> PgWireError {
     PgWireError::InvalidPassword(client.metadata().get(METADATA_USER).cloned().unwrap_or_default())
 }
 
-struct Parameters;
+#[derive(Clone)]
+struct Parameters(Arc<Session>);
 
 impl ServerParameterProvider for Parameters {
     fn server_parameters<C>(&self, client: &C) -> Option<HashMap<String, String>>
@@ -77,6 +95,16 @@ impl ServerParameterProvider for Parameters {
             if let Some(value) = client.metadata().get(name) {
                 parameters.insert(told.into(), value.clone());
             }
+        }
+        // By these clients find who leads, or who does not, in a list of hosts.
+        for (name, is_on) in [
+            (IN_STANDBY, self.0.database.follows()),
+            (DEFAULT_READ_ONLY, self.0.database.follows() || self.0.reader.is_read_only()),
+        ] {
+            parameters.insert(name.into(), if is_on { "on" } else { "off" }.into());
+        }
+        for name in ISOLATION.into_iter().filter(|_| self.0.database.follows()) {
+            parameters.insert(name.into(), LEVEL.into());
         }
         Some(parameters)
     }
@@ -105,6 +133,7 @@ impl StartupHandler for Startup {
                     let refused = fatal("0A000", &parameters::other_encoding(other).message);
                     return Err(PgWireError::UserError(Box::new(refused)));
                 }
+                self.begin(&startup.parameters)?;
                 let is_near = client.socket_addr().ip().is_loopback();
                 if self.access.has_tls && !client.is_secure() && !is_near {
                     let refused = fatal("28000", "from other machines this server takes connections with TLS only");
@@ -113,7 +142,7 @@ impl StartupHandler for Startup {
                 let scram = if client.is_secure() { &self.access.bound } else { &self.access.plain };
                 let Some(scram) = scram else {
                     self.session.permit(Right::Define);
-                    finish_authentication(client, &Parameters).await?;
+                    finish_authentication(client, &self.parameters).await?;
                     return Ok(client.flush().await?);
                 };
                 self.driver.begin_authentication(client, scram.create()).await?

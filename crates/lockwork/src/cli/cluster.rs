@@ -8,9 +8,9 @@ use std::time::Duration;
 use clap::Args;
 use lockwork::sequencer::journal::Journal;
 use lockwork::sequencer::{self, Error as Trouble, NodeOptions, Role};
-use lockwork::{EngineKind, Error, Lockwork, Node, OpenOptions};
+use lockwork::{EngineKind, Error, Node, OpenOptions};
 use lockwork_nats::{Error as NatsError, NatsJournal};
-use lockwork_server::{Gate, Options, Server, Watcher};
+use lockwork_server::{Gate, Options, Promoter, Server, Watcher};
 use tokio::runtime::Runtime;
 
 use super::serve::{Arguments, Signals, example, host, read, tell_manager};
@@ -46,9 +46,16 @@ pub(super) struct Join {
     /// For how long a leader that is not heard of keeps others from leading, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1500, requires = "cluster")]
     leader_lease: u64,
-    /// Never lead: replay, and be ready for nothing but that
+    /// Never lead: replay, and answer reads only
     #[arg(long, requires = "cluster")]
     follow_only: bool,
+    /// The least time between two digests of all tables that this node puts into the log when it leads, for others to
+    /// compare, in seconds; 0 for none. At most a hundredth of the time is spent on them
+    #[arg(long, value_name = "S", default_value_t = 10, requires = "cluster")]
+    digest_interval: u64,
+    /// Go on with what the log says, also where a leader has computed something else from it
+    #[arg(long, requires = "cluster")]
+    ignore_digests: bool,
     /// Take servers that acknowledge before they sync, or cannot be asked: a loss of power of several at once may lose
     /// what was acknowledged
     #[arg(long, requires = "cluster")]
@@ -93,6 +100,8 @@ impl Join {
 enum Over {
     /// This node does not lead any more, or cannot follow: it begins again.
     Ended(String),
+    /// This node has computed something else than a leader: it goes on with nothing.
+    Differs(String),
     /// It was asked to end.
     Asked,
 }
@@ -119,13 +128,19 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
             listen = gate.address().map_err(Failure::connect)?;
             let address = join.advertise.clone().unwrap_or_else(|| format!("{}:{}", host(listen), listen.port()));
             let lease = Duration::from_millis(join.leader_lease);
-            let node = NodeOptions { lease, may_lead: !join.follow_only, ..NodeOptions::new(address) };
+            let (may_lead, compares) = (!join.follow_only, !join.ignore_digests);
+            let digest_interval = Duration::from_secs(join.digest_interval);
+            let node = NodeOptions { lease, may_lead, digest_interval, compares, ..NodeOptions::new(address) };
             let term = Term { journal: &journal, scratch, options: &options, node, watcher, script: script.as_deref() };
             term.run(gate, arguments, &mut signals, &mut is_first).await
         });
         match served {
             Ok(Over::Asked) => return Ok(ExitCode::SUCCESS),
             Ok(Over::Ended(why)) => eprintln!("lockwork: {why}; joining again"),
+            Ok(Over::Differs(why)) => {
+                let gate = runtime.block_on(Gate::listen(listen, &arguments.options(watcher)?))?;
+                return Err(runtime.block_on(stay(&gate, &why, watcher, &mut signals)));
+            }
             Err(Failure::Connect(why)) if !is_first => eprintln!("lockwork: {why}; joining again"),
             Err(failure) => return Err(failure),
         }
@@ -139,6 +154,25 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
             return Ok(ExitCode::SUCCESS);
         }
     }
+}
+
+/// What a node does that differs: it tells everybody who asks, until it is asked to end. Beginning again by itself, it
+/// might differ again, and again; whoever runs it should know, and may want to look at it.
+async fn stay(gate: &Gate, why: &str, watcher: &Watcher, signals: &mut Signals) -> Failure {
+    watcher.stopped(why);
+    eprintln!(
+        "lockwork: {why}\nthis node has stopped, and answers nobody; end it, and start it again to have it begin anew \
+         (docs/cluster.md, When a node differs)"
+    );
+    tell_manager();
+    gate.refuse(|| format!("this node of a cluster has stopped: {why}"), signals.next()).await;
+    Failure::Damaged(why.into())
+}
+
+/// What people are told of a term.
+struct Told {
+    place: String,
+    psql: String,
 }
 
 /// From joining to the end of the part that came of it.
@@ -173,80 +207,78 @@ impl Term<'_> {
             Node::join(journal, &scratch, &options, node, told)
         });
         let joined = gate.refuse(|| "this node of a cluster reads the log; it answers in a moment".into(), join).await;
-        let (node, report) = joined.map_err(|error| Failure::BackEnd(error.to_string()))?.map_err(failed)?;
+        let (node, report) = match joined.map_err(|error| Failure::BackEnd(error.to_string()))? {
+            Err(Error::Durability(error @ Trouble::Differs { .. })) => return Ok(Over::Differs(error.to_string())),
+            joined => joined.map_err(failed)?,
+        };
         let handle = node.handle();
         self.watcher.following(handle.clone());
-        let place = format!("{}, {} records", self.journal.describe(), report.next - 1);
-        let address = gate.address().map_err(Failure::connect)?;
+        let server = gate.open(node.follow(), arguments.options(self.watcher)?)?;
+        let address = server.address().map_err(Failure::connect)?;
         let (host, port) = (host(address), address.port());
+        let told = Told {
+            place: format!("{}, {} records", self.journal.describe(), report.next - 1),
+            psql: format!("psql -h {host} -p {port}"),
+        };
         if *is_first {
-            print(&format!("ready: {place}: follows; psql -h {host} -p {port} when it leads\n"))?;
+            print(&format!("ready: {}: follows; {} when it leads\n", told.place, told.psql))?;
             tell_manager();
             *is_first = false;
         }
-        let why = || {
-            let leader = handle.node().and_then(|status| status.leader);
-            format!("this node of a cluster follows; connect to its leader: {}", leader.unwrap_or("nobody".into()))
-        };
-        let turn = async {
-            loop {
-                match node.status().role {
-                    Role::Following => tokio::time::sleep(LOOK).await,
-                    role => return Some(role),
-                }
+        self.serve(server, &handle, signals, &told).await
+    }
+
+    /// Has the server take everybody, with what --init says done if the database is new.
+    fn lead(&self, promoter: &Promoter, told: &Told) -> Result<(), Failure> {
+        let mut call = None;
+        promoter.lead(|database| {
+            if let Some(script) = self.script.filter(|_| database.tables().is_empty()) {
+                database.sql(script).map_err(|error| Failure::usage(format!("--init: {error}")))?;
             }
-        };
-        let stays = async {
-            tokio::select! {
-                role = turn => role,
-                () = signals.next() => None,
-            }
-        };
-        match gate.refuse(why, stays).await {
-            None => {
-                tokio::task::block_in_place(|| node.close()).map_err(failed)?;
-                return Ok(Over::Asked);
-            }
-            Some(Role::Leading) => {}
-            Some(_) => return Ok(Over::Ended(self.why(&handle))),
-        }
-        let begun = tokio::task::block_in_place(|| self.lead(node));
-        let database = match begun {
-            Ok(database) => database,
-            Err(_) if ended(&handle) => return Ok(Over::Ended(self.why(&handle))),
-            Err(failure) => return Err(failure),
-        };
-        let call = example(&database);
-        let server = gate.open(database, arguments.options(self.watcher)?)?;
-        print(&format!("leads: {place}; psql -h {host} -p {port}\n"))?;
+            call = example(database);
+            Ok::<_, Failure>(())
+        })?;
+        print(&format!("leads: {}; {}\n", told.place, told.psql))?;
         if let Some(call) = call {
-            eprintln!("for example: psql -h {host} -p {port} -c \"{call}\"");
+            eprintln!("for example: {} -c \"{call}\"", told.psql);
         }
-        self.serve(server, &handle, signals).await
+        Ok(())
     }
 
-    /// The database, with what --init says if it is new.
-    fn lead(&self, node: Node) -> Result<Lockwork, Failure> {
-        let mut database = node.lead()?;
-        if let Some(script) = self.script.filter(|_| database.tables().is_empty()) {
-            database.sql(script).map_err(|error| Failure::usage(format!("--init: {error}")))?;
-        }
-        Ok(database)
-    }
-
-    async fn serve(&self, server: Server, handle: &sequencer::Handle, signals: &mut Signals) -> Result<Over, Failure> {
-        let ending = server.ending();
+    /// Answers readers while the node follows, and everybody when it leads, until its part has ended or it is asked to.
+    async fn serve(
+        &self,
+        server: Server,
+        handle: &sequencer::Handle,
+        signals: &mut Signals,
+        told: &Told,
+    ) -> Result<Over, Failure> {
+        let (ending, promoter) = (server.ending(), server.promoter());
         let mut serving = tokio::spawn(server.run());
-        let mut asked = 0;
+        let (mut asked, mut leads, mut led) = (0, false, Ok(()));
         let closed = loop {
-            let lost = async {
-                while !ended(handle) {
+            let turn = async {
+                loop {
+                    match handle.role() {
+                        Some(Role::Following) => {}
+                        Some(Role::Leading) if leads => {}
+                        role => return role,
+                    }
                     tokio::time::sleep(LOOK).await;
                 }
             };
             tokio::select! {
                 closed = &mut serving => break closed,
-                () = lost, if asked == 0 => asked = 1,
+                role = turn, if asked == 0 => {
+                    if role == Some(Role::Leading) {
+                        leads = true;
+                        led = tokio::task::block_in_place(|| self.lead(&promoter, told));
+                    }
+                    if role == Some(Role::Leading) && led.is_ok() {
+                        continue;
+                    }
+                    asked = 1;
+                }
                 () = signals.next() => {
                     if asked > 0 && !ended(handle) {
                         eprintln!("lockwork: ended at once; what was acknowledged is there");
@@ -260,8 +292,12 @@ impl Term<'_> {
         };
         let closed = closed.map_err(|error| Failure::BackEnd(format!("the server: {error}")))?;
         if ended(handle) {
-            return Ok(Over::Ended(self.why(handle)));
+            return Ok(match handle.node().and_then(|status| status.differs) {
+                Some(_) => Over::Differs(self.why(handle)),
+                None => Over::Ended(self.why(handle)),
+            });
         }
+        led?;
         closed.map_err(failed)?;
         Ok(Over::Asked)
     }

@@ -152,6 +152,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         arguments.init.as_deref().and_then(Path::file_stem).map_or("lockwork".into(), |stem| stem.to_string_lossy());
     print(&format!(
         "connect, whoever leads: psql \"host={hosts} port={} dbname={database}\"\n\
+         read where another leads: with PGOPTIONS='-c default_transaction_read_only=on' before it, and \
+         target_session_attrs=prefer-standby in it\n\
          kill -9 a process, and see another one go on; Ctrl-C ends all\n",
         ports.join(",")
     ))?;

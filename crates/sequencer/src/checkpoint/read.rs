@@ -116,7 +116,12 @@ pub(crate) fn read(
                 return Ok((header, end));
             }
             RecordKind::Chain => visitor.chain(Chain::decode(payload).map_err(damaged)?),
-            RecordKind::Calls | RecordKind::Indexed | RecordKind::Durable | RecordKind::Epoch => {
+            RecordKind::Calls
+            | RecordKind::Indexed
+            | RecordKind::Durable
+            | RecordKind::Epoch
+            | RecordKind::Answered
+            | RecordKind::Digest => {
                 return Err(damaged(format!("a record of kind {} has no place in a checkpoint", frame.kind.name())));
             }
         }

@@ -48,6 +48,10 @@ pub enum RecordKind {
     Epoch,
     /// In a checkpoint of a node: what the first record behind it has to follow.
     Chain,
+    /// In a journal: calls, behind the digest of what they answered.
+    Answered,
+    /// In a journal: the digest of the whole database, as the leader had it here.
+    Digest,
 }
 
 impl RecordKind {
@@ -63,15 +67,16 @@ impl RecordKind {
             Self::Indexed => 8,
             Self::Epoch => 9,
             Self::Chain => 10,
+            Self::Answered => 11,
+            Self::Digest => 12,
         }
     }
 
     fn of(byte: u8) -> Option<Self> {
-        let (log, checkpoint) = (
-            [Self::Calls, Self::Definition, Self::Rows, Self::Indexed, Self::Durable, Self::Epoch],
-            [Self::Requests, Self::Sizes, Self::End, Self::Chain],
-        );
-        log.into_iter().chain(checkpoint).find(|kind| kind.byte() == byte)
+        let log = [Self::Calls, Self::Definition, Self::Rows, Self::Indexed, Self::Durable];
+        let journal = [Self::Epoch, Self::Answered, Self::Digest];
+        let checkpoint = [Self::Requests, Self::Sizes, Self::End, Self::Chain];
+        log.into_iter().chain(journal).chain(checkpoint).find(|kind| kind.byte() == byte)
     }
 
     /// Its name in lower case.
@@ -88,6 +93,8 @@ impl RecordKind {
             Self::Indexed => "indexed",
             Self::Epoch => "epoch",
             Self::Chain => "chain",
+            Self::Answered => "answered",
+            Self::Digest => "digest",
         }
     }
 }

@@ -10,6 +10,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use lockwork_storage::Digest;
+
 use super::{Extent, Journal};
 use crate::error::Error;
 use crate::order::Request;
@@ -24,13 +26,24 @@ pub struct NodeOptions {
     pub lease: Duration,
     /// Whether this node may lead; one that may not only replays.
     pub may_lead: bool,
+    /// The least time between two digests of the whole database that it appends when it leads; zero for none. At most a
+    /// hundredth of the time is spent on them.
+    pub digest_interval: Duration,
+    /// Whether what it computes is compared with what leaders have computed.
+    pub compares: bool,
 }
 
 impl NodeOptions {
     /// A node that may lead.
     #[must_use]
     pub fn new(address: impl Into<String>) -> Self {
-        Self { address: address.into(), lease: Duration::from_millis(1500), may_lead: true }
+        Self {
+            address: address.into(),
+            lease: Duration::from_millis(1500),
+            may_lead: true,
+            digest_interval: Duration::from_secs(10),
+            compares: true,
+        }
     }
 
     /// Whether everything is possible.
@@ -51,9 +64,10 @@ impl NodeOptions {
 }
 
 /// What a node does at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// It replays, and answers reads as of what it has replayed.
+    #[default]
     Following,
     /// It runs calls.
     Leading,
@@ -76,9 +90,13 @@ pub struct NodeStatus {
     pub journal_next: u64,
     /// What is wrong: why the journal cannot be reached, or why the role has ended.
     pub trouble: Option<String>,
+    /// The last record of a digest of the whole database that it has appended, or compared and had the same, and that.
+    pub compared: Option<(u64, Digest)>,
+    /// The first record that this node differs at from the leader; its role has ended.
+    pub differs: Option<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     role: Role,
     leader: Option<String>,
@@ -86,10 +104,12 @@ struct State {
     /// Until when nobody else can have begun to lead.
     until: Option<Instant>,
     trouble: Option<String>,
+    compared: Option<(u64, Digest)>,
+    differs: Option<u64>,
 }
 
 /// What the threads of a node know of its part.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Membership {
     state: Mutex<State>,
     changed: Condvar,
@@ -100,8 +120,7 @@ pub(crate) struct Membership {
 
 impl Membership {
     pub(crate) fn new() -> Self {
-        let state = State { role: Role::Following, leader: None, epoch: 0, until: None, trouble: None };
-        Self { state: state.into(), changed: Condvar::new(), closed: AtomicBool::new(false), journal_next: 0.into() }
+        Self::default()
     }
 
     pub(crate) fn role(&self) -> Role {
@@ -109,10 +128,10 @@ impl Membership {
     }
 
     pub(crate) fn status(&self, next: u64) -> NodeStatus {
-        let State { role, leader, epoch, trouble, .. } = &*lock(&self.state);
+        let journal_next = self.journal_next().max(next);
+        let State { role, epoch, compared, differs, ref leader, ref trouble, .. } = *lock(&self.state);
         let (leader, trouble) = (leader.clone(), trouble.clone());
-        let journal_next = self.journal_next.load(Ordering::Relaxed).max(next);
-        NodeStatus { role: *role, leader, epoch: *epoch, next, journal_next, trouble }
+        NodeStatus { role, leader, epoch, next, journal_next, trouble, compared, differs }
     }
 
     /// The address of who leads, for people.
@@ -122,6 +141,21 @@ impl Membership {
 
     pub(crate) fn set_epoch(&self, epoch: u64) {
         lock(&self.state).epoch = epoch;
+    }
+
+    /// The journal's next record when it was last asked, or later.
+    pub(crate) fn journal_next(&self) -> u64 {
+        self.journal_next.load(Ordering::Relaxed)
+    }
+
+    /// A digest of the whole database has been appended, or was the same here.
+    pub(crate) fn compared(&self, record: u64, digest: Digest) {
+        lock(&self.state).compared = Some((record, digest));
+    }
+
+    /// This node has something else than the leader had.
+    pub(crate) fn differs(&self, record: u64) {
+        lock(&self.state).differs.get_or_insert(record);
     }
 
     pub(crate) fn saw(&self, extent: Extent) {

@@ -20,6 +20,7 @@ use std::path::Path;
 use crate::error::Error;
 use crate::format::VERSION;
 use crate::format::frame::{self, Found, Frame, RecordKind};
+use crate::journal::answers::Answers;
 
 /// Bytes of the header.
 pub(crate) const BYTES: usize = 72;
@@ -27,7 +28,7 @@ pub(crate) const BYTES: usize = 72;
 const MAGIC: &[u8; 8] = b"LWKMSG\r\n";
 
 /// Bytes of a message beside the payload of its record, at most.
-pub(crate) const OVERHEAD: usize = BYTES + frame::BYTES + frame::ALIGN;
+pub(crate) const OVERHEAD: usize = BYTES + frame::BYTES + Answers::BYTES + frame::ALIGN;
 
 /// What the next message has to follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

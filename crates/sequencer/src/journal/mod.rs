@@ -9,6 +9,8 @@
 //! |---|---|
 //! | `mod` | what is asked of a log engine, as a trait |
 //! | `message` | a record as a message: which database, which epoch, what came before |
+//! | `answers` | what calls answered, as a digest in their record |
+//! | `compare` | digests of the whole database: when, and what who differs is told |
 //! | `follower` | the thread that reads, until its node leads |
 //! | `publisher` | the leader's thread that appends, and tells those who wait |
 //! | [`election`] | who leads, by a lease |
@@ -21,10 +23,15 @@
 //!   inside the log engine stops every reader, with a report, before it does anything.
 //! - **Epochs.** A leader's first record begins an epoch, the one after the last in the log.
 //!
+//! That engines do the same with the same log is compared, not believed: a record of calls has a digest of what the
+//! leader's calls answered, and now and then a record has the digest of its whole database. Who differs stops.
+//!
 //! The lease is only about who tries, and about reads: a leader answers what it has not appended, a read, only while
 //! no other can have begun to lead. It is the one place where clocks matter: they must run equally fast, within a
 //! tenth.
 
+pub(crate) mod answers;
+pub(crate) mod compare;
 pub mod election;
 pub(crate) mod follower;
 pub(crate) mod message;

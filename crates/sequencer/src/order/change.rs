@@ -137,6 +137,8 @@ impl Order {
             // The engine may have what the log has not.
             return self.refuse_checkpoints(&error);
         }
+        // Others look at theirs before a checkpoint replaces what it came from.
+        self.digest_before_checkpoint();
         let start = Instant::now();
         self.shared.since_checkpoint.store(0, Ordering::Relaxed);
         let (pieces, taken) = sync_channel(PIECES);

@@ -2,15 +2,19 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Callers, Order, Request};
 use crate::catalogue::Catalogue;
+use crate::decode::{Decoder, Item};
 use crate::error::Error;
 use crate::format::frame::RecordKind;
 use crate::io::Mode;
+use crate::journal::answers::Answers;
+use crate::journal::compare::Comparing;
 use crate::journal::election::{Membership, NodeOptions, Role};
 use crate::journal::follower::READ_BYTES;
 use crate::journal::message::{Chain, OVERHEAD, salt};
@@ -18,7 +22,7 @@ use crate::journal::publisher::Publisher;
 use crate::journal::{Journal, Messages, Unappended};
 use crate::log::reader::Record;
 use crate::log::room::Room;
-use crate::recovery::{Decoder, Item, RecoveryReport, Replay};
+use crate::recovery::{RecoveryReport, Replay};
 
 /// Units that may wait for the publisher. Few: they are appended one after the other, and what waits before it becomes
 /// a unit makes the next one longer.
@@ -34,6 +38,10 @@ pub(crate) struct Node {
     /// What the next record follows, until this node leads.
     pub(crate) chain: Chain,
     pub(crate) decoder: Decoder<Vec<(Item, u64)>>,
+    /// What the calls of a record have answered of which only a part has run.
+    answers: Answers,
+    /// When digests of the whole database are made.
+    pub(crate) comparing: Comparing,
     /// What the database is called if this node begins it.
     pub(crate) fresh: u64,
     pub(crate) publisher: Option<JoinHandle<()>>,
@@ -48,10 +56,23 @@ impl Node {
         fresh: u64,
     ) -> Self {
         let path = PathBuf::from(journal.describe());
-        let decoder = Decoder::new(catalogue, Vec::new(), channel().1, 0);
+        let mut decoder = Decoder::new(catalogue, Vec::new(), channel().1, 0);
+        decoder.compares = options.compares;
+        let comparing = Comparing::new(options.digest_interval, Instant::now());
         let membership = Arc::new(Membership::new());
         membership.set_epoch(chain.epoch);
-        Self { journal, membership, options, path, chain, decoder, fresh, publisher: None }
+        Self {
+            journal,
+            membership,
+            options,
+            path,
+            chain,
+            decoder,
+            answers: Answers::default(),
+            comparing,
+            fresh,
+            publisher: None,
+        }
     }
 
     pub(crate) fn is_leading(&self) -> bool {
@@ -87,10 +108,14 @@ impl Order {
             Request::Define { reply, .. } => drop(reply.send(Err(error))),
             Request::Load { reply, .. } => reply(Err(error)),
             // What it has is from the journal, so it is durable; unless it did lead.
-            Request::Read(read) => read(&*self.engine)(self.shared.trouble().map_or(Ok(()), Err)),
+            Request::Read(read) => {
+                let answered = read(&*self.engine, self.next - 1);
+                answered(self.shared.trouble().map_or(Ok(()), Err));
+            }
             Request::Checkpoint(reply) => self.work.wanted.push(reply),
-            Request::Definitions(reply) => {
-                drop(reply.send(self.shared.trouble().map_or_else(|| Ok(self.definitions.clone()), Err)));
+            Request::Digest(reply) => reply(Err(error)),
+            Request::Definitions(from, reply) => {
+                drop(reply.send(self.shared.trouble().map_or_else(|| Ok(self.definitions_from(from)), Err)));
             }
             Request::Follow { messages, done } => {
                 self.follow(&messages);
@@ -108,18 +133,27 @@ impl Order {
             && self.shared.trouble().is_none()
             && let Err(error) = self.apply(messages)
         {
-            if let Some(node) = &self.node {
-                node.membership.end(error.to_string());
-            }
-            self.shared.stop(error);
+            self.end(error);
         }
+    }
+
+    /// The part of this node is over: what it has is not what the journal says.
+    fn end(&self, error: Error) {
+        if let Some(node) = &self.node {
+            if let Error::Differs { record, .. } = error {
+                node.membership.differs(record);
+            }
+            node.membership.end(error.to_string());
+        }
+        self.shared.stop(error);
     }
 
     /// Reads and runs what the journal has, and returns when there was nothing more. `told` hears how many bytes and
     /// calls that were so far.
     ///
     /// # Errors
-    /// [`Error::Unreachable`], [`Error::Damaged`], [`Error::Version`], [`Error::Replay`].
+    /// [`Error::Unreachable`]; [`Error::Damaged`], [`Error::Version`], [`Error::Replay`] and [`Error::Differs`], behind
+    /// which there is no way on.
     pub(crate) fn catch_up(&mut self, told: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
         let mut bytes = 0;
         while let Some(node) = &self.node {
@@ -157,8 +191,10 @@ impl Order {
         node.decoder.flush()?;
         self.database = node.chain.database;
         let items = std::mem::take(&mut node.decoder.items);
-        self.replay(items.into_iter().map(|(item, _)| item).collect())?;
+        let items = self.choose_digests(items.into_iter().map(|(item, _)| item).collect(), number);
+        self.replay(items)?;
         self.next = number;
+        self.shared.definitions.store(self.definitions.len(), Ordering::Release);
         self.shared.set_durable(number);
         self.shared.count_sync(bytes, false, Duration::ZERO);
         Ok(())
@@ -173,6 +209,8 @@ impl Order {
         for item in items {
             match &item {
                 Item::Calls { batch, .. } => self.save_before(batch),
+                // It changes nothing.
+                Item::Digest(..) => {}
                 _ => self.copy_rest(),
             }
             self.replay_together(vec![item])?;
@@ -188,11 +226,19 @@ impl Order {
         replay.catalogue = std::mem::take(&mut self.catalogue);
         replay.definitions = std::mem::take(&mut self.definitions);
         std::mem::swap(&mut replay.window, &mut self.window);
+        replay.answers = self.node.as_mut().map_or_else(Answers::default, |node| std::mem::take(&mut node.answers));
         let ran = items.into_iter().try_for_each(|item| replay.item(item)).and_then(|()| replay.drain());
+        let (answers, compared) = (replay.answers, replay.compared);
         self.catalogue = std::mem::take(&mut replay.catalogue);
         self.definitions = std::mem::take(&mut replay.definitions);
         std::mem::swap(&mut replay.window, &mut self.window);
+        if let Some(node) = &mut self.node {
+            node.answers = answers;
+        }
         ran?;
+        if let Some((record, digest, took)) = compared {
+            self.compared(record, digest, took);
+        }
         let known = self.procedures.len() as u32;
         self.procedures.extend((known..).map_while(|id| self.engine.procedure(id)));
         self.shared.count(|statistics| statistics.calls += report.calls);
@@ -210,7 +256,12 @@ impl Order {
         if let Some(error) = self.shared.trouble() {
             return Err(error);
         }
-        self.catch_up(&mut |_, _| ())?;
+        if let Err(error) = self.catch_up(&mut |_, _| ()) {
+            if !matches!(error, Error::Unreachable(_)) {
+                self.end(error.clone());
+            }
+            return Err(error);
+        }
         let Some(node) = &mut self.node else { return Ok(()) };
         let mut chain = node.chain;
         if chain.epoch == 0 {

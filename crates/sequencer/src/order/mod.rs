@@ -8,6 +8,7 @@
 //! | `together` | transactions of several calls |
 //! | `load` | rows that come outside of calls |
 //! | `change` | definitions, checkpoints |
+//! | `compare` | digests of the whole database, in a journal |
 //! | `follow` | a node's part: what the journal has is run, until this node leads |
 //!
 //! Two batches are in the engine's hands at a time, so that it runs one while the other is encoded; behind it the
@@ -15,6 +16,7 @@
 //! have seen is durable. Where no log is written there is no writer, and answers go out at once.
 
 mod change;
+mod compare;
 mod follow;
 mod load;
 mod repeat;
@@ -22,6 +24,7 @@ mod run;
 mod together;
 
 pub(crate) use change::apply;
+pub(crate) use compare::DigestReply;
 pub(crate) use follow::Node;
 pub(crate) use load::LoadReply;
 pub(crate) use together::{CommitReply, Look, LookReply, StepReply};
@@ -102,7 +105,10 @@ pub(crate) enum Request {
     /// To be called with the engine, while nothing is in flight.
     Read(Read),
     Checkpoint(Reply<CheckpointReport>),
-    Definitions(Reply<Vec<Definition>>),
+    /// To append the digest of the database.
+    Digest(DigestReply),
+    /// Definitions from this one on.
+    Definitions(usize, Reply<Vec<Definition>>),
     /// Messages of the journal, for a node that follows; `done` is told that they were run.
     Follow {
         messages: Messages,
@@ -124,8 +130,8 @@ impl Drop for Waiting {
     }
 }
 
-/// What reads.
-pub(crate) type Read = Box<dyn FnOnce(&dyn Engine) -> Answered + Send>;
+/// What reads, and is told the number of the last record that the database has then.
+pub(crate) type Read = Box<dyn FnOnce(&dyn Engine, u64) -> Answered + Send>;
 
 /// What remains to be done for a read when everything that it may have seen is durable.
 pub(crate) type Answered = Box<dyn FnOnce(Result<(), Error>) + Send>;
@@ -161,12 +167,21 @@ struct Checkpointing {
 
 /// Waits for a request. Who was answered last often asks again at once: others run before this sleeps, so that they
 /// need not wake it, and may have asked for more than one thing by then.
-fn patient(requests: &Receiver<Request>) -> Result<Request, TryRecvError> {
+fn patient(requests: &Receiver<Request>, wait: Option<Duration>) -> Result<Request, TryRecvError> {
     std::thread::yield_now();
-    match requests.try_recv() {
-        Err(TryRecvError::Empty) => requests.recv().map_err(|_| TryRecvError::Disconnected),
-        taken => taken,
+    match (requests.try_recv(), wait) {
+        (Err(TryRecvError::Empty), None) => requests.recv().map_err(|_| TryRecvError::Disconnected),
+        (Err(TryRecvError::Empty), Some(wait)) => waited(requests, wait),
+        (taken, _) => taken,
     }
+}
+
+/// Waits for a request for so long.
+fn waited(requests: &Receiver<Request>, wait: Duration) -> Result<Request, TryRecvError> {
+    requests.recv_timeout(wait).map_err(|error| match error {
+        RecvTimeoutError::Timeout => TryRecvError::Empty,
+        RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+    })
 }
 
 /// See the module.
@@ -255,6 +270,7 @@ impl Order {
     pub(crate) fn run(mut self, requests: &Receiver<Request>) {
         while self.work.closing.is_none() {
             self.checkpoint_if_due();
+            self.digest_if_due();
             let idle = self.work.in_flight.is_empty();
             let copying = self.work.checkpointing.as_ref().is_some_and(|checkpoint| checkpoint.snapshot.is_some());
             let request = match self.work.stashed.take() {
@@ -263,12 +279,9 @@ impl Order {
                 // While a checkpoint is written there is nothing to do but look again.
                 None if self.work.checkpointing.is_some() => {
                     let wait = Duration::from_micros(if copying { 200 } else { 2000 });
-                    requests.recv_timeout(wait).map_err(|error| match error {
-                        RecvTimeoutError::Timeout => TryRecvError::Empty,
-                        RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
-                    })
+                    waited(requests, wait)
                 }
-                None => patient(requests),
+                None => patient(requests, self.until_digest()),
             };
             match request {
                 Ok(request) => self.take(request, requests),
@@ -324,11 +337,12 @@ impl Order {
             Request::Load { tables, reply } => self.load(&tables, reply),
             Request::Read(read) => {
                 self.drain();
-                let answered = read(&*self.engine);
+                let answered = read(&*self.engine, self.next - 1);
                 self.send(Vec::new(), Vec::new(), false, answered);
             }
             Request::Checkpoint(reply) => self.work.wanted.push(reply),
-            Request::Definitions(reply) => drop(reply.send(Ok(self.definitions.clone()))),
+            Request::Digest(reply) => self.append_digest(reply),
+            Request::Definitions(from, reply) => drop(reply.send(Ok(self.definitions_from(from)))),
             // It leads.
             Request::Follow { .. } => {}
             Request::Lead(reply) => drop(reply.send(Ok(()))),
@@ -380,6 +394,10 @@ impl Order {
         if let Err(refused) = units.send(unit) {
             (refused.0.done)(Err(self.shared.trouble().unwrap_or(Error::Closed)));
         }
+    }
+
+    fn definitions_from(&self, from: usize) -> Vec<Definition> {
+        self.definitions.get(from..).unwrap_or_default().to_vec()
     }
 
     /// Waits until the engine has nothing.

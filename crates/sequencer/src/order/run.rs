@@ -8,6 +8,7 @@ use super::{CallReply, Callers, InFlight, Order, Single};
 use crate::error::{Error, Failure, Refused};
 use crate::format::calls;
 use crate::format::frame::{self, RecordKind};
+use crate::journal::answers::{Answers, of_call};
 use crate::log::room::Room;
 use crate::requests::Outcome;
 
@@ -305,16 +306,29 @@ impl Order {
             self.next += pieces.len() as u64;
             return (Vec::new(), Vec::new());
         };
-        let salt = space.salt();
+        let (salt, kind) = (space.salt(), self.kind_of_calls());
         let (mut bytes, mut frames) = (self.shared.buffer(), Vec::new());
         for piece in pieces {
             frames.push(bytes.len());
-            frame::put(&mut bytes, salt, RecordKind::Calls, self.next, 0, |out| {
+            frame::put(&mut bytes, salt, kind, self.next, 0, |out| {
+                if kind == RecordKind::Answered {
+                    let mut answers = Answers::default();
+                    for &index in piece {
+                        let block = batch.block(index as usize);
+                        answers.add(of_call(block, self.catalogue.procedures[block.procedure() as usize].results));
+                    }
+                    out.extend(answers.0.to_le_bytes());
+                }
                 calls::put(out, batch, piece, arguments);
             });
             self.next += 1;
         }
         (bytes, frames)
+    }
+
+    /// Records of calls that others run again say what the calls answered.
+    pub(super) fn kind_of_calls(&self) -> RecordKind {
+        if self.node.is_some() { RecordKind::Answered } else { RecordKind::Calls }
     }
 
     /// Remembers the outcomes of calls that have request ids, in their serial order.

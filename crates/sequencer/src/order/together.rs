@@ -13,6 +13,7 @@ use crate::catalogue::Catalogue;
 use crate::error::Error;
 use crate::format::calls;
 use crate::format::frame::{self, RecordKind};
+use crate::journal::answers::{Answers, of_call};
 use crate::transaction::{Looked, Made, Step, Transaction};
 
 /// What is done with a transaction that has come a call further, and with the block of the call.
@@ -125,7 +126,9 @@ impl Order {
         repeated?;
         let ran = batch.block(0);
         let committed = ran.status() == Some(Status::Committed);
-        transaction.add(Made { procedure, arguments, committed, seen: seen(ran, catalogue) });
+        let results = catalogue.procedures.get(procedure as usize).map_or((0, 0), |known| known.results);
+        let (seen, answered) = (seen(ran, catalogue), of_call(ran, results));
+        transaction.add(Made { procedure, arguments, committed, seen, answered });
         let answer = ran.bytes()[..self.block_bytes(block).min(batch.stride())].to_vec();
         self.work.single = Some(batch);
         Ok((transaction, answer))
@@ -181,10 +184,17 @@ impl Order {
         match self.keep(transaction, &lasting) {
             Ok(()) if lasting.is_empty() => self.send(Vec::new(), Vec::new(), false, reply),
             Ok(()) => {
+                // What each answered now is what it answered before.
+                let mut answers = Answers::default();
+                lasting.iter().for_each(|made| answers.add(made.answered));
+                let kind = self.kind_of_calls();
                 let payload = |out: &mut Vec<u8>| {
+                    if kind == RecordKind::Answered {
+                        out.extend(answers.0.to_le_bytes());
+                    }
                     lasting.iter().for_each(|made| calls::put_one(out, made.procedure, &made.arguments));
                 };
-                self.record(RecordKind::Calls, room, payload, reply);
+                self.record(kind, room, payload, reply);
             }
             Err(error) => {
                 if let (Some(space), false) = (&mut self.space, lasting.is_empty()) {

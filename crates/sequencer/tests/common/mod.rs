@@ -1,6 +1,8 @@
 //! What the tests share: a bank small enough to be replayed by hand, and directories.
 #![allow(dead_code, reason = "every test takes what it needs")]
 
+pub(crate) mod nodes;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;

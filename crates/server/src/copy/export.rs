@@ -18,6 +18,7 @@ use super::statement::Form;
 use super::{Table, tag};
 use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
+use crate::reads::Reader;
 use crate::shared::Shared;
 use crate::stored::Stored;
 use crate::values;
@@ -34,13 +35,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LINES: usize = 1024;
 
 /// Sends the rows of a table. The client sets the pace: nothing is made before what was made has been taken.
-pub(super) async fn table<C>(database: &Shared, client: &mut C, table: &Table, cancel: &Cancel) -> PgWireResult<()>
+pub(super) async fn table<C>(
+    database: &Shared,
+    client: &mut C,
+    table: &Table,
+    reader: &Reader,
+    cancel: &Cancel,
+) -> PgWireResult<()>
 where
     C: Sink<Message> + Unpin,
     PgWireError: From<<C as Sink<Message>>::Error>,
 {
     let begun = Instant::now();
-    let (rows, order, _room) = match rows(database, table) {
+    let (rows, order, _room) = match rows(database, table, reader) {
         Ok(copied) => copied,
         Err(refusal) => {
             database.count_copy(begun, Some(&refusal));
@@ -131,8 +138,12 @@ where
 }
 
 /// Copies the rows, and says in which order they go. Many take one of the places for that.
-fn rows<'a>(database: &'a Shared, table: &Table) -> Result<(Rows, Vec<u32>, Option<SemaphorePermit<'a>>), Refusal> {
-    let copy = |most: u64| tokio::task::block_in_place(|| database.caller.rows(&[&table.name], most));
+fn rows<'a>(
+    database: &'a Shared,
+    table: &Table,
+    reader: &Reader,
+) -> Result<(Rows, Vec<u32>, Option<SemaphorePermit<'a>>), Refusal> {
+    let copy = |most: u64| tokio::task::block_in_place(|| database.caller.rows_at(&[&table.name], most));
     let (copied, room) = match copy(LITTLE) {
         Err(Error::TooLarge { .. }) => {
             let busy = || refuse("53000", format!("{AT_ONCE} large tables are being copied to clients already"));
@@ -141,12 +152,13 @@ fn rows<'a>(database: &'a Shared, table: &Table) -> Result<(Rows, Vec<u32>, Opti
         }
         copied => (copied, None),
     };
-    let copied = copied.map_err(|error| match error {
+    let (record, copied) = copied.map_err(|error| match error {
         Error::TooLarge { .. } => {
             refuse("54000", error.to_string()).hint("SELECT the rows in parts, or copy the data folder")
         }
         error => Refusal::of(error, ""),
     })?;
+    reader.saw(record);
     let rows = copied.into_iter().next().ok_or_else(|| refuse("XX000", "there is no copy"))?;
     let order = tokio::task::block_in_place(|| rows.by_key());
     Ok((rows, order, room))

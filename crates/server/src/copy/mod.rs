@@ -190,6 +190,7 @@ impl Session {
         C: ClientInfo + Sink<Message> + Unpin + Send,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
+        self.database.reach(self.reader.after(), &self.cancel).await?;
         match client.transaction_status() {
             TransactionStatus::Idle => {}
             TransactionStatus::Error => return Err(transaction::failed().into()),
@@ -202,13 +203,16 @@ impl Session {
         }
         let table = match &**copy {
             Copy::Load(table) => table,
-            Copy::Export(table) => return export::table(&self.database, client, table, &self.cancel).await,
+            Copy::Export(table) => {
+                return export::table(&self.database, client, table, &self.reader, &self.cancel).await;
+            }
             Copy::Query(stored, form) => {
                 let none = stored.no_values();
                 let answered = self.answer(stored, &none, &Format::UnifiedText, &who(client)).await?;
                 return self.cancel.unless(export::answer(client, stored, answered.rows, form)).await?;
             }
         };
+        self.database.admit_write(Verb::Copy)?;
         self.admit_write(Verb::Copy)?;
         let columns = table.columns.len();
         client.set_state(State::CopyInProgress(is_extended));

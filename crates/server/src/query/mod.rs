@@ -205,7 +205,7 @@ impl Queries {
         Self { caller, alone, small, large: lane(MOST_ROWS, 1) }
     }
 
-    /// The rows that a query answers, alone or in a transaction, which is `None` when an error has ended it.
+    /// What a query answers, alone or in a transaction, which is `None` when an error has ended it.
     pub(crate) async fn run(
         &self,
         query: &Arc<Query>,
@@ -213,7 +213,7 @@ impl Queries {
         format: &Format,
         mut transaction: Option<&mut Option<Transaction>>,
         cancel: &Arc<Cancel>,
-    ) -> Result<Vec<DataRow>, Refusal> {
+    ) -> Result<Answer, Refusal> {
         let values: Vec<Given> =
             values.iter().zip(&query.parameters).map(|(value, field)| given(value, field)).collect::<Result<_, _>>()?;
         let first = if query.is_computed { &self.alone } else { &self.small };
@@ -240,7 +240,7 @@ impl Queries {
         format: &Format,
         mut transaction: Option<&mut Option<Transaction>>,
         cancel: &Arc<Cancel>,
-    ) -> Result<Vec<DataRow>, Failed> {
+    ) -> Result<Answer, Failed> {
         let permit = tokio::time::timeout(LIMIT, lane.places.clone().acquire_owned());
         let permit = cancel.unless_gone(permit).await?;
         let busy = || refuse("55P03", format!("other queries have run for {} s", LIMIT.as_secs())).hint("ask again");
@@ -255,17 +255,20 @@ impl Queries {
             let _permit = permit;
             let names: Vec<&str> = query.tables.iter().map(|table| table.name.as_str()).collect();
             let (steps, rows) = match (steps, &names[..]) {
-                (steps, []) => (steps, Ok(Vec::new())),
-                (None, names) => (None, caller.rows(names, most)),
+                (steps, []) => (steps, Ok((None, Vec::new()))),
+                (None, names) => (None, caller.rows_at(names, most).map(|(record, rows)| (Some(record), rows))),
                 (Some(steps), names) => {
                     let (steps, rows) = caller.rows_in(steps, names, most).map_err(transaction::error)?;
-                    (Some(steps), rows)
+                    (Some(steps), rows.map(|rows| (None, rows)))
                 }
             };
             let answer = match rows {
                 Err(Error::TooLarge { .. }) => Err(Failed::TooLarge),
                 Err(error) => Err(Refusal::of(error, "").into()),
-                Ok(rows) => query.answer(rows, &values, &format, &looked).map_err(Failed::from),
+                Ok((record, rows)) => {
+                    let answer = query.answer(rows, &values, &format, &looked);
+                    answer.map(|rows| (record, rows)).map_err(Failed::from)
+                }
             };
             Ok((steps, answer))
         });
@@ -278,6 +281,9 @@ impl Queries {
         answer
     }
 }
+
+/// The rows that a query answers, and the record of the log that it is of, if it is alone and has tables.
+type Answer = (Option<u64>, Vec<DataRow>);
 
 /// Why a query has no answer.
 enum Failed {

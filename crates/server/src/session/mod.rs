@@ -11,7 +11,7 @@ mod reading;
 mod simple;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use bytes::BytesMut;
@@ -30,7 +30,8 @@ use crate::catalog::Asker;
 use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::held::Kind as HeldKind;
-use crate::known::{DEFAULT_READ_ONLY, Effect, Frees, READ_ONLY, Who};
+use crate::known::{DEFAULT_READ_ONLY, Effect, Frees, IN_STANDBY, ISOLATION, READ_AFTER, READ_ONLY, RECORD, Who};
+use crate::reads::{LEVEL, Reader};
 use crate::shared::{Database, Plan};
 use crate::stored::{Answered, Stored, Values, data_row};
 use crate::transaction::{self, Open, Turn};
@@ -54,8 +55,8 @@ pub(crate) struct Session {
     names: std::sync::Mutex<Names>,
     /// Its transaction of several statements.
     open: Mutex<Option<Open>>,
-    /// Whether transactions that do not say it are READ ONLY.
-    read_only: AtomicBool,
+    /// What it has said of its reads, and what they have seen.
+    pub(crate) reader: Reader,
 }
 
 /// Prepared statements by name, as far as they have one.
@@ -83,7 +84,7 @@ impl Session {
             copying: copy::Slot::default(),
             names: std::sync::Mutex::default(),
             open: Mutex::default(),
-            read_only: AtomicBool::new(false),
+            reader: Reader::default(),
         }
     }
 
@@ -116,6 +117,9 @@ impl Session {
             let message = "this engine runs no transactions of several statements";
             return Err(refuse("0A000", message).hint("make a procedure of them, or take an engine of the CPU"));
         }
+        if matches!(control, Control::Begin { read_only: Some(false) }) && self.database.follows() {
+            return Err(self.database.writes_elsewhere("a transaction that is READ WRITE"));
+        }
         let status = client.transaction_status();
         let mut tag = transaction::tag(control);
         let is_read_only = self.is_read_only();
@@ -123,7 +127,10 @@ impl Session {
             Turn::Commit(steps) => {
                 client.set_transaction_status(TransactionStatus::Idle);
                 client.portal_store().clear_portals();
-                self.database.commit(steps, &self.cancel).await?;
+                // Reads at a node that follows are no part of it.
+                if !self.database.follows() {
+                    self.database.commit(steps, &self.cancel).await?;
+                }
                 TransactionStatus::Idle
             }
             Turn::Back(portals) => {
@@ -156,7 +163,7 @@ impl Session {
     }
 
     fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Relaxed)
+        self.reader.is_read_only() || self.database.follows()
     }
 
     /// Refuses what writes outside of transactions of several statements, if they are READ ONLY.
@@ -183,10 +190,16 @@ impl Session {
             Effect::Frees(frees) => {
                 self.free(client, frees)?;
                 if *frees == Frees::All(true) {
-                    self.read_only.store(false, Ordering::Relaxed);
+                    self.reader.reset();
                 }
             }
-            Effect::Default(is_read_only) => self.read_only.store(*is_read_only, Ordering::Relaxed),
+            Effect::Default(false) | Effect::Transaction(false) if self.database.follows() => {
+                return Err(self.database.writes_elsewhere("a session that is READ WRITE"));
+            }
+            Effect::Default(is_read_only) => self.reader.set_read_only(*is_read_only),
+            Effect::DefaultAsBegun => self.reader.set_read_only(self.reader.began_read_only()),
+            Effect::AsBegun => self.reader.reset(),
+            Effect::ReadAfter(record) => self.reader.set_after(*record),
             // Outside of a transaction there is none, as in PostgreSQL.
             Effect::Transaction(is_read_only) => {
                 if let Some(open) = &mut *self.open.lock().await {
@@ -202,6 +215,14 @@ impl Session {
         let on = |is_on: bool| if is_on { "on" } else { "off" }.to_string();
         match name {
             DEFAULT_READ_ONLY => on(self.is_read_only()),
+            IN_STANDBY => on(self.database.follows()),
+            name if ISOLATION.contains(&name) && self.database.follows() => LEVEL.into(),
+            READ_AFTER => self.reader.after().to_string(),
+            // At the leader all that was answered is in the log by then; else what the last read was of counts.
+            RECORD => match self.reader.seen.load(Ordering::Relaxed) {
+                seen if seen > 0 && self.database.follows() => seen.to_string(),
+                _ => self.database.caller.record().to_string(),
+            },
             READ_ONLY => on(self.open.lock().await.as_ref().map_or(self.is_read_only(), |open| open.read_only)),
             _ => always.into(),
         }
@@ -249,10 +270,13 @@ impl Session {
         if client.transaction_status() == TransactionStatus::Error {
             return Err(transaction::failed());
         }
-        if let Stored::Known(known) = stored
-            && let Some(effect) = &known.effect
-        {
-            self.take_effect(client, effect).await?;
+        match stored {
+            Stored::Known(known) => {
+                if let Some(effect) = &known.effect {
+                    self.take_effect(client, effect).await?;
+                }
+            }
+            _ => self.database.reach(self.reader.after(), &self.cancel).await?,
         }
         self.answer(stored, values, format, &who(client)).await
     }
@@ -286,13 +310,15 @@ impl Session {
                 return Ok(Answered { rows, tag });
             }
             (Stored::Plan(plan), Values::Many(columns)) => {
+                self.database.admit_write(plan.verb)?;
                 self.admit(self.open.lock().await.as_ref(), plan)?;
                 let row = self.database.call_many(plan, columns, format, &self.cancel).await?;
                 return Ok(Answered { rows: vec![row], tag: plan.verb.tag(1) });
             }
             (Stored::Query(query), Values::Plan(values)) => {
                 let mut open = self.open.lock().await;
-                let rows = self.database.run_query(query, values, format, open.as_mut(), &self.cancel).await?;
+                let (open, reader) = (open.as_mut(), &self.reader);
+                let rows = self.database.run_query(query, values, format, open, reader, &self.cancel).await?;
                 let tag = Verb::Select.tag(rows.len() as i64);
                 return Ok(Answered { rows, tag });
             }
@@ -304,7 +330,8 @@ impl Session {
         if open.is_none() {
             self.admit(None, plan)?;
         }
-        let (rows, count) = match self.database.run(plan, values, open.as_mut(), &self.cancel).await? {
+        let answer = self.database.run(plan, values, open.as_mut(), &self.reader, &self.cancel).await?;
+        let (rows, count) = match answer {
             SqlAnswer::Written(count) => (Vec::new(), count),
             SqlAnswer::Rows(_, rows) => {
                 let count = rows.len() as i64;

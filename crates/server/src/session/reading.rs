@@ -9,7 +9,7 @@ use super::Session;
 use crate::catalog::{self, Asker};
 use crate::copy;
 use crate::error::{Refusal, refuse};
-use crate::known::{Who, known};
+use crate::known::{Who, known, wants_one_moment};
 use crate::many;
 use crate::query::{self, Query};
 use crate::stored::Stored;
@@ -105,10 +105,16 @@ impl Session {
             return Err(Refusal { position: at, ..refuse("42601", "the comment has no end").hint("write */") });
         }
         let (piece, behind) = divide(reading.rest);
+        if self.database.follows() && wants_one_moment(piece) {
+            reading.go_on(behind);
+            let message = "a node of a cluster that follows has no transactions whose statements all see one moment";
+            return Err(refuse("0A000", message).hint("ISOLATION LEVEL READ COMMITTED; or ask the leader"));
+        }
         if let Some(known) = known(piece, who) {
             reading.go_on(behind);
             return known.map(|known| Stored::Known(Arc::new(known)));
         }
+        self.database.reach(self.reader.after(), &self.cancel).await?;
         let asker = query::Asker { who, declared: reading.declared };
         let mut unknown = None;
         match catalog::may_ask(piece).then(|| query::alone(piece, asker)).flatten() {
@@ -144,6 +150,7 @@ impl Session {
             reading.go_on(behind);
             let statement = many::statement(&call)?;
             self.allow(statement.kind())?;
+            self.database.admit_write(Verb::Call)?;
             return Ok(Stored::Plan(Arc::new(self.database.plan_many(&statement)?)));
         }
         let Some(read) = reading.own(piece) else { return Err(refuse("42601", "there is no statement")) };
@@ -191,6 +198,7 @@ impl Session {
     /// Understands a statement that the client may carry out.
     fn plan(&self, statement: &Statement<'_>) -> Result<Stored, Refusal> {
         self.allow(statement.kind())?;
+        self.database.admit_kind(statement.kind())?;
         match statement.control() {
             Some(control) => Ok(Stored::Control(control.clone())),
             None => Ok(Stored::Plan(Arc::new(self.database.plan(statement)?))),

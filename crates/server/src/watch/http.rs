@@ -85,7 +85,7 @@ fn answer<B>(watch: &Watch, request: &Request<B>) -> Response<Full<Bytes>> {
         "/status.json" => (StatusCode::OK, "application/json", watch.status().to_string()),
         "/healthz" => (StatusCode::OK, TEXT, "alive\n".into()),
         "/readyz" if watch.is_ready() => (StatusCode::OK, TEXT, "ready\n".into()),
-        "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", watch.status()["state"]["name"])),
+        "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, TEXT, watch.unready()),
         _ => {
             let known = "there are /, /metrics, /status.json, /healthz and /readyz\n";
             (StatusCode::NOT_FOUND, TEXT, known.into())

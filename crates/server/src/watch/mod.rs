@@ -36,8 +36,10 @@ enum State {
         done: u64,
         total: u64,
     },
-    /// A node of a cluster that answers no statements, because another one does.
+    /// A node of a cluster that answers reads only, because another one leads.
     Following,
+    /// A node of a cluster that has computed something else than its leader, and goes on with nothing.
+    Stopped,
     Ready,
     Ending,
 }
@@ -51,6 +53,8 @@ pub(crate) struct Watch {
     caller: RwLock<Option<Caller>>,
     /// Of a cluster.
     node: RwLock<Option<sequencer::Handle>>,
+    /// Why it has stopped, if it has.
+    stopped: Mutex<String>,
     pub(crate) connections: AtomicU64,
     pub(crate) connected: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -81,6 +85,7 @@ impl Default for Watcher {
             state: Mutex::new(State::Recovering { done: 0, total: 0 }),
             caller: RwLock::default(),
             node: RwLock::default(),
+            stopped: Mutex::default(),
             connections: AtomicU64::new(0),
             connected: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -106,6 +111,12 @@ impl Watcher {
         *self.0.node.write().unwrap_or_else(PoisonError::into_inner) = Some(node);
         self.0.set(State::Following);
     }
+
+    /// This node of a cluster has stopped for good, for this reason: whoever runs it has to look.
+    pub fn stopped(&self, why: &str) {
+        *lock(&self.0.stopped) = why.into();
+        self.0.set(State::Stopped);
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -118,9 +129,13 @@ impl Watch {
         *lock(&self.state) = state;
     }
 
-    /// Statements are answered from now on.
-    pub(crate) fn ready(&self, caller: Caller) {
+    /// There is a database now.
+    pub(crate) fn watches(&self, caller: Caller) {
         *self.caller.write().unwrap_or_else(PoisonError::into_inner) = Some(caller);
+    }
+
+    /// Statements of everybody are answered from now on.
+    pub(crate) fn ready(&self) {
         self.set(State::Ready);
     }
 
@@ -139,6 +154,13 @@ impl Watch {
 
     fn is_ready(&self) -> bool {
         *lock(&self.state) == State::Ready
+    }
+
+    /// What is said instead of being ready.
+    fn unready(&self) -> String {
+        let state = &self.status()["state"];
+        let why = state["why"].as_str().map_or(String::new(), |why| format!(": {why}"));
+        format!("{}{why}\n", state["name"].as_str().unwrap_or_default())
     }
 
     /// A statement was answered, or failed for a cause.
@@ -239,6 +261,19 @@ impl Watch {
             put("node_record", "gauge", "Number of the last record that it has.", &one((node.next - 1) as f64));
             let lag = node.journal_next - node.next;
             put("node_lag_records", "gauge", "Records of the journal that it has not.", &one(lag as f64));
+            if let Some((record, digest)) = node.compared {
+                let help = "Number of the last digest of everything that it appended, or had the same.";
+                put("node_compared_record", "gauge", help, &one(record as f64));
+                // As much of it as such a number has: who has the same record has the same here.
+                let low = (digest.0 & ((1 << 52) - 1)) as f64;
+                put("node_compared_digest", "gauge", "The low 52 bits of that digest.", &one(low));
+            }
+        }
+        let has_stopped = *lock(&self.state) == State::Stopped;
+        if let Some(node) = self.node().map(Some).or(has_stopped.then_some(None)) {
+            let differs = has_stopped || node.is_some_and(|node| node.differs.is_some());
+            let help = "Whether this node has stopped because it differs from a leader.";
+            put("node_differs", "gauge", help, &one(f64::from(u8::from(differs))));
         }
         text
     }
@@ -249,6 +284,7 @@ impl Watch {
             State::Recovering { total: 0, .. } => json!({ "name": "starting" }),
             State::Recovering { done, total } => json!({ "name": "recovering", "done": done, "total": total }),
             State::Following => json!({ "name": "following" }),
+            State::Stopped => json!({ "name": "stopped", "why": *lock(&self.stopped) }),
             State::Ready => json!({ "name": "ready" }),
             State::Ending => json!({ "name": "ending" }),
         };
@@ -285,11 +321,12 @@ fn node_json(node: &sequencer::NodeStatus) -> Value {
     };
     json!({
         "role": role, "leader": node.leader, "epoch": node.epoch, "record": node.next - 1,
-        "lag": node.journal_next - node.next, "trouble": node.trouble,
+        "lag": node.journal_next - node.next, "trouble": node.trouble, "differs": node.differs,
+        "compared": node.compared.map(|(record, digest)| json!([record, digest.to_string()])),
     })
 }
 
-fn counters(statistics: &sequencer::Statistics) -> [(&'static str, &'static str, f64); 11] {
+fn counters(statistics: &sequencer::Statistics) -> [(&'static str, &'static str, f64); 13] {
     let s = statistics;
     let seconds = |ns: u64| ns as f64 / 1e9;
     [
@@ -304,6 +341,8 @@ fn counters(statistics: &sequencer::Statistics) -> [(&'static str, &'static str,
         ("repeats_total", "Retries that were answered from the window of request ids.", s.repeats as f64),
         ("checkpoints_total", "Checkpoints that are durable.", s.checkpoints as f64),
         ("checkpoint_pause_seconds_total", "Calls stood still for checkpoints.", seconds(s.checkpoint_pause_ns)),
+        ("digests_total", "Digests of everything, appended to a journal or compared with it.", s.digests as f64),
+        ("digest_pause_seconds_total", "Calls stood still for digests.", seconds(s.digest_ns)),
     ]
 }
 
@@ -333,6 +372,10 @@ mod tests {
         assert!(!watcher.0.is_ready());
         watcher.0.ending();
         assert_eq!(watcher.0.status()["state"]["name"], "ending");
+        assert_eq!(watcher.0.unready(), "ending\n");
+        watcher.stopped("record 7: it differs");
+        assert_eq!(watcher.0.unready(), "stopped: record 7: it differs\n");
+        assert!(!watcher.0.is_ready());
     }
 
     #[test]
