@@ -24,11 +24,12 @@ test: lint doc
 	RUST_BACKTRACE=0 $(CARGO) test --profile verify --workspace
 	$(MAKE) loom fuzz formal
 
-# A thousand processes that are killed while they work, and recovered; and a server under everything that clients do, for
-# SOAK_SECONDS, ten minutes unless told otherwise.
+# A thousand processes that are killed while they work, and recovered; a server under everything that clients do, for
+# SOAK_SECONDS, ten minutes unless told otherwise; and a cluster under random faults, for CLUSTER_SECONDS, an hour.
 soak:
 	LOCKWORK_KILLS=500 $(CARGO) test --profile verify -p lockwork-sequencer --test kill -- --nocapture
 	SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(CARGO) test --profile verify -p lockwork --test serve_faults soak -- --nocapture
+	CLUSTER_SECONDS=$(or $(CLUSTER_SECONDS),3600) $(CARGO) test --profile verify -p lockwork --test cluster random -- --nocapture
 
 lint: rtl-lint
 	$(SETUP)

@@ -112,6 +112,7 @@ struct Member {
     wanted: Vec<Wanted>,
     values: Vec<u8>,
     /// For their memory.
+    #[expect(clippy::vec_box, reason = "they go into slots and come back as they are")]
     spare: Vec<Box<Transaction>>,
 }
 

@@ -73,11 +73,11 @@ enum Source {
 #[group(skip)]
 pub(super) struct Arguments {
     /// ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np (NewOrder and Payment alone), locks,
-    /// lock-service, lock-peers, partitions, durability, memory, copy; opencl, bionicdb, fpga, near-data, fisslock, lock-tatp,
-    /// lock-tpcc, lock-recovery (figures of papers), engines (all of them beside each other)
+    /// lock-service, lock-peers, durability, cluster, partitions, memory, copy; opencl, bionicdb, fpga, near-data,
+    /// fisslock, lock-tatp, lock-tpcc, lock-recovery (figures of papers), engines (all of them beside each other)
     pub(super) workload: String,
     /// Engines, with commas: serial, two-phase, optimistic, timestamp, deterministic-queue, deterministic,
-    /// opencl-deterministic, opencl-two-phase, fpga
+    /// opencl-deterministic, opencl-two-phase, fpga, network-two-phase, network-deterministic
     /// [default: two-phase,deterministic-queue,deterministic; for engines all
     /// that run on the CPU]
     #[arg(long, value_delimiter = ',')]
@@ -224,6 +224,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "near-data" => return near_data::bench_near_data(arguments),
         "partitions" => return partitions::bench_partitions(arguments),
         "durability" => return durability::bench_durability(arguments),
+        "cluster" => return durability::bench_cluster(arguments),
         "memory" => return alone::bench_memory(arguments),
         "copy" => return opencl::bench_copy(arguments),
         "opencl" => return opencl::bench_opencl(arguments),
@@ -413,7 +414,8 @@ fn ycsb(arguments: &Arguments) -> Result<YcsbRun, Failure> {
         let (Some(letter @ 'a'..='f'), None) = (letter.clone().next(), letter.clone().nth(1)) else {
             return Err(Failure::usage(format!(
                 "no workload is called '{name}'; there are ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, \
-                 tpcc, tpcc-np, locks, lock-service, lock-tatp, lock-tpcc, near-data, durability, memory, copy, opencl, bionicdb, fpga, engines"
+                 tpcc, tpcc-np, locks, lock-service, lock-peers, lock-recovery, lock-tatp, lock-tpcc, fisslock, \
+                 near-data, durability, cluster, partitions, memory, copy, opencl, bionicdb, fpga, engines"
             )));
         };
         let config = match arguments.preset {

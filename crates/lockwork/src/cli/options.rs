@@ -70,6 +70,7 @@ fn used(workload: &str) -> Option<[&'static [&'static str]; 2]> {
         "near-data" => [NEAR_DATA, &["records", "threads", "quick", "seed", "output", "out"]],
         "partitions" => [&["records", "batch", "txns", "passes", "quick", "seed"], &["output", "out"]],
         "durability" => [&["threads", "records", "batch", "passes", "quick", "seed"], &["output", "out"]],
+        "cluster" => [&["records", "batch", "passes", "quick", "seed"], &["output", "out"]],
         "memory" => [&["threads", "seed"], &["output", "out"]],
         "copy" => [&["device"], &["output", "out"]],
         "opencl" => [&["device", "records", "seed"], &["out"]],

@@ -334,4 +334,32 @@ pub(crate) fn under_load(nodes: &[Config], told: &(dyn Fn() -> String + Sync), f
         assert!(again.is_some(), "{}", told());
     });
     assert_eq!(runtime().block_on(balances(nodes)), after);
+    runtime().block_on(agree(nodes, after, told));
+}
+
+/// Every node has these balances, as soon as it has what the leader has.
+async fn agree(nodes: &[Config], wanted: [i64; 2], told: &(dyn Fn() -> String + Sync)) {
+    let leader = connect(nodes).await.expect("somebody leads");
+    let record = asked(&leader, "SHOW lockwork.record").await.expect("it tells");
+    for node in nodes {
+        let mut node = node.clone();
+        node.options(format!("-c default_transaction_read_only=on -c lockwork.read_after={record}"));
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < LONG, "a node does not come to record {record}: {}", told());
+            // It may have been started again a moment ago.
+            let found = async {
+                let (client, connection) = tokio::time::timeout(PATIENCE, node.connect(NoTls)).await.ok()?.ok()?;
+                tokio::spawn(connection);
+                let ask = async |id: u8| asked(&client, &format!("SELECT balance FROM accounts WHERE id = {id}")).await;
+                Some([ask(1).await?, ask(2).await?])
+            };
+            let Some(found) = found.await else {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            assert_eq!(found.map(|text| text.replace('.', "").parse().expect("a number")), wanted, "{}", told());
+            break;
+        }
+    }
 }

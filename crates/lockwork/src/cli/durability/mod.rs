@@ -9,6 +9,7 @@
 //!
 //! Everything lies in the folder for temporary files (`TMPDIR`); one in memory makes syncs free, and is told.
 
+mod cluster;
 mod postgres;
 mod sqlite;
 
@@ -27,6 +28,7 @@ use super::near_data::postgres::PostgresError;
 use super::progress::Live;
 use super::report::{Environment, Forms, prepare_folder};
 use super::{Failure, Outcome};
+pub(super) use cluster::bench_cluster;
 use postgres::Postgres;
 use sqlite::Sqlite;
 
