@@ -46,7 +46,8 @@ async fn serve(journal: &SimulatedJournal, may_lead: bool) -> Served {
     let options = Options { drain: Duration::from_secs(1), ..Options::default() };
     let gate = Gate::listen("127.0.0.1:0".parse().unwrap(), &options).await.unwrap();
     let address = gate.address().unwrap();
-    let lease = Duration::from_millis(300);
+    // Longer than a busy machine keeps a thread waiting; who ends gives it back.
+    let lease = Duration::from_secs(3);
     let node = NodeOptions { lease, may_lead, ..NodeOptions::new(address.to_string()) };
     let (journal, path) = (Arc::new(journal.another()), folder.path().to_path_buf());
     let join = move || Node::join(journal, path, &OpenOptions::default(), node, |_| ());
@@ -117,6 +118,7 @@ async fn pair() -> (SimulatedJournal, Served, Served) {
     let leader = serve(&journal, true).await;
     leader.lead(TABLES).await;
     let follower = serve(&journal, false).await;
+    until("it hears who leads", || follower.handle.leader() == leader.address.to_string()).await;
     (journal, leader, follower)
 }
 
