@@ -79,8 +79,8 @@ impl Signature {
 }
 
 enum Database {
-    Embedded(Embedded),
-    Remote(Remote),
+    Embedded(Box<Embedded>),
+    Remote(Box<Remote>),
 }
 
 /// A database in this process or at a server. Everything may be done from any thread.
@@ -144,13 +144,13 @@ impl Connection {
             return Err(Failure::value("22023", message).hint(hint).into());
         }
         let embedded = Embedded::open(py, path.as_deref(), engine, durability, workers)?;
-        Ok(Self::new(Database::Embedded(embedded)))
+        Ok(Self::new(Database::Embedded(Box::new(embedded))))
     }
 
     /// Connects to a server; what is said of it is a dictionary.
     #[staticmethod]
     fn connect(py: Python<'_>, place: Place) -> PyResult<Self> {
-        Ok(Self::new(Database::Remote(Remote::connect(py, &place)?)))
+        Ok(Self::new(Database::Remote(Box::new(Remote::connect(py, &place)?))))
     }
 
     /// Runs one statement: names of columns, rows, and a count.

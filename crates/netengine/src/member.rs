@@ -14,36 +14,29 @@
 //!
 //! Source: Calvin (Thomson et al., SIGMOD 2012), section 3.2.
 
+mod orders;
 mod queues;
 mod scout;
 mod transaction;
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 
 use lockwork_engine::exclusive::{close, give_up};
 use lockwork_engine::registry::{Registered, Registry};
 use lockwork_engine::{Engine, EngineKind, Options, Tally, create};
 use lockwork_memory::Pages;
 use lockwork_procedure::access::KeyAccess;
-use lockwork_procedure::assembly::decode;
 use lockwork_procedure::block::{self, Batch, HEADER_BYTES, Status};
 use lockwork_procedure::interpreter::Stop;
 use lockwork_procedure::key::Key;
-use lockwork_storage::Database;
 
 use crate::access::Effect;
 use crate::fetch::{Here, Windows, fetched};
-use crate::layout::{Layout, Range, Wanted};
-use crate::message::{
-    AGAIN, CALLS, EXPORT, FAILED, FETCH, FETCHED, FOOTPRINTS, PROCEDURE, READY, RESULTS, ROWS, SCOUT, SETUP, START,
-    TABLE, VALUES,
-};
-use crate::ordered::Participants;
+use crate::layout::{Layout, Wanted};
+use crate::message::{AGAIN, FAILED, FETCH, FETCHED, FOOTPRINTS, RESULTS, VALUES};
 use crate::partition;
 use crate::stream::{Stream, StreamError, poll, poll_of};
-use crate::transaction::known_accesses;
 use crate::wire::{Malformed, Put, Reader};
 use crate::worker::{End, Inherited, of_coordinator};
 
@@ -256,147 +249,6 @@ impl Member {
             _ = peer.flush();
         }
         Ok(())
-    }
-
-    /// Takes what the coordinator says.
-    fn ordered(&mut self, frame: &[u8]) -> Result<(), End> {
-        let mut reader = Reader::new(frame);
-        match reader.u8()? {
-            SETUP => {
-                let workers = reader.u16()?;
-                if usize::from(workers) != self.peers.len() {
-                    return Err(Malformed::new(format_args!("{workers} workers")).into());
-                }
-                let (_in_flight, _retries) = (reader.u32()?, reader.u32()?);
-                self.engine = engine(if reader.u8()? == 0 { Pages::Plain } else { Pages::Huge })?;
-            }
-            TABLE => {
-                let (schema, hint) = (reader.schema()?, reader.u64()?);
-                self.engine.create_table(schema, hint as usize)?;
-                let count = reader.u32()?;
-                self.cuts.push((0..count).map(|_| reader.key()).collect::<Result<_, _>>()?);
-            }
-            PROCEDURE => {
-                let procedure = decode(&frame[1..])?;
-                self.engine.register(procedure.clone())?;
-                self.with_database(|registry, database| registry.register(procedure.clone(), database).map(drop))??;
-            }
-            ROWS => self.with_database(|_, database| partition::load(database, &frame[1..]))??,
-            START => self.start()?,
-            CALLS if self.layout.is_some() => {
-                while !reader.is_empty() {
-                    self.take_call(&mut reader)?;
-                }
-            }
-            SCOUT if self.layout.is_some() => {
-                while !reader.is_empty() {
-                    self.take_scout(&mut reader)?;
-                }
-            }
-            EXPORT => self.export = true,
-            other => return Err(Malformed::new(format_args!("the coordinator sent a message of kind {other}")).into()),
-        }
-        Ok(())
-    }
-
-    fn with_database<T>(&mut self, mut each: impl FnMut(&mut Registry, &Database) -> T) -> Result<T, End> {
-        let (mut result, registry) = (None, &mut self.registry);
-        self.engine.with_database(&mut |database| result = Some(each(registry, database)))?;
-        Ok(result.expect("the closure ran"))
-    }
-
-    /// Everything is there.
-    fn start(&mut self) -> Result<(), End> {
-        let (cuts, workers) = (std::mem::take(&mut self.cuts), self.peers.len());
-        let mut cuts = Some(cuts);
-        let layout = self.with_database(|registry, database| {
-            Layout::new(database, registry, cuts.take().unwrap_or_default(), workers, LOCKS)
-        })?;
-        self.layout = Some(layout);
-        self.windows.widen(self.registry.widest_windows());
-        let longest = self.registry.all().map(|registered| registered.block_bytes).max().unwrap_or(0);
-        self.batch = Some(Batch::new(longest as u32, AT_ONCE)?);
-        self.coordinator.send(|frame| frame.u8(READY));
-        Ok(())
-    }
-
-    /// The procedure of a call, and its arguments.
-    fn call<'a>(&self, reader: &mut Reader<'a>) -> Result<(Arc<Registered>, u32, &'a [u8]), Malformed> {
-        let (procedure, arguments) = (reader.u32()?, reader.counted()?);
-        let registered = self.registry.get(procedure);
-        let registered =
-            registered.ok_or_else(|| Malformed::new(format_args!("no procedure has number {procedure}")))?;
-        if HEADER_BYTES as usize + arguments.len() > registered.block_bytes {
-            return Err(Malformed::new(format_args!("{} bytes of arguments", arguments.len())));
-        }
-        Ok((registered.clone(), procedure, arguments))
-    }
-
-    /// Takes the next call of the order.
-    fn take_call(&mut self, reader: &mut Reader<'_>) -> Result<(), End> {
-        let (index, stamp) = (reader.u32()?, reader.u64()?);
-        let participants = Participants { all: reader.u64()?, active: reader.u64()? };
-        let footprint = reader.counted()?;
-        let (registered, procedure, arguments) = self.call(reader)?;
-        let mine = 1 << self.me;
-        let whole = footprint.is_empty() && participants.all == mine;
-        if whole && self.queues.is_empty() {
-            return self.go(Going { index, stamp, slot: None }, procedure, arguments);
-        }
-        let mut block = std::mem::take(&mut self.scratch);
-        block.fill(&registered, arguments);
-        self.known.clear();
-        if footprint.is_empty() && !known_accesses(&registered, block.bytes(), &mut self.known) {
-            return Err(Malformed::new("a call whose arguments do not tell what it touches has no footprint").into());
-        }
-        if whole && !self.would_wait(&registered) {
-            self.scratch = block;
-            return self.go(Going { index, stamp, slot: None }, procedure, arguments);
-        }
-        let layout = self.layout.as_ref().expect("calls come after the start");
-        let mut transaction = match self.spare.pop() {
-            Some(mut spare) => {
-                spare.renew(procedure, registered);
-                spare
-            }
-            None => Box::new(Transaction::new(procedure, registered)),
-        };
-        (transaction.index, transaction.stamp) = (index, stamp);
-        (transaction.participants, transaction.whole) = (participants, whole);
-        self.scratch = std::mem::replace(&mut transaction.block, block);
-        if footprint.is_empty() {
-            transaction.touch_known(&self.known, layout, self.me);
-        } else {
-            transaction.touch_footprint(footprint, layout, self.me)?;
-        }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() as u32 - 1
-        });
-        transaction.waits = self.queues.enter(slot, &transaction.locks);
-        if transaction.waits == 0 {
-            self.runnable.push(slot);
-        }
-        if participants.active & mine != 0 && participants.all != mine {
-            transaction.awaited = participants.all.count_ones() - 1;
-            self.waiting.insert(stamp, slot);
-        }
-        self.slots[slot as usize] = Some(transaction);
-        for (from, values) in self.early.remove(&stamp).unwrap_or_default() {
-            self.take_values(stamp, from, &values)?;
-        }
-        Ok(())
-    }
-
-    /// Whether a call that touches what is [`Self::known`] would have to wait for one before it.
-    fn would_wait(&mut self, registered: &Registered) -> bool {
-        let layout = self.layout.as_ref().expect("calls come after the start");
-        self.wanted.clear();
-        for access in &self.known {
-            let (table, write) = (registered.table_id(access.slot), access.operation.writes());
-            layout.locks(table, &access.key, Range::Row, write, &mut self.wanted);
-        }
-        self.wanted.iter().any(|lock| self.queues.is_taken(*lock))
     }
 
     /// Gives a call to the engine.

@@ -23,15 +23,15 @@
 //! | `CALLS` | coordinator, worker | calls: place (4), stamp (8), participants (16), footprint, procedure (4), arguments |
 //! | `SCOUT` | coordinator, worker | calls: place (4), procedure (4), arguments |
 //! | `FOOTPRINTS` | worker, coordinator | for each call: place (4), participants (16), footprint |
-//! | `AGAIN` | worker, coordinator | places (4 each) of calls whose footprints are not right any more; nothing has happened |
+//! | `AGAIN` | worker, coordinator | places (4 each) of calls whose footprints are not right any more |
 //! | `VALUES` | worker, worker | for each transaction: stamp (8), what `FETCHED` has |
 //!
 //! Participants are two sets of workers, a bit each: who takes part, and who of them runs the call.
 //! A footprint is a number of accesses (4) and each of them: table (2), key, flags: 1 writes, 2 a range, 4 that has an
 //! end; of a range its limit (4), column (1), and the last key, if there is an end. An empty one: the arguments tell.
 //!
-//! Images, texts, arguments, results, footprints and values have their length, four bytes, before them, but in `ROWS`, where all of them
-//! are as long as the table's rows, and in `PROCEDURE`, `FAILED` and `SETUP`, where they end the frame.
+//! Images, texts, arguments, results, footprints and values have their length, four bytes, before them, but in `ROWS`,
+//! where all are as long as the table's rows, and in `PROCEDURE`, `FAILED` and `SETUP`, where they end the frame.
 
 pub(crate) const SETUP: u8 = 1;
 pub(crate) const TABLE: u8 = 2;

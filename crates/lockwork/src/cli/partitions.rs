@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::bench::Arguments;
 use super::report::{Environment, Forms, prepare_folder};
-use super::run::{check_memory, furnish, table_bytes, verify};
+use super::run::{check_memory, load, table_bytes, verify};
 use super::{Failure, Outcome};
 
 /// Batches that the engine has while the oldest is waited for.
@@ -76,8 +76,8 @@ fn measure(plan: &Plan, (nodes, remote): (u64, f64)) -> Result<Case, Failure> {
     };
     let mut workload = Transfer::new(config).map_err(Failure::usage)?;
     let options = Options { threads: nodes as usize, ..Options::default() };
-    let mut engine = NetworkEngine::deterministic(options, lockwork_netengine::find()?)?;
-    furnish(&mut engine, &mut workload, plan.transactions, &mut |_| ())?;
+    let engine = Box::new(NetworkEngine::deterministic(options, lockwork_netengine::find()?)?);
+    let mut engine = load(engine, &mut workload, plan.transactions, &mut |_| ())?;
     engine.start()?;
     let workers: Vec<String> = engine.processes().iter().map(u32::to_string).collect();
     let all = || workers.iter().map(|worker| processor_ns(worker)).sum::<Result<u64, _>>();
@@ -116,7 +116,7 @@ fn measure(plan: &Plan, (nodes, remote): (u64, f64)) -> Result<Case, Failure> {
         values[values.len() / 2]
     };
     let (txn_per_s, workers_ns) = (median(|run| run.0), median(|run| run.1));
-    let verification = verify(&engine, &mut workload, &last)?;
+    let verification = verify(&*engine, &mut workload, &last)?;
     Ok(Case { nodes, remote, txn_per_s, workers_ns, coordinator_ns: median(|run| run.2), work: 0.0, verification })
 }
 

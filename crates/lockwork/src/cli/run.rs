@@ -17,9 +17,9 @@ use lockwork_procedure::block::{Batch, HEADER_BYTES};
 use lockwork_procedure::schema::TableSchema;
 use lockwork_workload::{Repeat, Workload, WorkloadError};
 
+use super::Failure;
 use super::chart::grouped;
 use super::report::{DeviceRun, Latency, Memory, Run, abort_name};
-use super::{Failure, Outcome};
 use lockwork::engines::create;
 
 /// Batches handed over before the first is taken back.
@@ -128,23 +128,12 @@ pub(super) fn prepare(
 }
 
 /// As [`prepare`], into an engine that was made.
-pub(super) fn load(
-    mut engine: Box<dyn Engine>,
+pub(super) fn load<E: Engine + ?Sized>(
+    mut engine: Box<E>,
     workload: &mut dyn Workload,
     transactions: usize,
     progress: &mut dyn FnMut(&str),
-) -> Result<Box<dyn Engine>, Failure> {
-    furnish(&mut *engine, workload, transactions, progress)?;
-    Ok(engine)
-}
-
-/// As [`load`], into an engine of the caller's.
-pub(super) fn furnish(
-    engine: &mut dyn Engine,
-    workload: &mut dyn Workload,
-    transactions: usize,
-    progress: &mut dyn FnMut(&str),
-) -> Outcome {
+) -> Result<Box<E>, Failure> {
     let schemas = workload.schemas();
     let mut image = Vec::new();
     for (number, schema) in schemas.iter().enumerate() {
@@ -160,12 +149,13 @@ pub(super) fn furnish(
             engine.load(schema.name(), &image)?;
         }
     }
-    register(engine, workload, &schemas)
+    register(&mut *engine, workload, &schemas)?;
+    Ok(engine)
 }
 
 /// Registers the procedures of a workload, but for those that are there already, and tells it where they are.
-pub(super) fn register(
-    engine: &mut dyn Engine,
+pub(super) fn register<E: Engine + ?Sized>(
+    engine: &mut E,
     workload: &mut dyn Workload,
     schemas: &[TableSchema],
 ) -> Result<(), Failure> {

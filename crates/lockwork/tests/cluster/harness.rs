@@ -358,7 +358,8 @@ async fn agree(nodes: &[Config], wanted: [i64; 2], told: &(dyn Fn() -> String + 
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            assert_eq!(found.map(|text| text.replace('.', "").parse().expect("a number")), wanted, "{}", told());
+            let found = found.map(|text| text.replace('.', "").parse::<i64>().expect("a number"));
+            assert_eq!(found, wanted, "{}", told());
             break;
         }
     }

@@ -1,5 +1,5 @@
-//! A cluster of real processes: nodes and NATS servers that are killed, stopped, cut off and damaged while clients call.
-//! Every call that was acknowledged was made, once.
+//! A cluster of real processes: nodes and NATS servers that are killed, stopped, cut off and damaged while clients
+//! call. Every call that was acknowledged was made, once.
 
 #[path = "../common/command.rs"]
 #[allow(dead_code, reason = "others need more of it")]

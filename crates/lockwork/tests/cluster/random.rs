@@ -52,7 +52,7 @@ fn random_faults_lose_nothing() {
                 }
                 6 => {
                     let two = [cluster.server(at), cluster.server((at + 1) % 3)];
-                    let how = if wait.as_millis() % 2 == 0 { "-KILL" } else { "-STOP" };
+                    let how = if wait.as_millis().is_multiple_of(2) { "-KILL" } else { "-STOP" };
                     two.iter().for_each(|server| signal(*server, how));
                     std::thread::sleep(wait);
                     two.iter().for_each(|server| signal(*server, "-CONT"));

@@ -33,7 +33,7 @@ pub(super) struct Transaction {
     spare: Vec<Access>,
     /// It is all here, and what it touches is told by its arguments: it runs as if it had not waited.
     pub(super) whole: bool,
-    /// The locks of its footprint, wherever the rows are; empty if its arguments tell, for then it touches nothing else.
+    /// The locks of its footprint, wherever the rows are; none if its arguments tell, for then it touches nothing else.
     pub(super) covered: Vec<Wanted>,
     /// The locks of its rows here.
     pub(super) locks: Vec<Wanted>,

@@ -99,8 +99,8 @@ pub trait Journal: Send + Sync {
     fn most_bytes(&self) -> usize;
 
     /// Appends messages with consecutive numbers from `first` on, each on the condition that the one before, which is
-    /// one of them, or was there before the call, is the last. Returns how many of them are durable, and why not more. A message that is there already with the same
-    /// bytes, because an answer was lost, counts as appended.
+    /// one of them, or was there before the call, is the last. Returns how many of them are durable, and why not more.
+    /// A message that is there already with the same bytes, because an answer was lost, counts as appended.
     fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>);
 
     /// Messages from `first` on, about `most_bytes` bytes of them, at least one if there is one; waits for that for

@@ -148,7 +148,7 @@ pub(in crate::cli) fn bench_cluster(arguments: &Arguments) -> Outcome {
     let mut log = Log { journal, next: 1 };
     let batch = format!("batches of {calls}");
     let line = |name, how: &str| Line { name, how: how.to_string(), rates: Vec::new() };
-    let mut lines = vec![
+    let mut lines = [
         line("a folder", &batch),
         line("a folder", &format!("{batch}, {AHEAD} on the way")),
         line("a cluster", &batch),
