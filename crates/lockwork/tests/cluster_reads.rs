@@ -15,7 +15,7 @@ use lockwork_nats::testing::TestServers;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 /// For how long something is waited for that comes at once on a machine that does nothing else.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(120);
 /// What all accounts have together, in hundredths.
 const TOTAL: i64 = 1_000_000;
 /// The option of a client that only reads.

@@ -48,7 +48,10 @@ impl Drop for Service {
 
 /// An engine with accounts and deposits.
 fn bank(options: Options) -> NetworkEngine {
-    let mut engine = NetworkEngine::two_phase(options, WORKER.into()).unwrap();
+    bank_on(NetworkEngine::two_phase(options, WORKER.into()).unwrap())
+}
+
+fn bank_on(mut engine: NetworkEngine) -> NetworkEngine {
     engine.create_table(accounts(false), 4).unwrap();
     let source = lockwork_engine::conformance::PROCEDURES[1];
     engine.register(assemble(source, [accounts(false)].as_slice()).unwrap().procedure).unwrap();
@@ -75,11 +78,17 @@ fn complete_all(engine: &mut NetworkEngine) -> Vec<lockwork_engine::Completed> {
 
 #[test]
 fn a_worker_that_is_killed_is_named_and_nobody_waits_for_it() {
-    for round in 0..3 {
-        let mut engine = bank(Options { threads: 3, ..Options::default() });
+    for round in 0..6 {
+        let (options, worker) = (Options { threads: 3, ..Options::default() }, round % 3);
+        let mut engine = match round {
+            0..3 => bank(options),
+            _ => bank_on(NetworkEngine::deterministic(options, WORKER.into()).unwrap()),
+        };
         engine.start().unwrap();
-        let killed = engine.processes()[round as usize];
+        let killed = engine.processes()[worker as usize];
         let mut random = Random(round);
+        // However fast the others are, some of it is left.
+        signal(killed, libc::SIGSTOP);
         for _ in 0..4 {
             let batch = fill(&engine, &mut random, &["deposit"], 20_000);
             engine.submit(batch).unwrap();
@@ -92,7 +101,7 @@ fn a_worker_that_is_killed_is_named_and_nobody_waits_for_it() {
         );
         let batch = fill(&engine, &mut random, &["deposit"], 1);
         let refused = engine.submit(batch).unwrap_err().error.to_string();
-        let wanted = format!("worker {} of 3 (process {killed}) has ended: signal: 9", round + 1);
+        let wanted = format!("worker {} of 3 (process {killed}) has ended: signal: 9", worker + 1);
         assert!(refused.contains(&wanted), "{refused}");
         assert!(engine.digest().unwrap_err().to_string().contains(&wanted));
     }

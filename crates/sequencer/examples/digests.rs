@@ -1,4 +1,5 @@
-//! What digests cost: `cargo run --release -p lockwork-sequencer --example digests`.
+//! What digests cost, and what a log costs that is only read: `cargo run --release -p lockwork-sequencer --example
+//! digests`.
 //!
 //! A leader makes transfers among a million accounts, through a journal in memory. Two nodes catch up, one that
 //! compares what calls answered and one that does not, turn by turn; then the leader makes digests of everything.
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use lockwork_engine::{EngineKind, Options as EngineOptions, create};
 use lockwork_procedure::block::Batch;
 use lockwork_sequencer::io::Nowhere;
+use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
 use lockwork_sequencer::{Definition, Error, NodeOptions, Options, Role, Sequencer};
 
@@ -39,6 +41,15 @@ result to_balance: i64
     storer  r5, r2[accounts.balance]
     store   r4, [from_balance]
     store   r5, [to_balance]
+    commit
+";
+
+/// Touches nothing: what remains is reading the log, and as little as a call can be.
+const NOTHING: &str = "\
+procedure nothing
+param from: i64
+param to: i64
+param amount: i64
     commit
 ";
 
@@ -104,5 +115,33 @@ fn main() -> Result<(), Error> {
     }
     let took = leader.statistics().digest_ns / ROUNDS as u64;
     println!("everything: {} ms, {:.1} ns a row", took / 1_000_000, took as f64 / ACCOUNTS as f64);
+    reading()
+}
+
+/// Calls that touch nothing, read by a node that catches up.
+fn reading() -> Result<(), Error> {
+    let journal = SimulatedJournal::new(2);
+    let (leader, _) = join(&journal, true, true)?;
+    while leader.handle().role() != Some(Role::Leading) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    leader.define(Definition { assembly: NOTHING.into(), source: String::new() })?;
+    for seed in 0..BATCHES {
+        leader.call_batch(calls(seed)).map_err(|refused| refused.error)?;
+    }
+    let times = (0..ROUNDS).map(|_| Ok(join(&journal, false, false)?.1)).collect::<Result<Vec<_>, Error>>()?;
+    let (mut bytes, mut first) = (0, 1);
+    loop {
+        let read = journal.read(first, 1 << 20, Duration::ZERO);
+        let read = read.map_err(|error| Error::Unreachable(error.to_string()))?.messages;
+        if read.is_empty() {
+            break;
+        }
+        first += read.len() as u64;
+        bytes += read.iter().map(Vec::len).sum::<usize>();
+    }
+    let made = (BATCHES * CALLS as u64) as f64;
+    let each = shortest(&times).as_secs_f64() * 1e9 / made;
+    println!("a log of calls that touch nothing: {each:.1} ns and {:.1} bytes a call", bytes as f64 / made);
     Ok(())
 }

@@ -209,6 +209,8 @@ impl Term<'_> {
         let joined = gate.refuse(|| "this node of a cluster reads the log; it answers in a moment".into(), join).await;
         let (node, report) = match joined.map_err(|error| Failure::BackEnd(error.to_string()))? {
             Err(Error::Durability(error @ Trouble::Differs { .. })) => return Ok(Over::Differs(error.to_string())),
+            // It was there a moment ago, so it may be again.
+            Err(Error::Durability(Trouble::Unreachable(why))) => return Ok(Over::Ended(why)),
             joined => joined.map_err(failed)?,
         };
         let handle = node.handle();

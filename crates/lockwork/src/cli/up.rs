@@ -14,7 +14,9 @@ use super::{Failure, Outcome, print};
 
 /// Before a node that has ended is started again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// A node that ends by itself so soon would do so again.
+/// What a node ends with that found damage in the log.
+const DAMAGED: i32 = 5;
+/// A node that ends by itself so soon, the first time, would do so again.
 const SOON: Duration = Duration::from_secs(10);
 /// How often the nodes are looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -58,6 +60,8 @@ struct Node {
     /// When it is to be started again.
     again: Option<Instant>,
     started: Instant,
+    /// It has not been started before.
+    is_first: bool,
 }
 
 /// What is the same for all nodes.
@@ -102,7 +106,7 @@ impl Common<'_> {
         if let Some(err) = child.stderr.take() {
             relay(number, id, err);
         }
-        Ok(Node { number, port, child, again: None, started: Instant::now() })
+        Ok(Node { number, port, child, again: None, started: Instant::now(), is_first: true })
     }
 }
 
@@ -177,12 +181,15 @@ fn keep(common: &Common<'_>, servers: &mut Servers, nodes: &mut [Node]) -> Outco
         for node in &mut *nodes {
             match node.again {
                 Some(at) if at <= Instant::now() => {
-                    *node = common.start(node.number)?;
+                    *node = Node { is_first: false, ..common.start(node.number)? };
                 }
                 Some(_) => {}
                 None => {
                     let Ok(Some(status)) = node.child.try_wait() else { continue };
-                    if node.started.elapsed() < SOON && status.code().is_some_and(|code| code != 0) {
+                    // What was wrong with the servers when it came back may be over; with what it was told, or with the
+                    // log, it is not.
+                    let refused = node.is_first && node.started.elapsed() < SOON;
+                    if status.code().is_some_and(|code| code == DAMAGED || code != 0 && refused) {
                         // It has said why.
                         return Err(Failure::BackEnd(format!("node {} does not start", node.number)));
                     }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
 /// For how long something is waited for that comes at once on a machine that does nothing else.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 /// How long a client waits for an answer before it asks somebody else: a node that is stopped takes connections, and
 /// never says anything.
 const PATIENCE: Duration = Duration::from_secs(3);
