@@ -87,12 +87,10 @@ fn a_worker_that_is_killed_is_named_and_nobody_waits_for_it() {
         engine.start().unwrap();
         let killed = engine.processes()[worker as usize];
         let mut random = Random(round);
+        let batches = [(); 4].map(|()| fill(&engine, &mut random, &["deposit"], 20_000));
         // However fast the others are, some of it is left.
         signal(killed, libc::SIGSTOP);
-        for _ in 0..4 {
-            let batch = fill(&engine, &mut random, &["deposit"], 20_000);
-            engine.submit(batch).unwrap();
-        }
+        batches.into_iter().for_each(|batch| engine.submit(batch).unwrap());
         std::thread::sleep(Duration::from_millis(20));
         signal(killed, libc::SIGKILL);
         let last = complete_all(&mut engine).pop().unwrap();
