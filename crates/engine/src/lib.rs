@@ -16,7 +16,8 @@
 //! Shared by all of them: the registry of procedures ([`registry`]) and their inner-loop form ([`recipe`]), the worker
 //! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), several calls as one
 //! transaction ([`Together`]), calls that only read, beside all of that ([`read()`]), and the check that makes every
-//! engine trustworthy, replay in its own serial order ([`replay`]).
+//! engine trustworthy, replay in its own serial order ([`replay`]). What engines of several machines promise each other is
+//! in [`divided`].
 
 mod blocks;
 pub mod conflicts;
@@ -24,6 +25,7 @@ pub mod conformance;
 pub mod contract;
 pub mod deterministic;
 pub mod deterministic_queue;
+pub mod divided;
 pub mod exclusive;
 mod ghosts;
 mod host_engine;
@@ -47,5 +49,6 @@ pub use contract::{
     BatchReport, Completed, ConflictPlan, DeviceTimes, Engine, EngineError, EngineKind, Interleave, LockPolicy,
     Options, Refused, SerialOrder, Tally, create,
 };
+pub use divided::{Divided, Interrupt, Place};
 pub use reading::read;
 pub use together::{Moment, Together};

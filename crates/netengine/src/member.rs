@@ -14,6 +14,8 @@
 //!
 //! Source: Calvin (Thomson et al., SIGMOD 2012), section 3.2.
 
+mod apart;
+mod kept;
 mod orders;
 mod queues;
 mod scout;
@@ -21,6 +23,7 @@ mod transaction;
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockwork_engine::exclusive::{close, give_up};
 use lockwork_engine::registry::{Registered, Registry};
@@ -40,9 +43,17 @@ use crate::stream::{Stream, StreamError, poll, poll_of};
 use crate::wire::{Malformed, Put, Reader};
 use crate::worker::{End, Inherited, of_coordinator};
 
+pub(crate) use apart::{Apart, Arrivals};
 use queues::{Queues, Spread};
 use scout::Scout;
 use transaction::{Block, Transaction};
+
+/// The rows and procedures of a partition. Others of the same process look at them while nothing runs.
+pub(crate) type Rows = Arc<Mutex<Box<dyn Engine>>>;
+
+pub(crate) fn lock(rows: &Rows) -> MutexGuard<'_, Box<dyn Engine>> {
+    rows.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Calls that are given to the engine at once: as many as it runs on the thread that asks.
 const AT_ONCE: usize = 64;
@@ -54,6 +65,8 @@ const LOCKS: u64 = 1 << 62;
 struct Going {
     index: u32,
     stamp: u64,
+    /// Workers elsewhere that are to be told what becomes of it.
+    tell: u64,
     /// If it had to wait.
     slot: Option<u32>,
 }
@@ -66,14 +79,14 @@ struct Said {
     footprints: Vec<u8>,
     /// To each other worker.
     values: Vec<Vec<u8>>,
+    outcomes: Vec<Vec<u8>>,
 }
 
 struct Member {
     coordinator: Stream,
     peers: Vec<Option<Stream>>,
     me: usize,
-    /// The rows and procedures of this partition.
-    engine: Box<dyn Engine>,
+    engine: Rows,
     /// The same procedures, for what does not run on the engine.
     registry: Registry,
     cuts: Vec<Vec<Key>>,
@@ -107,65 +120,94 @@ struct Member {
     /// For their memory.
     #[expect(clippy::vec_box, reason = "they go into slots and come back as they are")]
     spare: Vec<Box<Transaction>>,
+    /// The last call that was told.
+    latest: u64,
+    /// Whom to tell that everything before has ended.
+    settling: Option<u32>,
+    /// When others are on other machines, which come and go.
+    apart: Option<Box<Apart>>,
 }
 
 /// Serves until the coordinator ends; an error is why it had to end before that.
 pub(crate) fn serve(inherited: Inherited) -> Result<(), String> {
     let Inherited { coordinator, peers, .. } = inherited;
     let me = peers.iter().position(Option::is_none).ok_or("every other worker has a socket, and this one has not")?;
-    let failed = |error: &dyn std::fmt::Display| error.to_string();
-    let mut member = Member {
-        coordinator,
-        me,
-        engine: engine(Pages::Plain).map_err(|error| failed(&error))?,
-        registry: Registry::default(),
-        cuts: Vec::new(),
-        layout: None,
-        batch: None,
-        going: Vec::new(),
-        queues: Queues::default(),
-        slots: Vec::new(),
-        free: Vec::new(),
-        runnable: Vec::new(),
-        waiting: HashMap::default(),
-        early: HashMap::default(),
-        scouts: Vec::new(),
-        due: Vec::new(),
-        said: Said { values: vec![Vec::new(); peers.len()], ..Said::default() },
-        peers,
-        asked: Vec::new(),
-        export: false,
-        windows: Windows::default(),
-        scratch: Block::default(),
-        known: Vec::new(),
-        wanted: Vec::new(),
-        values: Vec::new(),
-        spare: Vec::new(),
-    };
-    loop {
-        match member.round() {
-            Ok(()) => {}
-            Err(End::Coordinator) => return Ok(()),
-            Err(End::Failed(text)) => {
-                member.coordinator.send(|frame| {
-                    frame.u8(FAILED);
-                    frame.bytes(text.as_bytes());
-                });
-                // If the coordinator is gone too, standard error is where it can be read.
-                return member.coordinator.drain(0).map_err(|_| text);
-            }
-        }
-    }
+    let rows = engine(Pages::Plain).map_err(|error| error.to_string())?;
+    Member::new(coordinator, peers, me, Arc::new(Mutex::new(rows)), None).serve()
 }
 
 /// The engine of a partition.
-fn engine(pages: Pages) -> Result<Box<dyn Engine>, lockwork_engine::EngineError> {
+pub(crate) fn engine(pages: Pages) -> Result<Box<dyn Engine>, lockwork_engine::EngineError> {
     create(EngineKind::Deterministic, Options { threads: 1, pages, ..Options::default() })
 }
 
 impl Member {
+    /// Worker `me` of as many as `peers`; those that are on other machines come later, `apart`.
+    pub(crate) fn new(
+        coordinator: Stream,
+        peers: Vec<Option<Stream>>,
+        me: usize,
+        engine: Rows,
+        apart: Option<Box<Apart>>,
+    ) -> Self {
+        let nothing = || vec![Vec::new(); peers.len()];
+        Self {
+            coordinator,
+            me,
+            engine,
+            registry: Registry::default(),
+            cuts: Vec::new(),
+            layout: None,
+            batch: None,
+            going: Vec::new(),
+            queues: Queues::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            runnable: Vec::new(),
+            waiting: HashMap::default(),
+            early: HashMap::default(),
+            scouts: Vec::new(),
+            due: Vec::new(),
+            said: Said { values: nothing(), outcomes: nothing(), ..Said::default() },
+            peers,
+            asked: Vec::new(),
+            export: false,
+            windows: Windows::default(),
+            scratch: Block::default(),
+            known: Vec::new(),
+            wanted: Vec::new(),
+            values: Vec::new(),
+            spare: Vec::new(),
+            latest: 0,
+            settling: None,
+            apart,
+        }
+    }
+
+    /// Serves until the coordinator ends.
+    ///
+    /// # Errors
+    /// Why it had to end before that, unless the coordinator was told.
+    pub(crate) fn serve(mut self) -> Result<(), String> {
+        loop {
+            match self.round() {
+                Ok(()) => {}
+                Err(End::Coordinator) => return Ok(()),
+                Err(End::Failed(text)) => {
+                    self.coordinator.send(|frame| {
+                        frame.u8(FAILED);
+                        frame.bytes(text.as_bytes());
+                    });
+                    // If the coordinator is gone too, standard error is where it can be read.
+                    return self.coordinator.drain(0).map_err(|_| text);
+                }
+            }
+        }
+    }
+
     fn round(&mut self) -> Result<(), End> {
         self.wait()?;
+        self.arrive()?;
         of_coordinator(self.coordinator.receive())?;
         // What others say is heard between what the coordinator does, so that little is in flight, and near.
         loop {
@@ -184,6 +226,7 @@ impl Member {
             }
         }
         if self.queues.is_empty() && self.waiting.is_empty() {
+            self.settled()?;
             self.answer()?;
             while let Some(id) = self.due.pop() {
                 self.look(id)?;
@@ -198,12 +241,15 @@ impl Member {
 
     /// Answers those who ask for rows.
     fn answer(&mut self) -> Result<(), End> {
+        if self.apart.is_some() {
+            return self.answer_apart();
+        }
         let Self { engine, peers, asked, .. } = self;
         for (number, frame) in asked.drain(..) {
             let Some(peer) = &mut peers[number] else { continue };
             let mut reader = Reader::new(&frame[1..]);
             let (id, mut answer) = (reader.u32()?, Ok(()));
-            engine.with_database(&mut |database| {
+            lock(engine).with_database(&mut |database| {
                 peer.send(|frame| {
                     frame.u8(FETCHED);
                     frame.u32(id);
@@ -219,7 +265,7 @@ impl Member {
     fn export(&mut self) -> Result<(), End> {
         let Self { engine, registry, coordinator, .. } = self;
         let mut told = Ok(());
-        engine.with_database(&mut |database| {
+        lock(engine).with_database(&mut |database| {
             told = partition::export(database, |id| registry.is_written(id), coordinator);
         })?;
         of_coordinator(told)
@@ -230,6 +276,7 @@ impl Member {
         let out = |stream: &Stream| if stream.backlog() > 0 { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         let streams = std::iter::once(&self.coordinator).chain(self.peers.iter().flatten());
         let mut files: Vec<_> = streams.map(|stream| poll_of(stream.as_raw_fd(), out(stream))).collect();
+        files.extend(self.apart.as_ref().map(|apart| poll_of(apart.bell(), libc::POLLIN)));
         Ok(poll(&mut files, -1)?)
     }
 
@@ -242,6 +289,10 @@ impl Member {
             say(coordinator, kind, bytes);
         }
         of_coordinator(coordinator.flush())?;
+        if self.apart.is_some() {
+            self.say_apart();
+            return Ok(());
+        }
         for (peer, values) in peers.iter_mut().zip(&mut said.values) {
             let Some(peer) = peer else { continue };
             say(peer, VALUES, values);
@@ -266,12 +317,16 @@ impl Member {
     /// Runs what was given to the engine.
     fn run_engine(&mut self) -> Result<(), End> {
         let Some(batch) = self.batch.take_if(|batch| !batch.is_empty()) else { return Ok(()) };
-        self.engine.submit(batch).map_err(|refused| refused.error)?;
-        let completed = self.engine.complete()?.ok_or_else(|| End::Failed("the engine has lost a batch".into()))?;
+        let completed = {
+            let mut engine = lock(&self.engine);
+            engine.submit(batch).map_err(|refused| refused.error)?;
+            engine.complete()?.ok_or_else(|| End::Failed("the engine has lost a batch".into()))?
+        };
         let (mut batch, mut going) = (completed.batch, std::mem::take(&mut self.going));
         for (call, block) in going.drain(..).zip(batch.blocks()) {
             let registered = self.registry.get(block.procedure()).expect("it is one that was told");
             put_result(&mut self.said.results, call.index, call.stamp, block, registered);
+            put_outcome(&mut self.said.outcomes, call.tell, call.stamp, block, registered);
             if let Some(slot) = call.slot {
                 self.end(slot);
             }
@@ -292,7 +347,8 @@ impl Member {
                     shared.push(slot);
                     continue;
                 }
-                let going = Going { index: transaction.index, stamp: transaction.stamp, slot: Some(slot) };
+                let Transaction { index, stamp, tell, .. } = **transaction;
+                let going = Going { index, stamp, tell, slot: Some(slot) };
                 let registered = transaction.registered.clone();
                 let end = registered.verified.procedure().layout().arguments_end as usize;
                 let (procedure, block) = (transaction.procedure, self.slots[slot as usize].take());
@@ -315,7 +371,7 @@ impl Member {
             self.tell(&mut transaction)?;
         }
         let active = transaction.participants.active & mine != 0;
-        if active && transaction.awaited > 0 {
+        if active && transaction.awaited != 0 {
             self.slots[slot as usize] = Some(transaction);
             return Ok(());
         }
@@ -333,7 +389,7 @@ impl Member {
         let layout = layout.as_ref().expect("it was begun");
         let told = &mut self.values;
         told.clear();
-        engine.with_database(&mut |database| {
+        lock(engine).with_database(&mut |database| {
             Here { layout, database, me: *me }.copy_and_tell(&mut transaction.accesses, told);
         })?;
         transaction.told = true;
@@ -349,21 +405,27 @@ impl Member {
 
     /// Takes what worker `from` has of a transaction.
     fn take_values(&mut self, stamp: u64, from: usize, values: &[u8]) -> Result<(), End> {
+        let again = self.apart.is_some();
         let Some(&slot) = self.waiting.get(&stamp) else {
-            self.early.entry(stamp).or_default().push((from, values.to_vec()));
+            // Who was away for a while may say again what was heard before.
+            if !again || stamp > self.latest {
+                self.early.entry(stamp).or_default().push((from, values.to_vec()));
+            }
             return Ok(());
         };
         let Self { engine, layout, slots, me, .. } = self;
         let layout = layout.as_ref().expect("it was begun");
-        let transaction = slots[slot as usize].as_mut().filter(|transaction| transaction.awaited > 0);
-        let Some(transaction) = transaction else { return Err(Malformed::new("values that nobody waits for").into()) };
+        let transaction = slots[slot as usize].as_mut().filter(|transaction| transaction.awaited & 1 << from != 0);
+        let Some(transaction) = transaction else {
+            return if again { Ok(()) } else { Err(Malformed::new("values that nobody waits for").into()) };
+        };
         let (mut taken, mut reader) = (Ok(()), Reader::new(values));
-        engine.with_database(&mut |database| {
+        lock(engine).with_database(&mut |database| {
             let here = Here { layout, database, me: *me };
             taken = here.take(&mut transaction.accesses, from, &mut reader);
         })?;
         taken?;
-        transaction.awaited -= 1;
+        transaction.awaited &= !(1 << from);
         if transaction.awaited == 0 && transaction.told {
             self.runnable.push(slot);
         }
@@ -408,6 +470,7 @@ impl Member {
         if answers {
             let block = block::Block::new(transaction.block.bytes());
             put_result(&mut self.said.results, transaction.index, transaction.stamp, block, &registered);
+            put_outcome(&mut self.said.outcomes, transaction.tell, transaction.stamp, block, &registered);
         }
         Ok(())
     }
@@ -417,7 +480,7 @@ impl Member {
         let Self { engine, layout, me, .. } = self;
         let layout = layout.as_ref().expect("it was begun");
         let mut kept = Ok(());
-        engine.with_database(&mut |database| {
+        lock(engine).with_database(&mut |database| {
             kept = transaction
                 .accesses
                 .iter()
@@ -451,6 +514,9 @@ impl Member {
     /// Takes what another worker says. One that is gone is forgotten: the coordinator sees it too, and ends all.
     fn hear(&mut self, number: usize) -> Result<(), End> {
         let Some(mut peer) = self.peers[number].take() else { return Ok(()) };
+        if self.apart.is_some() {
+            return self.hear_apart(number, peer);
+        }
         match peer.receive() {
             Err(StreamError::Ended) => return self.alone(),
             received => _ = received?,
@@ -493,6 +559,19 @@ fn say(stream: &mut Stream, kind: u8, bytes: &mut Vec<u8>) {
             frame.bytes(bytes);
         });
         bytes.clear();
+    }
+}
+
+/// Appends what became of a call for those elsewhere who want to know: stamp, status, abort code, results.
+fn put_outcome(outcomes: &mut [Vec<u8>], mut tell: u64, stamp: u64, block: block::Block<'_>, registered: &Registered) {
+    while tell != 0 {
+        let out = &mut outcomes[tell.trailing_zeros() as usize];
+        tell &= tell - 1;
+        let (start, length) = registered.results;
+        out.u64(stamp);
+        out.u8(block.status().unwrap_or(Status::Failed) as u8);
+        out.u16(block.abort_code());
+        out.counted(&block.bytes()[start..start + length]);
     }
 }
 

@@ -20,11 +20,22 @@
 //!
 //! | kind | from, to | what follows |
 //! |---|---|---|
-//! | `CALLS` | coordinator, worker | calls: place (4), stamp (8), participants (16), footprint, procedure (4), arguments |
+//! | `CALLS` | coordinator, worker | calls: place (4), stamp (8), participants (16), whom to tell (8), footprint, procedure (4), arguments |
 //! | `SCOUT` | coordinator, worker | calls: place (4), procedure (4), arguments |
 //! | `FOOTPRINTS` | worker, coordinator | for each call: place (4), participants (16), footprint |
 //! | `AGAIN` | worker, coordinator | places (4 each) of calls whose footprints are not right any more |
 //! | `VALUES` | worker, worker | for each transaction: stamp (8), what `FETCHED` has |
+//!
+//! Between members of a divided engine, which are on several machines ([`divided`](crate::divided)), and their own coordinators:
+//!
+//! | kind | from, to | what follows |
+//! |---|---|---|
+//! | `SETTLE` | coordinator, member | a number (4); the answer is `SETTLED` with it when everything told before has ended |
+//! | `LOOK` | coordinator, member | stamp (8), who looks (2), procedure (4), arguments |
+//! | `FORGET` | coordinator, member | stamp (8) |
+//! | `FOOTPRINT` | member, member; member, coordinator | stamp (8), participants (16), footprint |
+//! | `OUTCOMES` | member, member; member, coordinator | for each call: stamp (8), status, code (2), results |
+//! | `LOOKING` | member, member | stamp (8) of the call for which the next `FETCH` is |
 //!
 //! Participants are two sets of workers, a bit each: who takes part, and who of them runs the call.
 //! A footprint is a number of accesses (4) and each of them: table (2), key, flags: 1 writes, 2 a range, 4 that has an
@@ -52,6 +63,13 @@ pub(crate) const SCOUT: u8 = 16;
 pub(crate) const FOOTPRINTS: u8 = 17;
 pub(crate) const AGAIN: u8 = 18;
 pub(crate) const VALUES: u8 = 19;
+pub(crate) const SETTLE: u8 = 20;
+pub(crate) const SETTLED: u8 = 21;
+pub(crate) const LOOK: u8 = 22;
+pub(crate) const FORGET: u8 = 23;
+pub(crate) const FOOTPRINT: u8 = 24;
+pub(crate) const OUTCOMES: u8 = 25;
+pub(crate) const LOOKING: u8 = 26;
 
 /// How long a frame of rows or calls gets before the next one begins.
 pub(crate) const PIECE: usize = 1 << 20;

@@ -213,6 +213,8 @@ impl Ordering<'_> {
             out.u64(*self.stamp);
             out.u64(participants.all);
             out.u64(participants.active);
+            // Nobody but this process wants to know what becomes of it.
+            out.u64(0);
             out.counted(&accesses);
             put_call(self.registry, block.procedure(), block.bytes(), out);
             if out.len() > CALLS_BYTES {
@@ -254,7 +256,7 @@ impl Ordering<'_> {
 }
 
 /// Appends a call: its procedure and its arguments.
-fn put_call(registry: &Registry, procedure: u32, block: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn put_call(registry: &Registry, procedure: u32, block: &[u8], out: &mut Vec<u8>) {
     let registered = registry.get(procedure).expect("the call was admitted");
     let end = registered.verified.procedure().layout().arguments_end as usize;
     out.u32(procedure);

@@ -9,9 +9,9 @@ use lockwork_procedure::block::{Batch, HEADER_BYTES};
 use lockwork_storage::Database;
 
 use super::transaction::Transaction;
-use super::{AT_ONCE, End, Going, LOCKS, Member, engine};
+use super::{AT_ONCE, End, Going, LOCKS, Member, engine, lock};
 use crate::layout::{Layout, Range};
-use crate::message::{CALLS, EXPORT, PROCEDURE, READY, ROWS, SCOUT, SETUP, START, TABLE};
+use crate::message::{CALLS, EXPORT, FORGET, LOOK, PROCEDURE, READY, ROWS, SCOUT, SETTLE, SETUP, START, TABLE};
 use crate::ordered::Participants;
 use crate::partition;
 use crate::transaction::known_accesses;
@@ -28,17 +28,17 @@ impl Member {
                     return Err(Malformed::new(format_args!("{workers} workers")).into());
                 }
                 let (_in_flight, _retries) = (reader.u32()?, reader.u32()?);
-                self.engine = engine(if reader.u8()? == 0 { Pages::Plain } else { Pages::Huge })?;
+                *lock(&self.engine) = engine(if reader.u8()? == 0 { Pages::Plain } else { Pages::Huge })?;
             }
             TABLE => {
                 let (schema, hint) = (reader.schema()?, reader.u64()?);
-                self.engine.create_table(schema, hint as usize)?;
+                lock(&self.engine).create_table(schema, hint as usize)?;
                 let count = reader.u32()?;
                 self.cuts.push((0..count).map(|_| reader.key()).collect::<Result<_, _>>()?);
             }
             PROCEDURE => {
                 let procedure = decode(&frame[1..])?;
-                self.engine.register(procedure.clone())?;
+                lock(&self.engine).register(procedure.clone())?;
                 self.with_database(|registry, database| registry.register(procedure.clone(), database).map(drop))??;
             }
             ROWS => self.with_database(|_, database| partition::load(database, &frame[1..]))??,
@@ -54,6 +54,9 @@ impl Member {
                 }
             }
             EXPORT => self.export = true,
+            SETTLE => self.settling = Some(reader.u32()?),
+            LOOK if self.layout.is_some() => self.take_look(&mut reader)?,
+            FORGET => self.forget(reader.u64()?),
             other => return Err(Malformed::new(format_args!("the coordinator sent a message of kind {other}")).into()),
         }
         Ok(())
@@ -61,7 +64,7 @@ impl Member {
 
     fn with_database<T>(&mut self, mut each: impl FnMut(&mut Registry, &Database) -> T) -> Result<T, End> {
         let (mut result, registry) = (None, &mut self.registry);
-        self.engine.with_database(&mut |database| result = Some(each(registry, database)))?;
+        lock(&self.engine).with_database(&mut |database| result = Some(each(registry, database)))?;
         Ok(result.expect("the closure ran"))
     }
 
@@ -96,12 +99,13 @@ impl Member {
     fn take_call(&mut self, reader: &mut Reader<'_>) -> Result<(), End> {
         let (index, stamp) = (reader.u32()?, reader.u64()?);
         let participants = Participants { all: reader.u64()?, active: reader.u64()? };
-        let footprint = reader.counted()?;
+        let (tell, footprint) = (reader.u64()?, reader.counted()?);
+        self.latest = stamp;
         let (registered, procedure, arguments) = self.call(reader)?;
         let mine = 1 << self.me;
         let whole = footprint.is_empty() && participants.all == mine;
         if whole && self.queues.is_empty() {
-            return self.go(Going { index, stamp, slot: None }, procedure, arguments);
+            return self.go(Going { index, stamp, tell, slot: None }, procedure, arguments);
         }
         let mut block = std::mem::take(&mut self.scratch);
         block.fill(&registered, arguments);
@@ -111,7 +115,7 @@ impl Member {
         }
         if whole && !self.would_wait(&registered) {
             self.scratch = block;
-            return self.go(Going { index, stamp, slot: None }, procedure, arguments);
+            return self.go(Going { index, stamp, tell, slot: None }, procedure, arguments);
         }
         let layout = self.layout.as_ref().expect("calls come after the start");
         let mut transaction = match self.spare.pop() {
@@ -122,7 +126,7 @@ impl Member {
             None => Box::new(Transaction::new(procedure, registered)),
         };
         (transaction.index, transaction.stamp) = (index, stamp);
-        (transaction.participants, transaction.whole) = (participants, whole);
+        (transaction.participants, transaction.whole, transaction.tell) = (participants, whole, tell);
         self.scratch = std::mem::replace(&mut transaction.block, block);
         if footprint.is_empty() {
             transaction.touch_known(&self.known, layout, self.me);
@@ -138,7 +142,7 @@ impl Member {
             self.runnable.push(slot);
         }
         if participants.active & mine != 0 && participants.all != mine {
-            transaction.awaited = participants.all.count_ones() - 1;
+            transaction.awaited = participants.all & !mine;
             self.waiting.insert(stamp, slot);
         }
         self.slots[slot as usize] = Some(transaction);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lockwork_engine::registry::Registered;
 
 use super::transaction::{Block, put_footprint};
-use super::{End, Member};
+use super::{End, Member, lock};
 use crate::access::Access;
 use crate::fetch::{Here, fetched};
 use crate::ordered::Participants;
@@ -56,7 +56,7 @@ impl Member {
             }
             let Self { engine, layout, peers, me, .. } = self;
             let layout = layout.as_ref().expect("it was begun");
-            engine.with_database(&mut |database| {
+            lock(engine).with_database(&mut |database| {
                 let here = Here { layout, database, me: *me };
                 scout.outstanding = here.fetch(&mut scout.accesses, id as u32, peers);
             })?;
@@ -72,7 +72,7 @@ impl Member {
         let Some(scout) = scout else { return Err(Malformed::new("an answer that nobody waits for").into()) };
         let layout = layout.as_ref().expect("it was begun");
         let mut taken = Ok(());
-        engine.with_database(&mut |database| {
+        lock(engine).with_database(&mut |database| {
             taken = Here { layout, database, me: *me }.take(&mut scout.accesses, number, reader);
         })?;
         taken?;
@@ -83,9 +83,19 @@ impl Member {
 
     /// Tells the coordinator what a call touches.
     fn found(&mut self, scout: &Scout) {
+        let (participants, footprint) = self.footprint(&scout.accesses);
+        let out = &mut self.said.footprints;
+        out.u32(scout.index);
+        out.u64(participants.all);
+        out.u64(participants.active);
+        out.counted(&footprint);
+    }
+
+    /// Who takes part in what an attempt has used, and that.
+    pub(super) fn footprint(&self, accesses: &[Access]) -> (Participants, Vec<u8>) {
         let layout = self.layout.as_ref().expect("it was begun");
         let mut participants = Participants::default();
-        for access in &scout.accesses {
+        for access in accesses {
             match &access.scan {
                 Some(_) if layout.is_everywhere(access.table) => {}
                 Some(_) => (0..self.peers.len()).for_each(|worker| participants.add(Some(worker), false)),
@@ -93,12 +103,8 @@ impl Member {
             }
         }
         participants.settle(self.me);
-        let out = &mut self.said.footprints;
-        out.u32(scout.index);
-        out.u64(participants.all);
-        out.u64(participants.active);
         let mut footprint = Vec::new();
-        put_footprint(&scout.accesses, &mut footprint);
-        out.counted(&footprint);
+        put_footprint(accesses, &mut footprint);
+        (participants, footprint)
     }
 }

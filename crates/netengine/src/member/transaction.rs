@@ -39,8 +39,10 @@ pub(super) struct Transaction {
     pub(super) locks: Vec<Wanted>,
     /// Of them so many are not granted yet.
     pub(super) waits: usize,
-    /// Others' values that are still to come.
-    pub(super) awaited: u32,
+    /// Whose values are still to come.
+    pub(super) awaited: u64,
+    /// Workers elsewhere that are to be told what becomes of it.
+    pub(super) tell: u64,
     /// Its own values are copied and told.
     pub(super) told: bool,
 }
@@ -86,6 +88,7 @@ impl Transaction {
             locks: Vec::new(),
             waits: 0,
             awaited: 0,
+            tell: 0,
             told: false,
         }
     }
