@@ -43,7 +43,7 @@ use crate::stream::{Stream, StreamError, poll, poll_of};
 use crate::wire::{Malformed, Put, Reader};
 use crate::worker::{End, Inherited, of_coordinator};
 
-pub(crate) use apart::{Apart, Arrivals};
+pub(crate) use apart::{Apart, Arrival, Arrivals};
 use queues::{Queues, Spread};
 use scout::Scout;
 use transaction::{Block, Transaction};
@@ -82,7 +82,7 @@ struct Said {
     outcomes: Vec<Vec<u8>>,
 }
 
-struct Member {
+pub(crate) struct Member {
     coordinator: Stream,
     peers: Vec<Option<Stream>>,
     me: usize,

@@ -1,4 +1,4 @@
-//! Messages between two processes on one machine: frames on a socket, both ends of which never block.
+//! Messages between two processes: frames on a socket, both ends of which never block.
 //!
 //! What is sent is collected and goes out with [`Stream::flush`], so that all messages of one round of a worker's loop
 //! to one other process are one system call. A frame is its length, four bytes, and so many bytes.
@@ -31,6 +31,7 @@ pub(crate) enum StreamError {
 /// One end.
 #[derive(Debug)]
 pub(crate) struct Stream {
+    /// Or one of TCP: what is called is common to both.
     socket: UnixStream,
     buffer: Box<[u8]>,
     incoming: Vec<u8>,
@@ -59,6 +60,12 @@ impl Stream {
         write(&mut self.outgoing);
         let length = (self.outgoing.len() - start - 4) as u32;
         self.outgoing[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    }
+
+    /// Ends it for both sides.
+    pub(crate) fn close(&self) {
+        // One that has ended already is as good.
+        _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 
     /// Bytes that wait to be sent.

@@ -70,7 +70,8 @@ impl Member {
 
     /// Everything is there.
     fn start(&mut self) -> Result<(), End> {
-        let (cuts, workers) = (std::mem::take(&mut self.cuts), self.peers.len());
+        let cuts = if self.apart.is_some() { self.renew()? } else { std::mem::take(&mut self.cuts) };
+        let workers = self.peers.len();
         let mut cuts = Some(cuts);
         let layout = self.with_database(|registry, database| {
             Layout::new(database, registry, cuts.take().unwrap_or_default(), workers, LOCKS)
