@@ -111,15 +111,7 @@ pub type Make<'a> = &'a dyn Fn() -> Result<Box<dyn Engine>, EngineError>;
 #[must_use]
 pub fn prepared(make: Make<'_>, ordered: bool) -> Box<dyn Engine> {
     let mut engine = make().unwrap();
-    let schema = accounts(ordered);
-    let catalog = [schema.clone()];
-    engine.create_table(schema, 4).unwrap();
-    for source in PROCEDURES {
-        let scans = source.contains("scan c0");
-        if !scans || ordered {
-            engine.register(assemble(source, catalog.as_slice()).unwrap().procedure).unwrap();
-        }
-    }
+    define(&mut *engine, ordered);
     for id in (0..ROWS).step_by(2) {
         let mut image = Vec::new();
         image.extend((id as i64).to_le_bytes());
@@ -129,6 +121,22 @@ pub fn prepared(make: Make<'_>, ordered: bool) -> Box<dyn Engine> {
         engine.load("accounts", &image).unwrap();
     }
     engine
+}
+
+/// Gives an empty engine the table and all procedures, and no rows.
+///
+/// # Panics
+/// When the engine refuses.
+pub fn define(engine: &mut dyn Engine, ordered: bool) {
+    let schema = accounts(ordered);
+    let catalog = [schema.clone()];
+    engine.create_table(schema, 4).unwrap();
+    for source in PROCEDURES {
+        let scans = source.contains("scan c0");
+        if !scans || ordered {
+            engine.register(assemble(source, catalog.as_slice()).unwrap().procedure).unwrap();
+        }
+    }
 }
 
 /// A batch of calls of procedures drawn from `names`, with random arguments.

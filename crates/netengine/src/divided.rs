@@ -30,9 +30,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use lockwork_engine::registry::{Registered, Registry};
-use lockwork_engine::{
-    BatchReport, Completed, Divided, Engine, EngineError, Interrupt, Place, Refused, SerialOrder,
-};
+use lockwork_engine::{BatchReport, Completed, Divided, Engine, EngineError, Interrupt, Place, Refused, SerialOrder};
 use lockwork_memory::Pages;
 use lockwork_procedure::access::KeyAccess;
 use lockwork_procedure::block::{Batch, Status, abort};

@@ -77,7 +77,8 @@ impl Links {
         let listener = listener.try_clone()?;
         listener.set_nonblocking(true)?;
         let accepting = making.clone();
-        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(work);
+        let spawn =
+            |name: &str, work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(work);
         links.threads.push(spawn("lockwork-accept", Box::new(move || accepting.accept(&listener)))?);
         for number in 0..usize::from(making.members.me) {
             let making = making.clone();

@@ -249,7 +249,8 @@ impl Member {
         let Self { apart, peers, said, latest, .. } = self;
         let Some(apart) = apart else { return };
         for (number, peer) in peers.iter_mut().enumerate() {
-            let kept = [(VALUES, &mut said.values, &mut apart.values), (OUTCOMES, &mut said.outcomes, &mut apart.outcomes)];
+            let kept =
+                [(VALUES, &mut said.values, &mut apart.values), (OUTCOMES, &mut said.outcomes, &mut apart.outcomes)];
             for (kind, said, kept) in kept {
                 let bytes = &mut said[number];
                 kept[number].keep(kind, bytes, *latest);

@@ -40,7 +40,8 @@ impl Kept {
         if bytes.is_empty() {
             return;
         }
-        match self.chunks.back_mut().filter(|last| last.kind == kind && last.bytes.len() < CHUNK) {
+        let long = CHUNK.min(self.room);
+        match self.chunks.back_mut().filter(|last| last.kind == kind && last.bytes.len() < long) {
             Some(last) => {
                 last.most = last.most.max(most);
                 last.bytes.extend_from_slice(bytes);
