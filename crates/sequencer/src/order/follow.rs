@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, sync_channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Callers, Order, Request};
 use crate::catalogue::Catalogue;
@@ -23,6 +22,7 @@ use crate::journal::{Journal, Messages, Unappended};
 use crate::log::reader::Record;
 use crate::log::room::Room;
 use crate::recovery::{RecoveryReport, Replay};
+use crate::threads::Thread;
 
 /// Units that may wait for the publisher. Few: they are appended one after the other, and what waits before it becomes
 /// a unit makes the next one longer.
@@ -44,7 +44,7 @@ pub(crate) struct Node {
     pub(crate) comparing: Comparing,
     /// What the database is called if this node begins it.
     pub(crate) fresh: u64,
-    pub(crate) publisher: Option<JoinHandle<()>>,
+    pub(crate) publisher: Option<Thread>,
 }
 
 impl Node {
@@ -58,8 +58,8 @@ impl Node {
         let path = PathBuf::from(journal.describe());
         let mut decoder = Decoder::new(catalogue, Vec::new(), channel().1, 0);
         decoder.compares = options.compares;
-        let comparing = Comparing::new(options.digest_interval, Instant::now());
-        let membership = Arc::new(Membership::new());
+        let comparing = Comparing::new(options.digest_interval, options.threads.now());
+        let membership = Arc::new(Membership::new(options.threads.clone()));
         membership.set_epoch(chain.epoch);
         Self {
             journal,
@@ -282,7 +282,7 @@ impl Order {
         let (journal, shared, membership) = (node.journal.clone(), self.shared.clone(), node.membership.clone());
         let publisher = Publisher { journal, shared, membership, chain, next: self.next };
         let (units, taken) = sync_channel(UNITS);
-        node.publisher = Some(crate::sequencer::thread("lockwork-journal", move || publisher.run(&taken))?);
+        node.publisher = Some(self.shared.threads.start("lockwork-journal", move || publisher.run(&taken))?);
         self.units = Some(units);
         node.membership.set_epoch(chain.epoch);
         node.membership.lead();
@@ -331,7 +331,7 @@ impl Order {
         self.units = None;
         if let Some(node) = &mut self.node {
             if let Some(publisher) = node.publisher.take() {
-                drop(publisher.join());
+                publisher.join();
             }
             node.membership.close();
         }
