@@ -92,6 +92,12 @@ impl Order {
         self.shared.trouble().unwrap_or(Error::Follower { leader })
     }
 
+    /// Why nothing is read: a node that did lead has run what the log may not have, and others have gone on.
+    fn is_over(&self) -> Option<Error> {
+        let has_ended = self.node.as_ref().is_some_and(|node| node.membership.role() == Role::Ended);
+        self.shared.trouble().or(has_ended.then_some(Error::Superseded))
+    }
+
     /// As [`Self::take`], for a node that follows: calls are refused.
     pub(super) fn take_following(&mut self, request: Request) {
         let error = self.not_leading();
@@ -107,15 +113,15 @@ impl Order {
             Request::Commit { reply, .. } => reply(Err(error)),
             Request::Define { reply, .. } => drop(reply.send(Err(error))),
             Request::Load { reply, .. } => reply(Err(error)),
-            // What it has is from the journal, so it is durable; unless it did lead.
+            // What it has is from the journal, so it is durable.
             Request::Read(read) => {
                 let answered = read(&*self.engine, self.next - 1);
-                answered(self.shared.trouble().map_or(Ok(()), Err));
+                answered(self.is_over().map_or(Ok(()), Err));
             }
             Request::Checkpoint(reply) => self.work.wanted.push(reply),
             Request::Digest(reply) => reply(Err(error)),
             Request::Definitions(from, reply) => {
-                drop(reply.send(self.shared.trouble().map_or_else(|| Ok(self.definitions_from(from)), Err)));
+                drop(reply.send(self.is_over().map_or_else(|| Ok(self.definitions_from(from)), Err)));
             }
             Request::Follow { messages, done } => {
                 self.follow(&messages);
