@@ -260,9 +260,10 @@ impl Election {
             if mine.is_some() && self.membership.role() == Role::Following {
                 let (reply, answer) = sync_channel(1);
                 let threads = &self.membership.threads;
-                let asked = threads.send(&self.requests, Request::Lead(reply));
+                // What could not be sent has the reply, and nobody would ever answer.
+                let is_asked = threads.send(&self.requests, Request::Lead(reply)).is_ok();
                 match threads.receive(&answer, None) {
-                    Ok(Err(error)) if asked.is_ok() => self.membership.reached(Some(error.to_string())),
+                    Ok(Err(error)) if is_asked => self.membership.reached(Some(error.to_string())),
                     _ => continue,
                 }
             }
@@ -325,5 +326,37 @@ impl Election {
             self.hold(sent);
         }
         Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::simulated::SimulatedJournal;
+
+    #[test]
+    fn who_gets_the_lease_when_nobody_takes_requests_any_more_ends_all_the_same() {
+        let journal = SimulatedJournal::new(1);
+        let membership = Arc::new(Membership::new(Threads::default()));
+        let (requests, taken) = sync_channel(1);
+        drop(taken);
+        let (options, holder) = (NodeOptions::new("a"), holder("a", 1));
+        let election = Election {
+            journal: Arc::new(journal.another()),
+            options,
+            membership: membership.clone(),
+            requests,
+            holder,
+        };
+        let (ended, end) = sync_channel(1);
+        std::thread::spawn(move || {
+            election.run();
+            drop(ended.send(()));
+        });
+        while journal.lease().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        membership.close();
+        assert!(end.recv_timeout(Duration::from_secs(30)).is_ok());
     }
 }
