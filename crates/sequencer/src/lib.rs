@@ -27,6 +27,7 @@
 //! | `transaction` | several calls as one transaction |
 //! | `requests` | the window of request ids |
 //! | `threads` | time, threads and waiting: the system's, or a simulator's |
+//! | [`simulator`] | nodes, their log and their clients in one process, by a seed |
 //! | `decode` | records into batches and other work for an engine |
 //! | `recovery` | checkpoint and log back into an engine |
 //! | [`inspect`] | looks at a log or checkpoint without touching it |
@@ -52,6 +53,7 @@ mod recovery;
 mod requests;
 mod sequencer;
 mod shared;
+pub mod simulator;
 mod threads;
 mod transaction;
 

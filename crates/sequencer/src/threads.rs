@@ -26,10 +26,10 @@ pub(crate) trait Scheduler: Send + Sync {
     /// The time of the calling thread's node.
     fn now(&self) -> Instant;
 
-    /// Gives the turn away until something may have changed, or until then. `has_acted` says whether the thread has
-    /// done anything since it had its turn that others may wait for. Says whether the thread goes on: if not, it
-    /// unwinds already, and waits for nothing.
-    fn wait(&self, until: Option<Instant>, has_acted: bool) -> bool;
+    /// Gives the turn away until then, or until a thread of its node may have changed something, if that is what it
+    /// waits for. `has_acted` says whether the thread has done anything since it had its turn that others may wait for.
+    /// Says whether the thread goes on: if not, it unwinds already, and waits for nothing.
+    fn wait(&self, until: Option<Instant>, has_acted: bool, what: Waits) -> bool;
 
     /// Lets others have a turn, or not.
     fn pass(&self);
@@ -39,6 +39,15 @@ pub(crate) trait Scheduler: Send + Sync {
 
     /// A number that no other call has got.
     fn fresh(&self) -> u64;
+}
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Other threads of its node.
+    Threads,
+    /// A time, or somebody else, who wakes it.
+    Time,
 }
 
 /// See the module.
@@ -59,7 +68,7 @@ fn poll<T>(scheduler: &dyn Scheduler, until: Option<Instant>, mut look: impl FnM
         if found.is_some() || until.is_some_and(|until| scheduler.now() >= until) {
             return found;
         }
-        if !scheduler.wait(until, has_acted) {
+        if !scheduler.wait(until, has_acted, Waits::Threads) {
             return None;
         }
         has_acted = false;
@@ -123,7 +132,11 @@ impl Threads {
     pub(crate) fn sleep(&self, time: Duration) {
         match &self.0 {
             None => std::thread::sleep(time),
-            Some(scheduler) => drop(poll(&**scheduler, Some(scheduler.now() + time), || None::<()>)),
+            Some(scheduler) => {
+                let until = scheduler.now() + time;
+                // It says so when there is no use in waiting.
+                while scheduler.now() < until && scheduler.wait(Some(until), true, Waits::Time) {}
+            }
         }
     }
 
