@@ -14,7 +14,7 @@
 //! | module | idea |
 //! |---|---|
 //! | `connect` | connecting; streams are made, or their settings verified |
-//! | `append` | publishing, and finding out what became of a message whose answer was lost |
+//! | `append` | publishing, and looking whether a message is there |
 //! | `read` | an ordered consumer that is made again when it breaks |
 //! | `objects` | checkpoints |
 //! | [`local`] | servers on this machine |
@@ -34,6 +34,7 @@ use async_nats::jetstream::context::Context;
 use async_nats::jetstream::kv;
 use async_nats::jetstream::object_store::ObjectStore;
 use async_nats::jetstream::stream::Stream;
+use lockwork_sequencer::Threads;
 use lockwork_sequencer::io::File;
 use lockwork_sequencer::journal::{Extent, Journal, Lease, Messages, Unappended, Unreachable};
 use tokio::runtime::Runtime;
@@ -102,7 +103,7 @@ impl Journal for NatsJournal {
     }
 
     fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {
-        self.runtime.block_on(append::append(self, first, messages))
+        lockwork_sequencer::journal::append::append(self, &Threads::default(), first, messages)
     }
 
     fn read(&self, first: u64, most_bytes: usize, wait: Duration) -> Result<Messages, Unreachable> {

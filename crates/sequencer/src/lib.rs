@@ -26,6 +26,8 @@
 //! | `order` | the thread that runs everything in order |
 //! | `transaction` | several calls as one transaction |
 //! | `requests` | the window of request ids |
+//! | `threads` | time, threads and waiting: the system's, or a simulator's |
+//! | [`simulator`] | nodes, their log and their clients in one process, by a seed |
 //! | `decode` | records into batches and other work for an engine |
 //! | `recovery` | checkpoint and log back into an engine |
 //! | [`inspect`] | looks at a log or checkpoint without touching it |
@@ -51,6 +53,8 @@ mod recovery;
 mod requests;
 mod sequencer;
 mod shared;
+pub mod simulator;
+mod threads;
 mod transaction;
 
 pub use checkpoint::write::CheckpointReport;
@@ -64,4 +68,5 @@ pub use options::{Durability, Options};
 pub use recovery::{Progress, RecoveryReport};
 pub use sequencer::{Handle, Sequencer, Ticket};
 pub use shared::Statistics;
+pub use threads::Threads;
 pub use transaction::{MOST_ARGUMENT_BYTES, MOST_CALLS, Mark, Transaction};

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, sync_channel};
-use std::time::Instant;
 
 use lockwork_engine::Engine;
 
@@ -20,7 +19,7 @@ use crate::journal::{Journal, LEAST_MESSAGE_BYTES};
 use crate::options::Options;
 use crate::order::{Answered, Node, Order, Parts, Request};
 use crate::recovery::{Progress, RecoveryReport, Replay};
-use crate::sequencer::{Handle, REQUESTS, Sequencer, fresh_id, is_empty, thread};
+use crate::sequencer::{Handle, REQUESTS, Sequencer, is_empty};
 use crate::shared::Shared;
 
 impl Sequencer {
@@ -82,12 +81,13 @@ impl Sequencer {
         }
         let Replay { catalogue, definitions, window, .. } = replay;
         let next = newest.unwrap_or(0) + 1;
-        let fresh = fresh_id();
+        let threads = node.threads.clone();
+        let fresh = threads.fresh();
         let chain = chain.unwrap_or_default();
         let node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
         membership.saw(extent);
-        let shared = Arc::new(Shared::of_node(next, membership.clone()));
+        let shared = Arc::new(Shared::of_node(next, membership.clone(), threads.clone()));
         let mut order = Order::new(Parts {
             engine,
             options,
@@ -104,17 +104,17 @@ impl Sequencer {
             node: Some(node),
         });
         shared.definitions.store(order.definitions.len(), Ordering::Release);
-        let start = Instant::now();
+        let start = threads.now();
         order.catch_up(&mut |done_bytes, calls| {
             let total_bytes = done_bytes;
-            progress(Progress { done_bytes, total_bytes, calls, elapsed: start.elapsed() });
+            progress(Progress { done_bytes, total_bytes, calls, elapsed: threads.now() - start });
         })?;
         report.next = order.next;
         report.records = order.next - next;
         report.definitions.clone_from(&order.definitions);
         let (requests, taken) = sync_channel(REQUESTS);
         let next = order.next;
-        let mut threads = Vec::new();
+        let mut started = Vec::new();
         let holder = holder(&node_options.address, fresh);
         let election = Election {
             journal: journal.clone(),
@@ -123,12 +123,12 @@ impl Sequencer {
             requests: requests.clone(),
             holder,
         };
-        threads.push(thread("lockwork-lease", move || election.run())?);
-        let (reads, wanted) = (requests.clone(), membership.clone());
-        threads.push(thread("lockwork-follow", move || follow(&journal, &reads, &wanted, next))?);
-        threads.push(thread("lockwork-order", move || order.run(&taken))?);
+        started.push(threads.start("lockwork-lease", move || election.run())?);
+        let (reads, wanted, waits) = (requests.clone(), membership.clone(), threads.clone());
+        started.push(threads.start("lockwork-follow", move || follow(&journal, &reads, &wanted, &waits, next))?);
+        started.push(threads.start("lockwork-order", move || order.run(&taken))?);
         let handle = Handle { requests, shared };
-        Ok((Self { handle: Some(handle), threads, _lock: lock }, report))
+        Ok((Self { handle: Some(handle), threads: started, _lock: lock }, report))
     }
 }
 
@@ -166,7 +166,7 @@ impl Handle {
             let seen = catch_unwind(AssertUnwindSafe(|| read(engine, record)));
             Box::new(move |outcome: Result<(), Error>| then(outcome.map(|()| seen)))
         });
-        self.requests.send(Request::Read(read)).map_err(|_| Error::Closed)
+        self.give(Request::Read(read))
     }
 
     /// The last record that is durable; whoever was answered before can find what it was told in the log up to there.

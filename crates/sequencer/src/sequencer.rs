@@ -4,9 +4,8 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 
-use lockwork_engine::{Engine, EngineError};
+use lockwork_engine::Engine;
 use lockwork_procedure::block::{Batch, HEADER_BYTES, MAX_BLOCK_BYTES};
 use lockwork_storage::{Database, Digest};
 
@@ -23,6 +22,7 @@ use crate::options::{Durability, Options};
 use crate::order::{Order, Parts, Request, Waiting};
 use crate::recovery::{Progress, RecoveryReport, Source, recover};
 use crate::shared::{Shared, Statistics};
+use crate::threads::{Thread, Threads};
 use crate::transaction::Transaction;
 
 /// Requests that may wait for the order thread.
@@ -34,7 +34,7 @@ const UNITS: usize = 16;
 pub struct Sequencer {
     pub(crate) handle: Option<Handle>,
     /// In the order in which they end, last first.
-    pub(crate) threads: Vec<JoinHandle<()>>,
+    pub(crate) threads: Vec<Thread>,
     pub(crate) _lock: Box<dyn Send + Sync>,
 }
 
@@ -117,12 +117,13 @@ impl Sequencer {
         shared.count(|statistics| statistics.checkpoint_bytes = report.checkpoint.map_or(0, |(_, bytes)| bytes));
         shared.since_checkpoint.store(report.log_bytes, std::sync::atomic::Ordering::Relaxed);
         let mut threads = Vec::new();
+        let system = Threads::default();
         let mut units = None;
         if space.is_some() {
             let Options { durability, async_interval, idle_mark, .. } = options;
             let writer = Writer::new(shared.clone(), durability, async_interval, idle_mark, next);
             let (sender, written) = sync_channel(UNITS);
-            threads.push(thread("lockwork-log", move || writer.run(&written))?);
+            threads.push(system.start("lockwork-log", move || writer.run(&written))?);
             units = Some(sender);
         }
         let (requests, taken) = sync_channel(REQUESTS);
@@ -141,7 +142,7 @@ impl Sequencer {
             next,
             node: None,
         });
-        threads.push(thread("lockwork-order", move || order.run(&taken))?);
+        threads.push(system.start("lockwork-order", move || order.run(&taken))?);
         Ok((Self { handle: Some(Handle { requests, shared }), threads, _lock: lock }, report))
     }
 
@@ -236,16 +237,16 @@ impl Sequencer {
         let Some(handle) = self.handle.take() else { return Ok(()) };
         let trouble = handle.shared.trouble();
         let (reply, answer) = sync_channel(1);
-        let asked = handle.requests.send(Request::Close(reply));
-        let closed = match asked {
-            Ok(()) => answer.recv().unwrap_or(Err(Error::Closed)),
+        let threads = &handle.shared.threads;
+        let closed = match threads.send(&handle.requests, Request::Close(reply)) {
+            Ok(()) => threads.receive(&answer, None).unwrap_or(Err(Error::Closed)),
             Err(_) => Err(Error::Closed),
         };
         let shared = handle.shared.clone();
         drop(handle);
         // The writer ends when the order thread, which feeds it, has; its last words are in `shared`.
         for thread in std::mem::take(&mut self.threads).into_iter().rev() {
-            drop(thread.join());
+            thread.join();
         }
         closed.and(trouble.or(shared.trouble()).map_or(Ok(()), Err))
     }
@@ -260,8 +261,13 @@ impl Drop for Sequencer {
 impl Handle {
     pub(crate) fn ask<T>(&self, request: impl FnOnce(SyncSender<Result<T, Error>>) -> Request) -> Result<T, Error> {
         let (reply, answer) = sync_channel(1);
-        self.requests.send(request(reply)).map_err(|_| Error::Closed)?;
+        self.give(request(reply))?;
         answer.recv().unwrap_or_else(|_| Err(self.shared.trouble().unwrap_or(Error::Closed)))
+    }
+
+    /// Waits while very many requests are queued.
+    pub(crate) fn give(&self, request: Request) -> Result<(), Error> {
+        self.shared.threads.send(&self.requests, request).map_err(|_| Error::Closed)
     }
 
     /// As [`Sequencer::define`].
@@ -298,7 +304,7 @@ impl Handle {
         tables: Vec<(String, Vec<u8>)>,
         then: impl FnOnce(Result<usize, Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        self.requests.send(Request::Load { tables, reply: Box::new(then) }).map_err(|_| Error::Closed)
+        self.give(Request::Load { tables, reply: Box::new(then) })
     }
 
     /// Runs a batch and returns it when it is acknowledged. A call that aborted or failed is no error: its block says
@@ -330,7 +336,8 @@ impl Handle {
         batch: Batch,
         then: impl FnOnce(Result<Batch, Box<Refused>>) + Send + 'static,
     ) -> Result<(), Box<Refused>> {
-        match self.requests.send(Request::Batch(Waiting(Some((batch, Box::new(then)))))) {
+        let request = Request::Batch(Waiting(Some((batch, Box::new(then)))));
+        match self.shared.threads.send(&self.requests, request) {
             Ok(()) => Ok(()),
             Err(mut refused) => {
                 let batch = match &mut refused.0 {
@@ -366,7 +373,7 @@ impl Handle {
         then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
     ) -> Result<(), Error> {
         is_block(&block)?;
-        self.requests.send(Request::Call { block, reply: Box::new(then) }).map_err(|_| Error::Closed)
+        self.give(Request::Call { block, reply: Box::new(then) })
     }
 
     /// Makes a further call of a transaction, and `then` gets the transaction with it, and the block with its outcome:
@@ -382,7 +389,7 @@ impl Handle {
         then: impl FnOnce(Result<(Transaction, Vec<u8>), Error>) + Send + 'static,
     ) -> Result<(), Error> {
         is_block(&block)?;
-        self.requests.send(Request::Step { transaction, block, reply: Box::new(then) }).map_err(|_| Error::Closed)
+        self.give(Request::Step { transaction, block, reply: Box::new(then) })
     }
 
     /// Lets `look` see the database as a transaction has made it, on a thread of the sequencer: it must neither wait
@@ -399,7 +406,7 @@ impl Handle {
         then: impl FnOnce(Result<Transaction, Error>) + Send + 'static,
     ) -> Result<(), Error> {
         let (look, reply) = (Box::new(look), Box::new(then));
-        self.requests.send(Request::Look { transaction, tables, look, reply }).map_err(|_| Error::Closed)
+        self.give(Request::Look { transaction, tables, look, reply })
     }
 
     /// Makes the calls of a transaction for good, and calls `then` when they are durable. As for [`Self::call_then`].
@@ -412,7 +419,7 @@ impl Handle {
         transaction: Transaction,
         then: impl FnOnce(Result<(), Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        self.requests.send(Request::Commit { transaction, reply: Box::new(then) }).map_err(|_| Error::Closed)
+        self.give(Request::Commit { transaction, reply: Box::new(then) })
     }
 
     /// Calls `read` with the engine while no batch runs, and returns what it says when all that it may have seen is
@@ -451,12 +458,6 @@ impl Handle {
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
     }
-}
-
-/// Starts a thread.
-pub(crate) fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
-    let started = std::thread::Builder::new().name(name.into()).spawn(run);
-    started.map_err(|error| EngineError::Worker(format!("could not be started: {error}")).into())
 }
 
 /// Refuses bytes that are no block.

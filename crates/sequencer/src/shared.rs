@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Failure};
 use crate::journal::election::Membership;
+use crate::threads::Threads;
 
 /// Locks a mutex; what a thread that panicked has left behind is whole, because nothing panics while it changes it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -67,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) definitions: AtomicUsize,
     /// Of a node; `None` when the log is this process's own.
     pub(crate) membership: Option<Arc<Membership>>,
+    pub(crate) threads: Threads,
     /// What the last checkpoint that failed said.
     checkpoint_trouble: Mutex<Option<Error>>,
     /// Buffers that units were in.
@@ -84,8 +86,8 @@ impl Shared {
         shared
     }
 
-    pub(crate) fn of_node(durable: u64, membership: Arc<Membership>) -> Self {
-        Self { membership: Some(membership), ..Self::new(durable) }
+    pub(crate) fn of_node(durable: u64, membership: Arc<Membership>, threads: Threads) -> Self {
+        Self { membership: Some(membership), threads, ..Self::new(durable) }
     }
 
     /// All records before this one are durable.
@@ -118,15 +120,13 @@ impl Shared {
     /// # Errors
     /// Why they will not be.
     pub(crate) fn wait_durable(&self, next: u64) -> Result<(), Error> {
-        let mut progress = lock(&self.progress);
-        loop {
-            if progress.durable >= next {
-                return Ok(());
-            }
-            if let Some(error) = &progress.trouble {
-                return Err(error.clone());
-            }
-            progress = self.changed.wait(progress).unwrap_or_else(PoisonError::into_inner);
+        let waits = |progress: &mut Progress| progress.durable < next && progress.trouble.is_none();
+        let progress = self.threads.wait_while((&self.progress, &self.changed), None, waits);
+        match &progress.trouble {
+            Some(error) if progress.durable < next => Err(error.clone()),
+            // A thread that has to end waits no longer.
+            None if progress.durable < next => Err(Error::Closed),
+            _ => Ok(()),
         }
     }
 

@@ -99,6 +99,23 @@ fn a_leader_whose_lease_has_lapsed_answers_no_reads() {
 }
 
 #[test]
+fn a_leader_that_learns_that_another_one_has_the_lease_answers_no_reads() {
+    let journal = SimulatedJournal::new(6);
+    let first = join(&journal, "first");
+    wait_for(&first, Role::Leading);
+    furnish(&first).unwrap();
+    let another = journal.another();
+    until(|| {
+        let lease = another.lease().unwrap().unwrap();
+        let taken = another.take_lease(lease.revision, "second 2").unwrap();
+        taken.map(drop).ok_or_else(|| "it was renewed meanwhile".into())
+    });
+    wait_for(&first, Role::Ended);
+    assert!(matches!(first.digest().unwrap_err(), Error::Superseded));
+    assert!(matches!(first.handle().definitions(0).unwrap_err(), Error::Superseded));
+}
+
+#[test]
 fn damage_in_the_journal_stops_whoever_reads_it_with_a_report() {
     let sound = |seed| {
         let journal = SimulatedJournal::new(seed);

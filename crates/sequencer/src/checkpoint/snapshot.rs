@@ -24,6 +24,7 @@ use lockwork_procedure::schema::ROW_HEADER_BYTES;
 use lockwork_storage::{Database, RowPtr, Table};
 
 use super::write::Piece;
+use crate::threads::Threads;
 
 /// Bytes of a piece.
 const PIECE_BYTES: usize = 1 << 20;
@@ -37,6 +38,7 @@ const MOST_KEPT_BYTES: usize = 256 << 20;
 /// See the module.
 pub(crate) struct Snapshot {
     pieces: SyncSender<Piece>,
+    threads: Threads,
     /// A piece that there was no room for.
     waiting: Option<Piece>,
     table: u16,
@@ -72,9 +74,10 @@ fn image_bytes(table: &Table) -> usize {
 }
 
 impl Snapshot {
-    pub(crate) fn new(pieces: SyncSender<Piece>) -> Self {
+    pub(crate) fn new(pieces: SyncSender<Piece>, threads: Threads) -> Self {
         Self {
             pieces,
+            threads,
             waiting: None,
             table: 0,
             place: 0,
@@ -96,7 +99,7 @@ impl Snapshot {
 
     fn send(&mut self, piece: Piece, wait: bool) -> Result<(), Step> {
         if wait {
-            return self.pieces.send(piece).map_err(|_| Step::Gone);
+            return self.threads.send(&self.pieces, piece).map_err(|_| Step::Gone);
         }
         self.pieces.try_send(piece).map_err(|error| match error {
             TrySendError::Full(piece) => {
@@ -129,7 +132,7 @@ impl Snapshot {
                 let piece = rows(&table, std::mem::take(&mut self.images));
                 self.send(piece, wait)?;
             }
-            if until.is_some_and(|until| Instant::now() >= until) {
+            if until.is_some_and(|until| self.threads.now() >= until) {
                 return Err(Step::More);
             }
         }
@@ -287,7 +290,7 @@ mod tests {
         let (mut engine, procedures, batch, width) = wide();
         let digest = engine.digest().unwrap();
         let (pieces, out) = sync_channel(100);
-        let mut snapshot = Snapshot::new(pieces);
+        let mut snapshot = Snapshot::new(pieces, Threads::default());
         snapshot.most_kept_bytes = most_kept_bytes;
         let mut step = None;
         engine.with_database(&mut |database| step = snapshot.before(database, &batch, &procedures)).unwrap();

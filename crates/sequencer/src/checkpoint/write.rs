@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockwork_storage::Digest;
 
@@ -97,7 +97,7 @@ impl Task {
     /// # Errors
     /// The system's, or that the log will not be durable as far as that; the checkpoint before stays.
     pub(crate) fn run(mut self, pieces: &Receiver<Piece>) -> Result<CheckpointReport, Error> {
-        let start = Instant::now();
+        let start = self.shared.threads.now();
         let path = self.directory.checkpoint(self.number);
         let unfinished = path.with_extension("ckpt.tmp");
         let failed = |action| {
@@ -121,8 +121,13 @@ impl Task {
         self.io.rename(&unfinished, &path).map_err(failed("rename"))?;
         let folder = &self.directory.checkpoint;
         self.io.sync_directory(folder).map_err(|error| Error::io("sync", folder, error))?;
-        let report =
-            CheckpointReport { number: self.number, rows: end.rows, bytes, digest: end.digest, took: start.elapsed() };
+        let report = CheckpointReport {
+            number: self.number,
+            rows: end.rows,
+            bytes,
+            digest: end.digest,
+            took: self.shared.threads.now() - start,
+        };
         self.shared.count(|statistics| {
             statistics.checkpoints += 1;
             statistics.checkpoint_bytes = bytes;
@@ -140,7 +145,11 @@ impl Task {
         let mut end = End { logged: self.logged, ..End::default() };
         for index in 0_u64.. {
             // A sequencer that ended in the middle leaves no checkpoint.
-            let piece = pieces.recv().map_err(|_| self.shared.trouble().unwrap_or(Error::Closed))?;
+            let piece = self
+                .shared
+                .threads
+                .receive(pieces, None)
+                .map_err(|_| self.shared.trouble().unwrap_or(Error::Closed))?;
             let out = &mut output.buffer;
             match piece {
                 Piece::Sizes(sizes) => {

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use lockwork_storage::Digest;
@@ -16,6 +16,7 @@ use super::{Extent, Journal};
 use crate::error::Error;
 use crate::order::Request;
 use crate::shared::lock;
+use crate::threads::Threads;
 
 /// How a node takes part.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub struct NodeOptions {
     pub digest_interval: Duration,
     /// Whether what it computes is compared with what leaders have computed.
     pub compares: bool,
+    /// Its clock and its threads: the system's, unless it is simulated.
+    pub threads: Threads,
 }
 
 impl NodeOptions {
@@ -43,6 +46,7 @@ impl NodeOptions {
             may_lead: true,
             digest_interval: Duration::from_secs(10),
             compares: true,
+            threads: Threads::default(),
         }
     }
 
@@ -106,6 +110,8 @@ struct State {
     trouble: Option<String>,
     compared: Option<(u64, Digest)>,
     differs: Option<u64>,
+    /// Counts what whoever waits is woken for.
+    changes: u64,
 }
 
 /// What the threads of a node know of its part.
@@ -116,11 +122,12 @@ pub(crate) struct Membership {
     /// Nothing is wanted any more.
     closed: AtomicBool,
     journal_next: AtomicU64,
+    threads: Threads,
 }
 
 impl Membership {
-    pub(crate) fn new() -> Self {
-        Self::default()
+    pub(crate) fn new(threads: Threads) -> Self {
+        Self { threads, ..Self::default() }
     }
 
     pub(crate) fn role(&self) -> Role {
@@ -172,7 +179,7 @@ impl Membership {
 
     pub(crate) fn lead(&self) {
         lock(&self.state).role = Role::Leading;
-        self.changed.notify_all();
+        self.wake();
     }
 
     /// The role is over, for this reason; the first one stands.
@@ -181,7 +188,8 @@ impl Membership {
         if state.role != Role::Ended {
             (state.role, state.trouble, state.until) = (Role::Ended, Some(why), None);
         }
-        self.changed.notify_all();
+        drop(state);
+        self.wake();
     }
 
     /// Whether nobody else can have begun to lead.
@@ -190,25 +198,28 @@ impl Membership {
     /// [`Error::Lapsed`] when that is not certain.
     pub(crate) fn may_answer(&self) -> Result<(), Error> {
         let until = lock(&self.state).until;
-        if until.is_some_and(|until| Instant::now() < until) { Ok(()) } else { Err(Error::Lapsed) }
+        if until.is_some_and(|until| self.threads.now() < until) { Ok(()) } else { Err(Error::Lapsed) }
     }
 
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        // Whoever was about to wait has looked before.
-        drop(lock(&self.state));
-        self.changed.notify_all();
+        self.wake();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
+    fn wake(&self) {
+        lock(&self.state).changes += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits so long, or until its part has changed.
     fn wait(&self, time: Duration) {
-        let state = lock(&self.state);
-        if !self.is_closed() {
-            drop(self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
-        }
+        let before = lock(&self.state).changes;
+        let waits = |state: &mut State| state.changes == before && !self.is_closed();
+        drop(self.threads.wait_while((&self.state, &self.changed), Some(time), waits));
     }
 }
 
@@ -248,9 +259,11 @@ impl Election {
             // Until it leads, it asks again and again to.
             if mine.is_some() && self.membership.role() == Role::Following {
                 let (reply, answer) = sync_channel(1);
-                let asked = self.requests.send(Request::Lead(reply));
-                match answer.recv() {
-                    Ok(Err(error)) if asked.is_ok() => self.membership.reached(Some(error.to_string())),
+                let threads = &self.membership.threads;
+                // What could not be sent has the reply, and nobody would ever answer.
+                let is_asked = threads.send(&self.requests, Request::Lead(reply)).is_ok();
+                match threads.receive(&answer, None) {
+                    Ok(Err(error)) if is_asked => self.membership.reached(Some(error.to_string())),
                     _ => continue,
                 }
             }
@@ -269,7 +282,7 @@ impl Election {
 
     /// Writes the lease again.
     fn renew(&self, revision: u64) -> Result<Option<u64>, String> {
-        let sent = Instant::now();
+        let sent = self.membership.threads.now();
         let failed = |error: super::Unreachable| error.to_string();
         if let Some(revision) = self.journal.take_lease(revision, &self.holder).map_err(failed)? {
             self.hold(sent);
@@ -293,24 +306,57 @@ impl Election {
         if holder.as_ref() == Some(&self.holder) {
             return Ok(Some(revision));
         }
+        let now = self.membership.threads.now();
         let since = match *seen {
             Some((known, since)) if known == revision => since,
             _ => {
-                *seen = Some((revision, Instant::now()));
-                Instant::now()
+                *seen = Some((revision, now));
+                now
             }
         };
-        let vacant = holder.is_none() || since.elapsed() >= self.options.lease;
+        let vacant = holder.is_none() || now.saturating_duration_since(since) >= self.options.lease;
         let leader = holder.filter(|_| !vacant).map(|holder| address_of(&holder).to_string());
         lock(&self.membership.state).leader = leader;
         if !vacant || !self.options.may_lead {
             return Ok(None);
         }
-        let sent = Instant::now();
+        let sent = self.membership.threads.now();
         let taken = self.journal.take_lease(revision, &self.holder).map_err(failed)?;
         if taken.is_some() {
             self.hold(sent);
         }
         Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::simulated::SimulatedJournal;
+
+    #[test]
+    fn who_gets_the_lease_when_nobody_takes_requests_any_more_ends_all_the_same() {
+        let journal = SimulatedJournal::new(1);
+        let membership = Arc::new(Membership::new(Threads::default()));
+        let (requests, taken) = sync_channel(1);
+        drop(taken);
+        let (options, holder) = (NodeOptions::new("a"), holder("a", 1));
+        let election = Election {
+            journal: Arc::new(journal.another()),
+            options,
+            membership: membership.clone(),
+            requests,
+            holder,
+        };
+        let (ended, end) = sync_channel(1);
+        std::thread::spawn(move || {
+            election.run();
+            drop(ended.send(()));
+        });
+        while journal.lease().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        membership.close();
+        assert!(end.recv_timeout(Duration::from_secs(30)).is_ok());
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Journal;
 use super::election::{Membership, Role};
 use crate::order::Request;
+use crate::threads::Threads;
 
 /// About how many bytes of messages are read at a time.
 pub(crate) const READ_BYTES: usize = 4 << 20;
@@ -18,6 +19,7 @@ pub(crate) fn follow(
     journal: &Arc<dyn Journal>,
     requests: &SyncSender<Request>,
     membership: &Membership,
+    threads: &Threads,
     mut next: u64,
 ) {
     let mut applied: Option<Receiver<()>> = None;
@@ -26,18 +28,18 @@ pub(crate) fn follow(
             Ok(messages) if messages.messages.is_empty() => {}
             Ok(messages) => {
                 next = messages.first + messages.messages.len() as u64;
-                if applied.take().is_some_and(|applied| applied.recv().is_err()) {
+                if applied.take().is_some_and(|applied| threads.receive(&applied, None).is_err()) {
                     return;
                 }
                 let (done, taken) = sync_channel(1);
-                if requests.send(Request::Follow { messages, done }).is_err() {
+                if threads.send(requests, Request::Follow { messages, done }).is_err() {
                     return;
                 }
                 applied = Some(taken);
             }
             Err(error) => {
                 membership.reached(Some(error.to_string()));
-                std::thread::sleep(WAIT);
+                threads.sleep(WAIT);
             }
         }
     }

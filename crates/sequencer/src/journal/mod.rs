@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `mod` | what is asked of a log engine, as a trait |
 //! | `message` | a record as a message: which database, which epoch, what came before |
+//! | [`append`] | appending to a stream, also when answers are lost |
 //! | `answers` | what calls answered, as a digest in their record |
 //! | `compare` | digests of the whole database: when, and what who differs is told |
 //! | `follower` | the thread that reads, until its node leads |
@@ -31,6 +32,7 @@
 //! tenth.
 
 pub(crate) mod answers;
+pub mod append;
 pub(crate) mod compare;
 pub mod election;
 pub(crate) mod follower;

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
 
 use super::election::Membership;
 use super::message::Chain;
@@ -29,7 +28,7 @@ pub(crate) struct Publisher {
 impl Publisher {
     /// Appends units until there will be no more.
     pub(crate) fn run(mut self, units: &Receiver<Unit>) {
-        while let Ok(first) = units.recv() {
+        while let Ok(first) = self.shared.threads.receive(units, None) {
             let mut gathered = first.bytes.len();
             let mut group = vec![first];
             while gathered < MOST_BYTES
@@ -79,12 +78,12 @@ impl Publisher {
         if messages.is_empty() {
             return (0, Ok(()));
         }
-        let start = Instant::now();
+        let start = self.shared.threads.now();
         let (appended, outcome) = self.journal.append(self.next, messages);
         self.next += appended as u64;
         self.shared.set_durable(self.next);
         let bytes = messages[..appended].iter().map(Vec::len).sum();
-        self.shared.count_sync(bytes, appended > 0, start.elapsed());
+        self.shared.count_sync(bytes, appended > 0, self.shared.threads.now() - start);
         if let Err(why) = &outcome {
             self.membership.end(why.to_string());
             self.shared.stop(Error::Superseded);

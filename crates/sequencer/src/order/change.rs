@@ -139,7 +139,7 @@ impl Order {
         }
         // Others look at theirs before a checkpoint replaces what it came from.
         self.digest_before_checkpoint();
-        let start = Instant::now();
+        let start = self.shared.threads.now();
         self.shared.since_checkpoint.store(0, Ordering::Relaxed);
         let (pieces, taken) = sync_channel(PIECES);
         let task = Task {
@@ -162,20 +162,18 @@ impl Order {
             shared.set_checkpoint_trouble(outcome.as_ref().err().cloned());
             waiting.into_iter().for_each(|reply| drop(reply.send(outcome.clone())));
         };
-        let thread = match std::thread::Builder::new().name("lockwork-checkpoint".into()).spawn(run) {
+        let threads = self.shared.threads.clone();
+        let thread = match threads.start("lockwork-checkpoint", run) {
             Ok(thread) => thread,
-            Err(error) => {
-                let error = Error::Engine(EngineError::Worker(format!("could not be started: {error}")).into());
-                return self.shared.set_checkpoint_trouble(Some(error));
-            }
+            Err(error) => return self.shared.set_checkpoint_trouble(Some(error)),
         };
         drop(self.engine.with_database(&mut |database| {
             let tables = (0..database.len()).map(|id| database.table(id as u16));
             let sizes = tables.map(|table| (table.schema().name().to_string(), table.len()));
-            drop(pieces.send(Piece::Sizes(sizes.collect())));
+            drop(threads.send(&pieces, Piece::Sizes(sizes.collect())));
         }));
         for definition in &self.definitions {
-            drop(pieces.send(Piece::Definition(definition.clone())));
+            drop(threads.send(&pieces, Piece::Definition(definition.clone())));
         }
         let mut requests: Vec<(Vec<u8>, u64)> = Vec::new();
         for (request, outcome) in self.window.iter() {
@@ -187,14 +185,15 @@ impl Order {
                 *count += 1;
             }
         }
-        self.work.checkpointing = Some(Checkpointing { snapshot: Some(Snapshot::new(pieces)), requests, thread });
+        self.work.checkpointing =
+            Some(Checkpointing { snapshot: Some(Snapshot::new(pieces, threads)), requests, thread });
         let on_device = self.engine.name().parse().is_ok_and(EngineKind::runs_on_device);
         self.copy(if on_device { None } else { Some(start + self.options.checkpoint_slice) });
         self.count_pause(start);
     }
 
     fn count_pause(&self, start: Instant) {
-        let took = start.elapsed().as_nanos() as u64;
+        let took = (self.shared.threads.now() - start).as_nanos() as u64;
         self.shared.count(|statistics| {
             statistics.checkpoint_pause_ns += took;
             statistics.checkpoint_longest_ns = statistics.checkpoint_longest_ns.max(took);
@@ -204,7 +203,7 @@ impl Order {
     /// Copies for as long as a checkpoint may stop the calls at a time.
     pub(super) fn copy_slice(&mut self) {
         if self.work.checkpointing.as_ref().is_some_and(|checkpoint| checkpoint.snapshot.is_some()) {
-            let start = Instant::now();
+            let start = self.shared.threads.now();
             self.copy(Some(start + self.options.checkpoint_slice));
             self.count_pause(start);
         }
@@ -214,7 +213,7 @@ impl Order {
     pub(super) fn copy_rest(&mut self) {
         self.drain();
         if self.work.checkpointing.as_ref().is_some_and(|checkpoint| checkpoint.snapshot.is_some()) {
-            let start = Instant::now();
+            let start = self.shared.threads.now();
             self.copy(None);
             self.count_pause(start);
         }
@@ -222,7 +221,7 @@ impl Order {
 
     /// Copies what a batch may write.
     pub(super) fn copy_before(&mut self, batch: &Batch) {
-        let start = Instant::now();
+        let start = self.shared.threads.now();
         self.with_snapshot(|snapshot, engine, procedures| {
             let mut step = None;
             let read = engine.with_database(&mut |database| step = snapshot.before(database, batch, procedures));
@@ -253,9 +252,9 @@ impl Order {
             Ok(Step::Done) => {
                 let pieces: SyncSender<Piece> = snapshot.into_pieces();
                 for (outcomes, count) in std::mem::take(&mut checkpointing.requests) {
-                    drop(pieces.send(Piece::Requests(outcomes, count)));
+                    drop(self.shared.threads.send(&pieces, Piece::Requests(outcomes, count)));
                 }
-                drop(pieces.send(Piece::End));
+                drop(self.shared.threads.send(&pieces, Piece::End));
             }
             // Whoever writes has told why; without an end there is no checkpoint.
             Ok(Step::Gone) | Err(_) => {}
@@ -268,7 +267,7 @@ impl Order {
         self.work.wanted.push(reply);
         self.begin_checkpoint();
         self.finish_checkpoint();
-        answer.recv().unwrap_or(Err(Error::Closed)).map(drop)
+        self.shared.threads.receive(&answer, None).unwrap_or(Err(Error::Closed)).map(drop)
     }
 
     /// Waits for a checkpoint under way to end.
@@ -276,7 +275,7 @@ impl Order {
         self.copy_rest();
         if let Some(checkpointing) = self.work.checkpointing.take() {
             drop(checkpointing.snapshot);
-            drop(checkpointing.thread.join());
+            checkpointing.thread.join();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Digests of the whole database in the journal: the leader appends them, and others compare.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockwork_storage::Digest;
 
@@ -20,7 +20,7 @@ impl Order {
     pub(super) fn until_digest(&self) -> Option<Duration> {
         let node = self.node.as_ref().filter(|node| node.is_leading())?;
         let at = node.comparing.looks_at(self.next).filter(|_| self.shared.trouble().is_none())?;
-        Some(at.saturating_duration_since(Instant::now()))
+        Some(at.saturating_duration_since(self.shared.threads.now()))
     }
 
     fn rows(&self) -> u64 {
@@ -39,7 +39,7 @@ impl Order {
         }
         self.drain();
         let rows = self.rows();
-        let due = self.node.as_mut().is_some_and(|node| node.comparing.is_due(rows, Instant::now()));
+        let due = self.node.as_mut().is_some_and(|node| node.comparing.is_due(rows, self.shared.threads.now()));
         if due {
             // Whoever waits for calls learns why nothing can be appended.
             self.append_digest(Box::new(|_| {}));
@@ -70,14 +70,14 @@ impl Order {
         if let Err(error) = self.room_for_record(BYTES) {
             return reply(Err(error));
         }
-        let (start, rows) = (Instant::now(), self.rows());
+        let (start, rows) = (self.shared.threads.now(), self.rows());
         let digest = match self.engine.digest() {
             Ok(digest) => digest,
             Err(error) => return reply(Err(error.into())),
         };
         let (took, record) = (start.elapsed(), self.next);
         let membership = self.node.as_mut().map(|node| {
-            node.comparing.made(took, rows, Instant::now());
+            node.comparing.made(took, rows, self.shared.threads.now());
             node.comparing.wrote(record + 1);
             node.membership.clone()
         });
@@ -102,7 +102,7 @@ impl Order {
     /// and while there are many behind them, not each of these. `next` is the record behind them.
     pub(super) fn choose_digests(&self, items: Vec<Item>, next: u64) -> Vec<Item> {
         let Some(node) = &self.node else { return items };
-        let wanted = next >= node.membership.journal_next() || node.comparing.has_time(Instant::now());
+        let wanted = next >= node.membership.journal_next() || node.comparing.has_time(self.shared.threads.now());
         let is_digest = |item: &Item| matches!(item, Item::Digest(..));
         let last = items.iter().rposition(is_digest).filter(|_| wanted);
         let numbered = items.into_iter().enumerate();
@@ -113,7 +113,7 @@ impl Order {
     pub(super) fn compared(&mut self, record: u64, digest: Digest, took: Duration) {
         let rows = self.rows();
         if let Some(node) = &mut self.node {
-            node.comparing.made(took, rows, Instant::now());
+            node.comparing.made(took, rows, self.shared.threads.now());
             node.membership.compared(record, digest);
         }
         self.count_digest(took);

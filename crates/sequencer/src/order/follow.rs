@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, sync_channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Callers, Order, Request};
 use crate::catalogue::Catalogue;
@@ -23,6 +22,7 @@ use crate::journal::{Journal, Messages, Unappended};
 use crate::log::reader::Record;
 use crate::log::room::Room;
 use crate::recovery::{RecoveryReport, Replay};
+use crate::threads::Thread;
 
 /// Units that may wait for the publisher. Few: they are appended one after the other, and what waits before it becomes
 /// a unit makes the next one longer.
@@ -44,7 +44,7 @@ pub(crate) struct Node {
     pub(crate) comparing: Comparing,
     /// What the database is called if this node begins it.
     pub(crate) fresh: u64,
-    pub(crate) publisher: Option<JoinHandle<()>>,
+    pub(crate) publisher: Option<Thread>,
 }
 
 impl Node {
@@ -58,8 +58,8 @@ impl Node {
         let path = PathBuf::from(journal.describe());
         let mut decoder = Decoder::new(catalogue, Vec::new(), channel().1, 0);
         decoder.compares = options.compares;
-        let comparing = Comparing::new(options.digest_interval, Instant::now());
-        let membership = Arc::new(Membership::new());
+        let comparing = Comparing::new(options.digest_interval, options.threads.now());
+        let membership = Arc::new(Membership::new(options.threads.clone()));
         membership.set_epoch(chain.epoch);
         Self {
             journal,
@@ -92,6 +92,12 @@ impl Order {
         self.shared.trouble().unwrap_or(Error::Follower { leader })
     }
 
+    /// Why nothing is read: a node that did lead has run what the log may not have, and others have gone on.
+    fn is_over(&self) -> Option<Error> {
+        let has_ended = self.node.as_ref().is_some_and(|node| node.membership.role() == Role::Ended);
+        self.shared.trouble().or(has_ended.then_some(Error::Superseded))
+    }
+
     /// As [`Self::take`], for a node that follows: calls are refused.
     pub(super) fn take_following(&mut self, request: Request) {
         let error = self.not_leading();
@@ -107,15 +113,15 @@ impl Order {
             Request::Commit { reply, .. } => reply(Err(error)),
             Request::Define { reply, .. } => drop(reply.send(Err(error))),
             Request::Load { reply, .. } => reply(Err(error)),
-            // What it has is from the journal, so it is durable; unless it did lead.
+            // What it has is from the journal, so it is durable.
             Request::Read(read) => {
                 let answered = read(&*self.engine, self.next - 1);
-                answered(self.shared.trouble().map_or(Ok(()), Err));
+                answered(self.is_over().map_or(Ok(()), Err));
             }
             Request::Checkpoint(reply) => self.work.wanted.push(reply),
             Request::Digest(reply) => reply(Err(error)),
             Request::Definitions(from, reply) => {
-                drop(reply.send(self.shared.trouble().map_or_else(|| Ok(self.definitions_from(from)), Err)));
+                drop(reply.send(self.is_over().map_or_else(|| Ok(self.definitions_from(from)), Err)));
             }
             Request::Follow { messages, done } => {
                 self.follow(&messages);
@@ -282,7 +288,7 @@ impl Order {
         let (journal, shared, membership) = (node.journal.clone(), self.shared.clone(), node.membership.clone());
         let publisher = Publisher { journal, shared, membership, chain, next: self.next };
         let (units, taken) = sync_channel(UNITS);
-        node.publisher = Some(crate::sequencer::thread("lockwork-journal", move || publisher.run(&taken))?);
+        node.publisher = Some(self.shared.threads.start("lockwork-journal", move || publisher.run(&taken))?);
         self.units = Some(units);
         node.membership.set_epoch(chain.epoch);
         node.membership.lead();
@@ -331,7 +337,7 @@ impl Order {
         self.units = None;
         if let Some(node) = &mut self.node {
             if let Some(publisher) = node.publisher.take() {
-                drop(publisher.join());
+                publisher.join();
             }
             node.membership.close();
         }

@@ -32,7 +32,7 @@ pub(crate) use together::{CommitReply, Look, LookReply, StepReply};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{Engine, SerialOrder};
@@ -51,6 +51,7 @@ use crate::log::writer::Unit;
 use crate::options::Options;
 use crate::requests::Window;
 use crate::shared::Shared;
+use crate::threads::{Thread, Threads};
 use crate::transaction::Transaction;
 
 /// Bytes that a group of calls takes at most, unless it is one call.
@@ -162,23 +163,22 @@ struct Checkpointing {
     snapshot: Option<Snapshot>,
     /// Encoded outcomes of request ids as of the moment, and how many, in pieces.
     requests: Vec<(Vec<u8>, u64)>,
-    thread: std::thread::JoinHandle<()>,
+    thread: Thread,
 }
 
 /// Waits for a request. Who was answered last often asks again at once: others run before this sleeps, so that they
 /// need not wake it, and may have asked for more than one thing by then.
-fn patient(requests: &Receiver<Request>, wait: Option<Duration>) -> Result<Request, TryRecvError> {
+fn patient(threads: &Threads, requests: &Receiver<Request>, most: Option<Duration>) -> Result<Request, TryRecvError> {
     std::thread::yield_now();
-    match (requests.try_recv(), wait) {
-        (Err(TryRecvError::Empty), None) => requests.recv().map_err(|_| TryRecvError::Disconnected),
-        (Err(TryRecvError::Empty), Some(wait)) => waited(requests, wait),
-        (taken, _) => taken,
+    match requests.try_recv() {
+        Err(TryRecvError::Empty) => waited(threads, requests, most),
+        taken => taken,
     }
 }
 
-/// Waits for a request for so long.
-fn waited(requests: &Receiver<Request>, wait: Duration) -> Result<Request, TryRecvError> {
-    requests.recv_timeout(wait).map_err(|error| match error {
+/// Waits for a request, for so long at most.
+fn waited(threads: &Threads, requests: &Receiver<Request>, most: Option<Duration>) -> Result<Request, TryRecvError> {
+    threads.receive(requests, most).map_err(|error| match error {
         RecvTimeoutError::Timeout => TryRecvError::Empty,
         RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
     })
@@ -279,9 +279,9 @@ impl Order {
                 // While a checkpoint is written there is nothing to do but look again.
                 None if self.work.checkpointing.is_some() => {
                     let wait = Duration::from_micros(if copying { 200 } else { 2000 });
-                    waited(requests, wait)
+                    waited(&self.shared.threads, requests, Some(wait))
                 }
-                None => patient(requests, self.until_digest()),
+                None => patient(&self.shared.threads, requests, self.until_digest()),
             };
             match request {
                 Ok(request) => self.take(request, requests),
@@ -355,12 +355,13 @@ impl Order {
         // Blocks of a batch have one stride.
         let mut stride = self.block_bytes(&block);
         let mut calls = vec![(block, reply)];
-        let until = (!self.options.group_wait.is_zero()).then(|| Instant::now() + self.options.group_wait);
+        let threads = &self.shared.threads;
+        let until = (!self.options.group_wait.is_zero()).then(|| threads.now() + self.options.group_wait);
         while calls.len() < self.options.group_calls {
             let next = requests.try_recv().or_else(|error| match until {
                 Some(until) => {
-                    let wait = until.saturating_duration_since(Instant::now());
-                    requests.recv_timeout(wait).map_err(|_| TryRecvError::Empty)
+                    let wait = until.saturating_duration_since(threads.now());
+                    threads.receive(requests, Some(wait)).map_err(|_| TryRecvError::Empty)
                 }
                 None => Err(error),
             });
@@ -391,7 +392,7 @@ impl Order {
         };
         let segment = self.space.as_ref().filter(|_| !bytes.is_empty()).and_then(|space| space.segment().cloned());
         let unit = Unit { segment, bytes, frames, next: self.next, needed, done };
-        if let Err(refused) = units.send(unit) {
+        if let Err(refused) = self.shared.threads.send(units, unit) {
             (refused.0.done)(Err(self.shared.trouble().unwrap_or(Error::Closed)));
         }
     }

@@ -1,0 +1,149 @@
+//! A node's way to the servers: its journal.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::Duration;
+
+use super::Broken;
+use super::counters::Seen;
+use super::servers::{Answer, Ask, Asker, Refused};
+use super::world::{Seat, World};
+use crate::io::{File, read_all};
+use crate::journal::append::{Problem, Stream, append};
+use crate::journal::{Extent, Journal, LEAST_MESSAGE_BYTES, Lease, Messages, Unappended, Unreachable};
+use crate::threads::{Scheduler, Threads, Waits};
+
+/// How long an answer is waited for.
+const REQUEST: Duration = Duration::from_secs(2);
+
+/// See the module.
+pub(super) struct Way {
+    seat: Seat,
+    threads: Threads,
+    broken: Option<Broken>,
+}
+
+fn unreachable() -> Unreachable {
+    Unreachable("the servers do not answer".into())
+}
+
+impl Way {
+    pub(super) fn new(seat: Seat, broken: Option<Broken>) -> Self {
+        Self { threads: seat.threads(), seat, broken }
+    }
+
+    fn send(&self, ask: Ask) -> Receiver<Answer> {
+        let (answer, answered) = sync_channel(2);
+        let asker = Asker { life: self.seat.life, slot: World::current(), answer };
+        self.seat.world.state().send(ask, asker);
+        answered
+    }
+
+    /// Asks, and gives the answer to `take`; another one than that to the question there is none.
+    fn ask<T>(&self, ask: Ask, most: Duration, take: impl FnOnce(Answer) -> Option<T>) -> Result<T, Unreachable> {
+        let answered = self.send(ask);
+        let until = self.seat.now() + most;
+        loop {
+            match answered.try_recv() {
+                Ok(answer) => return take(answer).ok_or_else(unreachable),
+                Err(TryRecvError::Empty) if self.seat.now() < until => {}
+                Err(_) => return Err(unreachable()),
+            }
+            if !self.seat.wait(Some(until), true, Waits::Time) {
+                return Err(unreachable());
+            }
+        }
+    }
+}
+
+macro_rules! only {
+    ($pattern:pat => $value:expr) => {
+        |answer| match answer {
+            $pattern => Some($value),
+            _ => None,
+        }
+    };
+}
+
+impl Stream for Way {
+    fn publish(&self, number: u64, message: &[u8]) -> Result<u64, Problem> {
+        let ask = Ask::Publish { number, message: Arc::new(message.to_vec()) };
+        let answer = self.ask(ask, REQUEST, only!(Answer::Published(outcome) => outcome));
+        match answer.map_err(|error| Problem::Unclear(error.to_string()))? {
+            Ok(number) => Ok(number),
+            Err(Refused::Full) => Err(Problem::Full("its most of bytes is reached".into())),
+            Err(Refused::Last(last)) => Err(Problem::Unclear(format!("the last message is {last}"))),
+        }
+    }
+
+    fn is_there(&self, number: u64, message: &[u8]) -> Result<Option<bool>, String> {
+        let answer = self.ask(Ask::Get(number), REQUEST, only!(Answer::Message(found, extent) => (found, extent)));
+        let (found, extent) = answer.map_err(|error| error.to_string())?;
+        if found.as_ref().is_some_and(|found| found == message) {
+            self.seat.world.state().saw(Seen::Found);
+        }
+        // One that was there and was removed was another's.
+        Ok(found.map(|found| found == message).or((extent.first > number).then_some(false)))
+    }
+}
+
+impl Journal for Way {
+    fn describe(&self) -> String {
+        "the simulated servers".into()
+    }
+
+    fn most_bytes(&self) -> usize {
+        LEAST_MESSAGE_BYTES
+    }
+
+    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {
+        if self.broken == Some(Broken::Acknowledgement) {
+            for (number, message) in (first..).zip(messages) {
+                drop(self.send(Ask::Publish { number, message: Arc::new(message.clone()) }));
+            }
+            return (messages.len(), Ok(()));
+        }
+        append(self, &self.threads, first, messages)
+    }
+
+    fn read(&self, first: u64, most_bytes: usize, wait: Duration) -> Result<Messages, Unreachable> {
+        let ask = Ask::Read { first, most_bytes, wait: wait.as_nanos() as u64 };
+        self.ask(ask, wait + REQUEST, only!(Answer::Messages(messages) => messages))
+    }
+
+    fn extent(&self) -> Result<Extent, Unreachable> {
+        self.ask(Ask::Extent, REQUEST, only!(Answer::Extent(extent) => extent))
+    }
+
+    fn truncate(&self, first: u64) -> Result<(), Unreachable> {
+        self.ask(Ask::Truncate(first), REQUEST, only!(Answer::Done => ()))
+    }
+
+    fn lease(&self) -> Result<Option<Lease>, Unreachable> {
+        self.ask(Ask::Lease, REQUEST, only!(Answer::Lease(lease) => lease))
+    }
+
+    fn take_lease(&self, revision: u64, holder: &str) -> Result<Option<u64>, Unreachable> {
+        let ask = Ask::TakeLease { revision, holder: holder.into() };
+        self.ask(ask, REQUEST, only!(Answer::Taken(taken) => taken))
+    }
+
+    fn checkpoints(&self) -> Result<Vec<u64>, Unreachable> {
+        self.ask(Ask::Checkpoints, REQUEST, only!(Answer::Checkpoints(numbers) => numbers))
+    }
+
+    fn keep_checkpoint(&self, number: u64, file: &dyn File) -> Result<(), Unreachable> {
+        let bytes = read_all(file).map_err(|error| Unreachable(error.to_string()))?;
+        self.ask(Ask::Keep(number, Arc::new(bytes)), 4 * REQUEST, only!(Answer::Done => ()))
+    }
+
+    fn fetch_checkpoint(&self, number: u64, file: &dyn File) -> Result<(), Unreachable> {
+        let fetched = self.ask(Ask::Fetch(number), 4 * REQUEST, only!(Answer::Fetched(bytes) => bytes))?;
+        let bytes = fetched.ok_or_else(|| Unreachable(format!("there is no checkpoint {number}")))?;
+        file.write_at(0, &bytes).map_err(|error| Unreachable(error.to_string()))
+    }
+
+    fn drop_checkpoint(&self, number: u64) -> Result<(), Unreachable> {
+        self.ask(Ask::Drop(number), REQUEST, only!(Answer::Done => ()))
+    }
+}
