@@ -2,6 +2,7 @@
 //! again.
 
 #[path = "common/parts.rs"]
+#[allow(dead_code, reason = "every test takes what it needs")]
 mod parts;
 
 use std::collections::BTreeMap;

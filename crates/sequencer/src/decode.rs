@@ -85,6 +85,8 @@ pub(crate) struct Decoder<S> {
     open: Option<(u64, usize)>,
     /// Whether what records say about answers and digests is of interest.
     pub(crate) compares: bool,
+    /// Whether records are those of nodes that have parts of the tables.
+    pub(crate) divided: bool,
     /// Bytes of the log since the last item.
     bytes: u64,
     covered: u64,
@@ -104,6 +106,7 @@ impl<S: Sink> Decoder<S> {
             marks: Vec::new(),
             open: None,
             compares: true,
+            divided: false,
             bytes: 0,
             covered,
             records: 0,
@@ -137,8 +140,16 @@ impl<S: Sink> Decoder<S> {
         }
         self.records += 1;
         let damaged = |problem: String| Error::damaged(record.path, record.offset, problem);
+        let is_definition = record.frame.kind == RecordKind::Definition;
+        if self.divided != (record.frame.kind == RecordKind::Ordered) && !is_definition {
+            let problem = match self.divided {
+                true => "the record is of a database whose tables are not divided",
+                false => "the record is of a database whose tables are divided over nodes, and this one is to have everything",
+            };
+            return Err(Error::Replay { record: number, problem: problem.into() });
+        }
         match record.frame.kind {
-            RecordKind::Calls => {
+            RecordKind::Calls | RecordKind::Ordered => {
                 self.last = number;
                 self.calls(record.payload).map_err(|problem| problem.unwrap_or_else(damaged))
             }

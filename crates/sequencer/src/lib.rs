@@ -38,6 +38,7 @@ mod catalogue;
 mod checkpoint;
 mod decode;
 mod directory;
+mod divided;
 mod error;
 mod format;
 #[doc(hidden)]

@@ -128,7 +128,7 @@ impl Sequencer {
         started.push(threads.start("lockwork-follow", move || follow(&journal, &reads, &wanted, &waits, next))?);
         started.push(threads.start("lockwork-order", move || order.run(&taken))?);
         let handle = Handle { requests, shared };
-        Ok((Self { handle: Some(handle), threads: started, _lock: lock }, report))
+        Ok((Self { handle: Some(handle), threads: started, interrupt: None, _lock: lock }, report))
     }
 }
 
@@ -203,7 +203,7 @@ impl Handle {
 }
 
 /// A directory for checkpoints on their way, empty, and the lock on it.
-fn scratch(io: &dyn Io, path: &Path) -> Result<(Directory, Box<dyn Send + Sync>), Error> {
+pub(crate) fn scratch(io: &dyn Io, path: &Path) -> Result<(Directory, Box<dyn Send + Sync>), Error> {
     let directory = Directory::new(path);
     directory.refuse_foreign(io)?;
     for folder in [&directory.root, &directory.log, &directory.checkpoint] {

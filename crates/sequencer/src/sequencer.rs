@@ -4,8 +4,9 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
-use lockwork_engine::Engine;
+use lockwork_engine::{Engine, Interrupt};
 use lockwork_procedure::block::{Batch, HEADER_BYTES, MAX_BLOCK_BYTES};
 use lockwork_storage::{Database, Digest};
 
@@ -27,6 +28,8 @@ use crate::transaction::Transaction;
 
 /// Requests that may wait for the order thread.
 pub(crate) const REQUESTS: usize = 1024;
+/// How long the end of a node may take that has a part, before it is made to wait for the others no more.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Units that may wait for the writer.
 const UNITS: usize = 16;
 
@@ -35,6 +38,8 @@ pub struct Sequencer {
     pub(crate) handle: Option<Handle>,
     /// In the order in which they end, last first.
     pub(crate) threads: Vec<Thread>,
+    /// Ends the waiting for other parts, of an engine that has one.
+    pub(crate) interrupt: Option<Interrupt>,
     pub(crate) _lock: Box<dyn Send + Sync>,
 }
 
@@ -143,7 +148,7 @@ impl Sequencer {
             node: None,
         });
         threads.push(system.start("lockwork-order", move || order.run(&taken))?);
-        Ok((Self { handle: Some(Handle { requests, shared }), threads, _lock: lock }, report))
+        Ok((Self { handle: Some(Handle { requests, shared }), threads, interrupt: None, _lock: lock }, report))
     }
 
     /// A way in, to be given to other threads.
@@ -239,7 +244,15 @@ impl Sequencer {
         let (reply, answer) = sync_channel(1);
         let threads = &handle.shared.threads;
         let closed = match threads.send(&handle.requests, Request::Close(reply)) {
-            Ok(()) => threads.receive(&answer, None).unwrap_or(Err(Error::Closed)),
+            Ok(()) => {
+                let patience = self.interrupt.as_ref().map(|_| PATIENCE);
+                let closed = threads.receive(&answer, patience).or_else(|_| {
+                    // Its engine may wait for a part that is gone.
+                    self.interrupt.iter().for_each(Interrupt::set);
+                    threads.receive(&answer, None)
+                });
+                closed.unwrap_or(Err(Error::Closed))
+            }
             Err(_) => Err(Error::Closed),
         };
         let shared = handle.shared.clone();

@@ -121,7 +121,9 @@ pub(crate) fn read(
             | RecordKind::Durable
             | RecordKind::Epoch
             | RecordKind::Answered
-            | RecordKind::Digest => {
+            | RecordKind::Digest
+            | RecordKind::Ordered
+            | RecordKind::Cut => {
                 return Err(damaged(format!("a record of kind {} has no place in a checkpoint", frame.kind.name())));
             }
         }

@@ -52,6 +52,10 @@ pub enum RecordKind {
     Answered,
     /// In a journal: the digest of the whole database, as the leader had it here.
     Digest,
+    /// In a journal of nodes that have parts: calls to be run, whatever becomes of them.
+    Ordered,
+    /// The same: all parts make a checkpoint here.
+    Cut,
 }
 
 impl RecordKind {
@@ -69,12 +73,14 @@ impl RecordKind {
             Self::Chain => 10,
             Self::Answered => 11,
             Self::Digest => 12,
+            Self::Ordered => 13,
+            Self::Cut => 14,
         }
     }
 
     fn of(byte: u8) -> Option<Self> {
         let log = [Self::Calls, Self::Definition, Self::Rows, Self::Indexed, Self::Durable];
-        let journal = [Self::Epoch, Self::Answered, Self::Digest];
+        let journal = [Self::Epoch, Self::Answered, Self::Digest, Self::Ordered, Self::Cut];
         let checkpoint = [Self::Requests, Self::Sizes, Self::End, Self::Chain];
         log.into_iter().chain(journal).chain(checkpoint).find(|kind| kind.byte() == byte)
     }
@@ -95,6 +101,8 @@ impl RecordKind {
             Self::Chain => "chain",
             Self::Answered => "answered",
             Self::Digest => "digest",
+            Self::Ordered => "ordered",
+            Self::Cut => "cut",
         }
     }
 }

@@ -19,9 +19,9 @@ use crate::log::room::Room;
 /// Rows that a table is given room for when it is created; it grows beyond that.
 pub(crate) const EXPECTED_ROWS: usize = 1024;
 /// The most bytes of rows of one record.
-pub(super) const ROWS_BYTES: usize = 4 << 20;
+pub(crate) const ROWS_BYTES: usize = 4 << 20;
 /// The most bytes of a definition.
-const MOST_DEFINITION_BYTES: usize = 16 << 20;
+pub(crate) const MOST_DEFINITION_BYTES: usize = 16 << 20;
 /// Pieces of a checkpoint that may wait to be written: megabytes, about.
 const PIECES: usize = 16;
 

@@ -128,6 +128,7 @@ impl Order {
                 // Who reads may have ended.
                 done.send(()).ok();
             }
+            Request::Appended(_) => {}
             Request::Lead(reply) => drop(reply.send(self.lead())),
             Request::Close(reply) => self.work.closing = Some(reply),
         }

@@ -23,10 +23,11 @@ mod repeat;
 mod run;
 mod together;
 
-pub(crate) use change::apply;
+pub(crate) use change::{MOST_DEFINITION_BYTES, ROWS_BYTES, Tables, apply};
 pub(crate) use compare::DigestReply;
 pub(crate) use follow::Node;
 pub(crate) use load::LoadReply;
+pub(crate) use repeat::pick;
 pub(crate) use together::{CommitReply, Look, LookReply, StepReply};
 
 use std::collections::{HashSet, VecDeque};
@@ -115,6 +116,8 @@ pub(crate) enum Request {
         messages: Messages,
         done: SyncSender<()>,
     },
+    /// Of a node that has a part: the oldest record that it gave to its journal is there, or why not.
+    Appended(Result<(), Error>),
     /// To begin an epoch.
     Lead(Reply<()>),
     Close(Reply<()>),
@@ -141,7 +144,7 @@ pub(crate) type Answered = Box<dyn FnOnce(Result<(), Error>) + Send>;
 type Single = (Vec<u8>, CallReply);
 
 /// Who waits for a batch.
-enum Callers {
+pub(crate) enum Callers {
     One(BatchReply),
     Many(Vec<CallReply>),
 }
@@ -345,6 +348,8 @@ impl Order {
             Request::Definitions(from, reply) => drop(reply.send(Ok(self.definitions_from(from)))),
             // It leads.
             Request::Follow { .. } => {}
+            // It is no node that has a part.
+            Request::Appended(_) => {}
             Request::Lead(reply) => drop(reply.send(Ok(()))),
             Request::Close(reply) => self.work.closing = Some(reply),
         }

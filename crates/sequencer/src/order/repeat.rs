@@ -27,7 +27,7 @@ pub(super) struct Repeats {
 }
 
 /// A batch of some blocks of another one.
-pub(super) fn pick(batch: &Batch, indexes: &[u32]) -> Result<Batch, Error> {
+pub(crate) fn pick(batch: &Batch, indexes: &[u32]) -> Result<Batch, Error> {
     let mut picked = Batch::new(batch.stride() as u32, indexes.len()).map_err(EngineError::from)?;
     for &index in indexes {
         let from = batch.block(index as usize);

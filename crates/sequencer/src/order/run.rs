@@ -29,7 +29,7 @@ struct Survey {
 struct Denied(Error);
 
 impl Callers {
-    pub(super) fn refuse(self, batch: Option<Batch>, error: Error) {
+    pub(crate) fn refuse(self, batch: Option<Batch>, error: Error) {
         match self {
             Self::One(reply) => reply(Err(Box::new(Refused { batch, error }))),
             Self::Many(replies) => {
@@ -39,7 +39,7 @@ impl Callers {
     }
 
     /// Gives a batch that ran to those who called, or says why it is not certain.
-    fn answer(self, batch: Batch, outcome: Result<(), Error>) {
+    pub(crate) fn answer(self, batch: Batch, outcome: Result<(), Error>) {
         match (self, outcome) {
             (callers, Err(error)) => callers.refuse(None, error),
             (Self::One(reply), Ok(())) => reply(Ok(batch)),

@@ -1,0 +1,573 @@
+//! A node that has a part of every table: the log first, then execution.
+//!
+//! ```text
+//! leader:   calls -> record -> message -> append ---+
+//!                                                   v
+//! all:      read (the leader: what it appended) -> verify -> engine, with those of the other parts -> outcomes
+//! ```
+//!
+//! A node that has everything runs calls and appends what happened ([`order`](crate::order)). One that has a part cannot:
+//! the others learn of a call by the log, and run it with this one. So here a record has what is to be run, whatever
+//! becomes of it, and the leader runs it when it is appended, as everybody does. Nobody votes, and nothing is ever taken
+//! back.
+//!
+//! Who has called at the leader is answered when its engine knows the outcome, which another part may tell. The outcome of
+//! a call with a request id is known by all, so that a retry is answered whoever leads then.
+//!
+//! A call's stamp is the number of its record, and its place in it; so it is the same for all, and for one that begins
+//! again.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `mod` | requests, and what the leader makes of them |
+//! | `run` | what messages say, done in their order |
+//! | `cut` | checkpoints of all parts at one record |
+//! | `parts` | what the checkpoints of parts are called in a journal |
+//!
+//! Invariant: at any record the nodes of all parts have together what one engine has that ran the log up to there.
+//!
+//! Source: Calvin (Thomson et al., SIGMOD 2012), sections 3.1 and 3.3.
+
+mod cut;
+mod parts;
+mod run;
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+
+use lockwork_engine::registry::Registered;
+use lockwork_engine::{Divided, EngineError};
+use lockwork_procedure::block::{Batch, Block, Status, abort};
+
+use crate::catalogue::Catalogue;
+use crate::checkpoint::write::CheckpointReport;
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::format::calls;
+use crate::format::frame::{self, RecordKind};
+use crate::format::items::Definition;
+use crate::io::{Io, Mode};
+use crate::journal::election::{Election, NodeOptions, Role, holder};
+use crate::journal::follower::follow;
+use crate::journal::message::{OVERHEAD, salt};
+use crate::journal::publisher::Publisher;
+use crate::journal::{Journal, LEAST_MESSAGE_BYTES, Unappended};
+use crate::log::writer::Unit;
+use crate::node::scratch;
+use crate::options::Options;
+use crate::order::{Callers, MOST_DEFINITION_BYTES, Node, Reply, Request, Tables, pick};
+use crate::recovery::{Progress, RecoveryReport, Replay};
+use crate::requests::Window;
+use crate::sequencer::{Handle, REQUESTS, Sequencer, is_empty};
+use crate::shared::Shared;
+
+use parts::PartJournal;
+
+/// Records that are on their way to the journal at a time; what comes meanwhile makes the next one longer.
+const PENDING: usize = 2;
+/// Bits of a stamp for the place of a call in its record.
+const PLACE_BITS: u32 = 20;
+
+/// Something that the leader has given to the journal, in the order of the records.
+enum Ordered {
+    /// The calls at these places of a batch; the others cannot be run, and say why.
+    Calls { batch: Batch, places: Vec<u32>, callers: Callers },
+    Definition(Definition, Reply<()>),
+    Cut(Reply<CheckpointReport>),
+    /// A cut that nobody waits for.
+    Due,
+}
+
+/// See the module.
+pub(crate) struct Parted {
+    engine: Box<dyn Divided>,
+    options: Options,
+    io: Arc<dyn Io>,
+    directory: Directory,
+    shared: Arc<Shared>,
+    catalogue: Catalogue,
+    definitions: Vec<Definition>,
+    procedures: Vec<Arc<Registered>>,
+    window: Window,
+    /// The number of the next record that is run.
+    next: u64,
+    node: Node,
+    /// The part whose node leads, by the log.
+    home: u16,
+    /// To this thread.
+    requests: SyncSender<Request>,
+    /// To the publisher, while this node leads.
+    units: Option<SyncSender<Unit>>,
+    /// The number of the next record that is given to the journal.
+    giving: u64,
+    pending: VecDeque<Ordered>,
+    /// Calls that wait until there is room for a record, and what they are together.
+    held: VecDeque<(Batch, Callers)>,
+    /// What has to wait until nothing is pending.
+    later: VecDeque<Request>,
+    closing: Option<Reply<()>>,
+}
+
+impl Sequencer {
+    /// As [`Sequencer::join`], for a node that has a part of every table, with the nodes of the other parts. Checkpoints
+    /// are of all parts at one record, or of none; such a node begins with the newest that is whole.
+    ///
+    /// Transactions of several calls ([`Handle::step_then`]) and rows from outside ([`Handle::load_then`]) are refused.
+    /// Reads see the rows of this part alone, as of one record.
+    ///
+    /// # Errors
+    /// As there; [`Error::Option`], when the journal is of nodes that have everything, or of another number of parts.
+    pub fn join_divided(
+        journal: Arc<dyn Journal>,
+        io: Arc<dyn Io>,
+        path: &Path,
+        options: Options,
+        node: NodeOptions,
+        mut engine: Box<dyn Divided>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, RecoveryReport), Error> {
+        options.validate()?;
+        node.validate()?;
+        is_empty(&*engine)?;
+        if journal.most_bytes() < LEAST_MESSAGE_BYTES {
+            return Err(Error::Option {
+                option: "the journal's most bytes of a message",
+                value: journal.most_bytes().to_string(),
+                expected: format!("{LEAST_MESSAGE_BYTES} or more are needed"),
+            });
+        }
+        let (part, parts) = engine.part();
+        let journal: Arc<dyn Journal> = Arc::new(PartJournal::new(journal, part, parts));
+        let (directory, lock) = scratch(&*io, path)?;
+        let mut report = RecoveryReport { io: journal.describe(), ..RecoveryReport::default() };
+        let failed = |error: crate::journal::Unreachable| Error::Unreachable(error.to_string());
+        let extent = journal.extent().map_err(failed)?;
+        let newest = journal.checkpoints().map_err(failed)?.last().copied();
+        if newest.unwrap_or(0) + 1 < extent.first {
+            let problem = format!("records 1 to {} are missing, and no checkpoint covers them", extent.first - 1);
+            return Err(Error::damaged(Path::new(&journal.describe()), 1, problem));
+        }
+        let mut replay = Replay::new(&mut *engine, options.request_window, &mut report, progress, channel().0);
+        let mut chain = None;
+        if let Some(number) = newest {
+            let path = directory.checkpoint(number);
+            let opened = io.open(&path, Mode::Create).map_err(|error| Error::io("create", &path, error));
+            journal.fetch_checkpoint(number, &*opened?).map_err(failed)?;
+            let (header, _) = crate::checkpoint::read::read(&*io, &path, number, &mut replay)?;
+            chain = replay.chain.filter(|chain| chain.database == header.database);
+            if chain.is_none() {
+                return Err(Error::damaged(&path, 16, "the checkpoint is not of the journal that keeps it"));
+            }
+        }
+        let Replay { catalogue, definitions, window, .. } = replay;
+        let next = newest.unwrap_or(0) + 1;
+        let threads = node.threads.clone();
+        let (fresh, interrupt) = (threads.fresh(), engine.interrupt());
+        let mut node = Node::new(journal.clone(), node, chain.unwrap_or_default(), catalogue.clone(), fresh);
+        node.decoder.divided = true;
+        let (membership, node_options) = (node.membership.clone(), node.options.clone());
+        membership.saw(extent);
+        let shared = Arc::new(Shared::of_node(next, membership.clone(), threads.clone()));
+        shared.definitions.store(definitions.len(), Ordering::Release);
+        let count = catalogue.procedures.len() as u32;
+        let procedures = (0..count).filter_map(|id| engine.procedure(id)).collect();
+        let (requests, taken) = sync_channel(REQUESTS);
+        let parted = Parted {
+            engine,
+            options,
+            io,
+            directory,
+            shared: shared.clone(),
+            catalogue,
+            definitions,
+            procedures,
+            window,
+            next,
+            node,
+            home: 0,
+            requests: requests.clone(),
+            units: None,
+            giving: next,
+            pending: VecDeque::new(),
+            held: VecDeque::new(),
+            later: VecDeque::new(),
+            closing: None,
+        };
+        report.next = next;
+        report.definitions.clone_from(&parted.definitions);
+        let mut started = Vec::new();
+        let holder = holder(&node_options.address, fresh);
+        let election = Election {
+            journal: journal.clone(),
+            options: node_options,
+            membership: membership.clone(),
+            requests: requests.clone(),
+            holder,
+        };
+        started.push(threads.start("lockwork-lease", move || election.run())?);
+        let (reads, waits) = (requests.clone(), threads.clone());
+        started.push(threads.start("lockwork-follow", move || follow(&journal, &reads, &membership, &waits, next))?);
+        started.push(threads.start("lockwork-order", move || parted.run(&taken))?);
+        let handle = Handle { requests, shared };
+        Ok((Self { handle: Some(handle), threads: started, interrupt: Some(interrupt), _lock: lock }, report))
+    }
+}
+
+impl Parted {
+    fn run(mut self, requests: &Receiver<Request>) {
+        let threads = self.shared.threads.clone();
+        while self.closing.is_none() {
+            let Ok(request) = threads.receive(requests, None) else { break };
+            self.take(request);
+            self.go_on();
+        }
+        // What is on its way is appended, or not: nobody waits any more to learn which.
+        self.refuse_all(&Error::Closed);
+        self.units = None;
+        if let Some(publisher) = self.node.publisher.take() {
+            // It tells this thread what it has done, which is of no interest any more.
+            while !publisher.is_finished() {
+                drop(threads.receive(requests, Some(std::time::Duration::from_millis(1))));
+            }
+            publisher.join();
+        }
+        self.node.membership.close();
+        if let Some(reply) = self.closing.take() {
+            drop(reply.send(Ok(())));
+        }
+    }
+
+    fn leads(&self) -> bool {
+        self.units.is_some() && self.node.membership.role() == Role::Leading
+    }
+
+    /// Why nothing is taken from callers, if so.
+    fn refusal(&self) -> Option<Error> {
+        let follows = || (!self.leads()).then(|| Error::Follower { leader: self.node.membership.leader() });
+        self.shared.trouble().or_else(follows)
+    }
+
+    fn take(&mut self, request: Request) {
+        match request {
+            Request::Batch(mut waiting) => {
+                let Some((batch, reply)) = waiting.0.take() else { return };
+                match self.refusal() {
+                    Some(error) => Callers::One(reply).refuse(Some(batch), error),
+                    None => self.held.push_back((batch, Callers::One(reply))),
+                }
+            }
+            Request::Call { block, reply } => match self.refusal() {
+                Some(error) => reply(Err(error)),
+                None => self.hold(block, reply),
+            },
+            Request::Step { reply, .. } => reply(Err(self.undivided())),
+            Request::Look { reply, .. } => reply(Err(self.undivided())),
+            Request::Commit { reply, .. } => reply(Err(self.undivided())),
+            Request::Load { reply, .. } => reply(Err(self.undivided())),
+            Request::Digest(reply) => reply(Err(self.undivided())),
+            Request::Define { reply, definition } => match self.refusal() {
+                Some(error) => drop(reply.send(Err(error))),
+                None => self.later.push_back(Request::Define { definition, reply }),
+            },
+            Request::Checkpoint(reply) => match self.refusal() {
+                Some(error) => drop(reply.send(Err(error))),
+                None => self.give(RecordKind::Cut, Ordered::Cut(reply), |_| ()),
+            },
+            Request::Read(read) => {
+                let answered = read(&*self.engine, self.next - 1);
+                answered(self.shared.trouble().map_or(Ok(()), Err));
+            }
+            Request::Definitions(from, reply) => {
+                let known = self.definitions.get(from..).unwrap_or_default().to_vec();
+                drop(reply.send(self.shared.trouble().map_or(Ok(known), Err)));
+            }
+            Request::Follow { messages, done } => {
+                if !self.leads() && self.shared.trouble().is_none() {
+                    let ran = self.follow(&messages);
+                    self.end_if(ran);
+                }
+                // Who reads may have ended.
+                done.send(()).ok();
+            }
+            Request::Appended(outcome) => self.appended(outcome),
+            Request::Lead(reply) => drop(reply.send(self.lead())),
+            Request::Close(reply) => self.closing = Some(reply),
+        }
+    }
+
+    /// What needs all rows in one place.
+    fn undivided(&self) -> Error {
+        Error::Engine(EngineError::NotTogether(self.engine.name()).into())
+    }
+
+    fn end_if(&mut self, outcome: Result<(), Error>) {
+        if let Err(error) = outcome {
+            self.node.membership.end(error.to_string());
+            self.shared.stop(error.clone());
+            self.refuse_all(&error);
+        }
+    }
+
+    fn refuse_all(&mut self, error: &Error) {
+        // What was given to the journal may be there.
+        let unknown = || Error::Unknown(error.to_string());
+        for ordered in std::mem::take(&mut self.pending) {
+            ordered.refuse(unknown());
+        }
+        for (batch, callers) in std::mem::take(&mut self.held) {
+            callers.refuse(Some(batch), error.clone());
+        }
+        for request in std::mem::take(&mut self.later) {
+            if let Request::Define { reply, .. } = request {
+                drop(reply.send(Err(error.clone())));
+            }
+        }
+    }
+
+    /// Puts a single call to those that wait.
+    fn hold(&mut self, block: Vec<u8>, reply: crate::order::CallReply) {
+        let id = Block::new(&block).procedure();
+        let bytes = self.procedures.get(id as usize).map_or(0, |known| known.block_bytes).max(block.len());
+        let most = self.options.group_calls;
+        let joins = |(batch, callers): &&mut (Batch, Callers)| match callers {
+            Callers::Many(replies) => replies.len() < most && batch.stride() >= bytes && batch.len() < batch.capacity(),
+            Callers::One(_) => false,
+        };
+        if self.held.back_mut().as_ref().is_none_or(|last| !joins(last)) {
+            match Batch::new(bytes as u32, most.min(1024)) {
+                Ok(batch) => self.held.push_back((batch, Callers::Many(Vec::new()))),
+                Err(error) => return reply(Err(EngineError::from(error).into())),
+            }
+        }
+        if let Some((batch, Callers::Many(replies))) = self.held.back_mut() {
+            let mut target = batch.push(id).expect("there is room");
+            target.bytes()[..block.len()].copy_from_slice(&block);
+            replies.push(reply);
+        }
+    }
+
+    /// Gives the journal what waits, as far as there is room.
+    fn go_on(&mut self) {
+        if let Some(error) = self.refusal() {
+            if self.shared.trouble().is_some() || !self.leads() {
+                self.refuse_all(&error);
+            }
+            return;
+        }
+        while self.pending.len() < PENDING
+            && let Some((batch, callers)) = self.held.pop_front()
+        {
+            self.order(batch, callers);
+        }
+        while self.pending.is_empty()
+            && let Some(Request::Define { definition, reply }) = self.later.pop_front()
+        {
+            match self.may_define(&definition) {
+                Ok(()) => {
+                    let kept = definition.clone();
+                    self.give(RecordKind::Definition, Ordered::Definition(definition, reply), |out| kept.encode(out));
+                }
+                Err(error) => drop(reply.send(Err(error))),
+            }
+        }
+        let grown = self.shared.since_checkpoint.load(Ordering::Relaxed);
+        let enough = self.options.checkpoint_bytes.max(2 * self.shared.statistics_checkpoint_bytes());
+        if self.options.checkpoint_bytes > 0 && grown >= enough {
+            self.shared.since_checkpoint.store(0, Ordering::Relaxed);
+            self.give(RecordKind::Cut, Ordered::Due, |_| ());
+        }
+    }
+
+    fn may_define(&self, definition: &Definition) -> Result<(), Error> {
+        let most = (self.node.journal.most_bytes() - OVERHEAD).min(MOST_DEFINITION_BYTES);
+        if definition.bytes() > most {
+            let expected = format!("at most {most} bytes of text are possible");
+            return Err(Error::Option { option: "definition", value: definition.bytes().to_string(), expected });
+        }
+        let addition = self.catalogue.understand(definition)?;
+        match &addition.procedure {
+            Some(procedure) => Ok(self.engine.accepts(procedure, &Tables(self.catalogue.future(&addition)))?),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the journal a batch; one that is too long for a record in several, each as if it had come by itself.
+    fn order(&mut self, mut batch: Batch, callers: Callers) {
+        let mut places = Vec::with_capacity(batch.len());
+        for index in 0..batch.len() {
+            let known = self.procedures.get(batch.block(index).procedure() as usize);
+            let code = match known {
+                Some(known) if known.block_bytes <= batch.stride() => {
+                    places.push(index as u32);
+                    continue;
+                }
+                Some(_) => abort::BLOCK_TOO_SHORT,
+                None => abort::UNKNOWN_PROCEDURE,
+            };
+            batch.block_mut(index).set_outcome(Status::Failed, code);
+        }
+        if places.is_empty() {
+            return callers.answer(batch, Ok(()));
+        }
+        if let Some(error) = self.reused(&batch, &places) {
+            return callers.refuse(Some(batch), error);
+        }
+        let longest = self.catalogue.procedures.iter().map(|known| calls::most_bytes(known.arguments)).max();
+        let most = (self.node.journal.most_bytes() - OVERHEAD) / longest.unwrap_or(1);
+        let most = most.clamp(1, (1 << PLACE_BITS) - 1);
+        if places.len() > most {
+            let expected = format!("at most {most} calls are possible in one batch of a divided database");
+            let error = Error::Option { option: "batch", value: places.len().to_string(), expected };
+            return callers.refuse(Some(batch), error);
+        }
+        let mut payload = Vec::new();
+        calls::put(&mut payload, &batch, &places, |id| self.catalogue.procedures[id as usize].arguments);
+        self.give(RecordKind::Ordered, Ordered::Calls { batch, places, callers }, |out| out.extend(payload));
+    }
+
+    /// A request id that was used before for a call of another procedure, by all that is known here.
+    fn reused(&self, batch: &Batch, places: &[u32]) -> Option<Error> {
+        let pending = self.pending.iter().filter_map(|ordered| match ordered {
+            Ordered::Calls { batch, places, .. } => Some((batch, places)),
+            _ => None,
+        });
+        let mut known = std::collections::HashMap::new();
+        for (batch, places) in pending {
+            known.extend(places.iter().map(|&at| (batch.block(at as usize).request(), batch.block(at as usize).procedure())));
+        }
+        for &at in places {
+            let block = batch.block(at as usize);
+            let (request, now) = (block.request(), block.procedure());
+            if request == 0 {
+                continue;
+            }
+            let first = self.window.get(request).map(|outcome| outcome.procedure);
+            let first = first.unwrap_or_else(|| *known.entry(request).or_insert(now));
+            if first != now {
+                return Some(Error::RequestReused { request, first, now });
+            }
+        }
+        None
+    }
+
+    /// Gives the journal a record.
+    fn give(&mut self, kind: RecordKind, ordered: Ordered, payload: impl FnOnce(&mut Vec<u8>)) {
+        let Some(units) = &self.units else { return ordered.refuse(Error::Superseded) };
+        let mut bytes = self.shared.buffer();
+        frame::put(&mut bytes, salt(self.node.chain.database), kind, self.giving, 0, payload);
+        self.giving += 1;
+        self.pending.push_back(ordered);
+        let (requests, threads) = (self.requests.clone(), self.shared.threads.clone());
+        // Never more is pending than this thread has room for, so it never waits for the publisher that waits for it.
+        let done = Box::new(move |outcome| drop(threads.send(&requests, Request::Appended(outcome))));
+        let unit = Unit { segment: None, bytes, frames: vec![0], next: self.giving, needed: true, done };
+        if units.send(unit).is_err() {
+            self.end_if(Err(Error::Superseded));
+        }
+    }
+
+    /// The oldest record that was given to the journal is there, or why not.
+    fn appended(&mut self, outcome: Result<(), Error>) {
+        let Some(ordered) = self.pending.pop_front() else { return };
+        if let Err(error) = outcome {
+            ordered.refuse(error.clone());
+            return self.refuse_all(&error);
+        }
+        let record = self.next;
+        self.next += 1;
+        let ran = match ordered {
+            Ordered::Calls { mut batch, places, callers } => match self.run_places(&mut batch, &places, record) {
+                Ok(()) => {
+                    callers.answer(batch, Ok(()));
+                    Ok(())
+                }
+                Err(error) => {
+                    callers.refuse(None, Error::Unknown(error.to_string()));
+                    Err(error)
+                }
+            },
+            Ordered::Definition(definition, reply) => {
+                let outcome = self.define(definition, record);
+                drop(reply.send(outcome.clone()));
+                outcome
+            }
+            Ordered::Cut(reply) => {
+                drop(reply.send(self.cut(record)));
+                Ok(())
+            }
+            Ordered::Due => {
+                // What was wrong is told by the statistics, and the next one may succeed.
+                drop(self.cut(record));
+                Ok(())
+            }
+        };
+        self.end_if(ran);
+    }
+
+    /// Runs calls of a batch, and writes what became of them into their blocks.
+    fn run_places(&mut self, batch: &mut Batch, places: &[u32], record: u64) -> Result<(), Error> {
+        let part = pick(batch, places)?;
+        let ran = self.run_calls(part, record, 0)?;
+        for (block, &place) in ran.blocks().zip(places) {
+            batch.block_mut(place as usize).bytes().copy_from_slice(block.bytes());
+        }
+        Ok(())
+    }
+
+    /// Begins an epoch, if nobody has begun one since.
+    fn lead(&mut self) -> Result<(), Error> {
+        if self.leads() {
+            return Ok(());
+        }
+        if let Some(error) = self.shared.trouble() {
+            return Err(error);
+        }
+        if let Err(error) = self.catch_up() {
+            if !matches!(error, Error::Unreachable(_)) {
+                self.end_if(Err(error.clone()));
+            }
+            return Err(error);
+        }
+        let node = &mut self.node;
+        let mut chain = node.chain;
+        if chain.epoch == 0 {
+            chain.database = node.fresh;
+        }
+        let (part, parts) = self.engine.part();
+        let message = chain.begin_epoch(self.next, &run::epoch_name(&node.options.address, part, parts));
+        match node.journal.append(self.next, &[message]).1 {
+            Ok(()) => {}
+            Err(Unappended::Full(why)) => return Err(Error::JournalFull(why)),
+            // Somebody else was faster, or this very record is there and will be read.
+            Err(why) => return Err(Error::Unreachable(why.to_string())),
+        }
+        node.chain = chain;
+        self.home = part;
+        self.next += 1;
+        self.giving = self.next;
+        self.shared.set_durable(self.next);
+        let (journal, shared, membership) = (node.journal.clone(), self.shared.clone(), node.membership.clone());
+        let publisher = Publisher { journal, shared, membership, chain, next: self.next };
+        // A cut may come beside the calls.
+        let (units, taken) = sync_channel(PENDING + 2);
+        node.publisher = Some(self.shared.threads.start("lockwork-journal", move || publisher.run(&taken))?);
+        self.units = Some(units);
+        self.node.membership.set_epoch(chain.epoch);
+        self.node.membership.lead();
+        Ok(())
+    }
+}
+
+impl Ordered {
+    fn refuse(self, error: Error) {
+        match self {
+            Self::Calls { callers, .. } => callers.refuse(None, error),
+            Self::Definition(_, reply) => drop(reply.send(Err(error))),
+            Self::Cut(reply) => drop(reply.send(Err(error))),
+            Self::Due => {}
+        }
+    }
+}

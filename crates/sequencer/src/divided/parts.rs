@@ -1,0 +1,86 @@
+//! A journal as the node of one part sees it: checkpoints count when those of all parts are kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::io::File;
+use crate::journal::{Extent, Journal, Lease, Messages, Unappended, Unreachable};
+
+/// Bits of a checkpoint's number in the journal for the part.
+const PART_BITS: u32 = 6;
+
+/// See the module.
+pub(super) struct PartJournal {
+    journal: Arc<dyn Journal>,
+    part: u64,
+    parts: u64,
+}
+
+impl PartJournal {
+    pub(super) fn new(journal: Arc<dyn Journal>, part: u16, parts: u16) -> Self {
+        assert!(part < parts && parts <= 1 << PART_BITS, "the engine has looked");
+        Self { journal, part: part.into(), parts: parts.into() }
+    }
+
+    fn name(number: u64, part: u64) -> u64 {
+        number << PART_BITS | part
+    }
+}
+
+impl Journal for PartJournal {
+    fn describe(&self) -> String {
+        self.journal.describe()
+    }
+
+    fn most_bytes(&self) -> usize {
+        self.journal.most_bytes()
+    }
+
+    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {
+        self.journal.append(first, messages)
+    }
+
+    fn read(&self, first: u64, most_bytes: usize, wait: Duration) -> Result<Messages, Unreachable> {
+        self.journal.read(first, most_bytes, wait)
+    }
+
+    fn extent(&self) -> Result<Extent, Unreachable> {
+        self.journal.extent()
+    }
+
+    fn truncate(&self, first: u64) -> Result<(), Unreachable> {
+        self.journal.truncate(first)
+    }
+
+    fn lease(&self) -> Result<Option<Lease>, Unreachable> {
+        self.journal.lease()
+    }
+
+    fn take_lease(&self, revision: u64, holder: &str) -> Result<Option<u64>, Unreachable> {
+        self.journal.take_lease(revision, holder)
+    }
+
+    /// Those that all parts have.
+    fn checkpoints(&self) -> Result<Vec<u64>, Unreachable> {
+        let mut parts: BTreeMap<u64, u64> = BTreeMap::new();
+        for name in self.journal.checkpoints()? {
+            *parts.entry(name >> PART_BITS).or_default() |= 1 << (name & ((1 << PART_BITS) - 1));
+        }
+        let all = u64::MAX >> (64 - self.parts);
+        Ok(parts.into_iter().filter(|(_, parts)| parts & all == all).map(|(number, _)| number).collect())
+    }
+
+    fn keep_checkpoint(&self, number: u64, file: &dyn File) -> Result<(), Unreachable> {
+        self.journal.keep_checkpoint(Self::name(number, self.part), file)
+    }
+
+    fn fetch_checkpoint(&self, number: u64, file: &dyn File) -> Result<(), Unreachable> {
+        self.journal.fetch_checkpoint(Self::name(number, self.part), file)
+    }
+
+    /// With those of all parts.
+    fn drop_checkpoint(&self, number: u64) -> Result<(), Unreachable> {
+        (0..self.parts).try_for_each(|part| self.journal.drop_checkpoint(Self::name(number, part)))
+    }
+}
