@@ -26,6 +26,13 @@ pub trait Divided: Engine {
     /// Which part this engine has, from 0, and how many there are.
     fn part(&self) -> (u16, u16);
 
+    /// Nothing before the call `stamp` concerns this engine: what follows begins there, or later. Called before the first
+    /// batch, and whenever that is known; then the engine looks for the others.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`], and what the system refuses.
+    fn begin(&mut self, stamp: u64) -> Result<(), EngineError>;
+
     /// As [`Engine::submit_in_order`], at a place in the order of all. Blocks whose outcome is another engine's to know
     /// come back [`Pending`](lockwork_procedure::block::Status::Pending).
     ///

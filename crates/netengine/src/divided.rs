@@ -211,7 +211,7 @@ impl DividedEngine {
                 }
             }),
         )?;
-        let members = Members { me: part, addresses: addresses.clone(), cluster, key: key(&secret) };
+        let members = Members { me: part, begun: 0, addresses: addresses.clone(), cluster, key: key(&secret) };
         Ok(Self {
             core,
             part: (part, parts as u16),
@@ -245,7 +245,8 @@ impl DividedEngine {
 
     /// Looks for the others: what is of calls before `stamp` need not be heard.
     fn join(&mut self, stamp: u64) -> Result<(), EngineError> {
-        let Some((members, listener)) = self.joining.take() else { return Ok(()) };
+        let Some((mut members, listener)) = self.joining.take() else { return Ok(()) };
+        members.begun = stamp;
         self.wanted.store(stamp, Ordering::Release);
         let links = Links::start(members, &listener, self.others.arrivals.clone(), self.wanted.clone());
         self.links = Some(links.map_err(|error| EngineError::BackEnd(format!("a divided engine: {error}")))?);
@@ -256,6 +257,12 @@ impl DividedEngine {
 impl Divided for DividedEngine {
     fn part(&self) -> (u16, u16) {
         self.part
+    }
+
+    fn begin(&mut self, stamp: u64) -> Result<(), EngineError> {
+        drop(self.idle()?);
+        self.wanted.fetch_max(stamp, Ordering::AcqRel);
+        self.join(stamp)
     }
 
     fn submit_at(&mut self, batch: Batch, place: Place) -> Result<(), Box<Refused>> {
@@ -406,7 +413,7 @@ impl Core {
     /// Runs a batch at its place.
     fn run(&mut self, mut batch: Batch, place: Place) -> Completed {
         let start = Instant::now();
-        self.wanted.store(place.stamp, Ordering::Release);
+        self.wanted.fetch_max(place.stamp, Ordering::AcqRel);
         self.renew();
         let ran = Outcomes::new(self, &batch, place).run(&mut batch);
         if let Err(error) = ran {
@@ -419,6 +426,7 @@ impl Core {
             batch.block_mut(index).set_sequence(self.first_sequence + index as u64);
         }
         self.first_sequence += batch.len() as u64;
+        self.wanted.fetch_max(place.stamp + batch.len() as u64, Ordering::AcqRel);
         let mut report = BatchReport { total_ns: start.elapsed().as_nanos() as u64, ..BatchReport::default() };
         let known = batch.blocks().filter(|block| block.status() != Some(Status::Pending));
         known.for_each(|block| report.tally.count(block.status().unwrap_or(Status::Failed), block.abort_code()));

@@ -1,12 +1,14 @@
 //! Connections between members on several machines: made, made again, and proved to be between those who share a secret.
 //!
 //! ```text
-//! both:  "LWKPART1"  from (2)  to (2)  members (2)  zero (2)  first call wanted (8)  nonce (32)  cluster (16)
-//! both:  BLAKE3 keyed by the secret, of the other's 72 bytes and one's own
+//! both:  "LWKPART1"  from (2)  to (2)  members (2)  zero (2)  first call wanted (8)  first call run (8)  nonce (32)
+//!        cluster (16)
+//! both:  BLAKE3 keyed by the secret, of the other's 80 bytes and one's own
 //! ```
 //!
 //! then frames ([`message`](crate::message)). Of two members the one with the greater number connects. Who connects again
-//! says from which call on it wants to hear what was said.
+//! says from which call on it wants to hear what was said. A member that began behind that call cannot say it: it began
+//! with a checkpoint that is newer than that of the other, which has to begin again, with the newer one.
 //!
 //! What follows is neither encrypted nor authenticated any more: the network between members is to be one's own.
 
@@ -22,7 +24,7 @@ use crate::member::{Arrival, Arrivals};
 use crate::stream::{Stream, poll, poll_of};
 
 const MAGIC: &[u8; 8] = b"LWKPART1";
-const HELLO: usize = 72;
+const HELLO: usize = 80;
 /// How long the other side may take for its part of a handshake.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long before the next try to connect.
@@ -41,6 +43,8 @@ pub(crate) struct Members {
     /// Of which cluster: members of another one are not talked to.
     pub(crate) cluster: [u8; 16],
     pub(crate) key: [u8; 32],
+    /// The first call that this member runs.
+    pub(crate) begun: u64,
 }
 
 /// The threads that make connections; dropping it ends them.
@@ -161,8 +165,9 @@ impl Making {
         hello[10..12].copy_from_slice(&expected.map_or(u16::MAX, |number| number as u16).to_le_bytes());
         hello[12..14].copy_from_slice(&count.to_le_bytes());
         hello[16..24].copy_from_slice(&self.wanted.load(Ordering::Acquire).to_le_bytes());
-        getrandom::fill(&mut hello[24..56]).map_err(|error| io::Error::other(error.to_string()))?;
-        hello[56..72].copy_from_slice(&members.cluster);
+        hello[24..32].copy_from_slice(&members.begun.to_le_bytes());
+        getrandom::fill(&mut hello[32..64]).map_err(|error| io::Error::other(error.to_string()))?;
+        hello[64..80].copy_from_slice(&members.cluster);
         stream.write_all(&hello)?;
         let mut theirs = [0; HELLO];
         stream.read_exact(&mut theirs)?;
@@ -170,7 +175,7 @@ impl Making {
         if &theirs[..8] != MAGIC {
             return Err(refuse("what answers there is no member of a divided cluster, or of another version".into()));
         }
-        if theirs[56..72] != members.cluster {
+        if theirs[64..80] != members.cluster {
             return Err(refuse("it is a member of another cluster".into()));
         }
         let (from, to, their_count) = (short(8), short(10), short(12));
@@ -190,7 +195,13 @@ impl Making {
         if proof(&members.key, &hello, &theirs) != proved {
             return Err(refuse("it has another secret".into()));
         }
-        let wanted = u64::from_le_bytes(theirs[16..24].try_into().expect("eight bytes"));
+        let long = |at: usize| u64::from_le_bytes(theirs[at..at + 8].try_into().expect("eight bytes"));
+        let (wanted, begun) = (long(16), long(24));
+        if begun > u64::from_le_bytes(hello[16..24].try_into().expect("eight bytes")) {
+            let why = format!("part {} has begun with a newer checkpoint; begin again", u32::from(from) + 1);
+            self.arrivals.end(why.clone());
+            return Err(refuse(why));
+        }
         notice_silence(&stream)?;
         let stream = Stream::of(OwnedFd::from(stream))?;
         Ok((usize::from(from), Arrival { number: from.into(), stream, from: wanted }))
@@ -229,7 +240,7 @@ mod tests {
     use super::*;
 
     fn members(me: u16, addresses: &[String], cluster: u8, secret: &[u8]) -> Members {
-        Members { me, addresses: addresses.to_vec(), cluster: [cluster; 16], key: key(secret) }
+        Members { me, addresses: addresses.to_vec(), cluster: [cluster; 16], key: key(secret), begun: 0 }
     }
 
     /// Whether members 0 and 1, so described, find each other, and else what 1 says of it.

@@ -266,3 +266,24 @@ fn what_nobody_begins_before_is_forgotten() {
         scope.spawn(|| world.run(&mut rest[0], half, world.batches.len(), &answers));
     });
 }
+
+#[test]
+fn who_began_with_an_older_checkpoint_than_another_is_told_to_begin_again() {
+    let (world, answers, _) = World::new(2, 7);
+    let mut engines: Vec<_> = (0..2).map(|number| world.begin(number, &world.first)).collect();
+    std::thread::scope(|scope| {
+        for engine in &mut engines {
+            scope.spawn(|| world.run(engine, 0, 4, &answers));
+        }
+    });
+    let saved = rows(&engines[1]);
+    engines.clear();
+    let mut older = world.begin(0, &world.first);
+    let mut newer = world.begin(1, &saved);
+    newer.begin(world.batches[4].1.stamp).unwrap();
+    let (batch, place) = &world.batches[0];
+    older.begin(place.stamp).unwrap();
+    older.submit_at(copy(batch), *place).unwrap();
+    let told = older.complete().unwrap_err().to_string();
+    assert!(told.contains("part 2 has begun with a newer checkpoint; begin again"), "{told}");
+}

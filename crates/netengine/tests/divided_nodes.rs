@@ -27,7 +27,8 @@ const OPEN: &str = "procedure open\ntable accounts\nparam id: i64\nparam balance
     insert c0, accounts, [id]\nret r1, c0\nload r2, [balance]\nstorer r2, r1[accounts.balance]
     load r2, [follows]\nstorer r2, r1[accounts.follows]\ncommit";
 
-const TRANSFER: &str = "procedure transfer\ntable accounts\nparam from: i64\nparam to: i64\nparam amount: i64\nresult left: i64
+const TRANSFER: &str =
+    "procedure transfer\ntable accounts\nparam from: i64\nparam to: i64\nparam amount: i64\nresult left: i64
     update c0, accounts, [from]\nupdate c1, accounts, [to]\nret r1, c0\nret r2, c1\nload r3, [amount]
     loadr r4, r1[accounts.balance]\ncmp r4, r3\nbl poor\nsub r4, r4, r3\nstorer r4, r1[accounts.balance]
     loadr r5, r2[accounts.balance]\nadd r5, r5, r3\nstorer r5, r2[accounts.balance]\nstore r4, [left]\ncommit
@@ -129,7 +130,8 @@ impl Set {
             let definition = Definition { assembly: source.into(), source: String::new() };
             self.nodes[leader].as_ref().unwrap().define(definition).unwrap();
         }
-        let open = (1..=ACCOUNTS).map(|id| (0, id as u64, vec![id, BALANCE, id * 7 % ACCOUNTS + 1])).collect::<Vec<_>>();
+        let open =
+            (1..=ACCOUNTS).map(|id| (0, id as u64, vec![id, BALANCE, id * 7 % ACCOUNTS + 1])).collect::<Vec<_>>();
         assert!(self.call_again(&open).iter().all(|answer| answer.0 == Some(Status::Committed)));
     }
 

@@ -144,7 +144,9 @@ impl<S: Sink> Decoder<S> {
         if self.divided != (record.frame.kind == RecordKind::Ordered) && !is_definition {
             let problem = match self.divided {
                 true => "the record is of a database whose tables are not divided",
-                false => "the record is of a database whose tables are divided over nodes, and this one is to have everything",
+                false => {
+                    "the record is of a database whose tables are divided over nodes, and this one is to have everything"
+                }
             };
             return Err(Error::Replay { record: number, problem: problem.into() });
         }

@@ -16,7 +16,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lockwork_engine::registry::Registered;
 use lockwork_procedure::key::Key;
@@ -49,6 +49,8 @@ pub(crate) struct Arrivals {
     bell: UnixStream,
     connected: Vec<AtomicBool>,
     trouble: Mutex<Vec<Option<String>>>,
+    /// Why this member cannot go on, if so.
+    end: OnceLock<String>,
 }
 
 impl Arrivals {
@@ -58,7 +60,8 @@ impl Arrivals {
         bell.set_nonblocking(true)?;
         rings.set_nonblocking(true)?;
         let connected = (0..members).map(|_| AtomicBool::new(false)).collect();
-        Ok((Self { new: Mutex::default(), bell, connected, trouble: Mutex::new(vec![None; members]) }, rings))
+        let (trouble, end) = (Mutex::new(vec![None; members]), OnceLock::new());
+        Ok((Self { new: Mutex::default(), bell, connected, trouble, end }, rings))
     }
 
     pub(crate) fn come(&self, arrival: Arrival) {
@@ -66,6 +69,12 @@ impl Arrivals {
         self.note(arrival.number, None);
         self.new.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
         // One that is full rings already.
+        _ = (&self.bell).write(&[1]);
+    }
+
+    /// This member cannot go on.
+    pub(crate) fn end(&self, why: String) {
+        _ = self.end.set(why);
         _ = (&self.bell).write(&[1]);
     }
 
@@ -170,6 +179,9 @@ impl Member {
     pub(super) fn arrive(&mut self) -> Result<(), End> {
         let Some(apart) = &mut self.apart else { return Ok(()) };
         while matches!(apart.rings.read(&mut [0; 64]), Ok(count) if count > 0) {}
+        if let Some(why) = apart.arrivals.end.get() {
+            return Err(End::Failed(why.clone()));
+        }
         let new = std::mem::take(&mut *apart.arrivals.new.lock().unwrap_or_else(PoisonError::into_inner));
         if new.is_empty() {
             return Ok(());

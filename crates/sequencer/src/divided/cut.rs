@@ -26,7 +26,9 @@ impl Parted {
     pub(super) fn cut(&mut self, number: u64) -> Result<CheckpointReport, Error> {
         let start = self.shared.threads.now();
         self.shared.since_checkpoint.store(0, Ordering::Relaxed);
-        let made = self.write(number).and_then(|report| self.keep(number).map(|()| report));
+        let begun = self.engine.begin((number + 1) << PLACE_BITS).map_err(Error::from);
+        let made = begun.and_then(|()| self.write(number));
+        let made = made.and_then(|report| self.keep(number).map(|()| report));
         self.shared.set_checkpoint_trouble(made.as_ref().err().cloned());
         let took = (self.shared.threads.now() - start).as_nanos() as u64;
         self.shared.count(|statistics| {

@@ -39,7 +39,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use lockwork_engine::registry::Registered;
-use lockwork_engine::{Divided, EngineError};
+use lockwork_engine::{Divided, EngineError, Place};
 use lockwork_procedure::block::{Batch, Block, Status, abort};
 
 use crate::catalogue::Catalogue;
@@ -74,7 +74,11 @@ const PLACE_BITS: u32 = 20;
 /// Something that the leader has given to the journal, in the order of the records.
 enum Ordered {
     /// The calls at these places of a batch; the others cannot be run, and say why.
-    Calls { batch: Batch, places: Vec<u32>, callers: Callers },
+    Calls {
+        batch: Batch,
+        places: Vec<u32>,
+        callers: Callers,
+    },
     Definition(Definition, Reply<()>),
     Cut(Reply<CheckpointReport>),
     /// A cut that nobody waits for.
@@ -95,8 +99,6 @@ pub(crate) struct Parted {
     /// The number of the next record that is run.
     next: u64,
     node: Node,
-    /// The part whose node leads, by the log.
-    home: u16,
     /// To this thread.
     requests: SyncSender<Request>,
     /// To the publisher, while this node leads.
@@ -166,6 +168,7 @@ impl Sequencer {
         let next = newest.unwrap_or(0) + 1;
         let threads = node.threads.clone();
         let (fresh, interrupt) = (threads.fresh(), engine.interrupt());
+        engine.begin(next << PLACE_BITS)?;
         let mut node = Node::new(journal.clone(), node, chain.unwrap_or_default(), catalogue.clone(), fresh);
         node.decoder.divided = true;
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
@@ -187,7 +190,6 @@ impl Sequencer {
             window,
             next,
             node,
-            home: 0,
             requests: requests.clone(),
             units: None,
             giving: next,
@@ -425,7 +427,11 @@ impl Parted {
         }
         let mut payload = Vec::new();
         calls::put(&mut payload, &batch, &places, |id| self.catalogue.procedures[id as usize].arguments);
-        self.give(RecordKind::Ordered, Ordered::Calls { batch, places, callers }, |out| out.extend(payload));
+        let (home, parts) = self.engine.part();
+        self.give(RecordKind::Ordered, Ordered::Calls { batch, places, callers }, |out| {
+            out.extend(run::head(home, parts));
+            out.extend(payload);
+        });
     }
 
     /// A request id that was used before for a call of another procedure, by all that is known here.
@@ -436,7 +442,9 @@ impl Parted {
         });
         let mut known = std::collections::HashMap::new();
         for (batch, places) in pending {
-            known.extend(places.iter().map(|&at| (batch.block(at as usize).request(), batch.block(at as usize).procedure())));
+            known.extend(
+                places.iter().map(|&at| (batch.block(at as usize).request(), batch.block(at as usize).procedure())),
+            );
         }
         for &at in places {
             let block = batch.block(at as usize);
@@ -510,7 +518,8 @@ impl Parted {
     /// Runs calls of a batch, and writes what became of them into their blocks.
     fn run_places(&mut self, batch: &mut Batch, places: &[u32], record: u64) -> Result<(), Error> {
         let part = pick(batch, places)?;
-        let ran = self.run_calls(part, record, 0)?;
+        let place = Place { stamp: record << PLACE_BITS, home: self.engine.part().0 };
+        let ran = self.run_calls(part, place)?;
         for (block, &place) in ran.blocks().zip(places) {
             batch.block_mut(place as usize).bytes().copy_from_slice(block.bytes());
         }
@@ -536,8 +545,7 @@ impl Parted {
         if chain.epoch == 0 {
             chain.database = node.fresh;
         }
-        let (part, parts) = self.engine.part();
-        let message = chain.begin_epoch(self.next, &run::epoch_name(&node.options.address, part, parts));
+        let message = chain.begin_epoch(self.next, &node.options.address);
         match node.journal.append(self.next, &[message]).1 {
             Ok(()) => {}
             Err(Unappended::Full(why)) => return Err(Error::JournalFull(why)),
@@ -545,7 +553,6 @@ impl Parted {
             Err(why) => return Err(Error::Unreachable(why.to_string())),
         }
         node.chain = chain;
-        self.home = part;
         self.next += 1;
         self.giving = self.next;
         self.shared.set_durable(self.next);

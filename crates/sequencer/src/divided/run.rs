@@ -18,16 +18,13 @@ use crate::log::reader::Record;
 use crate::order::{apply, pick};
 use crate::requests::Outcome;
 
-/// What an epoch's first record says of its leader: where it is, which part it has, and of how many.
-pub(super) fn epoch_name(address: &str, part: u16, parts: u16) -> String {
-    format!("{address}\0{part}/{parts}")
-}
+/// Bytes before the calls of a record.
+const HEAD: usize = 4;
 
-/// Which part the leader of an epoch has, and of how many.
-fn epoch_part(name: &[u8]) -> Option<(u16, u16)> {
-    let name = std::str::from_utf8(name).ok()?;
-    let (part, parts) = name.split_once('\0')?.1.split_once('/')?;
-    Some((part.parse().ok()?, parts.parse().ok()?))
+/// What stands before the calls of a record: the part whose node led, and how many there are.
+pub(super) fn head(part: u16, parts: u16) -> [u8; HEAD] {
+    let ([a, b], [c, d]) = (part.to_le_bytes(), parts.to_le_bytes());
+    [a, b, c, d]
 }
 
 impl Parted {
@@ -54,32 +51,34 @@ impl Parted {
             let (node, number) = (&mut self.node, self.next);
             let (frame, payload) = node.chain.verify(&node.path, number, message)?;
             match frame.kind {
-                RecordKind::Epoch => {
-                    let (part, parts) = epoch_part(payload).unwrap_or((0, 1));
-                    let mine = self.engine.part().1;
-                    if parts != mine || part >= parts {
-                        return Err(Error::Option {
-                            option: "parts",
-                            value: mine.to_string(),
-                            expected: format!("the tables of this journal have {parts}"),
-                        });
-                    }
-                    self.home = part;
-                    node.membership.set_epoch(node.chain.epoch);
-                }
+                RecordKind::Epoch => node.membership.set_epoch(node.chain.epoch),
                 RecordKind::Cut => {
                     self.next = number + 1;
                     self.shared.set_durable(self.next);
                     // One that fails is one that is not there: the parts have no checkpoint together.
                     drop(self.cut(number));
                 }
-                _ => {
+                kind => {
+                    let (mut home, mut payload) = (0, payload);
+                    if kind == RecordKind::Ordered {
+                        let Some((&[a, b, c, d], calls)) = payload.split_first_chunk::<HEAD>() else {
+                            return Err(Error::damaged(&node.path, number, "calls have no head"));
+                        };
+                        let (parts, mine) = (u16::from_le_bytes([c, d]), self.engine.part().1);
+                        if parts != mine {
+                            return Err(Error::Option {
+                                option: "parts",
+                                value: mine.to_string(),
+                                expected: format!("the tables of this journal have {parts}"),
+                            });
+                        }
+                        (home, payload) = (u16::from_le_bytes([a, b]), calls);
+                    }
                     node.decoder.record(&Record { path: &node.path, offset: number, frame, payload })?;
                     node.decoder.flush()?;
-                    let items = std::mem::take(&mut node.decoder.items);
-                    let mut place = 0;
-                    for (item, _) in items {
-                        place += self.item(item, number, place)?;
+                    let mut place = Place { stamp: number << PLACE_BITS, home };
+                    for (item, _) in std::mem::take(&mut node.decoder.items) {
+                        place.stamp += self.item(item, number, place)?;
                     }
                 }
             }
@@ -90,12 +89,12 @@ impl Parted {
         Ok(())
     }
 
-    /// Runs an item of a record, whose calls before it are so many; returns how many calls it has.
-    fn item(&mut self, item: Item, record: u64, before: u64) -> Result<u64, Error> {
+    /// Runs an item of a record, whose calls have this place; returns how many they are.
+    fn item(&mut self, item: Item, record: u64, place: Place) -> Result<u64, Error> {
         match item {
             Item::Calls { batch, .. } => {
                 let count = batch.len() as u64;
-                self.run_calls(batch, record, before)?;
+                self.run_calls(batch, place)?;
                 Ok(count)
             }
             Item::Definition(definition, number) => self.define(definition, number).map(|()| 0),
@@ -119,16 +118,15 @@ impl Parted {
         Ok(())
     }
 
-    /// Runs calls of a record, behind so many others of it, but for those that were made before, and says of all what
-    /// became of them, as far as that is known here.
-    pub(super) fn run_calls(&mut self, mut batch: Batch, record: u64, before: u64) -> Result<Batch, Error> {
+    /// Runs calls, but for those that were made before, and says of all what became of them, as far as that is known
+    /// here.
+    pub(super) fn run_calls(&mut self, mut batch: Batch, place: Place) -> Result<Batch, Error> {
         for index in 0..batch.len() {
             let mut block = batch.block_mut(index);
             let known = &self.catalogue.procedures[block.as_block().procedure() as usize];
             let behind = lockwork_procedure::block::HEADER_BYTES as usize + known.arguments;
             block.bytes()[behind..known.block].fill(0);
         }
-        let place = Place { stamp: (record << PLACE_BITS) + before, home: self.home };
         let (mut places, mut known, mut same) = (Vec::new(), Vec::new(), Vec::new());
         let mut first: HashMap<u64, usize> = HashMap::new();
         for (index, block) in batch.blocks().enumerate() {
