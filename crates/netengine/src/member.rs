@@ -18,6 +18,7 @@ mod apart;
 mod kept;
 mod orders;
 mod queues;
+mod said;
 mod scout;
 mod transaction;
 
@@ -45,6 +46,7 @@ use crate::worker::{End, Inherited, of_coordinator};
 
 pub(crate) use apart::{Apart, Arrival, Arrivals};
 use queues::{Queues, Spread};
+use said::{Said, put_outcome, put_result, say};
 use scout::Scout;
 use transaction::{Block, Transaction};
 
@@ -69,17 +71,6 @@ struct Going {
     tell: u64,
     /// If it had to wait.
     slot: Option<u32>,
-}
-
-/// What is to be said at the end of a round.
-#[derive(Debug, Default)]
-struct Said {
-    results: Vec<u8>,
-    again: Vec<u8>,
-    footprints: Vec<u8>,
-    /// To each other worker.
-    values: Vec<Vec<u8>>,
-    outcomes: Vec<Vec<u8>>,
 }
 
 pub(crate) struct Member {
@@ -549,39 +540,4 @@ impl Member {
             of_coordinator(self.coordinator.receive())?;
         }
     }
-}
-
-/// Sends a frame of this kind, if there is something in it.
-fn say(stream: &mut Stream, kind: u8, bytes: &mut Vec<u8>) {
-    if !bytes.is_empty() {
-        stream.send(|frame| {
-            frame.u8(kind);
-            frame.bytes(bytes);
-        });
-        bytes.clear();
-    }
-}
-
-/// Appends what became of a call for those elsewhere who want to know: stamp, status, abort code, results.
-fn put_outcome(outcomes: &mut [Vec<u8>], mut tell: u64, stamp: u64, block: block::Block<'_>, registered: &Registered) {
-    while tell != 0 {
-        let out = &mut outcomes[tell.trailing_zeros() as usize];
-        tell &= tell - 1;
-        let (start, length) = registered.results;
-        out.u64(stamp);
-        out.u8(block.status().unwrap_or(Status::Failed) as u8);
-        out.u16(block.abort_code());
-        out.counted(&block.bytes()[start..start + length]);
-    }
-}
-
-/// Appends what became of a call.
-fn put_result(out: &mut Vec<u8>, index: u32, stamp: u64, block: block::Block<'_>, registered: &Registered) {
-    let (start, length) = registered.results;
-    out.u32(index);
-    out.u8(block.status().unwrap_or(Status::Failed) as u8);
-    out.u16(block.abort_code());
-    out.u64(stamp);
-    out.u32(0);
-    out.counted(&block.bytes()[start..start + length]);
 }

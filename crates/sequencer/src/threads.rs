@@ -34,6 +34,9 @@ pub(crate) trait Scheduler: Send + Sync {
     /// Lets others have a turn, or not.
     fn pass(&self);
 
+    /// Something was sent that others of the node may wait for.
+    fn acted(&self);
+
     /// Starts a thread of the calling thread's node.
     fn start(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>>;
 
@@ -115,7 +118,10 @@ impl Threads {
         scheduler.pass();
         let mut value = Some(value);
         let sent = poll(&**scheduler, None, || match to.try_send(value.take()?) {
-            Ok(()) => Some(Ok(())),
+            Ok(()) => {
+                scheduler.acted();
+                Some(Ok(()))
+            }
             Err(TrySendError::Disconnected(value)) => Some(Err(SendError(value))),
             Err(TrySendError::Full(full)) => {
                 value = Some(full);

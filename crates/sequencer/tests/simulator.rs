@@ -31,7 +31,7 @@ fn all(settings: impl Iterator<Item = Settings>) -> Vec<Report> {
 #[test]
 fn all_rules_hold_under_all_faults_and_everything_happens() {
     let first = variable("CLUSTER_SIM_SEED", 1);
-    let seeds = variable("CLUSTER_SIM_SEEDS", if cfg!(debug_assertions) { 40 } else { 200 });
+    let seeds = variable("CLUSTER_SIM_SEEDS", if cfg!(debug_assertions) { 40 } else { 120 });
     let reports = all((first..first + seeds).map(Settings::new));
     let mut counters = Counters::default();
     for report in &reports {

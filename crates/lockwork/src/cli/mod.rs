@@ -33,6 +33,7 @@ mod service;
 mod shared_locks;
 mod show;
 mod sim;
+mod sim_cluster;
 mod spread;
 mod sql;
 mod up;
@@ -183,6 +184,8 @@ enum Cluster {
 enum Sim {
     /// The lock service: decider, registry, agents and clients, checked at every step
     Locks(sim::Arguments),
+    /// A cluster: nodes, the servers of their log and clients, checked at every message, answer and read
+    Cluster(sim_cluster::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -229,6 +232,7 @@ pub(crate) fn main() -> ExitCode {
         Command::SharedLocks(command) => shared_locks::run(&command),
         Command::Cluster(Cluster::Up(arguments)) => up::run(&arguments),
         Command::Sim(Sim::Locks(arguments)) => sim::run(&arguments),
+        Command::Sim(Sim::Cluster(arguments)) => sim_cluster::run(&arguments),
         Command::Locks(Locks::Top(arguments)) => show::top(&arguments),
         Command::Locks(Locks::Show(arguments)) => show::show(&arguments),
         Command::Locks(Locks::Manage(arguments)) => manage::run(&arguments),

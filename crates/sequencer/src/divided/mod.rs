@@ -20,6 +20,7 @@
 //! | module | idea |
 //! |---|---|
 //! | `mod` | requests, and what the leader makes of them |
+//! | `give` | records that the leader gives to the journal, and what is done when they are there |
 //! | `run` | what messages say, done in their order |
 //! | `cut` | checkpoints of all parts at one record |
 //! | `parts` | what the checkpoints of parts are called in a journal |
@@ -29,6 +30,7 @@
 //! Source: Calvin (Thomson et al., SIGMOD 2012), sections 3.1 and 3.3.
 
 mod cut;
+mod give;
 mod parts;
 mod run;
 
@@ -39,26 +41,25 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use lockwork_engine::registry::Registered;
-use lockwork_engine::{Divided, EngineError, Place};
-use lockwork_procedure::block::{Batch, Block, Status, abort};
+use lockwork_engine::{Divided, EngineError};
+use lockwork_procedure::block::{Batch, Block};
 
 use crate::catalogue::Catalogue;
 use crate::checkpoint::write::CheckpointReport;
 use crate::directory::Directory;
 use crate::error::Error;
-use crate::format::calls;
-use crate::format::frame::{self, RecordKind};
+use crate::format::frame::RecordKind;
 use crate::format::items::Definition;
 use crate::io::{Io, Mode};
 use crate::journal::election::{Election, NodeOptions, Role, holder};
 use crate::journal::follower::follow;
-use crate::journal::message::{OVERHEAD, salt};
+use crate::journal::message::OVERHEAD;
 use crate::journal::publisher::Publisher;
 use crate::journal::{Journal, LEAST_MESSAGE_BYTES, Unappended};
 use crate::log::writer::Unit;
 use crate::node::scratch;
 use crate::options::Options;
-use crate::order::{Callers, MOST_DEFINITION_BYTES, Node, Reply, Request, Tables, pick};
+use crate::order::{Callers, MOST_DEFINITION_BYTES, Node, Reply, Request, Tables};
 use crate::recovery::{Progress, RecoveryReport, Replay};
 use crate::requests::Window;
 use crate::sequencer::{Handle, REQUESTS, Sequencer, is_empty};
@@ -394,136 +395,6 @@ impl Parted {
             Some(procedure) => Ok(self.engine.accepts(procedure, &Tables(self.catalogue.future(&addition)))?),
             None => Ok(()),
         }
-    }
-
-    /// Gives the journal a batch; one that is too long for a record in several, each as if it had come by itself.
-    fn order(&mut self, mut batch: Batch, callers: Callers) {
-        let mut places = Vec::with_capacity(batch.len());
-        for index in 0..batch.len() {
-            let known = self.procedures.get(batch.block(index).procedure() as usize);
-            let code = match known {
-                Some(known) if known.block_bytes <= batch.stride() => {
-                    places.push(index as u32);
-                    continue;
-                }
-                Some(_) => abort::BLOCK_TOO_SHORT,
-                None => abort::UNKNOWN_PROCEDURE,
-            };
-            batch.block_mut(index).set_outcome(Status::Failed, code);
-        }
-        if places.is_empty() {
-            return callers.answer(batch, Ok(()));
-        }
-        if let Some(error) = self.reused(&batch, &places) {
-            return callers.refuse(Some(batch), error);
-        }
-        let longest = self.catalogue.procedures.iter().map(|known| calls::most_bytes(known.arguments)).max();
-        let most = (self.node.journal.most_bytes() - OVERHEAD) / longest.unwrap_or(1);
-        let most = most.clamp(1, (1 << PLACE_BITS) - 1);
-        if places.len() > most {
-            let expected = format!("at most {most} calls are possible in one batch of a divided database");
-            let error = Error::Option { option: "batch", value: places.len().to_string(), expected };
-            return callers.refuse(Some(batch), error);
-        }
-        let mut payload = Vec::new();
-        calls::put(&mut payload, &batch, &places, |id| self.catalogue.procedures[id as usize].arguments);
-        let (home, parts) = self.engine.part();
-        self.give(RecordKind::Ordered, Ordered::Calls { batch, places, callers }, |out| {
-            out.extend(run::head(home, parts));
-            out.extend(payload);
-        });
-    }
-
-    /// A request id that was used before for a call of another procedure, by all that is known here.
-    fn reused(&self, batch: &Batch, places: &[u32]) -> Option<Error> {
-        let pending = self.pending.iter().filter_map(|ordered| match ordered {
-            Ordered::Calls { batch, places, .. } => Some((batch, places)),
-            _ => None,
-        });
-        let mut known = std::collections::HashMap::new();
-        for (batch, places) in pending {
-            known.extend(
-                places.iter().map(|&at| (batch.block(at as usize).request(), batch.block(at as usize).procedure())),
-            );
-        }
-        for &at in places {
-            let block = batch.block(at as usize);
-            let (request, now) = (block.request(), block.procedure());
-            if request == 0 {
-                continue;
-            }
-            let first = self.window.get(request).map(|outcome| outcome.procedure);
-            let first = first.unwrap_or_else(|| *known.entry(request).or_insert(now));
-            if first != now {
-                return Some(Error::RequestReused { request, first, now });
-            }
-        }
-        None
-    }
-
-    /// Gives the journal a record.
-    fn give(&mut self, kind: RecordKind, ordered: Ordered, payload: impl FnOnce(&mut Vec<u8>)) {
-        let Some(units) = &self.units else { return ordered.refuse(Error::Superseded) };
-        let mut bytes = self.shared.buffer();
-        frame::put(&mut bytes, salt(self.node.chain.database), kind, self.giving, 0, payload);
-        self.giving += 1;
-        self.pending.push_back(ordered);
-        let (requests, threads) = (self.requests.clone(), self.shared.threads.clone());
-        // Never more is pending than this thread has room for, so it never waits for the publisher that waits for it.
-        let done = Box::new(move |outcome| drop(threads.send(&requests, Request::Appended(outcome))));
-        let unit = Unit { segment: None, bytes, frames: vec![0], next: self.giving, needed: true, done };
-        if units.send(unit).is_err() {
-            self.end_if(Err(Error::Superseded));
-        }
-    }
-
-    /// The oldest record that was given to the journal is there, or why not.
-    fn appended(&mut self, outcome: Result<(), Error>) {
-        let Some(ordered) = self.pending.pop_front() else { return };
-        if let Err(error) = outcome {
-            ordered.refuse(error.clone());
-            return self.refuse_all(&error);
-        }
-        let record = self.next;
-        self.next += 1;
-        let ran = match ordered {
-            Ordered::Calls { mut batch, places, callers } => match self.run_places(&mut batch, &places, record) {
-                Ok(()) => {
-                    callers.answer(batch, Ok(()));
-                    Ok(())
-                }
-                Err(error) => {
-                    callers.refuse(None, Error::Unknown(error.to_string()));
-                    Err(error)
-                }
-            },
-            Ordered::Definition(definition, reply) => {
-                let outcome = self.define(definition, record);
-                drop(reply.send(outcome.clone()));
-                outcome
-            }
-            Ordered::Cut(reply) => {
-                drop(reply.send(self.cut(record)));
-                Ok(())
-            }
-            Ordered::Due => {
-                // What was wrong is told by the statistics, and the next one may succeed.
-                drop(self.cut(record));
-                Ok(())
-            }
-        };
-        self.end_if(ran);
-    }
-
-    /// Runs calls of a batch, and writes what became of them into their blocks.
-    fn run_places(&mut self, batch: &mut Batch, places: &[u32], record: u64) -> Result<(), Error> {
-        let part = pick(batch, places)?;
-        let place = Place { stamp: record << PLACE_BITS, home: self.engine.part().0 };
-        let ran = self.run_calls(part, place)?;
-        for (block, &place) in ran.blocks().zip(places) {
-            batch.block_mut(place as usize).bytes().copy_from_slice(block.bytes());
-        }
-        Ok(())
     }
 
     /// Begins an epoch, if nobody has begun one since.

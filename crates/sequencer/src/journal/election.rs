@@ -351,7 +351,7 @@ mod tests {
         let (ended, end) = sync_channel(1);
         std::thread::spawn(move || {
             election.run();
-            drop(ended.send(()));
+            ended.send(()).ok();
         });
         while journal.lease().unwrap().is_none() {
             std::thread::yield_now();

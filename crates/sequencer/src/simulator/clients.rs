@@ -1,6 +1,7 @@
 //! What clients ask for: each does one thing after the other, and repeats it until it knows what became of it.
 
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
 use lockwork_procedure::block::{Batch, Block, Status};
 use lockwork_storage::Digest;
@@ -203,8 +204,8 @@ impl Client {
         let said = match definition.try_recv() {
             Ok(Ok(())) => Said::Done,
             Ok(Err(error)) => refused(&error),
-            Err(std::sync::mpsc::TryRecvError::Empty) => return None,
-            Err(std::sync::mpsc::TryRecvError::Disconnected) => Said::Unknown,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => Said::Unknown,
         };
         self.definition = None;
         Some(said)
@@ -215,7 +216,7 @@ impl Client {
     }
 
     /// Asks a process for what it does. Says whether it could.
-    pub(super) fn ask(&mut self, world: &std::sync::Arc<World>, life: usize, handle: &Handle) -> bool {
+    pub(super) fn ask(&mut self, world: &Arc<World>, life: usize, handle: &Handle, patience: u64) -> bool {
         let Some(task) = self.task.clone() else { return false };
         self.attempt += 1;
         let (client, attempt) = (self.number, self.attempt);
@@ -254,18 +255,11 @@ impl Client {
         };
         world.state().touch(life);
         self.waits = Some(life).filter(|_| asked.is_ok());
-        self.at = world.state().now + 3 * SECOND;
+        self.at = world.state().now + patience;
         asked.is_ok()
     }
 
-    fn call(
-        &self,
-        world: &std::sync::Arc<World>,
-        life: usize,
-        handle: &Handle,
-        block: Vec<u8>,
-        known: u64,
-    ) -> Result<(), Error> {
+    fn call(&self, world: &Arc<World>, life: usize, handle: &Handle, block: Vec<u8>, known: u64) -> Result<(), Error> {
         let (client, attempt, world) = (self.number, self.attempt, world.clone());
         handle.call_then(block, move |outcome| {
             let said = world.state().called(life, outcome, known);

@@ -24,7 +24,7 @@ impl Director {
         let lags = self.places.iter().position(|place| Some(place.life) != leader).unwrap_or(0);
         let has = self.world.state().checker.last();
         self.world.state().servers.cut_until[lags] = u64::MAX;
-        self.more(30);
+        self.more(60);
         let number = {
             let mut state = self.world.state();
             // What is behind it shows it, so it is not the last; the lag is only there where another node leads.

@@ -8,13 +8,15 @@ use super::counters::Seen;
 use super::nodes::{LEASE, Plan, start};
 use super::servers::Servers;
 use super::world::{MICROSECOND, MILLISECOND, SECOND, State, World};
-use super::{Broken, Rates, Report, Settings};
+use super::{Rates, Report, Settings};
 use crate::io::simulated::Chance;
 use crate::journal::election::Role;
 use crate::sequencer::Handle;
 use crate::shared::lock;
 
 const CLIENTS: usize = 4;
+/// How long things go wrong at most: where nearly all the time something does, nothing is done.
+const STORM: u64 = 90 * SECOND;
 /// How long everybody has to come together when nothing goes wrong any more.
 const PATIENCE: u64 = 120 * SECOND;
 
@@ -88,11 +90,7 @@ pub(super) fn run(settings: Settings) -> Report {
         is_quiet: false,
     };
     for (node, gains) in gains.into_iter().enumerate() {
-        let gains = match settings.broken {
-            Some(Broken::Clocks) if node > 0 => -666_666,
-            _ if settings.faults => gains,
-            _ => 0,
-        };
+        let gains = if settings.faults { gains } else { 0 };
         director.places.push(Place { life: 0, handle: None, restart: Some(0), stopped: None, gains });
         director.begin(node);
     }
@@ -140,7 +138,8 @@ impl Director {
 
     /// Until clients have done all.
     fn work(&mut self) {
-        while !self.has_failed() && !(self.steps == 0 && self.clients.iter().all(|client| client.task.is_none())) {
+        let is_done = |all: &Self| all.steps == 0 && all.clients.iter().all(|client| client.task.is_none());
+        while !self.has_failed() && !is_done(self) {
             self.turn();
             if self.now() > (600 + 2 * self.settings.steps) * SECOND {
                 self.world.state().fail("clients are not served".into());
@@ -163,6 +162,9 @@ impl Director {
         if self.full_until.is_some_and(|until| now >= until) {
             self.full_until = None;
             self.world.state().servers.capacity = usize::MAX;
+        }
+        if self.fault_at.is_some() && now > STORM {
+            self.heal();
         }
         if self.fault_at.is_some_and(|at| now >= at) {
             self.fault();
@@ -224,7 +226,7 @@ impl Director {
         let mut state = self.world.state();
         let client = &mut self.clients[number];
         let life = client.waits.take().unwrap_or_default();
-        let think = if self.settings.steps > 0 { 20 + state.below(250) } else { 0 } * MILLISECOND;
+        let think = (20 + state.below(250)) * MILLISECOND;
         let name = state.name(life);
         state.tell(format_args!("client {number} hears of {name}: {said:?} to {:?}", client.task));
         match (said, &client.task) {
@@ -298,7 +300,7 @@ impl Director {
         let asked = match &place.handle {
             Some(handle) if !self.world.state().lives[place.life].is_killed => {
                 client.tries += 1;
-                client.ask(&self.world, place.life, handle)
+                client.ask(&self.world, place.life, handle, self.plan.patience)
             }
             _ => false,
         };

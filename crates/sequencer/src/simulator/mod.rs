@@ -2,13 +2,13 @@
 //! wrong.
 //!
 //! ```text
-//! clients -> nodes: election, follower, order, publisher, engine, as in production -> way: requests, answers -> servers
-//!                        each thread has its turn when the world gives it                 a model, with faults
+//! clients -> nodes: election, follower, order, publisher, engine, as in production -> way -> servers: a model
+//!            each thread has its turn when the world gives it      requests and answers, with faults
 //! ```
 //!
 //! One seed gives everything: when who runs, which requests are lost, late or doubled, who is killed, stands still, is
 //! slow or cut off, when the servers are away or full, and what clients ask for. The nodes are
-//! [`crate::Sequencer::join`], with the clock and the threads of [`crate::threads`]. The same seed gives the same run,
+//! [`crate::Sequencer::join`], with the clock and the threads of `threads`. The same seed gives the same run,
 //! byte for byte.
 //!
 //! | module | idea |
@@ -25,11 +25,11 @@
 //!
 //! After each message, answer and read it is checked: the chain of hashes holds; one process appends in an epoch; no
 //! request is made twice; no money comes or goes; what is acknowledged is in the log, with that answer; a read is what
-//! the log makes up to its record, which is no earlier one than the reader wants, or, at the leader, than anybody knows.
-//! At the end, without faults, somebody leads, every call is answered, and all nodes have the same.
+//! the log makes up to its record, which is no earlier one than the reader wants, or, at the leader, than anybody
+//! knows. At the end, without faults, somebody leads, every call is answered, and all nodes have the same.
 //!
-//! *Trade-off*: threads hold the stacks, so the code of a node is not turned inside out for it, and every wait of a node
-//! is a place where anything else may happen; a hand-over costs some microseconds.
+//! *Trade-off*: threads hold the stacks, so the code of a node is not turned inside out for it, and every wait of a
+//! node is a place where anything else may happen; a hand-over costs some microseconds.
 
 mod checker;
 mod clients;
@@ -66,8 +66,6 @@ pub enum Broken {
     Fencing,
     /// Calls are acknowledged when they are sent to the servers.
     Acknowledgement,
-    /// Clocks of some nodes run at a third of the speed of the others', so who led counts on its lease for too long.
-    Clocks,
     /// Request ids are forgotten at once.
     Requests,
 }
@@ -100,7 +98,7 @@ macro_rules! named {
 }
 
 named!(Damage, "damage": Loss "loss", Reordering "reordering", Fork "fork", Alteration "alteration");
-named!(Broken, "rule": Fencing "fencing", Acknowledgement "acknowledgement", Clocks "clocks", Requests "requests");
+named!(Broken, "rule": Fencing "fencing", Acknowledgement "acknowledgement", Requests "requests");
 
 /// Of a thousand requests, how many fare so.
 #[derive(Clone, Copy, Debug, Default)]

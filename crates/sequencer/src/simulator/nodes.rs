@@ -17,7 +17,7 @@ use crate::io::simulated::{Chance, SimulatedDisk};
 use crate::journal::election::{NodeOptions, Role};
 use crate::options::Options;
 use crate::sequencer::Sequencer;
-use crate::threads::Scheduler;
+use crate::threads::{Scheduler, Waits};
 
 /// How long others wait for a lease.
 pub(super) const LEASE: Duration = Duration::from_millis(1500);
@@ -36,23 +36,27 @@ pub(super) struct Plan {
     pub(super) reads: u64,
     /// So many are asked of any node, not of whoever led last.
     pub(super) wanders: u64,
+    /// How long a client waits for an answer.
+    pub(super) patience: u64,
     /// The longest time between two faults.
     pub(super) calm: u64,
 }
 
 impl Plan {
     pub(super) fn new(settings: &Settings, chance: &mut Chance) -> Self {
-        // What waits for a message to be appended is not answered, so few are.
-        let rarely = settings.broken == Some(Broken::Clocks);
         let checkpoint_bytes = [0, 3_000, 10_000][chance.below(3)];
         Self {
             broken: settings.broken,
             // Who begins with a checkpoint does not read what is before it.
             checkpoint_bytes: if settings.damage.is_some() { 0 } else { checkpoint_bytes },
-            digest_interval: Duration::from_millis(if rarely { 0 } else { [0, 100, 2000][chance.below(3)] }),
+            digest_interval: Duration::from_millis([0, 100, 2000][chance.below(3)]),
             group_wait: Duration::from_millis([0, 0, 3][chance.below(3)]),
-            reads: if rarely { 900 } else { [0, 300, 900][chance.below(3)] },
-            wanders: if rarely { 1000 } else { [0, 50, 300][chance.below(3)] },
+            reads: match settings.damage {
+                Some(_) => 0,
+                None => [0, 300, 900][chance.below(3)],
+            },
+            wanders: [0, 50, 300][chance.below(3)],
+            patience: [3 * SECOND, 15 * SECOND][chance.below(2)],
             calm: [SECOND, 3 * SECOND, 8 * SECOND][chance.below(3)],
         }
     }
@@ -98,7 +102,8 @@ impl Process {
                     self.tell(format_args!("follows from record {}", records.1));
                     self.seat.world.tell(Told::Joined(self.seat.life, handle.clone()));
                     while handle.role() != Some(Role::Ended) && !self.is_asked() {
-                        threads.sleep(LOOK);
+                        let until = self.seat.now() + LOOK;
+                        self.seat.wait(Some(until), false, Waits::Time);
                     }
                     self.seat.world.tell(Told::Left(self.seat.life));
                     let status = handle.node();

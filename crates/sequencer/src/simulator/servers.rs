@@ -1,5 +1,6 @@
 //! The servers of the log, as a model: a stream, a key and a place for objects, which do what they are asked one thing
-//! after the other; and the way between them and the nodes, where everything goes wrong that goes wrong on the real one.
+//! after the other; and the way between them and the nodes, where everything goes wrong that goes wrong on the real
+//! one.
 //!
 //! A request arrives later than it was sent, or much later, or twice, or never; so does its answer. A node that is cut
 //! off loses both; while the servers are away everybody does.

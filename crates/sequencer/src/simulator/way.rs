@@ -41,6 +41,8 @@ impl Way {
 
     /// Asks, and gives the answer to `take`; another one than that to the question there is none.
     fn ask<T>(&self, ask: Ask, most: Duration, take: impl FnOnce(Answer) -> Option<T>) -> Result<T, Unreachable> {
+        // Before these nothing is done that other threads wait for and are not told of.
+        let has_acted = !matches!(ask, Ask::Read { .. } | Ask::Lease | Ask::TakeLease { .. } | Ask::Extent);
         let answered = self.send(ask);
         let until = self.seat.now() + most;
         loop {
@@ -49,7 +51,7 @@ impl Way {
                 Err(TryRecvError::Empty) if self.seat.now() < until => {}
                 Err(_) => return Err(unreachable()),
             }
-            if !self.seat.wait(Some(until), true, Waits::Time) {
+            if !self.seat.wait(Some(until), has_acted, Waits::Time) {
                 return Err(unreachable());
             }
         }

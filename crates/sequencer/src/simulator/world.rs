@@ -1,20 +1,21 @@
 //! One run's clock, threads and events. One thread has its turn at a time, and hands it on itself.
 //!
 //! Everything that happens has a time: a thread that waits goes on at the end of its wait, or a little after something
-//! was done that it may wait for; a request arrives at the servers, and its answer at the node. Whatever is next by time
-//! is done next, and the clock is set to that. So who is faster is drawn, with the delays, from the seed.
+//! was done that it may wait for; a request arrives at the servers, and its answer at the node. Whatever is next by
+//! time is done next, and the clock is set to that. So who is faster is drawn, with the delays, from the seed.
 //!
 //! The threads are those that a node has, each with a stack of the system's. A node that is killed loses them: a thread
-//! unwinds where it waits. Invariant: whoever has the turn is the only one that runs, so a run is a function of the seed.
+//! unwinds where it waits. Invariant: whoever has the turn is the only one that runs, so a run is a function of the
+//! seed.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use super::checker::Checker;
@@ -43,20 +44,23 @@ struct Killed;
 #[derive(Default)]
 struct Turn {
     given: AtomicBool,
-    thread: Mutex<Option<std::thread::Thread>>,
+    thread: OnceLock<Thread>,
 }
 
 impl Turn {
     fn give(&self) {
-        self.given.store(true, Ordering::Release);
-        if let Some(thread) = &*lock(&self.thread) {
+        self.given.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        // One that is not there yet looks before it waits.
+        if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
     fn take(&self) {
-        *lock(&self.thread) = Some(std::thread::current());
-        while !self.given.swap(false, Ordering::Acquire) {
+        self.thread.get_or_init(std::thread::current);
+        fence(Ordering::SeqCst);
+        while !self.given.swap(false, Ordering::SeqCst) {
             std::thread::park();
         }
     }
@@ -413,6 +417,10 @@ impl Scheduler for Seat {
             drop(state);
             self.wait(Some(self.world.origin + Duration::from_nanos(clock)), true, Waits::Time);
         }
+    }
+
+    fn acted(&self) {
+        self.world.state().wake_life(self.life, SELF.get());
     }
 
     fn start(&self, name: &str, run: Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>> {
