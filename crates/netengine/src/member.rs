@@ -27,7 +27,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockwork_engine::exclusive::{close, give_up};
-use lockwork_engine::registry::{Registered, Registry};
+use lockwork_engine::registry::Registry;
 use lockwork_engine::{Engine, EngineKind, Options, Tally, create};
 use lockwork_memory::Pages;
 use lockwork_procedure::access::KeyAccess;
