@@ -23,6 +23,7 @@ mod tests;
 
 use crate::plane::{DataPlane, Decided};
 use crate::query::UNCOUNTED;
+use crate::spinner::Spinner;
 use crate::udp::{BATCH, Endpoint};
 use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_BACK, NOT_REGISTRY, Slow, TOO_EARLY};
 use heirs::Heirs;
@@ -160,6 +161,7 @@ pub struct Lockd<P> {
     settings: Settings,
     key: Option<Key>,
     spin: Duration,
+    spinner: Spinner,
     /// Nobody joins before.
     opens: u64,
     counters: Arc<Counters>,
@@ -228,6 +230,7 @@ impl<P: DataPlane> Lockd<P> {
             settings: Settings { writers_first: options.writers_first },
             key: options.key,
             spin: options.spin,
+            spinner: Spinner::default(),
             opens,
             several: None,
             hurry: false,
@@ -299,12 +302,13 @@ impl<P: DataPlane> Lockd<P> {
                 due = self.tick();
                 continue;
             }
-            if count < BATCH && now - last_packet >= self.spin {
+            let idle = now - last_packet;
+            if count < BATCH && (idle >= self.spin || (idle >= PATIENCE && !self.spinner.pays())) {
                 let sleep = Duration::from_nanos(due.saturating_sub(self.now)).min(LONGEST_SLEEP);
                 self.endpoint.wait(sleep);
-            } else if now - last_packet >= PATIENCE {
+            } else if idle >= PATIENCE {
                 // Where cores are fewer than those who want them, a client may need this one.
-                std::thread::yield_now();
+                self.spinner.let_others();
             }
             if count > 0 {
                 due = due.min(self.next_tick());
@@ -323,10 +327,15 @@ impl<P: DataPlane> Lockd<P> {
             self.after();
         }
         self.endpoint.flush();
-        if self.roll.is_some() {
-            // The next lockd goes on with them.
-            return Ok(());
+        if self.roll.is_none() {
+            self.end_sessions();
         }
+        // Otherwise the next lockd goes on with them.
+        Ok(())
+    }
+
+    /// Tells all machines that their sessions have ended: nobody goes on with them. After [`Lockd::run`].
+    pub fn end_sessions(&mut self) {
         let mut over = Packet::new(Kind::Error, 0);
         over.token = Problem::NoSuchSession as u64;
         for (machine, session, address) in self.registry.machines() {
@@ -334,7 +343,6 @@ impl<P: DataPlane> Lockd<P> {
             self.endpoint.push(address, [&packet.header(0, self.key.as_ref()), &[]]);
         }
         self.endpoint.flush();
-        Ok(())
     }
 
     /// Does what is due, and tells when to come again.
