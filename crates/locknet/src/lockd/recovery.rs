@@ -1,6 +1,7 @@
 //! A daemon that goes on where another ended: see `lockwork_lockservice::report`.
 
 use super::Lockd;
+use super::racks::LOST_ETCD;
 use super::records::{Records, Roll};
 use crate::plane::DataPlane;
 use lockwork_lockservice::registry::{Config, Member, Registry};
@@ -32,6 +33,8 @@ impl<P: DataPlane> Lockd<P> {
         self.roll = Some(Roll::new(records));
         if era > 1 {
             self.opens = 0;
+        } else if self.several.is_some() && self.opens > 0 {
+            self.opens += LOST_ETCD.as_nanos() as u64;
         }
     }
 
