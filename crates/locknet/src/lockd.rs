@@ -280,9 +280,12 @@ impl<P: DataPlane> Lockd<P> {
     /// What the system says if the socket breaks.
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let mut last_packet = Instant::now();
-        let mut due = 0;
+        let (mut due, mut long) = (0, false);
         while !stop.load(Ordering::Relaxed) {
             let count = self.endpoint.receive()?;
+            if std::mem::take(&mut long) && count <= 1 {
+                self.spinner.note_crowded();
+            }
             let now = Instant::now();
             self.now = (now - self.start).as_nanos() as u64;
             for at in 0..count {
@@ -308,7 +311,7 @@ impl<P: DataPlane> Lockd<P> {
                 self.endpoint.wait(sleep);
             } else if idle >= PATIENCE {
                 // Where cores are fewer than those who want them, a client may need this one.
-                self.spinner.let_others();
+                long = self.spinner.let_others();
             }
             if count > 0 {
                 due = due.min(self.next_tick());

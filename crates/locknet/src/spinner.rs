@@ -4,7 +4,8 @@
 //! microseconds, and lets others have its core between two looks. Where others want the core for longer, that is the
 //! worst that it can do: the scheduler puts who yields behind them, and they keep the core for a slice, some
 //! milliseconds, while the answer lies there; who sleeps is woken by its packet, before them. So a yield that took
-//! long says that looking does not pay here for a while.
+//! long, and brought no more than one packet, says that looking does not pay here for a while. If it brought several,
+//! the core was with those who sent them, and to be woken by each would cost more.
 //!
 //! *Trade-off*: a few grants in each while are late by a slice, to find out whether the cores are free again.
 
@@ -45,14 +46,16 @@ impl Spinner {
         until == 0 || self.now() >= until
     }
 
-    /// Lets others have the core.
-    pub(crate) fn let_others(&self) {
-        let before = self.now();
+    /// Lets others have the core: whether they have had it for long.
+    pub(crate) fn let_others(&self) -> bool {
+        let before = Instant::now();
         std::thread::yield_now();
+        before.elapsed() > LONG
+    }
+
+    /// They had it for long, and did nothing with it that was of use here.
+    pub(crate) fn note_crowded(&self) {
         let after = self.now();
-        if after - before < LONG.as_nanos() as u64 {
-            return;
-        }
         // Again soon after the last time: they stay.
         let last = self.crowded_until.load(Ordering::Relaxed);
         let pause = match after < last.saturating_add(AT_FIRST) && last > 0 {

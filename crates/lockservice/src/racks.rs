@@ -112,8 +112,8 @@ pub enum Diverted {
     Moved(Packet, SocketAddr),
 }
 
-/// Locks of a part that are asked for at a time: each is a packet every now and then while others hold it, and there may
-/// be as many as there are locks.
+/// Locks of a part that are asked for at a time: each is a packet every now and then while others hold it, and there
+/// may be as many as there are locks.
 const MOST_ASKED: usize = 64;
 /// Of those that are in use beside them, so large a share of what is looked at in a step.
 const AGAIN: u64 = 8;

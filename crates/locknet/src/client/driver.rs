@@ -160,14 +160,17 @@ impl Shared {
     /// Waits until there is an answer: drives, then sleeps.
     pub(super) fn wait(&self, wait: &Wait) {
         let began = Instant::now();
-        while !self.spin.is_zero() && self.spinner.pays() {
+        while self.spinner.pays() {
             if wait.is_answered() {
                 return;
             }
             self.active.store(self.now(), Ordering::Relaxed);
             self.try_drive();
             // Where cores are fewer than those who want them, the decider may need this one.
-            self.spinner.let_others();
+            let long = self.spinner.let_others();
+            if long && !self.spin.is_zero() {
+                self.spinner.note_crowded();
+            }
             if began.elapsed() >= self.spin {
                 break;
             }

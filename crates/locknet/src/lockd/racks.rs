@@ -22,8 +22,8 @@ pub struct Map {
 }
 
 /// How much longer than a lease a rack waits before it lets anybody in, if it is the first that etcd knows of. Another
-/// one may decide on the same locks still, because etcd has lost what it knew of it: it finds that out within this time,
-/// and ends.
+/// one may decide on the same locks still, because etcd has lost what it knew of it: it finds that out within this
+/// time, and ends.
 pub const LOST_ETCD: Duration = Duration::from_secs(3);
 /// Locks of each part that leaves which are looked at before packets are looked for again.
 const A_STEP: u64 = 256;

@@ -27,7 +27,8 @@ use super::{Failure, Outcome, print};
 #[derive(Debug, Args)]
 #[command(
     after_help = "When it serves, it prints one line that begins with 'lockd: ready on'. SIGTERM and SIGINT end it in good order.
-Exit codes: 0 ended so; 2 usage; 3 an address cannot be bound, or etcd says that another lockd decides; 6 the kernel does not take the programs (--xdp, --tc).
+Exit codes: 0 ended so; 2 usage; 3 an address cannot be bound, or etcd says that
+another lockd decides; 6 the kernel does not take the programs (--xdp, --tc).
 
   lockwork lockd --udp 10.0.0.5:7400              a process without privileges
   sudo lockwork lockd --xdp eth0                  in the kernel, at eth0's address

@@ -21,8 +21,8 @@ pub(super) fn start(locks: u64) -> Result<Server, Failure> {
 /// For how long locks stay with a client where they do.
 const STAY: Duration = Duration::from_secs(1);
 
-/// A session, with which locks `stay` or not. Where there are more clients than cores, looking at the socket without sleeping only takes the
-/// processor from others.
+/// A session, with which locks `stay` or not. Where there are more clients than cores, looking at the socket without
+/// sleeping only takes the processor from others.
 pub(super) fn session(server: &Server, spins: bool, stay: bool) -> Result<Locks, String> {
     let usual = Options { stay: if stay { STAY } else { Duration::ZERO }, ..Options::default() };
     let options = if spins { usual } else { Options { spin: Duration::ZERO, ..usual } };
