@@ -412,7 +412,8 @@ fn forms(arguments: &Bench, settings: &Settings, servers: &Servers, runs: &[Run]
             crowd.p99,
             run.verified
         ));
-        let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.1}"));
+        let two = |ratio: f64| if ratio < 0.95 { format!("{ratio:.2}") } else { format!("{ratio:.1}") };
+        let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".into(), two);
         text.push_str(&format!(
             "{:<15} {:>9.1} {:>9.1} {:>9.1} {:>7} {:>9} {:>9} {:>10.1} {:>10.1} {:>7}\n",
             run.system,
