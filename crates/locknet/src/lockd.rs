@@ -337,17 +337,6 @@ impl<P: DataPlane> Lockd<P> {
         Ok(())
     }
 
-    /// Tells all machines that their sessions have ended: nobody goes on with them. After [`Lockd::run`].
-    pub fn end_sessions(&mut self) {
-        let mut over = Packet::new(Kind::Error, 0);
-        over.token = Problem::NoSuchSession as u64;
-        for (machine, session, address) in self.registry.machines() {
-            let packet = Packet { target: machine, requester: machine, requester_session: session, ..over };
-            self.endpoint.push(address, [&packet.header(0, self.key.as_ref()), &[]]);
-        }
-        self.endpoint.flush();
-    }
-
     /// Does what is due, and tells when to come again.
     fn tick(&mut self) -> u64 {
         let recorded = self.roll.as_mut().map(Roll::recorded).unwrap_or_default();
