@@ -75,10 +75,10 @@ impl Session {
 impl Session {
     /// Joins the service at HOST:PORT.
     #[staticmethod]
-    #[pyo3(signature = (address, key, timeout))]
-    fn connect(py: Python<'_>, address: &str, key: Option<[u8; 16]>, timeout: f64) -> PyResult<Self> {
-        let connect_timeout = seconds("timeout", timeout)?;
-        let options = Options { key: key.map(Key), connect_timeout, ..Options::default() };
+    #[pyo3(signature = (address, key, timeout, stay))]
+    fn connect(py: Python<'_>, address: &str, key: Option<[u8; 16]>, timeout: f64, stay: f64) -> PyResult<Self> {
+        let (connect_timeout, stay) = (seconds("timeout", timeout)?, seconds("stay", stay)?);
+        let options = Options { key: key.map(Key), connect_timeout, stay, ..Options::default() };
         let locks = py.detach(|| Locks::connect_with(address, options)).map_err(|error| not_connected(&error))?;
         Ok(Self { locks: Mutex::new(Some(locks)) })
     }

@@ -46,6 +46,19 @@ def test_one_at_a_time_holds_a_lock_and_tokens_grow(client, service):
         assert tokens == sorted(set(tokens))
 
 
+def test_a_lock_that_stays_is_had_by_whoever_asks_for_it(client, service):
+    with locks.connect(service, stay=1.0) as stays:
+        tokens = []
+        for _ in range(10):
+            with stays.lock(21, timeout=5) as held:
+                tokens.append(held.token)
+        with client.acquire(21, timeout=5) as held:
+            tokens.append(held.token)
+        assert tokens == sorted(set(tokens))
+    with pytest.raises(lockwork.Error):
+        locks.connect(service, stay=-1.0)
+
+
 def test_readers_share_and_writers_wait_for_them(client, service):
     with locks.connect(service) as other:
         first = client.acquire(17, shared=True)

@@ -28,6 +28,7 @@ pub mod plane;
 pub mod privileged;
 pub mod query;
 mod socket;
+mod spinner;
 mod status;
 pub mod udp;
 pub mod xsk;

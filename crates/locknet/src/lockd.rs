@@ -23,6 +23,7 @@ mod tests;
 
 use crate::plane::{DataPlane, Decided};
 use crate::query::UNCOUNTED;
+use crate::spinner::Spinner;
 use crate::udp::{BATCH, Endpoint};
 use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_BACK, NOT_REGISTRY, Slow, TOO_EARLY};
 use heirs::Heirs;
@@ -160,6 +161,7 @@ pub struct Lockd<P> {
     settings: Settings,
     key: Option<Key>,
     spin: Duration,
+    spinner: Spinner,
     /// Nobody joins before.
     opens: u64,
     counters: Arc<Counters>,
@@ -228,6 +230,7 @@ impl<P: DataPlane> Lockd<P> {
             settings: Settings { writers_first: options.writers_first },
             key: options.key,
             spin: options.spin,
+            spinner: Spinner::default(),
             opens,
             several: None,
             hurry: false,
@@ -277,9 +280,12 @@ impl<P: DataPlane> Lockd<P> {
     /// What the system says if the socket breaks.
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let mut last_packet = Instant::now();
-        let mut due = 0;
+        let (mut due, mut long) = (0, false);
         while !stop.load(Ordering::Relaxed) {
             let count = self.endpoint.receive()?;
+            if std::mem::take(&mut long) && count <= 1 {
+                self.spinner.note_crowded();
+            }
             let now = Instant::now();
             self.now = (now - self.start).as_nanos() as u64;
             for at in 0..count {
@@ -299,12 +305,13 @@ impl<P: DataPlane> Lockd<P> {
                 due = self.tick();
                 continue;
             }
-            if count < BATCH && now - last_packet >= self.spin {
+            let idle = now - last_packet;
+            if count < BATCH && (idle >= self.spin || (idle >= PATIENCE && !self.spinner.pays())) {
                 let sleep = Duration::from_nanos(due.saturating_sub(self.now)).min(LONGEST_SLEEP);
                 self.endpoint.wait(sleep);
-            } else if now - last_packet >= PATIENCE {
+            } else if idle >= PATIENCE {
                 // Where cores are fewer than those who want them, a client may need this one.
-                std::thread::yield_now();
+                long = self.spinner.let_others();
             }
             if count > 0 {
                 due = due.min(self.next_tick());
@@ -323,17 +330,10 @@ impl<P: DataPlane> Lockd<P> {
             self.after();
         }
         self.endpoint.flush();
-        if self.roll.is_some() {
-            // The next lockd goes on with them.
-            return Ok(());
+        if self.roll.is_none() {
+            self.end_sessions();
         }
-        let mut over = Packet::new(Kind::Error, 0);
-        over.token = Problem::NoSuchSession as u64;
-        for (machine, session, address) in self.registry.machines() {
-            let packet = Packet { target: machine, requester: machine, requester_session: session, ..over };
-            self.endpoint.push(address, [&packet.header(0, self.key.as_ref()), &[]]);
-        }
-        self.endpoint.flush();
+        // Otherwise the next lockd goes on with them.
         Ok(())
     }
 

@@ -30,6 +30,8 @@ pub(crate) fn answer(node: &Node, asked: &Packet) -> (Packet, Vec<u8>) {
             waiters: view.waiters.len() as u32,
             token: view.token,
         });
+        // An agent that only stays in case that somebody asks says nothing of who is busy.
+        let busiest = busiest.filter(|one| one.holders + one.waiters > 0);
         return (packet, Busiest::to_body(busiest.collect()));
     }
     let Some(view) = pool.view(asked.lock) else { return (packet, Vec::new()) };

@@ -290,6 +290,9 @@ fn ring_offsets(socket: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
     }
 }
 
+/// For how long a queue may still be somebody else's: on a busy machine the kernel takes its time.
+const IN_USE: Duration = Duration::from_secs(10);
+
 fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
@@ -307,7 +310,7 @@ fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
         }
         let error = io::Error::last_os_error();
         // The kernel gives a queue free some time after the socket that had it was closed.
-        if error.raw_os_error() != Some(libc::EBUSY) || start.elapsed() > Duration::from_secs(1) {
+        if error.raw_os_error() != Some(libc::EBUSY) || start.elapsed() > IN_USE {
             return Err(error);
         }
         std::thread::sleep(Duration::from_millis(1));

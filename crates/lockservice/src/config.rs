@@ -50,6 +50,8 @@ pub struct Config {
     /// How long at least the agent of such a lock stays here when nobody holds it and nobody waits. A task here gets
     /// the lock without a packet meanwhile, and another machine's takes two more.
     pub stay: u64,
+    /// With so many agents here, no more of them stay.
+    pub most_stay: usize,
 }
 
 impl Config {
@@ -74,6 +76,7 @@ impl Config {
             lease: 2000 * MS,
             near: [0; 2],
             stay: 0,
+            most_stay: usize::MAX,
         }
     }
 

@@ -112,6 +112,12 @@ pub enum Diverted {
     Moved(Packet, SocketAddr),
 }
 
+/// Locks of a part that are asked for at a time: each is a packet every now and then while others hold it, and there
+/// may be as many as there are locks.
+const MOST_ASKED: usize = 64;
+/// Of those that are in use beside them, so large a share of what is looked at in a step.
+const AGAIN: u64 = 8;
+
 /// A part that leaves.
 #[derive(Debug, Default)]
 struct Leaving {
@@ -121,8 +127,8 @@ struct Leaving {
     asked: BTreeSet<u64>,
     /// Those that hold, whose agents have not come to rest, and their locks.
     held: Vec<(u64, u64)>,
-    /// Locks to ask for once more.
-    again: Vec<u64>,
+    /// Locks in use to look at once more, when fewer are asked for.
+    again: VecDeque<u64>,
     ranges: Vec<(u64, u64)>,
     token: u64,
 }
@@ -319,16 +325,19 @@ impl Racks {
                     None => leaving.held.push((request, lock)),
                 }
             }
-            let again = std::mem::take(&mut leaving.again);
+            let again = leaving.again.len().min(most.div_ceil(AGAIN) as usize);
+            let again: Vec<_> = leaving.again.drain(..again).collect();
             let unseen: Vec<_> = locks_of(*part, store, leaving.next).take(most as usize).collect();
             leaving.next += unseen.len() as u64;
             for lock in again.into_iter().chain(unseen) {
                 if self.fences.fence(store, lock) {
                     leaving.take(lock, store.token(lock));
-                } else if !self.fences.has(lock)
-                    && let Ok(request) = own.acquire(now, lock, LockMode::Exclusive, Ask::default())
-                {
-                    leaving.asked.insert(request);
+                } else if !self.fences.has(lock) {
+                    let ask = || own.acquire(now, lock, LockMode::Exclusive, Ask::default()).ok();
+                    match (leaving.asked.len() < MOST_ASKED).then(ask).flatten() {
+                        Some(request) => _ = leaving.asked.insert(request),
+                        None => leaving.again.push_back(lock),
+                    }
                 }
             }
             if !leaving.ranges.is_empty() {
@@ -348,7 +357,7 @@ impl Racks {
                 // Before its agent had come to rest; it is asked for again.
                 leaving.held.retain(|(of, _)| *of != request);
                 leaving.asked.remove(&request);
-                leaving.again.push(lock);
+                leaving.again.push_back(lock);
             }
             (_, None) => {}
         }
@@ -365,7 +374,7 @@ impl Racks {
     /// How many locks in use are waited for.
     #[must_use]
     pub fn waits_for(&self) -> usize {
-        self.leaving.values().map(|leaving| leaving.asked.len()).sum()
+        self.leaving.values().map(|leaving| leaving.asked.len() + leaving.again.len()).sum()
     }
 
     /// A packet that the decider has sent to the registry: what becomes of it, if the lock is not this decider's.
@@ -478,6 +487,28 @@ mod tests {
         assert!(racks.set(&store, 5, (Duty::Decides, 7), true, 9));
         assert_eq!(store.load(5), adopted);
         assert_eq!(store.load(5 + PARTS).state, State::Free);
+    }
+
+    #[test]
+    fn of_many_locks_in_use_few_are_asked_for_at_a_time_and_all_go_when_they_are_free() {
+        const LOCKS: u64 = 1000;
+        let store = Wide::<Vec<WideLock>>::new((LOCKS * PARTS) as usize);
+        let mut own = Node::registry(Config::new(LOCKS * PARTS));
+        let mut racks = Racks::new(&store, [(Duty::Decides, 0); PARTS as usize], &[]);
+        let (free, held) = (Word::NEW, Word { state: State::Exclusive, machine: Machine(7), incarnation: 1 });
+        let all: Vec<_> = locks_of(3, &store, 0).collect();
+        assert!(all.iter().all(|lock| store.swap(*lock, free, held)));
+        assert!(racks.set(&store, 3, (Duty::Leaves { to: TO }, 0), true, 9));
+        for _ in 0..100 {
+            assert!(racks.step(1, &store, &mut own, 64).is_empty());
+        }
+        let asked = std::iter::from_fn(|| own.poll_packet()).count();
+        assert_eq!((asked, racks.waits_for()), (MOST_ASKED, LOCKS as usize));
+        // Those that are asked for are given by their agents, which are not here.
+        assert!(all.iter().all(|lock| store.swap(*lock, held, Word { incarnation: 2, ..free })));
+        let step = |_| racks.step(1, &store, &mut own, 64).into_iter().flat_map(|handed| handed.ranges);
+        let gone: u64 = (0..200).flat_map(step).map(|(first, last)| last - first + 1).sum();
+        assert_eq!((gone, racks.waits_for()), (LOCKS - MOST_ASKED as u64, MOST_ASKED));
     }
 
     #[test]

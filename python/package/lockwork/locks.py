@@ -207,17 +207,21 @@ def connect(
     *,
     key: "Union[bytes, str, os.PathLike[str], None]" = None,
     timeout: float = 5.0,
+    stay: float = 0.0,
 ) -> Client:
     """Joins the lock service at HOST:PORT.
 
     Args:
         key: the cluster's key: 16 bytes, or the file that holds it (32 hexadecimal digits, or 16 bytes).
         timeout: seconds to wait for the service.
+        stay: seconds for which a lock that was given back stays with this process, in case that it is asked for here
+            again, which takes no packet then. Others get it as soon as they ask, unless this process is stopped or
+            dies: then they wait for its lease.
 
     Raises:
         ConnectError: nobody answers.
     """
-    return Client(_Session.connect(address, _key(key), timeout), address)
+    return Client(_Session.connect(address, _key(key), timeout, stay), address)
 
 
 _default: "Optional[tuple[int, str, Client]]" = None

@@ -5,7 +5,7 @@
 
 use super::Options;
 use super::directory::{Directory, Waiting};
-use super::join::{JoinError, Joined, Parked, Rejoin, What};
+use super::join::{JoinError, Joined, Parked, Rejoin, Role, What};
 use super::wait::{Answer, Sleepers, Wait};
 use crate::status;
 use crate::udp::{BATCH, Endpoint};
@@ -27,7 +27,7 @@ pub(super) struct Core {
     pub(super) endpoint: Endpoint,
     server: SocketAddr,
     key: Option<Key>,
-    manages: bool,
+    role: Role,
     waits: HashMap<u64, Arc<Wait>>,
     /// Once a lock is asked for after the last session has ended.
     rejoin: Option<Rejoin>,
@@ -49,7 +49,7 @@ impl Core {
             endpoint,
             server,
             key: options.key,
-            manages: options.manages,
+            role: Role::new(options),
             waits: HashMap::new(),
             rejoin: None,
             sleepers: Sleepers::default(),
@@ -75,8 +75,8 @@ impl Core {
                 done => return done.map(|()| wait),
             }
         }
-        let manages = self.manages;
-        let rejoin = self.rejoin.get_or_insert_with(|| Rejoin::new(now, manages));
+        let role = self.role;
+        let rejoin = self.rejoin.get_or_insert_with(|| Rejoin::new(now, role));
         let wait = rejoin.park(now, join_time, what, mode, ask);
         self.join(now);
         Ok(wait)

@@ -17,6 +17,7 @@
 use super::core::Core;
 use super::wait::Wait;
 use crate::clock::Clock;
+use crate::spinner::Spinner;
 use crate::udp::wait_for;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -46,6 +47,7 @@ pub(super) struct Shared {
     core: Mutex<Core>,
     clock: Clock,
     spin: Duration,
+    spinner: Spinner,
     /// Until when guards are certainly held.
     lease_until: AtomicU64,
     /// When a task last drove.
@@ -73,6 +75,7 @@ impl Shared {
             core: Mutex::new(core),
             clock,
             spin,
+            spinner: Spinner::default(),
             active: AtomicU64::new(0),
             led: AtomicBool::new(false),
             asleep_until: AtomicU64::new(0),
@@ -157,14 +160,17 @@ impl Shared {
     /// Waits until there is an answer: drives, then sleeps.
     pub(super) fn wait(&self, wait: &Wait) {
         let began = Instant::now();
-        loop {
+        while self.spinner.pays() {
             if wait.is_answered() {
                 return;
             }
             self.active.store(self.now(), Ordering::Relaxed);
             self.try_drive();
             // Where cores are fewer than those who want them, the decider may need this one.
-            std::thread::yield_now();
+            let long = self.spinner.let_others();
+            if long && !self.spin.is_zero() {
+                self.spinner.note_crowded();
+            }
             if began.elapsed() >= self.spin {
                 break;
             }

@@ -7,8 +7,8 @@
 //! *Invariant*: a parked request is answered: it moves into the new session, or its time is over, or the service has
 //! refused; and somebody asks to join as long as one is parked.
 
-use super::ConnectError;
 use super::wait::Wait;
+use super::{ConnectError, Options};
 use crate::clock::{Clock, nanos};
 use crate::udp::{Endpoint, REFUSED};
 use lockwork_locking::LockMode;
@@ -43,6 +43,38 @@ pub(super) enum JoinError {
     Full,
 }
 
+/// What a process takes part as, in every session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Role {
+    /// It offers to keep locks beyond those that the decider has words for.
+    manages: bool,
+    /// How long locks stay that it has given back.
+    stay_ns: u64,
+    /// And how many.
+    most_stay: usize,
+}
+
+impl Role {
+    pub(super) fn new(options: &Options) -> Self {
+        Self { manages: options.manages, stay_ns: nanos(options.stay), most_stay: options.most_stay }
+    }
+
+    fn config(self, service: Service) -> Config {
+        let lease = u64::from(service.lease_ms) * 1_000_000;
+        Config {
+            profile: service.profile,
+            writers_first: service.writers_first,
+            lease,
+            beyond: service.beyond,
+            near: if self.stay_ns > 0 { [0, service.locks] } else { [0; 2] },
+            // Longer than a lease would be of no use: whoever has used none for so long is probably gone.
+            stay: self.stay_ns.min(lease),
+            most_stay: self.most_stay,
+            ..Config::new(service.locks)
+        }
+    }
+}
+
 /// One who asks to join.
 #[derive(Debug)]
 struct Joining {
@@ -52,13 +84,12 @@ struct Joining {
     again: u64,
     /// The service has said that it cannot write down who takes part.
     waits: bool,
-    /// It offers to keep locks beyond those that the decider has words for.
-    manages: bool,
+    role: Role,
 }
 
 impl Joining {
-    fn new(now: u64, manages: bool) -> Self {
-        Self { nonce: 0, since: now, again: now, waits: false, manages }
+    fn new(now: u64, role: Role) -> Self {
+        Self { nonce: 0, since: now, again: now, waits: false, role }
     }
 
     fn ask(&mut self, now: u64, endpoint: &mut Endpoint, server: SocketAddr, key: Option<&Key>) {
@@ -69,7 +100,7 @@ impl Joining {
             self.nonce = RandomState::new().build_hasher().finish() | 1;
             self.since = now;
         }
-        let flags = if self.manages { AGENT } else { 0 };
+        let flags = if self.role.manages { AGENT } else { 0 };
         let join = Packet { request: self.nonce, flags, ..Packet::new(Kind::Join, 0) };
         endpoint.push(server, [&join.header(0, key), &[]]);
         endpoint.flush();
@@ -83,7 +114,7 @@ impl Joining {
             Kind::Welcome => {
                 let service = Service::of_body(body).ok()?;
                 let me = Identity { machine: packet.requester, session: packet.requester_session };
-                Some(Ok((Node::new(config(service), me, self.since), service)))
+                Some(Ok((Node::new(self.role.config(service), me, self.since), service)))
             }
             Kind::Error if packet.token == Problem::Full as u64 => Some(Err(JoinError::Full)),
             Kind::Error if packet.token == Problem::Waits as u64 => {
@@ -92,16 +123,6 @@ impl Joining {
             }
             _ => None,
         }
-    }
-}
-
-fn config(service: Service) -> Config {
-    Config {
-        profile: service.profile,
-        writers_first: service.writers_first,
-        lease: u64::from(service.lease_ms) * 1_000_000,
-        beyond: service.beyond,
-        ..Config::new(service.locks)
     }
 }
 
@@ -146,8 +167,8 @@ pub(super) struct Rejoin {
 }
 
 impl Rejoin {
-    pub(super) fn new(now: u64, manages: bool) -> Self {
-        Self { joining: Joining::new(now, manages), parked: Vec::new(), refused: false, until: now, due: now }
+    pub(super) fn new(now: u64, role: Role) -> Self {
+        Self { joining: Joining::new(now, role), parked: Vec::new(), refused: false, until: now, due: now }
     }
 
     /// Parks a request, and asks for a session for `time` at least.
@@ -207,7 +228,7 @@ pub(super) fn connect(
     key: Option<&Key>,
     clock: Clock,
     time: Duration,
-    manages: bool,
+    role: Role,
 ) -> Result<Joined, ConnectError> {
     let (began, time) = (clock.now(), nanos(time));
     let end = began.saturating_add(time);
@@ -216,7 +237,7 @@ pub(super) fn connect(
         let (mut closed, mut silent, mut waits, mut found) = (0, 0, false, None);
         for &address in addresses {
             let until = clock.now().saturating_add(turn).min(end);
-            match attempt(address, key, clock, until, manages) {
+            match attempt(address, key, clock, until, role) {
                 Ok(Ok(joined)) => return Ok(joined),
                 Ok(Err(JoinError::NoAnswer { refused: true })) => closed += 1,
                 Ok(Err(JoinError::NoAnswer { refused: false })) => silent += 1,
@@ -266,10 +287,10 @@ fn attempt(
     key: Option<&Key>,
     clock: Clock,
     until: u64,
-    manages: bool,
+    role: Role,
 ) -> io::Result<Result<Joined, JoinError>> {
     let mut endpoint = Endpoint::connect(server)?;
-    let mut joining = Joining::new(clock.now(), manages);
+    let mut joining = Joining::new(clock.now(), role);
     loop {
         let now = clock.now();
         if now >= until {

@@ -3,6 +3,7 @@
 mod ends;
 mod joining;
 mod names;
+mod stay;
 mod wakers;
 
 use super::*;

@@ -10,7 +10,7 @@ use lockwork_lockservice::control::{ALL_LOCKS, address_to_body};
 use lockwork_lockservice::packet::{GRANTED, Kind, Packet, Problem, body};
 use lockwork_lockservice::racks::{Diverted, Duty, Handed, Racks};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What a decider has to do with each part, below what the tokens of its locks are, and in which generation that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,10 @@ pub struct Map {
     pub generations: [u64; PARTS as usize],
 }
 
+/// How much longer than a lease a rack waits before it lets anybody in, if it is the first that etcd knows of. Another
+/// one may decide on the same locks still, because etcd has lost what it knew of it: it finds that out within this
+/// time, and ends.
+pub const LOST_ETCD: Duration = Duration::from_secs(3);
 /// Locks of each part that leaves which are looked at before packets are looked for again.
 const A_STEP: u64 = 256;
 /// How soon more of a part is handed on.

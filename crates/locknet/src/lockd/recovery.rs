@@ -1,8 +1,10 @@
-//! A daemon that goes on where another ended: see `lockwork_lockservice::report`.
+//! A daemon that goes on where another ended, or is followed by none: see `lockwork_lockservice::report`.
 
 use super::Lockd;
+use super::racks::LOST_ETCD;
 use super::records::{Records, Roll};
 use crate::plane::DataPlane;
+use lockwork_lockservice::packet::{Kind, Packet, Problem};
 use lockwork_lockservice::registry::{Config, Member, Registry};
 use lockwork_lockservice::report::in_era;
 use lockwork_lockservice::word::Machine;
@@ -32,6 +34,8 @@ impl<P: DataPlane> Lockd<P> {
         self.roll = Some(Roll::new(records));
         if era > 1 {
             self.opens = 0;
+        } else if self.several.is_some() && self.opens > 0 {
+            self.opens += LOST_ETCD.as_nanos() as u64;
         }
     }
 
@@ -62,6 +66,17 @@ impl<P: DataPlane> Lockd<P> {
         let held = self.registry.counters().restored;
         eprintln!("lockd: {locks} locks are back after {ms:.1} ms, {held} of them held; {machines} machines go on");
         Ok(())
+    }
+
+    /// Tells all machines that their sessions have ended: nobody goes on with them. After [`Lockd::run`].
+    pub fn end_sessions(&mut self) {
+        let mut over = Packet::new(Kind::Error, 0);
+        over.token = Problem::NoSuchSession as u64;
+        for (machine, session, address) in self.registry.machines() {
+            let packet = Packet { target: machine, requester: machine, requester_session: session, ..over };
+            self.endpoint.push(address, [&packet.header(0, self.key.as_ref()), &[]]);
+        }
+        self.endpoint.flush();
     }
 
     pub(super) fn take_in(&mut self, machine: Machine, session: u32, address: SocketAddr) {

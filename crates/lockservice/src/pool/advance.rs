@@ -89,8 +89,9 @@ impl AgentPool {
 
     /// Nobody holds or waits.
     fn stay_or_free(&mut self, now: u64, lock: u64) {
+        let stays = self.config.keeps(lock) && self.agents.len() <= self.config.most_stay;
         let agent = self.agents.get_mut(&lock).expect("the agent is here");
-        if self.config.keeps(lock) {
+        if stays {
             agent.used = true;
             self.watch(now, lock, Wait::User, self.config.stay);
         } else {

@@ -6,6 +6,7 @@
 mod rack;
 mod world;
 
+use rack::MS;
 use world::{Faults, World};
 
 /// Seeds of each test; `RACK_SEEDS` gives another number.
@@ -41,5 +42,12 @@ fn parts_move_while_deciders_crash() {
 
 #[test]
 fn parts_move_while_machines_die_and_deciders_crash() {
-    run(Faults { lost: 5_000, doubled: 5_000, late: 5_000, crashes: 20_000, deaths: 20_000 });
+    run(Faults { lost: 5_000, doubled: 5_000, late: 5_000, crashes: 20_000, deaths: 20_000, ..Faults::default() });
+}
+
+#[test]
+fn parts_move_from_machines_whose_agents_stay() {
+    let stay = 20 * MS;
+    run(Faults { stay, ..Faults::default() });
+    run(Faults { lost: 5_000, doubled: 5_000, late: 5_000, crashes: 20_000, deaths: 20_000, stay });
 }

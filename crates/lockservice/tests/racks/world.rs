@@ -4,7 +4,7 @@ use super::rack::{LEASE_MS, LOCKS, MS, Rack, Records, Sent, address, config, rac
 use lockwork_locking::LockMode;
 use lockwork_lockservice::beyond::{PARTS, part};
 use lockwork_lockservice::client::{Ask, Event, task_of};
-use lockwork_lockservice::config::Identity;
+use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::node::Node;
 use lockwork_lockservice::packet::{Kind, Packet};
 use std::cmp::Reverse;
@@ -26,6 +26,8 @@ pub(crate) struct Faults {
     pub(crate) late: u64,
     pub(crate) crashes: u64,
     pub(crate) deaths: u64,
+    /// How long agents stay with machines that do not need them; no fault, but as good as one.
+    pub(crate) stay: u64,
 }
 
 /// What is wrong, and with which lock.
@@ -462,7 +464,10 @@ impl World {
         match &mut here.sessions[rack] {
             Session::Joining { nonce, asked } if packet.kind == Kind::Welcome && packet.request == *nonce => {
                 let me = Identity { machine: packet.requester, session: packet.requester_session };
-                let node = Node::new(config(), me, *asked);
+                let stay = self.faults.stay;
+                let near = if stay > 0 { [0, LOCKS] } else { [0; 2] };
+                let config = Config { near, stay, ..config() };
+                let node = Node::new(config, me, *asked);
                 if self.now < *asked + u64::from(LEASE_MS) * MS / 2 {
                     here.sessions[rack] = Session::In(Box::new(node));
                 }

@@ -1,5 +1,7 @@
 //! `lockwork lockd`: the daemon of the lock service.
 
+pub(super) mod fence;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,11 +13,13 @@ use lockwork_etcd::Etcd;
 use lockwork_locknet::kernel::error::KernelError;
 use lockwork_locknet::kernel::{self, Hook, KernelDecider, interface};
 use lockwork_locknet::lockd::map::RACKS;
+use lockwork_locknet::lockd::racks::LOST_ETCD;
 use lockwork_locknet::lockd::records::{self, Records};
 use lockwork_locknet::lockd::{Lockd, Options, StartError};
 use lockwork_locknet::plane::{DataPlane, InKernel, InProcess};
 use lockwork_lockservice::decider::Settings;
 
+use self::fence::{ERA, Fence};
 use super::racks::{self, Found, Scribe};
 use super::service::{self, DEFAULT_ADDRESS, DEFAULT_PORT, duration};
 use super::{Failure, Outcome, print};
@@ -23,7 +27,8 @@ use super::{Failure, Outcome, print};
 #[derive(Debug, Args)]
 #[command(
     after_help = "When it serves, it prints one line that begins with 'lockd: ready on'. SIGTERM and SIGINT end it in good order.
-Exit codes: 0 ended so; 2 usage; 3 an address cannot be bound; 6 the kernel does not take the programs (--xdp, --tc).
+Exit codes: 0 ended so; 2 usage; 3 an address cannot be bound, or etcd says that
+another lockd decides; 6 the kernel does not take the programs (--xdp, --tc).
 
   lockwork lockd --udp 10.0.0.5:7400              a process without privileges
   sudo lockwork lockd --xdp eth0                  in the kernel, at eth0's address
@@ -56,7 +61,7 @@ pub(super) struct Arguments {
     beyond: bool,
     /// Write down in etcd who takes part, and what names mean: a lockd that is started anew at the same address goes on
     /// where this one ended, and nobody loses a lock. Without it all that lives as long as this daemon
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', num_args = 1..)]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', num_args = 1.., value_parser = service::etcd)]
     etcd: Vec<String>,
     /// With what all keys in etcd begin; each lock service has one of its own
     #[arg(long, value_name = "PREFIX", default_value = "lockwork/")]
@@ -174,6 +179,8 @@ impl Records for InEtcd {
 
 /// Where it is written down who takes part.
 struct Kept {
+    /// It looks whether another lockd has begun in the place of this one.
+    _fence: Fence,
     /// What it has to do with other racks is read and written as long as it is there.
     _scribe: Option<Scribe>,
     /// As long as it is there, people see this lockd in etcd.
@@ -194,7 +201,7 @@ fn restore<P: DataPlane>(lockd: &mut Lockd<P>, arguments: &Arguments) -> Result<
     let address = address.to_string();
     let etcd = Arc::new(Etcd::connect(&arguments.etcd, &prefix));
     alone(&etcd, &address, &prefix)?;
-    let era = etcd.increment("era", ETCD_PATIENCE).map_err(Failure::connect)?;
+    let era = etcd.increment(ERA, ETCD_PATIENCE).map_err(Failure::connect)?;
     let mut members = Vec::new();
     for entry in etcd.load(records::MACHINES, ETCD_PATIENCE).map_err(Failure::connect)? {
         match records::member(&entry.key, &entry.value, era as u32) {
@@ -215,7 +222,8 @@ fn restore<P: DataPlane>(lockd: &mut Lockd<P>, arguments: &Arguments) -> Result<
     let count = members.len();
     lockd.restore(Box::new(InEtcd(Arc::clone(&etcd))), era as u32, members);
     etcd.keep(format!("{DECIDERS}{address}"), format!("era {era}").into_bytes(), PRESENCE);
-    Ok(Some(Kept { _scribe: scribe, _etcd: etcd, members: count, first }))
+    let fence = Fence::start(Arc::clone(&etcd), era, address).map_err(Failure::connect)?;
+    Ok(Some(Kept { _fence: fence, _scribe: scribe, _etcd: etcd, members: count, first }))
 }
 
 /// Makes it one of several, if it is to be; and with what the keys begin that are its own.
@@ -242,7 +250,7 @@ fn share<P: DataPlane>(
     }
     let Found { map, handed } = racks::enter(&etcd, prefix, name, address, arguments.locks)?;
     let board = lockd.share(map, &handed);
-    let scribe = Scribe::start(etcd, name, board).map_err(Failure::connect)?;
+    let scribe = Scribe::start(etcd, name, address, &map, board).map_err(Failure::connect)?;
     Ok((Some(scribe), format!("{prefix}rack/{name}/")))
 }
 
@@ -360,11 +368,16 @@ fn serve(mut lockd: Lockd<impl DataPlane>, options: &Options, arguments: &Argume
          {key}{goes_on}{names}{metrics}\n"
     ))?;
     if !options.fresh && etcd.is_none_or(|kept| kept.first) {
+        let after_ms = u64::from(lease_ms) + arguments.rack.as_ref().map_or(0, |_| LOST_ETCD.as_millis() as u64);
         eprintln!(
-            "lockd: clients come in after {lease_ms} ms, when leases of a lockd before have ended (--fresh: at once)"
+            "lockd: clients come in after {after_ms} ms, when leases of a lockd before have ended (--fresh: at once)"
         );
     }
     lockd.run(&STOP).map_err(Failure::connect)?;
+    if let Some(why) = fence::why() {
+        lockd.end_sessions();
+        return Err(Failure::Connect(why.to_string()));
+    }
     match etcd {
         None => eprintln!("lockd: stopped; all sessions have ended"),
         Some(_) => eprintln!("lockd: stopped; the next one at {address} goes on, if it begins before leases end"),

@@ -17,6 +17,7 @@ use lockwork_lockservice::beyond::PARTS;
 use lockwork_lockservice::racks::{Handed, Racks};
 
 use super::Failure;
+use super::lockd::fence;
 
 /// How long etcd is waited for at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -120,7 +121,7 @@ pub(super) fn enter(etcd: &Etcd, prefix: &str, name: &str, address: SocketAddr, 
             return Ok(Found { map, handed });
         }
         if began.elapsed() > MOST_BEHIND {
-            let behind = (least - clock()) >> 23;
+            let behind = least.saturating_sub(clock()) >> 23;
             return Err(Failure::usage(format!(
                 "the clock of this machine is {behind} ms behind those of other racks: set it, because tokens grow with it"
             )));
@@ -155,11 +156,13 @@ impl Drop for Scribe {
 }
 
 impl Scribe {
-    pub(super) fn start(etcd: Etcd, name: &str, board: Board) -> std::io::Result<Self> {
+    pub(super) fn start(etcd: Etcd, name: &str, address: SocketAddr, map: &Map, board: Board) -> std::io::Result<Self> {
         let (stop, me) = (Arc::new(AtomicBool::new(false)), name.to_string());
         let writer = Writer {
             etcd,
             me,
+            address,
+            generations: map.generations,
             board,
             stop: Arc::clone(&stop),
             tickets: 0,
@@ -176,6 +179,9 @@ impl Scribe {
 struct Writer {
     etcd: Etcd,
     me: String,
+    address: SocketAddr,
+    /// The newest ones that were read.
+    generations: [u64; PARTS as usize],
     board: Board,
     stop: Arc<AtomicBool>,
     tickets: u64,
@@ -200,6 +206,13 @@ impl Writer {
             std::thread::sleep(LOOK);
             match Written::load(&self.etcd, ANSWER) {
                 Ok(Ok(now)) => {
+                    if self.is_forgotten(&now) {
+                        return fence::end(format!(
+                            "etcd has lost what it knew of rack '{}': this one ends, because whoever begins first is \
+                             given its locks; start it again",
+                            self.me
+                        ));
+                    }
                     if let Some(map) = map_of(&now.parts, &self.me, &now.racks) {
                         self.board.tell(map, now.handed.clone());
                     }
@@ -217,6 +230,19 @@ impl Writer {
                 self.hand_over(parts, &gone);
             }
         }
+    }
+
+    /// Whether what is written down is older than what was read before, or gone: then others may have been given
+    /// what this rack decides on.
+    fn is_forgotten(&mut self, now: &Written) -> bool {
+        let newest = |(at, known): (u64, &mut u64)| match now.parts.get(&at) {
+            Some(part) if part.generation >= *known => {
+                *known = part.generation;
+                true
+            }
+            _ => false,
+        };
+        now.racks.get(&self.me) != Some(&self.address) || !(0..).zip(&mut self.generations).all(newest)
     }
 
     fn tell_in_use(&mut self, in_use: usize) {

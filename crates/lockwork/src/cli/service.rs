@@ -90,6 +90,15 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, Failure> {
     })
 }
 
+/// An etcd, as an option: its name is looked up when it is asked.
+pub(super) fn etcd(text: &str) -> Result<String, String> {
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    match text.rsplit_once(':') {
+        Some((host, port)) if is_port(port) && !host.is_empty() && !host.contains('/') => Ok(text.to_string()),
+        _ => Err("write HOST:PORT, such as 127.0.0.1:2379".to_string()),
+    }
+}
+
 /// The key of a file, or of the file that the environment names.
 pub(super) fn key(file: Option<&Path>) -> Result<Option<Key>, Failure> {
     let (file, source) = match (file, variable("LOCKWORK_KEY")) {
@@ -170,6 +179,18 @@ mod tests {
             assert_eq!(lock(name), Ok(Lock::Name(name.to_string())));
         }
         assert!(lock(&"x".repeat(256)).is_err_and(|message| message.contains("1 to 255 bytes")));
+    }
+
+    #[test]
+    fn an_etcd_has_a_host_and_a_port() {
+        for right in ["127.0.0.1:2379", "etcd.example:2379", "[::1]:2379"] {
+            assert_eq!(etcd(right), Ok(right.to_string()));
+        }
+        for wrong in
+            ["", ":", "localhost", ":2379", "localhost:", "localhost:0", "localhost:x", "http://localhost:2379"]
+        {
+            assert!(etcd(wrong).is_err_and(|message| message.contains("HOST:PORT")), "{wrong}");
+        }
     }
 
     #[test]

@@ -100,7 +100,8 @@ fn show_text(lock: u64, named: Option<&str>, status: &LockStatus) -> String {
         (_, 0) => "agent in the daemon".to_string(),
         _ => format!("agent on machine {machine}"),
     };
-    let named = named.map_or(String::new(), |name| format!(" '{name}'"));
+    // Whoever gave it may have put in what a terminal takes for commands.
+    let named = named.map_or(String::new(), |name| format!(" '{}'", name.escape_debug()));
     if !is_back {
         return format!("lock {lock}{named}: not known yet, the service is recovering (see 'lockwork locks top')\n");
     }
@@ -112,6 +113,9 @@ fn show_text(lock: u64, named: Option<&str>, status: &LockStatus) -> String {
         text.push_str("the agent has not answered\n");
         return text;
     };
+    if participants.is_empty() {
+        text.push_str("  nobody holds or waits: it stays with the machine that has used it, in case that it is asked for there again\n");
+    }
     for one in participants {
         let does = if one.holds { "holds" } else { "waits" };
         let (machine, task) = (one.who.machine.0, one.who.request >> 32);

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::progress::Live;
 use super::racks::{self, Written};
 use super::report::Output;
+use super::service::etcd;
 use super::{Failure, Outcome, print};
 
 /// How long etcd is waited for.
@@ -33,7 +34,7 @@ Exit codes: 0 done; 2 usage; 3 etcd does not answer, or parts have not arrived i
 )]
 pub(super) struct Arguments {
     /// The etcd of the racks
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', num_args = 1.., required = true)]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', num_args = 1.., required = true, value_parser = etcd)]
     etcd: Vec<String>,
     /// With what all their keys begin
     #[arg(long, value_name = "PREFIX", default_value = "lockwork/")]

@@ -82,6 +82,20 @@ impl Daemon {
         self.process.wait().expect("it ends");
     }
 
+    /// Its exit code, if it ends by itself in that time.
+    pub(super) fn ended(&mut self, time: Duration) -> Option<i32> {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().expect("it can be waited for") {
+                return status.code();
+            }
+            if begin.elapsed() > time {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     pub(super) fn id(&self) -> u32 {
         self.process.id()
     }

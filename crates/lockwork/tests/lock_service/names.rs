@@ -39,6 +39,15 @@ fn commands_lock_and_show_by_name_and_numbers_are_others() {
 }
 
 #[test]
+fn names_are_shown_without_what_terminals_take_for_commands() {
+    let daemon = Daemon::start("--locks 50 --names 20");
+    let at = format!("--server {}", daemon.address);
+    assert_eq!(says(&format!("lock a\u{1b}[31mb'größe {at} -- printenv LOCKWORK_LOCK")), "a\u{1b}[31mb'größe");
+    let shown = says(&format!("locks show 50 {at}"));
+    assert!(shown.starts_with(r"lock 50 'a\u{1b}[31mb\'größe': free"), "{shown}");
+}
+
+#[test]
 fn names_in_etcd_outlive_a_daemon_that_is_killed() {
     let Some(etcd) = Server::start() else { return };
     let options = format!("--locks 50 --names 20 --etcd {} --etcd-prefix mine/", etcd.address());

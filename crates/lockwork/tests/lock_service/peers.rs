@@ -48,7 +48,7 @@ fn figures(systems: &str) {
 
 #[test]
 fn the_lock_service_has_its_figures() {
-    figures("lockwork-shared");
+    figures("lockwork-stay,lockwork-shared");
 }
 
 #[test]
@@ -145,7 +145,10 @@ fn an_absent_server_and_a_wrong_one_are_named() {
 #[test]
 fn mistakes_are_named_and_exit_with_2() {
     for (line, names) in [
-        ("--system zookeeper", "no system is called 'zookeeper'; there are lockwork, lockwork-shared, redis"),
+        (
+            "--system zookeeper",
+            "no system is called 'zookeeper'; there are lockwork, lockwork-stay, lockwork-shared, redis",
+        ),
         ("--bank --system etcd", "no system is called 'etcd'; there are lockwork, redis, redlock, store-alone"),
         ("--system redis,redis", "--system has 'redis' twice"),
         ("--system redis,,etcd", "--system has an empty entry"),

@@ -269,6 +269,25 @@ fn privileged_parts_move_to_and_from_tc() {
 }
 
 #[test]
+fn racks_end_when_etcd_has_lost_what_it_knew_of_them() {
+    let Some(mut etcd) = Server::start() else { return };
+    let options = |name: &str| format!("--locks 100 --lease 2s --rack {name} --etcd {}", etcd.address());
+    let [of_one, of_two] = ["one", "two"].map(options);
+    let mut one = Daemon::start_at("127.0.0.1:0", &format!("--fresh {of_one}"));
+    let mut two = Daemon::start_at("127.0.0.1:0", &format!("--fresh {of_two}"));
+    spread(&etcd, "two");
+    let held = connect(&two).exclusive(17).acquire().expect("nobody has it");
+    one.kill();
+    etcd.empty();
+    // The first that begins is given all locks, those of the other one too.
+    one.restart(&of_one);
+    let machine = connect(&one);
+    assert_eq!(two.ended(Duration::ZERO), Some(3), "it must not decide any more");
+    assert!(held.is_lost());
+    drop(machine.exclusive(17).timeout(LONG).acquire().expect("nobody else has it"));
+}
+
+#[test]
 fn mistakes_with_racks_are_named() {
     let Some(etcd) = Server::start() else { return };
     let at = etcd.address();

@@ -5,6 +5,7 @@ use super::daemon::{Daemon, LONG, finish, signal, spawn, text};
 use super::sections::under_load;
 use crate::command::run;
 use lockwork::locks::{Locks, Options};
+use lockwork_etcd::Etcd;
 use lockwork_etcd::testing::Server;
 use serde_json::Value;
 use std::process::{Command, Stdio};
@@ -232,4 +233,17 @@ fn a_second_lockd_with_the_same_prefix_is_refused() {
     assert!(second.status.code() == Some(2) && why.contains(&told), "{:?} {why}", second.status);
     let other = Daemon::start_at("127.0.0.1:0", &format!("{options} --etcd-prefix other/"));
     assert!(connect(&other).exclusive(5).acquire().is_ok() && !guard.is_lost());
+}
+
+#[test]
+fn a_lockd_in_whose_place_another_one_has_begun_ends() {
+    let Some(etcd) = Server::start() else { return };
+    let mut daemon = Daemon::start_at("127.0.0.1:0", &options(&etcd));
+    let held = connect(&daemon).exclusive(17).acquire().expect("nobody has it");
+    assert_eq!(daemon.ended(Duration::from_secs(1)), None, "it is the newest");
+    // As one does that has the same address on another host.
+    let begins = Etcd::connect(&[etcd.address()], "lockwork/");
+    begins.increment("era", LONG).expect("it answers");
+    assert_eq!(daemon.ended(LONG), Some(3));
+    assert!(held.wait_lost(Duration::from_secs(5)), "its lease of 10 s is no reason to trust it");
 }

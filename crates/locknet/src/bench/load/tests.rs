@@ -61,6 +61,8 @@ impl ClientMachine for Generous {
 }
 
 const BRIEF: Duration = Duration::from_millis(20);
+/// How long machines may take to end: what is waited for where something is lost, and enough on a busy machine.
+const LIMIT: Duration = Duration::from_secs(2);
 
 fn measure(tasks: u32, writes: f64, loses_from: u64, measured: Duration) -> Result<Measured, BenchError> {
     let machine = Box::new(Generous { requests: 0, loses_from, granted: VecDeque::new() });
@@ -79,7 +81,7 @@ fn load(measured: Duration) -> Load {
         one_by_one: false,
         warmup: Duration::from_millis(5),
         measured,
-        drain: Duration::from_millis(100),
+        drain: LIMIT,
         first_only: false,
         slices: None,
     }
@@ -119,7 +121,7 @@ impl Script for Turns {
 #[test]
 fn transactions_take_all_of_their_locks_and_stay_for_a_while() {
     let machine = || Box::new(Generous { requests: 0, loses_from: u64::MAX, granted: VecDeque::new() });
-    let load = Load { most: 3, types: 2, inside: 50_000, ..load(BRIEF) };
+    let load = Load { most: 3, types: 2, inside: 50_000, ..load(10 * BRIEF) };
     let site = Site { machine: machine(), link: Box::new(Nowhere) };
     let measured = drive(vec![site], vec![Turns { both: true, at: 0 }], &load).expect("one task is in nobody's way");
     let [many, one] = [0, 1].map(|number| &measured.transactions[number]);
@@ -144,14 +146,19 @@ fn readers_and_a_single_writer_may_do_what_they_like() {
 
 #[test]
 fn grants_are_counted_by_slices_of_the_time_from_the_first_to_the_last() {
-    let machine = Box::new(Generous { requests: 0, loses_from: u64::MAX, granted: VecDeque::new() });
     let slices = Some(Slices { length: 5_000_000, align: 10_000_000 });
     let load = Load { slices, ..load(4 * BRIEF) };
-    let script = Four { writes: 0.0, random: Random::new(1) };
-    let measured = drive(vec![Site { machine, link: Box::new(Nowhere) }], vec![script], &load).expect("it runs");
-    assert_eq!(measured.slices.len(), 16);
-    let counted: u64 = measured.slices.iter().sum();
-    assert!(counted > 0 && counted < measured.grants, "the margins are in none");
+    let has_margins = || {
+        let machine = Box::new(Generous { requests: 0, loses_from: u64::MAX, granted: VecDeque::new() });
+        let script = Four { writes: 0.0, random: Random::new(1) };
+        let measured = drive(vec![Site { machine, link: Box::new(Nowhere) }], vec![script], &load).expect("it runs");
+        assert_eq!(measured.slices.len(), 16);
+        let counted: u64 = measured.slices.iter().sum();
+        assert!(counted <= measured.grants);
+        counted > 0 && counted < measured.grants
+    };
+    // A thread that others keep from running may grant nothing in them, or in the margins.
+    assert!((0..50).any(|_| has_margins()), "the margins are in none");
 }
 
 #[test]
@@ -159,7 +166,7 @@ fn the_first_grant_is_waited_for() {
     let measured = measure(1, 1.0, u64::MAX, Duration::ZERO).expect("it is granted later");
     assert!(measured.grants > 0 && measured.seconds > 0.0);
     let error = measure(0, 1.0, u64::MAX, BRIEF).expect_err("nobody asks").to_string();
-    assert_eq!(error, "nothing was granted in 120ms");
+    assert_eq!(error, "nothing was granted in 2.02s");
 }
 
 #[test]

@@ -364,7 +364,7 @@ impl Bank {
         let instances = match locking {
             Locking::Lockwork => {
                 let lockd = self.lockd.as_ref().ok_or("no lock service runs")?;
-                return Ok(Locker::Lockwork(lockwork::session(lockd, false)?));
+                return Ok(Locker::Lockwork(lockwork::session(lockd, false, false)?));
             }
             Locking::None => return Ok(Locker::None),
             Locking::Redis => &self.instances[..1],

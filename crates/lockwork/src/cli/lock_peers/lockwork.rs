@@ -1,5 +1,5 @@
 //! The lock service of this project, as a process of its own, and its client library over UDP on loopback: a session
-//! for each client, as if each were a process, or one for all.
+//! for each client, as if each were a process, or one for all; and with locks that stay with who has used them.
 
 use std::time::Duration;
 
@@ -18,10 +18,13 @@ pub(super) fn start(locks: u64) -> Result<Server, Failure> {
     Server::start(&command, 0, |_, log| log.split_once("ready on ")?.1.split_once(' ')?.0.parse().ok())
 }
 
-/// A session. Where there are more clients than cores, looking at the socket without sleeping only takes the
-/// processor from others.
-pub(super) fn session(server: &Server, spins: bool) -> Result<Locks, String> {
-    let usual = Options::default();
+/// For how long locks stay with a client where they do.
+const STAY: Duration = Duration::from_secs(1);
+
+/// A session, with which locks `stay` or not. Where there are more clients than cores, looking at the socket without
+/// sleeping only takes the processor from others.
+pub(super) fn session(server: &Server, spins: bool, stay: bool) -> Result<Locks, String> {
+    let usual = Options { stay: if stay { STAY } else { Duration::ZERO }, ..Options::default() };
     let options = if spins { usual } else { Options { spin: Duration::ZERO, ..usual } };
     Locks::connect_with(&server.address.to_string(), options).map_err(|error| error.to_string())
 }

@@ -69,6 +69,8 @@ trait Peer: Send {
 enum System {
     /// The lock service, a session for each client.
     Lockwork,
+    /// The same, and locks stay for a while with the client that has used them.
+    LockworkStay,
     /// The lock service, one session for all clients.
     LockworkShared,
     /// One instance.
@@ -81,12 +83,20 @@ enum System {
 }
 
 impl System {
-    const ALL: [Self; 6] =
-        [Self::Lockwork, Self::LockworkShared, Self::Redis, Self::RedLock, Self::RedLockAtOnce, Self::Etcd];
+    const ALL: [Self; 7] = [
+        Self::Lockwork,
+        Self::LockworkStay,
+        Self::LockworkShared,
+        Self::Redis,
+        Self::RedLock,
+        Self::RedLockAtOnce,
+        Self::Etcd,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Lockwork => "lockwork",
+            Self::LockworkStay => "lockwork-stay",
             Self::LockworkShared => "lockwork-shared",
             Self::Redis => "redis",
             Self::RedLock => "redlock",
@@ -95,12 +105,16 @@ impl System {
         }
     }
 
+    const fn is_ours(self) -> bool {
+        matches!(self, Self::Lockwork | Self::LockworkStay | Self::LockworkShared)
+    }
+
     /// Instances of Redis that it needs.
     const fn instances(self) -> usize {
         match self {
             Self::Redis => 1,
             Self::RedLock | Self::RedLockAtOnce => 3,
-            Self::Lockwork | Self::LockworkShared | Self::Etcd => 0,
+            Self::Lockwork | Self::LockworkStay | Self::LockworkShared | Self::Etcd => 0,
         }
     }
 }
@@ -180,7 +194,7 @@ impl Servers {
         if systems.contains(&System::Etcd) {
             versions.push(server::find("etcd", "etcd-server")?.1);
         }
-        let ours = systems.iter().any(|system| matches!(system, System::Lockwork | System::LockworkShared));
+        let ours = systems.iter().any(|system| system.is_ours());
         Ok(Self {
             lockd: ours.then(|| lockwork::start(locks)).transpose()?,
             redis: (0..instances).map(|_| redis::start()).collect::<Result<_, _>>()?,
@@ -202,7 +216,7 @@ impl Servers {
         let spins = (count as usize) < cores;
         let lockd = || self.lockd.as_ref().ok_or_else(|| "no lock service runs".to_string());
         let shared = match system {
-            System::LockworkShared => lockd().and_then(|lockd| lockwork::session(lockd, spins)).map(Some),
+            System::LockworkShared => lockd().and_then(|lockd| lockwork::session(lockd, spins, false)).map(Some),
             _ => Ok(None),
         };
         let shared = shared.map_err(|error| outside(system.name(), error))?;
@@ -211,11 +225,10 @@ impl Servers {
             // Other numbers than those that choose locks.
             let random = Random::stream(seed, u64::from(number) | 1 << 32);
             Ok(match (system, &shared) {
-                (System::Lockwork | System::LockworkShared, Some(locks)) => {
-                    Box::new(lockwork::Client::new(locks.clone()))
-                }
-                (System::Lockwork | System::LockworkShared, None) => {
-                    Box::new(lockwork::Client::new(lockwork::session(lockd()?, spins)?))
+                (_, Some(locks)) => Box::new(lockwork::Client::new(locks.clone())),
+                (System::Lockwork | System::LockworkStay | System::LockworkShared, None) => {
+                    let stay = system == System::LockworkStay;
+                    Box::new(lockwork::Client::new(lockwork::session(lockd()?, spins, stay)?))
                 }
                 (System::Redis | System::RedLock | System::RedLockAtOnce, _) => {
                     let (instances, at_once) = (&self.redis[..system.instances()], system == System::RedLockAtOnce);
@@ -399,7 +412,8 @@ fn forms(arguments: &Bench, settings: &Settings, servers: &Servers, runs: &[Run]
             crowd.p99,
             run.verified
         ));
-        let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.1}"));
+        let two = |ratio: f64| if ratio < 0.95 { format!("{ratio:.2}") } else { format!("{ratio:.1}") };
+        let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".into(), two);
         text.push_str(&format!(
             "{:<15} {:>9.1} {:>9.1} {:>9.1} {:>7} {:>9} {:>9} {:>10.1} {:>10.1} {:>7}\n",
             run.system,
@@ -415,7 +429,8 @@ fn forms(arguments: &Bench, settings: &Settings, servers: &Servers, runs: &[Run]
         ));
     }
     text.push_str(
-        "every critical section was watched; ratios are to lockwork: of p50 of a pair, and of p99 of a grant\n",
+        "every critical section was watched; ratios are to lockwork: of p50 of a pair, and of p99 of a grant\n\
+         lockwork-stay: the same client takes the same lock again, without a packet unless another one has had it\n",
     );
     let report = json!({ "schema": 1, "environment": e, "settings": effective, "runs": runs });
     Forms {

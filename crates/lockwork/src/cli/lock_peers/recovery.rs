@@ -130,7 +130,11 @@ fn recover(etcd: &Server, locks: u64, machine_dies: bool) -> Result<Times, Failu
     let settled = ms(killed);
     let words = said(&second, "locks are back after").unwrap_or_default();
     if !machine_dies && let Some(lost) = guards.iter().position(Guard::is_lost) {
-        return Err(Failure::Check(format!("guard {lost} of {} is lost", guards.len())));
+        return Err(Failure::Check(format!(
+            "guard {lost} of {} is lost: its lease of 2 s ended before lockd was there again and had answered; is this \
+             machine busy with other work?",
+            guards.len()
+        )));
     }
     // What was held excludes still.
     for lock in (0..locks).step_by((locks / 50 * ONE_IN / ONE_IN).max(ONE_IN) as usize) {
