@@ -102,14 +102,19 @@ fn an_init_that_is_killed_is_not_taken_for_whole() {
     is_refused(&words);
 }
 
+/// A query of the two accounts that takes longer than the server waits for it.
+fn long() -> String {
+    let tables: Vec<String> = (0..40).map(|at| format!("accounts a{at}")).collect();
+    format!("SELECT count(*) FROM {}", tables.join(", "))
+}
+
 #[test]
 fn clients_are_told_that_the_server_ends() {
     let server = Server::start(&["--init", BANK]);
     let port = server.port;
     let [mut idle, mut open, mut busy] = [(); 3].map(|()| Client::of(&server));
     assert_eq!(open.query("BEGIN").unwrap(), "BEGIN");
-    let long = (0..40).map(|at| format!("accounts a{at}")).collect::<Vec<_>>().join(", ");
-    let long = format!("SELECT count(*) FROM {long}\0");
+    let long = format!("{}\0", long());
     let since = ticks(&server);
     busy.0.get_mut().write_all(&message(b'Q', long.as_bytes())).unwrap();
     until_busy(&server, since);
@@ -124,6 +129,33 @@ fn clients_are_told_that_the_server_ends() {
     assert_eq!(ending.join().unwrap(), Some(0));
     // The query has a limit of 30 s.
     assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_second_signal_ends_at_once_and_loses_nothing_that_was_acknowledged() {
+    let folder = Folder::new("serve-two-signals");
+    let data = folder.0.to_str().unwrap();
+    let mut server = Server::start(&["--data", data, "--init", BANK]);
+    let [mut client, mut busy] = [(); 2].map(|()| Client::of(&server));
+    let since = ticks(&server);
+    busy.0.get_mut().write_all(&message(b'Q', format!("{}\0", long()).as_bytes())).unwrap();
+    until_busy(&server, since);
+    assert_eq!(client.query("CALL transfer(1, 2, 1.00)").unwrap(), "999.00\nCALL");
+    let process = server.child.id().to_string();
+    let ask = || assert!(Command::new("kill").args(["-TERM", &process]).status().unwrap().success());
+    ask();
+    // It has heard the first when it takes nobody any more, and waits for the query then.
+    let begun = Instant::now();
+    while Client::new(server.port).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    ask();
+    assert_eq!(server.child.wait().unwrap().code(), Some(130));
+    let server = Server::start(&["--data", data]);
+    let balance = Client::of(&server).query("SELECT balance FROM accounts WHERE id = 1").unwrap();
+    assert_eq!(balance, "999.00\nSELECT 1");
+    assert_eq!(server.end(), Some(0));
 }
 
 #[test]
