@@ -73,12 +73,17 @@ impl Address {
         let refused = |why: &str| Error::asked(format!("the URL of the server: {why}"), "");
         let Said { url, security, attrs } = said(url)?;
         let config: Config = url.parse().map_err(|error: tokio_postgres::Error| refused(&crate::told(&error)))?;
-        let name = |host: &config::Host| match host {
-            config::Host::Tcp(name) if !name.is_empty() => Ok(name.clone()),
-            config::Host::Tcp(_) => Err(refused("a host has no name")),
-            _ => Err(refused("name a host; sockets of the file system are none that a server listens at")),
-        };
-        let mut names = config.get_hosts().iter().map(name).collect::<Result<Vec<String>, Error>>()?;
+        let mut names = Vec::new();
+        for host in config.get_hosts() {
+            let config::Host::Tcp(name) = host else {
+                return Err(refused("name a host; sockets of the file system are none that a server listens at"));
+            };
+            // The driver leaves those of `?host=a,b` together.
+            names.extend(name.split(',').map(str::to_string));
+        }
+        if names.iter().any(String::is_empty) {
+            return Err(refused("a host has no name"));
+        }
         if names.is_empty() {
             names.push(IpAddr::from(Ipv4Addr::LOCALHOST).to_string());
         }
