@@ -262,6 +262,14 @@ impl Connection {
         }
     }
 
+    /// Connects anew if the connection to a server has ended.
+    fn reconnect(&self, py: Python<'_>) -> PyResult<()> {
+        match self.database()? {
+            Database::Embedded(_) => Ok(()),
+            Database::Remote(remote) => remote.reconnect(py),
+        }
+    }
+
     /// Waits until everything is durable, and closes the database or the connection.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.database()? {

@@ -2,6 +2,10 @@
 //!
 //! One thread in the background keeps the connection; any number of threads may ask over it, one behind the other
 //! without waiting for each other's answers.
+//!
+//! A connection that has ended stays so until it is asked for anew (`reconnect`): what a session has set, and a
+//! transaction that was open, went with it, and nobody should go on outside of what he thinks he is in. Nothing is ever
+//! repeated here.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -11,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::TryStreamExt;
-use lockwork_client::{Address, Security};
+use lockwork_client::{Address, Connected, Host, Security};
 use lockwork_database::sql::Value;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
@@ -45,6 +49,7 @@ pub(crate) struct Place {
     timeout: Option<f64>,
     sslmode: Option<String>,
     sslrootcert: Option<String>,
+    target_session_attrs: Option<String>,
 }
 
 impl Place {
@@ -54,11 +59,11 @@ impl Place {
         let parsed = Address::parse(&self.address).filter(|_| is_url).transpose().map_err(asked)?;
         let mut address = match parsed {
             Some(address) => address,
-            None => {
-                let (host, port) = host_and_port(&self.address)?;
-                Address::new(host.into(), port)
-            }
+            None => Address::new(self.address.split(',').map(host_of).collect::<Result<_, _>>()?),
         };
+        if let Some(attrs) = &self.target_session_attrs {
+            address.attrs = Some(attrs.parse().map_err(asked)?);
+        }
         let mut said = Security::default();
         said.complete(self.sslmode.as_deref(), self.sslrootcert.as_deref()).map_err(asked)?;
         address.security =
@@ -81,10 +86,19 @@ impl Place {
 
 pub(crate) struct Remote {
     /// `None` when it has been closed.
-    client: Mutex<Option<Arc<Client>>>,
+    link: Mutex<Option<Arc<Link>>>,
     runtime: Mutex<Option<Runtime>>,
+    address: Address,
+    /// Held by who connects anew.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+/// A connection, and what is known by it.
+struct Link {
+    client: Client,
+    host: Host,
+    /// Whether it has ended, or its server has said that it takes no more.
     gone: Arc<AtomicBool>,
-    address: String,
     statements: Mutex<HashMap<String, Statement>>,
     signatures: Mutex<HashMap<String, Arc<Known>>>,
 }
@@ -103,65 +117,55 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// HOST:PORT, HOST, or [HOST]:PORT.
-fn host_and_port(address: &str) -> Result<(&str, u16), Failure> {
-    let wrong = |what: &str| Failure::value("22023", format!("'{address}' is no address: {what}; write HOST:PORT"));
-    let (host, port) = match address.rsplit_once(':') {
+fn host_of(text: &str) -> Result<Host, Failure> {
+    let wrong = |what: &str| Failure::value("22023", format!("'{text}' is no address: {what}; write HOST:PORT"));
+    let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
-        _ => (address, None),
+        _ => (text, None),
     };
     let port = port.map_or(Ok(5433), |port| port.parse().map_err(|_| wrong(&format!("'{port}' is no port"))))?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    if host.is_empty() { Err(wrong("there is no host")) } else { Ok((host, port)) }
+    let name = host.trim_start_matches('[').trim_end_matches(']');
+    if name.is_empty() { Err(wrong("there is no host")) } else { Ok(Host { name: name.into(), port }) }
 }
 
-impl Remote {
-    pub(crate) fn connect(py: Python<'_>, place: &Place) -> PyResult<Self> {
-        let address = place.address()?;
-        let name = address.to_string();
-        let system = |error: std::io::Error| Failure::new("ConnectError", "08001", format!("cannot connect: {error}"));
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("lockwork-client").enable_all().build();
-        let runtime = runtime.map_err(system)?;
-        let task = runtime.spawn(async move { lockwork_client::connect(&address).await });
-        let (client, connection) = match wait::finish(py, task)? {
-            Ok(connected) => connected.map_err(|error| refused(&error, &name))?,
-            Err(error) => return Err(Failure::new("ConnectError", "08001", format!("cannot connect: {error}")).into()),
-        };
-        let gone = Arc::new(AtomicBool::new(false));
-        let ended = gone.clone();
-        runtime.spawn(async move {
-            // Those who wait are told by the client.
-            drop(connection.await);
-            ended.store(true, Ordering::Release);
-        });
-        Ok(Self {
-            client: Mutex::new(Some(Arc::new(client))),
-            runtime: Mutex::new(Some(runtime)),
-            gone,
-            address: name,
-            statements: Mutex::default(),
-            signatures: Mutex::default(),
-        })
-    }
+/// Whether a request may be made again when it is not known whether it has happened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    /// It has an id, and happens once; or it changes nothing.
+    Once,
+    /// It might happen twice.
+    Twice,
+}
 
-    fn client(&self) -> Result<Arc<Client>, Failure> {
-        lock(&self.client).clone().ok_or_else(|| Failure::closed("the connection is closed"))
-    }
-
-    fn failure(&self, error: &tokio_postgres::Error) -> Failure {
+impl Link {
+    fn failure(&self, error: &tokio_postgres::Error, again: Again) -> Failure {
+        const NOT_LEADING: &str = "57P01";
+        const UNKNOWN: &str = "08007";
         if let Some(said) = error.as_db_error() {
             let position = match said.position() {
                 Some(tokio_postgres::error::ErrorPosition::Original(at)) => Some(*at as usize),
                 _ => None,
             };
-            return Failure::of_server(said.code().code(), said.message(), said.hint(), position);
+            let failure = Failure::of_server(said.code().code(), said.message(), said.hint(), position);
+            return match said.code().code() {
+                state @ (NOT_LEADING | UNKNOWN) => {
+                    // It takes no more, or not for long.
+                    self.gone.fetch_or(state == NOT_LEADING, Ordering::AcqRel);
+                    failure.retryable(again == Again::Once)
+                }
+                _ => failure,
+            };
         }
-        if error.is_closed() || self.gone.load(Ordering::Acquire) {
+        if self.gone.fetch_or(error.is_closed(), Ordering::AcqRel) || error.is_closed() {
             let message = format!(
                 "the connection to {} has ended ({}); whether what was asked and not answered has happened is not known",
-                self.address,
+                self.host,
                 chain(error)
             );
-            return Failure::closed(message);
+            return Failure::closed(message).retryable(again == Again::Once).hint(match again {
+                Again::Once => "reconnect(), and ask the same again, with the same request_id: it happens once",
+                Again::Twice => "reconnect(), and look; a call with a request_id could simply be made again",
+            });
         }
         Failure::new("Error", "08P01", chain(error))
     }
@@ -170,8 +174,9 @@ impl Remote {
         &self,
         py: Python<'_>,
         asked: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
+        again: Again,
     ) -> PyResult<T> {
-        Ok(wait::finish(py, asked)?.map_err(|error| self.failure(&error))?)
+        Ok(wait::finish(py, asked)?.map_err(|error| self.failure(&error, again))?)
     }
 
     /// The statement, prepared.
@@ -179,8 +184,7 @@ impl Remote {
         if let Some(statement) = lock(&self.statements).get(text) {
             return Ok(statement.clone());
         }
-        let client = self.client()?;
-        let statement = self.ask(py, client.prepare(text))?;
+        let statement = self.ask(py, self.client.prepare(text), Again::Once)?;
         let mut statements = lock(&self.statements);
         if statements.len() >= MOST_KEPT {
             statements.clear();
@@ -190,14 +194,14 @@ impl Remote {
     }
 
     /// Runs a statement: its rows, and how many rows it says that it wrote.
-    fn query(&self, py: Python<'_>, text: &str, values: &[Sent]) -> PyResult<(Vec<Row>, u64)> {
+    fn query(&self, py: Python<'_>, text: &str, values: &[Sent], again: Again) -> PyResult<(Vec<Row>, u64)> {
         match self.try_query(py, text, values)? {
             // A definition has changed what it takes or answers, and nothing has run.
             Err(error) if is_stale(&error) => {
                 lock(&self.statements).remove(text);
-                self.try_query(py, text, values)?.map_err(|error| self.failure(&error).into())
+                self.try_query(py, text, values)?.map_err(|error| self.failure(&error, again).into())
             }
-            ran => ran.map_err(|error| self.failure(&error).into()),
+            ran => ran.map_err(|error| self.failure(&error, again).into()),
         }
     }
 
@@ -208,9 +212,8 @@ impl Remote {
         values: &[Sent],
     ) -> PyResult<Result<(Vec<Row>, u64), tokio_postgres::Error>> {
         let statement = self.prepared(py, text)?;
-        let client = self.client()?;
         let rows = async {
-            let stream = client.query_raw(&statement, values).await?;
+            let stream = self.client.query_raw(&statement, values).await?;
             let mut stream = std::pin::pin!(stream);
             let mut rows = Vec::new();
             while let Some(row) = stream.try_next().await? {
@@ -228,6 +231,7 @@ impl Remote {
         caller: &Signature,
         text: impl Fn(&Known) -> &str,
         values: &[Sent],
+        again: Again,
     ) -> PyResult<Vec<Row>> {
         let known = self.known(py, &caller.name)?;
         known.signature.is_that_of(caller)?;
@@ -240,10 +244,10 @@ impl Remote {
             }
             ran => ran,
         };
-        ran.map(|(rows, _)| rows).map_err(|error| self.failure(&error).into())
+        ran.map(|(rows, _)| rows).map_err(|error| self.failure(&error, again).into())
     }
 
-    pub(crate) fn execute(&self, py: Python<'_>, text: &str, values: &[Bound<'_, PyAny>]) -> PyResult<Answered> {
+    fn execute(&self, py: Python<'_>, text: &str, values: &[Bound<'_, PyAny>]) -> PyResult<Answered> {
         let statement = self.prepared(py, text)?;
         let types = statement.params();
         if types.len() != values.len() {
@@ -257,20 +261,21 @@ impl Remote {
         };
         let values = types.iter().zip(values).enumerate().map(one).collect::<PyResult<Vec<_>>>()?;
         let columns: Vec<_> = statement.columns().iter().map(|column| column.name().to_string()).collect();
-        let (rows, written) = self.query(py, text, &values)?;
+        let (rows, written) = self.query(py, text, &values, Again::Twice)?;
         let count = if columns.is_empty() { written as i64 } else { rows.len() as i64 };
         Ok(Answered { columns, rows: self.rows(&rows)?, count })
     }
 
     fn rows(&self, rows: &[Row]) -> Result<Vec<Vec<Option<Value>>>, Failure> {
-        let cell = |row: &Row, at| row.try_get::<_, Got>(at).map(|got| got.0).map_err(|error| self.failure(&error));
+        let cell = |row: &Row, at| {
+            row.try_get::<_, Got>(at).map(|got| got.0).map_err(|error| self.failure(&error, Again::Twice))
+        };
         rows.iter().map(|row| (0..row.len()).map(|at| cell(row, at)).collect()).collect()
     }
 
-    pub(crate) fn define(&self, py: Python<'_>, text: &str) -> PyResult<()> {
-        let client = self.client()?;
+    fn define(&self, py: Python<'_>, text: &str) -> PyResult<()> {
         lock(&self.signatures).clear();
-        self.ask(py, client.batch_execute(text))
+        self.ask(py, self.client.batch_execute(text), Again::Twice)
     }
 
     fn known(&self, py: Python<'_>, name: &str) -> PyResult<Arc<Known>> {
@@ -283,7 +288,7 @@ impl Remote {
     fn known_now(&self, py: Python<'_>, name: &str) -> PyResult<Arc<Known>> {
         let quoted = format!("\"{}\"", name.replace('"', "\"\""));
         // It says the names of parameters, and the prepared CALL their types.
-        let explained = self.query(py, &format!("EXPLAIN PROCEDURE {quoted}"), &[])?.0;
+        let explained = self.query(py, &format!("EXPLAIN PROCEDURE {quoted}"), &[], Again::Once)?.0;
         let lines = self.rows(&explained)?;
         let names: Vec<String> = lines
             .iter()
@@ -311,11 +316,7 @@ impl Remote {
         Ok(known)
     }
 
-    pub(crate) fn signature(&self, py: Python<'_>, name: &str) -> PyResult<Signature> {
-        Ok(self.known_now(py, name)?.signature.clone())
-    }
-
-    pub(crate) fn call(
+    fn call(
         &self,
         py: Python<'_>,
         caller: &Signature,
@@ -327,10 +328,10 @@ impl Remote {
         let one = |(shape, value): (_, &Bound<'_, PyAny>)| to_value(value, shape).map(Sent::Value);
         let mut values = shapes.iter().zip(values).map(one).collect::<PyResult<Vec<_>>>()?;
         let rows = match request.map(|id| i64::try_from(id.get())) {
-            None => self.query_known(py, caller, |known| &known.call, &values)?,
+            None => self.query_known(py, caller, |known| &known.call, &values, Again::Twice)?,
             Some(Ok(id)) => {
                 values.push(Sent::Value(Value::Integer(id)));
-                self.query_known(py, caller, |known| &known.once, &values)?
+                self.query_known(py, caller, |known| &known.once, &values, Again::Once)?
             }
             Some(Err(_)) => {
                 return Err(Failure::value("22023", "at a server a request id is a number from 1 to 2**63 - 1").into());
@@ -339,7 +340,7 @@ impl Remote {
         Ok(self.rows(&rows)?.into_iter().next().unwrap_or_default())
     }
 
-    pub(crate) fn call_many(&self, py: Python<'_>, caller: &Signature, mut data: Vec<Data>) -> PyResult<Many> {
+    fn call_many(&self, py: Python<'_>, caller: &Signature, mut data: Vec<Data>) -> PyResult<Many> {
         let calls = data.first().map_or(0, Data::len);
         let results = &caller.results;
         let mut many = Many { columns: Vec::new(), aborts: Vec::new(), calls };
@@ -348,10 +349,11 @@ impl Remote {
             let rest: Vec<_> = data.iter_mut().map(|data| data.split_off(CALLS)).collect();
             let here = data.first().map_or(0, Data::len);
             let values: Vec<_> = data.into_iter().map(Sent::Column).collect();
-            let answered = self.query_known(py, caller, |known| &known.many, &values);
+            let answered = self.query_known(py, caller, |known| &known.many, &values, Again::Twice);
             let answered = answered.and_then(|rows| {
                 let row = rows.first().ok_or_else(|| Failure::new("Error", "08P01", "CALL MANY answered no row"))?;
-                let get = |at| row.try_get::<_, GotColumn>(at).map(|got| got.0).map_err(|error| self.failure(&error));
+                let get = |at| row.try_get::<_, GotColumn>(at).map(|got| got.0);
+                let get = |at| get(at).map_err(|error| self.failure(&error, Again::Twice));
                 py.detach(|| (0..row.len()).map(get).collect::<Result<Vec<_>, _>>()).map_err(PyErr::from)
             });
             let mut columns = match answered {
@@ -384,10 +386,99 @@ impl Remote {
             data = rest;
         }
     }
+}
+
+impl Remote {
+    pub(crate) fn connect(py: Python<'_>, place: &Place) -> PyResult<Self> {
+        let address = place.address()?;
+        let system = |error: std::io::Error| Failure::new("ConnectError", "08001", format!("cannot connect: {error}"));
+        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("lockwork-client").enable_all().build();
+        let runtime = runtime.map_err(system)?;
+        let (link, runtime, connecting) = (Mutex::default(), Mutex::new(Some(runtime)), tokio::sync::Mutex::default());
+        let remote = Self { link, runtime, address, connecting };
+        let link = remote.link_anew(py)?;
+        *lock(&remote.link) = Some(Arc::new(link));
+        Ok(remote)
+    }
+
+    /// A new connection, to the first server that will do.
+    fn link_anew(&self, py: Python<'_>) -> PyResult<Link> {
+        let Some(runtime) = lock(&self.runtime).as_ref().map(|runtime| runtime.handle().clone()) else {
+            return Err(Failure::closed("the connection is closed").into());
+        };
+        let address = self.address.clone();
+        let task = runtime.spawn(async move { lockwork_client::connect(&address).await });
+        let Connected { client, wire, host } = match wait::finish(py, task)? {
+            Ok(connected) => connected.map_err(|error| refused(&error, &self.address))?,
+            Err(error) => return Err(Failure::new("ConnectError", "08001", format!("cannot connect: {error}")).into()),
+        };
+        let gone = Arc::new(AtomicBool::new(false));
+        let ended = gone.clone();
+        runtime.spawn(async move {
+            // Those who wait are told by the client.
+            drop(wire.await);
+            ended.store(true, Ordering::Release);
+        });
+        Ok(Link { client, host, gone, statements: Mutex::default(), signatures: Mutex::default() })
+    }
+
+    /// The connection, unless it has ended.
+    fn link(&self) -> Result<Arc<Link>, Failure> {
+        let link = lock(&self.link).clone().ok_or_else(|| Failure::closed("the connection is closed"))?;
+        if link.gone.load(Ordering::Acquire) {
+            let message = format!("the connection to {} has ended, and nothing was asked", link.host);
+            return Err(Failure::closed(message).hint("reconnect()").retryable(true));
+        }
+        Ok(link)
+    }
+
+    /// Connects anew if the connection has ended; else there is nothing to do.
+    pub(crate) fn reconnect(&self, py: Python<'_>) -> PyResult<()> {
+        // Of several threads that find it ended one connects, and the others wait for that.
+        let _connecting = wait::finish(py, self.connecting.lock())?;
+        let is_gone = lock(&self.link).as_ref().is_none_or(|link| link.gone.load(Ordering::Acquire));
+        if !is_gone {
+            return Ok(());
+        }
+        let link = Arc::new(self.link_anew(py)?);
+        let mut now = lock(&self.link);
+        // Somebody may have closed it meanwhile.
+        if now.is_none() {
+            return Err(Failure::closed("the connection is closed").into());
+        }
+        *now = Some(link);
+        Ok(())
+    }
+
+    pub(crate) fn execute(&self, py: Python<'_>, text: &str, values: &[Bound<'_, PyAny>]) -> PyResult<Answered> {
+        self.link()?.execute(py, text, values)
+    }
+
+    pub(crate) fn define(&self, py: Python<'_>, text: &str) -> PyResult<()> {
+        self.link()?.define(py, text)
+    }
+
+    pub(crate) fn signature(&self, py: Python<'_>, name: &str) -> PyResult<Signature> {
+        Ok(self.link()?.known_now(py, name)?.signature.clone())
+    }
+
+    pub(crate) fn call(
+        &self,
+        py: Python<'_>,
+        caller: &Signature,
+        values: &[Bound<'_, PyAny>],
+        request: Option<NonZeroU64>,
+    ) -> PyResult<Called> {
+        self.link()?.call(py, caller, values, request)
+    }
+
+    pub(crate) fn call_many(&self, py: Python<'_>, caller: &Signature, data: Vec<Data>) -> PyResult<Many> {
+        self.link()?.call_many(py, caller, data)
+    }
 
     /// Ends the connection; a second time does nothing.
     pub(crate) fn close(&self) {
-        drop(lock(&self.client).take());
+        drop(lock(&self.link).take());
         if let Some(runtime) = lock(&self.runtime).take() {
             // The farewell goes out, unless the network does not take it.
             runtime.shutdown_timeout(Duration::from_millis(100));
@@ -395,23 +486,27 @@ impl Remote {
     }
 }
 
-/// Why there is no connection.
-fn refused(error: &lockwork_client::Error, address: &str) -> Failure {
+/// Why there is no connection. What the decisive server says tells the kind.
+fn refused(error: &lockwork_client::Error, address: &Address) -> Failure {
     use lockwork_client::Error;
+    let is_list = matches!(error, Error::Nobody(_));
+    let text = |what: &str| if is_list { error.to_string() } else { format!("{address}: {what}") };
     let new = |sqlstate: &str, message| Failure::new("ConnectError", sqlstate, message);
-    match error {
+    match error.decisive() {
         Error::Asked { .. } => Failure::value("22023", error.to_string()).hint(error.hint()),
-        Error::Unsafe { .. } => new("08001", format!("{address}: {error}")).hint(error.hint()),
-        Error::Refused(error) if let Some(said) = error.as_db_error() => {
-            let retryable = *said.code() == SqlState::TOO_MANY_CONNECTIONS;
-            new(said.code().code(), format!("{address}: {}", said.message())).retryable(retryable)
+        Error::Unsafe { message, .. } => new("08001", text(message)).hint(error.hint()),
+        Error::Refused(refused) if let Some(said) = refused.as_db_error() => {
+            let retryable = error.is_of_this_server() || *said.code() == SqlState::TOO_MANY_CONNECTIONS;
+            new(said.code().code(), text(said.message())).retryable(retryable)
         }
+        _ if is_list => new("08001", error.to_string()).retryable(error.is_of_this_server()),
         other => {
             let why = match other {
                 Error::Refused(error) => chain(error),
                 other => other.to_string(),
             };
-            new("08001", format!("no connection to {address}: {why}; is 'lockwork serve' there?")).retryable(true)
+            let message = format!("no connection to {address}: {why}; is 'lockwork serve' there?");
+            new("08001", message).retryable(error.is_of_this_server())
         }
     }
 }

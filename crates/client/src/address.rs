@@ -1,4 +1,5 @@
-//! Where a server is, who asks, and how it is encrypted: `127.0.0.1:5433`, or a URL as PostgreSQL's clients take it.
+//! Where servers are, who asks, and how it is encrypted: `127.0.0.1:5433`, several of these with commas between them,
+//! or a URL as PostgreSQL's clients take it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,25 +7,25 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
-use tokio_postgres::config::Host;
+use tokio_postgres::config;
 
-use crate::{Error, Security};
+use crate::{Error, Host, Security, SessionAttrs};
 
 /// That of a URL without one, at every client of PostgreSQL.
 const PORT: u16 = 5432;
 /// How long a server may take to let somebody in.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server, and who asks.
+/// A server, or several of which one is wanted, and who asks.
 #[derive(Clone, Debug)]
 pub struct Address {
-    /// Its name or IP address.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
+    /// The servers, in the order that they are tried in.
+    pub hosts: Vec<Host>,
+    /// Which of them will do; any, if nothing was said.
+    pub attrs: Option<SessionAttrs>,
     /// User, database, and a password if there is one.
     pub config: Config,
-    /// How long it may take to let somebody in.
+    /// How long each may take to let somebody in.
     pub patience: Duration,
     /// How the connection is to be encrypted.
     pub security: Security,
@@ -32,19 +33,20 @@ pub struct Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+        let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
+        f.write_str(&hosts.join(","))
     }
 }
 
 impl Address {
-    /// A server of which nothing else is said.
+    /// Servers of which nothing else is said.
     #[must_use]
-    pub fn new(host: String, port: u16) -> Self {
-        Self { host, port, config: Config::new(), patience: PATIENCE, security: Security::default() }
+    pub fn new(hosts: Vec<Host>) -> Self {
+        Self { hosts, attrs: None, config: Config::new(), patience: PATIENCE, security: Security::default() }
     }
 
-    /// What a text says, if it has the form of an address: `HOST:PORT`, `[IP]:PORT` or a URL.
+    /// What a text says, if it has the form of an address: `HOST:PORT`, `[IP]:PORT`, several of these with commas
+    /// between them, or a URL.
     ///
     /// # Errors
     /// A URL that is wrong, or asks for what there is not.
@@ -53,17 +55,8 @@ impl Address {
         if ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme)) {
             return Some(Self::of_url(text));
         }
-        let (host, port) = text.rsplit_once(':')?;
-        let port: u16 = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))?;
-        let is_name = |host: &str| {
-            let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
-            !host.is_empty() && host.chars().all(is_of_name)
-        };
-        let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(inner) => inner.parse::<Ipv6Addr>().ok().map(|_| inner)?,
-            None => Some(host).filter(|host| is_name(host))?,
-        };
-        Some(Ok(Self::new(host.into(), port)))
+        let hosts = text.split(',').map(host_of).collect::<Option<Vec<Host>>>()?;
+        Some(Ok(Self::new(hosts)))
     }
 
     /// Whether a text may be meant as an address, right or wrong: what stands before its first slash has a colon or an
@@ -78,32 +71,67 @@ impl Address {
     fn of_url(url: &str) -> Result<Self, Error> {
         // The password in it is no part of any message.
         let refused = |why: &str| Error::asked(format!("the URL of the server: {why}"), "");
-        let (url, security) = secured(url)?;
-        let config: Config = url.parse().map_err(|error: tokio_postgres::Error| refused(&told(&error)))?;
-        let host = match config.get_hosts() {
-            [] => IpAddr::from(Ipv4Addr::LOCALHOST).to_string(),
-            [Host::Tcp(host)] => host.clone(),
-            _ => return Err(refused("name one host; sockets of the file system are none that a server listens at")),
+        let Said { url, security, attrs } = said(url)?;
+        let config: Config = url.parse().map_err(|error: tokio_postgres::Error| refused(&crate::told(&error)))?;
+        let mut names = Vec::new();
+        for host in config.get_hosts() {
+            let config::Host::Tcp(name) = host else {
+                return Err(refused("name a host; sockets of the file system are none that a server listens at"));
+            };
+            // The driver leaves those of `?host=a,b` together.
+            names.extend(name.split(',').map(str::to_string));
+        }
+        if names.iter().any(String::is_empty) {
+            return Err(refused("a host has no name"));
+        }
+        if names.is_empty() {
+            names.push(IpAddr::from(Ipv4Addr::LOCALHOST).to_string());
+        }
+        let ports = match config.get_ports() {
+            [] => vec![PORT; names.len()],
+            [port] => vec![*port; names.len()],
+            ports if ports.len() == names.len() => ports.to_vec(),
+            _ => return Err(refused("name one port, or one for each host")),
         };
-        let port = match config.get_ports() {
-            [] => PORT,
-            [port] => *port,
-            _ => return Err(refused("name one port")),
-        };
+        let hosts = names.into_iter().zip(ports).map(|(name, port)| Host { name, port }).collect();
         if !config.get_hostaddrs().is_empty() {
             return Err(refused("write the address as the host, not as hostaddr"));
         }
         let patience = config.get_connect_timeout().copied().unwrap_or(PATIENCE);
-        Ok(Self { config, patience, security, ..Self::new(host, port) })
+        Ok(Self { config, attrs, patience, security, ..Self::new(hosts) })
     }
 }
 
-/// A URL without what it says of its encryption, which the driver knows only in part, and that.
-fn secured(url: &str) -> Result<(String, Security), Error> {
+/// `HOST:PORT` or `[IP]:PORT`.
+fn host_of(text: &str) -> Option<Host> {
+    let (host, port) = text.rsplit_once(':')?;
+    let port: u16 = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let is_name = |host: &str| {
+        let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
+        !host.is_empty() && host.chars().all(is_of_name)
+    };
+    let name = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(inner) => inner.parse::<Ipv6Addr>().ok().map(|_| inner)?,
+        None => Some(host).filter(|host| is_name(host))?,
+    };
+    Some(Host { name: name.into(), port })
+}
+
+/// A URL without what the driver knows only in part, and that.
+struct Said {
+    url: String,
+    security: Security,
+    attrs: Option<SessionAttrs>,
+}
+
+/// Takes out of a URL what it says of its encryption, and which server is wanted.
+fn said(url: &str) -> Result<Said, Error> {
     // A password may have a question mark.
     let host = url.find('@').map_or(0, |at| at + 1);
-    let mut security = Security::default();
-    let Some(query) = url[host..].find('?').map(|at| host + at + 1) else { return Ok((url.into(), security)) };
+    let (mut security, mut attrs) = (Security::default(), None);
+    let Some(query) = url[host..].find('?').map(|at| host + at + 1) else {
+        return Ok(Said { url: url.into(), security, attrs });
+    };
     let mut rest = Vec::new();
     for parameter in url[query..].split('&') {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -111,17 +139,12 @@ fn secured(url: &str) -> Result<(String, Security), Error> {
         match name {
             "sslmode" => security.complete(Some(&value), None)?,
             "sslrootcert" => security.complete(None, Some(&value))?,
+            "target_session_attrs" => attrs = Some(value.parse()?),
             _ => rest.push(parameter),
         }
     }
     let before = if rest.is_empty() { &url[..query - 1] } else { &url[..query] };
-    Ok((format!("{before}{}", rest.join("&")), security))
-}
-
-/// An error and what it comes from.
-fn told(error: &tokio_postgres::Error) -> String {
-    let source = std::error::Error::source(error);
-    source.map_or_else(|| error.to_string(), ToString::to_string)
+    Ok(Said { url: format!("{before}{}", rest.join("&")), security, attrs })
 }
 
 #[cfg(test)]
@@ -139,12 +162,17 @@ mod tests {
             ("postgres://", "127.0.0.1:5432"),
             ("postgres://ann@localhost", "localhost:5432"),
             ("postgresql://ann:p%40ss@[::1]:7/bank?connect_timeout=3", "[::1]:7"),
+            ("a:1,[::1]:2,c:3", "a:1,[::1]:2,c:3"),
+            ("postgresql://a:1,b,[::1]:3/bank?target_session_attrs=any", "a:1,b:5432,[::1]:3"),
+            ("postgres:///bank?host=a,b&port=5433", "a:5433,b:5433"),
+            ("postgres:///bank?host=a,b&port=1,2", "a:1,b:2"),
         ] {
             assert_eq!(Address::parse(text).unwrap().unwrap().to_string(), expected, "{text}");
         }
-        for text in
-            ["bank", "", ":5433", "a/b:5433", "./a:1", "a:b", "a:", "a:+1", "a:65536", "::1:5433", "[a]:1", "C:\\a"]
-        {
+        for text in [
+            "bank", "", ":5433", "a/b:5433", "./a:1", "a:b", "a:", "a:+1", "a:65536", "::1:5433", "[a]:1", "C:\\a",
+            "a,b:1", "a:1,", "a:1,,b:1", "a:1, b:1",
+        ] {
             assert!(Address::parse(text).is_none(), "{text}");
         }
     }
@@ -190,12 +218,17 @@ mod tests {
         ] {
             let address = parse(url).unwrap();
             assert_eq!(address.security, Security { mode, roots }, "{url}");
-            assert_eq!((address.host.as_str(), address.patience.as_secs()), ("h", patience), "{url}");
+            assert_eq!((address.hosts[0].name.as_str(), address.patience.as_secs()), ("h", patience), "{url}");
         }
+        let address = parse("postgres://a,b?sslmode=require&target_session_attrs=prefer-standby&options=-c%20x%3Dy");
+        let address = address.unwrap();
+        assert_eq!((address.attrs, address.config.get_options()), (Some(SessionAttrs::PreferStandby), Some("-c x=y")));
         for (url, why) in [
             ("postgres://ann:secret@localhost:x", "port"),
-            ("postgres://ann:secret@a,b", "one host"),
-            ("postgres://ann:secret@%2Ftmp", "one host"),
+            ("postgres://ann:secret@a,,b", "no name"),
+            ("postgres://ann:secret@a,b?port=1", "one for each host"),
+            ("postgres://ann:secret@a?target_session_attrs=leader", "target_session_attrs is 'leader'"),
+            ("postgres://ann:secret@%2Ftmp", "name a host"),
             ("postgres://ann:secret@localhost?sslmode=allow", "sslmode is 'allow'"),
             ("postgres://ann:secret@localhost?hostaddr=127.0.0.1", "hostaddr"),
             ("postgres://ann:secret@localhost?wrong=1", "wrong"),

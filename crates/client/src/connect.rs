@@ -1,4 +1,4 @@
-//! A connection, as safe as was asked for.
+//! A connection to the first server that will do, as safe as was asked for.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,32 +7,75 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
+use tokio_postgres::config::{self, LoadBalanceHosts};
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, Connection, config};
+use tokio_postgres::{Client, Connection};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::{self, CertificateError};
 
+use crate::hosts::{Host, SessionAttrs, shuffled};
 use crate::security::{Roots, SslMode};
 use crate::verifier::{self, Trust};
 use crate::{Address, Error};
 
-/// A client, and what drives its connection.
-pub type Connected = (Client, Connection<TcpStream, <MakeRustlsConnect as MakeTlsConnect<TcpStream>>::Stream>);
+/// What drives a connection.
+pub type Wire = Connection<TcpStream, <MakeRustlsConnect as MakeTlsConnect<TcpStream>>::Stream>;
+
+/// A connection.
+pub struct Connected {
+    /// Who asks.
+    pub client: Client,
+    /// What drives the connection.
+    pub wire: Wire,
+    /// The server that it is with.
+    pub host: Host,
+}
 
 /// After so long without a word the other side is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Connects, and is let in.
+/// Connects to the first server that lets the client in and is what is wanted; each is asked once, or twice if one that
+/// follows is preferred.
 ///
 /// # Errors
-/// Nobody answers in time, the server lets nobody in, or it cannot be as safe as was asked for.
+/// Nobody answers in time, the server lets nobody in, or it cannot be as safe as was asked for. Of several servers each
+/// says why, and one whose reason is no other's ends the search ([`Error::is_of_this_server`]).
 pub async fn connect(address: &Address) -> Result<Connected, Error> {
-    let late = |_| Error::Late(address.patience.as_secs());
-    timeout(address.patience, let_in(address)).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
+    let hosts = match address.config.get_load_balance_hosts() {
+        LoadBalanceHosts::Random => shuffled(address.hosts.clone()),
+        _ => address.hosts.clone(),
+    };
+    let attrs = address.attrs.unwrap_or_default();
+    let mut tried = Vec::new();
+    for wanted in attrs.turns() {
+        tried.clear();
+        for host in &hosts {
+            let late = |_| Err(Error::Late(address.patience.as_secs()));
+            match timeout(address.patience, let_in(address, host, *wanted)).await.unwrap_or_else(late) {
+                Ok(connected) => return Ok(connected),
+                Err(error) => {
+                    let goes_on = error.is_of_this_server();
+                    tried.push((host.clone(), error));
+                    if !goes_on {
+                        return Err(nobody(tried, hosts.len()));
+                    }
+                }
+            }
+        }
+    }
+    Err(nobody(tried, hosts.len()))
 }
 
-async fn let_in(address: &Address) -> Result<Connected, Error> {
-    let found = lookup_host((address.host.as_str(), address.port)).await.map_err(Error::Unreachable)?;
+/// What there is to say when there is one server is what that has said.
+fn nobody(mut tried: Vec<(Host, Error)>, hosts: usize) -> Error {
+    match tried.pop() {
+        Some((_, error)) if hosts == 1 => error,
+        last => Error::Nobody(tried.into_iter().chain(last).collect()),
+    }
+}
+
+async fn let_in(address: &Address, host: &Host, wanted: SessionAttrs) -> Result<Connected, Error> {
+    let found = lookup_host((host.name.as_str(), host.port)).await.map_err(Error::Unreachable)?;
     let found: Vec<SocketAddr> = found.collect();
     let mode = address.security.mode_for(found.iter().all(|found| found.ip().is_loopback()));
     let roots = address.security.roots.clone().unwrap_or(Roots::System);
@@ -44,6 +87,7 @@ async fn let_in(address: &Address) -> Result<Connected, Error> {
     let configured = verifier::config(trust).map_err(|error| Error::asked(error.to_string(), ""))?;
     let mut connector = MakeRustlsConnect::new(configured);
     let mut config = address.config.clone();
+    address.attrs.unwrap_or_default().prepare(&mut config);
     config.ssl_mode(match mode {
         SslMode::Disable => config::SslMode::Disable,
         SslMode::Prefer => config::SslMode::Prefer,
@@ -54,8 +98,12 @@ async fn let_in(address: &Address) -> Result<Connected, Error> {
     stream.set_nodelay(true).map_err(Error::Unreachable)?;
     sockopt::set_socket_keepalive(&stream, true).map_err(|error| Error::Unreachable(error.into()))?;
     sockopt::set_tcp_keepidle(&stream, KEEPALIVE).map_err(|error| Error::Unreachable(error.into()))?;
-    let Ok(tls) = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut connector, &address.host);
-    config.connect_raw(stream, tls).await.map_err(|error| explained(error, address, mode, &roots))
+    let Ok(tls) = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut connector, &host.name);
+    let connected = config.connect_raw(stream, tls).await;
+    let (client, wire) = connected.map_err(|error| explained(error, host, mode, &roots))?;
+    let is_on = |name: &str| wire.parameter(name) == Some("on");
+    wanted.check(is_on("in_hot_standby"), is_on("default_transaction_read_only"))?;
+    Ok(Connected { client, wire, host: host.clone() })
 }
 
 /// What is behind an error of TLS.
@@ -65,7 +113,7 @@ fn cause(error: &tokio_postgres::Error) -> Option<&rustls::Error> {
 }
 
 /// Says of an error of TLS what is wrong and what would be right.
-fn explained(error: tokio_postgres::Error, address: &Address, mode: SslMode, roots: &Roots) -> Error {
+fn explained(error: tokio_postgres::Error, host: &Host, mode: SslMode, roots: &Roots) -> Error {
     let wrong = |message: String, hint: &str| Error::Unsafe { message, hint: hint.into() };
     let Some(tls) = cause(&error) else {
         let has_none = "server does not support TLS";
@@ -89,7 +137,7 @@ fn explained(error: tokio_postgres::Error, address: &Address, mode: SslMode, roo
                 }
                 _ => "no name at all (subjectAltName is missing)".into(),
             };
-            wrong(format!("the certificate of the server is for {names}, and not for '{}'", address.host), MISNAMED)
+            wrong(format!("the certificate of the server is for {names}, and not for '{}'", host.name), MISNAMED)
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             wrong("the certificate of the server has expired".into(), EXPIRED)

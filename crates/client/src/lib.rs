@@ -2,19 +2,24 @@
 //!
 //! | room | idea |
 //! |---|---|
-//! | `address` | where a server is, who asks, and how it is to be encrypted |
+//! | `address` | where servers are, who asks, and how it is to be encrypted |
+//! | `hosts` | which of several servers is wanted (`target_session_attrs`) |
 //! | `security` | how much is to be encrypted and verified (`sslmode`), and whom to trust (`sslrootcert`) |
 //! | `verifier` | certificates, looked at as closely as was asked for |
 //! | `connect` | a connection, or what is wrong and what would be right |
 
 mod address;
 mod connect;
+mod hosts;
 mod security;
 mod verifier;
 
 pub use address::Address;
-pub use connect::{Connected, connect};
+pub use connect::{Connected, Wire, connect};
+pub use hosts::{Host, SessionAttrs};
 pub use security::{Roots, Security, SslMode};
+
+use tokio_postgres::error::SqlState;
 
 /// Why there is no connection. [`Self::hint`] says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +48,32 @@ pub enum Error {
         hint: String,
     },
     /// The server lets nobody in, or does not speak the protocol.
-    #[error("{0}")]
+    #[error("{}", told(.0))]
     Refused(tokio_postgres::Error),
+    /// The server is another one than is wanted.
+    #[error("{why}, and target_session_attrs is {}", wanted.name())]
+    Unlike {
+        /// What it is.
+        why: &'static str,
+        /// What is wanted.
+        wanted: SessionAttrs,
+    },
+    /// None of several servers takes the session. The last one may have ended the search.
+    #[error("none of {} servers takes the session\n{}", .0.len(), each(.0))]
+    Nobody(Vec<(Host, Self)>),
+}
+
+/// What a server says, or an error and what it comes from.
+fn told(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(said) => format!("error {}: {}", said.code().code(), said.message()),
+        None => std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string),
+    }
+}
+
+/// A line for each server.
+fn each(tried: &[(Host, Error)]) -> String {
+    tried.iter().map(|(host, error)| format!("{host}: {error}")).collect::<Vec<_>>().join("\n")
 }
 
 impl Error {
@@ -55,9 +84,36 @@ impl Error {
     /// What would be right; empty where the message says it.
     #[must_use]
     pub fn hint(&self) -> &str {
-        match self {
+        match self.decisive() {
             Self::Asked { hint, .. } | Self::Unsafe { hint, .. } => hint,
             _ => "",
+        }
+    }
+
+    /// Of several servers what the one said that ended the search, or the last one.
+    #[must_use]
+    pub fn decisive(&self) -> &Self {
+        match self {
+            Self::Nobody(tried) => tried.last().map_or(self, |(_, error)| error),
+            _ => self,
+        }
+    }
+
+    /// Whether another server, or the same one later, may take the session: nobody is there, it takes none now
+    /// (`57P03`, `57P01`), it has gone meanwhile, or it is not what is wanted. As libpq has it, a wrong password or a
+    /// certificate that is not trusted ends the search.
+    #[must_use]
+    pub fn is_of_this_server(&self) -> bool {
+        match self.decisive() {
+            Self::Unreachable(_) | Self::Late(_) | Self::Unlike { .. } => true,
+            Self::Refused(error) => match error.code() {
+                Some(code) => [SqlState::CANNOT_CONNECT_NOW, SqlState::ADMIN_SHUTDOWN].contains(code),
+                None => {
+                    let source = std::error::Error::source(error);
+                    error.is_closed() || source.is_some_and(|source| source.is::<std::io::Error>())
+                }
+            },
+            Self::Asked { .. } | Self::Unsafe { .. } | Self::Nobody(_) => false,
         }
     }
 }

@@ -283,6 +283,7 @@ fn sums_hold_at_every_record_and_clients_read_what_they_wrote() {
     println!("{} written and read, {reads:?} reads of sums", made.load(Ordering::Relaxed));
     assert!(reads.iter().all(|&reads| reads > 10), "{reads:?}");
     psql_finds_its_way(&cluster, leader);
+    sql_finds_its_way(&cluster, "", leader);
     // When the leader dies, sessions of reads go on, or end; sums hold.
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -305,6 +306,7 @@ fn sums_hold_at_every_record_and_clients_read_what_they_wrote() {
             let client = cluster.session(next, "").await;
             number(&client, "CALL transfer(1, 2, 0.01)").await.unwrap();
         });
+        sql_finds_its_way(cluster, " REQUEST 4711", next);
         over.store(true, Ordering::Relaxed);
         // Neither of them was the leader that died, so nothing ends them.
         assert!(readers.into_iter().all(|reader| reader.join().unwrap().unwrap() > 0));
@@ -351,6 +353,30 @@ fn psql_finds_its_way(cluster: &Cluster, leader: u16) {
         let address = format!("127.0.0.1:{}", cluster.port + leader - 1);
         assert!(!well && told.contains("25006") && told.contains(&address), "{text}: {told}");
     }
+}
+
+/// `lockwork sql` with a list of hosts; the call moves no money.
+fn sql_finds_its_way(cluster: &Cluster, request: &str, leader: u16) {
+    let hosts: Vec<String> = (cluster.port..cluster.port + 3).map(|port| format!("127.0.0.1:{port}")).collect();
+    let sql = |place: &str, text: &str| {
+        let mut sql = Command::new(env!("CARGO_BIN_EXE_lockwork"));
+        let output = sql.args(["sql", place, "--output", "csv", "-c", text]).output().unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&told).trim().to_string())
+    };
+    let list = hosts.join(",");
+    let call = format!("CALL transfer(1, 2, 0.00){request}; SHOW in_hot_standby;");
+    let (code, told) = sql(&list, &call);
+    assert!(code == Some(0) && told.ends_with("in_hot_standby\noff"), "{told}");
+    for (attrs, standby) in [("primary", "off"), ("read-write", "off"), ("standby", "on"), ("prefer-standby", "on")] {
+        let url = format!("postgres://a@{list}/bank?target_session_attrs={attrs}");
+        let (code, told) = sql(&url, "SHOW in_hot_standby; SELECT sum(balance) AS money FROM accounts;");
+        assert_eq!((code, told), (Some(0), format!("in_hot_standby\n{standby}\nmoney\n10000.00")), "{attrs}");
+    }
+    // The others take no calls.
+    let others: Vec<&str> = (1..=3).filter(|&at| at != leader).map(|at| hosts[usize::from(at) - 1].as_str()).collect();
+    let (code, told) = sql(&others.join(","), &call);
+    assert!(code == Some(3) && told.contains("none of 2 servers") && told.contains("57P03"), "{told}");
 }
 
 /// What a page answers.

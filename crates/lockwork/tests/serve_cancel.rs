@@ -1,6 +1,8 @@
 //! Statements that are cancelled at `lockwork serve`: by tokio-postgres and Ctrl-C in psql, by keys right and wrong,
 //! and by clients that vanish.
 
+#[path = "common/busy.rs"]
+mod busy;
 #[path = "common/client.rs"]
 mod client;
 #[path = "common/server.rs"]
@@ -11,6 +13,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use busy::{is_busy, ticks, until_busy};
 use client::{Client as Raw, message};
 use futures::{SinkExt, StreamExt};
 use server::{Server, program};
@@ -51,18 +54,24 @@ fn said(error: &tokio_postgres::Error) -> String {
         .map_or_else(|| error.to_string(), |error| format!("{} {}", error.code().code(), error.message()))
 }
 
-/// What comes of something that is cancelled after a while.
+/// What comes of something that is cancelled when the server is at it.
 async fn cancelled<T: std::fmt::Debug>(
+    server: &Server,
     client: &Client,
     what: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> String {
     let token = client.cancel_token();
-    let (begun, cancel) = (Instant::now(), async {
+    let (begun, since) = (Instant::now(), ticks(server));
+    let cancel = async {
         tokio::time::sleep(A_WHILE).await;
+        while !is_busy(server, since, begun) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         token.cancel_query(NoTls).await.unwrap();
-    });
-    let (ended, ()) = tokio::join!(what, cancel);
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        Instant::now()
+    };
+    let (ended, asked) = tokio::join!(what, cancel);
+    assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
     said(&ended.unwrap_err())
 }
 
@@ -87,17 +96,17 @@ fn a_query_is_cancelled_and_its_connection_goes_on() {
     block_on(async {
         let client = connect(&server).await;
         let expected = "57014 the statement has been cancelled, as its client has asked";
-        assert_eq!(cancelled(&client, client.query(&long(), &[])).await, expected);
-        assert_eq!(cancelled(&client, client.simple_query(&long())).await, expected);
+        assert_eq!(cancelled(&server, &client, client.query(&long(), &[])).await, expected);
+        assert_eq!(cancelled(&server, &client, client.simple_query(&long())).await, expected);
         let text = format!("{}; INSERT INTO accounts VALUES (77, 1)", long());
-        assert_eq!(cancelled(&client, client.batch_execute(&text)).await, expected);
+        assert_eq!(cancelled(&server, &client, client.batch_execute(&text)).await, expected);
         let catalog = "SELECT count(*) FROM pg_type a, pg_type b, pg_type c, pg_type d, pg_type e";
-        assert_eq!(cancelled(&client, client.query(catalog, &[])).await, expected);
+        assert_eq!(cancelled(&server, &client, client.query(catalog, &[])).await, expected);
         assert_eq!(count(&client, "SELECT count(*) FROM accounts").await, 2);
 
         // What a transaction has done before is there behind a savepoint.
         client.batch_execute("BEGIN; INSERT INTO accounts VALUES (3, 1); SAVEPOINT s").await.unwrap();
-        assert_eq!(cancelled(&client, client.query(&long(), &[])).await, expected);
+        assert_eq!(cancelled(&server, &client, client.query(&long(), &[])).await, expected);
         assert!(said(&client.query("SELECT count(*) FROM accounts", &[]).await.unwrap_err()).starts_with("25P02"));
         client.batch_execute("ROLLBACK TO s; COMMIT").await.unwrap();
         assert_eq!(count(&client, "SELECT count(*) FROM accounts").await, 3);
@@ -124,7 +133,7 @@ fn who_waits_for_its_turn_is_cancelled_too() {
         }
         tokio::time::sleep(A_WHILE).await;
         let ninth = connect(&server).await;
-        assert!(cancelled(&ninth, ninth.query(&long(), &[])).await.starts_with("57014"));
+        assert!(cancelled(&server, &ninth, ninth.query(&long(), &[])).await.starts_with("57014"));
         for (token, query) in running {
             assert!(!query.is_finished());
             token.cancel_query(NoTls).await.unwrap();
@@ -146,8 +155,9 @@ fn a_wrong_key_cancels_nothing_and_a_right_one_needs_no_place() {
     assert!(key.len() == 8 && number > 0 && key[4..] != [0; 4], "{key:?}");
 
     let ask = message(b'Q', &[long().as_bytes(), b"\0"].concat());
+    let since = ticks(&server);
     raw.0.get_mut().write_all(&ask).unwrap();
-    std::thread::sleep(A_WHILE);
+    until_busy(&server, since);
     let wrong: Vec<u8> = key[4..].iter().map(|byte| byte ^ 0x10).collect();
     request(&server, number, &wrong);
     request(&server, number ^ 1, &key[4..]);
@@ -164,8 +174,9 @@ fn a_wrong_key_cancels_nothing_and_a_right_one_needs_no_place() {
     let execute = [client::bind(&[]), client::execute(0)].concat();
     let parse = |name: &str, text: &str| message(b'P', &[name.as_bytes(), b"\0", text.as_bytes(), b"\0\0\0"].concat());
     let together = [parse("", &long()), execute.clone(), parse("", "SELECT 1"), execute, message(b'S', b"")].concat();
+    let since = ticks(&server);
     raw.0.get_mut().write_all(&together).unwrap();
-    std::thread::sleep(A_WHILE);
+    until_busy(&server, since);
     raw.0.get_mut().write_all(&message(b'Q', b"SELECT 2\0")).unwrap();
     std::thread::sleep(A_WHILE);
     request(&server, number, &key[4..]);
@@ -233,7 +244,7 @@ fn many_calls_are_cancelled_between_pieces_and_what_was_made_stays() {
             FOR i IN 1 .. 5000 LOOP sum := sum + i; END LOOP; INSERT INTO t VALUES (n); END";
         client.batch_execute(slow).await.unwrap();
         let numbers: Vec<i64> = (0..262_144).collect();
-        let said = cancelled(&client, client.query("CALL MANY add($1)", &[&numbers])).await;
+        let said = cancelled(&server, &client, client.query("CALL MANY add($1)", &[&numbers])).await;
         let made = said.strip_prefix("57014 the statement has been cancelled, as its client has asked; the first ");
         let made: i64 = made.and_then(|made| made.strip_suffix(" calls have been made")?.parse().ok()).expect(&said);
         assert!((1..262_144).contains(&made), "{said}");
@@ -246,6 +257,7 @@ fn many_calls_are_cancelled_between_pieces_and_what_was_made_stays() {
 #[test]
 fn a_query_ends_when_its_client_vanishes() {
     let server = serve(&[]);
+    let since = ticks(&server);
     // One more than run at a time, some with something behind it that nobody reads.
     let behind = message(b'Q', b"SELECT 1\0");
     let clients: Vec<Raw> = (0..9)
@@ -256,7 +268,7 @@ fn a_query_ends_when_its_client_vanishes() {
             client
         })
         .collect();
-    std::thread::sleep(A_WHILE);
+    until_busy(&server, since);
     drop(clients);
     let begun = Instant::now();
     assert_eq!(Raw::of(&server).prepared("SELECT count(*) FROM accounts", &[]).unwrap(), "takes []\n2\nSELECT 1");
@@ -271,9 +283,9 @@ fn control_c_in_psql_cancels() {
     let server = serve(&[]);
     psql.args(["-h", "127.0.0.1", "-p", &server.port.to_string(), "-U", "ann", "-X", "-A", "-t", "bank"]);
     let mut child = psql.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let text = format!("\\set VERBOSITY verbose\n{};\n", long());
+    let (text, since) = (format!("\\set VERBOSITY verbose\n{};\n", long()), ticks(&server));
     child.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
-    std::thread::sleep(A_WHILE * 2);
+    until_busy(&server, since);
     let begun = Instant::now();
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();

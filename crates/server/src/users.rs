@@ -4,6 +4,7 @@
 //! PostgreSQL keeps it, so that neither the file nor what goes over the wire tells the password. Empty lines and those
 //! that begin with `#` are comments. The file is read at each login: who changes it need not restart the server.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -209,8 +210,16 @@ impl Users {
     fn list(&self) -> Result<Vec<User>, UsersError> {
         let text = read(&self.path)?;
         let wrong = |line, problem| UsersError::Line { path: self.path.display().to_string(), line, problem };
-        let lines = text.lines().enumerate();
-        lines.filter_map(|(at, line)| user(line).map_err(|problem| wrong(at + 1, problem)).transpose()).collect()
+        let (mut users, mut names) = (Vec::new(), HashSet::new());
+        for (at, line) in text.lines().enumerate() {
+            let Some(user) = user(line).map_err(|problem| wrong(at + 1, problem))? else { continue };
+            // Of two that differ nobody would know which counts.
+            if !names.insert(user.name.clone()) {
+                return Err(wrong(at + 1, format!("'{}' has a line before it, and may have one", user.name)));
+            }
+            users.push(user);
+        }
+        Ok(users)
     }
 
     /// Adds a user to a file, or gives one another password and right; the file is made if it is not there.
@@ -317,6 +326,7 @@ mod tests {
         let good = fs::read_to_string(&path).unwrap();
         for (text, expected) in [
             (format!("{good}bob call\n"), "line 2: it has not three words"),
+            (format!("{good}{good}"), "line 2: 'ann' has a line before it"),
             (good.replace("define", "all"), "line 1: 'all' is no right"),
             (good.replace("SCRAM-SHA-256", "md5"), "line 1: its third word is no verifier"),
             (good.replace("$4096:", "$0:"), "line 1: its third word is no verifier"),

@@ -227,6 +227,17 @@ class Connection:
         """Writes all tables to the folder, so that opening it need not repeat what came before."""
         self._connection.checkpoint()
 
+    def reconnect(self) -> None:
+        """Connects anew if the connection has ended, to the first server of its addresses that will do; else there is
+        nothing to do, and in a folder there never is. Procedures go on to work. What was set by SET, and a transaction
+        that was open, are gone; what was on its way is not asked again.
+
+        Raises:
+            ConnectError: no server takes it now. ``is_retryable`` says whether one may later.
+            Closed: it was closed.
+        """
+        self._connection.reconnect()
+
     def close(self) -> None:
         """Waits until everything is durable, and closes the database. Doing so again does nothing."""
         self._connection.close()
@@ -285,18 +296,23 @@ def connect(
     timeout: Optional[float] = None,
     sslmode: Optional[str] = None,
     sslrootcert: "Union[str, os.PathLike[str], None]" = None,
+    target_session_attrs: Optional[str] = None,
 ) -> Connection:
     """Connects to a server, ``lockwork serve``.
 
     Args:
-        address: HOST:PORT, or a URL, postgres://user:password@host:port/database?sslmode=verify-full.
+        address: HOST:PORT, or a URL, postgres://user:password@host:port/database?sslmode=verify-full; or several of which
+            the first that will do is taken: A:PORT,B:PORT, or postgres://a:port,b:port/database.
         user: who asks; else the one of the URL, or of the system.
         database: its name; else that of the URL, or lockwork.
-        timeout: seconds to wait for the connection; else those of the URL, or 10.
+        timeout: seconds to wait for each server; else those of the URL, or 10.
         sslmode: how safe it has to be: "disable", "prefer", "require", "verify-ca" or "verify-full". If neither it nor
             sslrootcert is given, it is "prefer" for a server of this machine; else "verify-full".
         sslrootcert: a file of the certificates to trust, of who signs or the server's own; "system" and none are those
             that the system trusts.
+        target_session_attrs: which of the nodes of a cluster will do: "any", "read-write", "read-only", "primary", "standby"
+            or "prefer-standby"; else that of the URL, or "any". With "read-only", "standby" and
+            "prefer-standby" the session only reads.
 
     Raises:
         ConnectError: there is none, it does not let anybody in, or is not as safe as it has to be.
@@ -314,6 +330,7 @@ def connect(
         "timeout": timeout,
         "sslmode": sslmode,
         "sslrootcert": None if sslrootcert is None else os.fspath(sslrootcert),
+        "target_session_attrs": target_session_attrs,
     }
     return Connection(_Connection.connect(place), f"at {_without_password(address)}")
 

@@ -32,7 +32,8 @@ class Error(Exception):
 
     @property
     def is_retryable(self) -> bool:
-        """Whether the same request may succeed later, and has not happened yet."""
+        """Whether the same request may succeed later, and cannot happen twice: it has not happened yet, or it has a
+        request_id. After Closed that takes ``reconnect``."""
         return self._retryable
 
     def __str__(self) -> str:

@@ -154,6 +154,12 @@ pub(super) struct Signals {
 impl Signals {
     pub(super) fn new() -> Result<Self, Failure> {
         let no_signals = |error| Failure::usage(format!("signals: {error}"));
+        // A compiler that an engine has loaded (LLVM, in PoCL) may have taken them, to clear up and end the process,
+        // and whoever had a signal before is called too.
+        for signal in [libc::SIGTERM, libc::SIGINT] {
+            // SAFETY: it becomes the system's own action, which runs no code of this process.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
         let terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
         let interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
         Ok(Self { terminate, interrupt })

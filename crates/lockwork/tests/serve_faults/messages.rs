@@ -33,7 +33,8 @@ fn who_does_not_go_on_is_sent_away() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let start = |users: Option<Users>| {
         let open = OpenOptions { engine: EngineKind::Deterministic, ..OpenOptions::default() };
-        let patience = Duration::from_millis(400);
+        // Longer than a login takes on a busy machine.
+        let patience = Duration::from_secs(2);
         let options = Options { patience, users, connections: 8, ..Options::default() };
         let database = Lockwork::open_volatile(&open).unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
@@ -53,7 +54,7 @@ fn who_does_not_go_on_is_sent_away() {
     for mut stream in silent {
         assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
     }
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(begun.elapsed() < Duration::from_secs(30));
     assert_eq!(idle.query("SELECT 1").unwrap(), "1\nSELECT 1");
     ending.end();
     runtime.block_on(running).unwrap().unwrap();

@@ -11,9 +11,30 @@ pub(crate) fn resident(server: &Server) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// How many files and connections a server has open.
-pub(crate) fn descriptors(server: &Server) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count()
+/// The files and connections that a server has open: the number of each, and what it is.
+pub(crate) fn descriptors(server: &Server) -> Vec<String> {
+    let folder = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
+    // One that is closed while they are listed is none.
+    let one = |path: std::path::PathBuf| {
+        let is = std::fs::read_link(&path).ok()?;
+        Some(format!("{} {}", path.file_name()?.display(), is.display()))
+    };
+    let mut open: Vec<String> = folder.filter_map(|entry| one(entry.unwrap().path())).collect();
+    open.sort();
+    open
+}
+
+/// Waits until a server has no more open than before; else says what it has, and what it had.
+pub(crate) fn until_no_more(server: &Server, before: &[String]) {
+    let some = Instant::now() + Duration::from_secs(20);
+    loop {
+        let open = descriptors(server);
+        if open.len() <= before.len() {
+            return;
+        }
+        assert!(Instant::now() < some, "connections that ended take descriptors: {open:#?}, and before {before:#?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Waits for something that has to come.

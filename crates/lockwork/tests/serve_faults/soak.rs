@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{Client, bind, execute, message};
 use crate::folder::Folder;
-use crate::process::{descriptors, resident, until};
+use crate::process::{descriptors, resident, until_no_more};
 use crate::server::Server;
 use crate::{BANK, cents};
 
@@ -100,7 +100,7 @@ fn neither_memory_nor_descriptors_grow() {
     let (second, last) = (third(1), third(2));
     println!("{} done on {} connections; {second} KiB, then {last} KiB", done.load(Relaxed), connected.load(Relaxed));
     assert_eq!(cents(&mut first), 200_000);
-    until("connections that ended take descriptors", || descriptors(&server) <= files);
+    until_no_more(&server, &files);
     // In a few seconds everything is still on its way to the size that it has.
     assert!(seconds < 60 || last < second + second / 20, "{second} KiB, then {last} KiB");
     drop(first);

@@ -30,7 +30,8 @@ use remote::Remote;
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The folder of the database, made if it is not there; or a server: 127.0.0.1:5433, or
-    /// postgres://user:password@host:port/database?sslmode=verify-full&sslrootcert=FILE
+    /// postgres://user:password@host:port/database?sslmode=verify-full&sslrootcert=FILE; or several of which one is
+    /// wanted: a:5433,b:5433, or postgres://a:5433,b:5433/database?target_session_attrs=primary
     #[arg(value_name = "DIR|ADDR")]
     place: PathBuf,
     /// Statements to run instead of those of standard input

@@ -5,7 +5,8 @@
 use std::io::IsTerminal;
 
 use lockwork::sql::{Control, Kind, Statement, Value, pointed, statements};
-use lockwork_client::{Address, connect};
+use lockwork_client::Error::Refused;
+use lockwork_client::{Address, Host, connect};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::{DbError, ErrorPosition, SqlState};
@@ -23,6 +24,8 @@ pub(super) struct Remote {
     client: Client,
     /// What drives the connection, and says why it has ended.
     connection: Option<JoinHandle<Result<(), Error>>>,
+    /// Of several servers the one that has let it in.
+    host: Host,
     address: Address,
     state: State,
 }
@@ -42,8 +45,8 @@ impl Remote {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::usage(format!("threads: {error}")))?;
         match let_in(&runtime, &mut address) {
-            Ok((client, connection)) => {
-                Ok(Self { runtime, client, connection: Some(connection), address, state: State::Idle })
+            Ok((client, connection, host)) => {
+                Ok(Self { runtime, client, connection: Some(connection), host, address, state: State::Idle })
             }
             Err(failure) => {
                 // Nobody waits for a name that is still being looked up.
@@ -56,7 +59,7 @@ impl Remote {
     /// What a person at a terminal is told of it.
     pub(super) fn name(&self) -> String {
         let database = self.address.config.get_dbname().unwrap_or_default();
-        format!("{}, database {database}, as {}", self.address, user(&self.address))
+        format!("{}, database {database}, as {}", self.host, user(&self.address))
     }
 
     /// Has one statement carried out. `statement` is what this program understands of it.
@@ -128,7 +131,7 @@ impl Remote {
                 let why = told(ended.as_ref().unwrap_or(error));
                 let hint = "hint: whether the last statement was carried out is not known; look before it is repeated";
                 self.state = State::Idle;
-                Failure::connect(format!("{}: the connection is lost: {why}\n{hint}", self.address))
+                Failure::connect(format!("{}: the connection is lost: {why}\n{hint}", self.host))
             }
         }
     }
@@ -184,6 +187,12 @@ pub(super) fn complete(address: &mut Address, user: Option<&str>, database: Opti
     {
         config.password(password);
     }
+    if let Some(options) = variable("PGOPTIONS").filter(|_| config.get_options().is_none()) {
+        config.options(options);
+    }
+    if let Some(attrs) = variable("PGTARGETSESSIONATTRS").filter(|_| address.attrs.is_none()) {
+        address.attrs = Some(attrs.parse().map_err(|error| failure_of(&error, None))?);
+    }
     let security = address.security.complete(variable("PGSSLMODE").as_deref(), variable("PGSSLROOTCERT").as_deref());
     security.map_err(|error| failure_of(&error, None))
 }
@@ -192,39 +201,37 @@ fn user(address: &Address) -> &str {
     address.config.get_user().unwrap_or_default()
 }
 
-type Connected = (Client, JoinHandle<Result<(), Error>>);
+type Connected = (Client, JoinHandle<Result<(), Error>>, Host);
 
 /// Connects, and asks for a password if that is what is missing.
 fn let_in(runtime: &Runtime, address: &mut Address) -> Result<Connected, Failure> {
     let mut connected = runtime.block_on(connect(address));
-    if matches!(&connected, Err(lockwork_client::Error::Refused(error)) if wants_password(error)) {
+    let asks = |error: &lockwork_client::Error| matches!(error.decisive(), Refused(error) if wants_password(error));
+    if connected.as_ref().is_err_and(asks) {
         address.config.password(password(address)?);
         connected = runtime.block_on(connect(address));
     }
-    let (client, connection) = connected.map_err(|error| failure_of(&error, Some(address)))?;
-    Ok((client, runtime.spawn(connection)))
+    let connected = connected.map_err(|error| failure_of(&error, Some(address)))?;
+    Ok((connected.client, runtime.spawn(connected.wire), connected.host))
 }
 
 /// Why there is no connection, or none could be.
 pub(super) fn failure_of(error: &lockwork_client::Error, address: Option<&Address>) -> Failure {
     use lockwork_client::Error;
-    let mut text = address.map_or_else(String::new, |address| format!("{address}: "));
     let hint = match (error, address) {
         (Error::Unreachable(_), Some(address)) => format!("lockwork serve --listen {address}"),
         _ => error.hint().into(),
     };
-    text.push_str(&match error {
-        Error::Refused(error) => match error.as_db_error() {
-            Some(refusal) => format!("error {}: {}", refusal.code().code(), refusal.message()),
-            None => told(error),
-        },
-        other => other.to_string(),
-    });
+    let mut text = match (error, address) {
+        // It names each server itself.
+        (Error::Nobody(_), _) | (_, None) => error.to_string(),
+        (_, Some(address)) => format!("{address}: {error}"),
+    };
     if !hint.is_empty() {
         text = format!("{text}\nhint: {hint}");
     }
     let is_wrong = |refusal: &DbError| refusal.code().code().starts_with("28");
-    match error {
+    match error.decisive() {
         Error::Asked { .. } => Failure::Usage(text),
         Error::Refused(error) if error.as_db_error().is_some_and(is_wrong) => Failure::Usage(text),
         _ => Failure::Connect(text),

@@ -1,8 +1,9 @@
 //! `lockwork sql ADDR`: the command at a server is what it is on a folder.
 
-#[path = "common/folder.rs"]
+#[path = "../common/folder.rs"]
 mod folder;
-#[path = "common/server.rs"]
+mod hosts;
+#[path = "../common/server.rs"]
 mod server;
 
 use std::io::{BufRead, BufReader, Read, Write};
