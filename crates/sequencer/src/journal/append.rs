@@ -48,6 +48,8 @@ pub fn append(
     let until = threads.now() + PATIENCE;
     let mut appended = 0;
     let mut why = String::new();
+    // The message of which an attempt had no answer: it may be there, or still come.
+    let mut unclear = None;
     while appended < messages.len() {
         if threads.now() > until {
             return (appended, Err(Unappended::Unknown(why)));
@@ -56,8 +58,11 @@ pub fn append(
         appended += more;
         match outcome {
             Ok(()) => return (appended, Ok(())),
-            Err(Problem::Full(why)) => return (appended, Err(Unappended::Full(why))),
-            Err(Problem::Unclear(problem)) => why = problem,
+            Err(Problem::Full(why)) if unclear != Some(appended) => return (appended, Err(Unappended::Full(why))),
+            Err(Problem::Full(problem) | Problem::Unclear(problem)) => {
+                unclear = Some(appended);
+                why = problem;
+            }
         }
         // It may be there, and so may be those behind it.
         while appended < messages.len() {
@@ -90,4 +95,44 @@ fn publish(stream: &dyn Stream, first: u64, messages: &[Vec<u8>]) -> (usize, Res
         }
     }
     (messages.len(), Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A stream whose first attempt has no answer, if so, and that is full then; what it did not answer is there later.
+    struct Filling {
+        answers: bool,
+        attempts: Cell<u32>,
+        looks: Cell<u32>,
+    }
+
+    impl Stream for Filling {
+        fn publish(&self, _: u64, _: &[u8]) -> Result<u64, Problem> {
+            self.attempts.set(self.attempts.get() + 1);
+            Err(match self.answers || self.attempts.get() > 1 {
+                true => Problem::Full("full".into()),
+                false => Problem::Unclear("no answer".into()),
+            })
+        }
+
+        fn is_there(&self, _: u64, _: &[u8]) -> Result<Option<bool>, String> {
+            self.looks.set(self.looks.get() + 1);
+            Ok((self.looks.get() > 2).then_some(true))
+        }
+    }
+
+    fn fill(answers: bool) -> (usize, Result<(), Unappended>) {
+        let stream = Filling { answers, attempts: Cell::new(0), looks: Cell::new(0) };
+        append(&stream, &Threads::default(), 1, &[b"message".to_vec()])
+    }
+
+    #[test]
+    fn a_stream_that_is_full_now_may_have_taken_what_it_did_not_answer() {
+        assert_eq!(fill(false), (1, Ok(())));
+        assert_eq!(fill(true), (0, Err(Unappended::Full("full".into()))));
+    }
 }
