@@ -112,7 +112,7 @@ impl Set {
         while !waits.is_finished() {
             self.revive();
             let others: Vec<_> = self.others.iter().map(|others| others.as_ref().unwrap().status()).collect();
-            assert!(start.elapsed() < Duration::from_secs(15), "no answer: {:?} {others:?}", self.status());
+            assert!(start.elapsed() < Duration::from_secs(60), "no answer: {:?} {others:?}", self.status());
             std::thread::sleep(Duration::from_millis(2));
         }
         let ran = waits.join().unwrap().map_err(|refused| refused.error)?;
