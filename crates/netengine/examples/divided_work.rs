@@ -59,7 +59,7 @@ impl Nodes {
             kept_bytes: KEPT_BYTES,
             pages: Pages::Plain,
         });
-        let node = NodeOptions { may_lead, ..NodeOptions::new(&format!("part{part}:1")) };
+        let node = NodeOptions { may_lead, ..NodeOptions::new(format!("part{part}:1")) };
         let (journal, disk) = (Arc::new(journal.another()), Arc::new(SimulatedDisk::new(SEED)));
         let (options, engine) = (Options { checkpoint_bytes: 0, ..Options::default() }, engine.expect("an engine"));
         let joined =

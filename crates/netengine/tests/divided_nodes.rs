@@ -70,7 +70,7 @@ impl Set {
             may_lead: self.may_lead,
             lease: Duration::from_millis(300),
             digest_interval: Duration::ZERO,
-            ..NodeOptions::new(&format!("node{number}:1"))
+            ..NodeOptions::new(format!("node{number}:1"))
         };
         let engine = Box::new(part(number, &self.listeners[number], &self.addresses, KEPT_BYTES));
         self.others[number] = Some(engine.others());
