@@ -34,6 +34,7 @@
 //!
 //! `docs/durability.md` has the guarantees, the formats byte by byte and the recovery argument.
 
+mod begin;
 mod catalogue;
 mod checkpoint;
 mod decode;

@@ -5,21 +5,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::sync_channel;
 
 use lockwork_engine::Engine;
 
-use crate::directory::Directory;
+use crate::begin::{Begun, begin};
 use crate::error::Error;
 use crate::format::items::Definition;
-use crate::io::{Io, Locking, Mode};
+use crate::io::Io;
+use crate::journal::Journal;
 use crate::journal::election::{Election, NodeOptions, NodeStatus, Role, holder};
 use crate::journal::follower::follow;
-use crate::journal::{Journal, LEAST_MESSAGE_BYTES};
 use crate::options::Options;
 use crate::order::{Answered, Node, Order, Parts, Request};
-use crate::recovery::{Progress, RecoveryReport, Replay};
-use crate::sequencer::{Handle, REQUESTS, Sequencer, is_empty};
+use crate::recovery::{Progress, RecoveryReport};
+use crate::sequencer::{Handle, REQUESTS, Sequencer};
 use crate::shared::Shared;
 
 impl Sequencer {
@@ -45,45 +45,15 @@ impl Sequencer {
         mut engine: Box<dyn Engine>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, RecoveryReport), Error> {
-        options.validate()?;
         node.validate()?;
-        is_empty(&*engine)?;
-        let refuse = |option, value: String, expected: &str| Error::Option { option, value, expected: expected.into() };
         if !engine.runs_in_order() {
-            let expected = "one that can run calls in the order of a log is needed, such as 'deterministic'";
-            return Err(refuse("engine", engine.name().to_string(), expected));
+            let expected = "one that can run calls in the order of a log is needed, such as 'deterministic'".into();
+            return Err(Error::Option { option: "engine", value: engine.name().to_string(), expected });
         }
-        if journal.most_bytes() < LEAST_MESSAGE_BYTES {
-            let expected = format!("{LEAST_MESSAGE_BYTES} or more are needed");
-            return Err(refuse("the journal's most bytes of a message", journal.most_bytes().to_string(), &expected));
-        }
-        let (directory, lock) = scratch(&*io, path)?;
-        let mut report = RecoveryReport { io: journal.describe(), ..RecoveryReport::default() };
-        let failed = |error: crate::journal::Unreachable| Error::Unreachable(error.to_string());
-        let extent = journal.extent().map_err(failed)?;
-        let newest = journal.checkpoints().map_err(failed)?.last().copied();
-        if newest.unwrap_or(0) + 1 < extent.first {
-            let problem = format!("records 1 to {} are missing, and no checkpoint covers them", extent.first - 1);
-            return Err(Error::damaged(Path::new(&journal.describe()), 1, problem));
-        }
-        let (spare, _) = channel();
-        let mut replay = Replay::new(&mut *engine, options.request_window, &mut report, progress, spare);
-        let mut chain = None;
-        if let Some(number) = newest {
-            let path = directory.checkpoint(number);
-            let opened = io.open(&path, Mode::Create).map_err(|error| Error::io("create", &path, error));
-            journal.fetch_checkpoint(number, &*opened?).map_err(failed)?;
-            let (header, _) = crate::checkpoint::read::read(&*io, &path, number, &mut replay)?;
-            chain = replay.chain.filter(|chain| chain.database == header.database);
-            if chain.is_none() {
-                return Err(Error::damaged(&path, 16, "the checkpoint is not of the journal that keeps it"));
-            }
-        }
-        let Replay { catalogue, definitions, window, .. } = replay;
-        let next = newest.unwrap_or(0) + 1;
+        let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
+        let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next } = begun;
         let threads = node.threads.clone();
         let fresh = threads.fresh();
-        let chain = chain.unwrap_or_default();
         let node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
         membership.saw(extent);
@@ -200,29 +170,4 @@ impl Handle {
     pub fn definitions_met(&self) -> usize {
         self.shared.definitions.load(Ordering::Acquire)
     }
-}
-
-/// A directory for checkpoints on their way, empty, and the lock on it.
-pub(crate) fn scratch(io: &dyn Io, path: &Path) -> Result<(Directory, Box<dyn Send + Sync>), Error> {
-    let directory = Directory::new(path);
-    directory.refuse_foreign(io)?;
-    for folder in [&directory.root, &directory.log, &directory.checkpoint] {
-        io.create_directory(folder).map_err(|error| Error::io("create", folder, error))?;
-    }
-    let taken = io.lock(&directory.lock()).map_err(|error| Error::io("lock", &directory.lock(), error))?;
-    let lock = match taken {
-        Locking::Held(lock) => lock,
-        Locking::Taken(owner) => return Err(Error::Locked { path: path.to_path_buf(), owner }),
-    };
-    let listing = directory.list(io)?;
-    if directory.is_database(io)? || !listing.segments.is_empty() {
-        let expected =
-            "a database of its own is there, and the journal has another one; name an empty directory".into();
-        return Err(Error::Option { option: "directory", value: path.display().to_string(), expected });
-    }
-    let old = listing.checkpoints.iter().map(|&number| directory.checkpoint(number));
-    for path in old.chain(listing.unfinished.iter().cloned()) {
-        io.remove(&path).map_err(|error| Error::io("remove", &path, error))?;
-    }
-    Ok((directory, lock))
 }

@@ -14,7 +14,22 @@ use crate::log::writer::Unit;
 use crate::order::{Callers, Request, pick};
 
 impl Parted {
-    /// Gives the journal a batch; one that is too long for a record in several, each as if it had come by itself.
+    /// Gives the journal what nothing may be pending for.
+    pub(super) fn give_alone(&mut self, request: Request) {
+        match request {
+            Request::Define { definition, reply } => match self.may_define(&definition) {
+                Ok(()) => {
+                    let kept = definition.clone();
+                    self.give(RecordKind::Definition, Ordered::Definition(definition, reply), |out| kept.encode(out));
+                }
+                Err(error) => drop(reply.send(Err(error))),
+            },
+            Request::Checkpoint(reply) => self.give(RecordKind::Cut, Ordered::Cut(reply), |_| ()),
+            _ => unreachable!("nothing else is kept for that"),
+        }
+    }
+
+    /// Gives the journal the calls of a batch that can be run; the others say why they cannot.
     pub(super) fn order(&mut self, mut batch: Batch, callers: Callers) {
         let mut places = Vec::with_capacity(batch.len());
         for index in 0..batch.len() {

@@ -38,31 +38,31 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{Divided, EngineError};
 use lockwork_procedure::block::{Batch, Block};
 
+use crate::begin::{Begun, begin};
 use crate::catalogue::Catalogue;
 use crate::checkpoint::write::CheckpointReport;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::format::frame::RecordKind;
 use crate::format::items::Definition;
-use crate::io::{Io, Mode};
+use crate::io::Io;
 use crate::journal::election::{Election, NodeOptions, Role, holder};
 use crate::journal::follower::follow;
 use crate::journal::message::OVERHEAD;
 use crate::journal::publisher::Publisher;
-use crate::journal::{Journal, LEAST_MESSAGE_BYTES, Unappended};
+use crate::journal::{Journal, Unappended};
 use crate::log::writer::Unit;
-use crate::node::scratch;
 use crate::options::Options;
 use crate::order::{Callers, MOST_DEFINITION_BYTES, Node, Reply, Request, Tables};
-use crate::recovery::{Progress, RecoveryReport, Replay};
+use crate::recovery::{Progress, RecoveryReport};
 use crate::requests::Window;
-use crate::sequencer::{Handle, REQUESTS, Sequencer, is_empty};
+use crate::sequencer::{Handle, REQUESTS, Sequencer};
 use crate::shared::Shared;
 
 use parts::PartJournal;
@@ -132,45 +132,15 @@ impl Sequencer {
         mut engine: Box<dyn Divided>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, RecoveryReport), Error> {
-        options.validate()?;
         node.validate()?;
-        is_empty(&*engine)?;
-        if journal.most_bytes() < LEAST_MESSAGE_BYTES {
-            return Err(Error::Option {
-                option: "the journal's most bytes of a message",
-                value: journal.most_bytes().to_string(),
-                expected: format!("{LEAST_MESSAGE_BYTES} or more are needed"),
-            });
-        }
         let (part, parts) = engine.part();
         let journal: Arc<dyn Journal> = Arc::new(PartJournal::new(journal, part, parts));
-        let (directory, lock) = scratch(&*io, path)?;
-        let mut report = RecoveryReport { io: journal.describe(), ..RecoveryReport::default() };
-        let failed = |error: crate::journal::Unreachable| Error::Unreachable(error.to_string());
-        let extent = journal.extent().map_err(failed)?;
-        let newest = journal.checkpoints().map_err(failed)?.last().copied();
-        if newest.unwrap_or(0) + 1 < extent.first {
-            let problem = format!("records 1 to {} are missing, and no checkpoint covers them", extent.first - 1);
-            return Err(Error::damaged(Path::new(&journal.describe()), 1, problem));
-        }
-        let mut replay = Replay::new(&mut *engine, options.request_window, &mut report, progress, channel().0);
-        let mut chain = None;
-        if let Some(number) = newest {
-            let path = directory.checkpoint(number);
-            let opened = io.open(&path, Mode::Create).map_err(|error| Error::io("create", &path, error));
-            journal.fetch_checkpoint(number, &*opened?).map_err(failed)?;
-            let (header, _) = crate::checkpoint::read::read(&*io, &path, number, &mut replay)?;
-            chain = replay.chain.filter(|chain| chain.database == header.database);
-            if chain.is_none() {
-                return Err(Error::damaged(&path, 16, "the checkpoint is not of the journal that keeps it"));
-            }
-        }
-        let Replay { catalogue, definitions, window, .. } = replay;
-        let next = newest.unwrap_or(0) + 1;
+        let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
+        let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next } = begun;
         let threads = node.threads.clone();
         let (fresh, interrupt) = (threads.fresh(), engine.interrupt());
         engine.begin(next << PLACE_BITS)?;
-        let mut node = Node::new(journal.clone(), node, chain.unwrap_or_default(), catalogue.clone(), fresh);
+        let mut node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
         node.decoder.divided = true;
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
         membership.saw(extent);
@@ -277,7 +247,7 @@ impl Parted {
             },
             Request::Checkpoint(reply) => match self.refusal() {
                 Some(error) => drop(reply.send(Err(error))),
-                None => self.give(RecordKind::Cut, Ordered::Cut(reply), |_| ()),
+                None => self.later.push_back(Request::Checkpoint(reply)),
             },
             Request::Read(read) => {
                 let answered = read(&*self.engine, self.next - 1);
@@ -324,8 +294,10 @@ impl Parted {
             callers.refuse(Some(batch), error.clone());
         }
         for request in std::mem::take(&mut self.later) {
-            if let Request::Define { reply, .. } = request {
-                drop(reply.send(Err(error.clone())));
+            match request {
+                Request::Define { reply, .. } => drop(reply.send(Err(error.clone()))),
+                Request::Checkpoint(reply) => drop(reply.send(Err(error.clone()))),
+                _ => {}
             }
         }
     }
@@ -360,21 +332,20 @@ impl Parted {
             }
             return;
         }
-        while self.pending.len() < PENDING
+        // What waits for nothing to be pending is not waited past.
+        while self.later.is_empty()
+            && self.pending.len() < PENDING
             && let Some((batch, callers)) = self.held.pop_front()
         {
             self.order(batch, callers);
         }
         while self.pending.is_empty()
-            && let Some(Request::Define { definition, reply }) = self.later.pop_front()
+            && let Some(request) = self.later.pop_front()
         {
-            match self.may_define(&definition) {
-                Ok(()) => {
-                    let kept = definition.clone();
-                    self.give(RecordKind::Definition, Ordered::Definition(definition, reply), |out| kept.encode(out));
-                }
-                Err(error) => drop(reply.send(Err(error))),
-            }
+            self.give_alone(request);
+        }
+        if self.pending.len() > PENDING {
+            return;
         }
         let grown = self.shared.since_checkpoint.load(Ordering::Relaxed);
         let enough = self.options.checkpoint_bytes.max(2 * self.shared.statistics_checkpoint_bytes());
@@ -429,8 +400,8 @@ impl Parted {
         self.shared.set_durable(self.next);
         let (journal, shared, membership) = (node.journal.clone(), self.shared.clone(), node.membership.clone());
         let publisher = Publisher { journal, shared, membership, chain, next: self.next };
-        // A cut may come beside the calls.
-        let (units, taken) = sync_channel(PENDING + 2);
+        // A cut that is due may come beside the calls.
+        let (units, taken) = sync_channel(PENDING + 1);
         node.publisher = Some(self.shared.threads.start("lockwork-journal", move || publisher.run(&taken))?);
         self.units = Some(units);
         self.node.membership.set_epoch(chain.epoch);
