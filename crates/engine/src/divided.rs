@@ -26,8 +26,8 @@ pub trait Divided: Engine {
     /// Which part this engine has, from 0, and how many there are.
     fn part(&self) -> (u16, u16);
 
-    /// Nothing before the call `stamp` concerns this engine: what follows begins there, or later. Called before the first
-    /// batch, and whenever that is known; then the engine looks for the others.
+    /// Nothing before the call `stamp` concerns this engine: what follows begins there, or later. Called before the
+    /// first batch, and whenever that is known; then the engine looks for the others.
     ///
     /// # Errors
     /// [`EngineError::Busy`], and what the system refuses.

@@ -16,8 +16,8 @@
 //! Shared by all of them: the registry of procedures ([`registry`]) and their inner-loop form ([`recipe`]), the worker
 //! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), several calls as one
 //! transaction ([`Together`]), calls that only read, beside all of that ([`read()`]), and the check that makes every
-//! engine trustworthy, replay in its own serial order ([`replay`]). What engines of several machines promise each other is
-//! in [`divided`].
+//! engine trustworthy, replay in its own serial order ([`replay`]). What engines of several machines promise each
+//! other is in [`divided`].
 
 mod blocks;
 pub mod conflicts;

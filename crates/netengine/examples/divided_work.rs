@@ -3,8 +3,8 @@
 //!
 //! `cargo run --profile verify -p lockwork-netengine --example divided_work`
 //!
-//! Each line replays one log from its beginning, with nodes that nobody calls; what is told is the processor time of all
-//! threads of the process, so of reading, hashing, decoding, planning, running, and of messages between the nodes.
+//! Each line replays one log from its beginning, with nodes that nobody calls; what is told is the processor time of
+//! all threads of the process, so of reading, hashing, decoding, planning, running, and of messages between the nodes.
 //! Money is counted afterwards.
 
 use std::net::TcpListener;
@@ -91,8 +91,8 @@ fn batch(calls: impl Iterator<Item = (u32, [i64; 3])>) -> Batch {
     batch
 }
 
-/// A log of accounts, and of transfers: `of_two` of a hundred between the parts, the others within one. All of part 0 if
-/// `alone`: then a node of part 0 has to hear nothing of the other one.
+/// A log of accounts, and of transfers: `of_two` of a hundred between the parts, the others within one. All of part 0
+/// if `alone`: then a node of part 0 has to hear nothing of the other one.
 fn log(of_two: u64, alone: bool) -> (SimulatedJournal, u64) {
     let (journal, nodes) = (SimulatedJournal::new(SEED), Nodes::new());
     let others = [nodes.join(&journal, 0, true), nodes.join(&journal, 1, false)];

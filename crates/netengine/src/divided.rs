@@ -9,9 +9,9 @@
 //! ```
 //!
 //! It is [`network-deterministic`](crate) turned round: there one coordinator tells each worker what concerns it, here
-//! everyone is told everything, and picks. The member is the same, on a thread instead of in a process, with connections
-//! to others that come and go. So who is gone is waited for; and who begins again, with the rows that it had somewhere in
-//! the order, is given what follows, and hears from the others once more what they said of it.
+//! everyone is told everything, and picks. The member is the same, on a thread instead of in a process, with
+//! connections to others that come and go. So who is gone is waited for; and who begins again, with the rows that it
+//! had somewhere in the order, is given what follows, and hears from the others once more what they said of it.
 //!
 //! What calls touch is found out as in every engine of this crate. A call whose arguments tell costs those that it does
 //! not concern a look at its keys; one that has to be looked at costs everybody a wait until all before it has ended.
@@ -66,8 +66,8 @@ pub struct DividedOptions {
     pub cluster: [u8; 16],
     /// All of them have it.
     pub secret: Vec<u8>,
-    /// Bytes that are kept, for each other engine, of what was said to it; more is dropped, and who needs it then cannot
-    /// go on.
+    /// Bytes that are kept, for each other engine, of what was said to it; more is dropped, and who needs it then
+    /// cannot go on.
     pub kept_bytes: usize,
     /// Of the rows.
     pub pages: Pages,

@@ -1,4 +1,5 @@
-//! Connections between members on several machines: made, made again, and proved to be between those who share a secret.
+//! Connections between members on several machines: made, made again, and proved to be between those who share a
+//! secret.
 //!
 //! ```text
 //! both:  "LWKPART1"  from (2)  to (2)  members (2)  zero (2)  first call wanted (8)  first call run (8)  nonce (32)
@@ -6,9 +7,9 @@
 //! both:  BLAKE3 keyed by the secret, of the other's 80 bytes and one's own
 //! ```
 //!
-//! then frames ([`message`](crate::message)). Of two members the one with the greater number connects. Who connects again
-//! says from which call on it wants to hear what was said. A member that began behind that call cannot say it: it began
-//! with a checkpoint that is newer than that of the other, which has to begin again, with the newer one.
+//! then frames ([`message`](crate::message)). Of two members the one with the greater number connects. Who connects
+//! again says from which call on it wants to hear what was said. A member that began behind that call cannot say it:
+//! it began with a checkpoint that is newer than that of the other, which has to begin again, with the newer one.
 //!
 //! What follows is neither encrypted nor authenticated any more: the network between members is to be one's own.
 

@@ -26,7 +26,8 @@
 //! | `AGAIN` | worker, coordinator | places (4 each) of calls whose footprints are not right any more |
 //! | `VALUES` | worker, worker | for each transaction: stamp (8), what `FETCHED` has |
 //!
-//! Between members of a divided engine, which are on several machines ([`divided`](crate::divided)), and their own coordinators:
+//! Between members of a divided engine, which are on several machines ([`divided`](crate::divided)), and their own
+//! coordinators:
 //!
 //! | kind | from, to | what follows |
 //! |---|---|---|

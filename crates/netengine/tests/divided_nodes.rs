@@ -1,5 +1,5 @@
-//! Nodes that have a part of every table and share a log: what was acknowledged was made once, whoever leads, and whoever
-//! ends and begins again.
+//! Nodes that have a part of every table and share a log: what was acknowledged was made once, whoever leads, and
+//! whoever ends and begins again.
 
 #[path = "common/parts.rs"]
 #[allow(dead_code, reason = "every test takes what it needs")]

@@ -232,8 +232,8 @@ impl<'a> Outcomes<'a> {
         Ok(())
     }
 
-    /// Takes what became of a call at another member. One that was not told here yet is for later; one that is known, or
-    /// of no interest any more, is passed over.
+    /// Takes what became of a call at another member. One that was not told here yet is for later; one that is known,
+    /// or of no interest any more, is passed over.
     fn take(&mut self, batch: &mut Batch, stamp: u64, outcome: &[u8]) -> Result<(), Malformed> {
         let Some(at) = stamp.checked_sub(self.place.stamp) else { return Ok(()) };
         let at = at as usize;

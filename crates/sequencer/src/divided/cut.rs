@@ -1,8 +1,8 @@
 //! Checkpoints of all parts at one record.
 //!
 //! A record says where: every node writes the rows that it has then, and calls wait meanwhile. A checkpoint counts when
-//! those of all parts are kept. A node that begins again begins with the newest that counts, and needs nothing that others
-//! said before it; so what was said before the one that counts is forgotten then.
+//! those of all parts are kept. A node that begins again begins with the newest that counts, and needs nothing that
+//! others said before it; so what was said before the one that counts is forgotten then.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;

@@ -6,13 +6,13 @@
 //! all:      read (the leader: what it appended) -> verify -> engine, with those of the other parts -> outcomes
 //! ```
 //!
-//! A node that has everything runs calls and appends what happened ([`order`](crate::order)). One that has a part cannot:
-//! the others learn of a call by the log, and run it with this one. So here a record has what is to be run, whatever
-//! becomes of it, and the leader runs it when it is appended, as everybody does. Nobody votes, and nothing is ever taken
-//! back.
+//! A node that has everything runs calls and appends what happened ([`order`](crate::order)). One that has a part
+//! cannot: the others learn of a call by the log, and run it with this one. So here a record has what is to be run,
+//! whatever becomes of it, and the leader runs it when it is appended, as everybody does. Nobody votes, and nothing is
+//! ever taken back.
 //!
-//! Who has called at the leader is answered when its engine knows the outcome, which another part may tell. The outcome of
-//! a call with a request id is known by all, so that a retry is answered whoever leads then.
+//! Who has called at the leader is answered when its engine knows the outcome, which another part may tell. The
+//! outcome of a call with a request id is known by all, so that a retry is answered whoever leads then.
 //!
 //! A call's stamp is the number of its record, and its place in it; so it is the same for all, and for one that begins
 //! again.
@@ -115,8 +115,8 @@ pub(crate) struct Parted {
 }
 
 impl Sequencer {
-    /// As [`Sequencer::join`], for a node that has a part of every table, with the nodes of the other parts. Checkpoints
-    /// are of all parts at one record, or of none; such a node begins with the newest that is whole.
+    /// As [`Sequencer::join`], for a node that has a part of every table, with the nodes of the other parts.
+    /// Checkpoints are of all parts at one record, or of none; such a node begins with the newest that is whole.
     ///
     /// Transactions of several calls ([`Handle::step_then`]) and rows from outside ([`Handle::load_then`]) are refused.
     /// Reads see the rows of this part alone, as of one record.

@@ -13,8 +13,8 @@
 //!     28      4  bytes of the payload
 //! ```
 //!
-//! `behind` is what tells a torn tail from damage: a sound frame that says "everything before n was durable" proves that
-//! a bad frame with a number below n was good once.
+//! `behind` is what tells a torn tail from damage: a sound frame that says "everything before n was durable" proves
+//! that a bad frame with a number below n was good once.
 
 use super::VERSION;
 
