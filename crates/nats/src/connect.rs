@@ -116,6 +116,8 @@ impl Options {
             storage: StorageType::File,
             num_replicas: self.replicas,
             deny_delete: true,
+            // Each server is asked for what the one that leads has lost.
+            allow_direct: true,
             ..Config::default()
         }
     }
@@ -177,7 +179,8 @@ impl NatsJournal {
         let Opened { context, stream, lease, checkpoints, most_bytes } = opened;
         let subject = format!("lockwork.{}", options.name);
         let reader = tokio::sync::Mutex::default();
-        Ok(Self { runtime, context, stream, lease, checkpoints, reader, subject, most_bytes, described })
+        let options = options.clone();
+        Ok(Self { runtime, context, stream, lease, checkpoints, reader, subject, most_bytes, options, described })
     }
 }
 
@@ -189,17 +192,32 @@ struct Opened {
     most_bytes: usize,
 }
 
-async fn connect(options: &Options, user: Option<&(String, String)>, described: &str) -> Result<Client, Error> {
-    let mut with = ConnectOptions::new()
+/// Settings of every connection.
+fn connecting(user: Option<&(String, String)>) -> ConnectOptions {
+    let with = ConnectOptions::new()
         .name("lockwork")
         .connection_timeout(CONNECT)
         .request_timeout(Some(REQUEST))
-        .ping_interval(PING)
+        .ping_interval(PING);
+    match user.cloned() {
+        Some((user, password)) => with.user_and_password(user, password),
+        None => with,
+    }
+}
+
+/// A connection to this server, and to no other when it is gone.
+pub(crate) async fn connect_one(options: &Options, server: &str, described: &str) -> Result<Client, Error> {
+    let failed = |why: String| Error::Unreachable(format!("{described}: connect to {server}: {why}"));
+    let with = connecting(options.user.as_ref()).ignore_discovered_servers().max_reconnects(1);
+    let connected =
+        tokio::time::timeout(REQUEST, with.connect(server)).await.map_err(|late| failed(late.to_string()))?;
+    connected.map_err(|error| failed(words(&error)))
+}
+
+async fn connect(options: &Options, user: Option<&(String, String)>, described: &str) -> Result<Client, Error> {
+    let with = connecting(user)
         .max_reconnects(None)
         .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(10)));
-    if let Some((user, password)) = user.cloned() {
-        with = with.user_and_password(user, password);
-    }
     let failed = |why: String| Error::Unreachable(format!("{described}: connect: {why}"));
     let connecting = with.connect(options.servers.clone());
     let connected = tokio::time::timeout(2 * CONNECT, connecting).await.map_err(|late| failed(late.to_string()))?;
@@ -254,6 +272,11 @@ async fn prepare(
     };
     if let Some(problem) = wrong(&stream.cached_info().config, &wanted) {
         return Err(settings(format!("{described}: {problem}")));
+    }
+    if !stream.cached_info().config.allow_direct {
+        // Made by a program of before.
+        let config = Config { allow_direct: true, ..stream.cached_info().config.clone() };
+        context.update_stream(config).await.map_err(|error| failed("set up the stream", &error))?;
     }
     let bucket = format!("lockwork_{}_lease", options.name);
     let lease = match context.get_key_value(&bucket).await {

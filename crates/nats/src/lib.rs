@@ -16,12 +16,14 @@
 //! | `connect` | connecting; streams are made, or their settings verified |
 //! | `append` | publishing, and looking whether a message is there |
 //! | `read` | an ordered consumer that is made again when it breaks |
+//! | `lost` | what one server has lost, had from another |
 //! | `objects` | checkpoints |
 //! | [`local`] | servers on this machine |
 
 mod append;
 mod connect;
 pub mod local;
+mod lost;
 mod objects;
 mod read;
 #[cfg(feature = "testing")]
@@ -57,6 +59,7 @@ pub struct NatsJournal {
     reader: tokio::sync::Mutex<Option<read::Reader>>,
     subject: String,
     most_bytes: usize,
+    options: Options,
     described: String,
 }
 

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::Options;
 
+/// When a server takes another one that says nothing for gone. Until it does, it refuses that one's new connection as a
+/// second one; by itself it waits half a minute between two looks.
+pub const QUIET: &str = "ping_interval: \"2s\", ping_max: 2";
 /// How long a server may take to answer.
 const START: Duration = Duration::from_secs(20);
 /// Where servers listen.
@@ -97,7 +100,7 @@ impl Servers {
         let cluster = match routes {
             [_] => String::new(),
             _ => format!(
-                "cluster {{ name: lockwork, listen: \"127.0.0.1:{}\", routes: [{}] }}\n",
+                "cluster {{ name: lockwork, listen: \"127.0.0.1:{}\", routes: [{}], {QUIET} }}\n",
                 routes[at],
                 others.join(", ")
             ),

@@ -8,7 +8,7 @@ use async_nats::jetstream::stream::State;
 use futures::{FutureExt, StreamExt};
 use lockwork_sequencer::journal::{Extent, Messages, Unreachable};
 
-use crate::{NatsJournal, REQUEST};
+use crate::{NatsJournal, REQUEST, lost};
 
 /// How long a message that is there may be on its way.
 const LATE: Duration = Duration::from_secs(2);
@@ -63,6 +63,10 @@ pub(crate) async fn read(
                         break;
                     }
                     if start.elapsed() > wait + LATE {
+                        let messages = lost::found(journal, first, extent(&info.state).next, most_bytes).await;
+                        if !messages.is_empty() {
+                            return Ok(Messages { first, messages });
+                        }
                         return Err(Unreachable(format!("{}: message {first} does not come", journal.described)));
                     }
                     continue;
@@ -85,6 +89,12 @@ pub(crate) async fn read(
             Ok(info) => info.stream_sequence,
             Err(error) => return Err(Unreachable(format!("{}: read: {error}", journal.described))),
         };
+        if found.messages.is_empty() && number > first {
+            let messages = lost::found(journal, first, number, most_bytes).await;
+            if !messages.is_empty() {
+                return Ok(Messages { first, messages });
+            }
+        }
         if found.messages.is_empty() {
             found.first = number;
         } else if number != reader.next {

@@ -3,11 +3,12 @@
 use std::ops::{Deref, DerefMut};
 use std::process::Command;
 
+use async_nats::jetstream;
 use async_nats::jetstream::stream::Config;
 use tempfile::TempDir;
 
-use crate::Options;
 use crate::local::{Servers, program};
+use crate::{NatsJournal, Options};
 
 /// Servers, and the folder that goes with them.
 #[derive(Debug)]
@@ -56,19 +57,52 @@ impl DerefMut for TestServers {
     }
 }
 
-/// Changes the settings of a journal's stream, as somebody may, who knows how many bytes are in it.
-///
-/// # Panics
-/// If the servers cannot be reached, or refuse.
-pub fn change_stream(options: &Options, change: impl FnOnce(&mut Config, u64)) {
+/// What is done with a journal's stream by somebody who has a connection of their own.
+fn with_stream<T>(options: &Options, act: impl AsyncFnOnce(jetstream::Context, String) -> T) -> T {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let Options { servers, user, name, .. } = options;
         let (user, password) = user.clone().expect("a user");
         let connecting = async_nats::ConnectOptions::with_user_and_password(user, password);
         let client = connecting.connect(servers.clone()).await.expect("servers");
-        let context = async_nats::jetstream::new(client);
-        let stream = context.get_stream(format!("lockwork_{name}")).await.expect("a stream");
+        act(jetstream::new(client), format!("lockwork_{name}")).await
+    })
+}
+
+/// Which server leads a journal's stream, from 0, if one does.
+#[must_use]
+pub fn stream_leader(options: &Options) -> Option<usize> {
+    with_stream(options, async |context, name| {
+        let stream = context.get_stream(name).await.ok()?;
+        let leader = stream.cached_info().cluster.as_ref()?.leader.as_ref()?;
+        leader.rsplit('-').next()?.parse::<usize>().ok()?.checked_sub(1)
+    })
+}
+
+/// Asks that this server, from 0, leads a journal's stream. It may not be able to.
+pub fn prefer_leader(options: &Options, at: usize) {
+    with_stream(options, async |context, name| {
+        let wish = serde_json::json!({ "placement": { "preferred": format!("nats-{}", at + 1) } });
+        let asked: Result<serde_json::Value, _> =
+            context.request(format!("STREAM.LEADER.STEPDOWN.{name}"), &wish).await;
+        // One that does not answer is as good as one that refuses.
+        drop(asked);
+    });
+}
+
+/// Messages from `first` on, before `until`, as servers have them each for itself.
+#[must_use]
+pub fn found(journal: &NatsJournal, first: u64, until: u64) -> Vec<Vec<u8>> {
+    journal.runtime.block_on(crate::lost::found(journal, first, until, usize::MAX))
+}
+
+/// Changes the settings of a journal's stream, as somebody may, who knows how many bytes are in it.
+///
+/// # Panics
+/// If the servers cannot be reached, or refuse.
+pub fn change_stream(options: &Options, change: impl FnOnce(&mut Config, u64)) {
+    with_stream(options, async |context, name| {
+        let stream = context.get_stream(name).await.expect("a stream");
         let mut config = stream.cached_info().config.clone();
         change(&mut config, stream.cached_info().state.bytes);
         context.update_stream(config).await.expect("other settings");
