@@ -4,7 +4,6 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use lockwork_client::Address;
-use lockwork_database::sql::Value;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -12,18 +11,18 @@ use crate::columns::{Data, of_data, to_data};
 use crate::embedded::Embedded;
 use crate::failure::Failure;
 use crate::remote::{Place, Remote};
-use crate::values::{Shape, of_row};
+use crate::values::{Cell, Shape, of_row};
 
 /// What a statement answered.
 pub(crate) struct Answered {
     pub(crate) columns: Vec<String>,
-    pub(crate) rows: Vec<Vec<Option<Value>>>,
+    pub(crate) rows: Vec<Vec<Cell>>,
     /// Rows that were written or answered.
     pub(crate) count: i64,
 }
 
 /// The results of a call.
-pub(crate) type Called = Vec<Option<Value>>;
+pub(crate) type Called = Vec<Cell>;
 
 /// What many calls answered.
 pub(crate) struct Many {

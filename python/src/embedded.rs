@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use crate::columns::Data;
 use crate::connection::{Answered, Called, Many, Signature};
 use crate::failure::Failure;
-use crate::values::{Shape, to_value};
+use crate::values::{Cell, Shape, to_value};
 use crate::wait;
 
 /// The most statements that are kept understood.
@@ -213,7 +213,7 @@ impl Embedded {
         let block = procedure.block(&values, request).map_err(|error| Failure::of(error, ""))?;
         let block = self.run(py, block)?;
         let results = procedure.answer(&block).map_err(|error| Failure::of(error, ""))?;
-        Ok(results.into_iter().map(Some).collect())
+        Ok(results.into_iter().map(Cell::Value).collect())
     }
 
     pub(crate) fn call_many(
@@ -320,6 +320,6 @@ fn answered(answer: SqlAnswer) -> Answered {
         }
         _ => (empty(), 0),
     };
-    let rows = rows.into_iter().map(|row| row.into_iter().map(Some).collect()).collect();
+    let rows = rows.into_iter().map(|row| row.into_iter().map(Cell::Value).collect()).collect();
     Answered { columns, rows, count }
 }

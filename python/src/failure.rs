@@ -35,6 +35,12 @@ impl Failure {
         self
     }
 
+    /// Characters from the beginning of the statement, from 1.
+    pub(crate) fn at(mut self, position: usize) -> Self {
+        self.position = Some(position);
+        self
+    }
+
     pub(crate) fn retryable(mut self, retryable: bool) -> Self {
         self.retryable = retryable;
         self

@@ -25,9 +25,9 @@ use tokio_postgres::{Client, Row, Statement};
 use crate::columns::Data;
 use crate::connection::{Answered, Called, Many, Signature};
 use crate::failure::Failure;
-use crate::values::to_value;
+use crate::values::{Cell, to_value};
 use crate::wait;
-use crate::wire::{Got, GotColumn, Sent, shape_of};
+use crate::wire::{Got, GotColumn, Sent, is_known, shape_of};
 
 /// The most statements that are kept prepared.
 const MOST_KEPT: usize = 256;
@@ -248,6 +248,7 @@ impl Link {
     }
 
     fn execute(&self, py: Python<'_>, text: &str, values: &[Bound<'_, PyAny>]) -> PyResult<Answered> {
+        without_copy(text)?;
         let statement = self.prepared(py, text)?;
         let types = statement.params();
         if types.len() != values.len() {
@@ -256,24 +257,22 @@ impl Link {
             return Err(Failure::value("08P01", message).into());
         }
         let one = |(at, (ty, value)): (usize, (_, &Bound<'_, PyAny>))| {
-            let shape = shape_of(&format!("${}", at + 1), ty, -1).ok_or_else(|| unknown(ty))?;
+            let name = format!("${}", at + 1);
+            let shape = shape_of(&name, ty, -1).ok_or_else(|| unknown(&name, ty))?;
             to_value(value, &shape).map(Sent::Value)
         };
         let values = types.iter().zip(values).enumerate().map(one).collect::<PyResult<Vec<_>>>()?;
+        if let Some(column) = statement.columns().iter().find(|column| !is_known(column.type_())) {
+            return Err(unknown(column.name(), column.type_()).into());
+        }
         let columns: Vec<_> = statement.columns().iter().map(|column| column.name().to_string()).collect();
         let (rows, written) = self.query(py, text, &values, Again::Twice)?;
         let count = if columns.is_empty() { written as i64 } else { rows.len() as i64 };
-        Ok(Answered { columns, rows: self.rows(&rows)?, count })
-    }
-
-    fn rows(&self, rows: &[Row]) -> Result<Vec<Vec<Option<Value>>>, Failure> {
-        let cell = |row: &Row, at| {
-            row.try_get::<_, Got>(at).map(|got| got.0).map_err(|error| self.failure(&error, Again::Twice))
-        };
-        rows.iter().map(|row| (0..row.len()).map(|at| cell(row, at)).collect()).collect()
+        Ok(Answered { columns, rows: cells(&rows)?, count })
     }
 
     fn define(&self, py: Python<'_>, text: &str) -> PyResult<()> {
+        without_copy(text)?;
         lock(&self.signatures).clear();
         self.ask(py, self.client.batch_execute(text), Again::Twice)
     }
@@ -289,11 +288,11 @@ impl Link {
         let quoted = format!("\"{}\"", name.replace('"', "\"\""));
         // It says the names of parameters, and the prepared CALL their types.
         let explained = self.query(py, &format!("EXPLAIN PROCEDURE {quoted}"), &[], Again::Once)?.0;
-        let lines = self.rows(&explained)?;
+        let lines = cells(&explained)?;
         let names: Vec<String> = lines
             .iter()
             .filter_map(|line| match line.as_slice() {
-                [Some(Value::Text(line))] => Some(line.strip_prefix("param ")?.split_once(": ")?.0.to_string()),
+                [Cell::Value(Value::Text(line))] => Some(line.strip_prefix("param ")?.split_once(": ")?.0.to_string()),
                 _ => None,
             })
             .collect();
@@ -304,10 +303,10 @@ impl Link {
         lock(&self.statements).retain(|text, _| ![&call, &once, &many].contains(&text));
         let statement = self.prepared(py, &call)?;
         let parameters = names.iter().zip(statement.params());
-        let parameters = parameters.map(|(name, ty)| shape_of(name, ty, -1).ok_or_else(|| unknown(ty)));
+        let parameters = parameters.map(|(name, ty)| shape_of(name, ty, -1).ok_or_else(|| unknown(name, ty)));
         let results = statement.columns().iter().map(|column| {
             let shape = shape_of(column.name(), column.type_(), column.type_modifier());
-            shape.ok_or_else(|| unknown(column.type_()))
+            shape.ok_or_else(|| unknown(column.name(), column.type_()))
         });
         let (parameters, results) = (parameters.collect::<Result<_, _>>()?, results.collect::<Result<_, _>>()?);
         let signature = Signature { name: name.to_string(), parameters, results };
@@ -337,7 +336,7 @@ impl Link {
                 return Err(Failure::value("22023", "at a server a request id is a number from 1 to 2**63 - 1").into());
             }
         };
-        Ok(self.rows(&rows)?.into_iter().next().unwrap_or_default())
+        Ok(cells(&rows)?.into_iter().next().unwrap_or_default())
     }
 
     fn call_many(&self, py: Python<'_>, caller: &Signature, mut data: Vec<Data>) -> PyResult<Many> {
@@ -352,8 +351,8 @@ impl Link {
             let answered = self.query_known(py, caller, |known| &known.many, &values, Again::Twice);
             let answered = answered.and_then(|rows| {
                 let row = rows.first().ok_or_else(|| Failure::new("Error", "08P01", "CALL MANY answered no row"))?;
-                let get = |at| row.try_get::<_, GotColumn>(at).map(|got| got.0);
-                let get = |at| get(at).map_err(|error| self.failure(&error, Again::Twice));
+                let get = |at: usize| row.try_get::<_, GotColumn>(at).map(|got| got.0);
+                let get = |at: usize| get(at).map_err(|error| unread(&row.columns()[at], &error));
                 py.detach(|| (0..row.len()).map(get).collect::<Result<Vec<_>, _>>()).map_err(PyErr::from)
             });
             let mut columns = match answered {
@@ -516,8 +515,31 @@ fn is_stale(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED)
 }
 
-fn unknown(ty: &postgres_types::Type) -> Failure {
-    Failure::new("SqlError", "0A000", format!("values of type {ty} are not known here"))
+/// Refuses a text with a COPY in it, whose data would be taken for answers.
+fn without_copy(text: &str) -> Result<(), Failure> {
+    let Some(at) = lockwork_client::find_copy(text) else { return Ok(()) };
+    let failure = Failure::new("SqlError", "0A000", "this client has no COPY, and nothing was sent");
+    let failure = failure.at(text[..at].chars().count() + 1);
+    Err(failure.hint("psql has COPY and \\copy; here rows are written by call_many, or by INSERT"))
+}
+
+/// What a server answered.
+fn cells(rows: &[Row]) -> Result<Vec<Vec<Cell>>, Failure> {
+    let cell = |row: &Row, at: usize| {
+        row.try_get::<_, Got>(at).map(|got| got.0).map_err(|error| unread(&row.columns()[at], &error))
+    };
+    rows.iter().map(|row| (0..row.len()).map(|at| cell(row, at)).collect()).collect()
+}
+
+/// A parameter or column of a type that this client does not know; nothing has run.
+fn unknown(name: &str, ty: &postgres_types::Type) -> Failure {
+    Failure::new("SqlError", "0A000", format!("'{name}' is of type {ty}, and this client has no values of it"))
+}
+
+/// A value that this client cannot hold.
+fn unread(column: &tokio_postgres::Column, error: &tokio_postgres::Error) -> Failure {
+    let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    Failure::value("22003", format!("a value of '{}', which is of type {}: {why}", column.name(), column.type_()))
 }
 
 /// An error and what is behind it.

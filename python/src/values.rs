@@ -283,11 +283,24 @@ pub(crate) fn of_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'p
     })
 }
 
+/// What stands in a row: a value of ours, or what only a server has.
+#[derive(Clone, Debug)]
+pub(crate) enum Cell {
+    Null,
+    Value(Value),
+    /// In double precision.
+    Real(f64),
+    /// Microseconds since 1970 at which a day begins.
+    Date(i64),
+}
+
 /// A row for Python; what is nothing is None.
-pub(crate) fn of_row<'py>(py: Python<'py>, row: &[Option<Value>]) -> PyResult<Bound<'py, PyTuple>> {
-    let one = |value: &Option<Value>| match value {
-        Some(value) => of_value(py, value),
-        None => Ok(py.None().into_bound(py)),
+pub(crate) fn of_row<'py>(py: Python<'py>, row: &[Cell]) -> PyResult<Bound<'py, PyTuple>> {
+    let one = |cell: &Cell| match cell {
+        Cell::Null => Ok(py.None().into_bound(py)),
+        Cell::Value(value) => of_value(py, value),
+        Cell::Real(number) => Ok(PyFloat::new(py, *number).into_any()),
+        Cell::Date(micros) => of_micros(py, *micros)?.call_method0(intern!(py, "date")),
     };
     PyTuple::new(py, row.iter().map(one).collect::<PyResult<Vec<_>>>()?)
 }

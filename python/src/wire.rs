@@ -7,10 +7,11 @@ use lockwork_database::sql::Value;
 use postgres_types::{FromSql, IsNull, ToSql, Type};
 
 use crate::columns::Data;
-use crate::values::{Kind, Shape};
+use crate::values::{Cell, Kind, Shape};
 
 /// Microseconds from 1970 to 2000, where PostgreSQL's timestamps begin.
 const EPOCH: i64 = 946_684_800_000_000;
+const DAY: i64 = 86_400_000_000;
 
 type Outcome<T> = Result<T, Box<dyn Error + Sync + Send>>;
 
@@ -26,11 +27,12 @@ pub(crate) fn shape_of(name: &str, ty: &Type, modifier: i32) -> Option<Shape> {
         Type::INT4 => Kind::Integer(i32::MIN.into(), i32::MAX.into()),
         Type::INT8 => Kind::Integer(i64::MIN, i64::MAX),
         // Digits and decimals lie in the modifier, larger by the 4 bytes of a header that there once was.
+        Type::OID | Type::XID | Type::CID => Kind::Integer(0, u32::MAX.into()),
         Type::NUMERIC if modifier >= 4 => Kind::Decimal(Some((((modifier - 4) >> 16) as u8, (modifier - 4) as u8))),
         Type::NUMERIC => Kind::Decimal(None),
         Type::TIMESTAMP => Kind::Timestamp,
-        Type::VARCHAR | Type::TEXT | Type::BPCHAR | Type::NAME | Type::UNKNOWN => Kind::Text,
         Type::BYTEA => Kind::Bytes,
+        _ if is_text(one) => Kind::Text,
         _ => return None,
     };
     Some(Shape { name: name.to_string(), kind, is_array })
@@ -112,6 +114,7 @@ fn put_number(number: i64, ty: &Type, out: &mut BytesMut) -> Outcome<()> {
         Type::INT2 => out.put_i16(number.try_into()?),
         Type::INT4 => out.put_i32(number.try_into()?),
         Type::INT8 => out.put_i64(number),
+        Type::OID | Type::XID | Type::CID => out.put_u32(number.try_into()?),
         Type::TIMESTAMP => out.put_i64(number.checked_sub(EPOCH).ok_or("the timestamp is too early")?),
         _ => return put_decimal(number, 0, ty, out),
     }
@@ -160,22 +163,44 @@ fn put_decimal(number: i64, scale: u8, ty: &Type, out: &mut BytesMut) -> Outcome
     Ok(())
 }
 
+/// Whether values of this type are text in binary too, at a server of ours: names of the catalog's things are.
+fn is_text(ty: &Type) -> bool {
+    matches!(
+        *ty,
+        Type::VARCHAR | Type::TEXT | Type::BPCHAR | Type::NAME | Type::UNKNOWN | Type::CHAR | Type::JSON | Type::INET
+    ) || matches!(*ty, Type::PG_NODE_TREE | Type::ACLITEM | Type::REGPROC | Type::REGPROCEDURE | Type::REGOPER)
+        || matches!(*ty, Type::REGCLASS | Type::REGTYPE | Type::REGNAMESPACE | Type::REGROLE | Type::REGCOLLATION)
+}
+
+/// Whether [`Got`] understands values of this type.
+pub(crate) fn is_known(ty: &Type) -> bool {
+    let is_moment = matches!(*ty, Type::TIMESTAMPTZ | Type::DATE | Type::FLOAT4 | Type::FLOAT8);
+    is_moment || shape_of("", ty, -1).is_some()
+}
+
 /// A value, or nothing, as a server sent it.
-pub(crate) struct Got(pub(crate) Option<Value>);
+pub(crate) struct Got(pub(crate) Cell);
 
 impl<'a> FromSql<'a> for Got {
     fn from_sql(ty: &Type, raw: &'a [u8]) -> Outcome<Self> {
-        let postgres_types::Kind::Array(of) = ty.kind() else { return Ok(Self(Some(get(ty, raw)?))) };
+        let postgres_types::Kind::Array(of) = ty.kind() else {
+            return Ok(Self(match *ty {
+                Type::FLOAT4 => Cell::Real(f32::from_be_bytes(raw.try_into()?).into()),
+                Type::FLOAT8 => Cell::Real(f64::from_be_bytes(raw.try_into()?)),
+                Type::DATE => Cell::Date(i64::from(i32::from_be_bytes(raw.try_into()?)) * DAY + EPOCH),
+                _ => Cell::Value(get(ty, raw)?),
+            }));
+        };
         let mut values = Vec::new();
         elements(raw, |raw| {
             values.push(get(of, raw)?);
             Ok(())
         })?;
-        Ok(Self(Some(Value::Array(values))))
+        Ok(Self(Cell::Value(Value::Array(values))))
     }
 
     fn from_sql_null(_: &Type) -> Outcome<Self> {
-        Ok(Self(None))
+        Ok(Self(Cell::Null))
     }
 
     fn accepts(_: &Type) -> bool {
@@ -250,7 +275,10 @@ fn get_number(ty: &Type, raw: &[u8]) -> Outcome<i64> {
         Type::BOOL => i64::from(*raw.first().ok_or("a value is cut short")? != 0),
         Type::INT2 => i16::from_be_bytes(raw.try_into()?).into(),
         Type::INT4 => i32::from_be_bytes(raw.try_into()?).into(),
-        Type::TIMESTAMP => i64::from_be_bytes(raw.try_into()?).checked_add(EPOCH).ok_or("the timestamp is too late")?,
+        Type::TIMESTAMP | Type::TIMESTAMPTZ => {
+            i64::from_be_bytes(raw.try_into()?).checked_add(EPOCH).ok_or("the timestamp is too late")?
+        }
+        Type::OID | Type::XID | Type::CID => u32::from_be_bytes(raw.try_into()?).into(),
         _ => i64::from_be_bytes(raw.try_into()?),
     })
 }
@@ -277,13 +305,16 @@ fn get_decimal(mut raw: &[u8]) -> Outcome<(i64, u8)> {
 fn get(ty: &Type, raw: &[u8]) -> Outcome<Value> {
     Ok(match *ty {
         Type::BOOL => Value::Boolean(get_number(ty, raw)? != 0),
-        Type::INT2 | Type::INT4 | Type::INT8 => Value::Integer(get_number(ty, raw)?),
-        Type::TIMESTAMP => Value::Timestamp(get_number(ty, raw)?),
+        Type::INT2 | Type::INT4 | Type::INT8 | Type::OID | Type::XID | Type::CID => {
+            Value::Integer(get_number(ty, raw)?)
+        }
+        Type::TIMESTAMP | Type::TIMESTAMPTZ => Value::Timestamp(get_number(ty, raw)?),
         Type::NUMERIC => {
             let (number, scale) = get_decimal(raw)?;
             Value::Decimal(number, scale)
         }
         Type::BYTEA => Value::Bytes(raw.to_vec()),
-        _ => Value::Text(std::str::from_utf8(raw)?.to_string()),
+        _ if is_text(ty) => Value::Text(std::str::from_utf8(raw)?.to_string()),
+        _ => return Err(format!("values of type {ty} are not known here").into()),
     })
 }

@@ -294,6 +294,59 @@ def test_what_is_closed_says_so(bank):
             use()
 
 
+def test_a_copy_is_refused_before_it_is_sent(start_server):
+    bank = ROOT / "crates/lockwork/examples/bank.sql"
+    server = start_server("--init", bank)
+    with lockwork.connect(server.address) as connection:
+        rows = connection.execute("SELECT count(*) FROM accounts").one()
+        for text, position in [
+            ("COPY accounts FROM STDIN", 1),
+            ("copy accounts TO STDOUT", 1),
+            ("-- é\nCOPY (SELECT 1) TO STDOUT;", 6),
+            ("SELECT 1; COPY accounts FROM STDIN; SELECT 2", 11),
+        ]:
+            for ask in [connection.execute, connection.define]:
+                with pytest.raises(lockwork.SqlError, match="has no COPY") as caught:
+                    ask(text)
+                assert caught.value.sqlstate == "0A000" and "psql" in caught.value.hint
+                assert caught.value.position == position
+                # What is asked next is answered, and not with what came before.
+                assert connection.execute("SELECT count(*) FROM accounts").one() == rows
+        text = "a; COPY accounts FROM STDIN"
+        assert connection.execute(f"SELECT '{text}' AS text").one() == (text,)
+
+
+def test_values_of_the_catalog_are_numbers_and_texts(start_server):
+    bank = ROOT / "crates/lockwork/examples/bank.sql"
+    server = start_server("--init", bank)
+    with lockwork.connect(server.address) as connection:
+        ask = connection.execute
+        oid, name, kind, acl = ask(
+            "SELECT oid, relname, relkind, relacl FROM pg_catalog.pg_class WHERE relname = $1", ("accounts",)
+        ).one()
+        assert type(oid) is int and (name, kind, acl) == ("accounts", "r", None)
+        assert ask("SELECT relname FROM pg_catalog.pg_class WHERE oid = $1", (oid,)).one() == ("accounts",)
+        text = "SELECT indrelid, indkey, indnatts FROM pg_catalog.pg_index WHERE indrelid = $1 AND indisprimary"
+        assert ask(text, (oid,)).one() == (oid, [1], 1)
+        types = dict(ask("SELECT typname, oid FROM pg_catalog.pg_type"))
+        assert types["oid"] == 26 and types["bool"] == 16
+        # Whatever the catalog has comes as something that can be read, or the column is named.
+        for (relation,) in ask("SELECT relname FROM pg_catalog.pg_class WHERE relnamespace = 11 AND relkind = 'r'"):
+            try:
+                rows = ask(f"SELECT * FROM pg_catalog.{relation}").rows
+            except lockwork.SqlError as error:
+                assert error.sqlstate == "0A000" and "is of type" in error.message, error
+                continue
+            for value in (value for row in rows for value in row):
+                parts = value if isinstance(value, list) else [value]
+                texts = [part for part in parts if not (part is None or isinstance(part, (int, float, Decimal)))]
+                assert all(text.replace("\n", "").isprintable() for text in texts), (relation, texts)
+        now, today = ask("SELECT now(), current_date").one()
+        assert isinstance(now, datetime.datetime) and now.tzinfo is None
+        assert type(today) is datetime.date and today <= now.date()
+        assert ask("SELECT CAST(0.5 AS double precision)").one() == (0.5,)
+
+
 def test_a_server_with_users_wants_their_passwords(start_server, tmp_path):
     users = tmp_path / "users"
     make = [os.environ["LOCKWORK_BIN"], "user", str(users), "app", "--right", "call"]

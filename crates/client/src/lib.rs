@@ -7,15 +7,18 @@
 //! | `security` | how much is to be encrypted and verified (`sslmode`), and whom to trust (`sslrootcert`) |
 //! | `verifier` | certificates, looked at as closely as was asked for |
 //! | `connect` | a connection, or what is wrong and what would be right |
+//! | `divide` | a script cut into statements that only the server may know |
 
 mod address;
 mod connect;
+mod divide;
 mod hosts;
 mod security;
 mod verifier;
 
 pub use address::Address;
 pub use connect::{Connected, Wire, connect};
+pub use divide::{Divided, divide, find_copy, is_copy};
 pub use hosts::{Host, SessionAttrs};
 pub use security::{Roots, Security, SslMode};
 

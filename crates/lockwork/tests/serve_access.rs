@@ -36,6 +36,50 @@ fn users(folder: &Folder) -> String {
     file
 }
 
+/// Runs a command at a terminal, ends it by a signal when it asks for a password, and says what has become of both.
+const AT_TERMINAL: &str = r#"
+import fcntl, os, pty, signal, sys, termios
+# Its side of the terminal stays open here, so that what becomes of it can be seen.
+terminal, its = pty.openpty()
+shown = lambda: bool(termios.tcgetattr(its)[3] & termios.ECHO)
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    fcntl.ioctl(its, termios.TIOCSCTTY, 0)
+    for file in range(3):
+        os.dup2(its, file)
+    os.execv(sys.argv[2], sys.argv[2:])
+said = b""
+while b"password of" not in said or shown():
+    said += os.read(terminal, 1000) if b"password of" not in said else b""
+os.write(terminal, b"secret")
+if sys.argv[1] == "ctrl-c":
+    os.write(terminal, b"\x03")
+else:
+    os.kill(pid, signal.SIGTERM)
+_, ended = os.waitpid(pid, 0)
+print("signal", os.WTERMSIG(ended) if os.WIFSIGNALED(ended) else -1, "shown", shown())
+"#;
+
+#[test]
+fn a_terminal_shows_again_what_is_typed_when_a_password_is_not_given() {
+    let Some(_) = program("python3") else { return };
+    let folder = Folder::new("serve-prompt");
+    let file = users(&folder);
+    let server = Server::start(&["--users", &file]);
+    let address = format!("postgres://call@127.0.0.1:{}/bank", server.port);
+    for words in [&["user", &file, "somebody"][..], &["sql", &address, "--command", "SELECT 1"]] {
+        for (how, signal) in [("ctrl-c", 2), ("term", 15)] {
+            let mut command = program("timeout").unwrap();
+            command.args(["20", "python3", "-c", AT_TERMINAL, how, env!("CARGO_BIN_EXE_lockwork")]).args(words);
+            let ran = command.env_remove("PGPASSWORD").env_remove("LOCKWORK_PASSWORD").output().unwrap();
+            let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+            assert_eq!(said, format!("signal {signal} shown True\n"), "{words:?} {how}: {ran:?}");
+        }
+    }
+    assert_eq!(server.end(), Some(0));
+}
+
 #[test]
 fn users_prove_passwords_and_do_what_they_may() {
     let folder = Folder::new("serve-users");

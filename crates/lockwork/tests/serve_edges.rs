@@ -72,6 +72,98 @@ fn an_init_that_fails_is_not_taken_for_whole() {
     }
 }
 
+/// A small file system in memory, gone at the end of the test.
+struct Small(std::path::PathBuf);
+
+impl Small {
+    /// Nothing where this process may not mount one.
+    fn new(bytes: u64) -> Option<Self> {
+        let folder = Folder::new("serve-small");
+        std::fs::create_dir_all(&folder.0).unwrap();
+        let size = format!("size={bytes}");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&folder.0).output();
+        if !mount.as_ref().is_ok_and(|mount| mount.status.success()) {
+            lockwork_skip::skip(&format!("a small tmpfs cannot be mounted (root can): {mount:?}"));
+            return None;
+        }
+        let at = folder.0.clone();
+        std::mem::forget(folder);
+        Some(Self(at))
+    }
+
+    /// Leaves room for so many bytes.
+    fn leave(&self, bytes: u64) {
+        let full = self.0.join("full");
+        drop(std::fs::remove_file(&full));
+        let mut file = std::fs::File::create(&full).unwrap();
+        while file.write_all(&[0; 4096]).is_ok() {}
+        let length = file.metadata().unwrap().len();
+        file.set_len(length - bytes).unwrap();
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg(&self.0).status());
+        drop(std::fs::remove_dir(&self.0));
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_start_with_one_line() {
+    let Some(small) = Small::new(256 << 10) else { return };
+    let data = small.0.join("data");
+    let words = ["serve", "--listen=127.0.0.1:0", "--data", data.to_str().unwrap()];
+    let mut seen = Vec::new();
+    // Of the folder, its lock, its FORMAT, the first segment of the log and the room in it something has no room.
+    for room in (0..4).map(|pages| pages * 4096) {
+        drop(std::fs::remove_dir_all(&data));
+        small.leave(room);
+        let (code, output, errors) = command(&words, "");
+        let said = errors.starts_with("lockwork: the disk is full: cannot ") && errors.contains("make room and start");
+        assert!(
+            code == Some(6) && said && errors.lines().count() == 1 && output.is_empty(),
+            "{room} {code:?} {errors}"
+        );
+        seen.push(errors.split('\'').next().unwrap_or_default().to_string());
+        // As soon as there is room what was begun is a database.
+        std::fs::remove_file(small.0.join("full")).unwrap();
+        assert_eq!(Server::start(&words[2..]).end(), Some(0));
+    }
+    seen.dedup();
+    assert!(seen.len() > 1 && seen.iter().any(|said| said.contains("allocate room")), "{seen:?}");
+    // The log begins without room, and takes some with the first statement: of --init.
+    drop(std::fs::remove_dir_all(&data));
+    small.leave(24 << 10);
+    let (code, _, errors) = command(&[&words[..], &["--init", BANK]].concat(), "");
+    let said =
+        errors.contains("the disk is full: ") && errors.contains("bank.sql: line 2, statement 1: cannot allocate room");
+    assert!(code == Some(6) && said && errors.lines().count() == 1, "{code:?} {errors}");
+}
+
+#[test]
+fn an_address_that_is_taken_leaves_no_folder() {
+    let folder = Folder::new("serve-taken");
+    let data = folder.0.join("data");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    for (listen, expected) in [(&*listen, 3), ("0.0.0.0:0", 2)] {
+        let (code, _, errors) = command(&["serve", "--listen", listen, "--data", data.to_str().unwrap()], "");
+        assert!(code == Some(expected) && errors.contains(listen), "{code:?} {errors}");
+        assert!(!data.exists(), "{listen}");
+    }
+}
+
+#[test]
+fn an_init_says_where_it_failed() {
+    let folder = Folder::new("serve-where");
+    let script =
+        "CREATE TABLE a (id BIGINT PRIMARY KEY);\nINSERT INTO a VALUES (1);\n-- again\n\nINSERT INTO a VALUES (1);";
+    let words = initial(&folder, script);
+    let (code, _, errors) = command(&words.each_ref().map(String::as_str), "");
+    assert!(code == Some(2) && errors.contains("init.sql: line 5, statement 3: "), "{code:?} {errors}");
+}
+
 #[test]
 fn an_init_that_is_killed_is_not_taken_for_whole() {
     let folder = Folder::new("serve-killed-init");
@@ -100,6 +192,34 @@ fn an_init_that_is_killed_is_not_taken_for_whole() {
     child.wait().unwrap();
     assert_eq!(output, "", "it was ready before it was killed");
     is_refused(&words);
+}
+
+#[test]
+fn who_comes_while_the_database_is_being_opened_is_told_so() {
+    let folder = Folder::new("serve-early");
+    let mut script = String::from("CREATE TABLE a (id BIGINT PRIMARY KEY);\n");
+    (0..100_000).for_each(|id| writeln!(script, "INSERT INTO a VALUES ({id});").unwrap());
+    let words = initial(&folder, &script);
+    // The port of one that has gone.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_lockwork"))
+        .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
+        .args(&words[2..])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    let told = loop {
+        match Client::new(port) {
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
+            other => break other.err().map(|error| error.to_string()),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(told.as_ref().is_some_and(|told| told.contains("57P03")), "{told:?}");
 }
 
 /// A query of the two accounts that takes longer than the server waits for it.

@@ -251,6 +251,16 @@ fn what_is_meant_for_an_address_makes_no_folder_and_odd_options_are_refused() {
     }
     let server = Server::start(&["--listen", "localhost:0", "--init", BANK]);
     assert!(server.ready.starts_with("ready: in memory, psql -h 127.0.0.1 -p "), "{}", server.ready);
+    let address = format!("127.0.0.1:{}", server.port);
+    let says = |statement: &str, expected: &str| {
+        let (code, _, errors) = command(&["sql", &address, "--command", statement], "");
+        assert!(code == Some(2) && errors.contains(expected), "{code:?} {errors}");
+    };
+    // CALL MANY as it makes sense of the procedure that was typed.
+    says("CALL MANY transfer(1, 2, 1)", "hint: CALL MANY transfer($1, $2, $3) with an array for each, from a driver");
+    assert_eq!(command(&["sql", &address, "--command", "CREATE PROCEDURE nop() AS BEGIN NULL; END"], "").0, Some(0));
+    says("CALL MANY nop()", "hint: 'nop' takes nothing that could differ: CALL nop() as often as it is wanted");
+    says("CALL transfer(1)", "hint: its parameters are: from_id, to_id, amount");
     // As the ready line and the README say it.
     if let Some(mut psql) = program("psql") {
         let port = server.port.to_string();

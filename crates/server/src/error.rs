@@ -19,6 +19,8 @@ pub(crate) struct Refusal {
     pub(crate) more: Option<Box<More>>,
     /// Characters from the beginning of the statement, from 1; 0 for none.
     pub(crate) position: usize,
+    /// Whether the message is that of an abort, which stands in a definition or in this program, and so has no values.
+    pub(crate) is_abort: bool,
 }
 
 /// What there is to say of a value.
@@ -34,7 +36,7 @@ pub(crate) struct More {
 
 pub(crate) fn refuse(sqlstate: &str, message: impl Into<String>) -> Refusal {
     let (sqlstate, message) = (sqlstate.into(), message.into());
-    Refusal { sqlstate, message, hint: String::new(), more: None, position: 0 }
+    Refusal { sqlstate, message, hint: String::new(), more: None, position: 0, is_abort: false }
 }
 
 impl Refusal {
@@ -73,7 +75,9 @@ impl Refusal {
                     .about(error.subject.clone())
                     .at(position)
             }
-            Error::Aborted { sqlstate, message, subject, .. } => refuse(&sqlstate, message).about(subject),
+            Error::Aborted { sqlstate, message, subject, .. } => {
+                Self { is_abort: true, ..refuse(&sqlstate, message).about(subject) }
+            }
             Error::Unknown { .. } => refuse("42704", error.to_string()),
             Error::Outdated => refuse("0A000", error.to_string()),
             Error::Unfilled(_) => refuse("40001", error.to_string()),
@@ -107,15 +111,60 @@ impl Refusal {
         self
     }
 
-    /// What counts call it: the message of what happens to calls; others name what was typed.
+    /// What counts call it: the message of an abort, and of what else happens to calls its kind, with the table;
+    /// nothing for what is wrong with what was typed. A message of another kind may name keys and values: those would
+    /// make a cause each, and everybody on the machine could read them.
     pub(crate) fn cause(&self) -> String {
-        let is_of_calls = !self.sqlstate.starts_with("42") && !self.sqlstate.starts_with("22P");
-        if is_of_calls { self.message.chars().take(100).collect() } else { String::new() }
+        let kind =
+            if self.is_abort { self.message.chars().take(100).collect() } else { kind(&self.sqlstate).to_string() };
+        match self.more.as_ref().map_or("", |more| &more.subject.table) {
+            table if table.is_empty() || kind.is_empty() => kind,
+            table => format!("{kind} ({table})"),
+        }
     }
 
     fn at(mut self, position: usize) -> Self {
         self.position = position;
         self
+    }
+}
+
+/// What PostgreSQL calls the condition of a state that statements can end with through no mistake in their text.
+fn kind(sqlstate: &str) -> &'static str {
+    match sqlstate {
+        "08007" => "transaction resolution unknown",
+        "08P01" => "protocol violation",
+        "0A000" => "feature not supported",
+        "22001" => "string data right truncation",
+        "22003" => "numeric value out of range",
+        "22004" => "null value not allowed",
+        "22007" => "invalid datetime format",
+        "22008" => "datetime field overflow",
+        "22012" => "division by zero",
+        "22021" => "character not in repertoire",
+        "22023" => "invalid parameter value",
+        REQUEST_REUSED => "request id of another call",
+        "23502" => "not null violation",
+        "23505" => "unique violation",
+        "25001" => "active sql transaction",
+        "25006" => "read only sql transaction",
+        "25P01" => "no active sql transaction",
+        "25P02" => "in failed sql transaction",
+        "40001" => "serialization failure",
+        "53000" => "insufficient resources",
+        "53100" => "disk full",
+        "53200" => "out of memory",
+        "53300" => "too many connections",
+        "53400" => "configuration limit exceeded",
+        "54000" | "54001" | "54011" => "program limit exceeded",
+        "55000" => "object not in prerequisite state",
+        "55006" => "object in use",
+        "55P03" => "lock not available",
+        "57014" => "query canceled",
+        "57P01" => "admin shutdown",
+        "58030" => "io error",
+        "XX000" => "internal error",
+        _ => "",
     }
 }
 
@@ -163,6 +212,28 @@ impl From<Refusal> for PgWireError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_have_no_keys_or_values_in_them() {
+        let on = |table: &str| {
+            let detail = "Key (id)=(17) already exists.".into();
+            Some(Box::new(Subject { table: table.into(), detail, ..Subject::default() }))
+        };
+        for (refusal, expected) in [
+            (refuse("23505", "duplicate key 17").about(on("accounts")), "unique violation (accounts)"),
+            (refuse("22003", "40000 is out of the range of SMALLINT"), "numeric value out of range"),
+            (refuse("22001", "'secret' is too long"), "string data right truncation"),
+            (refuse("40001", "record 8 came before"), "serialization failure"),
+            (refuse("42703", "no column is called 'secret'"), ""),
+            (refuse("22P02", "'secret' is no BIGINT").about(on("accounts")), ""),
+        ] {
+            assert_eq!(refusal.cause(), expected, "{refusal}");
+        }
+        // What a procedure says of itself stands in its definition.
+        let (sqlstate, message) = ("BK001".to_string(), "not enough money".to_string());
+        let abort = Refusal::of(Error::Aborted { code: 1000, sqlstate, message, subject: None }, "");
+        assert_eq!(abort.cause(), "not enough money");
+    }
 
     #[test]
     fn no_text_makes_fields_of_an_error() {

@@ -207,7 +207,14 @@ impl Shared {
             return Err(refuse("0A000", message).hint("call it one by one"));
         }
         if plan.parameters().is_empty() {
-            let hint = "CALL MANY transfer($1, $2, 0.01): an array for each";
+            let name = statement.name().unwrap_or("p");
+            let hint = match procedure.parameters().len() {
+                0 => format!("'{name}' takes nothing that could differ: CALL {name}() as often as it is wanted"),
+                all => {
+                    let places = (1..=all).map(|at| format!("${at}")).collect::<Vec<_>>().join(", ");
+                    format!("CALL MANY {name}({places}) with an array for each, from a driver or by psql's \\bind")
+                }
+            };
             return Err(refuse("42601", "CALL MANY needs parameters, to know how many calls there are").hint(hint));
         }
         Ok(plan)

@@ -23,8 +23,10 @@ mod near_data;
 mod opencl;
 mod options;
 mod partitions;
+mod parts;
 mod procedure;
 mod progress;
+mod prompt;
 mod racks;
 mod report;
 mod run;
@@ -63,7 +65,7 @@ pub(crate) enum Failure {
     /// Standard output takes no more: exit code 7.
     #[error("standard output: {0}")]
     Output(std::io::Error),
-    /// A back end is not on this machine, or failed: exit code 6.
+    /// A back end is not on this machine, or failed, or the disk is full: exit code 6.
     #[error("{0}")]
     BackEnd(String),
     /// Somebody wanted it to end, and it has cleaned up: exit code 130, as shells have it.
@@ -87,6 +89,20 @@ impl Failure {
 
     pub(crate) fn connect(error: impl std::fmt::Display) -> Self {
         Self::Connect(error.to_string())
+    }
+
+    /// There is no room for what a command cannot begin without.
+    pub(crate) fn no_room(error: impl std::fmt::Display) -> Self {
+        Self::BackEnd(format!("the disk is full: {error}; make room and start again"))
+    }
+
+    /// What could not be done to a file of the database before it was open.
+    pub(crate) fn of_file(file: &std::path::Path, error: &std::io::Error) -> Self {
+        let text = format!("{}: {error}", file.display());
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::no_room(text),
+            _ => Self::Usage(text),
+        }
     }
 
     fn exit_code(&self) -> u8 {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use lockwork_server::{Right, Users};
 
-use super::{Failure, Outcome, print};
+use super::{Failure, Outcome, print, prompt};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -43,8 +43,8 @@ fn password(name: &str) -> Result<String, Failure> {
         std::io::stdin().lock().read_line(&mut line).map_err(refused)?;
         return Ok(line.trim_end_matches(['\n', '\r']).to_string());
     }
-    let first = rpassword::prompt_password(format!("password of {name}: ")).map_err(refused)?;
-    match rpassword::prompt_password("once more: ").map_err(refused)? == first {
+    let first = prompt::password(&format!("password of {name}: ")).map_err(refused)?;
+    match prompt::password("once more: ").map_err(refused)? == first {
         true => Ok(first),
         false => Err(Failure::usage("the two passwords are not the same")),
     }

@@ -145,6 +145,9 @@ impl<'a> Sources<'a> {
                 exprs.truncate(1);
                 (call("unnest_array", exprs), "key + 1")
             }
+            ("generate_series", _) => {
+                return Err(self.refuse("42883", "generate_series takes two or three integers".into(), location));
+            }
             _ => {
                 let message = format!("the function '{function}' cannot stand in FROM here");
                 return Err(self.refuse("42883", message, location));

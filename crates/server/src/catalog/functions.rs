@@ -392,11 +392,18 @@ fn arrays(connection: &Connection) -> Result<()> {
     })?;
     scalar("pg_series", -1, |context| {
         let is_none = |at: usize| context.get_raw(at) == ValueRef::Null;
+        if !(2..=3).contains(&context.len()) {
+            return Err(refused("42883: generate_series takes two or three integers"));
+        }
         if (0..context.len()).any(|at| !is_none(at) && number(context, at).is_none()) {
             return Err(refused("0A000: generate_series takes integers here"));
         }
         let (Some(from), Some(to)) = (number(context, 0), number(context, 1)) else { return Ok(Value::Null) };
-        let step = if context.len() > 2 { number(context, 2).unwrap_or(0) } else { 1 };
+        let step = if context.len() > 2 { number(context, 2) } else { Some(1) };
+        let Some(step) = step else { return Ok(Value::Null) };
+        if step == 0 {
+            return Err(refused("22023: step size cannot equal zero"));
+        }
         let count = to.checked_sub(from).and_then(|distance| distance.checked_div(step));
         match count {
             Some(count) if count < 0 => Ok(Value::Text("[]".into())),
@@ -404,7 +411,7 @@ fn arrays(connection: &Connection) -> Result<()> {
                 let series = (0..=count).map(|at| Json::from(from + at * step));
                 Ok(Value::Text(Json::Array(series.collect()).to_string()))
             }
-            _ => Err(wrong(format!("a series of the catalog has at most {MOST_SERIES} numbers, and a step"))),
+            _ => Err(wrong(format!("a series of the catalog has at most {MOST_SERIES} numbers"))),
         }
     })?;
     let length = |context: &Context<'_>| {

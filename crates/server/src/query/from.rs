@@ -198,8 +198,9 @@ impl Binder<'_> {
         }
         let (bounds, kind) = self.alike(settled, at)?;
         if !matches!(kind, Kind::Integer(_)) {
-            let message = format!("generate_series of {} is not supported in queries", kind.word());
-            return Err(self.refuse("0A000", message, at).hint("it takes integers"));
+            let message = format!("generate_series takes integers, and this is {}", kind.word());
+            // No state of what the catalog may know better.
+            return Err(self.refuse("42804", message, at));
         }
         let (rows, name) = (self.fresh("s"), self.fresh("a"));
         let [first, last, step] = [0, 1, 2].map(|at| bounds[at].sql.as_str());

@@ -30,7 +30,9 @@ impl Session {
     {
         if !stored.parameters().is_empty() {
             let message = "there is no value for parameter $1";
-            return Err(refuse("42P02", message).hint("prepare the statement, or write the value itself").into());
+            return Err(refuse("42P02", message)
+                .hint("prepare the statement (in psql: \\bind), or write the value itself")
+                .into());
         }
         if let Stored::Copy(copy) = stored {
             return self.copy(client, copy, false).await;

@@ -77,7 +77,11 @@ fn open(folder: &Path, options: &OpenOptions, watch: impl Fn(u64, u64)) -> Resul
         }
     });
     bar.finish_and_clear();
-    Ok(opened?)
+    opened.map_err(|error| match &error {
+        // Nobody has asked for the wrong thing.
+        Error::Durability(why) if let Some(failure) = why.no_room() => Failure::no_room(failure),
+        _ => error.into(),
+    })
 }
 
 /// Says what recovery found that somebody may want to know.

@@ -4,10 +4,8 @@
 //! |---|---|
 //! | `folder` | a database that this process opens |
 //! | `remote` | one at a server |
-//! | `divide` | a script cut into statements that only the server may know |
 //! | `form` | answers as they are printed |
 
-mod divide;
 mod folder;
 mod form;
 mod remote;

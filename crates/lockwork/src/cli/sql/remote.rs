@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 
 use lockwork::sql::{Control, Kind, Statement, Value, pointed, statements};
 use lockwork_client::Error::Refused;
-use lockwork_client::{Address, Host, connect};
+use lockwork_client::{Address, Host, connect, divide, is_copy};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::{DbError, ErrorPosition, SqlState};
@@ -14,9 +14,8 @@ use tokio_postgres::types::{Kind as TypeKind, Type};
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
 use super::Database;
-use super::divide::divide;
 use super::form::{Answer, Output, form, tag};
-use crate::cli::{Failure, Outcome, print};
+use crate::cli::{Failure, Outcome, print, prompt};
 
 pub(super) struct Remote {
     /// Its only thread is the one that waits for an answer.
@@ -148,7 +147,7 @@ impl Database for Remote {
                 let line = lines_before as usize + script[..start].matches('\n').count() + 1;
                 Err(Failure::usage(format!("line {line}: {what}")))
             };
-            if first_words(text) == "COPY" {
+            if is_copy(text) {
                 return refused("this command has no COPY\nhint: use INSERT, or psql, which has \\copy");
             }
             if text.contains('\0') {
@@ -255,7 +254,7 @@ fn password(address: &Address) -> Result<String, Failure> {
         let hint = "hint: LOCKWORK_PASSWORD or PGPASSWORD has it, or postgres://user:password@host:port";
         return Err(Failure::usage(format!("{address} wants a password of {user}\n{hint}")));
     }
-    let asked = rpassword::prompt_password(format!("password of {user}: "));
+    let asked = prompt::password(&format!("password of {user}: "));
     asked.map_err(|error| Failure::usage(format!("the password: {error}")))
 }
 

@@ -31,6 +31,7 @@ fn queries_without_tables_answer_what_postgresql_does() {
             "g int8: 9223372036854775806; 9223372036854775807",
         ),
         ("SELECT count(*) FROM generate_series(3, 1) a, generate_series(1, 2) b", "count int8: 0"),
+        ("SELECT * FROM generate_series(1.5, 3)", "42804 generate_series takes integers, and this is numeric at 15"),
         ("SELECT count(*) FROM generate_series(1, 2, 0)", "22023 step size cannot equal zero at 0"),
         (
             "SELECT current_date - current_date, '2024-02-28'::date + 2, 1 + '1969-12-31'::date, '2024-03-01'::date - 1",

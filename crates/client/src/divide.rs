@@ -6,14 +6,35 @@
 use std::ops::Range;
 
 /// The statements of a script.
-pub(super) struct Divided {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divided {
     /// Where each stands, in bytes: from its first character to its semicolon, which belongs to it.
-    pub(super) statements: Vec<Range<usize>>,
+    pub statements: Vec<Range<usize>>,
     /// Whether nothing stands behind the last semicolon, so that nothing more has to come.
-    pub(super) is_ended: bool,
+    pub is_ended: bool,
 }
 
-pub(super) fn divide(script: &str) -> Divided {
+/// Whether this is a COPY, of whose data a client that does not speak that part of the protocol knows nothing.
+/// `statement` begins with its first word, as [`divide`] gives it.
+#[must_use]
+pub fn is_copy(statement: &str) -> bool {
+    let first = statement.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$').next();
+    first.is_some_and(|word| word.eq_ignore_ascii_case("copy"))
+}
+
+/// Where the first COPY of a text stands, in bytes. A server that is sent one goes over to another part of the
+/// protocol, and a client that cannot is out of step with it from then on: it has to be found before.
+#[must_use]
+pub fn find_copy(script: &str) -> Option<usize> {
+    // A byte order mark is no part of the text, to a server neither.
+    let text = script.strip_prefix('\u{feff}').unwrap_or(script);
+    let found = divide(text).statements.into_iter().find(|place| is_copy(&text[place.clone()]));
+    found.map(|place| script.len() - text.len() + place.start)
+}
+
+/// Cuts a script into its statements.
+#[must_use]
+pub fn divide(script: &str) -> Divided {
     let mut scan = Scan { text: script, at: 0, is_whole: true };
     let mut statements = Vec::new();
     let mut start = None;
@@ -183,7 +204,7 @@ impl Body {
 
 #[cfg(test)]
 mod tests {
-    use lockwork::sql::statements;
+    use lockwork_sql::statements;
 
     use super::*;
 
@@ -230,6 +251,24 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_is_found_wherever_it_is_a_statement() {
+        for (script, expected) in [
+            ("COPY t FROM STDIN", Some(0)),
+            (" -- a\n copy t TO STDOUT;", Some(7)),
+            ("SELECT 1; /* ; */ Copy(SELECT 1) TO STDOUT; SELECT 2", Some(18)),
+            ("\u{feff}COPY t FROM STDIN", Some(3)),
+            ("BEGIN; COPY t FROM STDIN; COMMIT", Some(7)),
+            ("CREATE PROCEDURE p() AS BEGIN x := 1; END; COPY t TO STDOUT", Some(43)),
+            ("CREATE PROCEDURE p() AS BEGIN COPY; END", None),
+            ("SELECT 'a; COPY t FROM STDIN'; -- COPY\n SELECT copy FROM t; copying", None),
+            ("\"COPY\"; $$; COPY t TO STDOUT$$; COPY_t; copy$", None),
+            ("", None),
+        ] {
+            assert_eq!(find_copy(script), expected, "{script}");
+        }
+    }
+
+    #[test]
     fn every_text_is_divided_and_a_part_of_it_is_one() {
         let words =
             ["'", "\"", "$", "$a$", ";", "/*", "*/", "--", "\n", " ", "e'", "\\", "é", "1", "END", "CASE", "BEGIN"];
@@ -258,7 +297,7 @@ mod tests {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../workload/sql");
         let files =
             std::fs::read_dir(folder).unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
-        let bank = include_str!("../../../examples/bank.sql").to_string();
+        let bank = include_str!("../../lockwork/examples/bank.sql").to_string();
         let mut count = 0;
         for script in files.chain([bank]) {
             let parsed: Vec<_> = statements(&script).map(|statement| statement.unwrap().text()).collect();
