@@ -10,7 +10,7 @@ use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::key::{Key, KeyFormat};
 use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
-use lockwork_sequencer::{self as sequencer, Handle, Refused};
+use lockwork_sequencer::{self as sequencer, GatheredTables, Handle, Refused};
 use lockwork_sql as sql;
 use lockwork_storage::{Database, Table};
 
@@ -177,6 +177,9 @@ impl Caller {
     /// When copying does, which it never should.
     pub fn rows_at(&self, tables: &[&str], most: u64) -> Result<(u64, Vec<Rows>), Error> {
         let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+        if self.handle.is_divided() {
+            return self.gathered(names, most);
+        }
         let (sender, copied) = mpsc::sync_channel(1);
         let copy = move |engine: &dyn Engine, record| {
             let mut copied = Ok(Vec::new());
@@ -186,6 +189,23 @@ impl Caller {
         self.handle.read_then(copy, move |outcome| drop(sender.send(outcome)))?;
         let copied = copied.recv().map_err(|_| sequencer::Error::Closed)??;
         copied.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Whether this process has a part of every table only, and other nodes the rest.
+    #[must_use]
+    pub fn is_divided(&self) -> bool {
+        self.handle.is_divided()
+    }
+
+    /// The same, where other nodes have the other parts of the tables.
+    fn gathered(&self, tables: Vec<String>, most: u64) -> Result<(u64, Vec<Rows>), Error> {
+        let (sender, gathered) = mpsc::sync_channel(1);
+        self.handle.gather_then(tables, most, move |outcome| drop(sender.send(outcome)))?;
+        let GatheredTables { record, bytes, tables } = gathered.recv().map_err(|_| sequencer::Error::Closed)??;
+        if bytes > most {
+            return Err(Error::TooLarge { bytes, most });
+        }
+        Ok((record, tables.into_iter().map(|(schema, images)| Rows { schema, images }).collect()))
     }
 
     /// What was done since the database was opened.

@@ -30,6 +30,8 @@ use std::path::Path;
 
 pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally};
 use lockwork_engine::{Engine, EngineError};
+/// Engines that have a part of every table ([`Node::join_divided`]).
+pub use lockwork_netengine::divided;
 use lockwork_procedure::assembly::{Assembled, AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};
 /// Bytes that offsets of columns count before the image of a row.

@@ -5,10 +5,13 @@ use std::sync::{Arc, mpsc};
 
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{Engine, EngineError};
+use lockwork_netengine::divided::{DividedEngine, DividedOptions, Others};
 use lockwork_procedure::program::Procedure;
 use lockwork_sequencer::io::Disk;
 use lockwork_sequencer::journal::Journal;
-use lockwork_sequencer::{self as sequencer, Handle, NodeOptions, NodeStatus, Progress, RecoveryReport, Sequencer};
+use lockwork_sequencer::{
+    self as sequencer, Handle, NodeOptions, NodeStatus, Progress, RecoveryReport, Role, Sequencer,
+};
 use lockwork_sql::{self as sql, Kind, Statement};
 use lockwork_storage::Digest;
 
@@ -37,6 +40,28 @@ impl Node {
         let joined = Sequencer::join(journal, io, folder.as_ref(), sequencer, node, engine, &mut progress);
         let (sequencer, report) = joined?;
         Ok((Self(sequencer), report))
+    }
+
+    /// As [`Self::join`], with a part of every table: other nodes have the others ([`DividedOptions`]), and are waited
+    /// for without end. Which of them are there is told by what comes third.
+    ///
+    /// # Errors
+    /// As there; [`sequencer::Error::Option`] when the journal is of nodes that have everything, or of another number
+    /// of parts.
+    pub fn join_divided(
+        journal: Arc<dyn Journal>,
+        folder: impl AsRef<Path>,
+        options: &OpenOptions,
+        node: NodeOptions,
+        divided: DividedOptions,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<(Self, RecoveryReport, Others), Error> {
+        let engine = DividedEngine::new(divided)?;
+        let others = engine.others();
+        let (io, sequencer, engine) = (Arc::new(Disk::new()), options.sequencer.clone(), Box::new(engine));
+        let joined = Sequencer::join_divided(journal, io, folder.as_ref(), sequencer, node, engine, &mut progress);
+        let (sequencer, report) = joined?;
+        Ok((Self(sequencer), report, others))
     }
 
     /// How it stands.
@@ -102,6 +127,10 @@ impl Lockwork {
             self.refresh()?;
             self.learnt += definitions.len();
             self.remember_all(&definitions)?;
+        }
+        // Where others have the other parts, only who leads can find out, and does when it does.
+        if handle.is_divided() && handle.role() != Some(Role::Leading) {
+            return Ok(is_new);
         }
         while let Some(index) = self.sql.unfilled.last() {
             if !self.is_full(index)? {

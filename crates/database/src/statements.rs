@@ -13,7 +13,7 @@ use lockwork_procedure::assembly::{Assembled, assemble, assemble_tables, disasse
 use lockwork_procedure::block::{Batch, Block};
 use lockwork_procedure::isa::Opcode;
 use lockwork_procedure::program::Procedure;
-use lockwork_procedure::schema::TableSchema;
+use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
 use lockwork_sequencer::Definition;
 use lockwork_sql::{
     self as sql, Catalogue, Compiled, Definition as Defined, Field, Index, Kind, STATEMENT, SqlType, Statement, Table,
@@ -23,7 +23,10 @@ use siphasher::sip::SipHasher13;
 
 use crate::prepared::{Prepared, block_of, results};
 use crate::transaction::procedure_of;
-use crate::{EXPECTED_ROWS, Error, Lockwork, Store, durable};
+use crate::{Caller, EXPECTED_ROWS, Error, Lockwork, Store, durable};
+
+/// The most bytes of rows, of a table and its index, that an index is filled from where nodes have parts of them.
+const MOST_FILLED: u64 = 1 << 30;
 
 /// What a statement answered.
 #[derive(Clone, Debug, PartialEq)]
@@ -378,6 +381,20 @@ impl Lockwork {
     /// Whether an index has all rows: a row of the table has one in the index, and the index has no others.
     pub(crate) fn is_full(&self, index: &Index) -> Result<bool, Error> {
         let names = [index.table.clone(), index.name.clone()];
+        if let Some(caller) = self.caller_of_parts() {
+            // Nothing writes either while an index is being filled, so it does not matter that these are two moments.
+            let count = |name: &String| match caller.rows(&[name], 0) {
+                Err(Error::TooLarge { bytes, .. }) => {
+                    let width = self
+                        .tables
+                        .table(name)
+                        .map_or(1, |(_, schema)| u64::from(schema.row_bytes() - ROW_HEADER_BYTES));
+                    Ok(bytes / width)
+                }
+                none => none.map(|_| 0),
+            };
+            return Ok(count(&names[0])? == count(&names[1])?);
+        }
         let counts = self.read(move |engine| {
             let mut counts = [0; 2];
             let read = engine.with_database(&mut |database| {
@@ -388,6 +405,11 @@ impl Lockwork {
         Ok(counts[0] == counts[1])
     }
 
+    /// What asks for rows of whole tables where other nodes have the other parts of them.
+    fn caller_of_parts(&self) -> Option<Caller> {
+        self.caller().ok().filter(Caller::is_divided)
+    }
+
     /// Adds the rows that an index does not have yet: all of them when it is new, some when a process died while it was
     /// being filled. Nothing writes the table meanwhile: no procedure does before there is the index.
     fn fill(&mut self, index: &Index) -> Result<(), Error> {
@@ -395,6 +417,14 @@ impl Lockwork {
             return Ok(());
         }
         let (of, name) = (index.table.clone(), index.name.clone());
+        if let Some(caller) = self.caller_of_parts() {
+            let all = caller.rows(&[&of, &name], MOST_FILLED)?;
+            let (rows, there) = (&all[0], &all[1]);
+            let there: HashSet<&[u8]> = there.images.chunks_exact(there.row_bytes()).collect();
+            let images = rows.images.chunks_exact(rows.row_bytes()).map(|row| index.row_image(row));
+            let missing = images.filter(|image| !there.contains(&image[..])).collect();
+            return self.load_index(index, missing);
+        }
         let (rows, there) = self.read(move |engine| {
             let (mut rows, mut there) = (Vec::new(), HashSet::new());
             let read = engine.export(&mut |table, image| {

@@ -49,6 +49,6 @@ pub use contract::{
     BatchReport, Completed, ConflictPlan, DeviceTimes, Engine, EngineError, EngineKind, Interleave, LockPolicy,
     Options, Refused, SerialOrder, Tally, create,
 };
-pub use divided::{Divided, Interrupt, Place};
+pub use divided::{Calls, Divided, Gathered, Images, Interrupt, Loaded, Place};
 pub use reading::read;
 pub use together::{Moment, Together};

@@ -66,6 +66,8 @@ pub struct Registered {
     pub steady: AtomicBool,
     /// Bytes of its block.
     pub block_bytes: usize,
+    /// Where in the block the arguments end, which follow its header.
+    pub arguments_end: usize,
     /// Results, as (offset, length) in the block.
     pub results: (usize, usize),
 }
@@ -96,6 +98,7 @@ impl Registered {
             at_once: at_once(&verified),
             traits: traits(&verified, &access, !fragments.is_empty()),
             block_bytes,
+            arguments_end: layout.arguments_end as usize,
             results: (layout.results_start as usize, (layout.results_end - layout.results_start) as usize),
             cover: if matches!(access, AccessSet::Dependent(_)) { cover(&verified) } else { None },
             live: live(&verified),

@@ -383,7 +383,7 @@ fn sql_finds_its_way(cluster: &Cluster, request: &str, leader: u16) {
 fn get(address: &str, path: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(address) else { return String::new() };
     let mut answer = String::new();
-    drop(write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    drop(write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
     drop(stream.read_to_string(&mut answer));
     answer
 }

@@ -1,7 +1,8 @@
 //! Processor time that nodes with a part of every table spend on a log: on calls of their own part, of another one, and
 //! of two. Two parts, the simulated journal, transfers between a million accounts, batches of 1,024.
 //!
-//! `cargo run --profile verify -p lockwork-netengine --example divided_work`
+//! `cargo run --profile verify -p lockwork-netengine --example divided_work`; behind it, shares of a hundred that are
+//! between the parts, if others than 0, 10, 25, 50 and 100 are wanted.
 //!
 //! Each line replays one log from its beginning, with nodes that nobody calls; what is told is the processor time of
 //! all threads of the process, so of reading, hashing, decoding, planning, running, and of messages between the nodes.
@@ -135,19 +136,30 @@ fn processor() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// Nanoseconds of processor time a transfer, when nodes of these parts replay a log.
-fn replay(journal: &SimulatedJournal, begun: u64, parts: &[usize]) -> f64 {
-    let nodes = Nodes::new();
-    let joined: Vec<_> = parts.iter().map(|&part| nodes.join(journal, part, false)).collect();
-    let next = journal.extent().expect("a journal").next;
+/// Gives a journal what another one has from record `from` on, up to `until`.
+fn copy(journal: &SimulatedJournal, to: &SimulatedJournal, mut from: u64, until: u64) {
+    while from < until {
+        let messages = journal.read(from, 1, Duration::ZERO).expect("a journal").messages;
+        to.append(from, &messages[..1]).1.expect("a journal that takes a copy");
+        from += 1;
+    }
+}
+
+/// Nanoseconds of processor time a transfer, when nodes of these parts replay a log. They get the transfers when all
+/// have their accounts: one that needs nothing of the others would have done them before that is looked at.
+fn replay(whole: &SimulatedJournal, begun: u64, parts: &[usize]) -> f64 {
+    let (nodes, journal) = (Nodes::new(), SimulatedJournal::new(SEED));
+    copy(whole, &journal, 1, begun);
+    let joined: Vec<_> = parts.iter().map(|&part| nodes.join(&journal, part, false)).collect();
+    let next = whole.extent().expect("a journal").next;
     let far = |record: u64| {
         while joined.iter().any(|node| node.handle().node().is_none_or(|status| status.next < record)) {
             std::thread::sleep(Duration::from_millis(2));
         }
     };
     far(begun);
-    // What of the transfers was done before all had their accounts is little.
-    let (at, start) = (joined.iter().map(|node| node.handle().record() + 1).min().unwrap_or(begun), processor());
+    let start = processor();
+    copy(whole, &journal, begun, next);
     far(next);
     let took = processor() - start;
     if parts.len() == 2 {
@@ -162,7 +174,7 @@ fn replay(journal: &SimulatedJournal, begun: u64, parts: &[usize]) -> f64 {
         let money: i64 = money.map(|money| money.expect("an answer")).sum();
         assert_eq!(money, ACCOUNTS * BALANCE, "no money is lost or made");
     }
-    took.as_nanos() as f64 / ((next - at) * CALLS as u64) as f64
+    took.as_nanos() as f64 / (BATCHES * CALLS) as f64
 }
 
 fn main() {
@@ -175,16 +187,20 @@ fn main() {
     let (journal, begun) = log(0, true);
     let (own, foreign) = (median(&journal, begun, &[0]), median(&journal, begun, &[1]));
     println!(
-        "a transfer within one part: {own:.0} ns at its node, {foreign:.0} ns at the other ({:.3})",
+        "a transfer within one part: {own:.0} ns at its node, {foreign:.0} ns at the other (ratio {:.3})",
         foreign / own
     );
+    let mut shares: Vec<u64> = std::env::args().skip(1).map(|share| share.parse().expect("a share of 100")).collect();
+    if shares.is_empty() {
+        shares = vec![0, 10, 25, 50, 100];
+    }
     let mut first = None;
-    for of_two in [0, 10, 25, 50, 100] {
+    for of_two in shares {
         let (journal, begun) = log(of_two, false);
         let both = median(&journal, begun, &[0, 1]);
         let first = *first.get_or_insert(both);
         println!(
-            "{of_two:3} % between the parts: {both:.0} ns a transfer at both nodes together ({:.2})",
+            "{of_two:3} % between the parts: {both:.0} ns a transfer at both nodes together (ratio {:.2})",
             both / first
         );
     }

@@ -49,7 +49,7 @@ impl Scan {
 pub(crate) struct Access {
     pub(crate) table: u16,
     pub(crate) key: Key,
-    pub(crate) scan: Option<Scan>,
+    pub(crate) scan: Option<Box<Scan>>,
     /// Somebody writes it: its lock has to be exclusive.
     pub(crate) write: bool,
     /// What is copied here is from its owner, as late as the transaction needs it.
@@ -95,7 +95,7 @@ impl Access {
 
     pub(crate) fn range(table: u16, key: Key, limit: u32, column: u8) -> Self {
         let scan = Scan { limit, column, keys: Vec::new(), bytes: Vec::new() };
-        Self { scan: Some(scan), ..Self::row(table, key, false) }
+        Self { scan: Some(Box::new(scan)), ..Self::row(table, key, false) }
     }
 
     /// Forgets what an attempt did.

@@ -35,7 +35,7 @@ impl Core {
             let Some(registered) = admit(registry, batch, index) else { continue };
             let mut block = batch.block_mut(index);
             let worker = homes.of(registered, block.bytes());
-            let end = registered.verified.procedure().layout().arguments_end as usize;
+            let end = registered.arguments_end;
             let call = &mut calls[worker];
             call.u32(index as u32);
             call.u64(first + index as u64);
@@ -103,6 +103,20 @@ pub(crate) fn take_result(
     let (status, code, serial) = (reader.u8()?, reader.u16()?, reader.u64()?);
     *conflicts += u64::from(reader.u32()?);
     let results = reader.counted()?;
+    set_result(batch, index, registry, (status, code, serial), results)
+}
+
+/// Writes what became of a call into its block: status, abort code, stamp and results.
+///
+/// # Errors
+/// As for [`take_result`].
+pub(crate) fn set_result(
+    batch: &mut Batch,
+    index: usize,
+    registry: &Registry,
+    (status, code, serial): (u8, u16, u64),
+    results: &[u8],
+) -> Result<(), Malformed> {
     let registered = (index < batch.len()).then(|| registry.get(batch.block(index).procedure())).flatten();
     let (Some(registered), Some(status)) = (registered, Status::from_byte(status)) else {
         return Err(Malformed::new(format_args!("the result of call {index} of {}", batch.len())));

@@ -3,7 +3,9 @@
 //! ```text
 //!             the same batches, in the same order
 //!        |                      |                     |
-//!   [coordinator]          [coordinator]         [coordinator]    which calls touch this part; outcomes
+//!     [reach]                [reach]               [reach]        which calls touch this part
+//!        |                      |                     |
+//!   [coordinator]          [coordinator]         [coordinator]    who else takes part; outcomes
 //!        |                      |                     |
 //!     [member] ---values---- [member] ---values--- [member]       runs them, keeps its rows
 //! ```
@@ -14,13 +16,16 @@
 //! had somewhere in the order, is given what follows, and hears from the others once more what they said of it.
 //!
 //! What calls touch is found out as in every engine of this crate. A call whose arguments tell costs those that it does
-//! not concern a look at its keys; one that has to be looked at costs everybody a wait until all before it has ended.
+//! not concern a look at them where they stand in the log (`reach`); one that has to be looked at costs everybody a
+//! wait until all before it has ended.
 //!
 //! Source: Calvin (Thomson et al., SIGMOD 2012), sections 3.1 to 3.3.
 
 mod outcomes;
+mod places;
+mod reach;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,28 +35,40 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use lockwork_engine::registry::{Registered, Registry};
-use lockwork_engine::{BatchReport, Completed, Divided, Engine, EngineError, Interrupt, Place, Refused, SerialOrder};
+use lockwork_engine::{
+    BatchReport, Calls, Completed, Divided, Engine, EngineError, Gathered, Images, Interrupt, Loaded, Place, Refused,
+    SerialOrder,
+};
 use lockwork_memory::Pages;
-use lockwork_procedure::access::KeyAccess;
 use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_storage::Database;
 
 use crate::core::{Lost, refuse_if_lost};
+use crate::exchange::Exchange;
 use crate::layout::Spread;
 use crate::links::{Links, Members, key};
-use crate::member::{Apart, Arrivals, Member, Rows, engine, lock};
+use crate::member::{Apart, Arrivals, Member, Rows, Shares, engine, lock};
 use crate::message::{FORGET, START};
 use crate::stream::Stream;
 use crate::wire::Put;
 
 use outcomes::Outcomes;
+use reach::{Reach, Scratch};
 
 /// The most parts: sets of them are words.
 pub const MOST_PARTS: usize = 64;
 /// Bytes that are kept, for each other engine, of what was said to it, unless told otherwise.
 pub const KEPT_BYTES: usize = 256 << 20;
+
+/// The number of a cluster, by its name.
+#[must_use]
+pub fn cluster_number(name: &str) -> [u8; 16] {
+    let mut number = [0; 16];
+    number.copy_from_slice(&blake3::derive_key("lockwork number of a divided cluster 1", name.as_bytes())[..16]);
+    number
+}
 
 /// How an engine of several takes part.
 #[derive(Debug)]
@@ -101,6 +118,8 @@ struct Core {
     tables: Database,
     registry: Registry,
     spreads: Vec<Spread>,
+    /// Of each procedure.
+    reaches: Vec<Arc<Reach>>,
     /// The rows.
     rows: Rows,
     procedures: Arc<Mutex<Vec<Procedure>>>,
@@ -108,12 +127,14 @@ struct Core {
     is_stale: bool,
     member: Stream,
     settled: u32,
-    /// Outcomes that others have said of calls that are not told yet, by stamp.
-    early: HashMap<u64, Vec<u8>>,
-    known: Vec<KeyAccess>,
+    /// Frames of outcomes that others have said of calls of later batches, by the first stamp in them that is.
+    early: BTreeMap<u64, Vec<Vec<u8>>>,
+    scratch: Scratch,
     calls: Vec<u8>,
     /// The first call of which something may still have to be heard.
     wanted: Arc<AtomicU64>,
+    /// What is told outside of calls.
+    exchange: Arc<Exchange>,
     interrupt: Interrupt,
     lost: Lost,
     first_sequence: u64,
@@ -130,16 +151,27 @@ pub struct DividedEngine {
     joining: Option<(Members, TcpListener)>,
     links: Option<Links>,
     wanted: Arc<AtomicU64>,
+    /// Of each procedure, as the core has them: to choose, no lock is taken.
+    reaches: Vec<Arc<Reach>>,
+    scratch: Scratch,
     /// The stamp behind the last one, for those who give none.
     next: u64,
-    to_leader: Option<Sender<(Batch, Place)>>,
+    to_leader: Option<Sender<Submitted>>,
     from_leader: Receiver<Completed>,
     in_flight: usize,
     threads: Vec<JoinHandle<()>>,
 }
 
+/// Blocks, where they stand behind the place, and that.
+type Submitted = (Batch, Vec<u32>, Place);
+
 fn own(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
     core.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number behind the last one.
+fn behind(offsets: &[u32], place: Place) -> u64 {
+    place.stamp + offsets.last().map_or(0, |&last| u64::from(last) + 1)
 }
 
 impl DividedEngine {
@@ -158,7 +190,10 @@ impl DividedEngine {
         let (me, procedures) = (usize::from(part), Arc::new(Mutex::new(Vec::new())));
         let (arrivals, rings) = Arrivals::new(parts).map_err(system)?;
         let (arrivals, rows) = (Arc::new(arrivals), Arc::new(Mutex::new(engine(pages)?)));
-        let apart = Box::new(Apart::new(arrivals.clone(), rings, procedures.clone(), parts, kept_bytes));
+        let (lost, interrupt, wanted) = (Lost::default(), Interrupt::default(), Arc::new(AtomicU64::new(0)));
+        let exchange = Arc::new(Exchange::new(wanted.clone()));
+        let shares = Shares::new(exchange.clone());
+        let apart = Box::new(Apart::new(arrivals.clone(), rings, procedures.clone(), parts, kept_bytes, shares));
         let (mine, theirs) = UnixStream::pair().map_err(system)?;
         let (mine, theirs) = (Stream::new(mine).map_err(system)?, Stream::new(theirs).map_err(system)?);
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
@@ -177,35 +212,36 @@ impl DividedEngine {
                 }
             }),
         )?;
-        let (lost, interrupt, wanted) = (Lost::default(), Interrupt::default(), Arc::new(AtomicU64::new(0)));
         let core = Arc::new(Mutex::new(Core {
             me,
             parts,
             tables: Database::default(),
             registry: Registry::default(),
             spreads: Vec::new(),
+            reaches: Vec::new(),
             rows,
             procedures,
             is_stale: true,
             member: mine,
             settled: 0,
-            early: HashMap::new(),
-            known: Vec::new(),
+            early: BTreeMap::new(),
+            scratch: Scratch::default(),
             calls: Vec::new(),
             wanted: wanted.clone(),
+            exchange,
             interrupt: interrupt.clone(),
             lost: lost.clone(),
             first_sequence: 0,
             conflicts: 0,
         }));
-        let (to_leader, batches) = channel::<(Batch, Place)>();
+        let (to_leader, batches) = channel::<Submitted>();
         let (finished, from_leader) = channel();
         let shared = core.clone();
         let leader = spawn(
             "lockwork-divided",
             Box::new(move || {
-                for (batch, place) in batches {
-                    if finished.send(own(&shared).run(batch, place)).is_err() {
+                for (batch, offsets, place) in batches {
+                    if finished.send(own(&shared).run(batch, &offsets, place)).is_err() {
                         return;
                     }
                 }
@@ -221,6 +257,8 @@ impl DividedEngine {
             joining: Some((members, listener)),
             links: None,
             wanted,
+            reaches: Vec::new(),
+            scratch: Scratch::default(),
             next: 1,
             to_leader: Some(to_leader),
             from_leader,
@@ -241,6 +279,16 @@ impl DividedEngine {
             0 => Ok(own(&self.core)),
             busy => Err(EngineError::Busy(busy)),
         }
+    }
+
+    /// Does something at a place that is no call's. What fails may have been done in half.
+    fn at<T>(&mut self, place: Place, act: impl FnOnce(&mut Core) -> Result<T, EngineError>) -> Result<T, EngineError> {
+        drop(self.idle()?);
+        refuse_if_lost(&self.lost)?;
+        self.join(place.stamp)?;
+        assert!(place.stamp >= self.next, "stamps grow");
+        self.next = place.stamp + 1;
+        act(&mut own(&self.core)).inspect_err(|error| _ = self.lost.set(error.to_string()))
     }
 
     /// Looks for the others: what is of calls before `stamp` need not be heard.
@@ -265,15 +313,24 @@ impl Divided for DividedEngine {
         self.join(stamp)
     }
 
-    fn submit_at(&mut self, batch: Batch, place: Place) -> Result<(), Box<Refused>> {
+    fn choose(&mut self, calls: &Calls<'_>, chosen: &mut Vec<u32>) {
+        match self.reaches.get(calls.procedure as usize) {
+            Some(reach) => reach.choose(calls, self.part.0.into(), &mut self.scratch, chosen),
+            None => chosen.extend(0..calls.count as u32),
+        }
+    }
+
+    fn submit_some(&mut self, batch: Batch, offsets: Vec<u32>, place: Place) -> Result<(), Box<Refused>> {
+        let ascend = offsets.is_sorted_by(|before, after| before < after);
+        assert!(offsets.len() == batch.len() && ascend, "every block has an offset, and they ascend");
         let ready = refuse_if_lost(&self.lost).and_then(|()| self.join(place.stamp));
         if let Err(error) = ready {
             return Err(Box::new(Refused { batch, error }));
         }
         assert!(place.stamp >= self.next, "stamps grow");
-        self.next = place.stamp + batch.len() as u64;
+        self.next = behind(&offsets, place);
         let refused = match &self.to_leader {
-            Some(to_leader) => to_leader.send((batch, place)).err().map(|refused| refused.0.0),
+            Some(to_leader) => to_leader.send((batch, offsets, place)).err().map(|refused| refused.0.0),
             None => Some(batch),
         };
         if let Some(batch) = refused {
@@ -285,6 +342,14 @@ impl Divided for DividedEngine {
 
     fn interrupt(&self) -> Interrupt {
         self.interrupt.clone()
+    }
+
+    fn gather(&mut self, place: Place, tables: &[u16], most: u64, wants: bool) -> Result<Gathered, EngineError> {
+        self.at(place, |core| core.gather(place, tables, most, wants))
+    }
+
+    fn load_at(&mut self, place: Place, tables: &[Images<'_>]) -> Result<Loaded, EngineError> {
+        self.at(place, |core| core.load_at(place, tables))
     }
 
     fn forget(&mut self, stamp: u64) -> Result<(), EngineError> {
@@ -315,11 +380,17 @@ impl Engine for DividedEngine {
     }
 
     fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError> {
-        let core = &mut *self.idle()?;
+        let mut guard = self.idle()?;
+        let core = &mut *guard;
         let id = core.registry.register(procedure.clone(), &core.tables)?;
+        let registered = core.registry.get(id).expect("it was just registered").clone();
+        let reach = Arc::new(Reach::new(registered, &core.spreads, core.parts));
+        core.reaches.push(reach.clone());
         lock(&core.rows).register(procedure.clone())?;
         core.procedures.lock().unwrap_or_else(PoisonError::into_inner).push(procedure);
         core.is_stale = true;
+        drop(guard);
+        self.reaches.push(reach);
         Ok(id)
     }
 
@@ -410,12 +481,12 @@ impl Core {
         }
     }
 
-    /// Runs a batch at its place.
-    fn run(&mut self, mut batch: Batch, place: Place) -> Completed {
+    /// Runs a batch at its place, where its blocks stand at these offsets.
+    fn run(&mut self, mut batch: Batch, offsets: &[u32], place: Place) -> Completed {
         let start = Instant::now();
         self.wanted.fetch_max(place.stamp, Ordering::AcqRel);
         self.renew();
-        let ran = Outcomes::new(self, &batch, place).run(&mut batch);
+        let ran = Outcomes::new(self, offsets, place).run(&mut batch);
         if let Err(error) = ran {
             _ = self.lost.set(error.to_string());
             for index in 0..batch.len() {
@@ -426,7 +497,7 @@ impl Core {
             batch.block_mut(index).set_sequence(self.first_sequence + index as u64);
         }
         self.first_sequence += batch.len() as u64;
-        self.wanted.fetch_max(place.stamp + batch.len() as u64, Ordering::AcqRel);
+        self.wanted.fetch_max(behind(offsets, place), Ordering::AcqRel);
         let mut report = BatchReport { total_ns: start.elapsed().as_nanos() as u64, ..BatchReport::default() };
         let known = batch.blocks().filter(|block| block.status() != Some(Status::Pending));
         known.for_each(|block| report.tally.count(block.status().unwrap_or(Status::Failed), block.abort_code()));

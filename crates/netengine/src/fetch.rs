@@ -4,6 +4,7 @@
 //! sides know them. Rows of tables that every worker has are never asked for.
 
 use lockwork_engine::registry::Registered;
+use lockwork_memory::prefetch;
 use lockwork_procedure::interpreter::{Answer, Context, Stop, run};
 use lockwork_procedure::isa::scan_source;
 use lockwork_storage::Database;
@@ -38,6 +39,15 @@ impl Here<'_> {
             access.image.clear();
             let image = partition::image(self.database, access.table, &access.key);
             access.image.extend_from_slice(image.unwrap_or_default());
+        }
+    }
+
+    /// Brings the rows near that will be copied or written here; those of many, before the first is.
+    pub(crate) fn prefetch(&self, accesses: &[Access]) {
+        for access in accesses.iter().filter(|access| access.scan.is_none() && self.tells(access)) {
+            if let Some(image) = partition::image(self.database, access.table, &access.key) {
+                prefetch(image.as_ptr());
+            }
         }
     }
 

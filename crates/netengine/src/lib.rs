@@ -22,6 +22,7 @@ mod core;
 mod dispatch;
 pub mod divided;
 mod engine;
+mod exchange;
 mod fetch;
 mod layout;
 mod links;

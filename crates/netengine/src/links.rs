@@ -290,7 +290,8 @@ mod tests {
         for bytes in [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], &[0; 200], &[]] {
             let mut stream = TcpStream::connect(address).unwrap();
             drop(stream.write_all(bytes));
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            // Who was not understood may be sent away before it has said all.
+            drop(stream.shutdown(std::net::Shutdown::Write));
             let mut answer = Vec::new();
             drop(stream.read_to_end(&mut answer));
             assert!(answer.len() <= HELLO, "{answer:?}");

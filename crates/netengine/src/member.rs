@@ -20,23 +20,22 @@ mod orders;
 mod queues;
 mod said;
 mod scout;
+mod shares;
 mod transaction;
+mod wave;
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lockwork_engine::exclusive::{close, give_up};
 use lockwork_engine::registry::Registry;
-use lockwork_engine::{Engine, EngineKind, Options, Tally, create};
+use lockwork_engine::{Engine, EngineKind, Options, create};
 use lockwork_memory::Pages;
 use lockwork_procedure::access::KeyAccess;
-use lockwork_procedure::block::{self, Batch, HEADER_BYTES, Status};
-use lockwork_procedure::interpreter::Stop;
+use lockwork_procedure::block::{Batch, HEADER_BYTES};
 use lockwork_procedure::key::Key;
 
-use crate::access::Effect;
-use crate::fetch::{Here, Windows, fetched};
+use crate::fetch::Windows;
 use crate::layout::{Layout, Wanted};
 use crate::message::{AGAIN, FAILED, FETCH, FETCHED, FOOTPRINTS, RESULTS, VALUES};
 use crate::partition;
@@ -45,10 +44,12 @@ use crate::wire::{Malformed, Put, Reader};
 use crate::worker::{End, Inherited, of_coordinator};
 
 pub(crate) use apart::{Apart, Arrival, Arrivals};
-use queues::{Queues, Spread};
+use queues::{Queues, Spreading};
 use said::{Said, put_outcome, put_result, say};
 use scout::Scout;
+pub(crate) use shares::Shares;
 use transaction::{Block, Transaction};
+use wave::Values;
 
 /// The rows and procedures of a partition. Others of the same process look at them while nothing runs.
 pub(crate) type Rows = Arc<Mutex<Box<dyn Engine>>>;
@@ -59,6 +60,8 @@ pub(crate) fn lock(rows: &Rows) -> MutexGuard<'_, Box<dyn Engine>> {
 
 /// Calls that are given to the engine at once: as many as it runs on the thread that asks.
 const AT_ONCE: usize = 64;
+/// Values for one other worker that are sent before the round ends: it may wait for them.
+const SOON_BYTES: usize = 8 << 10;
 /// Locks are names here: there can be any number.
 const LOCKS: u64 = 1 << 62;
 
@@ -92,8 +95,13 @@ pub(crate) struct Member {
     /// Transactions that can go on.
     runnable: Vec<u32>,
     /// By their stamps: transactions that wait for values, and values of transactions that are not known yet.
-    waiting: HashMap<u64, u32, Spread>,
-    early: HashMap<u64, Vec<(usize, Vec<u8>)>, Spread>,
+    waiting: HashMap<u64, u32, Spreading>,
+    early: HashMap<u64, (Values, Vec<Values>), Spreading>,
+    /// Values that were here before their transactions.
+    arrived: Vec<(u32, Values)>,
+    /// Of a wave, for their memory: transactions with others, and those that have ended.
+    shared: Vec<u32>,
+    ended: Vec<(u32, bool)>,
     scouts: Vec<Option<Box<Scout>>>,
     /// Of them those that can be looked at when everything has ended that was told before.
     due: Vec<usize>,
@@ -157,6 +165,9 @@ impl Member {
             runnable: Vec::new(),
             waiting: HashMap::default(),
             early: HashMap::default(),
+            arrived: Vec::new(),
+            shared: Vec::new(),
+            ended: Vec::new(),
             scouts: Vec::new(),
             due: Vec::new(),
             said: Said { values: nothing(), outcomes: nothing(), ..Said::default() },
@@ -206,7 +217,9 @@ impl Member {
             if let Some(frame) = &frame {
                 self.ordered(frame)?;
                 self.settle()?;
-                self.say()?;
+                if self.said.values.iter().any(|values| values.len() > SOON_BYTES) {
+                    self.say_to_others();
+                }
             }
             for number in 0..self.peers.len() {
                 self.hear(number)?;
@@ -273,24 +286,34 @@ impl Member {
 
     /// Sends everything that was said.
     fn say(&mut self) -> Result<(), End> {
-        let Self { coordinator, peers, said, .. } = self;
+        self.say_to_coordinator();
+        of_coordinator(self.coordinator.flush())?;
+        self.say_to_others();
+        Ok(())
+    }
+
+    /// Puts what was said to the coordinator into frames. They go out at the end of a round, so that it is woken once.
+    fn say_to_coordinator(&mut self) {
+        let Self { coordinator, said, .. } = self;
         for (kind, bytes) in
             [(RESULTS, &mut said.results), (AGAIN, &mut said.again), (FOOTPRINTS, &mut said.footprints)]
         {
             say(coordinator, kind, bytes);
         }
-        of_coordinator(coordinator.flush())?;
+    }
+
+    /// Sends what was said to others, who may wait for it.
+    fn say_to_others(&mut self) {
         if self.apart.is_some() {
-            self.say_apart();
-            return Ok(());
+            return self.say_apart();
         }
+        let Self { peers, said, .. } = self;
         for (peer, values) in peers.iter_mut().zip(&mut said.values) {
             let Some(peer) = peer else { continue };
             say(peer, VALUES, values);
             // One that is gone is noticed where it is heard.
             _ = peer.flush();
         }
-        Ok(())
     }
 
     /// Gives a call to the engine.
@@ -327,168 +350,12 @@ impl Member {
         Ok(())
     }
 
-    /// Runs everything that can run.
-    fn settle(&mut self) -> Result<(), End> {
-        while !(self.runnable.is_empty() && self.going.is_empty()) {
-            let mut wave = std::mem::take(&mut self.runnable);
-            let mut shared = Vec::new();
-            for slot in wave.drain(..) {
-                let Some(transaction) = self.slots[slot as usize].as_ref() else { continue };
-                if !transaction.whole {
-                    shared.push(slot);
-                    continue;
-                }
-                let Transaction { index, stamp, tell, .. } = **transaction;
-                let going = Going { index, stamp, tell, slot: Some(slot) };
-                let registered = transaction.registered.clone();
-                let end = registered.verified.procedure().layout().arguments_end as usize;
-                let (procedure, block) = (transaction.procedure, self.slots[slot as usize].take());
-                let Some(transaction) = block else { continue };
-                self.go(going, procedure, &transaction.block.bytes()[HEADER_BYTES as usize..end])?;
-                self.slots[slot as usize] = Some(transaction);
-            }
-            // What comes before has to have ended before anything is copied.
-            self.run_engine()?;
-            shared.into_iter().try_for_each(|slot| self.advance(slot))?;
-        }
-        Ok(())
-    }
-
-    /// Moves a transaction on that has its locks.
-    fn advance(&mut self, slot: u32) -> Result<(), End> {
-        let Some(mut transaction) = self.slots[slot as usize].take() else { return Ok(()) };
-        let mine = 1 << self.me;
-        if !transaction.told {
-            self.tell(&mut transaction)?;
-        }
-        let active = transaction.participants.active & mine != 0;
-        if active && transaction.awaited != 0 {
-            self.slots[slot as usize] = Some(transaction);
-            return Ok(());
-        }
-        if active {
-            self.run(&mut transaction)?;
-        }
-        self.slots[slot as usize] = Some(transaction);
-        self.end(slot);
-        Ok(())
-    }
-
-    /// Copies what is here, and tells it to those who run the transaction.
-    fn tell(&mut self, transaction: &mut Transaction) -> Result<(), End> {
-        let Self { engine, layout, said, me, .. } = self;
-        let layout = layout.as_ref().expect("it was begun");
-        let told = &mut self.values;
-        told.clear();
-        lock(engine).with_database(&mut |database| {
-            Here { layout, database, me: *me }.copy_and_tell(&mut transaction.accesses, told);
-        })?;
-        transaction.told = true;
-        let mut others = transaction.participants.active & !(1 << *me);
-        while others != 0 {
-            let values = &mut said.values[others.trailing_zeros() as usize];
-            values.u64(transaction.stamp);
-            values.counted(told);
-            others &= others - 1;
-        }
-        Ok(())
-    }
-
-    /// Takes what worker `from` has of a transaction.
-    fn take_values(&mut self, stamp: u64, from: usize, values: &[u8]) -> Result<(), End> {
-        let again = self.apart.is_some();
-        let Some(&slot) = self.waiting.get(&stamp) else {
-            // Who was away for a while may say again what was heard before.
-            if !again || stamp > self.latest {
-                self.early.entry(stamp).or_default().push((from, values.to_vec()));
-            }
-            return Ok(());
-        };
-        let Self { engine, layout, slots, me, .. } = self;
-        let layout = layout.as_ref().expect("it was begun");
-        let transaction = slots[slot as usize].as_mut().filter(|transaction| transaction.awaited & 1 << from != 0);
-        let Some(transaction) = transaction else {
-            return if again { Ok(()) } else { Err(Malformed::new("values that nobody waits for").into()) };
-        };
-        let (mut taken, mut reader) = (Ok(()), Reader::new(values));
-        lock(engine).with_database(&mut |database| {
-            let here = Here { layout, database, me: *me };
-            taken = here.take(&mut transaction.accesses, from, &mut reader);
-        })?;
-        taken?;
-        transaction.awaited &= !(1 << from);
-        if transaction.awaited == 0 && transaction.told {
-            self.runnable.push(slot);
-        }
-        Ok(())
-    }
-
-    /// Runs a transaction, all of whose values are here.
-    fn run(&mut self, transaction: &mut Transaction) -> Result<(), End> {
-        fetched(&mut transaction.accesses);
-        let (registered, block) = (transaction.registered.clone(), transaction.block.as_mut_ptr());
-        // SAFETY: the transaction's block is its procedure's.
-        let (stop, lacks) = unsafe { self.windows.attempt(&registered, block, &mut transaction.accesses) };
-        let layout = self.layout.as_ref().expect("it was begun");
-        let answers = transaction.participants.active.trailing_zeros() as usize == self.me;
-        if lacks.fetch || lacks.write || !transaction.is_covered(layout) {
-            if answers {
-                self.said.again.u32(transaction.index);
-            }
-            return Ok(());
-        }
-        let outcome = match stop {
-            Stop::Committed => {
-                // SAFETY: as above, and the windows are the widest of all procedures.
-                unsafe {
-                    registered.program.run_commit_handler(&mut self.windows.registers, block);
-                    close(block, Status::Committed, 0, 0, transaction.stamp);
-                }
-                None
-            }
-            Stop::Aborted(code) => Some((Status::Aborted, code)),
-            Stop::Failed(code) => Some((Status::Failed, code)),
-            Stop::Waiting | Stop::Conflict => unreachable!("an attempt that lacks nothing comes to an end"),
-        };
-        match outcome {
-            None => self.keep(transaction)?,
-            Some(outcome) => {
-                let (place, tally) = ((0, transaction.stamp), &mut Tally::default());
-                // SAFETY: as above.
-                unsafe { give_up(&registered, &mut self.windows.registers, block, outcome, place, tally) };
-            }
-        }
-        if answers {
-            let block = block::Block::new(transaction.block.bytes());
-            put_result(&mut self.said.results, transaction.index, transaction.stamp, block, &registered);
-            put_outcome(&mut self.said.outcomes, transaction.tell, transaction.stamp, block, &registered);
-        }
-        Ok(())
-    }
-
-    /// Keeps what a transaction wrote here.
-    fn keep(&mut self, transaction: &Transaction) -> Result<(), End> {
-        let Self { engine, layout, me, .. } = self;
-        let layout = layout.as_ref().expect("it was begun");
-        let mut kept = Ok(());
-        lock(engine).with_database(&mut |database| {
-            kept = transaction
-                .accesses
-                .iter()
-                .filter(|access| access.write && layout.owner(access.table, &access.key) == Some(*me))
-                .try_for_each(|access| match access.effect(database.table(access.table).schema()) {
-                    Some(Effect::Put(image)) => partition::put(database, access.table, &access.key, Some(image)),
-                    Some(Effect::Remove) => partition::put(database, access.table, &access.key, None),
-                    None => Ok(()),
-                });
-        })?;
-        Ok(kept?)
-    }
-
     /// A transaction has ended here.
     fn end(&mut self, slot: u32) {
         let Some(ended) = self.slots[slot as usize].take() else { return };
-        self.waiting.remove(&ended.stamp);
+        if !ended.whole {
+            self.waiting.remove(&ended.stamp);
+        }
         let Self { queues, slots, runnable, .. } = self;
         queues.leave(slot, &ended.locks, |next| {
             if let Some(next_one) = &mut slots[next as usize] {
@@ -515,12 +382,7 @@ impl Member {
         while let Some(frame) = peer.frame()? {
             let mut reader = Reader::new(&frame);
             match reader.u8()? {
-                VALUES => {
-                    while !reader.is_empty() {
-                        let (stamp, values) = (reader.u64()?, reader.counted()?);
-                        self.take_values(stamp, number, values)?;
-                    }
-                }
+                VALUES => self.take_values(number, frame)?,
                 FETCH => self.asked.push((number, frame)),
                 FETCHED => {
                     let id = reader.u32()?;

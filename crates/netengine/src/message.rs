@@ -37,6 +37,9 @@
 //! | `FOOTPRINT` | member, member; member, coordinator | stamp (8), participants (16), footprint |
 //! | `OUTCOMES` | member, member; member, coordinator | for each call: stamp (8), status, code (2), results |
 //! | `LOOKING` | member, member | stamp (8) of the call for which the next `FETCH` is |
+//! | `SHARE` | coordinator, member; back | nothing: there is something in the [`exchange`](crate::exchange) |
+//! | `SHARE` | member, member | stamp (8) of a place, first byte (8), bytes of all (8), and these bytes of it |
+//! | `GOT` | coordinator, member; member, member | stamp (8) of a place of which nothing is wanted any more |
 //!
 //! Participants are two sets of workers, a bit each: who takes part, and who of them runs the call.
 //! A footprint is a number of accesses (4) and each of them: table (2), key, flags: 1 writes, 2 a range, 4 that has an
@@ -71,6 +74,8 @@ pub(crate) const FORGET: u8 = 23;
 pub(crate) const FOOTPRINT: u8 = 24;
 pub(crate) const OUTCOMES: u8 = 25;
 pub(crate) const LOOKING: u8 = 26;
+pub(crate) const SHARE: u8 = 27;
+pub(crate) const GOT: u8 = 28;
 
 /// How long a frame of rows or calls gets before the next one begins.
 pub(crate) const PIECE: usize = 1 << 20;

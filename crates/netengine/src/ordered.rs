@@ -258,7 +258,7 @@ impl Ordering<'_> {
 /// Appends a call: its procedure and its arguments.
 pub(crate) fn put_call(registry: &Registry, procedure: u32, block: &[u8], out: &mut Vec<u8>) {
     let registered = registry.get(procedure).expect("the call was admitted");
-    let end = registered.verified.procedure().layout().arguments_end as usize;
+    let end = registered.arguments_end;
     out.u32(procedure);
     out.counted(&block[HEADER_BYTES as usize..end]);
 }

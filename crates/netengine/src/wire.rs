@@ -28,10 +28,18 @@ impl<'a> Reader<'a> {
         Self(bytes)
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// How many bytes there are still.
+    #[inline]
+    pub(crate) fn left(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
     pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         match self.0.split_at_checked(count) {
             Some((taken, rest)) => {
@@ -42,28 +50,39 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N)?);
         Ok(array)
     }
 
+    #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
+    #[inline]
     pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
+    #[inline]
     pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
+    #[inline]
     pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// All that is left.
+    pub(crate) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    #[inline]
     pub(crate) fn counted(&mut self) -> Result<&'a [u8], Malformed> {
         let length = self.u32()?;
         self.take(length as usize)
@@ -109,22 +128,27 @@ impl<'a> Reader<'a> {
 pub(crate) trait Put {
     fn bytes(&mut self, bytes: &[u8]);
 
+    #[inline]
     fn u8(&mut self, number: u8) {
         self.bytes(&[number]);
     }
 
+    #[inline]
     fn u16(&mut self, number: u16) {
         self.bytes(&number.to_le_bytes());
     }
 
+    #[inline]
     fn u32(&mut self, number: u32) {
         self.bytes(&number.to_le_bytes());
     }
 
+    #[inline]
     fn u64(&mut self, number: u64) {
         self.bytes(&number.to_le_bytes());
     }
 
+    #[inline]
     fn counted(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
         self.bytes(bytes);
@@ -154,6 +178,7 @@ pub(crate) trait Put {
 }
 
 impl Put for Vec<u8> {
+    #[inline]
     fn bytes(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }

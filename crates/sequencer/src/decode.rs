@@ -141,7 +141,8 @@ impl<S: Sink> Decoder<S> {
         self.records += 1;
         let damaged = |problem: String| Error::damaged(record.path, record.offset, problem);
         let is_definition = record.frame.kind == RecordKind::Definition;
-        if self.divided != (record.frame.kind == RecordKind::Ordered) && !is_definition {
+        // Records of such nodes are taken by them as they stand (`divided`).
+        if (self.divided || record.frame.kind.is_of_parts()) && !is_definition {
             let problem = match self.divided {
                 true => "the record is of a database whose tables are not divided",
                 false => {
@@ -151,7 +152,7 @@ impl<S: Sink> Decoder<S> {
             return Err(Error::Replay { record: number, problem: problem.into() });
         }
         match record.frame.kind {
-            RecordKind::Calls | RecordKind::Ordered => {
+            RecordKind::Calls => {
                 self.last = number;
                 self.calls(record.payload).map_err(|problem| problem.unwrap_or_else(damaged))
             }
@@ -264,13 +265,13 @@ fn fresh(spare: &Receiver<Batch>, bytes: usize, capacity: usize) -> Result<Batch
 }
 
 /// Why calls could not be decoded: by their bytes, or otherwise.
-enum Trouble {
+pub(crate) enum Trouble {
     Payload(String),
     Other(Error),
 }
 
 impl Trouble {
-    fn unwrap_or_else(self, damaged: impl FnOnce(String) -> Error) -> Error {
+    pub(crate) fn unwrap_or_else(self, damaged: impl FnOnce(String) -> Error) -> Error {
         match self {
             Self::Payload(problem) => damaged(problem),
             Self::Other(error) => error,

@@ -9,6 +9,7 @@ use lockwork_engine::EngineError;
 use lockwork_procedure::assembly::AssemblyError;
 use lockwork_procedure::block::Batch;
 
+use crate::io::is_full;
 use crate::transaction::{MOST_ARGUMENT_BYTES, MOST_CALLS};
 
 /// An action on a file that failed.
@@ -201,6 +202,16 @@ impl Error {
     #[must_use]
     pub const fn is_corruption(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Differs { .. })
+    }
+
+    /// What there was no room for, if that is what is wrong: of whatever file of the directory.
+    #[must_use]
+    pub fn no_room(&self) -> Option<&Failure> {
+        match self {
+            Self::Full(failure) => Some(failure),
+            Self::Io(failure) | Self::Poisoned(failure) => Some(failure).filter(|failure| is_full(&failure.error)),
+            _ => None,
+        }
     }
 
     /// Whether the same call, or transaction, may succeed later on the same sequencer.

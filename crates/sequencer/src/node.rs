@@ -10,6 +10,7 @@ use std::sync::mpsc::sync_channel;
 use lockwork_engine::Engine;
 
 use crate::begin::{Begun, begin};
+use crate::divided::GatheredTables;
 use crate::error::Error;
 use crate::format::items::Definition;
 use crate::io::Io;
@@ -109,6 +110,12 @@ impl Handle {
         Some(self.shared.membership.as_ref()?.status(self.shared.durable()))
     }
 
+    /// Why nothing is taken any more, if so.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Error> {
+        self.shared.trouble()
+    }
+
     /// Has the leader append the digest of the whole database, which the others compare, whenever the last one was.
     /// Returns the number of the record, when it is durable.
     ///
@@ -137,6 +144,32 @@ impl Handle {
             Box::new(move |outcome: Result<(), Error>| then(outcome.map(|()| seen)))
         });
         self.give(Request::Read(read))
+    }
+
+    /// Whether this process has a part of every table only: the rest is where other nodes are.
+    #[must_use]
+    pub fn is_divided(&self) -> bool {
+        self.shared.is_divided
+    }
+
+    /// Gets all rows of some tables from the nodes of all parts, as of one record, if they are no more than `most`
+    /// bytes; calls wait meanwhile. `then` runs on a thread of the sequencer, must neither wait nor panic, and is
+    /// dropped when the sequencer ends before it knows.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]. `then` gets [`Error::Engine`] for a table that there is not, [`Error::Lapsed`] when it is not
+    /// known whether this node leads, and [`Error::Follower`] where it does not.
+    ///
+    /// # Panics
+    /// Where this process has everything ([`Self::is_divided`]).
+    pub fn gather_then(
+        &self,
+        tables: Vec<String>,
+        most: u64,
+        then: impl FnOnce(Result<GatheredTables, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        assert!(self.shared.is_divided, "this process has all rows");
+        self.give(Request::Gather { tables, most, reply: Box::new(then) })
     }
 
     /// The last record that is durable; whoever was answered before can find what it was told in the log up to there.

@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     /// Of a node; `None` when the log is this process's own.
     pub(crate) membership: Option<Arc<Membership>>,
     pub(crate) threads: Threads,
+    /// Whether this process has a part of every table only.
+    pub(crate) is_divided: bool,
     /// What the last checkpoint that failed said.
     checkpoint_trouble: Mutex<Option<Error>>,
     /// Buffers that units were in.

@@ -151,7 +151,13 @@ impl Shared {
     pub(crate) fn elsewhere(&self, reads_only: bool) -> Option<String> {
         match self.caller.role() {
             Some(Role::Ended) => Some("the part of this node in its cluster has ended; connect to another one".into()),
-            _ if !self.follows() || reads_only => None,
+            _ if !self.follows() => None,
+            _ if reads_only && self.caller.is_divided() => Some(format!(
+                "this node of a cluster has a part of every table, and answers nothing while it follows; connect to the \
+                 leader: {}",
+                self.caller.leader()
+            )),
+            _ if reads_only => None,
             _ => Some(format!(
                 "this node of a cluster follows; connect to its leader: {}; for reads only, begin with the option \
                  '-c {DEFAULT_READ_ONLY}=on'",

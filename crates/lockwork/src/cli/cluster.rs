@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use lockwork::divided::Others;
 use lockwork::sequencer::journal::Journal;
 use lockwork::sequencer::{self, Error as Trouble, NodeOptions, Role};
 use lockwork::{EngineKind, Error, Node, OpenOptions};
@@ -13,7 +14,8 @@ use lockwork_nats::{Error as NatsError, NatsJournal};
 use lockwork_server::{Gate, Options, Promoter, Server, Watcher};
 use tokio::runtime::Runtime;
 
-use super::serve::{Arguments, Signals, example, host, read, tell_manager};
+use super::parts::{Divided, Place};
+use super::serve::{Arguments, Signals, example, host, place_of, read, tell_manager};
 use super::{Failure, print};
 
 /// How often it is looked whether the role of this node is another one.
@@ -63,6 +65,8 @@ pub(super) struct Join {
     /// A folder for files on their way; what is in it goes [default: one of the system's for such files]
     #[arg(long, value_name = "DIR", requires = "cluster")]
     scratch: Option<PathBuf>,
+    #[command(flatten)]
+    divided: Divided,
 }
 
 /// A variable of the environment that holds USER:PASSWORD.
@@ -110,6 +114,7 @@ enum Over {
 pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher) -> Result<ExitCode, Failure> {
     let join = &arguments.join;
     let script = arguments.init.as_ref().map(|file| read(file)).transpose()?;
+    let place = join.divided.place(&join.cluster_name, &arguments.engine)?;
     let journal: Arc<dyn Journal> = Arc::new(join.journal()?);
     let temporary = match &join.scratch {
         Some(_) => None,
@@ -131,7 +136,8 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
             let (may_lead, compares) = (!join.follow_only, !join.ignore_digests);
             let digest_interval = Duration::from_secs(join.digest_interval);
             let node = NodeOptions { lease, may_lead, digest_interval, compares, ..NodeOptions::new(address) };
-            let term = Term { journal: &journal, scratch, options: &options, node, watcher, script: script.as_deref() };
+            let (script, place) = (script.as_deref(), place.as_ref());
+            let term = Term { journal: &journal, scratch, options: &options, node, watcher, script, place };
             term.run(gate, arguments, &mut signals, &mut is_first).await
         });
         match served {
@@ -169,7 +175,34 @@ async fn stay(gate: &Gate, why: &str, watcher: &Watcher, signals: &mut Signals) 
     Failure::Damaged(why.into())
 }
 
+/// Why a node that was to lead does not.
+#[derive(Debug)]
+enum Unled {
+    /// The journal does not let it, now: it gives up leading, and begins again.
+    Again(String),
+    /// What it was told cannot be done.
+    Failed(Failure),
+}
+
+impl From<Error> for Unled {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Durability(
+                error @ (Trouble::Lapsed
+                | Trouble::Superseded
+                | Trouble::Follower { .. }
+                | Trouble::JournalFull(_)
+                | Trouble::Unreachable(_)
+                | Trouble::Unknown(_)
+                | Trouble::Closed),
+            ) => Self::Again(error.to_string()),
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
 /// What people are told of a term.
+#[derive(Clone)]
 struct Told {
     place: String,
     psql: String,
@@ -183,6 +216,8 @@ struct Term<'a> {
     node: NodeOptions,
     watcher: &'a Watcher,
     script: Option<&'a str>,
+    /// If it has a part of every table.
+    place: Option<&'a Place>,
 }
 
 fn failed(error: Error) -> Failure {
@@ -190,6 +225,31 @@ fn failed(error: Error) -> Failure {
         Error::Durability(Trouble::Unreachable(text)) => Failure::Connect(text),
         error => error.into(),
     }
+}
+
+/// Has the server take everybody, with what --init says done if the database is new.
+fn lead(promoter: &Promoter, script: Option<&str>, told: &Told) -> Result<(), Unled> {
+    let mut call = None;
+    promoter.lead(|database| {
+        if let Some(script) = script.filter(|_| database.tables().is_empty()) {
+            let mut done = 0;
+            let ran = database.sql_each(script, |_, _| done += 1);
+            ran.map_err(|error| {
+                let told = format!("--init: {}{error}", place_of(script, done, &error));
+                match Unled::from(error) {
+                    Unled::Failed(_) => Unled::Failed(Failure::usage(told)),
+                    again => again,
+                }
+            })?;
+        }
+        call = example(database);
+        Ok::<_, Unled>(())
+    })?;
+    print(&format!("leads: {}; {}\n", told.place, told.psql)).map_err(Unled::Failed)?;
+    if let Some(call) = call {
+        eprintln!("for example: {} -c \"{call}\"", told.psql);
+    }
+    Ok(())
 }
 
 impl Term<'_> {
@@ -202,12 +262,17 @@ impl Term<'_> {
     ) -> Result<Over, Failure> {
         let (journal, scratch, options) = (self.journal.clone(), self.scratch.to_path_buf(), self.options.clone());
         let (node, watcher) = (self.node.clone(), self.watcher.clone());
+        let divided = self.place.map(|place| place.options(&options)).transpose()?;
         let join = tokio::task::spawn_blocking(move || {
             let told = |progress: sequencer::Progress| watcher.recovering(progress.done_bytes, progress.total_bytes);
-            Node::join(journal, &scratch, &options, node, told)
+            match divided {
+                None => Node::join(journal, &scratch, &options, node, told).map(|(node, report)| (node, report, None)),
+                Some(divided) => Node::join_divided(journal, &scratch, &options, node, divided, told)
+                    .map(|(node, report, others)| (node, report, Some(others))),
+            }
         });
         let joined = gate.refuse(|| "this node of a cluster reads the log; it answers in a moment".into(), join).await;
-        let (node, report) = match joined.map_err(|error| Failure::BackEnd(error.to_string()))? {
+        let (node, report, others) = match joined.map_err(|error| Failure::BackEnd(error.to_string()))? {
             Err(Error::Durability(error @ Trouble::Differs { .. })) => return Ok(Over::Differs(error.to_string())),
             // It was there a moment ago, so it may be again.
             Err(Error::Durability(Trouble::Unreachable(why))) => return Ok(Over::Ended(why)),
@@ -215,11 +280,16 @@ impl Term<'_> {
         };
         let handle = node.handle();
         self.watcher.following(handle.clone());
+        let others = self.place.zip(others).map(|(place, others)| {
+            self.watcher.divided(place.part, others.clone());
+            others
+        });
         let server = gate.open(node.follow(), arguments.options(self.watcher)?)?;
         let address = server.address().map_err(Failure::connect)?;
         let (host, port) = (host(address), address.port());
+        let part = self.place.map_or(String::new(), |place| format!(", {}", place.describe()));
         let told = Told {
-            place: format!("{}, {} records", self.journal.describe(), report.next - 1),
+            place: format!("{}, {} records{part}", self.journal.describe(), report.next - 1),
             psql: format!("psql -h {host} -p {port}"),
         };
         if *is_first {
@@ -227,24 +297,7 @@ impl Term<'_> {
             tell_manager();
             *is_first = false;
         }
-        self.serve(server, &handle, signals, &told).await
-    }
-
-    /// Has the server take everybody, with what --init says done if the database is new.
-    fn lead(&self, promoter: &Promoter, told: &Told) -> Result<(), Failure> {
-        let mut call = None;
-        promoter.lead(|database| {
-            if let Some(script) = self.script.filter(|_| database.tables().is_empty()) {
-                database.sql(script).map_err(|error| Failure::usage(format!("--init: {error}")))?;
-            }
-            call = example(database);
-            Ok::<_, Failure>(())
-        })?;
-        print(&format!("leads: {}; {}\n", told.place, told.psql))?;
-        if let Some(call) = call {
-            eprintln!("for example: {} -c \"{call}\"", told.psql);
-        }
-        Ok(())
+        self.serve(server, &handle, others.as_ref(), signals, &told).await
     }
 
     /// Answers readers while the node follows, and everybody when it leads, until its part has ended or it is asked to.
@@ -252,18 +305,22 @@ impl Term<'_> {
         &self,
         server: Server,
         handle: &sequencer::Handle,
+        others: Option<&Others>,
         signals: &mut Signals,
         told: &Told,
     ) -> Result<Over, Failure> {
-        let (ending, promoter) = (server.ending(), server.promoter());
+        // A call that touches the part of a node which is not there would wait for it.
+        let mut missing = others.map(Missing::new);
+        let (ending, promoter) = (server.ending(), Arc::new(server.promoter()));
         let mut serving = tokio::spawn(server.run());
-        let (mut asked, mut leads, mut led) = (0, false, Ok(()));
+        // Whether it ends, for whatever reason, and how often it was asked to.
+        let (mut ends, mut asked, mut leads, mut led) = (false, 0, false, Ok(()));
         let closed = loop {
             let turn = async {
                 loop {
                     match handle.role() {
                         Some(Role::Following) => {}
-                        Some(Role::Leading) if leads => {}
+                        Some(Role::Leading) if leads || missing.as_mut().is_some_and(Missing::is_told) => {}
                         role => return role,
                     }
                     tokio::time::sleep(LOOK).await;
@@ -271,43 +328,99 @@ impl Term<'_> {
             };
             tokio::select! {
                 closed = &mut serving => break closed,
-                role = turn, if asked == 0 => {
+                role = turn, if !ends => {
                     if role == Some(Role::Leading) {
                         leads = true;
-                        led = tokio::task::block_in_place(|| self.lead(&promoter, told));
+                        let (promoter, told) = (promoter.clone(), told.clone());
+                        let script = self.script.map(str::to_string);
+                        // It may have to wait for other parts.
+                        let mut work = tokio::task::spawn_blocking(move || lead(&promoter, script.as_deref(), &told));
+                        let done = loop {
+                            tokio::select! {
+                                done = &mut work => break done,
+                                () = signals.next() => is_asked(&mut asked, handle),
+                            }
+                        };
+                        led = done.map_err(|error| Failure::BackEnd(format!("the server: {error}")))?;
                     }
-                    if role == Some(Role::Leading) && led.is_ok() {
+                    if role == Some(Role::Leading) && led.is_ok() && asked == 0 {
                         continue;
                     }
-                    asked = 1;
                 }
-                () = signals.next() => {
-                    if asked > 0 && !ended(handle) {
-                        eprintln!("lockwork: ended at once; what was acknowledged is there");
-                        std::process::exit(130);
-                    }
-                    eprintln!("lockwork: ending; once more ends it at once");
-                    asked += 1;
-                }
+                () = signals.next() => is_asked(&mut asked, handle),
             }
+            ends = true;
             ending.end();
         };
         let closed = closed.map_err(|error| Failure::BackEnd(format!("the server: {error}")))?;
         if ended(handle) {
+            // Told the same again, it would find the same.
+            if let Some(error @ Trouble::Option { .. }) = handle.trouble() {
+                return Err(Failure::usage(error));
+            }
             return Ok(match handle.node().and_then(|status| status.differs) {
                 Some(_) => Over::Differs(self.why(handle)),
-                None => Over::Ended(self.why(handle)),
+                None => self.over(asked, self.why(handle)),
             });
         }
-        led?;
+        match led {
+            Ok(()) => {}
+            Err(Unled::Again(why)) => {
+                return Ok(self.over(asked, format!("{} does not lead: {why}", self.node.address)));
+            }
+            Err(Unled::Failed(failure)) => return Err(failure),
+        }
         closed.map_err(failed)?;
         Ok(Over::Asked)
+    }
+
+    /// What becomes of a node whose part has ended, for this reason.
+    fn over(&self, asked: u32, why: String) -> Over {
+        if asked == 0 {
+            return Over::Ended(why);
+        }
+        // Also if that is why: calls that waited for other parts were broken off.
+        eprintln!("lockwork: {why}");
+        Over::Asked
     }
 
     fn why(&self, handle: &sequencer::Handle) -> String {
         let trouble = handle.node().and_then(|status| status.trouble);
         format!("{}: the part of this node has ended: {}", self.node.address, trouble.unwrap_or_default())
     }
+}
+
+/// Parts whose nodes are not there yet when a node is to lead.
+struct Missing<'a> {
+    others: &'a Others,
+    told: bool,
+}
+
+impl<'a> Missing<'a> {
+    fn new(others: &'a Others) -> Self {
+        Self { others, told: false }
+    }
+
+    /// Whether one is, which is told once.
+    fn is_told(&mut self) -> bool {
+        let all = self.others.status();
+        let mut missing = all.iter().enumerate().filter_map(|(at, (_, why))| why.as_ref().map(|why| (at + 1, why)));
+        let Some((part, why)) = missing.next() else { return false };
+        if !std::mem::replace(&mut self.told, true) {
+            eprintln!("lockwork: waits for the nodes of all parts before it answers clients: part {part}: {why}");
+        }
+        true
+    }
+}
+
+/// A signal has come; another one ends the process at once.
+fn is_asked(asked: &mut u32, handle: &sequencer::Handle) {
+    if *asked > 0 && !ended(handle) {
+        eprintln!("lockwork: ended at once; what was acknowledged is there");
+        std::process::exit(130);
+    }
+    eprintln!("lockwork: ending; once more ends it at once");
+    *asked += 1;
 }
 
 fn ended(handle: &sequencer::Handle) -> bool {
@@ -321,5 +434,32 @@ impl Arguments {
         let (users, tls) = (self.users()?, self.tls()?);
         let (connections, watcher) = (self.connections, watcher.clone());
         Ok(Options { connections, users, tls, watcher, warn, drain: DRAIN, ..Options::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_the_journal_does_not_let_lead_begins_again_and_one_that_was_told_wrong_ends() {
+        let passing = [
+            Trouble::Lapsed,
+            Trouble::Superseded,
+            Trouble::Closed,
+            Trouble::Follower { leader: "a".into() },
+            Trouble::Unknown("a".into()),
+            Trouble::Unreachable("a".into()),
+            Trouble::JournalFull("a".into()),
+        ];
+        for error in passing {
+            let told = error.to_string();
+            let led = Unled::from(Error::Durability(error));
+            assert!(matches!(&led, Unled::Again(why) if *why == told), "{told}: {led:?}");
+        }
+        for error in [Trouble::TooLong, Trouble::Stopped("a".into())] {
+            let led = Unled::from(Error::Durability(error));
+            assert!(matches!(led, Unled::Failed(_)), "{led:?}");
+        }
     }
 }

@@ -11,9 +11,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use lockwork::sequencer::{self, Durability};
-use lockwork::sql::{Field, SqlType};
-use lockwork::{EngineKind, Lockwork, OpenOptions};
-use lockwork_server::{Options, ServeError, Server, Tls, Users, Watcher};
+use lockwork::sql::{Field, SqlType, statements};
+use lockwork::{EngineKind, Error, Lockwork, OpenOptions};
+use lockwork_server::{Gate, Options, ServeError, Tls, Users, Watcher};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::cluster::Join;
@@ -58,7 +59,7 @@ pub(super) struct Arguments {
 }
 
 /// An address, or that of a name: the first, and of IPv4 if it has one.
-fn resolved(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn resolved(text: &str) -> Result<SocketAddr, String> {
     let all: Vec<SocketAddr> =
         text.to_socket_addrs().map_err(|error| format!("{error}; write 127.0.0.1:5433 or localhost:5433"))?.collect();
     let first = all.iter().find(|address| address.is_ipv4()).or(all.first());
@@ -96,12 +97,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         return super::cluster::serve(arguments, &runtime, &watcher);
     }
-    let database = arguments.fill(arguments.open(&watcher)?, &watcher)?;
     let warn = |what: &str| eprintln!("lockwork: {what}");
-    let options = Options { connections: arguments.connections, users, tls, watcher, warn, ..Options::default() };
+    let connections = arguments.connections;
+    let options = Options { connections, users, tls, watcher: watcher.clone(), warn, ..Options::default() };
+    // Before there is a folder: where the address cannot be had none is made.
+    let gate = runtime.block_on(Gate::listen(arguments.listen, &options))?;
+    let database = while_refusing(&runtime, &gate, || arguments.fill(arguments.open(&watcher)?, &watcher))?;
     let example = example(&database);
     runtime.block_on(async {
-        let server = Server::listen(arguments.listen, database, options).await?;
+        let server = gate.open(database, options)?;
         let address = server.address().map_err(Failure::connect)?;
         let ending = server.ending();
         let mut signals = Signals::new()?;
@@ -133,6 +137,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Ok(closed) => Ok(closed.map(|()| ExitCode::SUCCESS)?),
             Err(error) => Err(Failure::BackEnd(format!("the server: {error}"))),
         }
+    })
+}
+
+/// Opens a database in this thread, and tells those who come meanwhile that they are too early.
+fn while_refusing<T>(runtime: &Runtime, gate: &Gate, open: impl FnOnce() -> T) -> T {
+    std::thread::scope(|scope| {
+        // Dropped when it is open, or has panicked.
+        let (_opening, opened) = tokio::sync::oneshot::channel::<()>();
+        scope.spawn(move || {
+            let why = || "the database is being opened; it answers in a moment".to_string();
+            runtime.block_on(gate.refuse(why, opened)).ok()
+        });
+        open()
     })
 }
 
@@ -249,10 +266,20 @@ impl Arguments {
             return Ok(database);
         };
         mark.as_ref().map_or(Ok(()), |mark| set_mark(mark))?;
-        if let Err(error) = database.sql(&script) {
+        let mut done = 0;
+        if let Err(error) = database.sql_each(&script, |_, _| done += 1) {
             let file = self.init.as_deref().unwrap_or(Path::new("")).display();
-            let ways_out = mark.map(|_| format!("\nwhat stands before it is there\n{}", self.ways_out()));
-            return Err(Failure::usage(format!("{file}: {error}{}", ways_out.unwrap_or_default())));
+            let is_begun = !(database.tables().is_empty() && database.procedure_definitions().is_empty());
+            let ways_out = mark.filter(|_| is_begun);
+            let ways_out = ways_out.map(|_| format!("\nwhat stands before it is there\n{}", self.ways_out()));
+            let at = format!("{file}: {}", place_of(&script, done, &error));
+            return Err(match &error {
+                Error::Durability(why) if let Some(failure) = why.no_room() => {
+                    Failure::no_room(format!("{at}{failure}"))
+                }
+                _ => Failure::usage(format!("{at}{error}")),
+            }
+            .reworded(|text| text + &ways_out.unwrap_or_default()));
         }
         let Some(mark) = mark else { return Ok(database) };
         // Whatever the durability is: without the mark all of it is there.
@@ -268,6 +295,15 @@ impl Arguments {
     }
 }
 
+/// Where the statement stands behind the first `done`, for an error that does not say it itself.
+pub(super) fn place_of(script: &str, done: usize, error: &Error) -> String {
+    let statement = statements(script).nth(done).and_then(Result::ok);
+    match (error, statement) {
+        (Error::Sql(_), _) | (_, None) => String::new(),
+        (_, Some(statement)) => format!("line {}, statement {}: ", statement.place().line, done + 1),
+    }
+}
+
 /// The file of a folder that says that an --init has begun.
 const MARK: &str = "INIT";
 
@@ -277,7 +313,7 @@ pub(super) fn read(file: &Path) -> Result<String, Failure> {
 
 fn set_mark(mark: &Path) -> Result<(), Failure> {
     let set = File::create(mark).and_then(|file| file.sync_all()).and_then(|()| sync_folder(mark));
-    set.map_err(|error| Failure::usage(format!("{}: {error}", mark.display())))
+    set.map_err(|error| Failure::of_file(mark, &error))
 }
 
 fn unmark(mark: &Path) -> Result<(), Failure> {

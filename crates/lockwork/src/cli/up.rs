@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use lockwork::divided::MOST_PARTS;
 use lockwork_nats::local::Servers;
 
+use super::parts::SECRET;
 use super::{Failure, Outcome, print};
 
 /// Before a node that has ended is started again.
@@ -28,10 +30,13 @@ pub(super) struct Arguments {
     /// Nodes, and NATS servers: 1, 3 or 5
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = nodes)]
     nodes: usize,
+    /// Nodes that have a part of every table each, so many of them; --nodes is then the number of NATS servers
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_PARTS as i64))]
+    parts: Option<u16>,
     /// The folder of the servers' data, made if it is not there; without one all of it goes when the cluster ends
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// The port of the first node; the others have those behind it
+    /// The port of the first node; the others have those behind it, and nodes with parts as many more for each other
     #[arg(long, value_name = "PORT", default_value_t = 5433)]
     port: u16,
     /// A file of SQL that the first leader runs before clients come, if the database has no tables yet
@@ -69,12 +74,20 @@ struct Common<'a> {
     arguments: &'a Arguments,
     folder: &'a Path,
     options: lockwork_nats::Options,
+    /// What nodes with parts prove to each other.
+    secret: String,
 }
 
 impl Common<'_> {
+    /// The port of a node for clients; behind those of all are the ones for each other.
     fn port(&self, number: usize) -> Result<u16, Failure> {
         let port = self.arguments.port.checked_add(number as u16 - 1).filter(|port| *port > 0);
         port.ok_or_else(|| Failure::usage("--port has to leave room for all nodes up to 65535"))
+    }
+
+    /// Where nodes with parts listen for each other.
+    fn peers(&self, parts: usize) -> Result<Vec<String>, Failure> {
+        (1..=parts).map(|number| Ok(format!("127.0.0.1:{}", self.port(parts + number)?))).collect()
     }
 
     fn start(&self, number: usize) -> Result<Node, Failure> {
@@ -82,6 +95,10 @@ impl Common<'_> {
         let failed = |error| Failure::usage(format!("node {number} cannot be started: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["serve", "--engine", &self.arguments.engine, "--listen", &format!("127.0.0.1:{port}")]);
+        if let Some(parts) = self.arguments.parts {
+            let peers = self.peers(parts.into())?.join(",");
+            command.args(["--part", &number.to_string(), "--peers", &peers]).env(SECRET, &self.secret);
+        }
         command.args(["--cluster", &self.options.servers.join(","), "--cluster-name", &self.options.name]);
         command.args(["--replicas", &self.options.replicas.to_string()]);
         command.arg("--scratch").arg(self.folder.join(format!("node-{number}")));
@@ -148,16 +165,26 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         let process = servers.process(at).map_or(String::new(), |id| id.to_string());
         print(&format!("NATS server {} (process {process})\n", at + 1))?;
     }
-    let common = Common { arguments, folder: &folder, options: servers.options("lockwork") };
-    let mut nodes = (1..=arguments.nodes).map(|number| common.start(number)).collect::<Result<Vec<_>, _>>()?;
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Failure::BackEnd(format!("no random bytes: {error}")))?;
+    let secret = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let common = Common { arguments, folder: &folder, options: servers.options("lockwork"), secret };
+    let count = arguments.parts.map_or(arguments.nodes, usize::from);
+    let mut nodes = (1..=count).map(|number| common.start(number)).collect::<Result<Vec<_>, _>>()?;
     let ports: Vec<String> = nodes.iter().map(|node| node.port.to_string()).collect();
     let hosts = vec!["127.0.0.1"; ports.len()].join(",");
     let database =
         arguments.init.as_deref().and_then(Path::file_stem).map_or("lockwork".into(), |stem| stem.to_string_lossy());
+    let reads = match arguments.parts {
+        // One that follows has a part of the rows.
+        Some(_) => "",
+        None => {
+            "read where another leads: with PGOPTIONS='-c default_transaction_read_only=on' before it, and \
+             target_session_attrs=prefer-standby in it\n"
+        }
+    };
     print(&format!(
-        "connect, whoever leads: psql \"host={hosts} port={} dbname={database}\"\n\
-         read where another leads: with PGOPTIONS='-c default_transaction_read_only=on' before it, and \
-         target_session_attrs=prefer-standby in it\n\
+        "connect, whoever leads: psql \"host={hosts} port={} dbname={database}\"\n{reads}\
          kill -9 a process, and see another one go on; Ctrl-C ends all\n",
         ports.join(",")
     ))?;

@@ -61,11 +61,11 @@ pub(crate) struct Cluster {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Three ports behind each other that are free at the moment.
-fn free_ports() -> u16 {
-    for port in (20_000..32_000).step_by(7) {
+/// The first of so many ports behind each other that are free at the moment.
+pub(crate) fn free_ports(count: u16) -> u16 {
+    for port in (20_000..31_000).step_by(7) {
         let start = port + (std::process::id() % 1000) as u16;
-        if (start..start + 3).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+        if (start..start + count).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
             return start;
         }
     }
@@ -73,16 +73,22 @@ fn free_ports() -> u16 {
 }
 
 impl Cluster {
-    /// Nothing, and the test is said to be skipped, if NATS is not installed.
+    /// Three nodes. Nothing, and the test is said to be skipped, if NATS is not installed.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(&[], 3)
+    }
+
+    /// The same, of so many nodes, which these arguments ask for.
+    pub(crate) fn start_with(arguments: &[&str], nodes: u16) -> Option<Self> {
         let alone = alone();
         if !nats_is_here() {
             return None;
         }
-        let port = free_ports();
+        let port = free_ports(2 * nodes);
         let folder = tempfile::Builder::new().prefix("lockwork-test").tempdir().expect("a temporary folder");
         let mut up = Command::new(env!("CARGO_BIN_EXE_lockwork"));
-        up.args(["cluster", "up", "--port", &port.to_string(), "--init", "examples/bank.sql", "--data"]);
+        up.args(["cluster", "up", "--port", &port.to_string(), "--init", "examples/bank.sql"]);
+        up.args(arguments).arg("--data");
         let mut child =
             up.arg(folder.path()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("it starts");
         let told = Arc::new(Mutex::new(Told::default()));
@@ -101,7 +107,7 @@ impl Cluster {
                 told.lines.push(line);
             }
         });
-        Some(Self { child, told, ports: (port..port + 3).collect(), folder, _alone: alone })
+        Some(Self { child, told, ports: (port..port + nodes).collect(), folder, _alone: alone })
     }
 
     /// Everything that it has said.
@@ -216,14 +222,15 @@ async fn asked(client: &Client, text: &str) -> Option<String> {
     })
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 /// Clients that call, each again and again until it is acknowledged, while something happens.
 pub(crate) struct Load<'a> {
     nodes: &'a [Config],
-    made: [AtomicU64; CLIENTS as usize],
+    /// Acknowledged calls from the first account, from the second one, and so on, each to the one behind it.
+    made: Vec<AtomicU64>,
     over: AtomicBool,
     /// When calls were acknowledged.
     times: Mutex<Vec<Instant>>,
@@ -258,7 +265,7 @@ impl Load<'_> {
 
     /// Calls with ids of its own until it is told to stop; the last one too, unless that takes long.
     async fn calls(&self, number: u64) {
-        let first = (number + 1) << 32;
+        let first = first_request(number);
         let (mut client, mut request, mut since) = (None, first, None);
         loop {
             if self.over.load(Ordering::Relaxed) && since.is_none_or(|since: Instant| since.elapsed() > LONG) {
@@ -272,8 +279,8 @@ impl Load<'_> {
                 continue;
             };
             since = since.or_else(|| Some(Instant::now()));
-            if asked(connected, &format!("CALL transfer(1, 2, 0.01) REQUEST {request}")).await.is_some() {
-                self.made[number as usize].fetch_add(1, Ordering::Relaxed);
+            if asked(connected, &transfer(request, self.made.len())).await.is_some() {
+                self.made[payer(request, self.made.len())].fetch_add(1, Ordering::Relaxed);
                 self.times.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
                 (request, since) = (request + 1, None);
             } else {
@@ -281,6 +288,22 @@ impl Load<'_> {
             }
         }
     }
+}
+
+/// The number of a client's first request.
+fn first_request(client: u64) -> u64 {
+    (client + 1) << 32
+}
+
+/// The account that pays with a request, from 0: each in turn, but for the last.
+fn payer(request: u64, pairs: usize) -> usize {
+    (request % pairs as u64) as usize
+}
+
+/// What a request calls: money goes on to the next account, so that whatever is made twice or not at all is seen.
+fn transfer(request: u64, pairs: usize) -> String {
+    let from = payer(request, pairs) + 1;
+    format!("CALL transfer({from}, {}, 0.01) REQUEST {request}", from + 1)
 }
 
 /// Ends callers when it goes, also when a test fails: others wait for them.
@@ -292,27 +315,70 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Balances of both accounts, in hundredths.
-async fn balances(nodes: &[Config]) -> [i64; 2] {
+/// What a balance is in hundredths.
+fn hundredths(text: &str) -> i64 {
+    text.replace('.', "").parse().expect("a number")
+}
+
+/// The balances of the first accounts, in hundredths, if they are told.
+async fn asked_balances(client: &Client, accounts: usize) -> Option<Vec<i64>> {
+    let mut all = Vec::new();
+    for id in 1..=accounts {
+        let text = asked(client, &format!("SELECT balance FROM accounts WHERE id = {id}")).await?;
+        all.push(hundredths(&text));
+    }
+    Some(all)
+}
+
+/// The same of whoever leads.
+async fn balances(nodes: &[Config], accounts: usize) -> Vec<i64> {
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < LONG, "nobody answers");
-        let Some(client) = connect(nodes).await else {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            continue;
-        };
-        let ask = async |id: u8| asked(&client, &format!("SELECT balance FROM accounts WHERE id = {id}")).await;
-        if let (Some(one), Some(two)) = (ask(1).await, ask(2).await) {
-            return [one, two].map(|text| text.replace('.', "").parse().expect("a number"));
+        if let Some(client) = connect(nodes).await
+            && let Some(all) = asked_balances(&client, accounts).await
+        {
+            return all;
         }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Lets clients call while `faults` happens. Then every call that was acknowledged was made, once, and nothing else.
-/// `told` says what the cluster has said, for when something is wrong.
+/// Lets clients call while `faults` happens. Then every call that was acknowledged was made, once, and nothing else,
+/// and all nodes have the same. `told` says what the cluster has said, for when something is wrong.
 pub(crate) fn under_load(nodes: &[Config], told: &(dyn Fn() -> String + Sync), faults: impl FnOnce(&Load<'_>)) {
-    let before = runtime().block_on(balances(nodes));
-    let made = std::array::from_fn(|_| AtomicU64::new(0));
+    let after = loaded(nodes, 2, told, faults);
+    runtime().block_on(agree(nodes, &after, told));
+}
+
+/// As [`under_load`], with nodes that have parts: as many accounts are used as there are parts, so that each has one,
+/// and every call touches two. What nodes have together is what the leader says of single rows.
+pub(crate) fn parts_under_load(nodes: &[Config], told: &(dyn Fn() -> String + Sync), faults: impl FnOnce(&Load<'_>)) {
+    let accounts = nodes.len().max(2);
+    runtime().block_on(async {
+        let client = connect(nodes).await.expect("somebody leads");
+        for id in 3..=accounts {
+            let inserted = client.simple_query(&format!("INSERT INTO accounts VALUES ({id}, 1000.00)")).await;
+            inserted.unwrap_or_else(|error| panic!("{error:?}: {}", told()));
+        }
+    });
+    let after = loaded(nodes, accounts, told, faults);
+    let whole = runtime().block_on(async {
+        let client = connect(nodes).await.expect("somebody leads");
+        asked(&client, "SELECT sum(balance) FROM accounts").await.unwrap_or_else(|| panic!("no sum: {}", told()))
+    });
+    assert_eq!(hundredths(&whole), after.iter().sum::<i64>(), "{}", told());
+}
+
+/// Balances after a load, which are what was acknowledged.
+fn loaded(
+    nodes: &[Config],
+    accounts: usize,
+    told: &(dyn Fn() -> String + Sync),
+    faults: impl FnOnce(&Load<'_>),
+) -> Vec<i64> {
+    let before = runtime().block_on(balances(nodes, accounts));
+    let made = (1..accounts).map(|_| AtomicU64::new(0)).collect();
     let load = Load { nodes, made, over: AtomicBool::new(false), times: Mutex::default(), told };
     std::thread::scope(|scope| {
         let _ends = Ends(&load.over);
@@ -324,21 +390,27 @@ pub(crate) fn under_load(nodes: &[Config], told: &(dyn Fn() -> String + Sync), f
         faults(&load);
         load.go_on();
     });
-    let after = runtime().block_on(balances(nodes));
-    let moved = load.total() as i64;
-    assert_eq!([after[0] - before[0], after[1] - before[1]], [-moved, moved], "{}", told());
+    let after = runtime().block_on(balances(nodes, accounts));
+    let made: Vec<i64> = load.made.iter().map(|made| made.load(Ordering::Relaxed) as i64).collect();
+    let mut wanted = before;
+    for (from, moved) in made.iter().enumerate() {
+        wanted[from] -= moved;
+        wanted[from + 1] += moved;
+    }
+    assert_eq!(after, wanted, "{made:?} were made: {}", told());
     // Of which some were asked for again: the same id makes it once.
     runtime().block_on(async {
         let client = connect(nodes).await.expect("somebody leads");
-        let again = asked(&client, &format!("CALL transfer(1, 2, 0.01) REQUEST {}", 1_u64 << 32)).await;
-        assert!(again.is_some(), "{}", told());
+        for request in (0..CLIENTS).map(first_request) {
+            assert!(asked(&client, &transfer(request, made.len())).await.is_some(), "{}", told());
+        }
     });
-    assert_eq!(runtime().block_on(balances(nodes)), after);
-    runtime().block_on(agree(nodes, after, told));
+    assert_eq!(runtime().block_on(balances(nodes, accounts)), after);
+    after
 }
 
 /// Every node has these balances, as soon as it has what the leader has.
-async fn agree(nodes: &[Config], wanted: [i64; 2], told: &(dyn Fn() -> String + Sync)) {
+async fn agree(nodes: &[Config], wanted: &[i64], told: &(dyn Fn() -> String + Sync)) {
     let leader = connect(nodes).await.expect("somebody leads");
     let record = asked(&leader, "SHOW lockwork.record").await.expect("it tells");
     for node in nodes {
@@ -351,14 +423,12 @@ async fn agree(nodes: &[Config], wanted: [i64; 2], told: &(dyn Fn() -> String + 
             let found = async {
                 let (client, connection) = tokio::time::timeout(PATIENCE, node.connect(NoTls)).await.ok()?.ok()?;
                 tokio::spawn(connection);
-                let ask = async |id: u8| asked(&client, &format!("SELECT balance FROM accounts WHERE id = {id}")).await;
-                Some([ask(1).await?, ask(2).await?])
+                asked_balances(&client, wanted.len()).await
             };
             let Some(found) = found.await else {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            let found = found.map(|text| text.replace('.', "").parse::<i64>().expect("a number"));
             assert_eq!(found, wanted, "{}", told());
             break;
         }

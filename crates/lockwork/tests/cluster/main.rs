@@ -6,6 +6,7 @@
 mod command;
 mod harness;
 mod partition;
+mod parts;
 mod random;
 mod servers;
 
@@ -57,5 +58,28 @@ fn mistakes_with_clusters_are_named() {
     refused("serve --cluster nats://127.0.0.1:1 --cluster-name a.b", 2, "letters");
     refused("serve --cluster nats://127.0.0.1:1 --data x", 2, "--data");
     refused("serve --replicas 3", 2, "--cluster");
+    refused("cluster up --parts 0", 2, "1..=64");
+    refused("serve --part 1 --peers a:1", 2, "--cluster");
+    let parts = "serve --cluster nats://127.0.0.1:1 --part";
+    refused(&format!("{parts} 1"), 2, "--peers");
+    refused(&format!("{parts} 0 --peers a:1,b:1"), 2, "1 to 2 are possible");
+    refused(&format!("{parts} 3 --peers a:1,b:1"), 2, "1 to 2 are possible");
+    refused(&format!("{parts} 1 --peers a,b:1"), 2, "'a' is no address");
+    refused(&format!("{parts} 1 --peers a:1,a:1"), 2, "twice");
+    refused(&format!("{parts} 1 --peers 10.0.0.1:1,10.0.0.2:1"), 2, "LOCKWORK_PEER_SECRET");
+    let here = format!("{parts} 1 --peers 127.0.0.1:1,127.0.0.1:2");
+    refused(&format!("LOCKWORK_PEER_SECRET=short {here}"), 2, "16 characters or more");
+    // Whoever reaches a node that listens for other machines could be one of the others.
+    refused(&format!("{here} --peer-listen 0.0.0.0:1"), 2, "LOCKWORK_PEER_SECRET");
+    refused("serve --peer-listen 127.0.0.1:1", 2, "--part");
+    refused("serve --peers 127.0.0.1:1", 2, "--part");
+    refused(&format!("{here} --engine serial"), 2, "--engine");
+    refused(&format!("{parts} 1 --peers 127.0.0.1:1,127.0.0.1:2 --follow-only"), 2, "--follow-only");
+    refused(&format!("{parts} 1 --peers 127.0.0.1:0,127.0.0.1:2"), 2, "no address");
+    let many: Vec<String> = (1..=65).map(|port| format!("127.0.0.1:{port}")).collect();
+    refused(&format!("{parts} 1 --peers {}", many.join(",")), 2, "64 are possible");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken.local_addr().expect("an address");
+    refused(&format!("{parts} 1 --peers {taken},127.0.0.1:2"), 3, "cannot listen for other nodes");
     refused("serve --cluster nats://127.0.0.1:1", 3, "connect");
 }

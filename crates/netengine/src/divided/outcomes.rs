@@ -5,17 +5,18 @@ use std::os::fd::AsRawFd;
 use lockwork_engine::{EngineError, Place};
 use lockwork_procedure::block::Batch;
 
-use super::Core;
+use super::reach::turn;
+use super::{Core, behind};
 use crate::core::malformed;
-use crate::dispatch::{admit, take_result};
-use crate::message::{CALLS, FAILED, FOOTPRINT, LOOK, OUTCOMES, READY, RESULTS, SETTLE, SETTLED};
+use crate::dispatch::{admit, set_result, take_result};
+use crate::message::{CALLS, FAILED, FOOTPRINT, LOOK, OUTCOMES, READY, RESULTS, SETTLE, SETTLED, SHARE};
 use crate::ordered::{Participants, put_call};
 use crate::stream::{StreamError, poll, poll_of};
-use crate::transaction::known_accesses;
 use crate::wire::{Malformed, Put, Reader};
 
-/// How long a frame of calls gets before the next one begins.
-const CALLS_BYTES: usize = 32 << 10;
+/// How long a frame of calls gets before the next one begins. Longer than most batches: what is between parts is told
+/// to the others when the frame has been read, and then nothing comes between that and what they tell.
+const CALLS_BYTES: usize = 128 << 10;
 /// How long it takes to notice that waiting is to end.
 const TICK_MS: i32 = 20;
 
@@ -27,12 +28,28 @@ struct Footprint {
     accesses: Vec<u8>,
 }
 
+/// How far it is known what became of a call, as long as that is another member's to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its turn has not come.
+    Untold,
+    /// The same, and it was said already.
+    Early,
+    /// It is of interest here, and was not said yet.
+    Awaited,
+    /// It was said, or is of no interest, or this member's to say.
+    Done,
+}
+
 /// See the module.
 pub(super) struct Outcomes<'a> {
     core: &'a mut Core,
     place: Place,
-    /// Of each call: its outcome is of interest here, another member's to say, and not here yet.
-    awaited: Vec<bool>,
+    /// Where each call stands behind the place; ascending.
+    offsets: &'a [u32],
+    /// Of each call.
+    states: Vec<State>,
+    /// How many are awaited.
     left: usize,
     /// What this call touches, that is looked at.
     looked: Option<(u64, Footprint)>,
@@ -40,14 +57,29 @@ pub(super) struct Outcomes<'a> {
 }
 
 impl<'a> Outcomes<'a> {
-    pub(super) fn new(core: &'a mut Core, batch: &Batch, place: Place) -> Self {
+    pub(super) fn new(core: &'a mut Core, offsets: &'a [u32], place: Place) -> Self {
         // What the member says of another number than the one that is asked for next is of no meaning here.
         let settled = core.settled;
-        Self { core, place, awaited: vec![false; batch.len()], left: 0, looked: None, settled }
+        Self { core, place, offsets, states: vec![State::Untold; offsets.len()], left: 0, looked: None, settled }
+    }
+
+    fn stamp(&self, at: usize) -> u64 {
+        self.place.stamp + u64::from(self.offsets[at])
+    }
+
+    /// Which call of the batch has this number.
+    fn find(&self, stamp: u64) -> Option<usize> {
+        let offset = u32::try_from(stamp.checked_sub(self.place.stamp)?).ok()?;
+        // As long as none is left out before it.
+        match self.offsets.get(offset as usize) {
+            Some(&same) if same == offset => Some(offset as usize),
+            _ => self.offsets.binary_search(&offset).ok(),
+        }
     }
 
     /// Runs what touches this part, and returns when that has ended and everything of interest is known.
     pub(super) fn run(mut self, batch: &mut Batch) -> Result<(), EngineError> {
+        self.take_early(batch).map_err(malformed)?;
         for at in 0..batch.len() {
             if admit(&self.core.registry, batch, at).is_none() {
                 continue;
@@ -62,39 +94,41 @@ impl<'a> Outcomes<'a> {
         while self.left > 0 {
             self.listen(batch)?;
         }
-        let behind = self.place.stamp + batch.len() as u64;
-        self.core.early.retain(|stamp, _| *stamp >= behind);
         Ok(())
+    }
+
+    /// Returns when what is to be sent is sent, and these members have told something of this place: with what it is,
+    /// and the number of each.
+    pub(super) fn shared(mut self, nothing: &mut Batch, from: u64) -> Result<Vec<(usize, Vec<u8>)>, EngineError> {
+        let mut told = Vec::new();
+        for number in (0..self.core.parts).filter(|number| from >> number & 1 == 1) {
+            loop {
+                if let Some(bytes) = self.core.exchange.take(self.place.stamp, number) {
+                    told.push((number, bytes));
+                    break;
+                }
+                self.listen(nothing)?;
+            }
+        }
+        while self.core.member.backlog() > 0 {
+            self.listen(nothing)?;
+        }
+        Ok(told)
     }
 
     /// Who takes part in a call, if its arguments tell.
     fn told_by_arguments(&mut self, batch: &Batch, at: usize) -> Option<Footprint> {
-        let turn = self.turn(at);
-        let Core { registry, spreads, known, parts, .. } = &mut *self.core;
-        let block = batch.block(at);
-        let registered = registry.get(block.procedure())?;
-        known.clear();
-        if !known_accesses(registered, block.bytes(), known) {
-            return None;
-        }
-        let mut participants = Participants::default();
-        for access in known.iter() {
-            let spread = spreads[usize::from(registered.table_id(access.slot))];
-            participants.add(spread.owner(&access.key, *parts), access.operation.writes());
-        }
-        participants.settle(turn);
+        let (stamp, block) = (self.stamp(at), batch.block(at));
+        let Core { reaches, scratch, .. } = &mut *self.core;
+        let participants = reaches[block.procedure() as usize].of_block(block.bytes(), stamp, scratch)?;
         Some(Footprint { participants, accesses: Vec::new() })
-    }
-
-    /// The part whose turn it is where any would do; the same at all members.
-    fn turn(&self, at: usize) -> usize {
-        ((self.place.stamp + at as u64) % self.core.parts as u64) as usize
     }
 
     /// Has a call looked at, when everything before it has ended here.
     fn look(&mut self, batch: &mut Batch, at: usize) -> Result<Footprint, EngineError> {
         self.settle(batch)?;
-        let (stamp, who) = (self.place.stamp + at as u64, self.turn(at));
+        let stamp = self.stamp(at);
+        let who = turn(stamp, self.core.parts);
         let Core { registry, member, .. } = &mut *self.core;
         let block = batch.block(at);
         member.send(|frame| {
@@ -114,19 +148,17 @@ impl<'a> Outcomes<'a> {
     /// Tells the member a call, if it takes part.
     fn tell(&mut self, batch: &mut Batch, at: usize, footprint: &Footprint) -> Result<(), EngineError> {
         let Footprint { participants, accesses } = footprint;
-        let (stamp, mine) = (self.place.stamp + at as u64, 1_u64 << self.core.me);
+        let (stamp, mine) = (self.stamp(at), 1_u64 << self.core.me);
         // A retry may come to any node, so everybody remembers what has a request id.
         let interested = match batch.block(at).request() {
             0 => 1 << self.place.home,
             _ => u64::MAX >> (64 - self.core.parts),
         };
         let answers = 1_u64 << participants.active.trailing_zeros();
-        if interested & mine != 0 && answers != mine {
-            self.awaited[at] = true;
+        let was = std::mem::replace(&mut self.states[at], State::Done);
+        if interested & mine != 0 && answers != mine && was == State::Untold {
+            self.states[at] = State::Awaited;
             self.left += 1;
-            if let Some(bytes) = self.core.early.remove(&stamp) {
-                self.take(batch, stamp, &bytes).map_err(malformed)?;
-            }
         }
         if participants.all & mine == 0 {
             return Ok(());
@@ -191,30 +223,22 @@ impl<'a> Outcomes<'a> {
             if frame.first() == Some(&FAILED) {
                 return Err(failed(&String::from_utf8_lossy(&frame[1..])));
             }
-            self.hear(batch, &frame).map_err(malformed)?;
+            self.hear(batch, frame).map_err(malformed)?;
         }
         Ok(())
     }
 
-    fn hear(&mut self, batch: &mut Batch, frame: &[u8]) -> Result<(), Malformed> {
-        let mut reader = Reader::new(frame);
+    fn hear(&mut self, batch: &mut Batch, frame: Vec<u8>) -> Result<(), Malformed> {
+        let mut reader = Reader::new(&frame);
         match reader.u8()? {
-            READY => {}
+            // What is shared is looked for by who waits for it.
+            READY | SHARE => {}
             RESULTS => {
                 while !reader.is_empty() {
                     take_result(&mut reader, batch, &self.core.registry, &mut self.core.conflicts)?;
                 }
             }
-            OUTCOMES => {
-                while !reader.is_empty() {
-                    let stamp = reader.u64()?;
-                    let mut outcome = Vec::new();
-                    outcome.u8(reader.u8()?);
-                    outcome.u16(reader.u16()?);
-                    outcome.counted(reader.counted()?);
-                    self.take(batch, stamp, &outcome)?;
-                }
-            }
+            OUTCOMES => return self.take_outcomes(batch, frame),
             FOOTPRINT => {
                 let stamp = reader.u64()?;
                 let participants = Participants { all: reader.u64()?, active: reader.u64()? };
@@ -232,24 +256,41 @@ impl<'a> Outcomes<'a> {
         Ok(())
     }
 
-    /// Takes what became of a call at another member. One that was not told here yet is for later; one that is known,
-    /// or of no interest any more, is passed over.
-    fn take(&mut self, batch: &mut Batch, stamp: u64, outcome: &[u8]) -> Result<(), Malformed> {
-        let Some(at) = stamp.checked_sub(self.place.stamp) else { return Ok(()) };
-        let at = at as usize;
-        if !self.awaited.get(at).copied().unwrap_or(false) {
-            self.core.early.insert(stamp, outcome.to_vec());
-            return Ok(());
+    /// Takes what became of calls at another member. What is of a later batch is kept, with its frame; what is known,
+    /// or of no interest any more, is passed over. Outcomes are said to those alone who are given the call.
+    fn take_outcomes(&mut self, batch: &mut Batch, frame: Vec<u8>) -> Result<(), Malformed> {
+        let behind = behind(self.offsets, self.place);
+        let (mut reader, mut later) = (Reader::new(&frame[1..]), None);
+        while !reader.is_empty() {
+            let (stamp, status, code) = (reader.u64()?, reader.u8()?, reader.u16()?);
+            let results = reader.counted()?;
+            if stamp >= behind {
+                later = Some(later.map_or(stamp, |least: u64| least.min(stamp)));
+                continue;
+            }
+            let Some(at) = self.find(stamp).filter(|&at| self.states[at] != State::Done) else { continue };
+            set_result(batch, at, &self.core.registry, (status, code, stamp), results)?;
+            match self.states[at] {
+                State::Awaited => {
+                    self.states[at] = State::Done;
+                    self.left -= 1;
+                }
+                _ => self.states[at] = State::Early,
+            }
         }
-        let mut result = Vec::new();
-        result.u32(at as u32);
-        result.bytes(&outcome[..3]);
-        result.u64(stamp);
-        result.u32(0);
-        result.bytes(&outcome[3..]);
-        take_result(&mut Reader::new(&result), batch, &self.core.registry, &mut self.core.conflicts)?;
-        self.awaited[at] = false;
-        self.left -= 1;
+        if let Some(least) = later {
+            self.core.early.entry(least).or_default().push(frame);
+        }
+        Ok(())
+    }
+
+    /// Takes what was said of this batch before its turn came.
+    fn take_early(&mut self, batch: &mut Batch) -> Result<(), Malformed> {
+        let behind = behind(self.offsets, self.place);
+        let later = self.core.early.split_off(&behind);
+        for frame in std::mem::replace(&mut self.core.early, later).into_values().flatten() {
+            self.take_outcomes(batch, frame)?;
+        }
         Ok(())
     }
 }

@@ -23,12 +23,13 @@ use lockwork_procedure::key::Key;
 use lockwork_procedure::program::Procedure;
 
 use super::kept::{Kept, put};
+use super::shares::Shares;
 use super::transaction::Block;
 use super::{End, Member, lock};
 use crate::access::Access;
 use crate::fetch::{Here, fetched};
 use crate::layout::cuts;
-use crate::message::{FETCH, FETCHED, FOOTPRINT, LOOKING, OUTCOMES, SETTLED, VALUES};
+use crate::message::{FETCH, FETCHED, FOOTPRINT, GOT, LOOKING, OUTCOMES, SETTLED, SHARE, VALUES};
 use crate::partition;
 use crate::stream::Stream;
 use crate::wire::{Malformed, Put, Reader};
@@ -130,6 +131,7 @@ pub(crate) struct Apart {
     /// What was said to each.
     values: Vec<Kept>,
     outcomes: Vec<Kept>,
+    pub(super) shares: Shares,
     /// What calls touch that were looked at: participants and footprint, as they are said.
     footprints: BTreeMap<u64, Vec<u8>>,
     look: Option<Look>,
@@ -147,6 +149,7 @@ impl Apart {
         procedures: Arc<Mutex<Vec<Procedure>>>,
         members: usize,
         room: usize,
+        shares: Shares,
     ) -> Self {
         let kept = || (0..members).map(|_| Kept::new(room)).collect();
         Self {
@@ -156,6 +159,7 @@ impl Apart {
             cuts: Vec::new(),
             values: kept(),
             outcomes: kept(),
+            shares,
             footprints: BTreeMap::new(),
             look: None,
             looking: vec![0; members],
@@ -199,6 +203,7 @@ impl Member {
                 stream.send(|frame| put_footprint(frame, *stamp, footprint));
             }
             apart.asked.retain(|asked| asked.number != number);
+            apart.shares.again(number, from);
             self.peers[number] = Some(stream);
         }
         self.look_again()
@@ -222,18 +227,15 @@ impl Member {
         while let Some(frame) = peer.frame()? {
             let mut reader = Reader::new(&frame);
             match reader.u8()? {
-                VALUES => {
-                    while !reader.is_empty() {
-                        let (stamp, values) = (reader.u64()?, reader.counted()?);
-                        self.take_values(stamp, number, values)?;
-                    }
-                }
+                VALUES => self.take_values(number, frame)?,
                 OUTCOMES => self.coordinator.send(|out| out.bytes(&frame)),
                 FOOTPRINT => {
                     let stamp = reader.u64()?;
                     self.take_footprint(stamp, frame[9..].to_vec());
                 }
                 LOOKING => self.apart().looking[number] = reader.u64()?,
+                SHARE => self.take_share(number, &mut peer, &mut reader)?,
+                GOT => self.take_got(number, &mut reader)?,
                 FETCH => {
                     let apart = self.apart();
                     let stamp = apart.looking[number];
@@ -258,6 +260,7 @@ impl Member {
 
     /// Sends everything that was said to others, and keeps it.
     pub(super) fn say_apart(&mut self) {
+        self.share();
         let Self { apart, peers, said, latest, .. } = self;
         let Some(apart) = apart else { return };
         for (number, peer) in peers.iter_mut().enumerate() {
@@ -282,7 +285,7 @@ impl Member {
     pub(super) fn settled(&mut self) -> Result<(), End> {
         if let Some(number) = self.settling.take() {
             // What became of it is said before.
-            self.say()?;
+            self.say_to_coordinator();
             self.coordinator.send(|frame| {
                 frame.u8(SETTLED);
                 frame.u32(number);
@@ -319,6 +322,7 @@ impl Member {
         let Some(apart) = &mut self.apart else { return };
         apart.values.iter_mut().chain(&mut apart.outcomes).for_each(|kept| kept.forget(stamp));
         apart.footprints = apart.footprints.split_off(&stamp);
+        apart.shares.forget(stamp);
     }
 
     /// It is a call's turn to be looked at.

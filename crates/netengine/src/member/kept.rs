@@ -46,7 +46,11 @@ impl Kept {
                 last.most = last.most.max(most);
                 last.bytes.extend_from_slice(bytes);
             }
-            None => self.chunks.push_back(Chunk { most, kind, bytes: bytes.to_vec() }),
+            None => {
+                let mut chunk = Vec::with_capacity(long + bytes.len());
+                chunk.extend_from_slice(bytes);
+                self.chunks.push_back(Chunk { most, kind, bytes: chunk });
+            }
         }
         self.bytes += bytes.len();
         while self.bytes > self.room && self.chunks.len() > 1 {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lockwork_engine::registry::{Registered, Registry};
 use lockwork_memory::Pages;
+use lockwork_procedure::access::AccessSet;
 use lockwork_procedure::assembly::decode;
 use lockwork_procedure::block::{Batch, HEADER_BYTES};
 use lockwork_storage::Database;
@@ -11,7 +12,9 @@ use lockwork_storage::Database;
 use super::transaction::Transaction;
 use super::{AT_ONCE, End, Going, LOCKS, Member, engine, lock};
 use crate::layout::{Layout, Range};
-use crate::message::{CALLS, EXPORT, FORGET, LOOK, PROCEDURE, READY, ROWS, SCOUT, SETTLE, SETUP, START, TABLE};
+use crate::message::{
+    CALLS, EXPORT, FORGET, GOT, LOOK, PROCEDURE, READY, ROWS, SCOUT, SETTLE, SETUP, SHARE, START, TABLE,
+};
 use crate::ordered::Participants;
 use crate::partition;
 use crate::transaction::known_accesses;
@@ -57,6 +60,9 @@ impl Member {
             SETTLE => self.settling = Some(reader.u32()?),
             LOOK if self.layout.is_some() => self.take_look(&mut reader)?,
             FORGET => self.forget(reader.u64()?),
+            // What there is to share is taken when everything else was said.
+            SHARE if self.apart.is_some() => {}
+            GOT => self.has_got(reader.u64()?),
             other => return Err(Malformed::new(format_args!("the coordinator sent a message of kind {other}")).into()),
         }
         Ok(())
@@ -87,13 +93,18 @@ impl Member {
     /// The procedure of a call, and its arguments.
     pub(super) fn call<'a>(&self, reader: &mut Reader<'a>) -> Result<(Arc<Registered>, u32, &'a [u8]), Malformed> {
         let (procedure, arguments) = (reader.u32()?, reader.counted()?);
+        Ok((self.known(procedure, arguments)?.clone(), procedure, arguments))
+    }
+
+    /// A procedure that may have such arguments.
+    fn known(&self, procedure: u32, arguments: &[u8]) -> Result<&Arc<Registered>, Malformed> {
         let registered = self.registry.get(procedure);
         let registered =
             registered.ok_or_else(|| Malformed::new(format_args!("no procedure has number {procedure}")))?;
         if HEADER_BYTES as usize + arguments.len() > registered.block_bytes {
             return Err(Malformed::new(format_args!("{} bytes of arguments", arguments.len())));
         }
-        Ok((registered.clone(), procedure, arguments))
+        Ok(registered)
     }
 
     /// Takes the next call of the order.
@@ -101,22 +112,20 @@ impl Member {
         let (index, stamp) = (reader.u32()?, reader.u64()?);
         let participants = Participants { all: reader.u64()?, active: reader.u64()? };
         let (tell, footprint) = (reader.u64()?, reader.counted()?);
+        let (procedure, arguments) = (reader.u32()?, reader.counted()?);
         self.latest = stamp;
-        let (registered, procedure, arguments) = self.call(reader)?;
+        self.known(procedure, arguments)?;
         let mine = 1 << self.me;
         let whole = footprint.is_empty() && participants.all == mine;
-        if whole && self.queues.is_empty() {
+        if whole && !self.would_wait(procedure, arguments)? {
             return self.go(Going { index, stamp, tell, slot: None }, procedure, arguments);
         }
+        let registered = self.known(procedure, arguments)?.clone();
         let mut block = std::mem::take(&mut self.scratch);
         block.fill(&registered, arguments);
         self.known.clear();
         if footprint.is_empty() && !known_accesses(&registered, block.bytes(), &mut self.known) {
-            return Err(Malformed::new("a call whose arguments do not tell what it touches has no footprint").into());
-        }
-        if whole && !self.would_wait(&registered) {
-            self.scratch = block;
-            return self.go(Going { index, stamp, tell, slot: None }, procedure, arguments);
+            return Err(unknown().into());
         }
         let layout = self.layout.as_ref().expect("calls come after the start");
         let mut transaction = match self.spare.pop() {
@@ -147,20 +156,49 @@ impl Member {
             self.waiting.insert(stamp, slot);
         }
         self.slots[slot as usize] = Some(transaction);
-        for (from, values) in self.early.remove(&stamp).unwrap_or_default() {
-            self.take_values(stamp, from, &values)?;
+        if let Some((first, more)) = self.early.remove(&stamp) {
+            self.arrived.push((slot, first));
+            self.arrived.extend(more.into_iter().map(|values| (slot, values)));
         }
         Ok(())
     }
 
-    /// Whether a call that touches what is [`Self::known`] would have to wait for one before it.
-    fn would_wait(&mut self, registered: &Registered) -> bool {
-        let layout = self.layout.as_ref().expect("calls come after the start");
-        self.wanted.clear();
-        for access in &self.known {
-            let (table, write) = (registered.table_id(access.slot), access.operation.writes());
-            layout.locks(table, &access.key, Range::Row, write, &mut self.wanted);
+    /// Whether a call that is all here would have to wait for one before it.
+    fn would_wait(&mut self, procedure: u32, arguments: &[u8]) -> Result<bool, Malformed> {
+        if self.queues.is_empty() {
+            return Ok(false);
         }
-        self.wanted.iter().any(|lock| self.queues.is_taken(*lock))
+        let Self { registry, layout, wanted, scratch, known, queues, .. } = self;
+        let layout = layout.as_ref().expect("calls come after the start");
+        let registered = registry.get(procedure).expect("it was looked for");
+        wanted.clear();
+        let end = registered.arguments_end;
+        match &registered.access {
+            // No block is needed for what the arguments have as it is.
+            AccessSet::Straight(straight) if arguments.len() == end - HEADER_BYTES as usize => {
+                for access in &straight.accesses {
+                    let image = &arguments[(access.key_offset - HEADER_BYTES) as usize..];
+                    let key = registered.tables[usize::from(access.slot)].key_format().encode(image);
+                    let (table, write) = (registered.table_id(access.slot), access.operation.writes());
+                    layout.locks(table, &key, Range::Row, write, wanted);
+                }
+            }
+            _ => {
+                scratch.fill(registered, arguments);
+                known.clear();
+                if !known_accesses(registered, scratch.bytes(), known) {
+                    return Err(unknown());
+                }
+                for access in known {
+                    let (table, write) = (registered.table_id(access.slot), access.operation.writes());
+                    layout.locks(table, &access.key, Range::Row, write, wanted);
+                }
+            }
+        }
+        Ok(wanted.iter().any(|lock| queues.is_taken(*lock)))
     }
+}
+
+fn unknown() -> Malformed {
+    Malformed::new("a call whose arguments do not tell what it touches has no footprint")
 }

@@ -15,9 +15,9 @@ use lockwork_procedure::key::mix;
 use crate::layout::Wanted;
 
 /// For keys of one word that nobody chooses to do harm: stamps, and locks.
-pub(super) type Spread = BuildHasherDefault<Mixed>;
+pub(super) type Spreading = BuildHasherDefault<Mixed>;
 
-/// See [`Spread`].
+/// See [`Spreading`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mixed(u64);
 
@@ -54,6 +54,12 @@ impl Queue {
 
     /// Tells `granted` who has the lock now that did not before.
     fn leave(&mut self, slot: u32, mut granted: impl FnMut(u32)) {
+        if self.entries.len() == 1 {
+            // As a rule nobody waits.
+            self.entries.clear();
+            (self.granted, self.exclusive) = (0, 0);
+            return;
+        }
         let at = self.entries.iter().take(self.granted).position(|entry| entry.0 == slot);
         let Some((_, exclusive)) = at.and_then(|at| self.entries.remove(at)) else { return };
         self.exclusive -= usize::from(exclusive);
@@ -76,9 +82,37 @@ impl Queue {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    queues: HashMap<u64, Queue, Spread>,
+    queues: HashMap<u64, Queue, Spreading>,
     /// Those of before, for their memory.
     spare: Vec<Queue>,
+    /// Bits of locks that somebody has or had since the queues were empty: most locks are nobody's, and that is seen
+    /// here.
+    marks: Marks,
+}
+
+#[derive(Debug)]
+struct Marks([u64; 64]);
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+impl Marks {
+    fn place(lock: u64) -> (usize, u64) {
+        ((lock >> 6) as usize % 64, 1 << (lock % 64))
+    }
+
+    fn set(&mut self, lock: u64) {
+        let (word, bit) = Self::place(lock);
+        self.0[word] |= bit;
+    }
+
+    fn has(&self, lock: u64) -> bool {
+        let (word, bit) = Self::place(lock);
+        self.0[word] & bit != 0
+    }
 }
 
 impl Queues {
@@ -88,13 +122,14 @@ impl Queues {
 
     /// Whether somebody who wants this lock now would wait.
     pub(super) fn is_taken(&self, (lock, exclusive): Wanted) -> bool {
-        self.queues.get(&lock).is_some_and(|queue| exclusive || queue.exclusive > 0)
+        self.marks.has(lock) && self.queues.get(&lock).is_some_and(|queue| exclusive || queue.exclusive > 0)
     }
 
     /// Enters with all locks of a transaction, none of them twice; returns how many of them it has to wait for.
     pub(super) fn enter(&mut self, slot: u32, locks: &[Wanted]) -> usize {
         let mut waits = 0;
         for &(lock, exclusive) in locks {
+            self.marks.set(lock);
             let queue = self.queues.entry(lock).or_insert_with(|| self.spare.pop().unwrap_or_default());
             waits += usize::from(!queue.enter(slot, exclusive));
         }
@@ -109,6 +144,9 @@ impl Queues {
             if queue.get().entries.is_empty() {
                 self.spare.push(queue.remove());
             }
+        }
+        if self.queues.is_empty() {
+            self.marks = Marks::default();
         }
     }
 }

@@ -29,6 +29,9 @@ pub(super) struct Transaction {
     pub(super) block: Block,
     /// In an order that is the same at all who take part.
     pub(super) accesses: Vec<Access>,
+    /// So many of them have been made of this call; the others are of one before, until it is known that they are not
+    /// needed.
+    touched: usize,
     /// For their memory.
     spare: Vec<Access>,
     /// It is all here, and what it touches is told by its arguments: it runs as if it had not waited.
@@ -82,6 +85,7 @@ impl Transaction {
             registered,
             block: Block::default(),
             accesses: Vec::new(),
+            touched: 0,
             spare: Vec::new(),
             whole: false,
             covered: Vec::new(),
@@ -96,22 +100,28 @@ impl Transaction {
     /// Makes it as [`Self::new`] does; the memory stays.
     pub(super) fn renew(&mut self, procedure: u32, registered: Arc<Registered>) {
         (self.procedure, self.registered) = (procedure, registered);
-        self.spare.append(&mut self.accesses);
+        self.touched = 0;
         self.covered.clear();
         self.locks.clear();
         (self.whole, self.told, self.waits, self.awaited) = (false, false, 0, 0);
     }
 
-    /// Takes what the arguments tell.
+    /// Takes what the arguments tell, and brings near the places where rows of it are looked for here.
     pub(super) fn touch_known(&mut self, known: &[KeyAccess], layout: &Layout, me: usize) {
         for access in known {
             let table = self.registered.table_id(access.slot);
             let write = access.operation.writes();
-            match self.accesses.iter_mut().find(|a| a.table == table && a.key == access.key) {
+            match self.accesses[..self.touched].iter_mut().find(|a| a.table == table && a.key == access.key) {
                 Some(same) => same.write |= write,
-                None => self.touch(table, access.key, write),
+                None => {
+                    if layout.owner(table, &access.key) == Some(me) {
+                        self.registered.tables[usize::from(access.slot)].prefetch(access.key.hash());
+                    }
+                    self.touch(table, access.key, write);
+                }
             }
         }
+        self.touched_all();
         for access in &self.accesses {
             if layout.owner(access.table, &access.key) == Some(me) {
                 layout.locks(access.table, &access.key, Range::Row, access.write, &mut self.locks);
@@ -122,14 +132,22 @@ impl Transaction {
 
     /// One more row.
     fn touch(&mut self, table: u16, key: Key, write: bool) {
-        let access = match self.spare.pop() {
-            Some(mut access) => {
-                access.renew(table, key, write);
-                access
-            }
-            None => Access::row(table, key, write),
-        };
-        self.accesses.push(access);
+        match self.accesses.get_mut(self.touched) {
+            Some(access) => access.renew(table, key, write),
+            None => match self.spare.pop() {
+                Some(mut access) => {
+                    access.renew(table, key, write);
+                    self.accesses.push(access);
+                }
+                None => self.accesses.push(Access::row(table, key, write)),
+            },
+        }
+        self.touched += 1;
+    }
+
+    /// Everything was touched that the call is known to touch.
+    fn touched_all(&mut self) {
+        self.spare.extend(self.accesses.drain(self.touched..));
     }
 
     /// Takes what was found by looking.
@@ -147,7 +165,8 @@ impl Transaction {
             } else {
                 let (limit, column) = (reader.u32()?, reader.u8()?);
                 let end = if flags & ENDS == 0 { None } else { Some(reader.key()?) };
-                self.accesses.push(Access::range(table, key, limit, column));
+                self.touch(table, key, false);
+                self.accesses[self.touched - 1] = Access::range(table, key, limit, column);
                 layout.locks(table, &key, Range::To(end.as_ref()), false, &mut self.covered);
             }
             // Every worker has its own part of a range.
@@ -155,6 +174,7 @@ impl Transaction {
                 self.locks.extend_from_slice(&self.covered[before..]);
             }
         }
+        self.touched_all();
         in_order(&mut self.covered);
         in_order(&mut self.locks);
         Ok(())

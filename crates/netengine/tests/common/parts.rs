@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use lockwork_engine::registry::Registered;
-use lockwork_engine::{Completed, Divided, Engine, EngineError, Place, Refused, SerialOrder};
+use lockwork_engine::{Calls, Completed, Divided, Engine, EngineError, Place, Refused, SerialOrder};
 use lockwork_memory::Pages;
 use lockwork_netengine::divided::{DividedEngine, DividedOptions, KEPT_BYTES};
 use lockwork_procedure::block::{Batch, Status};
@@ -33,11 +33,43 @@ pub(crate) fn part(number: usize, listener: &TcpListener, addresses: &[String], 
     .unwrap()
 }
 
-/// See the module. Whose turn it is to be home goes round with the batches.
+/// Where the calls of a batch stand that a part has to be given; `home` is to have all of them.
+pub(crate) fn offsets(part: &mut DividedEngine, batch: &Batch, place: Place) -> Vec<u32> {
+    let mut offsets = Vec::new();
+    for (at, block) in batch.blocks().enumerate() {
+        let (procedure, stamp) = (block.procedure(), place.stamp + at as u64);
+        let end = part.procedure(procedure).map(|known| known.verified.procedure().layout().arguments_end as usize);
+        let arguments = block.bytes().get(32..end.unwrap_or(32)).unwrap_or_default();
+        let mut chosen = Vec::new();
+        // One that cannot be called has no arguments, and is everybody's.
+        if end.is_some_and(|end| end <= batch.stride()) {
+            part.choose(&Calls { procedure, stamp, count: 1, arguments }, &mut chosen);
+        } else {
+            chosen.push(0);
+        }
+        if !chosen.is_empty() || block.request() != 0 || part.part().0 == place.home {
+            offsets.push(at as u32);
+        }
+    }
+    offsets
+}
+
+/// These calls of a batch.
+pub(crate) fn some(batch: &Batch, offsets: &[u32]) -> Batch {
+    let mut some = Batch::new(batch.stride() as u32, offsets.len()).unwrap();
+    for &offset in offsets {
+        let block = batch.block(offset as usize);
+        some.push(block.procedure()).unwrap().bytes().copy_from_slice(block.bytes());
+    }
+    some
+}
+
+/// See the module. Whose turn it is to be home goes round with the batches. Every part is given what it chooses.
 pub(crate) struct Parts {
     parts: Vec<DividedEngine>,
     next: u64,
-    homes: std::collections::VecDeque<usize>,
+    /// Of each batch: its home, and what each part was given.
+    given: std::collections::VecDeque<(usize, Vec<Vec<u32>>)>,
     submitted: usize,
 }
 
@@ -46,7 +78,7 @@ impl Parts {
         let (listeners, addresses) = listeners(parts);
         let each = |(number, listener)| part(number, listener, &addresses, KEPT_BYTES);
         let parts = listeners.iter().enumerate().map(each).collect();
-        Self { parts, next: 1, homes: Default::default(), submitted: 0 }
+        Self { parts, next: 1, given: Default::default(), submitted: 0 }
     }
 }
 
@@ -119,39 +151,51 @@ impl Engine for Parts {
         let place = Place { stamp: self.next, home: home as u16 };
         // Stamps may have gaps.
         self.next += batch.len() as u64 + 5;
+        let mut given = Vec::new();
         for part in &mut self.parts {
-            let mut copy = Batch::new(batch.stride() as u32, batch.len()).unwrap();
-            for block in batch.blocks() {
-                copy.push(block.procedure()).unwrap().bytes().copy_from_slice(block.bytes());
+            if self.submitted == 1 {
+                // The first batch may be none of its business, and yet it has to hear of what is said from there on.
+                part.begin(place.stamp).unwrap();
             }
-            part.submit_at(copy, place)?;
+            let offsets = offsets(part, &batch, place);
+            if !offsets.is_empty() {
+                part.submit_some(some(&batch, &offsets), offsets.clone(), place)?;
+            }
+            given.push(offsets);
         }
-        self.homes.push_back(home);
+        self.given.push_back((home, given));
         Ok(())
     }
 
     fn complete(&mut self) -> Result<Option<Completed>, EngineError> {
-        let Some(home) = self.homes.pop_front() else { return Ok(None) };
-        let mut all: Vec<Completed> = Vec::new();
-        for part in &mut self.parts {
-            all.push(part.complete()?.unwrap());
+        let Some((home, given)) = self.given.pop_front() else { return Ok(None) };
+        let (mut all, mut whole): (Vec<(Batch, Vec<u32>)>, _) = (Vec::new(), None);
+        for (number, (part, offsets)) in self.parts.iter_mut().zip(given).enumerate() {
+            if number == home {
+                whole = part.complete()?;
+            } else if !offsets.is_empty() {
+                all.push((part.complete()?.unwrap().batch, offsets));
+            }
         }
         // Whoever knows what became of a call says the same as its home.
-        for other in &all {
-            for (there, here) in other.batch.blocks().zip(all[home].batch.blocks()) {
-                assert_ne!(here.status(), Some(Status::Pending));
+        let whole = whole.unwrap();
+        for (other, offsets) in &all {
+            for (there, offset) in other.blocks().zip(offsets) {
+                let here = whole.batch.block(*offset as usize);
                 if there.status() != Some(Status::Pending) {
                     assert_eq!((there.status(), there.abort_code()), (here.status(), here.abort_code()));
+                    assert_eq!(there.serial(), here.serial(), "a call's number is the same for all");
                 } else {
                     assert_eq!(here.request(), 0, "what has a request id is known everywhere");
                 }
             }
         }
-        Ok(Some(all.swap_remove(home)))
+        assert!(whole.batch.blocks().all(|block| block.status() != Some(Status::Pending)));
+        Ok(Some(whole))
     }
 
     fn in_flight(&self) -> usize {
-        self.homes.len()
+        self.given.len()
     }
 
     fn load(&mut self, table: &str, image: &[u8]) -> Result<(), EngineError> {

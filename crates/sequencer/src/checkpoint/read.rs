@@ -123,7 +123,9 @@ pub(crate) fn read(
             | RecordKind::Answered
             | RecordKind::Digest
             | RecordKind::Ordered
-            | RecordKind::Cut => {
+            | RecordKind::Cut
+            | RecordKind::Gathered
+            | RecordKind::Loaded => {
                 return Err(damaged(format!("a record of kind {} has no place in a checkpoint", frame.kind.name())));
             }
         }

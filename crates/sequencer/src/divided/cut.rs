@@ -26,6 +26,7 @@ impl Parted {
     pub(super) fn cut(&mut self, number: u64) -> Result<CheckpointReport, Error> {
         let start = self.shared.threads.now();
         self.shared.since_checkpoint.store(0, Ordering::Relaxed);
+        self.cut_at = number;
         let begun = self.engine.begin((number + 1) << PLACE_BITS).map_err(Error::from);
         let made = begun.and_then(|()| self.write(number));
         let made = made.and_then(|report| self.keep(number).map(|()| report));

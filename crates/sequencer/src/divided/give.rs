@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lockwork_engine::Place;
-use lockwork_procedure::block::{Batch, Status, abort};
+use lockwork_procedure::block::{Batch, HEADER_BYTES, Status, abort};
 
 use super::{Ordered, PLACE_BITS, Parted, run};
 use crate::error::Error;
@@ -25,6 +25,8 @@ impl Parted {
                 Err(error) => drop(reply.send(Err(error))),
             },
             Request::Checkpoint(reply) => self.give(RecordKind::Cut, Ordered::Cut(reply), |_| ()),
+            Request::Gather { tables, most, reply } => self.give_gather(&tables, most, reply),
+            Request::Load { tables, reply } => self.begin_load(tables, reply),
             _ => unreachable!("nothing else is kept for that"),
         }
     }
@@ -135,6 +137,8 @@ impl Parted {
                 drop(reply.send(outcome.clone()));
                 outcome
             }
+            Ordered::Gather { tables, most, reply } => self.gather(&tables, most, record, reply),
+            Ordered::Rows(loading, rows) => self.load(loading, &rows, record),
             Ordered::Cut(reply) => {
                 drop(reply.send(self.cut(record)));
                 Ok(())
@@ -150,9 +154,16 @@ impl Parted {
 
     /// Runs calls of a batch, and writes what became of them into their blocks.
     fn run_places(&mut self, batch: &mut Batch, places: &[u32], record: u64) -> Result<(), Error> {
-        let part = pick(batch, places)?;
+        let mut part = pick(batch, places)?;
+        // Callers may have left anything behind the arguments; what is read from the journal has zeros there.
+        for index in 0..part.len() {
+            let mut block = part.block_mut(index);
+            let known = &self.catalogue.procedures[block.as_block().procedure() as usize];
+            block.bytes()[HEADER_BYTES as usize + known.arguments..known.block].fill(0);
+        }
         let place = Place { stamp: record << PLACE_BITS, home: self.engine.part().0 };
-        let ran = self.run_calls(part, place)?;
+        let offsets = (0..part.len() as u32).collect();
+        let ran = self.run_calls(part, offsets, place)?;
         for (block, &place) in ran.blocks().zip(places) {
             batch.block_mut(place as usize).bytes().copy_from_slice(block.bytes());
         }

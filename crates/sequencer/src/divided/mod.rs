@@ -14,27 +14,32 @@
 //! Who has called at the leader is answered when its engine knows the outcome, which another part may tell. The
 //! outcome of a call with a request id is known by all, so that a retry is answered whoever leads then.
 //!
-//! A call's stamp is the number of its record, and its place in it; so it is the same for all, and for one that begins
-//! again.
+//! A call's stamp is the number of its record, and its place in it; so it is the same for all, whatever else of the
+//! record they take, and for one that begins again.
 //!
 //! | module | idea |
 //! |---|---|
 //! | `mod` | requests, and what the leader makes of them |
 //! | `give` | records that the leader gives to the journal, and what is done when they are there |
 //! | `run` | what messages say, done in their order |
+//! | `choose` | which calls of a record this node takes |
 //! | `cut` | checkpoints of all parts at one record |
+//! | `tables` | whole tables: their rows read, and rows loaded |
 //! | `parts` | what the checkpoints of parts are called in a journal |
 //!
 //! Invariant: at any record the nodes of all parts have together what one engine has that ran the log up to there.
 //!
 //! Source: Calvin (Thomson et al., SIGMOD 2012), sections 3.1 and 3.3.
 
+mod choose;
 mod cut;
 mod give;
 mod parts;
 mod run;
+mod tables;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -65,10 +70,16 @@ use crate::requests::Window;
 use crate::sequencer::{Handle, REQUESTS, Sequencer};
 use crate::shared::Shared;
 
+use choose::Chooser;
 use parts::PartJournal;
+pub(crate) use tables::GatherReply;
+pub use tables::GatheredTables;
+use tables::Loading;
 
 /// Records that are on their way to the journal at a time; what comes meanwhile makes the next one longer.
 const PENDING: usize = 2;
+/// What a record costs whoever begins again, beside its calls, in bytes of them: a wait for other parts.
+const RECORD_COST: u64 = 4096;
 /// Bits of a stamp for the place of a call in its record.
 const PLACE_BITS: u32 = 20;
 
@@ -81,6 +92,14 @@ enum Ordered {
         callers: Callers,
     },
     Definition(Definition, Reply<()>),
+    /// The rows of these tables are wanted, if they are no more than so many bytes.
+    Gather {
+        tables: Vec<u16>,
+        most: u64,
+        reply: GatherReply,
+    },
+    /// Of what is loaded, these rows.
+    Rows(Loading, Range<usize>),
     Cut(Reply<CheckpointReport>),
     /// A cut that nobody waits for.
     Due,
@@ -100,10 +119,13 @@ pub(crate) struct Parted {
     /// The number of the next record that is run.
     next: u64,
     node: Node,
+    chooser: Chooser,
     /// To this thread.
     requests: SyncSender<Request>,
     /// To the publisher, while this node leads.
     units: Option<SyncSender<Unit>>,
+    /// The record at which the last checkpoint was made, or asked for.
+    cut_at: u64,
     /// The number of the next record that is given to the journal.
     giving: u64,
     pending: VecDeque<Ordered>,
@@ -118,8 +140,8 @@ impl Sequencer {
     /// As [`Sequencer::join`], for a node that has a part of every table, with the nodes of the other parts.
     /// Checkpoints are of all parts at one record, or of none; such a node begins with the newest that is whole.
     ///
-    /// Transactions of several calls ([`Handle::step_then`]) and rows from outside ([`Handle::load_then`]) are refused.
-    /// Reads see the rows of this part alone, as of one record.
+    /// Transactions of several calls ([`Handle::step_then`]) are refused. Reads see the rows of this part alone, as of
+    /// one record; those of all parts are had by [`Handle::gather_then`].
     ///
     /// # Errors
     /// As there; [`Error::Option`], when the journal is of nodes that have everything, or of another number of parts.
@@ -134,7 +156,9 @@ impl Sequencer {
     ) -> Result<(Self, RecoveryReport), Error> {
         node.validate()?;
         let (part, parts) = engine.part();
-        let journal: Arc<dyn Journal> = Arc::new(PartJournal::new(journal, part, parts));
+        let journal = PartJournal::new(journal, part, parts);
+        journal.refuse_others()?;
+        let journal: Arc<dyn Journal> = Arc::new(journal);
         let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
         let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next } = begun;
         let threads = node.threads.clone();
@@ -144,7 +168,9 @@ impl Sequencer {
         node.decoder.divided = true;
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
         membership.saw(extent);
-        let shared = Arc::new(Shared::of_node(next, membership.clone(), threads.clone()));
+        let mut shared = Shared::of_node(next, membership.clone(), threads.clone());
+        shared.is_divided = true;
+        let shared = Arc::new(shared);
         shared.definitions.store(definitions.len(), Ordering::Release);
         let count = catalogue.procedures.len() as u32;
         let procedures = (0..count).filter_map(|id| engine.procedure(id)).collect();
@@ -161,8 +187,10 @@ impl Sequencer {
             window,
             next,
             node,
+            chooser: Chooser::default(),
             requests: requests.clone(),
             units: None,
+            cut_at: next,
             giving: next,
             pending: VecDeque::new(),
             held: VecDeque::new(),
@@ -239,11 +267,18 @@ impl Parted {
             Request::Step { reply, .. } => reply(Err(self.undivided())),
             Request::Look { reply, .. } => reply(Err(self.undivided())),
             Request::Commit { reply, .. } => reply(Err(self.undivided())),
-            Request::Load { reply, .. } => reply(Err(self.undivided())),
             Request::Digest(reply) => reply(Err(self.undivided())),
             Request::Define { reply, definition } => match self.refusal() {
                 Some(error) => drop(reply.send(Err(error))),
                 None => self.later.push_back(Request::Define { definition, reply }),
+            },
+            Request::Gather { tables, most, reply } => match self.refusal() {
+                Some(error) => reply(Err(error)),
+                None => self.later.push_back(Request::Gather { tables, most, reply }),
+            },
+            Request::Load { tables, reply } => match self.refusal() {
+                Some(error) => reply(Err(error)),
+                None => self.later.push_back(Request::Load { tables, reply }),
             },
             Request::Checkpoint(reply) => match self.refusal() {
                 Some(error) => drop(reply.send(Err(error))),
@@ -297,6 +332,8 @@ impl Parted {
             match request {
                 Request::Define { reply, .. } => drop(reply.send(Err(error.clone()))),
                 Request::Checkpoint(reply) => drop(reply.send(Err(error.clone()))),
+                Request::Gather { reply, .. } => reply(Err(error.clone())),
+                Request::Load { reply, .. } => reply(Err(error.clone())),
                 _ => {}
             }
         }
@@ -347,10 +384,12 @@ impl Parted {
         if self.pending.len() > PENDING {
             return;
         }
-        let grown = self.shared.since_checkpoint.load(Ordering::Relaxed);
+        let records = self.giving.saturating_sub(self.cut_at) * RECORD_COST;
+        let grown = self.shared.since_checkpoint.load(Ordering::Relaxed) + records;
         let enough = self.options.checkpoint_bytes.max(2 * self.shared.statistics_checkpoint_bytes());
         if self.options.checkpoint_bytes > 0 && grown >= enough {
             self.shared.since_checkpoint.store(0, Ordering::Relaxed);
+            self.cut_at = self.giving;
             self.give(RecordKind::Cut, Ordered::Due, |_| ());
         }
     }
@@ -415,6 +454,12 @@ impl Ordered {
         match self {
             Self::Calls { callers, .. } => callers.refuse(None, error),
             Self::Definition(_, reply) => drop(reply.send(Err(error))),
+            // Whether it is in the log is nothing to who reads.
+            Self::Gather { reply, .. } => reply(Err(match error {
+                Error::Unknown(_) => Error::Lapsed,
+                error => error,
+            })),
+            Self::Rows(loading, _) => loading.refuse(error),
             Self::Cut(reply) => drop(reply.send(Err(error))),
             Self::Due => {}
         }

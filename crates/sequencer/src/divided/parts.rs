@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::io::File;
 use crate::journal::{Extent, Journal, Lease, Messages, Unappended, Unreachable};
 
@@ -25,6 +26,30 @@ impl PartJournal {
 
     fn name(number: u64, part: u64) -> u64 {
         number << PART_BITS | part
+    }
+
+    /// Refuses a journal whose checkpoints are of another number of parts. Of more parts, those that are there to be
+    /// would pass for all, without the rows of the others; and behind a checkpoint there may be no record that tells.
+    ///
+    /// # Errors
+    /// [`Error::Option`], and [`Error::Unreachable`].
+    pub(super) fn refuse_others(&self) -> Result<(), Error> {
+        let failed = |error: Unreachable| Error::Unreachable(error.to_string());
+        // First, so that checkpoints behind which it is cut are among those that are found.
+        let is_cut = self.journal.extent().map_err(failed)?.first > 1;
+        let names = self.journal.checkpoints().map_err(failed)?;
+        let theirs = names.iter().map(|name| (name & ((1 << PART_BITS) - 1)) + 1).max().unwrap_or(self.parts);
+        // Fewer are also found while not all parts have handed in their first one.
+        match theirs > self.parts || (theirs < self.parts && is_cut) {
+            false => Ok(()),
+            true => Err(Error::Option {
+                option: "parts",
+                value: self.parts.to_string(),
+                expected: format!(
+                    "the checkpoints of this journal are of {theirs} parts, or of nodes that have everything"
+                ),
+            }),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lockwork_engine::Place;
+use lockwork_engine::{Divided, Place};
 use lockwork_procedure::block::Batch;
 
 use super::{PLACE_BITS, Parted};
@@ -18,10 +18,10 @@ use crate::log::reader::Record;
 use crate::order::{apply, pick};
 use crate::requests::Outcome;
 
-/// Bytes before the calls of a record.
-const HEAD: usize = 4;
+/// Bytes of what stands before a record of parts.
+pub(super) const HEAD: usize = 4;
 
-/// What stands before the calls of a record: the part whose node led, and how many there are.
+/// What stands before a record of parts: the part whose node led, and how many there are.
 pub(super) fn head(part: u16, parts: u16) -> [u8; HEAD] {
     let ([a, b], [c, d]) = (part.to_le_bytes(), parts.to_le_bytes());
     [a, b, c, d]
@@ -58,27 +58,12 @@ impl Parted {
                     // One that fails is one that is not there: the parts have no checkpoint together.
                     drop(self.cut(number));
                 }
-                kind => {
-                    let (mut home, mut payload) = (0, payload);
-                    if kind == RecordKind::Ordered {
-                        let Some((&[a, b, c, d], calls)) = payload.split_first_chunk::<HEAD>() else {
-                            return Err(Error::damaged(&node.path, number, "calls have no head"));
-                        };
-                        let (parts, mine) = (u16::from_le_bytes([c, d]), self.engine.part().1);
-                        if parts != mine {
-                            return Err(Error::Option {
-                                option: "parts",
-                                value: mine.to_string(),
-                                expected: format!("the tables of this journal have {parts}"),
-                            });
-                        }
-                        (home, payload) = (u16::from_le_bytes([a, b]), calls);
-                    }
+                kind @ (RecordKind::Gathered | RecordKind::Loaded) => self.whole_tables(kind, payload, number)?,
+                RecordKind::Ordered => self.ordered(number, payload)?,
+                _ => {
                     node.decoder.record(&Record { path: &node.path, offset: number, frame, payload })?;
-                    node.decoder.flush()?;
-                    let mut place = Place { stamp: number << PLACE_BITS, home };
                     for (item, _) in std::mem::take(&mut node.decoder.items) {
-                        place.stamp += self.item(item, number, place)?;
+                        self.item(item, number)?;
                     }
                 }
             }
@@ -89,16 +74,32 @@ impl Parted {
         Ok(())
     }
 
-    /// Runs an item of a record, whose calls have this place; returns how many they are.
-    fn item(&mut self, item: Item, record: u64, place: Place) -> Result<u64, Error> {
-        match item {
-            Item::Calls { batch, .. } => {
-                let count = batch.len() as u64;
-                self.run_calls(batch, place)?;
-                Ok(count)
+    /// Runs calls that are to be run.
+    fn ordered(&mut self, number: u64, payload: &[u8]) -> Result<(), Error> {
+        let (home, calls) = self.home_of(payload, number)?;
+        let (path, place) = (&self.node.path, Place { stamp: number << PLACE_BITS, home });
+        // Who is home to them wants to know what becomes of each.
+        let is_home = home == self.engine.part().0;
+        let engine: Option<&mut dyn Divided> = if is_home { None } else { Some(&mut *self.engine) };
+        let taken = self.chooser.take(calls, place, &self.catalogue, engine);
+        let (batch, offsets) =
+            taken.map_err(|trouble| trouble.unwrap_or_else(|problem| Error::damaged(path, number, problem)))?;
+        match batch {
+            Some(batch) => {
+                let ran = self.run_calls(batch, offsets, place)?;
+                self.chooser.give_back(ran);
             }
-            Item::Definition(definition, number) => self.define(definition, number).map(|()| 0),
-            Item::Rows { .. } | Item::Digest(..) => {
+            // Nothing has to be heard any more of what comes before.
+            None => self.engine.begin((number + 1) << PLACE_BITS)?,
+        }
+        Ok(())
+    }
+
+    /// Does what a record asks for that is not of calls.
+    fn item(&mut self, item: Item, record: u64) -> Result<(), Error> {
+        match item {
+            Item::Definition(definition, number) => self.define(definition, number),
+            Item::Calls { .. } | Item::Rows { .. } | Item::Digest(..) => {
                 let problem = "the record is of a database whose tables are not divided".into();
                 Err(Error::Replay { record, problem })
             }
@@ -119,14 +120,11 @@ impl Parted {
     }
 
     /// Runs calls, but for those that were made before, and says of all what became of them, as far as that is known
-    /// here.
-    pub(super) fn run_calls(&mut self, mut batch: Batch, place: Place) -> Result<Batch, Error> {
-        for index in 0..batch.len() {
-            let mut block = batch.block_mut(index);
-            let known = &self.catalogue.procedures[block.as_block().procedure() as usize];
-            let behind = lockwork_procedure::block::HEADER_BYTES as usize + known.arguments;
-            block.bytes()[behind..known.block].fill(0);
-        }
+    /// here. The calls stand at these offsets behind the place.
+    ///
+    /// What was made before is found alike by all, whatever else they pass over, because everybody takes every call
+    /// with a request id, and a record is never run in pieces.
+    pub(super) fn run_calls(&mut self, mut batch: Batch, offsets: Vec<u32>, place: Place) -> Result<Batch, Error> {
         let (mut places, mut known, mut same) = (Vec::new(), Vec::new(), Vec::new());
         let mut first: HashMap<u64, usize> = HashMap::new();
         for (index, block) in batch.blocks().enumerate() {
@@ -149,11 +147,14 @@ impl Parted {
             statistics.repeats += (known.len() + same.len()) as u64;
         });
         if places.len() == batch.len() {
-            return self.run_once(batch, place);
+            return self.run_once(batch, offsets, place);
         }
         let ran = match places.is_empty() {
             true => pick(&batch, &[])?,
-            false => self.run_once(pick(&batch, &places)?, place)?,
+            false => {
+                let offsets = places.iter().map(|&at| offsets[at as usize]).collect();
+                self.run_once(pick(&batch, &places)?, offsets, place)?
+            }
         };
         for (block, &at) in ran.blocks().zip(&places) {
             batch.block_mut(at as usize).bytes().copy_from_slice(block.bytes());
@@ -179,8 +180,8 @@ impl Parted {
     }
 
     /// Runs calls none of which was made before, and remembers those that have request ids.
-    fn run_once(&mut self, batch: Batch, place: Place) -> Result<Batch, Error> {
-        self.engine.submit_at(batch, place).map_err(|refused| Error::from(refused.error))?;
+    fn run_once(&mut self, batch: Batch, offsets: Vec<u32>, place: Place) -> Result<Batch, Error> {
+        self.engine.submit_some(batch, offsets, place).map_err(|refused| Error::from(refused.error))?;
         let completed = self.engine.complete()?;
         let batch = completed.ok_or_else(|| Error::Stopped("the engine has lost a batch".into()))?.batch;
         for block in batch.blocks().filter(|block| block.request() != 0) {

@@ -67,6 +67,15 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// The arguments of all calls, one behind the other.
+    pub(crate) fn all_arguments(&self) -> &'a [u8] {
+        self.arguments
+    }
+
     pub(crate) fn request(&self, index: usize) -> u64 {
         let bytes = self.requests.get(index * 8..index * 8 + 8);
         bytes.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))

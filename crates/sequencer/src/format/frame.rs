@@ -56,6 +56,10 @@ pub enum RecordKind {
     Ordered,
     /// The same: all parts make a checkpoint here.
     Cut,
+    /// The same: all parts tell the one that leads the rows of some tables.
+    Gathered,
+    /// The same: rows of a table and those of its indexes, loaded outside any call.
+    Loaded,
 }
 
 impl RecordKind {
@@ -75,14 +79,22 @@ impl RecordKind {
             Self::Digest => 12,
             Self::Ordered => 13,
             Self::Cut => 14,
+            Self::Gathered => 15,
+            Self::Loaded => 16,
         }
     }
 
     fn of(byte: u8) -> Option<Self> {
         let log = [Self::Calls, Self::Definition, Self::Rows, Self::Indexed, Self::Durable];
-        let journal = [Self::Epoch, Self::Answered, Self::Digest, Self::Ordered, Self::Cut];
+        let journal = [Self::Epoch, Self::Answered, Self::Digest];
+        let parts = [Self::Ordered, Self::Cut, Self::Gathered, Self::Loaded];
         let checkpoint = [Self::Requests, Self::Sizes, Self::End, Self::Chain];
-        log.into_iter().chain(journal).chain(checkpoint).find(|kind| kind.byte() == byte)
+        log.into_iter().chain(journal).chain(parts).chain(checkpoint).find(|kind| kind.byte() == byte)
+    }
+
+    /// Whether it is of nodes that have parts of the tables.
+    pub(crate) fn is_of_parts(self) -> bool {
+        matches!(self, Self::Ordered | Self::Cut | Self::Gathered | Self::Loaded)
     }
 
     /// Its name in lower case.
@@ -103,6 +115,8 @@ impl RecordKind {
             Self::Digest => "digest",
             Self::Ordered => "ordered",
             Self::Cut => "cut",
+            Self::Gathered => "gathered",
+            Self::Loaded => "loaded",
         }
     }
 }

@@ -113,6 +113,7 @@ impl Order {
             Request::Commit { reply, .. } => reply(Err(error)),
             Request::Define { reply, .. } => drop(reply.send(Err(error))),
             Request::Load { reply, .. } => reply(Err(error)),
+            Request::Gather { .. } => unreachable!("nobody asks who has everything"),
             // What it has is from the journal, so it is durable.
             Request::Read(read) => {
                 let answered = read(&*self.engine, self.next - 1);

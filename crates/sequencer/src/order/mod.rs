@@ -43,6 +43,7 @@ use crate::catalogue::Catalogue;
 use crate::checkpoint::snapshot::Snapshot;
 use crate::checkpoint::write::CheckpointReport;
 use crate::directory::Directory;
+use crate::divided::GatherReply;
 use crate::error::{Error, Refused};
 use crate::format::items::Definition;
 use crate::io::Io;
@@ -103,6 +104,12 @@ pub(crate) enum Request {
     Load {
         tables: Vec<(String, Vec<u8>)>,
         reply: LoadReply,
+    },
+    /// All rows of some tables whose rows several nodes have, if they are no more than so many bytes.
+    Gather {
+        tables: Vec<String>,
+        most: u64,
+        reply: GatherReply,
     },
     /// To be called with the engine, while nothing is in flight.
     Read(Read),
@@ -338,6 +345,7 @@ impl Order {
             Request::Commit { transaction, reply } => self.commit(&transaction, reply),
             Request::Define { definition, reply } => self.define(definition, reply),
             Request::Load { tables, reply } => self.load(&tables, reply),
+            Request::Gather { .. } => unreachable!("nobody asks who has everything"),
             Request::Read(read) => {
                 self.drain();
                 let answered = read(&*self.engine, self.next - 1);

@@ -115,7 +115,11 @@ impl Session {
     {
         if matches!(control, Control::Begin { .. }) && !self.database.together {
             let message = "this engine runs no transactions of several statements";
-            return Err(refuse("0A000", message).hint("make a procedure of them, or take an engine of the CPU"));
+            let hint = match self.database.caller.is_divided() {
+                true => "make a procedure of them: the nodes of all parts run it together",
+                false => "make a procedure of them, or take an engine of the CPU",
+            };
+            return Err(refuse("0A000", message).hint(hint));
         }
         if matches!(control, Control::Begin { read_only: Some(false) }) && self.database.follows() {
             return Err(self.database.writes_elsewhere("a transaction that is READ WRITE"));

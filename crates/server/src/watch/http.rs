@@ -2,17 +2,18 @@
 //!
 //! *Invariant*: nobody who asks here slows a client of the database, or others who ask: at most [`MOST`] are served at
 //! a time, of which the oldest gives way to a new one, a request has [`PATIENCE`], and an answer is made of counts that
-//! are there.
+//! are there. Pages of others in a browser of this machine get nothing: a name that its owner lets mean 127.0.0.1 (DNS
+//! rebinding) is not one of this machine, and is answered 421.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, X_CONTENT_TYPE_OPTIONS};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -74,9 +75,31 @@ async fn serve(listener: TcpListener, watch: Arc<Watch>) {
     }
 }
 
+/// Whether a request is for this machine, by what it says where it goes: `localhost` or an address of the loopback, as
+/// the one that is listened at is. What says nothing comes from no browser.
+fn is_for_here<B>(request: &Request<B>) -> bool {
+    let hosts = request.headers().get_all(HOST).iter().map(|host| host.to_str().unwrap_or("?"));
+    let target = request.uri().authority().map(hyper::http::uri::Authority::as_str);
+    hosts.chain(target).all(is_here)
+}
+
+/// Whether HOST or HOST:PORT means this machine, whoever is asked what it means.
+fn is_here(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    };
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 fn answer<B>(watch: &Watch, request: &Request<B>) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     let (status, kind, text) = match request.uri().path() {
+        _ if !is_for_here(request) => {
+            let say = "this page is for this machine: ask for localhost or 127.0.0.1; a proxy has to set Host so\n";
+            (StatusCode::MISDIRECTED_REQUEST, TEXT, say.into())
+        }
         _ if !matches!(*request.method(), Method::GET | Method::HEAD) => {
             (StatusCode::METHOD_NOT_ALLOWED, TEXT, "this page only shows things: GET\n".into())
         }
@@ -84,8 +107,10 @@ fn answer<B>(watch: &Watch, request: &Request<B>) -> Response<Full<Bytes>> {
         "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", watch.metrics()),
         "/status.json" => (StatusCode::OK, "application/json", watch.status().to_string()),
         "/healthz" => (StatusCode::OK, TEXT, "alive\n".into()),
-        "/readyz" if watch.is_ready() => (StatusCode::OK, TEXT, "ready\n".into()),
-        "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, TEXT, watch.unready()),
+        "/readyz" => match watch.readiness() {
+            (true, text) => (StatusCode::OK, TEXT, text),
+            (false, text) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, text),
+        },
         _ => {
             let known = "there are /, /metrics, /status.json, /healthz and /readyz\n";
             (StatusCode::NOT_FOUND, TEXT, known.into())
@@ -99,4 +124,28 @@ fn answer<B>(watch: &Watch, request: &Request<B>) -> Response<Full<Bytes>> {
         .header(CONTENT_SECURITY_POLICY, POLICY)
         .body(Full::new(Bytes::from(text)));
     response.expect("all parts are constants")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_this_machine_are_those_that_nobody_else_can_give() {
+        for host in ["localhost", "LocalHost:9433", "127.0.0.1", "127.0.0.1:9433", "127.1.2.3:1", "[::1]", "[::1]:80"] {
+            assert!(is_here(host), "{host}");
+        }
+        for host in [
+            "",
+            "example.com",
+            "127.0.0.1.example.com:80",
+            "localhost.example.com",
+            "10.0.0.1:80",
+            "[::2]",
+            "a:b:1",
+            "?",
+        ] {
+            assert!(!is_here(host), "{host}");
+        }
+    }
 }

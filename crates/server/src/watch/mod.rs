@@ -5,6 +5,7 @@
 
 mod hot;
 pub(crate) mod http;
+mod parts;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,11 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use lockwork_database::divided::Others;
 use lockwork_database::{Caller, sequencer};
 use serde_json::{Value, json};
 
 use crate::verb::Verb;
 use hot::Hot;
+use parts::Parts;
 
 /// The upper bounds of the buckets of times, in microseconds; one more is without bound.
 const BOUNDS_US: [u64; 18] = [
@@ -44,7 +47,8 @@ enum State {
     Ending,
 }
 
-/// Why a statement failed: the procedure or kind of statement, SQLSTATE, message.
+/// Why a statement failed: the procedure or kind of statement, SQLSTATE, and what `Refusal::cause` says, which has no
+/// values in it.
 type Cause = (String, String, String);
 
 pub(crate) struct Watch {
@@ -53,6 +57,8 @@ pub(crate) struct Watch {
     caller: RwLock<Option<Caller>>,
     /// Of a cluster.
     node: RwLock<Option<sequencer::Handle>>,
+    /// Of a cluster whose nodes have parts.
+    parts: Mutex<Option<Parts>>,
     /// Why it has stopped, if it has.
     stopped: Mutex<String>,
     pub(crate) connections: AtomicU64,
@@ -85,6 +91,7 @@ impl Default for Watcher {
             state: Mutex::new(State::Recovering { done: 0, total: 0 }),
             caller: RwLock::default(),
             node: RwLock::default(),
+            parts: Mutex::default(),
             stopped: Mutex::default(),
             connections: AtomicU64::new(0),
             connected: AtomicU64::new(0),
@@ -110,6 +117,11 @@ impl Watcher {
     pub fn following(&self, node: sequencer::Handle) {
         *self.0.node.write().unwrap_or_else(PoisonError::into_inner) = Some(node);
         self.0.set(State::Following);
+    }
+
+    /// It has a part of every table, from 0, and these nodes have the others.
+    pub fn divided(&self, part: u16, others: Others) {
+        *lock(&self.0.parts) = Some(Parts { part, others });
     }
 
     /// This node of a cluster has stopped for good, for this reason: whoever runs it has to look.
@@ -156,11 +168,13 @@ impl Watch {
         *lock(&self.state) == State::Ready
     }
 
-    /// What is said instead of being ready.
-    fn unready(&self) -> String {
+    /// Whether it is ready, and why not; behind it which other parts are not there, for which calls wait.
+    fn readiness(&self) -> (bool, String) {
         let state = &self.status()["state"];
         let why = state["why"].as_str().map_or(String::new(), |why| format!(": {why}"));
-        format!("{}{why}\n", state["name"].as_str().unwrap_or_default())
+        let missing = lock(&self.parts).as_ref().map(Parts::missing).unwrap_or_default();
+        let name = state["name"].as_str().unwrap_or_default();
+        (name == "ready", format!("{name}{why}\n{missing}"))
     }
 
     /// A statement was answered, or failed for a cause.
@@ -275,6 +289,9 @@ impl Watch {
             let help = "Whether this node has stopped because it differs from a leader.";
             put("node_differs", "gauge", help, &one(f64::from(u8::from(differs))));
         }
+        if let Some(parts) = &*lock(&self.parts) {
+            parts.metrics(&mut text);
+        }
         text
     }
 
@@ -308,6 +325,7 @@ impl Watch {
             "calls": count(&self.calls), "bounds_us": BOUNDS_US,
             "buckets": self.buckets.iter().map(count).collect::<Vec<_>>(),
             "failures": failures, "hot": hot, "log": log, "node": self.node().as_ref().map(node_json),
+            "parts": lock(&self.parts).as_ref().map(Parts::status),
         })
     }
 }
@@ -372,9 +390,9 @@ mod tests {
         assert!(!watcher.0.is_ready());
         watcher.0.ending();
         assert_eq!(watcher.0.status()["state"]["name"], "ending");
-        assert_eq!(watcher.0.unready(), "ending\n");
+        assert_eq!(watcher.0.readiness(), (false, "ending\n".into()));
         watcher.stopped("record 7: it differs");
-        assert_eq!(watcher.0.unready(), "stopped: record 7: it differs\n");
+        assert_eq!(watcher.0.readiness(), (false, "stopped: record 7: it differs\n".into()));
         assert!(!watcher.0.is_ready());
     }
 
