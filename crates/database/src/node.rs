@@ -10,7 +10,7 @@ use lockwork_procedure::program::Procedure;
 use lockwork_sequencer::io::Disk;
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::{
-    self as sequencer, Handle, NodeOptions, NodeStatus, Progress, RecoveryReport, Role, Sequencer,
+    self as sequencer, Handle, Journals, NodeOptions, NodeStatus, Progress, RecoveryReport, Role, Sequencer,
 };
 use lockwork_sql::{self as sql, Kind, Statement};
 use lockwork_storage::Digest;
@@ -47,9 +47,9 @@ impl Node {
     ///
     /// # Errors
     /// As there; [`sequencer::Error::Option`] when the journal is of nodes that have everything, or of another number
-    /// of parts.
+    /// of parts or streams.
     pub fn join_divided(
-        journal: Arc<dyn Journal>,
+        journals: Journals,
         folder: impl AsRef<Path>,
         options: &OpenOptions,
         node: NodeOptions,
@@ -59,7 +59,7 @@ impl Node {
         let engine = DividedEngine::new(divided)?;
         let others = engine.others();
         let (io, sequencer, engine) = (Arc::new(Disk::new()), options.sequencer.clone(), Box::new(engine));
-        let joined = Sequencer::join_divided(journal, io, folder.as_ref(), sequencer, node, engine, &mut progress);
+        let joined = Sequencer::join_divided(journals, io, folder.as_ref(), sequencer, node, engine, &mut progress);
         let (sequencer, report) = joined?;
         Ok((Self(sequencer), report, others))
     }
@@ -141,8 +141,8 @@ impl Lockwork {
         Ok(is_new)
     }
 
-    /// From now on it is a database for calls: the node leads. It learns what it does not know yet, and makes indexes
-    /// whole that the leader before has left in half.
+    /// From now on it is a database for calls: the node leads, or sequences. It learns what it does not know yet, and
+    /// where it leads makes indexes whole that the leader before has left in half.
     ///
     /// # Errors
     /// As [`Self::learn`], and those of calls.

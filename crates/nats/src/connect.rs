@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamErrorKind};
@@ -101,14 +102,30 @@ impl Options {
         Ok(())
     }
 
-    fn described(&self) -> String {
-        format!("NATS at {}, stream lockwork_{}", self.servers.join(","), self.name)
+    fn described(&self, number: u16) -> String {
+        format!("NATS at {}, stream {}", self.servers.join(","), self.stream_name(number))
     }
 
-    fn stream(&self) -> Config {
+    /// What a stream is called; no other journal's has that name, whatever it is called.
+    pub(crate) fn stream_name(&self, number: u16) -> String {
+        match number {
+            1 => format!("lockwork_{}", self.name),
+            _ => format!("lockwork-{number}_{}", self.name),
+        }
+    }
+
+    fn subject(&self, number: u16) -> String {
+        match number {
+            1 => format!("lockwork.{}", self.name),
+            _ => format!("lockwork.{}.{number}", self.name),
+        }
+    }
+
+    /// Settings of the stream with this number, from 1.
+    fn stream(&self, number: u16) -> Config {
         Config {
-            name: format!("lockwork_{}", self.name),
-            subjects: vec![format!("lockwork.{}", self.name)],
+            name: self.stream_name(number),
+            subjects: vec![self.subject(number)],
             description: Some("records of a Lockwork database; no other program writes here".into()),
             retention: RetentionPolicy::Limits,
             // A full stream refuses what is new: nothing that was acknowledged goes.
@@ -168,7 +185,7 @@ impl NatsJournal {
     /// [`Error::Unreachable`].
     pub fn open(options: &Options) -> Result<Self, Error> {
         options.validate()?;
-        let described = options.described();
+        let described = options.described(1);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("lockwork-nats")
@@ -177,10 +194,45 @@ impl NatsJournal {
             .map_err(|error| Error::Unreachable(format!("{described}: no thread: {error}")))?;
         let opened = runtime.block_on(open(options, &described))?;
         let Opened { context, stream, lease, checkpoints, most_bytes } = opened;
-        let subject = format!("lockwork.{}", options.name);
-        let reader = tokio::sync::Mutex::default();
-        let options = options.clone();
-        Ok(Self { runtime, context, stream, lease, checkpoints, reader, subject, most_bytes, options, described })
+        let (subject, reader, options) = (options.subject(1), tokio::sync::Mutex::default(), options.clone());
+        let (runtime, number) = (Arc::new(runtime), 1);
+        Ok(Self {
+            runtime,
+            context,
+            stream,
+            lease,
+            checkpoints,
+            reader,
+            subject,
+            most_bytes,
+            options,
+            number,
+            described,
+        })
+    }
+
+    /// Another stream of the same journal, with a lease of its own, over the same connection; it is made if it is not
+    /// there. That of the journal itself is 1.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn beside(&self, number: u16) -> Result<Self, Error> {
+        let described = self.options.described(number);
+        let wanted = self.options.stream(number);
+        let stream = self.runtime.block_on(settled(async || made(&self.context, &wanted, &described).await))?;
+        Ok(Self {
+            runtime: self.runtime.clone(),
+            context: self.context.clone(),
+            stream,
+            lease: self.lease.clone(),
+            checkpoints: self.checkpoints.clone(),
+            reader: tokio::sync::Mutex::default(),
+            subject: self.options.subject(number),
+            most_bytes: self.most_bytes,
+            options: self.options.clone(),
+            number,
+            described,
+        })
     }
 }
 
@@ -237,19 +289,46 @@ async fn open(options: &Options, described: &str) -> Result<Opened, Error> {
         synced(options, described).await?;
     }
     let context = ContextBuilder::new().timeout(REQUEST).ack_timeout(2 * REQUEST).max_ack_inflight(4096).build(client);
+    let (stream, lease, checkpoints) = settled(async || prepare(options, described, &context).await).await?;
+    Ok(Opened { context, stream, lease, checkpoints, most_bytes })
+}
+
+/// Tries again while servers that were just started may not have agreed.
+async fn settled<T>(attempt: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
     let until = tokio::time::Instant::now() + SETTLE;
     loop {
-        let outcome = prepare(options, described, &context).await;
-        match outcome {
-            Ok((stream, lease, checkpoints)) => {
-                return Ok(Opened { context, stream, lease, checkpoints, most_bytes });
-            }
+        match attempt().await {
             Err(Error::Unreachable(_)) if tokio::time::Instant::now() < until => {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
-            Err(error) => return Err(error),
+            outcome => return outcome,
         }
     }
+}
+
+/// A stream with these settings, made if it is not there.
+async fn made(context: &Context, wanted: &Config, described: &str) -> Result<Stream, Error> {
+    let failed = |what: &str, error: &dyn std::error::Error| {
+        Error::Unreachable(format!("{described}: {what}: {}", words(error)))
+    };
+    let stream = match context.get_stream(&wanted.name).await {
+        Ok(stream) => stream,
+        Err(error) => match error.kind() {
+            GetStreamErrorKind::JetStream(inner) if inner.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                context.create_stream(wanted.clone()).await.map_err(|error| failed("make the stream", &error))?
+            }
+            _ => return Err(failed("look for the stream", &error)),
+        },
+    };
+    if let Some(problem) = wrong(&stream.cached_info().config, wanted) {
+        return Err(settings(format!("{described}: {problem}")));
+    }
+    if !stream.cached_info().config.allow_direct {
+        // Made by a program of before.
+        let config = Config { allow_direct: true, ..stream.cached_info().config.clone() };
+        context.update_stream(config).await.map_err(|error| failed("set up the stream", &error))?;
+    }
+    Ok(stream)
 }
 
 async fn prepare(
@@ -260,24 +339,7 @@ async fn prepare(
     let failed = |what: &str, error: &dyn std::error::Error| {
         Error::Unreachable(format!("{described}: {what}: {}", words(error)))
     };
-    let wanted = options.stream();
-    let stream = match context.get_stream(&wanted.name).await {
-        Ok(stream) => stream,
-        Err(error) => match error.kind() {
-            GetStreamErrorKind::JetStream(inner) if inner.error_code() == ErrorCode::STREAM_NOT_FOUND => {
-                context.create_stream(wanted.clone()).await.map_err(|error| failed("make the stream", &error))?
-            }
-            _ => return Err(failed("look for the stream", &error)),
-        },
-    };
-    if let Some(problem) = wrong(&stream.cached_info().config, &wanted) {
-        return Err(settings(format!("{described}: {problem}")));
-    }
-    if !stream.cached_info().config.allow_direct {
-        // Made by a program of before.
-        let config = Config { allow_direct: true, ..stream.cached_info().config.clone() };
-        context.update_stream(config).await.map_err(|error| failed("set up the stream", &error))?;
-    }
+    let stream = made(context, &options.stream(1), described).await?;
     let bucket = format!("lockwork_{}_lease", options.name);
     let lease = match context.get_key_value(&bucket).await {
         Ok(lease) => lease,

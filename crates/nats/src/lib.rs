@@ -30,6 +30,7 @@ mod read;
 pub mod testing;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::context::Context;
@@ -46,12 +47,9 @@ pub use connect::{Error, Options};
 /// How long a single request may take.
 const REQUEST: Duration = Duration::from_secs(2);
 
-/// The key of the lease.
-const LEADER: &str = "leader";
-
 /// See the crate.
 pub struct NatsJournal {
-    runtime: Runtime,
+    runtime: Arc<Runtime>,
     context: Context,
     stream: Stream,
     lease: kv::Store,
@@ -60,6 +58,8 @@ pub struct NatsJournal {
     subject: String,
     most_bytes: usize,
     options: Options,
+    /// Which of the journal's streams it is, from 1.
+    number: u16,
     described: String,
 }
 
@@ -78,6 +78,14 @@ fn words(error: &dyn std::error::Error) -> String {
 }
 
 impl NatsJournal {
+    /// The key of the lease.
+    fn lease_key(&self) -> String {
+        match self.number {
+            1 => "leader".into(),
+            number => format!("leader-{number}"),
+        }
+    }
+
     fn unreachable(&self, action: &str, error: &dyn std::error::Error) -> Unreachable {
         Unreachable(format!("{}: {action}: {}", self.described, words(error)))
     }
@@ -124,7 +132,7 @@ impl Journal for NatsJournal {
     }
 
     fn lease(&self) -> Result<Option<Lease>, Unreachable> {
-        let entry = self.within("read who leads", REQUEST, self.lease.entry(LEADER))?;
+        let entry = self.within("read who leads", REQUEST, self.lease.entry(self.lease_key()))?;
         let holder = |entry: kv::Entry| Lease {
             revision: entry.revision,
             holder: String::from_utf8_lossy(&entry.value).into_owned(),
@@ -135,7 +143,7 @@ impl Journal for NatsJournal {
     fn take_lease(&self, revision: u64, holder: &str) -> Result<Option<u64>, Unreachable> {
         let value = bytes::Bytes::copy_from_slice(holder.as_bytes());
         let write = async {
-            match self.lease.update(LEADER, value, revision).await {
+            match self.lease.update(self.lease_key(), value, revision).await {
                 Ok(revision) => Ok(Some(revision)),
                 Err(error) if error.kind() == kv::UpdateErrorKind::WrongLastRevision => Ok(None),
                 Err(error) => Err(error),

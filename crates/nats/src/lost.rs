@@ -45,7 +45,7 @@ async fn ask(
     let mut bytes: usize = found.iter().map(Vec::len).sum();
     let Ok(client) = connect::connect_one(&journal.options, server, &journal.described).await else { return false };
     let context = ContextBuilder::new().timeout(REQUEST).build(client);
-    let Ok(stream) = context.get_stream_no_info(format!("lockwork_{}", journal.options.name)).await else {
+    let Ok(stream) = context.get_stream_no_info(journal.options.stream_name(journal.number)).await else {
         return false;
     };
     while bytes < most_bytes && first + (found.len() as u64) < until {

@@ -19,7 +19,7 @@ use lockwork_procedure::block::{Batch, Status};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
-use lockwork_sequencer::{Definition, NodeOptions, Options, Role, Sequencer};
+use lockwork_sequencer::{Definition, Journals, NodeOptions, Options, Role, Sequencer};
 
 const ACCOUNTS: i64 = 1_000_000;
 const BALANCE: i64 = 1000;
@@ -61,10 +61,10 @@ impl Nodes {
             pages: Pages::Plain,
         });
         let node = NodeOptions { may_lead, ..NodeOptions::new(format!("part{part}:1")) };
-        let (journal, disk) = (Arc::new(journal.another()), Arc::new(SimulatedDisk::new(SEED)));
+        let (journals, disk) = (Journals::one(journal.another()), Arc::new(SimulatedDisk::new(SEED)));
         let (options, engine) = (Options { checkpoint_bytes: 0, ..Options::default() }, engine.expect("an engine"));
         let joined =
-            Sequencer::join_divided(journal, disk, Path::new("/n"), options, node, Box::new(engine), &mut |_| ());
+            Sequencer::join_divided(journals, disk, Path::new("/n"), options, node, Box::new(engine), &mut |_| ());
         joined.expect("a node").0
     }
 }

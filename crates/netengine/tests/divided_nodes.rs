@@ -16,11 +16,12 @@ use lockwork_procedure::block::{Batch, Status};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
-use lockwork_sequencer::{Definition, Error, GatheredTables, Handle, NodeOptions, Options, Role, Sequencer};
+use lockwork_sequencer::{Definition, Error, GatheredTables, Handle, Journals, NodeOptions, Options, Role, Sequencer};
 use parts::{listeners, part};
 
 const ACCOUNTS: i64 = 40;
 const BALANCE: i64 = 1000;
+const LEASE: Duration = Duration::from_millis(300);
 const TABLES: &str = "table accounts (id: i64 key, balance: i64, follows: i64) partition by hash(id)";
 
 const OPEN: &str = "procedure open\ntable accounts\nparam id: i64\nparam balance: i64\nparam follows: i64
@@ -48,37 +49,62 @@ struct Set {
     listeners: Vec<TcpListener>,
     addresses: Vec<String>,
     journals: Vec<SimulatedJournal>,
+    /// Of each node its ways to the streams of further sequencers.
+    streams: Vec<Vec<SimulatedJournal>>,
+    /// Calls that were made.
+    turn: usize,
     nodes: Vec<Option<Sequencer>>,
     others: Vec<Option<Others>>,
     may_lead: bool,
+    lease: Duration,
 }
 
 impl Set {
     fn new(journal: &SimulatedJournal, parts: usize, may_lead: bool) -> Self {
+        Self::with_streams(journal, &[], parts, may_lead, LEASE)
+    }
+
+    fn with_streams(
+        journal: &SimulatedJournal,
+        streams: &[SimulatedJournal],
+        parts: usize,
+        may_lead: bool,
+        lease: Duration,
+    ) -> Self {
         let (listeners, addresses) = listeners(parts);
         let journals = (0..parts).map(|_| journal.another()).collect();
         let (nodes, others) = ((0..parts).map(|_| None).collect(), vec![None; parts]);
-        let mut set = Self { listeners, addresses, journals, nodes, others, may_lead };
+        let another = |_| streams.iter().map(SimulatedJournal::another).collect();
+        let streams = (0..parts).map(another).collect();
+        let mut set = Self { listeners, addresses, journals, streams, turn: 0, nodes, others, may_lead, lease };
         (0..parts).for_each(|number| set.begin(number).unwrap());
         set
     }
 
     fn begin(&mut self, number: usize) -> Result<(), Error> {
         self.nodes[number] = None;
-        self.journals[number].cut(false);
+        self.cut(number, false);
         let node = NodeOptions {
             may_lead: self.may_lead,
-            lease: Duration::from_millis(300),
+            lease: self.lease,
             digest_interval: Duration::ZERO,
             ..NodeOptions::new(format!("node{number}:1"))
         };
         let engine = Box::new(part(number, &self.listeners[number], &self.addresses, KEPT_BYTES));
         self.others[number] = Some(engine.others());
         let options = Options { checkpoint_bytes: 0, ..Options::default() };
-        let (journal, disk) = (Arc::new(self.journals[number].clone()), Arc::new(SimulatedDisk::new(1)));
-        let joined = Sequencer::join_divided(journal, disk, Path::new("/n"), options, node, engine, &mut |_| ());
+        let streams = self.streams[number].iter().map(|stream| Arc::new(stream.clone()) as Arc<dyn Journal>).collect();
+        let journals = Journals { order: Arc::new(self.journals[number].clone()), streams };
+        let disk = Arc::new(SimulatedDisk::new(1));
+        let joined = Sequencer::join_divided(journals, disk, Path::new("/n"), options, node, engine, &mut |_| ());
         self.nodes[number] = Some(joined?.0);
         Ok(())
+    }
+
+    /// Cuts all ways of a node, or mends them.
+    fn cut(&self, number: usize, cut: bool) {
+        self.journals[number].cut(cut);
+        self.streams[number].iter().for_each(|stream| stream.cut(cut));
     }
 
     fn status(&self) -> Vec<String> {
@@ -94,6 +120,22 @@ impl Set {
         })
     }
 
+    /// One that takes calls: they take turns.
+    fn taker(&mut self) -> usize {
+        self.turn += 1;
+        let number = self.turn % (self.streams[0].len() + 1);
+        if number == 0 {
+            return self.leader();
+        }
+        until(|| {
+            self.revive();
+            match self.nodes[number].as_ref().unwrap().handle().role() {
+                Some(Role::Sequencing) => Ok(number),
+                _ => Err(format!("{number} does not sequence: {:?}", self.status())),
+            }
+        })
+    }
+
     /// Begins again with nodes whose role has ended, as a server does.
     fn revive(&mut self) {
         for number in 0..self.nodes.len() {
@@ -104,10 +146,10 @@ impl Set {
     }
 
     fn call(&mut self, calls: &[Call]) -> Result<Vec<Answer>, Error> {
-        let leader = self.leader();
-        let (handle, calls) = (self.nodes[leader].as_ref().unwrap().handle().clone(), batch(calls));
+        let taker = self.taker();
+        let (handle, calls) = (self.nodes[taker].as_ref().unwrap().handle().clone(), batch(calls));
         let waits = std::thread::spawn(move || handle.call_batch(calls));
-        // The leader waits for all parts.
+        // It waits for all parts.
         let start = Instant::now();
         while !waits.is_finished() {
             self.revive();
@@ -318,9 +360,12 @@ fn whole_tables_are_read_and_loaded_at_the_leader_of_parts() {
 
 #[test]
 fn parts_that_end_begin_again_from_checkpoint_and_log_and_nothing_is_lost_or_made_twice() {
-    for seed in 0..4 {
-        let journal = SimulatedJournal::new(seed);
-        let mut set = Set::new(&journal, 2 + seed as usize % 2, true);
+    for seed in 0..8 {
+        let (journal, parts) = (SimulatedJournal::new(seed), 2 + seed as usize % 2);
+        // Of the second half, all parts have sequencers.
+        let streams = if seed < 4 { 0 } else { parts as u64 - 1 };
+        let streams: Vec<_> = (0..streams).map(|number| SimulatedJournal::new(seed + 100 + number)).collect();
+        let mut set = Set::with_streams(&journal, &streams, parts, true, LEASE);
         set.furnish();
         let mut random = Random(seed);
         let (mut made, mut cuts, mut loaded) = (Vec::new(), 0, 0);
@@ -333,7 +378,7 @@ fn parts_that_end_begin_again_from_checkpoint_and_log_and_nothing_is_lost_or_mad
                 // One ends, and begins again while there are calls.
                 0 | 1 => set.nodes[number] = None,
                 // One loses the journal, which it notices later.
-                2 => set.journals[number].cut(true),
+                2 => set.cut(number, true),
                 3 => {
                     let leader = set.leader();
                     cuts += u64::from(set.nodes[leader].as_ref().unwrap().checkpoint().is_ok());
@@ -370,7 +415,97 @@ fn parts_that_end_begin_again_from_checkpoint_and_log_and_nothing_is_lost_or_mad
             let answers: Vec<Answer> = chunk.iter().map(|(_, answer)| *answer).collect();
             assert_eq!(set.call_again(&calls), answers, "seed {seed}");
         }
-        println!("seed {seed}: {} records, {cuts} cuts", journal.extent().unwrap().next);
+        let extents = streams.iter().map(|stream| stream.extent().unwrap().next).collect::<Vec<_>>();
+        println!("seed {seed}: {} records, {extents:?} in streams, {cuts} cuts", journal.extent().unwrap().next);
+    }
+}
+
+#[test]
+fn sequencers_take_calls_beside_the_leader_and_their_streams_are_merged_alike_by_all() {
+    let (journal, streams) = (SimulatedJournal::new(5), [SimulatedJournal::new(6), SimulatedJournal::new(7)]);
+    let mut set = Set::with_streams(&journal, &streams, 3, true, Duration::from_secs(20));
+    set.furnish();
+    let mut follows = Set::with_streams(&journal, &streams, 3, false, LEASE);
+    let takers: Vec<usize> = (0..3).map(|_| set.taker()).collect();
+    let takers: Vec<Handle> = takers.iter().map(|&at| set.nodes[at].as_ref().unwrap().handle()).collect();
+    // All of them at once, and each has made what it was told.
+    let run = |(number, handle): (u64, &Handle)| {
+        let mut random = Random(40 + number);
+        let mut made = Vec::new();
+        for round in 0..60 {
+            let calls = calls(&mut random, 1 + (number * 100 + round) * 1000, 1 + round);
+            let ran = handle.call_batch(batch(&calls)).map_err(|refused| refused.error).unwrap();
+            let answers = ran.blocks().map(|block| (block.status(), block.abort_code(), result(block.bytes())));
+            made.extend(calls.into_iter().zip(answers).filter(|(call, _)| call.1 != 0));
+        }
+        made
+    };
+    let made: Vec<(Call, Answer)> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..).zip(&takers).map(|of| scope.spawn(move || run(of))).collect();
+        all.into_iter().flat_map(|one| one.join().unwrap()).collect()
+    });
+    assert!(streams.iter().all(|stream| stream.extent().unwrap().next > 10));
+    // Whoever is asked again says the same.
+    for chunk in made.chunks(500) {
+        let (calls, answers): (Vec<Call>, Vec<Answer>) = chunk.iter().cloned().unzip();
+        assert_eq!(set.call_again(&calls), answers);
+    }
+    let (money, digests) = set.settled();
+    assert_eq!(money, ACCOUNTS * BALANCE);
+    assert_eq!(follows.settled(), (money, digests));
+    // What is not for them, and an id that another one has had of another procedure.
+    let sequencer = &takers[takers.iter().position(|handle| handle.role() == Some(Role::Sequencing)).unwrap()];
+    assert!(matches!(sequencer.load("accounts", vec![0; 24]), Err(Error::ForLeader { .. })));
+    let reused = sequencer.call_batch(batch(&[(3, made[0].0.1, vec![1])])).map_err(|refused| refused.error);
+    assert!(matches!(reused, Err(Error::RequestReused { .. })), "{:?}", reused.err());
+    let ids: Vec<_> = takers
+        .iter()
+        .enumerate()
+        .map(|(number, handle)| {
+            let (procedure, handle) = (1 + 2 * (number as u32 % 2), handle.clone());
+            std::thread::spawn(move || handle.call_batch(batch(&[(procedure, 77, vec![1, 2, 3])])))
+        })
+        .collect();
+    // Given together, the later one is told that nothing has happened, by who finds out.
+    let outcomes: Vec<_> = ids.into_iter().map(|one| one.join().unwrap()).collect();
+    let made = outcomes
+        .iter()
+        .filter_map(|outcome| outcome.as_ref().ok())
+        .filter(|ran| ran.block(0).status() != Some(Status::Failed));
+    let kinds: std::collections::HashSet<u32> = made.map(|ran| ran.block(0).procedure()).collect();
+    assert_eq!(kinds.len(), 1, "{outcomes:?}");
+    assert_eq!(set.settled().0, ACCOUNTS * BALANCE);
+}
+
+/// Another number of streams would give what is merged another order.
+#[test]
+fn a_journal_of_another_number_of_streams_is_refused() {
+    let (journal, streams) = (SimulatedJournal::new(11), [SimulatedJournal::new(12), SimulatedJournal::new(13)]);
+    let mut set = Set::with_streams(&journal, &streams, 3, true, LEASE);
+    set.furnish();
+    for _ in 0..3 {
+        assert_eq!(set.call_again(&[(3, 0, vec![1])])[0].0, Some(Status::Committed));
+    }
+    let mut other = Set::with_streams(&journal, &streams[..1], 3, false, LEASE);
+    let told = until(|| match other.nodes[0].as_ref().unwrap().handle().node().unwrap() {
+        status if status.role == Role::Ended => Ok(status.trouble.unwrap_or_default()),
+        status => Err(format!("{status:?}")),
+    });
+    assert!(told.contains("the nodes of this journal have 2"), "{told}");
+    other.nodes.clear();
+    // Of a checkpoint too, and more than parts can stand for.
+    set.ask(|handle| handle.checkpoint().map(|_| ())).unwrap();
+    set.settled();
+    set.nodes.clear();
+    for (wrong, expected) in [(1, "checkpoints of this journal have 2"), (3, "at most 2 are possible")] {
+        let (listeners, addresses) = listeners(3);
+        let (engine, disk) = (part(0, &listeners[0], &addresses, KEPT_BYTES), Arc::new(SimulatedDisk::new(1)));
+        let streams = (0..wrong).map(|at| Arc::new(streams[at % 2].another()) as Arc<dyn Journal>).collect();
+        let (journals, node) = (Journals { order: Arc::new(journal.another()), streams }, NodeOptions::new("a:1"));
+        let (options, engine) = (Options::default(), Box::new(engine));
+        let joined = Sequencer::join_divided(journals, disk, Path::new("/n"), options, node, engine, &mut |_| ());
+        let told = joined.err().unwrap_or_else(|| panic!("{wrong} streams are taken")).to_string();
+        assert!(told.contains(expected), "{wrong}: {told}");
     }
 }
 
@@ -449,9 +584,9 @@ fn checkpoints_of_another_number_of_parts_are_refused() {
     for wrong in [1, 2, 4] {
         let (listeners, addresses) = listeners(wrong);
         let (engine, disk) = (part(0, &listeners[0], &addresses, KEPT_BYTES), Arc::new(SimulatedDisk::new(1)));
-        let (journal, node) = (Arc::new(journal.another()), NodeOptions::new("a:1"));
+        let (journals, node) = (Journals::one(journal.another()), NodeOptions::new("a:1"));
         let (options, engine) = (Options::default(), Box::new(engine));
-        let joined = Sequencer::join_divided(journal, disk, Path::new("/n"), options, node, engine, &mut |_| ());
+        let joined = Sequencer::join_divided(journals, disk, Path::new("/n"), options, node, engine, &mut |_| ());
         let told = joined.err().unwrap_or_else(|| panic!("{wrong} parts are taken")).to_string();
         assert!(told.contains("of 3 parts"), "{wrong}: {told}");
     }

@@ -57,6 +57,8 @@ pub mod abort {
     pub const UNKNOWN_PROCEDURE: u16 = 0xFF20;
     /// The block is shorter than its procedure needs (status failed).
     pub const BLOCK_TOO_SHORT: u16 = 0xFF21;
+    /// The call's request id is that of an earlier call of another procedure (status failed).
+    pub const REQUEST_REUSED: u16 = 0xFF22;
     /// The device was lost while it had the block's batch; whether it took effect is not known (status failed).
     pub const DEVICE_LOST: u16 = 0xFF30;
 
@@ -76,6 +78,7 @@ pub mod abort {
             MEMORY_ERROR => "the device's memory refused an access",
             UNKNOWN_PROCEDURE => "no such procedure",
             BLOCK_TOO_SHORT => "block too short for its procedure",
+            REQUEST_REUSED => "its request id is that of a call of another procedure",
             DEVICE_LOST => "the device was lost",
             _ => return None,
         })

@@ -10,7 +10,7 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::format::items::Definition;
 use crate::io::{Io, Locking, Mode};
-use crate::journal::message::Chain;
+use crate::journal::message::{Chain, Position};
 use crate::journal::{Extent, Journal, LEAST_MESSAGE_BYTES, Unreachable};
 use crate::options::Options;
 use crate::recovery::{Progress, RecoveryReport, Replay};
@@ -28,6 +28,8 @@ pub(crate) struct Begun {
     pub(crate) window: Window,
     /// What the record behind the checkpoint follows.
     pub(crate) chain: Chain,
+    /// How far it was in the streams of further sequencers; nothing where there were none.
+    pub(crate) streams: Vec<Position>,
     /// The number of that record.
     pub(crate) next: u64,
 }
@@ -74,9 +76,9 @@ pub(crate) fn begin(
         let foreign = || Error::damaged(&path, 16, "the checkpoint is not of the journal that keeps it");
         chain = theirs.ok_or_else(foreign)?;
     }
-    let Replay { catalogue, definitions, window, .. } = replay;
+    let Replay { catalogue, definitions, window, streams, .. } = replay;
     let next = newest.unwrap_or(0) + 1;
-    Ok(Begun { directory, lock, report, extent, catalogue, definitions, window, chain, next })
+    Ok(Begun { directory, lock, report, extent, catalogue, definitions, window, chain, streams, next })
 }
 
 /// A directory for checkpoints on their way, empty, and the lock on it.

@@ -131,6 +131,12 @@ pub enum Error {
         /// Its address, or "nobody".
         leader: String,
     },
+    /// This node takes calls of procedures that there are, and this is for the node that leads.
+    #[error("this node takes calls of procedures that there are; everything else is for the node that leads: {leader}")]
+    ForLeader {
+        /// Its address, or "nobody".
+        leader: String,
+    },
     /// This node did lead, and another one does now, or may.
     #[error("this node does not lead any more; nothing of this call has happened; call the leader")]
     Superseded,

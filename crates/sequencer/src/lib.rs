@@ -60,7 +60,7 @@ mod threads;
 mod transaction;
 
 pub use checkpoint::write::CheckpointReport;
-pub use divided::GatheredTables;
+pub use divided::{GatheredTables, Journals};
 pub use error::{Error, Failure, Refused};
 pub use format::VERSION;
 pub use format::frame::RecordKind;

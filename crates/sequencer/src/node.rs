@@ -52,7 +52,7 @@ impl Sequencer {
             return Err(Error::Option { option: "engine", value: engine.name().to_string(), expected });
         }
         let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
-        let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next } = begun;
+        let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next, .. } = begun;
         let threads = node.threads.clone();
         let fresh = threads.fresh();
         let node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
@@ -107,7 +107,10 @@ impl Handle {
     /// How this node stands; `None` when the log is this process's own.
     #[must_use]
     pub fn node(&self) -> Option<NodeStatus> {
-        Some(self.shared.membership.as_ref()?.status(self.shared.durable()))
+        let status = self.shared.membership.as_ref()?.status(self.shared.durable());
+        let own = self.shared.sequencing.as_ref().map(|own| own.status(0));
+        let trouble = status.trouble.or(own.and_then(|own| own.trouble));
+        Some(NodeStatus { role: self.shared.role()?, trouble, ..status })
     }
 
     /// Why nothing is taken any more, if so.
@@ -181,7 +184,7 @@ impl Handle {
     /// What this node does; `None` when the log is this process's own.
     #[must_use]
     pub fn role(&self) -> Option<Role> {
-        Some(self.shared.membership.as_ref()?.role())
+        self.shared.role()
     }
 
     /// The address of the node that leads, or "nobody", as far as is known.

@@ -22,7 +22,7 @@ use crate::format::frame::RecordKind;
 use crate::format::items::{Definition, Rows};
 use crate::io::Io;
 use crate::journal::answers::{Answers, of_call};
-use crate::journal::message::Chain;
+use crate::journal::message::{Chain, Position};
 use crate::log::reader::{LogEnd, Torn, Wanted, walk};
 use crate::order::apply;
 use crate::requests::{Outcome, Window};
@@ -105,6 +105,8 @@ pub(crate) struct Replay<'a> {
     pub(crate) window: Window,
     /// What the record behind a checkpoint of a node follows.
     pub(crate) chain: Option<Chain>,
+    /// How far it was in the streams of further sequencers.
+    pub(crate) streams: Vec<Position>,
     report: &'a mut RecoveryReport,
     progress: &'a mut dyn FnMut(Progress),
     state: Progress,
@@ -144,6 +146,10 @@ impl Visitor for Replay<'_> {
         self.chain = Some(chain);
     }
 
+    fn streams(&mut self, positions: Vec<Position>) {
+        self.streams = positions;
+    }
+
     fn frame(&mut self, _: RecordKind, _: u64, bytes: u64) {
         self.advance(bytes);
     }
@@ -164,6 +170,7 @@ impl<'a> Replay<'a> {
             definitions: Vec::new(),
             window: Window::new(request_window),
             chain: None,
+            streams: Vec::new(),
             report,
             progress,
             state: Progress::default(),

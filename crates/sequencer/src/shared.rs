@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Failure};
-use crate::journal::election::Membership;
+use crate::journal::election::{Membership, Role};
 use crate::threads::Threads;
 
 /// Locks a mutex; what a thread that panicked has left behind is whole, because nothing panics while it changes it.
@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) definitions: AtomicUsize,
     /// Of a node; `None` when the log is this process's own.
     pub(crate) membership: Option<Arc<Membership>>,
+    /// Of a node that stands for a stream of its own: its part there.
+    pub(crate) sequencing: Option<Arc<Membership>>,
     pub(crate) threads: Threads,
     /// Whether this process has a part of every table only.
     pub(crate) is_divided: bool,
@@ -90,6 +92,13 @@ impl Shared {
 
     pub(crate) fn of_node(durable: u64, membership: Arc<Membership>, threads: Threads) -> Self {
         Self { membership: Some(membership), threads, ..Self::new(durable) }
+    }
+
+    /// What this node does, of what it stands for.
+    pub(crate) fn role(&self) -> Option<Role> {
+        let role = self.membership.as_ref()?.role();
+        let own = self.sequencing.as_ref().map_or(Role::Following, |own| own.role());
+        Some(if role == Role::Following { own } else { role })
     }
 
     /// All records before this one are durable.

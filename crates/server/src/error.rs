@@ -90,6 +90,9 @@ impl Refusal {
             Error::Durability(sequencer::Error::RequestReused { .. }) => {
                 refuse(REQUEST_REUSED, error.to_string()).hint("an id is for repeating the same CALL; take another")
             }
+            Error::Durability(sequencer::Error::ForLeader { .. }) => {
+                refuse("25006", error.to_string()).hint("connect to it")
+            }
             Error::Durability(sequencer::Error::Lapsed) => refuse("40001", error.to_string()),
             Error::Durability(sequencer::Error::JournalFull(_)) => refuse("53100", error.to_string()),
             // Who connects again finds the leader.

@@ -147,6 +147,11 @@ impl Shared {
         !self.leads.load(Ordering::Acquire)
     }
 
+    /// Whether another node makes definitions, so that they have to be learnt.
+    fn learns(&self) -> bool {
+        self.follows() || self.caller.role() == Some(Role::Sequencing)
+    }
+
     /// Why a client cannot connect; nothing if it can.
     pub(crate) fn elsewhere(&self, reads_only: bool) -> Option<String> {
         match self.caller.role() {
@@ -193,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// Waits until this node has a record, and at a node that follows learns what was defined up to there.
+    /// Waits until this node has a record, and where another node leads learns what was defined up to there.
     pub(crate) async fn reach(&self, record: u64, cancel: &Cancel) -> Result<(), Refusal> {
         if self.caller.record() < record {
             let there = async {
@@ -211,7 +216,7 @@ impl Shared {
                 return Err(refuse("40001", message).hint("read again, or at another node"));
             }
         }
-        if self.follows() && self.caller.definitions_met() as u64 != self.learnt.load(Ordering::Acquire) {
+        if self.learns() && self.caller.definitions_met() as u64 != self.learnt.load(Ordering::Acquire) {
             tokio::task::block_in_place(|| self.learn())?;
         }
         Ok(())
@@ -220,7 +225,7 @@ impl Shared {
     fn learn(&self) -> Result<(), Refusal> {
         let mut guard = self.database();
         let database = guard.as_mut().ok_or_else(closed)?;
-        if self.follows() {
+        if self.learns() {
             let met = self.caller.definitions_met() as u64;
             let learnt = database.learn().map_err(|error| Refusal::of(error, ""));
             // Also of what was learnt before an error.

@@ -63,6 +63,7 @@ impl Compiled {
             a::UNKNOWN_PROCEDURE => "42883",
             a::MEMORY_ERROR | a::DEVICE_LOST => "58030",
             a::BLOCK_TOO_SHORT => "08P01",
+            a::REQUEST_REUSED => "22R01",
             _ => "P0001",
         };
         let message = a::describe(code).map_or_else(|| format!("abort {code}"), str::to_string);

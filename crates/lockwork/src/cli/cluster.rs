@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use lockwork::divided::Others;
 use lockwork::sequencer::journal::Journal;
-use lockwork::sequencer::{self, Error as Trouble, NodeOptions, Role};
+use lockwork::sequencer::{self, Error as Trouble, Journals, NodeOptions, Role};
 use lockwork::{EngineKind, Error, Node, OpenOptions};
 use lockwork_nats::{Error as NatsError, NatsJournal};
 use lockwork_server::{Gate, Options, Promoter, Server, Watcher};
@@ -82,7 +82,8 @@ impl Join {
         !self.cluster.is_empty()
     }
 
-    fn journal(&self) -> Result<NatsJournal, Failure> {
+    /// The journal, and what further sequencers have beside it.
+    fn journals(&self, sequencers: u16) -> Result<Vec<Arc<dyn Journal>>, Failure> {
         let options = lockwork_nats::Options {
             servers: self.cluster.clone(),
             name: self.cluster_name.clone(),
@@ -91,12 +92,17 @@ impl Join {
             system: secret(SYSTEM)?,
             unsynced: self.unsynced,
         };
-        NatsJournal::open(&options).map_err(|error| match error {
+        let failed = |error| match error {
             NatsError::Unreachable(text) => Failure::Connect(text),
             NatsError::Settings(text) => Failure::Usage(format!(
                 "{text} (USER:PASSWORD in {USER}, and of the system account in {SYSTEM}; docs/cluster.md has all settings)"
             )),
-        })
+        };
+        let first = NatsJournal::open(&options).map_err(failed)?;
+        let others = (2..=sequencers).map(|number| first.beside(number).map_err(failed));
+        let others = others.collect::<Result<Vec<_>, _>>()?;
+        let all = std::iter::once(first).chain(others);
+        Ok(all.map(|journal| Arc::new(journal) as Arc<dyn Journal>).collect())
     }
 }
 
@@ -115,7 +121,7 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
     let join = &arguments.join;
     let script = arguments.init.as_ref().map(|file| read(file)).transpose()?;
     let place = join.divided.place(&join.cluster_name, &arguments.engine)?;
-    let journal: Arc<dyn Journal> = Arc::new(join.journal()?);
+    let journals = join.journals(place.as_ref().map_or(1, |place| place.sequencers))?;
     let temporary = match &join.scratch {
         Some(_) => None,
         None => Some(tempfile::Builder::new().prefix("lockwork-node").tempdir().map_err(Failure::connect)?),
@@ -137,7 +143,7 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
             let digest_interval = Duration::from_secs(join.digest_interval);
             let node = NodeOptions { lease, may_lead, digest_interval, compares, ..NodeOptions::new(address) };
             let (script, place) = (script.as_deref(), place.as_ref());
-            let term = Term { journal: &journal, scratch, options: &options, node, watcher, script, place };
+            let term = Term { journals: &journals, scratch, options: &options, node, watcher, script, place };
             term.run(gate, arguments, &mut signals, &mut is_first).await
         });
         match served {
@@ -210,7 +216,8 @@ struct Told {
 
 /// From joining to the end of the part that came of it.
 struct Term<'a> {
-    journal: &'a Arc<dyn Journal>,
+    /// That of the order, and behind it those of further sequencers.
+    journals: &'a [Arc<dyn Journal>],
     scratch: &'a std::path::Path,
     options: &'a OpenOptions,
     node: NodeOptions,
@@ -227,11 +234,12 @@ fn failed(error: Error) -> Failure {
     }
 }
 
-/// Has the server take everybody, with what --init says done if the database is new.
-fn lead(promoter: &Promoter, script: Option<&str>, told: &Told) -> Result<(), Unled> {
+/// Has the server take everybody, with what --init says done if this node leads and the database is new.
+fn lead(promoter: &Promoter, role: Role, script: Option<&str>, told: &Told) -> Result<(), Unled> {
     let mut call = None;
     promoter.lead(|database| {
-        if let Some(script) = script.filter(|_| database.tables().is_empty()) {
+        let is_new = role == Role::Leading && database.tables().is_empty();
+        if let Some(script) = script.filter(|_| is_new) {
             let mut done = 0;
             let ran = database.sql_each(script, |_, _| done += 1);
             ran.map_err(|error| {
@@ -245,7 +253,8 @@ fn lead(promoter: &Promoter, script: Option<&str>, told: &Told) -> Result<(), Un
         call = example(database);
         Ok::<_, Unled>(())
     })?;
-    print(&format!("leads: {}; {}\n", told.place, told.psql)).map_err(Unled::Failed)?;
+    let does = if role == Role::Leading { "leads" } else { "sequences" };
+    print(&format!("{does}: {}; {}\n", told.place, told.psql)).map_err(Unled::Failed)?;
     if let Some(call) = call {
         eprintln!("for example: {} -c \"{call}\"", told.psql);
     }
@@ -260,15 +269,18 @@ impl Term<'_> {
         signals: &mut Signals,
         is_first: &mut bool,
     ) -> Result<Over, Failure> {
-        let (journal, scratch, options) = (self.journal.clone(), self.scratch.to_path_buf(), self.options.clone());
+        let (order, streams) = (self.journals[0].clone(), self.journals[1..].to_vec());
+        let (scratch, options) = (self.scratch.to_path_buf(), self.options.clone());
         let (node, watcher) = (self.node.clone(), self.watcher.clone());
         let divided = self.place.map(|place| place.options(&options)).transpose()?;
         let join = tokio::task::spawn_blocking(move || {
             let told = |progress: sequencer::Progress| watcher.recovering(progress.done_bytes, progress.total_bytes);
             match divided {
-                None => Node::join(journal, &scratch, &options, node, told).map(|(node, report)| (node, report, None)),
-                Some(divided) => Node::join_divided(journal, &scratch, &options, node, divided, told)
-                    .map(|(node, report, others)| (node, report, Some(others))),
+                None => Node::join(order, &scratch, &options, node, told).map(|(node, report)| (node, report, None)),
+                Some(divided) => {
+                    Node::join_divided(Journals { order, streams }, &scratch, &options, node, divided, told)
+                        .map(|(node, report, others)| (node, report, Some(others)))
+                }
             }
         });
         let joined = gate.refuse(|| "this node of a cluster reads the log; it answers in a moment".into(), join).await;
@@ -289,7 +301,7 @@ impl Term<'_> {
         let (host, port) = (host(address), address.port());
         let part = self.place.map_or(String::new(), |place| format!(", {}", place.describe()));
         let told = Told {
-            place: format!("{}, {} records{part}", self.journal.describe(), report.next - 1),
+            place: format!("{}, {} records{part}", self.journals[0].describe(), report.next - 1),
             psql: format!("psql -h {host} -p {port}"),
         };
         if *is_first {
@@ -320,7 +332,8 @@ impl Term<'_> {
                 loop {
                     match handle.role() {
                         Some(Role::Following) => {}
-                        Some(Role::Leading) if leads || missing.as_mut().is_some_and(Missing::is_told) => {}
+                        Some(Role::Leading | Role::Sequencing)
+                            if leads || missing.as_mut().is_some_and(Missing::is_told) => {}
                         role => return role,
                     }
                     tokio::time::sleep(LOOK).await;
@@ -329,12 +342,13 @@ impl Term<'_> {
             tokio::select! {
                 closed = &mut serving => break closed,
                 role = turn, if !ends => {
-                    if role == Some(Role::Leading) {
+                    let taken = role.filter(|role| matches!(role, Role::Leading | Role::Sequencing));
+                    if let Some(role) = taken {
                         leads = true;
                         let (promoter, told) = (promoter.clone(), told.clone());
                         let script = self.script.map(str::to_string);
                         // It may have to wait for other parts.
-                        let mut work = tokio::task::spawn_blocking(move || lead(&promoter, script.as_deref(), &told));
+                        let mut work = tokio::task::spawn_blocking(move || lead(&promoter, role, script.as_deref(), &told));
                         let done = loop {
                             tokio::select! {
                                 done = &mut work => break done,
@@ -343,7 +357,7 @@ impl Term<'_> {
                         };
                         led = done.map_err(|error| Failure::BackEnd(format!("the server: {error}")))?;
                     }
-                    if role == Some(Role::Leading) && led.is_ok() && asked == 0 {
+                    if taken.is_some() && led.is_ok() && asked == 0 {
                         continue;
                     }
                 }

@@ -27,12 +27,17 @@ pub(super) struct Divided {
     /// Where this one listens for the others [default: where --peers has it]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = resolved, requires = "part")]
     peer_listen: Option<SocketAddr>,
+    /// Have nodes of so many parts take calls, the first ones: each for a stream of its own, which are merged. The same
+    /// at all nodes
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "part")]
+    sequencers: u16,
 }
 
 /// A place among the nodes that have parts.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) part: u16,
+    pub(super) sequencers: u16,
     addresses: Vec<String>,
     listener: TcpListener,
     cluster: [u8; 16],
@@ -50,6 +55,20 @@ fn is_loopback(address: &str) -> bool {
     let host = split(address).map_or("", |(host, _)| host);
     let number = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     host == "localhost" || number.is_ok_and(|address| address.is_loopback())
+}
+
+/// Whether nodes of so many parts can take calls, where there are so many parts.
+///
+/// # Errors
+/// What would be right.
+pub(super) fn may_sequence(sequencers: u16, parts: usize) -> Result<(), Failure> {
+    match (1..=parts).contains(&usize::from(sequencers)) {
+        true => Ok(()),
+        false => {
+            let text = format!("--sequencers {sequencers}: there are {parts} parts, so 1 to {parts} are possible");
+            Err(Failure::usage(text))
+        }
+    }
 }
 
 impl Divided {
@@ -71,6 +90,7 @@ impl Divided {
                 "--part {number}: --peers names {count}, so 1 to {count} are possible"
             )));
         }
+        may_sequence(self.sequencers, count)?;
         if let Some(wrong) = peers.iter().find(|peer| split(peer).is_none()) {
             return Err(Failure::usage(format!("--peers: '{wrong}' is no address: write HOST:PORT for each part")));
         }
@@ -99,7 +119,8 @@ impl Divided {
         let listener = TcpListener::bind(listen)
             .map_err(|error| Failure::Connect(format!("cannot listen for other nodes at {listen}: {error}")))?;
         let (addresses, cluster) = (peers.clone(), cluster_number(cluster));
-        Ok(Some(Place { part: number - 1, addresses, listener, cluster, secret }))
+        let sequencers = self.sequencers;
+        Ok(Some(Place { part: number - 1, sequencers, addresses, listener, cluster, secret }))
     }
 }
 

@@ -11,7 +11,7 @@ use clap::Args;
 use lockwork::divided::MOST_PARTS;
 use lockwork_nats::local::Servers;
 
-use super::parts::SECRET;
+use super::parts::{SECRET, may_sequence};
 use super::{Failure, Outcome, print};
 
 /// Before a node that has ended is started again.
@@ -33,6 +33,9 @@ pub(super) struct Arguments {
     /// Nodes that have a part of every table each, so many of them; --nodes is then the number of NATS servers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_PARTS as i64))]
     parts: Option<u16>,
+    /// How many of those take calls: each of them for a stream of its own, which are merged
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "parts")]
+    sequencers: u16,
     /// The folder of the servers' data, made if it is not there; without one all of it goes when the cluster ends
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -98,6 +101,7 @@ impl Common<'_> {
         if let Some(parts) = self.arguments.parts {
             let peers = self.peers(parts.into())?.join(",");
             command.args(["--part", &number.to_string(), "--peers", &peers]).env(SECRET, &self.secret);
+            command.args(["--sequencers", &self.arguments.sequencers.to_string()]);
         }
         command.args(["--cluster", &self.options.servers.join(","), "--cluster-name", &self.options.name]);
         command.args(["--replicas", &self.options.replicas.to_string()]);
@@ -150,6 +154,7 @@ fn relay(number: usize, id: u32, from: impl Read + Send + 'static) {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
+    may_sequence(arguments.sequencers, arguments.parts.map_or(1, usize::from))?;
     let temporary = match &arguments.data {
         Some(_) => None,
         None => Some(tempfile::Builder::new().prefix("lockwork-cluster").tempdir().map_err(Failure::usage)?),
@@ -183,8 +188,12 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
              target_session_attrs=prefer-standby in it\n"
         }
     };
+    let others = match arguments.sequencers {
+        1 => "",
+        _ => "calls of procedures are taken by every node that sequences too\n",
+    };
     print(&format!(
-        "connect, whoever leads: psql \"host={hosts} port={} dbname={database}\"\n{reads}\
+        "connect, whoever leads: psql \"host={hosts} port={} dbname={database}\"\n{reads}{others}\
          kill -9 a process, and see another one go on; Ctrl-C ends all\n",
         ports.join(",")
     ))?;

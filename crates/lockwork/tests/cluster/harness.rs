@@ -266,13 +266,16 @@ impl Load<'_> {
     /// Calls with ids of its own until it is told to stop; the last one too, unless that takes long.
     async fn calls(&self, number: u64) {
         let first = first_request(number);
+        // Where several take calls, not all begin with the same.
+        let mut nodes = self.nodes.to_vec();
+        nodes.rotate_left(number as usize % self.nodes.len());
         let (mut client, mut request, mut since) = (None, first, None);
         loop {
             if self.over.load(Ordering::Relaxed) && since.is_none_or(|since: Instant| since.elapsed() > LONG) {
                 return;
             }
             let Some(connected) = &client else {
-                client = connect(self.nodes).await;
+                client = connect(&nodes).await;
                 if client.is_none() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }

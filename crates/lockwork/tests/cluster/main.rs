@@ -72,6 +72,11 @@ fn mistakes_with_clusters_are_named() {
     // Whoever reaches a node that listens for other machines could be one of the others.
     refused(&format!("{here} --peer-listen 0.0.0.0:1"), 2, "LOCKWORK_PEER_SECRET");
     refused("serve --peer-listen 127.0.0.1:1", 2, "--part");
+    refused("serve --sequencers 2", 2, "--part");
+    refused("cluster up --sequencers 2", 2, "--parts");
+    refused("cluster up --parts 2 --sequencers 3", 2, "1 to 2 are possible");
+    refused(&format!("{here} --sequencers 3"), 2, "1 to 2 are possible");
+    refused(&format!("{here} --sequencers 0"), 2, "1 to 2 are possible");
     refused("serve --peers 127.0.0.1:1", 2, "--part");
     refused(&format!("{here} --engine serial"), 2, "--engine");
     refused(&format!("{parts} 1 --peers 127.0.0.1:1,127.0.0.1:2 --follow-only"), 2, "--follow-only");

@@ -120,8 +120,9 @@ fn clients_find_all_rows_at_the_leader_of_parts() {
 }
 
 /// Kills and stops the node of each part in turn, whether it leads or not.
-fn each_is_killed_and_stopped(parts: u16) {
-    let Some(cluster) = Cluster::start_with(&["--parts", &parts.to_string()], parts) else { return };
+fn each_is_killed_and_stopped(parts: u16, sequencers: u16) {
+    let (of, taking) = (parts.to_string(), sequencers.to_string());
+    let Some(cluster) = Cluster::start_with(&["--parts", &of, "--sequencers", &taking], parts) else { return };
     cluster.leader(0);
     parts_under_load(&cluster.nodes(), &|| cluster.said(), |load| {
         let all = 1..=usize::from(parts);
@@ -138,19 +139,60 @@ fn each_is_killed_and_stopped(parts: u16) {
             }
             load.go_on();
             let (what, pause) = (if leads { "leads" } else { "follows" }, load.pause(start).as_secs_f64());
-            println!("{how} of part {number} of {parts}, which {what}: {pause:.2} s without an answer");
+            let of = format!("part {number} of {parts}, {sequencers} of which sequence");
+            println!("{how} of {of}, which {what}: {pause:.2} s without an answer");
         }
     });
 }
 
 #[test]
 fn any_of_two_parts_may_be_killed_or_stopped() {
-    each_is_killed_and_stopped(2);
+    each_is_killed_and_stopped(2, 1);
 }
 
 #[test]
 fn any_of_three_parts_may_be_killed_or_stopped() {
-    each_is_killed_and_stopped(3);
+    each_is_killed_and_stopped(3, 1);
+}
+
+#[test]
+fn any_of_three_sequencers_may_be_killed_or_stopped() {
+    each_is_killed_and_stopped(3, 3);
+}
+
+#[test]
+fn calls_are_taken_by_sequencers_and_everything_else_by_the_leader() {
+    let Some(cluster) = Cluster::start_with(&["--parts", "2", "--sequencers", "2"], 2) else { return };
+    cluster.leader(0);
+    let sequences = |told: &Told| {
+        told.lines.iter().find(|line| line.starts_with("node 2 ") && line.contains(": sequences: ")).cloned()
+    };
+    cluster.until("nobody sequences", sequences);
+    runtime().block_on(async {
+        let [one, two] = cluster.nodes().try_into().expect("two nodes");
+        let (leads, sequences) = (leader(&[one]).await, leader(&[two]).await);
+        assert_eq!(rows(&sequences, "CALL transfer(1, 2, 25.00)").await, ["975.00"]);
+        assert_eq!(rows(&leads, "CALL transfer(2, 1, 5.00) REQUEST 7").await, ["1020.00"]);
+        // A retry is answered wherever it comes to, and an id is of one procedure.
+        assert_eq!(rows(&sequences, "CALL transfer(2, 1, 5.00) REQUEST 7").await, ["1020.00"]);
+        for (what, of) in [("CREATE TABLE a (id BIGINT PRIMARY KEY) PARTITION BY HASH (id)", "leads: 127.0.0.1:"),
+            ("SELECT count(*) FROM accounts", "leads: 127.0.0.1:"), ("UPDATE accounts SET balance = 1.00 WHERE id = 1", "leads: 127.0.0.1:"), ("BEGIN", "several statements")] {
+            let (state, told) = refused(&sequences, what).await;
+            assert!(["25006", "0A000"].contains(&&*state) && told.contains(of), "{what}: {state} {told}");
+        }
+        // What the leader makes is there, at the latest when who calls asks for it.
+        rows(&leads, "CREATE PROCEDURE gives(i BIGINT, a NUMERIC(12,2)) AS $$ BEGIN UPDATE accounts SET balance = balance + a WHERE id = i; END $$").await;
+        let record = rows(&leads, "SHOW lockwork.record").await;
+        rows(&sequences, &format!("SET lockwork.read_after = {}", record[0])).await;
+        rows(&sequences, "CALL gives(1, 1.00)").await;
+        assert_eq!(rows(&leads, "SELECT balance FROM accounts ORDER BY id").await, ["981.00", "1020.00"]);
+        // And so is a statement whose shape it has made.
+        rows(&leads, "UPDATE accounts SET balance = 2.00 WHERE id = 1").await;
+        let record = rows(&leads, "SHOW lockwork.record").await;
+        rows(&sequences, &format!("SET lockwork.read_after = {}", record[0])).await;
+        rows(&sequences, "UPDATE accounts SET balance = 3.00 WHERE id = 1").await;
+        assert_eq!(rows(&leads, "SELECT sum(balance) FROM accounts").await, ["1023.00"]);
+    });
 }
 
 /// A node of its own beside a cluster, whose NATS server it uses.
@@ -165,12 +207,16 @@ impl Node {
     /// The node of a part, from 1, of those that listen at these ports for each other; clients find it at `port`, and
     /// its page behind that.
     fn start(options: &Options, part: usize, peers: &[u16], port: u16, secret: Option<&str>) -> Self {
+        Self::start_with(options, part, peers, port, secret, "examples/bank.sql")
+    }
+
+    fn start_with(options: &Options, part: usize, peers: &[u16], port: u16, secret: Option<&str>, init: &str) -> Self {
         let addresses: Vec<String> = peers.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let page = format!("127.0.0.1:{}", port + 1);
         let mut node = Command::new(env!("CARGO_BIN_EXE_lockwork"));
         node.args(["serve", "--cluster", &options.servers.join(","), "--cluster-name", "other", "--replicas", "1"]);
         node.args(["--unsynced", "--part", &part.to_string(), "--peers", &addresses.join(",")]);
-        node.args(["--listen", &format!("127.0.0.1:{port}"), "--http", &page, "--init", "examples/bank.sql"]);
+        node.args(["--listen", &format!("127.0.0.1:{port}"), "--http", &page, "--init", init]);
         let (user, password) = options.user.as_ref().expect("a user");
         node.env("LOCKWORK_NATS_USER", format!("{user}:{password}"));
         secret.map(|secret| node.env("LOCKWORK_PEER_SECRET", secret));
@@ -241,7 +287,7 @@ fn a_node_with_a_part_shows_which_others_are_there() {
     let connected = |part: usize, is: u8| {
         format!("lockwork_part_connected{{part=\"{part}\",address=\"127.0.0.1:{}\"}} {is}\n", peers[part - 1])
     };
-    let one = Node::start(&options, 1, &peers, first, None);
+    let mut one = Node::start(&options, 1, &peers, first, None);
     let alone = ["lockwork_node_part 1\n".into(), "lockwork_node_parts 2\n".into(), connected(1, 1), connected(2, 0)];
     one.until("/metrics", &alone);
     // It leads, and runs nothing, so not --init either, before the other one is there.
@@ -280,4 +326,52 @@ fn a_node_with_a_part_shows_which_others_are_there() {
         "{code:?}: {}",
         third.said()
     );
+
+    // A call that waits for a part which is gone does not keep a node that is asked to end.
+    let waits = std::thread::spawn(move || {
+        runtime().block_on(async {
+            let client = leader(&[format!("host=127.0.0.1 port={first} user=a dbname=bank").parse().unwrap()]).await;
+            client.simple_query("CALL transfer(1, 2, 1.00)").await.expect_err("the other account is gone")
+        })
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!waits.is_finished(), "{}", one.said());
+    signal(one.child.id(), "-TERM");
+    assert_eq!(one.ended(), Some(0), "{}", one.said());
+    // It may have been made: that is for who asks again with its id.
+    let error = waits.join().expect("an error");
+    assert!(error.is_closed() || error.code().is_some(), "{error:?}");
+}
+
+#[test]
+fn a_node_that_waits_for_another_part_in_its_init_ends_when_it_is_asked_to() {
+    let Some(cluster) = Cluster::start_with(&["--nodes", "1"], 1) else { return };
+    cluster.leader(0);
+    let (options, ports) = (cluster.options(), free_ports(6));
+    let (peers, [first, second]) = ([ports, ports + 1], [ports + 2, ports + 4]);
+    let script = tempfile::NamedTempFile::new().unwrap();
+    let mut text = "CREATE TABLE many (id BIGINT PRIMARY KEY) PARTITION BY HASH (id);\n".to_string();
+    (0..20_000).for_each(|id| text += &format!("INSERT INTO many VALUES ({id});\n"));
+    std::fs::write(&script, text).unwrap();
+    let init = script.path().to_str().unwrap();
+    let mut one = Node::start_with(&options, 1, &peers, first, None, init);
+    one.until("/metrics", &["lockwork_node_leads 1\n".into()]);
+    let two = Node::start_with(&options, 2, &peers, second, None, init);
+    // In the middle of it the other part stops.
+    let records = || {
+        let metrics = one.get("/metrics");
+        let line = metrics.lines().find_map(|line| line.strip_prefix("lockwork_node_record "));
+        line.map_or(0, |number| number.parse::<f64>().unwrap() as u64)
+    };
+    let start = Instant::now();
+    while records() < 50 {
+        assert!(start.elapsed() < LONG, "{}", one.said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal(two.child.id(), "-STOP");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(records() < 20_000, "all of it is done");
+    signal(one.child.id(), "-TERM");
+    let code = one.ended();
+    assert_eq!(code, Some(0), "{}", one.said());
 }

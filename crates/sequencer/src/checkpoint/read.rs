@@ -10,7 +10,7 @@ use crate::format::file::{self, FileHeader, FileKind};
 use crate::format::frame::{self, Found, Frame, RecordKind};
 use crate::format::items::{Definition, End, Rows, outcomes, sizes};
 use crate::io::{File, Io, Mode};
-use crate::journal::message::Chain;
+use crate::journal::message::{Chain, Position};
 use crate::requests::Outcome;
 
 /// Who wants to know what is in a checkpoint.
@@ -22,6 +22,8 @@ pub(crate) trait Visitor {
     fn outcome(&mut self, request: u64, outcome: Outcome);
     /// What the record behind the checkpoint follows, in a journal.
     fn chain(&mut self, _chain: Chain) {}
+    /// How far it is in the streams of further sequencers.
+    fn streams(&mut self, _positions: Vec<Position>) {}
     /// Every frame, before what is in it; `done` is where in the file it ends.
     fn frame(&mut self, _kind: RecordKind, _offset: u64, _bytes: u64) {}
 }
@@ -116,6 +118,7 @@ pub(crate) fn read(
                 return Ok((header, end));
             }
             RecordKind::Chain => visitor.chain(Chain::decode(payload).map_err(damaged)?),
+            RecordKind::Streams => visitor.streams(Position::decode_all(payload).map_err(damaged)?),
             RecordKind::Calls
             | RecordKind::Indexed
             | RecordKind::Durable
@@ -125,7 +128,8 @@ pub(crate) fn read(
             | RecordKind::Ordered
             | RecordKind::Cut
             | RecordKind::Gathered
-            | RecordKind::Loaded => {
+            | RecordKind::Loaded
+            | RecordKind::Merged => {
                 return Err(damaged(format!("a record of kind {} has no place in a checkpoint", frame.kind.name())));
             }
         }

@@ -12,7 +12,7 @@ use crate::format::file::{FileHeader, FileKind};
 use crate::format::frame::{self, RecordKind};
 use crate::format::items::{Definition, End, Rows, put_sizes};
 use crate::io::{File, Io, Mode};
-use crate::journal::message::Chain;
+use crate::journal::message::{Chain, Position};
 use crate::shared::Shared;
 
 /// Frames are gathered up to so many bytes, and synced after so many, so that the disk is never asked to take all of a
@@ -65,6 +65,8 @@ pub(crate) struct Task {
     pub(crate) shared: Arc<Shared>,
     /// Says what the record behind it follows, when that record is durable; `None` for a log in segments.
     pub(crate) chain: Option<ChainAt>,
+    /// How far it is in the streams of further sequencers.
+    pub(crate) streams: Vec<Position>,
 }
 
 /// See [`Task::chain`].
@@ -177,6 +179,11 @@ impl Task {
                         self.shared.wait_durable(self.number + 1)?;
                         let chain = chain()?;
                         frame::put(out, salt, RecordKind::Chain, index, 0, |out| out.extend(chain.encode()));
+                        index += 1;
+                    }
+                    if !self.streams.is_empty() {
+                        let each = |out: &mut Vec<u8>| self.streams.iter().for_each(|position| position.encode(out));
+                        frame::put(out, salt, RecordKind::Streams, index, 0, each);
                         index += 1;
                     }
                     frame::put(out, salt, RecordKind::End, index, 0, |out| end.encode(out));

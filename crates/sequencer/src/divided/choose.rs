@@ -22,8 +22,8 @@ use crate::format::calls::{Run, runs};
 /// Batches up to here are kept for their memory.
 const MOST_SPARE_BYTES: usize = 16 << 20;
 
-/// What was taken of a record: blocks, if there are any, and their offsets.
-pub(super) type Taken = (Option<Batch>, Vec<u32>);
+/// What was taken of a record: blocks, if there are any, and their offsets; and how many calls it has.
+pub(super) type Taken = (Option<Batch>, Vec<u32>, usize);
 
 /// See the module; this is its memory.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ impl Chooser {
         );
         read.map_err(Trouble::Payload)?;
         if offsets.is_empty() {
-            return Ok((None, offsets));
+            return Ok((None, offsets, first));
         }
         let mut batch = self.fresh(bytes, offsets.len()).map_err(|error| Trouble::Other(error.into()))?;
         for (run, first, places) in taken {
@@ -86,7 +86,7 @@ impl Chooser {
                 block.set_request(run.request(at));
             }
         }
-        Ok((Some(batch), offsets))
+        Ok((Some(batch), offsets, first))
     }
 
     /// Which calls of a run are taken.
@@ -159,7 +159,7 @@ mod tests {
         let mut chooser = Chooser::default();
         for kinds in [&[0, 0, 2, 1, 0, 0][..], &[2, 2], &[1; 9], &[0]] {
             let batch = calls(kinds);
-            let (taken, offsets) = chooser.take(&payload(&batch), PLACE, &catalogue(), None).ok().unwrap();
+            let (taken, offsets, _) = chooser.take(&payload(&batch), PLACE, &catalogue(), None).ok().unwrap();
             let mut taken = taken.unwrap();
             assert_eq!(offsets, (0..kinds.len() as u32).collect::<Vec<_>>());
             for (here, there) in taken.blocks().zip(batch.blocks()) {
@@ -180,9 +180,9 @@ mod tests {
         let mut most = Vec::new();
         put_varint(&mut most, 1);
         put_varint(&mut most, ((1 << PLACE_BITS) - 1) << 1);
-        assert!(matches!(take(&most), Ok((Some(batch), _)) if batch.len() == (1 << PLACE_BITS) - 1));
+        assert!(matches!(take(&most), Ok((Some(batch), ..)) if batch.len() == (1 << PLACE_BITS) - 1));
         assert!(matches!(take(&[&most[..], &[1, 2]].concat()), Err(Trouble::Payload(why)) if why.contains("1048576")));
         assert!(matches!(take(&[9, 2]), Err(Trouble::Payload(why)) if why.contains("no procedure has id 9")));
-        assert!(matches!(take(&[]), Ok((None, offsets)) if offsets.is_empty()));
+        assert!(matches!(take(&[]), Ok((None, offsets, 0)) if offsets.is_empty()));
     }
 }

@@ -27,6 +27,7 @@ impl Parted {
         let start = self.shared.threads.now();
         self.shared.since_checkpoint.store(0, Ordering::Relaxed);
         self.cut_at = number;
+        self.streams.cut(number);
         let begun = self.engine.begin((number + 1) << PLACE_BITS).map_err(Error::from);
         let made = begun.and_then(|()| self.write(number));
         let made = made.and_then(|report| self.keep(number).map(|()| report));
@@ -58,6 +59,7 @@ impl Parted {
             active: u64::MAX,
             shared: self.shared.clone(),
             chain: Some(Box::new(chain)),
+            streams: self.streams.positions(),
         };
         let threads = self.shared.threads.clone();
         let ((pieces, taken), (reply, answer)) = (sync_channel(PIECES), sync_channel(1));
@@ -109,6 +111,7 @@ impl Parted {
         let Some((&last, older)) = before.split_last() else { return Ok(()) };
         self.engine.forget((last + 1) << PLACE_BITS)?;
         debug_assert!(last < newest);
+        self.streams.truncate(last, self.leads()).map_err(failed)?;
         if self.leads() {
             journal.truncate(last + 1).map_err(failed)?;
             older.iter().try_for_each(|&old| journal.drop_checkpoint(old)).map_err(failed)?;

@@ -63,10 +63,14 @@ impl Parted {
         let mut payload = Vec::new();
         calls::put(&mut payload, &batch, &places, |id| self.catalogue.procedures[id as usize].arguments);
         let (home, parts) = self.engine.part();
-        self.give(RecordKind::Ordered, Ordered::Calls { batch, places, callers }, |out| {
+        let record = |out: &mut Vec<u8>| {
             out.extend(run::head(home, parts));
             out.extend(payload);
-        });
+        };
+        match self.streams.sequences() {
+            true => self.give_to_stream(batch, places, callers, record),
+            false => self.give(RecordKind::Ordered, Ordered::Calls { batch, places, callers }, record),
+        }
     }
 
     /// A request id that was used before for a call of another procedure, by all that is known here.
@@ -75,6 +79,7 @@ impl Parted {
             Ordered::Calls { batch, places, .. } => Some((batch, places)),
             _ => None,
         });
+        let pending = pending.chain(self.streams.given());
         let mut known = HashMap::new();
         for (batch, places) in pending {
             known.extend(
@@ -122,15 +127,14 @@ impl Parted {
         let record = self.next;
         self.next += 1;
         let ran = match ordered {
-            Ordered::Calls { mut batch, places, callers } => match self.run_places(&mut batch, &places, record) {
-                Ok(()) => {
-                    callers.answer(batch, Ok(()));
-                    Ok(())
-                }
-                Err(error) => {
-                    callers.refuse(None, Error::Unknown(error.to_string()));
-                    Err(error)
-                }
+            Ordered::Calls { batch, places, callers } => {
+                let place = Place { stamp: record << PLACE_BITS, home: self.engine.part().0 };
+                self.run_given(batch, &places, callers, place)
+            }
+            Ordered::Merge(until) => match self.merge(&until, record) {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(Error::Stopped("what is merged was read before".into())),
+                Err(error) => Err(error),
             },
             Ordered::Definition(definition, reply) => {
                 let outcome = self.define(definition, record);
@@ -152,8 +156,28 @@ impl Parted {
         self.end_if(ran);
     }
 
+    /// Runs calls that were given, and answers.
+    pub(super) fn run_given(
+        &mut self,
+        mut batch: Batch,
+        places: &[u32],
+        callers: Callers,
+        place: Place,
+    ) -> Result<(), Error> {
+        match self.run_places(&mut batch, places, place) {
+            Ok(()) => {
+                callers.answer(batch, Ok(()));
+                Ok(())
+            }
+            Err(error) => {
+                callers.refuse(None, Error::Unknown(error.to_string()));
+                Err(error)
+            }
+        }
+    }
+
     /// Runs calls of a batch, and writes what became of them into their blocks.
-    fn run_places(&mut self, batch: &mut Batch, places: &[u32], record: u64) -> Result<(), Error> {
+    fn run_places(&mut self, batch: &mut Batch, places: &[u32], place: Place) -> Result<(), Error> {
         let mut part = pick(batch, places)?;
         // Callers may have left anything behind the arguments; what is read from the journal has zeros there.
         for index in 0..part.len() {
@@ -161,7 +185,6 @@ impl Parted {
             let known = &self.catalogue.procedures[block.as_block().procedure() as usize];
             block.bytes()[HEADER_BYTES as usize + known.arguments..known.block].fill(0);
         }
-        let place = Place { stamp: record << PLACE_BITS, home: self.engine.part().0 };
         let offsets = (0..part.len() as u32).collect();
         let ran = self.run_calls(part, offsets, place)?;
         for (block, &place) in ran.blocks().zip(places) {

@@ -25,6 +25,7 @@
 //! | `choose` | which calls of a record this node takes |
 //! | `cut` | checkpoints of all parts at one record |
 //! | `tables` | whole tables: their rows read, and rows loaded |
+//! | `streams` | further sequencers, whose streams are merged |
 //! | `parts` | what the checkpoints of parts are called in a journal |
 //!
 //! Invariant: at any record the nodes of all parts have together what one engine has that ran the log up to there.
@@ -36,6 +37,7 @@ mod cut;
 mod give;
 mod parts;
 mod run;
+mod streams;
 mod tables;
 
 use std::collections::VecDeque;
@@ -61,7 +63,7 @@ use crate::journal::election::{Election, NodeOptions, Role, holder};
 use crate::journal::follower::follow;
 use crate::journal::message::OVERHEAD;
 use crate::journal::publisher::Publisher;
-use crate::journal::{Journal, Unappended};
+use crate::journal::{Journal, Messages, Unappended};
 use crate::log::writer::Unit;
 use crate::options::Options;
 use crate::order::{Callers, MOST_DEFINITION_BYTES, Node, Reply, Request, Tables};
@@ -72,6 +74,7 @@ use crate::shared::Shared;
 
 use choose::Chooser;
 use parts::PartJournal;
+use streams::Streams;
 pub(crate) use tables::GatherReply;
 pub use tables::GatheredTables;
 use tables::Loading;
@@ -100,6 +103,8 @@ enum Ordered {
     },
     /// Of what is loaded, these rows.
     Rows(Loading, Range<usize>),
+    /// What the streams of further sequencers have before these numbers has its place here.
+    Merge(Vec<u64>),
     Cut(Reply<CheckpointReport>),
     /// A cut that nobody waits for.
     Due,
@@ -120,6 +125,9 @@ pub(crate) struct Parted {
     next: u64,
     node: Node,
     chooser: Chooser,
+    streams: Streams,
+    /// Messages of which one merges more than was read of the streams yet, and who waits for them.
+    stalled: Option<(Messages, SyncSender<()>)>,
     /// To this thread.
     requests: SyncSender<Request>,
     /// To the publisher, while this node leads.
@@ -136,6 +144,22 @@ pub(crate) struct Parted {
     closing: Option<Reply<()>>,
 }
 
+/// Where nodes that have parts of every table have their log.
+pub struct Journals {
+    /// What gives everything its place, and has checkpoints.
+    pub order: Arc<dyn Journal>,
+    /// Those of further sequencers, alike at all nodes, if one is not enough: the nodes of the second part take calls
+    /// for the first of them, and so on. There are fewer than parts.
+    pub streams: Vec<Arc<dyn Journal>>,
+}
+
+impl Journals {
+    /// Without further sequencers.
+    pub fn one(order: impl Journal + 'static) -> Self {
+        Self { order: Arc::new(order), streams: Vec::new() }
+    }
+}
+
 impl Sequencer {
     /// As [`Sequencer::join`], for a node that has a part of every table, with the nodes of the other parts.
     /// Checkpoints are of all parts at one record, or of none; such a node begins with the newest that is whole.
@@ -144,9 +168,10 @@ impl Sequencer {
     /// one record; those of all parts are had by [`Handle::gather_then`].
     ///
     /// # Errors
-    /// As there; [`Error::Option`], when the journal is of nodes that have everything, or of another number of parts.
+    /// As there; [`Error::Option`], when the journal is of nodes that have everything, or of another number of parts or
+    /// streams.
     pub fn join_divided(
-        journal: Arc<dyn Journal>,
+        journals: Journals,
         io: Arc<dyn Io>,
         path: &Path,
         options: Options,
@@ -156,20 +181,22 @@ impl Sequencer {
     ) -> Result<(Self, RecoveryReport), Error> {
         node.validate()?;
         let (part, parts) = engine.part();
-        let journal = PartJournal::new(journal, part, parts);
+        let journal = PartJournal::new(journals.order, part, parts);
         journal.refuse_others()?;
         let journal: Arc<dyn Journal> = Arc::new(journal);
         let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
-        let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next } = begun;
+        let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next, streams } = begun;
         let threads = node.threads.clone();
         let (fresh, interrupt) = (threads.fresh(), engine.interrupt());
         engine.begin(next << PLACE_BITS)?;
+        let streams = Streams::new(journals.streams, (part, parts), &node, &streams, next - 1)?;
         let mut node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
         node.decoder.divided = true;
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
         membership.saw(extent);
         let mut shared = Shared::of_node(next, membership.clone(), threads.clone());
         shared.is_divided = true;
+        shared.sequencing = streams.membership().cloned();
         let shared = Arc::new(shared);
         shared.definitions.store(definitions.len(), Ordering::Release);
         let count = catalogue.procedures.len() as u32;
@@ -188,6 +215,8 @@ impl Sequencer {
             next,
             node,
             chooser: Chooser::default(),
+            streams,
+            stalled: None,
             requests: requests.clone(),
             units: None,
             cut_at: next,
@@ -199,11 +228,13 @@ impl Sequencer {
         };
         report.next = next;
         report.definitions.clone_from(&parted.definitions);
-        let mut started = Vec::new();
+        let mut started = parted.streams.start(&requests, &membership, fresh)?;
         let holder = holder(&node_options.address, fresh);
+        // Who stands for a stream does not stand for the order.
+        let may_lead = node_options.may_lead && !parted.streams.stands_for_one();
         let election = Election {
             journal: journal.clone(),
-            options: node_options,
+            options: NodeOptions { may_lead, ..node_options },
             membership: membership.clone(),
             requests: requests.clone(),
             holder,
@@ -228,7 +259,8 @@ impl Parted {
         // What is on its way is appended, or not: nobody waits any more to learn which.
         self.refuse_all(&Error::Closed);
         self.units = None;
-        if let Some(publisher) = self.node.publisher.take() {
+        let publishers = [self.node.publisher.take(), self.streams.close()];
+        for publisher in publishers.into_iter().flatten() {
             // It tells this thread what it has done, which is of no interest any more.
             while !publisher.is_finished() {
                 drop(threads.receive(requests, Some(std::time::Duration::from_millis(1))));
@@ -245,22 +277,32 @@ impl Parted {
         self.units.is_some() && self.node.membership.role() == Role::Leading
     }
 
-    /// Why nothing is taken from callers, if so.
+    /// Why nothing is taken from callers that is for who leads, if so.
     fn refusal(&self) -> Option<Error> {
-        let follows = || (!self.leads()).then(|| Error::Follower { leader: self.node.membership.leader() });
+        let follows = || {
+            let leader = self.node.membership.leader();
+            let sequences = self.streams.sequences();
+            let error = if sequences { Error::ForLeader { leader } } else { Error::Follower { leader } };
+            (!self.leads()).then_some(error)
+        };
         self.shared.trouble().or_else(follows)
+    }
+
+    /// Why no calls are taken, if so.
+    fn refusal_of_calls(&self) -> Option<Error> {
+        if self.streams.sequences() { self.shared.trouble() } else { self.refusal() }
     }
 
     fn take(&mut self, request: Request) {
         match request {
             Request::Batch(mut waiting) => {
                 let Some((batch, reply)) = waiting.0.take() else { return };
-                match self.refusal() {
+                match self.refusal_of_calls() {
                     Some(error) => Callers::One(reply).refuse(Some(batch), error),
                     None => self.held.push_back((batch, Callers::One(reply))),
                 }
             }
-            Request::Call { block, reply } => match self.refusal() {
+            Request::Call { block, reply } => match self.refusal_of_calls() {
                 Some(error) => reply(Err(error)),
                 None => self.hold(block, reply),
             },
@@ -293,15 +335,21 @@ impl Parted {
                 drop(reply.send(self.shared.trouble().map_or(Ok(known), Err)));
             }
             Request::Follow { messages, done } => {
-                if !self.leads() && self.shared.trouble().is_none() {
-                    let ran = self.follow(&messages);
-                    self.end_if(ran);
+                self.stalled = Some((messages, done));
+                let ran = self.go_on_following();
+                self.end_if(ran);
+            }
+            Request::Streamed { stream, messages, done } => {
+                if self.shared.trouble().is_none() {
+                    let taken = self.streamed(stream, &messages, done);
+                    self.end_if(taken);
                 }
-                // Who reads may have ended.
-                done.send(()).ok();
             }
             Request::Appended(outcome) => self.appended(outcome),
-            Request::Lead(reply) => drop(reply.send(self.lead())),
+            Request::Lead(reply) => {
+                let stands_for_one = self.streams.stands_for_one();
+                drop(reply.send(if stands_for_one { self.sequence() } else { self.lead() }));
+            }
             Request::Close(reply) => self.closing = Some(reply),
         }
     }
@@ -314,6 +362,7 @@ impl Parted {
     fn end_if(&mut self, outcome: Result<(), Error>) {
         if let Err(error) = outcome {
             self.node.membership.end(error.to_string());
+            self.streams.end(&error.to_string());
             self.shared.stop(error.clone());
             self.refuse_all(&error);
         }
@@ -325,6 +374,7 @@ impl Parted {
         for ordered in std::mem::take(&mut self.pending) {
             ordered.refuse(unknown());
         }
+        self.streams.refuse(&unknown());
         for (batch, callers) in std::mem::take(&mut self.held) {
             callers.refuse(Some(batch), error.clone());
         }
@@ -363,9 +413,17 @@ impl Parted {
 
     /// Gives the journal what waits, as far as there is room.
     fn go_on(&mut self) {
-        if let Some(error) = self.refusal() {
-            if self.shared.trouble().is_some() || !self.leads() {
-                self.refuse_all(&error);
+        if let Some(error) = self.shared.trouble() {
+            return self.end_if(Err(error));
+        }
+        if let Some(error) = self.refusal_of_calls() {
+            return self.refuse_all(&error);
+        }
+        if self.streams.sequences() {
+            while self.streams.has_room()
+                && let Some((batch, callers)) = self.held.pop_front()
+            {
+                self.order(batch, callers);
             }
             return;
         }
@@ -380,6 +438,9 @@ impl Parted {
             && let Some(request) = self.later.pop_front()
         {
             self.give_alone(request);
+        }
+        if self.later.is_empty() {
+            self.merge_if_due();
         }
         if self.pending.len() > PENDING {
             return;
@@ -437,14 +498,17 @@ impl Parted {
         self.next += 1;
         self.giving = self.next;
         self.shared.set_durable(self.next);
+        if let Some((_, done)) = self.stalled.take() {
+            done.send(()).ok();
+        }
         let (journal, shared, membership) = (node.journal.clone(), self.shared.clone(), node.membership.clone());
-        let publisher = Publisher { journal, shared, membership, chain, next: self.next };
-        // A cut that is due may come beside the calls.
-        let (units, taken) = sync_channel(PENDING + 1);
+        let publisher = Publisher { journal, shared, membership, chain, next: self.next, orders: true };
+        // A cut that is due, and a merge, may come beside the calls.
+        let (units, taken) = sync_channel(PENDING + 2);
         node.publisher = Some(self.shared.threads.start("lockwork-journal", move || publisher.run(&taken))?);
         self.units = Some(units);
         self.node.membership.set_epoch(chain.epoch);
-        self.node.membership.lead();
+        self.node.membership.take(Role::Leading);
         Ok(())
     }
 }
@@ -461,7 +525,7 @@ impl Ordered {
             })),
             Self::Rows(loading, _) => loading.refuse(error),
             Self::Cut(reply) => drop(reply.send(Err(error))),
-            Self::Due => {}
+            Self::Merge(_) | Self::Due => {}
         }
     }
 }

@@ -1,11 +1,12 @@
 //! What the messages of a journal say, done in their order, by whoever reads them.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockwork_engine::{Divided, Place};
-use lockwork_procedure::block::Batch;
+use lockwork_procedure::block::{Batch, Status, abort};
 
 use super::{PLACE_BITS, Parted};
 use crate::decode::Item;
@@ -36,18 +37,34 @@ impl Parted {
             if messages.messages.is_empty() {
                 return Ok(());
             }
-            self.follow(&messages)?;
+            if !self.follow(&messages)? {
+                return Err(Error::Unreachable("the streams of further sequencers are being read".into()));
+            }
         }
     }
 
-    /// Verifies messages, as far as they are new, and runs what they say.
-    pub(super) fn follow(&mut self, messages: &Messages) -> Result<(), Error> {
+    /// Goes on with what was read and could not be run to its end, unless this node leads by now.
+    pub(super) fn go_on_following(&mut self) -> Result<(), Error> {
+        let Some((messages, done)) = self.stalled.take() else { return Ok(()) };
+        if !self.leads() && self.shared.trouble().is_none() && !self.follow(&messages)? {
+            self.stalled = Some((messages, done));
+            return Ok(());
+        }
+        // Who reads may have ended.
+        done.send(()).ok();
+        Ok(())
+    }
+
+    /// Verifies messages, as far as they are new, and runs what they say; whether all of it. If not, more has to be read
+    /// of the streams of further sequencers before this is called again.
+    pub(super) fn follow(&mut self, messages: &Messages) -> Result<bool, Error> {
         if messages.first > self.next {
             let problem = format!("records {} to {} are missing", self.next, messages.first - 1);
             return Err(Error::damaged(&self.node.path, self.next, problem));
         }
         let due = (self.next - messages.first) as usize;
         for message in messages.messages.iter().skip(due) {
+            let before = self.node.chain;
             let (node, number) = (&mut self.node, self.next);
             let (frame, payload) = node.chain.verify(&node.path, number, message)?;
             match frame.kind {
@@ -60,6 +77,12 @@ impl Parted {
                 }
                 kind @ (RecordKind::Gathered | RecordKind::Loaded) => self.whole_tables(kind, payload, number)?,
                 RecordKind::Ordered => self.ordered(number, payload)?,
+                RecordKind::Merged => {
+                    if !self.merged(payload, number)? {
+                        self.node.chain = before;
+                        return Ok(false);
+                    }
+                }
                 _ => {
                     node.decoder.record(&Record { path: &node.path, offset: number, frame, payload })?;
                     for (item, _) in std::mem::take(&mut node.decoder.items) {
@@ -71,18 +94,28 @@ impl Parted {
             self.shared.set_durable(self.next);
             self.shared.count_sync(message.len(), false, Duration::ZERO);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Runs calls that are to be run.
     fn ordered(&mut self, number: u64, payload: &[u8]) -> Result<(), Error> {
-        let (home, calls) = self.home_of(payload, number)?;
-        let (path, place) = (&self.node.path, Place { stamp: number << PLACE_BITS, home });
+        let (home, calls) = self.home_of(&self.node.path, payload, number)?;
+        let path = self.node.path.clone();
+        self.run_ordered(calls, Place { stamp: number << PLACE_BITS, home }, (&path, number)).map(drop)
+    }
+
+    /// Runs calls that are to be run, at a place; how many there are. They are of this record, for messages about damage.
+    pub(super) fn run_ordered(
+        &mut self,
+        calls: &[u8],
+        place: Place,
+        (path, number): (&Path, u64),
+    ) -> Result<usize, Error> {
         // Who is home to them wants to know what becomes of each.
-        let is_home = home == self.engine.part().0;
+        let is_home = place.home == self.engine.part().0;
         let engine: Option<&mut dyn Divided> = if is_home { None } else { Some(&mut *self.engine) };
         let taken = self.chooser.take(calls, place, &self.catalogue, engine);
-        let (batch, offsets) =
+        let (batch, offsets, count) =
             taken.map_err(|trouble| trouble.unwrap_or_else(|problem| Error::damaged(path, number, problem)))?;
         match batch {
             Some(batch) => {
@@ -90,9 +123,9 @@ impl Parted {
                 self.chooser.give_back(ran);
             }
             // Nothing has to be heard any more of what comes before.
-            None => self.engine.begin((number + 1) << PLACE_BITS)?,
+            None => self.engine.begin(place.stamp + count as u64)?,
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Does what a record asks for that is not of calls.
@@ -125,14 +158,18 @@ impl Parted {
     /// What was made before is found alike by all, whatever else they pass over, because everybody takes every call
     /// with a request id, and a record is never run in pieces.
     pub(super) fn run_calls(&mut self, mut batch: Batch, offsets: Vec<u32>, place: Place) -> Result<Batch, Error> {
-        let (mut places, mut known, mut same) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut places, mut known, mut same, mut reused) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut first: HashMap<u64, usize> = HashMap::new();
         for (index, block) in batch.blocks().enumerate() {
             let request = block.request();
             if request == 0 {
                 places.push(index as u32);
             } else if let Some(outcome) = self.window.get(request) {
-                known.push((index, outcome.clone()));
+                // Two sequencers were given the same id, which neither could know.
+                match outcome.procedure == block.procedure() {
+                    true => known.push((index, outcome.clone())),
+                    false => reused.push(index),
+                }
             } else if let Some(&position) = first.get(&request) {
                 same.push((index, position));
             } else {
@@ -168,13 +205,16 @@ impl Parted {
             } else {
                 let block = batch.block(first);
                 let (status, code) = (block.status(), block.abort_code());
-                let status = status.unwrap_or(lockwork_procedure::block::Status::Failed);
+                let status = status.unwrap_or(Status::Failed);
                 batch.block_mut(at).set_outcome(status, code);
             }
         }
         for (at, outcome) in known {
             let results = self.catalogue.procedures[outcome.procedure as usize].results;
             outcome.answer(&mut batch.block_mut(at), results);
+        }
+        for at in reused {
+            batch.block_mut(at).set_outcome(Status::Failed, abort::REQUEST_REUSED);
         }
         Ok(batch)
     }

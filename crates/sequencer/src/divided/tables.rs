@@ -4,6 +4,7 @@
 //! log makes up to there; whoever reads at the leader sees everything that was acknowledged before.
 
 use std::ops::Range;
+use std::path::Path;
 
 use lockwork_engine::{EngineError, Gathered, Images, Place};
 use lockwork_procedure::key::KeyFormat;
@@ -126,7 +127,7 @@ impl Parted {
 
     /// Does this part's share of a record at which rows are read, or loaded; nobody here waits for it.
     pub(super) fn whole_tables(&mut self, kind: RecordKind, payload: &[u8], record: u64) -> Result<(), Error> {
-        let (home, payload) = self.home_of(payload, record)?;
+        let (home, payload) = self.home_of(&self.node.path, payload, record)?;
         let place = Place { stamp: record << PLACE_BITS, home };
         let damaged = |problem: String| Error::damaged(&self.node.path, record, problem);
         if kind == RecordKind::Gathered {
@@ -157,9 +158,9 @@ impl Parted {
     ///
     /// # Errors
     /// The record is of another number of parts, or has no such head.
-    pub(super) fn home_of<'a>(&self, payload: &'a [u8], record: u64) -> Result<(u16, &'a [u8]), Error> {
+    pub(super) fn home_of<'a>(&self, path: &Path, payload: &'a [u8], record: u64) -> Result<(u16, &'a [u8]), Error> {
         let Some((&[a, b, c, d], rest)) = payload.split_first_chunk::<HEAD>() else {
-            return Err(Error::damaged(&self.node.path, record, "the record has no head"));
+            return Err(Error::damaged(path, record, "the record has no head"));
         };
         let (parts, mine) = (u16::from_le_bytes([c, d]), self.engine.part().1);
         if parts != mine {

@@ -60,6 +60,10 @@ pub enum RecordKind {
     Gathered,
     /// The same: rows of a table and those of its indexes, loaded outside any call.
     Loaded,
+    /// The same: what further sequencers have in their streams, up to here, has its place here.
+    Merged,
+    /// In a checkpoint of such a node: how far it is in those streams.
+    Streams,
 }
 
 impl RecordKind {
@@ -81,20 +85,22 @@ impl RecordKind {
             Self::Cut => 14,
             Self::Gathered => 15,
             Self::Loaded => 16,
+            Self::Merged => 17,
+            Self::Streams => 18,
         }
     }
 
     fn of(byte: u8) -> Option<Self> {
         let log = [Self::Calls, Self::Definition, Self::Rows, Self::Indexed, Self::Durable];
         let journal = [Self::Epoch, Self::Answered, Self::Digest];
-        let parts = [Self::Ordered, Self::Cut, Self::Gathered, Self::Loaded];
-        let checkpoint = [Self::Requests, Self::Sizes, Self::End, Self::Chain];
+        let parts = [Self::Ordered, Self::Cut, Self::Gathered, Self::Loaded, Self::Merged];
+        let checkpoint = [Self::Requests, Self::Sizes, Self::End, Self::Chain, Self::Streams];
         log.into_iter().chain(journal).chain(parts).chain(checkpoint).find(|kind| kind.byte() == byte)
     }
 
     /// Whether it is of nodes that have parts of the tables.
     pub(crate) fn is_of_parts(self) -> bool {
-        matches!(self, Self::Ordered | Self::Cut | Self::Gathered | Self::Loaded)
+        matches!(self, Self::Ordered | Self::Cut | Self::Gathered | Self::Loaded | Self::Merged)
     }
 
     /// Its name in lower case.
@@ -117,6 +123,8 @@ impl RecordKind {
             Self::Cut => "cut",
             Self::Gathered => "gathered",
             Self::Loaded => "loaded",
+            Self::Merged => "merged",
+            Self::Streams => "streams",
         }
     }
 }

@@ -75,6 +75,8 @@ pub enum Role {
     Following,
     /// It runs calls.
     Leading,
+    /// It takes calls for a stream of its own, which the node that leads merges into the order of all.
+    Sequencing,
     /// It did lead, or cannot go on; opening it again tells what there is.
     Ended,
 }
@@ -177,8 +179,9 @@ impl Membership {
         }
     }
 
-    pub(crate) fn lead(&self) {
-        lock(&self.state).role = Role::Leading;
+    /// It leads, or sequences.
+    pub(crate) fn take(&self, role: Role) {
+        lock(&self.state).role = role;
         self.wake();
     }
 
@@ -204,6 +207,10 @@ impl Membership {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.wake();
+    }
+
+    pub(crate) fn threads(&self) -> &Threads {
+        &self.threads
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -130,6 +130,42 @@ impl Chain {
     }
 }
 
+/// How far a node is in a stream of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// The number of the next message.
+    pub(crate) next: u64,
+    /// What it has to follow.
+    pub(crate) chain: Chain,
+}
+
+impl Position {
+    /// Before the first message.
+    pub(crate) const START: Self = Self { next: 1, chain: Chain { database: 0, epoch: 0, hash: [0; 32] } };
+
+    /// Bytes of [`Self::encode`].
+    const BYTES: usize = 8 + Chain::BYTES;
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.next.to_le_bytes());
+        out.extend(self.chain.encode());
+    }
+
+    /// All of them that stand one behind the other.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    pub(crate) fn decode_all(payload: &[u8]) -> Result<Vec<Self>, String> {
+        let each = |bytes: &[u8]| match bytes.split_first_chunk() {
+            Some((next, chain)) if bytes.len() == Self::BYTES => {
+                Ok(Self { next: u64::from_le_bytes(*next), chain: Chain::decode(chain)? })
+            }
+            _ => Err(format!("positions of {} bytes", payload.len())),
+        };
+        payload.chunks(Self::BYTES).map(each).collect()
+    }
+}
+
 /// The chain that ends with a message, the hash of the message before, and its frame and payload.
 type Parsed<'a> = (Chain, [u8; 32], Frame, &'a [u8]);
 

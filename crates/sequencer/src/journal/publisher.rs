@@ -23,6 +23,8 @@ pub(crate) struct Publisher {
     pub(crate) chain: Chain,
     /// Its number.
     pub(crate) next: u64,
+    /// Whether the journal is that of the order; others are told then how far it is durable.
+    pub(crate) orders: bool,
 }
 
 impl Publisher {
@@ -81,7 +83,9 @@ impl Publisher {
         let start = self.shared.threads.now();
         let (appended, outcome) = self.journal.append(self.next, messages);
         self.next += appended as u64;
-        self.shared.set_durable(self.next);
+        if self.orders {
+            self.shared.set_durable(self.next);
+        }
         let bytes = messages[..appended].iter().map(Vec::len).sum();
         self.shared.count_sync(bytes, appended > 0, self.shared.threads.now() - start);
         if let Err(why) = &outcome {

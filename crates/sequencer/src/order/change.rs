@@ -151,6 +151,7 @@ impl Order {
             active: self.space.as_ref().and_then(Room::segment).map_or(u64::MAX, |segment| segment.first),
             shared: self.shared.clone(),
             chain: self.chain_at(self.next - 1),
+            streams: Vec::new(),
         };
         let keep = self.keeper(self.next - 1);
         let waiting = std::mem::take(&mut self.work.wanted);

@@ -129,7 +129,7 @@ impl Order {
                 // Who reads may have ended.
                 done.send(()).ok();
             }
-            Request::Appended(_) => {}
+            Request::Appended(_) | Request::Streamed { .. } => {}
             Request::Lead(reply) => drop(reply.send(self.lead())),
             Request::Close(reply) => self.work.closing = Some(reply),
         }
@@ -288,12 +288,12 @@ impl Order {
         let most_bytes = node.journal.most_bytes() - OVERHEAD;
         self.space = Some(Room::Messages { salt: salt(chain.database), most_bytes });
         let (journal, shared, membership) = (node.journal.clone(), self.shared.clone(), node.membership.clone());
-        let publisher = Publisher { journal, shared, membership, chain, next: self.next };
+        let publisher = Publisher { journal, shared, membership, chain, next: self.next, orders: true };
         let (units, taken) = sync_channel(UNITS);
         node.publisher = Some(self.shared.threads.start("lockwork-journal", move || publisher.run(&taken))?);
         self.units = Some(units);
         node.membership.set_epoch(chain.epoch);
-        node.membership.lead();
+        node.membership.take(Role::Leading);
         Ok(())
     }
 

@@ -123,6 +123,12 @@ pub(crate) enum Request {
         messages: Messages,
         done: SyncSender<()>,
     },
+    /// Of a node that has a part: messages of a further sequencer's stream; `done` is told that they were merged.
+    Streamed {
+        stream: usize,
+        messages: Messages,
+        done: SyncSender<()>,
+    },
     /// Of a node that has a part: the oldest record that it gave to its journal is there, or why not.
     Appended(Result<(), Error>),
     /// To begin an epoch.
@@ -357,7 +363,7 @@ impl Order {
             // It leads.
             Request::Follow { .. } => {}
             // It is no node that has a part.
-            Request::Appended(_) => {}
+            Request::Appended(_) | Request::Streamed { .. } => {}
             Request::Lead(reply) => drop(reply.send(Ok(()))),
             Request::Close(reply) => self.work.closing = Some(reply),
         }

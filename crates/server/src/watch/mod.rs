@@ -271,6 +271,9 @@ impl Watch {
         if let Some(node) = self.node() {
             let leads = node.role == sequencer::Role::Leading;
             put("node_leads", "gauge", "Whether this node of a cluster leads.", &one(f64::from(u8::from(leads))));
+            let sequences = node.role == sequencer::Role::Sequencing;
+            let help = "Whether this node takes calls for a stream of its own, which the one that leads merges.";
+            put("node_sequences", "gauge", help, &one(f64::from(u8::from(sequences))));
             put("node_epoch", "gauge", "Epoch of the last record that it has.", &one(node.epoch as f64));
             put("node_record", "gauge", "Number of the last record that it has.", &one((node.next - 1) as f64));
             let lag = node.journal_next - node.next;
@@ -335,6 +338,7 @@ fn node_json(node: &sequencer::NodeStatus) -> Value {
     let role = match node.role {
         sequencer::Role::Following => "following",
         sequencer::Role::Leading => "leading",
+        sequencer::Role::Sequencing => "sequencing",
         sequencer::Role::Ended => "ended",
     };
     json!({

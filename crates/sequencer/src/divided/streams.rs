@@ -1,0 +1,558 @@
+//! Further sequencers: they take calls too, each for a stream of its own, and the node that leads merges those into
+//! the order.
+//!
+//! ```text
+//! sequencer of stream 1:  calls -> records -> stream 1 --+
+//! sequencer of stream 2:  calls -> records -> stream 2 --+--> "stream 1 up to 57, stream 2 up to 93" --> order
+//! node that leads:        calls -> records ---------------------------------------------------------> order
+//! ```
+//!
+//! One node makes so many records a second, and the servers that keep one stream take so many bytes. Sequencers do not
+//! know of each other. The node that leads reads what all of them have appended, and as soon as its record before is
+//! there appends one that says up to where that goes. Everybody runs then what the streams have up to there, stream by
+//! stream, as if all of it stood in that record. So the order is one log still, and whatever rests on its numbers rests:
+//! stamps, checkpoints, reads, who leads. A sequencer that is gone keeps nobody waiting, as it would if every stream
+//! had to say something in every period of time.
+//!
+//! Which stream a node stands for follows from its part: the second part's nodes from the first of them on. They do not
+//! stand for the order.
+//!
+//! Invariants: a record names only what its streams have for good. What was merged has one place for all: streams in
+//! their order, messages in theirs, behind the stamp of the record.
+//!
+//! Source: Calvin (Thomson et al., SIGMOD 2012), section 3.1, whose sequencers' epochs are of 10 ms each; that a log
+//! which is agreed on says what is merged is Scalog's (Ding et al., NSDI 2020).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use lockwork_engine::Place;
+use lockwork_procedure::block::Batch;
+
+use super::run::head;
+use super::{Ordered, PLACE_BITS, Parted, RECORD_COST};
+use crate::error::Error;
+use crate::format::Cursor;
+use crate::format::calls::runs;
+use crate::format::frame::{self, RecordKind};
+use crate::journal::election::{Election, Membership, NodeOptions, Role, holder};
+use crate::journal::follower::READ_BYTES;
+use crate::journal::message::{Chain, Position, salt};
+use crate::journal::publisher::Publisher;
+use crate::journal::{Journal, Messages, Unappended};
+use crate::log::writer::Unit;
+use crate::order::{Callers, Request};
+use crate::threads::{Thread, Threads};
+
+/// Records that a sequencer has given to its stream and that are not merged: on their way there, there, and named by a
+/// record of the order that is on its way. What comes meanwhile makes the next one longer.
+const UNMERGED: usize = 6;
+/// How long a read waits for a message.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// A message that waits to be merged.
+struct Message {
+    /// What it says of calls; nothing if a sequencer began with it.
+    calls: Option<Vec<u8>>,
+    bytes: usize,
+    /// The chain that ends with it.
+    after: Chain,
+}
+
+/// Messages that were read together, and who reads more when all of them are merged.
+struct Piece {
+    messages: VecDeque<Message>,
+    done: SyncSender<()>,
+}
+
+struct Stream {
+    journal: Arc<dyn Journal>,
+    path: PathBuf,
+    /// Up to where it was read and verified.
+    read: Position,
+    /// Up to where it is merged.
+    merged: Position,
+    waiting: VecDeque<Piece>,
+}
+
+/// Calls that were given to a stream.
+struct Given {
+    number: u64,
+    batch: Batch,
+    places: Vec<u32>,
+    callers: Callers,
+}
+
+/// The stream that a node stands for.
+struct Own {
+    index: usize,
+    options: NodeOptions,
+    membership: Arc<Membership>,
+    /// To the publisher, while this node sequences.
+    units: Option<SyncSender<Unit>>,
+    publisher: Option<Thread>,
+    epoch: u64,
+    /// The number of the next message.
+    giving: u64,
+    given: VecDeque<Given>,
+}
+
+/// See the module.
+pub(super) struct Streams {
+    all: Vec<Stream>,
+    own: Option<Own>,
+    /// Calls that were run of a record that is not merged to its end.
+    base: u64,
+    /// Whether a record of the order has said that these streams are merged.
+    are_merged: bool,
+    /// Of a node that leads: whether it has said so, and whether a record that merges is on its way.
+    announced: bool,
+    is_merging: bool,
+    /// Up to where they were merged at records of checkpoints.
+    cuts: BTreeMap<u64, Vec<u64>>,
+}
+
+/// What a record of [`RecordKind::Merged`] says: of each stream the first number that is not merged.
+fn put_until(out: &mut Vec<u8>, until: &[u64]) {
+    until.iter().for_each(|next| out.extend(next.to_le_bytes()));
+}
+
+fn until_of(payload: &[u8]) -> Result<Vec<u64>, String> {
+    let mut cursor = Cursor::new(payload);
+    let mut until = Vec::new();
+    while cursor.left() > 0 {
+        until.push(cursor.u64("the end of a stream")?);
+    }
+    Ok(until)
+}
+
+/// Calls of a record.
+fn count(calls: &[u8], arguments: impl Fn(u32) -> Option<usize>) -> Result<usize, String> {
+    let mut count = 0;
+    runs(calls, arguments, |run| {
+        count += run.count;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+impl Stream {
+    /// Verifies messages that were read.
+    fn take(&mut self, messages: &Messages, done: SyncSender<()>) -> Result<(), Error> {
+        let path = &self.path;
+        if messages.first != self.read.next {
+            let (next, first) = (self.read.next, messages.first);
+            let problem = format!("messages {next} to {} are missing", first.saturating_sub(1));
+            return Err(Error::damaged(path, next, problem));
+        }
+        let mut piece = Piece { messages: VecDeque::new(), done };
+        for message in &messages.messages {
+            let Position { next, chain } = &mut self.read;
+            let (frame, payload) = chain.verify(path, *next, message)?;
+            let calls = match frame.kind {
+                RecordKind::Ordered => Some(payload.to_vec()),
+                RecordKind::Epoch => None,
+                kind => {
+                    let problem = format!("a record of kind {} has no place in a sequencer's stream", kind.name());
+                    return Err(Error::damaged(path, *next, problem));
+                }
+            };
+            piece.messages.push_back(Message { calls, bytes: message.len(), after: *chain });
+            *next += 1;
+        }
+        self.waiting.push_back(piece);
+        Ok(())
+    }
+
+    /// The next message that is merged, and its number.
+    fn next(&mut self) -> Option<(u64, Message)> {
+        let piece = self.waiting.front_mut()?;
+        let message = piece.messages.pop_front()?;
+        if piece.messages.is_empty() {
+            // Who reads may have ended.
+            piece.done.send(()).ok();
+            self.waiting.pop_front();
+        }
+        let number = self.merged.next;
+        self.merged = Position { next: number + 1, chain: message.after };
+        Some((number, message))
+    }
+}
+
+/// Reads a stream from message `next` on, and hands it to the order thread. Two pieces are in memory at a time.
+fn read(
+    journal: &dyn Journal,
+    requests: &SyncSender<Request>,
+    (membership, threads): (&Membership, &Threads),
+    stream: usize,
+    mut next: u64,
+) {
+    let mut taken: Option<Receiver<()>> = None;
+    while membership.role() != Role::Ended && !membership.is_closed() {
+        match journal.read(next, READ_BYTES, WAIT) {
+            Ok(messages) if messages.messages.is_empty() => {}
+            Ok(messages) => {
+                next = messages.first + messages.messages.len() as u64;
+                if taken.take().is_some_and(|taken| threads.receive(&taken, None).is_err()) {
+                    return;
+                }
+                let (done, merged) = sync_channel(1);
+                if threads.send(requests, Request::Streamed { stream, messages, done }).is_err() {
+                    return;
+                }
+                taken = Some(merged);
+            }
+            Err(error) => {
+                membership.reached(Some(error.to_string()));
+                threads.sleep(WAIT);
+            }
+        }
+    }
+}
+
+impl Streams {
+    /// These streams, for a node of this part that goes on from a checkpoint of record `number`.
+    ///
+    /// # Errors
+    /// [`Error::Option`]: they are not as many as the checkpoint has, or more than parts can stand for.
+    pub(super) fn new(
+        journals: Vec<Arc<dyn Journal>>,
+        (part, parts): (u16, u16),
+        options: &NodeOptions,
+        positions: &[Position],
+        number: u64,
+    ) -> Result<Self, Error> {
+        let refuse = |expected: String| {
+            let value = journals.len().to_string();
+            Err(Error::Option { option: "streams", value, expected })
+        };
+        if journals.len() >= usize::from(parts) {
+            return refuse(format!("each is sequenced by a part but the first, so at most {} are possible", parts - 1));
+        }
+        if !positions.is_empty() && positions.len() != journals.len() {
+            return refuse(format!("the checkpoints of this journal have {}", positions.len()));
+        }
+        let position = |index: usize| positions.get(index).copied().unwrap_or(Position::START);
+        let cut = (0..journals.len()).map(|index| position(index).next).collect();
+        let own = usize::from(part).checked_sub(1).filter(|index| *index < journals.len()).map(|index| Own {
+            index,
+            options: options.clone(),
+            membership: Arc::new(Membership::new(options.threads.clone())),
+            units: None,
+            publisher: None,
+            epoch: 0,
+            giving: 0,
+            given: VecDeque::new(),
+        });
+        let stream = |(index, journal): (usize, Arc<dyn Journal>)| Stream {
+            path: PathBuf::from(journal.describe()),
+            journal,
+            read: position(index),
+            merged: position(index),
+            waiting: VecDeque::new(),
+        };
+        Ok(Self {
+            all: journals.into_iter().enumerate().map(stream).collect(),
+            own,
+            base: 0,
+            are_merged: !positions.is_empty(),
+            announced: false,
+            is_merging: false,
+            cuts: BTreeMap::from([(number, cut)]),
+        })
+    }
+
+    /// The part of this node in the stream that it stands for, if it does.
+    pub(super) fn membership(&self) -> Option<&Arc<Membership>> {
+        self.own.as_ref().map(|own| &own.membership)
+    }
+
+    /// Starts what reads the streams, and what looks after the lease of this node's own.
+    pub(super) fn start(
+        &self,
+        requests: &SyncSender<Request>,
+        membership: &Arc<Membership>,
+        fresh: u64,
+    ) -> Result<Vec<Thread>, Error> {
+        let mut started = Vec::new();
+        for (index, stream) in self.all.iter().enumerate() {
+            let (journal, requests, membership) = (stream.journal.clone(), requests.clone(), membership.clone());
+            let (threads, next) = (membership.threads().clone(), stream.read.next);
+            let reader = threads.clone();
+            let run = move || read(&*journal, &requests, (&membership, &reader), index, next);
+            started.push(threads.start("lockwork-stream", run)?);
+        }
+        if let Some(own) = &self.own {
+            let election = Election {
+                journal: self.all[own.index].journal.clone(),
+                options: own.options.clone(),
+                membership: own.membership.clone(),
+                requests: requests.clone(),
+                holder: holder(&own.options.address, fresh),
+            };
+            started.push(own.options.threads.start("lockwork-lease", move || election.run())?);
+        }
+        Ok(started)
+    }
+
+    /// Whether this node takes calls for its stream.
+    pub(super) fn sequences(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| own.units.is_some() && own.membership.role() == Role::Sequencing)
+    }
+
+    pub(super) fn stands_for_one(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Whether there is room for another record.
+    pub(super) fn has_room(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| own.given.len() < UNMERGED)
+    }
+
+    /// Calls that were given to this node's stream and are not merged.
+    pub(super) fn given(&self) -> impl Iterator<Item = (&Batch, &Vec<u32>)> {
+        self.own.iter().flat_map(|own| &own.given).map(|given| (&given.batch, &given.places))
+    }
+
+    /// Ends what this node does for its stream.
+    pub(super) fn end(&mut self, why: &str) {
+        if let Some(own) = &self.own {
+            own.membership.end(why.to_string());
+        }
+    }
+
+    /// Nobody learns any more what becomes of calls that may be in the stream.
+    pub(super) fn refuse(&mut self, error: &Error) {
+        for given in self.own.iter_mut().flat_map(|own| std::mem::take(&mut own.given)) {
+            given.callers.refuse(None, error.clone());
+        }
+    }
+
+    /// The last that it does; the publisher, which is to be waited for.
+    pub(super) fn close(&mut self) -> Option<Thread> {
+        let own = self.own.as_mut()?;
+        own.units = None;
+        own.membership.close();
+        own.publisher.take()
+    }
+
+    /// How far they are merged.
+    pub(super) fn positions(&self) -> Vec<Position> {
+        self.all.iter().map(|stream| stream.merged).collect()
+    }
+
+    /// There is a checkpoint of a record that was just met.
+    pub(super) fn cut(&mut self, number: u64) {
+        self.cuts.insert(number, self.all.iter().map(|stream| stream.merged.next).collect());
+    }
+
+    /// Removes what nobody needs who begins with the checkpoint of record `number`, or a later one, if `removes`.
+    pub(super) fn truncate(&mut self, number: u64, removes: bool) -> Result<(), crate::journal::Unreachable> {
+        self.cuts = self.cuts.split_off(&number);
+        let Some(until) = self.cuts.get(&number).filter(|_| removes) else { return Ok(()) };
+        self.all.iter().zip(until).try_for_each(|(stream, &until)| stream.journal.truncate(until))
+    }
+}
+
+impl Parted {
+    /// Messages of a stream were read.
+    pub(super) fn streamed(&mut self, stream: usize, messages: &Messages, done: SyncSender<()>) -> Result<(), Error> {
+        self.streams.all[stream].take(messages, done)?;
+        self.go_on_following()
+    }
+
+    /// Appends a record that merges what the streams have, if they have anything.
+    pub(super) fn merge_if_due(&mut self) {
+        if self.streams.all.is_empty() || self.streams.is_merging {
+            return;
+        }
+        match self.mergeable() {
+            Ok(until) => {
+                let are_new = self.streams.all.iter().zip(&until).any(|(stream, until)| stream.merged.next < *until);
+                if !are_new && self.streams.announced {
+                    return;
+                }
+                (self.streams.announced, self.streams.is_merging) = (true, true);
+                let ((part, parts), given) = (self.engine.part(), until.clone());
+                self.give(RecordKind::Merged, Ordered::Merge(until), |out| {
+                    out.extend(head(part, parts));
+                    put_until(out, &given);
+                });
+            }
+            Err(error) => self.end_if(Err(error)),
+        }
+    }
+
+    /// Up to where the streams can be merged by one record: it has places for so many calls.
+    fn mergeable(&self) -> Result<Vec<u64>, Error> {
+        let mut calls = 0;
+        let mut until = Vec::new();
+        for Stream { path, merged, waiting, .. } in &self.streams.all {
+            let mut next = merged.next;
+            for message in waiting.iter().flat_map(|piece| &piece.messages) {
+                let damaged = |problem: String| Error::damaged(path, next, problem);
+                if let Some(payload) = &message.calls {
+                    let (_, payload) = self.home_of(path, payload, next)?;
+                    calls += count(payload, |procedure| self.catalogue.arguments(procedure)).map_err(damaged)?;
+                }
+                if calls >= 1 << PLACE_BITS {
+                    break;
+                }
+                next += 1;
+            }
+            until.push(next);
+        }
+        Ok(until)
+    }
+
+    /// Merges what a record says; whether all of it was read yet. If not, what was is run, and it is to be called again.
+    pub(super) fn merged(&mut self, payload: &[u8], record: u64) -> Result<bool, Error> {
+        let (_, payload) = self.home_of(&self.node.path, payload, record)?;
+        let until = until_of(payload).map_err(|problem| Error::damaged(&self.node.path, record, problem))?;
+        let count = self.streams.all.len();
+        if until.len() != count {
+            let expected = format!("the nodes of this journal have {}", until.len());
+            return Err(Error::Option { option: "streams", value: count.to_string(), expected });
+        }
+        self.merge(&until, record)
+    }
+
+    pub(super) fn merge(&mut self, until: &[u64], record: u64) -> Result<bool, Error> {
+        for (index, &until) in until.iter().enumerate() {
+            let next = self.streams.all[index].merged.next;
+            if until < next {
+                let problem = format!("stream {} is merged up to message {next}, and this goes back", index + 1);
+                return Err(Error::damaged(&self.node.path, record, problem));
+            }
+            while self.streams.all[index].merged.next < until {
+                let Some((number, message)) = self.streams.all[index].next() else { return Ok(false) };
+                self.run_message(index, number, &message, record)?;
+            }
+        }
+        let streams = &mut self.streams;
+        (streams.base, streams.are_merged, streams.is_merging) = (0, true, false);
+        Ok(true)
+    }
+
+    /// Runs a message of a stream at its place.
+    fn run_message(&mut self, index: usize, number: u64, message: &Message, record: u64) -> Result<(), Error> {
+        let path = &self.streams.all[index].path;
+        let damaged = |problem: &str| Error::damaged(path, number, problem);
+        if message.after.database != self.node.chain.database {
+            return Err(damaged("the stream is of another database than the order"));
+        }
+        self.shared.count_sync(message.bytes + RECORD_COST as usize, false, Duration::ZERO);
+        let Some(payload) = &message.calls else { return Ok(()) };
+        let (home, calls) = self.home_of(path, payload, number)?;
+        let place = Place { stamp: (record << PLACE_BITS) + self.streams.base, home };
+        let is_own = |own: &&mut Own| {
+            let first = own.given.front().map(|given| given.number);
+            own.index == index && own.epoch == message.after.epoch && first == Some(number)
+        };
+        let own = self.streams.own.as_mut().filter(is_own).and_then(|own| own.given.pop_front());
+        let count = match own {
+            Some(Given { batch, places, callers, .. }) => {
+                let count = places.len();
+                self.run_given(batch, &places, callers, place)?;
+                count
+            }
+            None => {
+                let path = path.clone();
+                self.run_ordered(calls, place, (&path, number))?
+            }
+        };
+        self.streams.base += count as u64;
+        if self.streams.base >= 1 << PLACE_BITS {
+            let problem = "the record merges more calls than a record has places for";
+            return Err(Error::damaged(&self.node.path, record, problem));
+        }
+        Ok(())
+    }
+
+    /// Gives calls to the stream of this node.
+    pub(super) fn give_to_stream(
+        &mut self,
+        batch: Batch,
+        places: Vec<u32>,
+        callers: Callers,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let (requests, threads) = (self.requests.clone(), self.shared.threads.clone());
+        let Some(own) = &mut self.streams.own else { return callers.refuse(None, Error::Superseded) };
+        let Some(units) = &own.units else { return callers.refuse(None, Error::Superseded) };
+        let mut bytes = self.shared.buffer();
+        frame::put(&mut bytes, salt(self.node.chain.database), RecordKind::Ordered, own.giving, 0, payload);
+        own.given.push_back(Given { number: own.giving, batch, places, callers });
+        own.giving += 1;
+        // That it is there is told by the record that merges it.
+        let done = Box::new(move |outcome: Result<(), Error>| {
+            if outcome.is_err() {
+                drop(threads.send(&requests, Request::Appended(outcome)));
+            }
+        });
+        let unit = Unit { segment: None, bytes, frames: vec![0], next: own.giving, needed: true, done };
+        if units.send(unit).is_err() {
+            self.end_if(Err(Error::Superseded));
+        }
+    }
+
+    /// Begins an epoch of the stream that this node stands for, if nobody has begun one since.
+    pub(super) fn sequence(&mut self) -> Result<(), Error> {
+        if let Some(error) = self.shared.trouble() {
+            return Err(error);
+        }
+        let Some(own) = &mut self.streams.own else { return Ok(()) };
+        if own.units.is_some() {
+            return Ok(());
+        }
+        if !self.streams.are_merged {
+            return Err(Error::Unreachable("no node that leads has said yet that it merges these streams".into()));
+        }
+        let failed = |error: crate::journal::Unreachable| Error::Unreachable(error.to_string());
+        let Stream { journal, path, read, .. } = &self.streams.all[own.index];
+        let last = journal.extent().map_err(failed)?.next - 1;
+        let mut chain = match last + 1 == read.next {
+            true => read.chain,
+            false => match &journal.read(last, 1, Duration::ZERO).map_err(failed)? {
+                Messages { first, messages } if *first == last && !messages.is_empty() => {
+                    Chain::behind(path, last, &messages[0])?
+                }
+                _ => return Err(Error::Unreachable(format!("{}: message {last} does not come", path.display()))),
+            },
+        };
+        chain.database = self.node.chain.database;
+        let message = chain.begin_epoch(last + 1, &own.options.address);
+        match journal.append(last + 1, &[message]).1 {
+            Ok(()) => {}
+            Err(Unappended::Full(why)) => return Err(Error::JournalFull(why)),
+            // Somebody else was faster, or this very message is there and will be read.
+            Err(why) => return Err(Error::Unreachable(why.to_string())),
+        }
+        (own.epoch, own.giving) = (chain.epoch, last + 2);
+        let (journal, shared, membership) = (journal.clone(), self.shared.clone(), own.membership.clone());
+        let publisher = Publisher { journal, shared, membership, chain, next: own.giving, orders: false };
+        let (units, taken) = sync_channel(UNMERGED);
+        let threads = &self.shared.threads;
+        own.publisher = Some(threads.start("lockwork-journal", move || publisher.run(&taken))?);
+        own.units = Some(units);
+        own.membership.set_epoch(chain.epoch);
+        own.membership.take(Role::Sequencing);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_merged_can_be_read_again_and_half_of_it_is_refused() {
+        let mut payload = Vec::new();
+        put_until(&mut payload, &[57, 93]);
+        assert_eq!(until_of(&payload), Ok(vec![57, 93]));
+        assert!(until_of(&payload[..9]).is_err());
+    }
+}
