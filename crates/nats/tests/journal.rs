@@ -136,7 +136,10 @@ fn any_one_server_may_be_killed_or_stopped() {
         let messages = messages(next..next + count);
         // What is there already counts as appended.
         patiently(|| match journal.append(next, &messages) {
-            (appended, Ok(())) => Ok(assert_eq!(appended, messages.len())),
+            (appended, Ok(())) => {
+                assert_eq!(appended, messages.len());
+                Ok(())
+            }
             (_, Err(unknown @ Unappended::Unknown(_))) => Err(unknown),
             (_, Err(other)) => panic!("{other}"),
         });
