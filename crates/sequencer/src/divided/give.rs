@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use lockwork_engine::Place;
 use lockwork_procedure::block::{Batch, HEADER_BYTES, Status, abort};
 
+use super::own::Own;
 use super::{Ordered, PLACE_BITS, Parted, run};
 use crate::error::Error;
 use crate::format::calls;
@@ -67,7 +68,7 @@ impl Parted {
             out.extend(run::head(home, parts));
             out.extend(payload);
         };
-        match self.streams.sequences() {
+        match self.sequences() {
             true => self.give_to_stream(batch, places, callers, record),
             false => self.give(RecordKind::Ordered, Ordered::Calls { batch, places, callers }, record),
         }
@@ -79,7 +80,8 @@ impl Parted {
             Ordered::Calls { batch, places, .. } => Some((batch, places)),
             _ => None,
         });
-        let pending = pending.chain(self.streams.given());
+        let own = self.own.iter().flat_map(Own::given).map(|given| (&given.batch, &given.places));
+        let pending = pending.chain(own);
         let mut known = HashMap::new();
         for (batch, places) in pending {
             known.extend(

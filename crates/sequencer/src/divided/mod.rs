@@ -26,6 +26,7 @@
 //! | `cut` | checkpoints of all parts at one record |
 //! | `tables` | whole tables: their rows read, and rows loaded |
 //! | `streams` | further sequencers, whose streams are merged |
+//! | `own` | the stream that this node stands for |
 //! | `parts` | what the checkpoints of parts are called in a journal |
 //!
 //! Invariant: at any record the nodes of all parts have together what one engine has that ran the log up to there.
@@ -35,6 +36,7 @@
 mod choose;
 mod cut;
 mod give;
+mod own;
 mod parts;
 mod run;
 mod streams;
@@ -73,6 +75,7 @@ use crate::sequencer::{Handle, REQUESTS, Sequencer};
 use crate::shared::Shared;
 
 use choose::Chooser;
+use own::Own;
 use parts::PartJournal;
 use streams::Streams;
 pub(crate) use tables::GatherReply;
@@ -126,6 +129,8 @@ pub(crate) struct Parted {
     node: Node,
     chooser: Chooser,
     streams: Streams,
+    /// If it stands for one of them, and so not for the order.
+    own: Option<Own>,
     /// Messages of which one merges more than was read of the streams yet, and who waits for them.
     stalled: Option<(Messages, SyncSender<()>)>,
     /// To this thread.
@@ -189,14 +194,15 @@ impl Sequencer {
         let threads = node.threads.clone();
         let (fresh, interrupt) = (threads.fresh(), engine.interrupt());
         engine.begin(next << PLACE_BITS)?;
-        let streams = Streams::new(journals.streams, (part, parts), &node, &streams, next - 1)?;
+        let own = Own::of(part, journals.streams.len(), &node);
+        let streams = Streams::new(journals.streams, parts, &streams, next - 1)?;
         let mut node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
         node.decoder.divided = true;
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
         membership.saw(extent);
         let mut shared = Shared::of_node(next, membership.clone(), threads.clone());
         shared.is_divided = true;
-        shared.sequencing = streams.membership().cloned();
+        shared.sequencing = own.as_ref().map(|own| own.membership.clone());
         let shared = Arc::new(shared);
         shared.definitions.store(definitions.len(), Ordering::Release);
         let count = catalogue.procedures.len() as u32;
@@ -216,6 +222,7 @@ impl Sequencer {
             node,
             chooser: Chooser::default(),
             streams,
+            own,
             stalled: None,
             requests: requests.clone(),
             units: None,
@@ -228,10 +235,12 @@ impl Sequencer {
         };
         report.next = next;
         report.definitions.clone_from(&parted.definitions);
-        let mut started = parted.streams.start(&requests, &membership, fresh)?;
+        let mut started = parted.streams.start(&requests, &membership)?;
+        if let Some(own) = &parted.own {
+            started.push(own.start(parted.streams.journal(own.index), &requests, fresh)?);
+        }
         let holder = holder(&node_options.address, fresh);
-        // Who stands for a stream does not stand for the order.
-        let may_lead = node_options.may_lead && !parted.streams.stands_for_one();
+        let may_lead = node_options.may_lead && parted.own.is_none();
         let election = Election {
             journal: journal.clone(),
             options: NodeOptions { may_lead, ..node_options },
@@ -259,7 +268,7 @@ impl Parted {
         // What is on its way is appended, or not: nobody waits any more to learn which.
         self.refuse_all(&Error::Closed);
         self.units = None;
-        let publishers = [self.node.publisher.take(), self.streams.close()];
+        let publishers = [self.node.publisher.take(), self.own.as_mut().and_then(Own::close)];
         for publisher in publishers.into_iter().flatten() {
             // It tells this thread what it has done, which is of no interest any more.
             while !publisher.is_finished() {
@@ -277,12 +286,16 @@ impl Parted {
         self.units.is_some() && self.node.membership.role() == Role::Leading
     }
 
+    /// Whether it takes calls for a stream of its own.
+    fn sequences(&self) -> bool {
+        self.own.as_ref().is_some_and(Own::sequences)
+    }
+
     /// Why nothing is taken from callers that is for who leads, if so.
     fn refusal(&self) -> Option<Error> {
         let follows = || {
             let leader = self.node.membership.leader();
-            let sequences = self.streams.sequences();
-            let error = if sequences { Error::ForLeader { leader } } else { Error::Follower { leader } };
+            let error = if self.sequences() { Error::ForLeader { leader } } else { Error::Follower { leader } };
             (!self.leads()).then_some(error)
         };
         self.shared.trouble().or_else(follows)
@@ -290,7 +303,7 @@ impl Parted {
 
     /// Why no calls are taken, if so.
     fn refusal_of_calls(&self) -> Option<Error> {
-        if self.streams.sequences() { self.shared.trouble() } else { self.refusal() }
+        if self.sequences() { self.shared.trouble() } else { self.refusal() }
     }
 
     fn take(&mut self, request: Request) {
@@ -347,8 +360,8 @@ impl Parted {
             }
             Request::Appended(outcome) => self.appended(outcome),
             Request::Lead(reply) => {
-                let stands_for_one = self.streams.stands_for_one();
-                drop(reply.send(if stands_for_one { self.sequence() } else { self.lead() }));
+                let begun = if self.own.is_some() { self.sequence() } else { self.lead() };
+                drop(reply.send(begun));
             }
             Request::Close(reply) => self.closing = Some(reply),
         }
@@ -362,7 +375,9 @@ impl Parted {
     fn end_if(&mut self, outcome: Result<(), Error>) {
         if let Err(error) = outcome {
             self.node.membership.end(error.to_string());
-            self.streams.end(&error.to_string());
+            if let Some(own) = &self.own {
+                own.membership.end(error.to_string());
+            }
             self.shared.stop(error.clone());
             self.refuse_all(&error);
         }
@@ -374,7 +389,9 @@ impl Parted {
         for ordered in std::mem::take(&mut self.pending) {
             ordered.refuse(unknown());
         }
-        self.streams.refuse(&unknown());
+        if let Some(own) = &mut self.own {
+            own.refuse(&unknown());
+        }
         for (batch, callers) in std::mem::take(&mut self.held) {
             callers.refuse(Some(batch), error.clone());
         }
@@ -419,8 +436,8 @@ impl Parted {
         if let Some(error) = self.refusal_of_calls() {
             return self.refuse_all(&error);
         }
-        if self.streams.sequences() {
-            while self.streams.has_room()
+        if self.sequences() {
+            while self.own.as_ref().is_some_and(Own::has_room)
                 && let Some((batch, callers)) = self.held.pop_front()
             {
                 self.order(batch, callers);

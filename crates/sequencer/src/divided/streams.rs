@@ -30,26 +30,23 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use lockwork_engine::Place;
-use lockwork_procedure::block::Batch;
 
+use super::own::Given;
 use super::run::head;
 use super::{Ordered, PLACE_BITS, Parted, RECORD_COST};
 use crate::error::Error;
 use crate::format::Cursor;
 use crate::format::calls::runs;
-use crate::format::frame::{self, RecordKind};
-use crate::journal::election::{Election, Membership, NodeOptions, Role, holder};
+use crate::format::frame::RecordKind;
+use crate::journal::election::{Membership, Role};
 use crate::journal::follower::READ_BYTES;
-use crate::journal::message::{Chain, Position, salt};
-use crate::journal::publisher::Publisher;
-use crate::journal::{Journal, Messages, Unappended};
-use crate::log::writer::Unit;
-use crate::order::{Callers, Request};
+use crate::journal::message::{Chain, Position};
+use crate::journal::{Journal, Messages, Unreachable};
+use crate::order::Request;
 use crate::threads::{Thread, Threads};
 
-/// Records that a sequencer has given to its stream and that are not merged: on their way there, there, and named by a
-/// record of the order that is on its way. What comes meanwhile makes the next one longer.
-const UNMERGED: usize = 6;
+/// What is wrong with a stream that was left over.
+const FOREIGN: &str = "the stream is of another database than the order";
 /// How long a read waits for a message.
 const WAIT: Duration = Duration::from_millis(100);
 
@@ -78,32 +75,9 @@ struct Stream {
     waiting: VecDeque<Piece>,
 }
 
-/// Calls that were given to a stream.
-struct Given {
-    number: u64,
-    batch: Batch,
-    places: Vec<u32>,
-    callers: Callers,
-}
-
-/// The stream that a node stands for.
-struct Own {
-    index: usize,
-    options: NodeOptions,
-    membership: Arc<Membership>,
-    /// To the publisher, while this node sequences.
-    units: Option<SyncSender<Unit>>,
-    publisher: Option<Thread>,
-    epoch: u64,
-    /// The number of the next message.
-    giving: u64,
-    given: VecDeque<Given>,
-}
-
 /// See the module.
 pub(super) struct Streams {
     all: Vec<Stream>,
-    own: Option<Own>,
     /// Calls that were run of a record that is not merged to its end.
     base: u64,
     /// Whether a record of the order has said that these streams are merged.
@@ -214,14 +188,13 @@ fn read(
 }
 
 impl Streams {
-    /// These streams, for a node of this part that goes on from a checkpoint of record `number`.
+    /// These streams of so many parts, for a node that goes on from a checkpoint of record `number`.
     ///
     /// # Errors
     /// [`Error::Option`]: they are not as many as the checkpoint has, or more than parts can stand for.
     pub(super) fn new(
         journals: Vec<Arc<dyn Journal>>,
-        (part, parts): (u16, u16),
-        options: &NodeOptions,
+        parts: u16,
         positions: &[Position],
         number: u64,
     ) -> Result<Self, Error> {
@@ -237,16 +210,6 @@ impl Streams {
         }
         let position = |index: usize| positions.get(index).copied().unwrap_or(Position::START);
         let cut = (0..journals.len()).map(|index| position(index).next).collect();
-        let own = usize::from(part).checked_sub(1).filter(|index| *index < journals.len()).map(|index| Own {
-            index,
-            options: options.clone(),
-            membership: Arc::new(Membership::new(options.threads.clone())),
-            units: None,
-            publisher: None,
-            epoch: 0,
-            giving: 0,
-            given: VecDeque::new(),
-        });
         let stream = |(index, journal): (usize, Arc<dyn Journal>)| Stream {
             path: PathBuf::from(journal.describe()),
             journal,
@@ -256,7 +219,6 @@ impl Streams {
         };
         Ok(Self {
             all: journals.into_iter().enumerate().map(stream).collect(),
-            own,
             base: 0,
             are_merged: !positions.is_empty(),
             announced: false,
@@ -265,17 +227,15 @@ impl Streams {
         })
     }
 
-    /// The part of this node in the stream that it stands for, if it does.
-    pub(super) fn membership(&self) -> Option<&Arc<Membership>> {
-        self.own.as_ref().map(|own| &own.membership)
+    pub(super) fn journal(&self, index: usize) -> Arc<dyn Journal> {
+        self.all[index].journal.clone()
     }
 
-    /// Starts what reads the streams, and what looks after the lease of this node's own.
+    /// Starts what reads the streams.
     pub(super) fn start(
         &self,
         requests: &SyncSender<Request>,
         membership: &Arc<Membership>,
-        fresh: u64,
     ) -> Result<Vec<Thread>, Error> {
         let mut started = Vec::new();
         for (index, stream) in self.all.iter().enumerate() {
@@ -285,58 +245,34 @@ impl Streams {
             let run = move || read(&*journal, &requests, (&membership, &reader), index, next);
             started.push(threads.start("lockwork-stream", run)?);
         }
-        if let Some(own) = &self.own {
-            let election = Election {
-                journal: self.all[own.index].journal.clone(),
-                options: own.options.clone(),
-                membership: own.membership.clone(),
-                requests: requests.clone(),
-                holder: holder(&own.options.address, fresh),
-            };
-            started.push(own.options.threads.start("lockwork-lease", move || election.run())?);
-        }
         Ok(started)
     }
 
-    /// Whether this node takes calls for its stream.
-    pub(super) fn sequences(&self) -> bool {
-        self.own.as_ref().is_some_and(|own| own.units.is_some() && own.membership.role() == Role::Sequencing)
-    }
-
-    pub(super) fn stands_for_one(&self) -> bool {
-        self.own.is_some()
-    }
-
-    /// Whether there is room for another record.
-    pub(super) fn has_room(&self) -> bool {
-        self.own.as_ref().is_some_and(|own| own.given.len() < UNMERGED)
-    }
-
-    /// Calls that were given to this node's stream and are not merged.
-    pub(super) fn given(&self) -> impl Iterator<Item = (&Batch, &Vec<u32>)> {
-        self.own.iter().flat_map(|own| &own.given).map(|given| (&given.batch, &given.places))
-    }
-
-    /// Ends what this node does for its stream.
-    pub(super) fn end(&mut self, why: &str) {
-        if let Some(own) = &self.own {
-            own.membership.end(why.to_string());
+    /// A stream, and where it ends, for who begins an epoch there.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`], also while no node that leads has said that it merges the streams; [`Error::Damaged`].
+    pub(super) fn end(&self, index: usize, database: u64) -> Result<(Arc<dyn Journal>, Position), Error> {
+        if !self.are_merged {
+            return Err(Error::Unreachable("no node that leads has said yet that it merges these streams".into()));
         }
-    }
-
-    /// Nobody learns any more what becomes of calls that may be in the stream.
-    pub(super) fn refuse(&mut self, error: &Error) {
-        for given in self.own.iter_mut().flat_map(|own| std::mem::take(&mut own.given)) {
-            given.callers.refuse(None, error.clone());
+        let failed = |error: Unreachable| Error::Unreachable(error.to_string());
+        let Stream { journal, path, read, .. } = &self.all[index];
+        let next = journal.extent().map_err(failed)?.next;
+        let mut chain = read.chain;
+        if next != read.next {
+            let last = next - 1;
+            chain = match &journal.read(last, 1, Duration::ZERO).map_err(failed)? {
+                Messages { first, messages } if *first == last && !messages.is_empty() => {
+                    Chain::behind(path, last, &messages[0])?
+                }
+                _ => return Err(Error::Unreachable(format!("{}: message {last} does not come", path.display()))),
+            };
         }
-    }
-
-    /// The last that it does; the publisher, which is to be waited for.
-    pub(super) fn close(&mut self) -> Option<Thread> {
-        let own = self.own.as_mut()?;
-        own.units = None;
-        own.membership.close();
-        own.publisher.take()
+        if chain.epoch > 0 && chain.database != database {
+            return Err(Error::damaged(path, next - 1, FOREIGN));
+        }
+        Ok((journal.clone(), Position { next, chain: Chain { database, ..chain } }))
     }
 
     /// How far they are merged.
@@ -350,7 +286,7 @@ impl Streams {
     }
 
     /// Removes what nobody needs who begins with the checkpoint of record `number`, or a later one, if `removes`.
-    pub(super) fn truncate(&mut self, number: u64, removes: bool) -> Result<(), crate::journal::Unreachable> {
+    pub(super) fn truncate(&mut self, number: u64, removes: bool) -> Result<(), Unreachable> {
         self.cuts = self.cuts.split_off(&number);
         let Some(until) = self.cuts.get(&number).filter(|_| removes) else { return Ok(()) };
         self.all.iter().zip(until).try_for_each(|(stream, &until)| stream.journal.truncate(until))
@@ -442,18 +378,14 @@ impl Parted {
         let path = &self.streams.all[index].path;
         let damaged = |problem: &str| Error::damaged(path, number, problem);
         if message.after.database != self.node.chain.database {
-            return Err(damaged("the stream is of another database than the order"));
+            return Err(damaged(FOREIGN));
         }
         self.shared.count_sync(message.bytes + RECORD_COST as usize, false, Duration::ZERO);
         let Some(payload) = &message.calls else { return Ok(()) };
         let (home, calls) = self.home_of(path, payload, number)?;
         let place = Place { stamp: (record << PLACE_BITS) + self.streams.base, home };
-        let is_own = |own: &&mut Own| {
-            let first = own.given.front().map(|given| given.number);
-            own.index == index && own.epoch == message.after.epoch && first == Some(number)
-        };
-        let own = self.streams.own.as_mut().filter(is_own).and_then(|own| own.given.pop_front());
-        let count = match own {
+        let own = self.own.as_mut().filter(|own| own.index == index);
+        let count = match own.and_then(|own| own.take(message.after.epoch, number)) {
             Some(Given { batch, places, callers, .. }) => {
                 let count = places.len();
                 self.run_given(batch, &places, callers, place)?;
@@ -469,77 +401,6 @@ impl Parted {
             let problem = "the record merges more calls than a record has places for";
             return Err(Error::damaged(&self.node.path, record, problem));
         }
-        Ok(())
-    }
-
-    /// Gives calls to the stream of this node.
-    pub(super) fn give_to_stream(
-        &mut self,
-        batch: Batch,
-        places: Vec<u32>,
-        callers: Callers,
-        payload: impl FnOnce(&mut Vec<u8>),
-    ) {
-        let (requests, threads) = (self.requests.clone(), self.shared.threads.clone());
-        let Some(own) = &mut self.streams.own else { return callers.refuse(None, Error::Superseded) };
-        let Some(units) = &own.units else { return callers.refuse(None, Error::Superseded) };
-        let mut bytes = self.shared.buffer();
-        frame::put(&mut bytes, salt(self.node.chain.database), RecordKind::Ordered, own.giving, 0, payload);
-        own.given.push_back(Given { number: own.giving, batch, places, callers });
-        own.giving += 1;
-        // That it is there is told by the record that merges it.
-        let done = Box::new(move |outcome: Result<(), Error>| {
-            if outcome.is_err() {
-                drop(threads.send(&requests, Request::Appended(outcome)));
-            }
-        });
-        let unit = Unit { segment: None, bytes, frames: vec![0], next: own.giving, needed: true, done };
-        if units.send(unit).is_err() {
-            self.end_if(Err(Error::Superseded));
-        }
-    }
-
-    /// Begins an epoch of the stream that this node stands for, if nobody has begun one since.
-    pub(super) fn sequence(&mut self) -> Result<(), Error> {
-        if let Some(error) = self.shared.trouble() {
-            return Err(error);
-        }
-        let Some(own) = &mut self.streams.own else { return Ok(()) };
-        if own.units.is_some() {
-            return Ok(());
-        }
-        if !self.streams.are_merged {
-            return Err(Error::Unreachable("no node that leads has said yet that it merges these streams".into()));
-        }
-        let failed = |error: crate::journal::Unreachable| Error::Unreachable(error.to_string());
-        let Stream { journal, path, read, .. } = &self.streams.all[own.index];
-        let last = journal.extent().map_err(failed)?.next - 1;
-        let mut chain = match last + 1 == read.next {
-            true => read.chain,
-            false => match &journal.read(last, 1, Duration::ZERO).map_err(failed)? {
-                Messages { first, messages } if *first == last && !messages.is_empty() => {
-                    Chain::behind(path, last, &messages[0])?
-                }
-                _ => return Err(Error::Unreachable(format!("{}: message {last} does not come", path.display()))),
-            },
-        };
-        chain.database = self.node.chain.database;
-        let message = chain.begin_epoch(last + 1, &own.options.address);
-        match journal.append(last + 1, &[message]).1 {
-            Ok(()) => {}
-            Err(Unappended::Full(why)) => return Err(Error::JournalFull(why)),
-            // Somebody else was faster, or this very message is there and will be read.
-            Err(why) => return Err(Error::Unreachable(why.to_string())),
-        }
-        (own.epoch, own.giving) = (chain.epoch, last + 2);
-        let (journal, shared, membership) = (journal.clone(), self.shared.clone(), own.membership.clone());
-        let publisher = Publisher { journal, shared, membership, chain, next: own.giving, orders: false };
-        let (units, taken) = sync_channel(UNMERGED);
-        let threads = &self.shared.threads;
-        own.publisher = Some(threads.start("lockwork-journal", move || publisher.run(&taken))?);
-        own.units = Some(units);
-        own.membership.set_epoch(chain.epoch);
-        own.membership.take(Role::Sequencing);
         Ok(())
     }
 }
