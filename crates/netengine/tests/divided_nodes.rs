@@ -477,6 +477,47 @@ fn sequencers_take_calls_beside_the_leader_and_their_streams_are_merged_alike_by
     assert_eq!(set.settled().0, ACCOUNTS * BALANCE);
 }
 
+#[test]
+fn damage_in_a_stream_stops_who_reads_it_and_says_where() {
+    for (number, what) in [(0, "altered"), (1, "lost"), (2, "of another database")] {
+        let (journal, stream) = (SimulatedJournal::new(20 + number), SimulatedJournal::new(30 + number));
+        let mut set = Set::with_streams(&journal, std::slice::from_ref(&stream), 2, true, LEASE);
+        set.furnish();
+        for _ in 0..6 {
+            assert_eq!(set.call_again(&[(3, 0, vec![1])])[0].0, Some(Status::Committed));
+        }
+        set.settled();
+        let other = SimulatedJournal::new(40);
+        let read = match number {
+            0 => {
+                stream.alter(2, |message| message[100] ^= 1);
+                &stream
+            }
+            1 => {
+                stream.forget(2);
+                &stream
+            }
+            _ => {
+                let mut set =
+                    Set::with_streams(&SimulatedJournal::new(41), std::slice::from_ref(&other), 2, true, LEASE);
+                set.furnish();
+                for _ in 0..12 {
+                    set.call_again(&[(3, 0, vec![1])]);
+                }
+                &other
+            }
+        };
+        let mut follows = Set::with_streams(&journal, std::slice::from_ref(read), 2, false, LEASE);
+        let told = until(|| match follows.nodes[0].as_ref().unwrap().handle().node().unwrap() {
+            status if status.role == Role::Ended => Ok(status.trouble.unwrap_or_default()),
+            status => Err(format!("{what}: {status:?}")),
+        });
+        let expected = if number == 2 { "another database" } else { "damaged" };
+        assert!(told.contains(expected), "{what}: {told}");
+        follows.nodes.clear();
+    }
+}
+
 /// Another number of streams would give what is merged another order.
 #[test]
 fn a_journal_of_another_number_of_streams_is_refused() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 
-use lockwork_engine::Engine;
+use lockwork_engine::{Engine, Interrupt};
 
 use crate::begin::{Begun, begin};
 use crate::divided::GatheredTables;
@@ -99,7 +99,7 @@ impl Sequencer {
         started.push(threads.start("lockwork-follow", move || follow(&journal, &reads, &wanted, &waits, next))?);
         started.push(threads.start("lockwork-order", move || order.run(&taken))?);
         let handle = Handle { requests, shared };
-        Ok((Self { handle: Some(handle), threads: started, interrupt: None, _lock: lock }, report))
+        Ok((Self { handle: Some(handle), threads: started, _lock: lock }, report))
     }
 }
 
@@ -152,7 +152,13 @@ impl Handle {
     /// Whether this process has a part of every table only: the rest is where other nodes are.
     #[must_use]
     pub fn is_divided(&self) -> bool {
-        self.shared.is_divided
+        self.shared.interrupt.is_some()
+    }
+
+    /// Ends what this node does if its engine waits for other parts, or as soon as it does. Nothing happens where this
+    /// process has everything.
+    pub fn break_off(&self) {
+        self.shared.interrupt.iter().for_each(Interrupt::set);
     }
 
     /// Gets all rows of some tables from the nodes of all parts, as of one record, if they are no more than `most`
@@ -171,7 +177,7 @@ impl Handle {
         most: u64,
         then: impl FnOnce(Result<GatheredTables, Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        assert!(self.shared.is_divided, "this process has all rows");
+        assert!(self.is_divided(), "this process has all rows");
         self.give(Request::Gather { tables, most, reply: Box::new(then) })
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use lockwork_engine::{Engine, Interrupt};
+use lockwork_engine::Engine;
 use lockwork_procedure::block::{Batch, HEADER_BYTES, MAX_BLOCK_BYTES};
 use lockwork_storage::{Database, Digest};
 
@@ -38,8 +38,6 @@ pub struct Sequencer {
     pub(crate) handle: Option<Handle>,
     /// In the order in which they end, last first.
     pub(crate) threads: Vec<Thread>,
-    /// Ends the waiting for other parts, of an engine that has one.
-    pub(crate) interrupt: Option<Interrupt>,
     pub(crate) _lock: Box<dyn Send + Sync>,
 }
 
@@ -148,7 +146,7 @@ impl Sequencer {
             node: None,
         });
         threads.push(system.start("lockwork-order", move || order.run(&taken))?);
-        Ok((Self { handle: Some(Handle { requests, shared }), threads, interrupt: None, _lock: lock }, report))
+        Ok((Self { handle: Some(Handle { requests, shared }), threads, _lock: lock }, report))
     }
 
     /// A way in, to be given to other threads.
@@ -245,10 +243,10 @@ impl Sequencer {
         let threads = &handle.shared.threads;
         let closed = match threads.send(&handle.requests, Request::Close(reply)) {
             Ok(()) => {
-                let patience = self.interrupt.as_ref().map(|_| PATIENCE);
+                let patience = handle.is_divided().then_some(PATIENCE);
                 let closed = threads.receive(&answer, patience).or_else(|_| {
                     // Its engine may wait for a part that is gone.
-                    self.interrupt.iter().for_each(Interrupt::set);
+                    handle.break_off();
                     threads.receive(&answer, None)
                 });
                 closed.unwrap_or(Err(Error::Closed))

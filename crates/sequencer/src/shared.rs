@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lockwork_engine::Interrupt;
+
 use crate::error::{Error, Failure};
 use crate::journal::election::{Membership, Role};
 use crate::threads::Threads;
@@ -71,8 +73,8 @@ pub(crate) struct Shared {
     /// Of a node that stands for a stream of its own: its part there.
     pub(crate) sequencing: Option<Arc<Membership>>,
     pub(crate) threads: Threads,
-    /// Whether this process has a part of every table only.
-    pub(crate) is_divided: bool,
+    /// Of a process that has a part of every table only: ends its waiting for other parts.
+    pub(crate) interrupt: Option<Interrupt>,
     /// What the last checkpoint that failed said.
     checkpoint_trouble: Mutex<Option<Error>>,
     /// Buffers that units were in.

@@ -353,6 +353,7 @@ impl Term<'_> {
                             tokio::select! {
                                 done = &mut work => break done,
                                 () = signals.next() => is_asked(&mut asked, handle),
+                                () = tokio::time::sleep(DRAIN), if asked > 0 => handle.break_off(),
                             }
                         };
                         led = done.map_err(|error| Failure::BackEnd(format!("the server: {error}")))?;

@@ -19,11 +19,11 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable} is '{text}'")))
 }
 
-/// For `CLUSTER_SECONDS`, 40 unless told otherwise, by the seed `CLUSTER_SEED`.
+/// For `CLUSTER_SECONDS`, 90 unless told otherwise, by the seed `CLUSTER_SEED`.
 #[test]
 fn random_faults_lose_nothing() {
     let Some(cluster) = Cluster::start() else { return };
-    let (seconds, seed) = (number("CLUSTER_SECONDS", 40), number("CLUSTER_SEED", 1));
+    let (seconds, seed) = (number("CLUSTER_SECONDS", 90), number("CLUSTER_SEED", 1));
     cluster.leader(0);
     let told = || format!("seed {seed}\n{}", cluster.said());
     under_load(&cluster.nodes(), &told, |load| faults(&cluster, load, seconds, seed));
@@ -33,7 +33,7 @@ fn random_faults_lose_nothing() {
 #[test]
 fn random_faults_to_parts_lose_nothing() {
     let Some(cluster) = Cluster::start_with(&["--parts", "3", "--sequencers", "2"], 3) else { return };
-    let (seconds, seed) = (number("CLUSTER_SECONDS", 40), number("CLUSTER_SEED", 2));
+    let (seconds, seed) = (number("CLUSTER_SECONDS", 90), number("CLUSTER_SEED", 2));
     cluster.leader(0);
     let told = || format!("seed {seed}\n{}", cluster.said());
     parts_under_load(&cluster.nodes(), &told, |load| faults(&cluster, load, seconds, seed));

@@ -192,7 +192,7 @@ impl Sequencer {
         let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
         let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next, streams } = begun;
         let threads = node.threads.clone();
-        let (fresh, interrupt) = (threads.fresh(), engine.interrupt());
+        let fresh = threads.fresh();
         engine.begin(next << PLACE_BITS)?;
         let own = Own::of(part, journals.streams.len(), &node);
         let streams = Streams::new(journals.streams, parts, &streams, next - 1)?;
@@ -201,7 +201,7 @@ impl Sequencer {
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
         membership.saw(extent);
         let mut shared = Shared::of_node(next, membership.clone(), threads.clone());
-        shared.is_divided = true;
+        shared.interrupt = Some(engine.interrupt());
         shared.sequencing = own.as_ref().map(|own| own.membership.clone());
         let shared = Arc::new(shared);
         shared.definitions.store(definitions.len(), Ordering::Release);
@@ -253,7 +253,7 @@ impl Sequencer {
         started.push(threads.start("lockwork-follow", move || follow(&journal, &reads, &membership, &waits, next))?);
         started.push(threads.start("lockwork-order", move || parted.run(&taken))?);
         let handle = Handle { requests, shared };
-        Ok((Self { handle: Some(handle), threads: started, interrupt: Some(interrupt), _lock: lock }, report))
+        Ok((Self { handle: Some(handle), threads: started, _lock: lock }, report))
     }
 }
 

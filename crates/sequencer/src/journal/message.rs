@@ -238,6 +238,17 @@ mod tests {
     }
 
     #[test]
+    fn positions_are_read_as_they_were_written() {
+        let chain = read(&messages()).unwrap();
+        let positions = [Position { next: 7, chain }, Position::START];
+        let mut payload = Vec::new();
+        positions.iter().for_each(|position| position.encode(&mut payload));
+        assert_eq!(Position::decode_all(&payload), Ok(positions.to_vec()));
+        assert_eq!(Position::decode_all(&[]), Ok(Vec::new()));
+        assert!(Position::decode_all(&payload[..60]).is_err());
+    }
+
+    #[test]
     fn what_is_lost_altered_swapped_or_forked_is_found() {
         let sound = messages();
         for at in 0..sound.len() {
