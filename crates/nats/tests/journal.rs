@@ -106,6 +106,36 @@ fn the_lease_is_written_by_compare_and_swap() {
 }
 
 #[test]
+fn streams_of_a_journal_have_messages_and_leases_of_their_own() {
+    let Some(mut servers) = TestServers::start(1) else { return };
+    let first = open(&servers, "a");
+    let (second, other) = (first.beside(2).unwrap(), open(&servers, "a").beside(2).unwrap());
+    // A journal that is called nearly the same.
+    let near = open(&servers, "2_a");
+    assert_eq!(first.append(1, &messages(1..4)), (3, Ok(())));
+    assert_eq!(second.append(1, &messages(10..12)), (2, Ok(())));
+    assert_eq!(near.append(1, &messages(20..21)), (1, Ok(())));
+    assert_eq!(read_all(&other, 1), messages(10..12));
+    assert_eq!((read_all(&first, 1), read_all(&near, 1)), (messages(1..4), messages(20..21)));
+    assert_eq!(other.append(2, &[b"another".to_vec()]), (0, Err(Unappended::Superseded)));
+    let lease = first.take_lease(0, "one").unwrap().unwrap();
+    let theirs = second.take_lease(0, "two").unwrap().unwrap();
+    assert_eq!(other.take_lease(theirs + 1, "three").unwrap(), None);
+    let holders = [&first, &other].map(|journal| journal.lease().unwrap().unwrap().holder);
+    assert_eq!(holders, ["one", "two"]);
+    assert!(first.take_lease(lease, "one").unwrap().is_some());
+    assert!(second.describe().contains("stream lockwork-2_a"), "{}", second.describe());
+    // Cut off, and after its server was killed, it goes on with its numbers.
+    second.truncate(3).unwrap();
+    servers.kill(0).unwrap();
+    servers.restart(0).unwrap();
+    let again = patiently(|| NatsJournal::open(&servers.options("a"))).beside(2).unwrap();
+    assert_eq!(patiently(|| again.extent()), Extent { first: 3, next: 3 });
+    assert_eq!(again.append(3, &messages(12..13)), (1, Ok(())));
+    assert_eq!(read_all(&again, 3), messages(12..13));
+}
+
+#[test]
 fn checkpoints_are_kept_whole() {
     let Some(servers) = TestServers::start(1) else { return };
     let journal = open(&servers, "a");

@@ -53,6 +53,8 @@ struct Set {
     streams: Vec<Vec<SimulatedJournal>>,
     /// Calls that were made.
     turn: usize,
+    /// Of each node the end of the journal when it began.
+    begun: Vec<u64>,
     nodes: Vec<Option<Sequencer>>,
     others: Vec<Option<Others>>,
     may_lead: bool,
@@ -76,7 +78,18 @@ impl Set {
         let (nodes, others) = ((0..parts).map(|_| None).collect(), vec![None; parts]);
         let another = |_| streams.iter().map(SimulatedJournal::another).collect();
         let streams = (0..parts).map(another).collect();
-        let mut set = Self { listeners, addresses, journals, streams, turn: 0, nodes, others, may_lead, lease };
+        let mut set = Self {
+            listeners,
+            addresses,
+            journals,
+            streams,
+            turn: 0,
+            begun: vec![0; parts],
+            nodes,
+            others,
+            may_lead,
+            lease,
+        };
         (0..parts).for_each(|number| set.begin(number).unwrap());
         set
     }
@@ -84,6 +97,7 @@ impl Set {
     fn begin(&mut self, number: usize) -> Result<(), Error> {
         self.nodes[number] = None;
         self.cut(number, false);
+        self.begun[number] = self.journals[number].extent().unwrap().next;
         let node = NodeOptions {
             may_lead: self.may_lead,
             lease: self.lease,
@@ -130,7 +144,12 @@ impl Set {
         until(|| {
             self.revive();
             match self.nodes[number].as_ref().unwrap().handle().role() {
-                Some(Role::Sequencing) => Ok(number),
+                Some(Role::Sequencing) => {
+                    // Whoever calls there may have called before.
+                    let next = self.nodes[number].as_ref().unwrap().handle().node().unwrap().next;
+                    assert!(next >= self.begun[number], "it has {next} of {}", self.begun[number]);
+                    Ok(number)
+                }
                 _ => Err(format!("{number} does not sequence: {:?}", self.status())),
             }
         })
@@ -512,10 +531,108 @@ fn damage_in_a_stream_stops_who_reads_it_and_says_where() {
             status if status.role == Role::Ended => Ok(status.trouble.unwrap_or_default()),
             status => Err(format!("{what}: {status:?}")),
         });
-        let expected = if number == 2 { "another database" } else { "damaged" };
+        let expected = ["offset 2: ", "offset 2: ", "the stream is of another database"][number as usize];
         assert!(told.contains(expected), "{what}: {told}");
         follows.nodes.clear();
     }
+}
+
+#[test]
+fn whole_tables_read_all_the_time_keep_no_calls_waiting() {
+    let (journal, stream) = (SimulatedJournal::new(70), SimulatedJournal::new(71));
+    let lease = Duration::from_secs(20);
+    let mut set = Set::with_streams(&journal, std::slice::from_ref(&stream), 2, true, lease);
+    set.furnish();
+    let takers: Vec<usize> = (0..2).map(|_| set.taker()).collect();
+    let takers: Vec<Handle> = takers.iter().map(|&at| set.nodes[at].as_ref().unwrap().handle()).collect();
+    let leader = takers.iter().find(|handle| handle.role() == Some(Role::Leading)).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let (sender, gathered) = std::sync::mpsc::sync_channel(1);
+                    let then = move |outcome| drop(sender.send(outcome));
+                    leader.gather_then(vec!["accounts".into()], 1 << 20, then).unwrap();
+                    assert!(gathered.recv().unwrap().is_ok());
+                }
+            });
+        }
+        let calls: Vec<_> = takers
+            .iter()
+            .map(|handle| {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        assert!(handle.call_batch(batch(&[(3, 0, vec![1])])).is_ok());
+                    }
+                })
+            })
+            .collect();
+        let start = Instant::now();
+        while !calls.iter().all(|calls| calls.is_finished()) && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(start.elapsed() < Duration::from_secs(60), "calls wait");
+    });
+}
+
+/// What the order had named of such a stream would be there for good.
+#[test]
+fn a_stream_that_is_left_over_is_not_merged() {
+    let (journal, stream) = (SimulatedJournal::new(50), SimulatedJournal::new(51));
+    let mut before = Set::with_streams(&SimulatedJournal::new(52), std::slice::from_ref(&stream), 2, true, LEASE);
+    before.furnish();
+    for _ in 0..4 {
+        before.call_again(&[(3, 0, vec![1])]);
+    }
+    drop(before);
+    // A database that has had no further sequencers.
+    let mut set = Set::new(&journal, 2, true);
+    set.furnish();
+    set.nodes.clear();
+    let extent = journal.extent().unwrap();
+    let wrong = Set::with_streams(&journal, std::slice::from_ref(&stream), 2, true, LEASE);
+    let told = until(|| match wrong.nodes[0].as_ref().unwrap().handle().node().unwrap() {
+        status if status.role == Role::Ended => Ok(status.trouble.unwrap_or_default()),
+        status => Err(format!("{status:?}")),
+    });
+    assert!(told.contains("the stream is of another database"), "{told}");
+    drop(wrong);
+    // At most somebody has begun to lead.
+    assert!(journal.extent().unwrap().next <= extent.next + 1);
+    let empty = SimulatedJournal::new(53);
+    let mut set = Set::with_streams(&journal, std::slice::from_ref(&empty), 2, true, LEASE);
+    for _ in 0..4 {
+        assert_eq!(set.call_again(&[(3, 0, vec![1])])[0].0, Some(Status::Committed));
+    }
+    assert!(empty.extent().unwrap().next > 2);
+    assert_eq!(set.settled().0, ACCOUNTS * BALANCE);
+}
+
+#[test]
+fn a_full_stream_refuses_calls_of_its_sequencer_and_nothing_of_them_happens() {
+    let (journal, stream) = (SimulatedJournal::new(60), SimulatedJournal::new(61));
+    let mut set = Set::with_streams(&journal, std::slice::from_ref(&stream), 2, true, LEASE);
+    set.furnish();
+    let transfer = (1, 900, vec![1, 2, 30]);
+    let at = |set: &mut Set| {
+        until(|| {
+            let taker = set.taker();
+            if taker == 1 { Ok(set.nodes[1].as_ref().unwrap().handle()) } else { Err("the other one".into()) }
+        })
+    };
+    let handle = at(&mut set);
+    stream.set_capacity(0);
+    let refused = handle.call_batch(batch(std::slice::from_ref(&transfer))).map_err(|refused| refused.error);
+    assert!(matches!(refused, Err(Error::JournalFull(_))), "{:?}", refused.err());
+    // The others go on, and with room so does it.
+    set.leader();
+    stream.set_capacity(usize::MAX);
+    let handle = at(&mut set);
+    let ran = handle.call_batch(batch(std::slice::from_ref(&transfer))).map_err(|refused| refused.error).unwrap();
+    assert_eq!((ran.block(0).status(), result(ran.block(0).bytes())), (Some(Status::Committed), BALANCE - 30));
+    assert_eq!(set.settled().0, ACCOUNTS * BALANCE);
 }
 
 /// Another number of streams would give what is merged another order.

@@ -68,7 +68,7 @@ use crate::journal::publisher::Publisher;
 use crate::journal::{Journal, Messages, Unappended};
 use crate::log::writer::Unit;
 use crate::options::Options;
-use crate::order::{Callers, MOST_DEFINITION_BYTES, Node, Reply, Request, Tables};
+use crate::order::{Callers, MOST_DEFINITION_BYTES, Node, Read, Reply, Request, Tables};
 use crate::recovery::{Progress, RecoveryReport};
 use crate::requests::Window;
 use crate::sequencer::{Handle, REQUESTS, Sequencer};
@@ -77,7 +77,7 @@ use crate::shared::Shared;
 use choose::Chooser;
 use own::Own;
 use parts::PartJournal;
-use streams::Streams;
+use streams::{Streams, Until};
 pub(crate) use tables::GatherReply;
 pub use tables::GatheredTables;
 use tables::Loading;
@@ -107,7 +107,7 @@ enum Ordered {
     /// Of what is loaded, these rows.
     Rows(Loading, Range<usize>),
     /// What the streams of further sequencers have before these numbers has its place here.
-    Merge(Vec<u64>),
+    Merge(Vec<Until>),
     Cut(Reply<CheckpointReport>),
     /// A cut that nobody waits for.
     Due,
@@ -131,6 +131,8 @@ pub(crate) struct Parted {
     streams: Streams,
     /// If it stands for one of them, and so not for the order.
     own: Option<Own>,
+    /// Reads that wait for a record to be merged to its end.
+    reads: Vec<Read>,
     /// Messages of which one merges more than was read of the streams yet, and who waits for them.
     stalled: Option<(Messages, SyncSender<()>)>,
     /// To this thread.
@@ -223,6 +225,7 @@ impl Sequencer {
             chooser: Chooser::default(),
             streams,
             own,
+            reads: Vec::new(),
             stalled: None,
             requests: requests.clone(),
             units: None,
@@ -263,6 +266,7 @@ impl Parted {
         while self.closing.is_none() {
             let Ok(request) = threads.receive(requests, None) else { break };
             self.take(request);
+            self.answer_reads();
             self.go_on();
         }
         // What is on its way is appended, or not: nobody waits any more to learn which.
@@ -279,6 +283,18 @@ impl Parted {
         self.node.membership.close();
         if let Some(reply) = self.closing.take() {
             drop(reply.send(Ok(())));
+        }
+    }
+
+    /// Answers reads, unless part of a record was run, and the rest will be.
+    fn answer_reads(&mut self) {
+        let trouble = self.shared.trouble();
+        if trouble.is_none() && self.streams.are_underway() {
+            return;
+        }
+        for read in std::mem::take(&mut self.reads) {
+            let answered = read(&*self.engine, self.next - 1);
+            answered(trouble.clone().map_or(Ok(()), Err));
         }
     }
 
@@ -339,10 +355,7 @@ impl Parted {
                 Some(error) => drop(reply.send(Err(error))),
                 None => self.later.push_back(Request::Checkpoint(reply)),
             },
-            Request::Read(read) => {
-                let answered = read(&*self.engine, self.next - 1);
-                answered(self.shared.trouble().map_or(Ok(()), Err));
-            }
+            Request::Read(read) => self.reads.push(read),
             Request::Definitions(from, reply) => {
                 let known = self.definitions.get(from..).unwrap_or_default().to_vec();
                 drop(reply.send(self.shared.trouble().map_or(Ok(known), Err)));
@@ -359,8 +372,13 @@ impl Parted {
                 }
             }
             Request::Appended(outcome) => self.appended(outcome),
+            Request::NotAppended { number, error } => {
+                if let Some(own) = &mut self.own {
+                    own.refuse_one(number, error);
+                }
+            }
             Request::Lead(reply) => {
-                let begun = if self.own.is_some() { self.sequence() } else { self.lead() };
+                let begun = self.begin_epoch();
                 drop(reply.send(begun));
             }
             Request::Close(reply) => self.closing = Some(reply),
@@ -385,7 +403,10 @@ impl Parted {
 
     fn refuse_all(&mut self, error: &Error) {
         // What was given to the journal may be there.
-        let unknown = || Error::Unknown(error.to_string());
+        let unknown = || match error {
+            Error::Superseded => Error::Unknown("this node does not take calls any more".into()),
+            error => Error::Unknown(error.to_string()),
+        };
         for ordered in std::mem::take(&mut self.pending) {
             ordered.refuse(unknown());
         }
@@ -444,21 +465,20 @@ impl Parted {
             }
             return;
         }
-        // What waits for nothing to be pending is not waited past.
-        while self.later.is_empty()
-            && self.pending.len() < PENDING
-            && let Some((batch, callers)) = self.held.pop_front()
-        {
-            self.order(batch, callers);
-        }
+        // What waits for nothing to be pending is not waited past, and does not keep everything else from going on.
+        let is_free = self.pending.is_empty() || self.later.is_empty();
         while self.pending.is_empty()
             && let Some(request) = self.later.pop_front()
         {
             self.give_alone(request);
         }
-        if self.later.is_empty() {
-            self.merge_if_due();
+        while is_free
+            && self.pending.len() < PENDING
+            && let Some((batch, callers)) = self.held.pop_front()
+        {
+            self.order(batch, callers);
         }
+        self.merge_if_due();
         if self.pending.len() > PENDING {
             return;
         }
@@ -485,19 +505,31 @@ impl Parted {
         }
     }
 
-    /// Begins an epoch, if nobody has begun one since.
-    fn lead(&mut self) -> Result<(), Error> {
-        if self.leads() {
-            return Ok(());
-        }
+    /// Begins an epoch, of the order or of the stream that this node stands for. What has been called must be known then.
+    fn begin_epoch(&mut self) -> Result<(), Error> {
         if let Some(error) = self.shared.trouble() {
             return Err(error);
         }
-        if let Err(error) = self.catch_up() {
-            if !matches!(error, Error::Unreachable(_)) {
-                self.end_if(Err(error.clone()));
-            }
-            return Err(error);
+        let begun = match &self.own {
+            None => self.catch_up(u64::MAX).and_then(|()| self.lead()),
+            // Others lead, and there may be more at any time.
+            Some(_) => match self.node.journal.extent() {
+                Ok(extent) => self.catch_up(extent.next).and_then(|()| self.sequence()),
+                Err(error) => Err(Error::Unreachable(error.to_string())),
+            },
+        };
+        if let Err(error) = &begun
+            && !matches!(error, Error::Unreachable(_) | Error::JournalFull(_))
+        {
+            self.end_if(Err(error.clone()));
+        }
+        begun
+    }
+
+    /// Begins an epoch of the order, if nobody has begun one since.
+    fn lead(&mut self) -> Result<(), Error> {
+        if self.leads() {
+            return Ok(());
         }
         let node = &mut self.node;
         let mut chain = node.chain;

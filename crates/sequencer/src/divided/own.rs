@@ -98,6 +98,14 @@ impl Own {
         if is_next { self.given.pop_front() } else { None }
     }
 
+    /// Message `number` is not there, for this reason.
+    pub(super) fn refuse_one(&mut self, number: u64, error: Error) {
+        let found = self.given.iter().position(|given| given.number == number);
+        if let Some(given) = found.and_then(|at| self.given.remove(at)) {
+            given.callers.refuse(None, error);
+        }
+    }
+
     /// Nobody learns any more what becomes of calls that may be there.
     pub(super) fn refuse(&mut self, error: &Error) {
         for given in std::mem::take(&mut self.given) {
@@ -127,12 +135,13 @@ impl Parted {
         let Some(units) = &own.units else { return callers.refuse(None, Error::Superseded) };
         let mut bytes = self.shared.buffer();
         frame::put(&mut bytes, salt(self.node.chain.database), RecordKind::Ordered, own.giving, 0, payload);
-        own.given.push_back(Given { number: own.giving, batch, places, callers });
+        let number = own.giving;
+        own.given.push_back(Given { number, batch, places, callers });
         own.giving += 1;
         // That it is there is told by the record that merges it.
         let done = Box::new(move |outcome: Result<(), Error>| {
-            if outcome.is_err() {
-                drop(threads.send(&requests, Request::Appended(outcome)));
+            if let Err(error) = outcome {
+                drop(threads.send(&requests, Request::NotAppended { number, error }));
             }
         });
         let unit = Unit { segment: None, bytes, frames: vec![0], next: own.giving, needed: true, done };
@@ -143,9 +152,6 @@ impl Parted {
 
     /// Begins an epoch of the stream that this node stands for, if nobody has begun one since.
     pub(super) fn sequence(&mut self) -> Result<(), Error> {
-        if let Some(error) = self.shared.trouble() {
-            return Err(error);
-        }
         let Some(own) = &mut self.own else { return Ok(()) };
         if own.units.is_some() {
             return Ok(());

@@ -29,9 +29,9 @@ pub(super) fn head(part: u16, parts: u16) -> [u8; HEAD] {
 }
 
 impl Parted {
-    /// Reads and runs what the journal has, and returns when there was nothing more.
-    pub(super) fn catch_up(&mut self) -> Result<(), Error> {
-        loop {
+    /// Reads and runs what the journal has before this record, and returns when there was nothing more.
+    pub(super) fn catch_up(&mut self, until: u64) -> Result<(), Error> {
+        while self.next < until {
             let read = self.node.journal.read(self.next, READ_BYTES, Duration::ZERO);
             let messages = read.map_err(|error| Error::Unreachable(error.to_string()))?;
             if messages.messages.is_empty() {
@@ -41,6 +41,7 @@ impl Parted {
                 return Err(Error::Unreachable("the streams of further sequencers are being read".into()));
             }
         }
+        Ok(())
     }
 
     /// Goes on with what was read and could not be run to its end, unless this node leads by now.
@@ -117,6 +118,9 @@ impl Parted {
         let taken = self.chooser.take(calls, place, &self.catalogue, engine);
         let (batch, offsets, count) =
             taken.map_err(|trouble| trouble.unwrap_or_else(|problem| Error::damaged(path, number, problem)))?;
+        if (place.stamp & ((1 << PLACE_BITS) - 1)) + count as u64 >= 1 << PLACE_BITS {
+            return Err(Error::damaged(path, number, "its record has more calls than it has places for"));
+        }
         match batch {
             Some(batch) => {
                 let ran = self.run_calls(batch, offsets, place)?;
@@ -156,7 +160,7 @@ impl Parted {
     /// here. The calls stand at these offsets behind the place.
     ///
     /// What was made before is found alike by all, whatever else they pass over, because everybody takes every call
-    /// with a request id, and a record is never run in pieces.
+    /// with a request id, and a record, or a message of a stream, is never run in pieces.
     pub(super) fn run_calls(&mut self, mut batch: Batch, offsets: Vec<u32>, place: Place) -> Result<Batch, Error> {
         let (mut places, mut known, mut same, mut reused) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut first: HashMap<u64, usize> = HashMap::new();

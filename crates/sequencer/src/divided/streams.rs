@@ -26,6 +26,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ use crate::threads::{Thread, Threads};
 
 /// What is wrong with a stream that was left over.
 const FOREIGN: &str = "the stream is of another database than the order";
+/// Of a message that nothing of this kind wrote.
+const TOO_MANY: &str = "the message has more calls than a record has places for";
 /// How long a read waits for a message.
 const WAIT: Duration = Duration::from_millis(100);
 
@@ -78,7 +81,8 @@ struct Stream {
 /// See the module.
 pub(super) struct Streams {
     all: Vec<Stream>,
-    /// Calls that were run of a record that is not merged to its end.
+    /// Whether a record is not merged to its end, and calls of it that were run.
+    is_underway: bool,
     base: u64,
     /// Whether a record of the order has said that these streams are merged.
     are_merged: bool,
@@ -89,16 +93,30 @@ pub(super) struct Streams {
     cuts: BTreeMap<u64, Vec<u64>>,
 }
 
-/// What a record of [`RecordKind::Merged`] says: of each stream the first number that is not merged.
-fn put_until(out: &mut Vec<u8>, until: &[u64]) {
-    until.iter().for_each(|next| out.extend(next.to_le_bytes()));
+/// Up to where a stream is merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Until {
+    /// The first message that is not.
+    next: u64,
+    /// The hash of the one before; zeros if there is none.
+    hash: [u8; 32],
 }
 
-fn until_of(payload: &[u8]) -> Result<Vec<u64>, String> {
+/// What a record of [`RecordKind::Merged`] says.
+fn put_until(out: &mut Vec<u8>, until: &[Until]) {
+    for Until { next, hash } in until {
+        out.extend(next.to_le_bytes());
+        out.extend(hash);
+    }
+}
+
+fn until_of(payload: &[u8]) -> Result<Vec<Until>, String> {
     let mut cursor = Cursor::new(payload);
     let mut until = Vec::new();
     while cursor.left() > 0 {
-        until.push(cursor.u64("the end of a stream")?);
+        let next = cursor.u64("the end of a stream")?;
+        let hash = cursor.take(32, "the hash of a message")?.try_into().expect("32 bytes");
+        until.push(Until { next, hash });
     }
     Ok(until)
 }
@@ -219,6 +237,7 @@ impl Streams {
         };
         Ok(Self {
             all: journals.into_iter().enumerate().map(stream).collect(),
+            is_underway: false,
             base: 0,
             are_merged: !positions.is_empty(),
             announced: false,
@@ -259,6 +278,10 @@ impl Streams {
         let failed = |error: Unreachable| Error::Unreachable(error.to_string());
         let Stream { journal, path, read, .. } = &self.all[index];
         let next = journal.extent().map_err(failed)?.next;
+        if next < read.next {
+            let problem = format!("the stream ends with message {}, and {} was read", next - 1, read.next - 1);
+            return Err(Error::damaged(path, next, problem));
+        }
         let mut chain = read.chain;
         if next != read.next {
             let last = next - 1;
@@ -275,9 +298,14 @@ impl Streams {
         Ok((journal.clone(), Position { next, chain: Chain { database, ..chain } }))
     }
 
-    /// How far they are merged.
+    /// Whether a part of a record was run.
+    pub(super) fn are_underway(&self) -> bool {
+        self.is_underway
+    }
+
+    /// How far they are merged; nothing if nobody merges them.
     pub(super) fn positions(&self) -> Vec<Position> {
-        self.all.iter().map(|stream| stream.merged).collect()
+        self.all.iter().filter(|_| self.are_merged).map(|stream| stream.merged).collect()
     }
 
     /// There is a checkpoint of a record that was just met.
@@ -289,14 +317,20 @@ impl Streams {
     pub(super) fn truncate(&mut self, number: u64, removes: bool) -> Result<(), Unreachable> {
         self.cuts = self.cuts.split_off(&number);
         let Some(until) = self.cuts.get(&number).filter(|_| removes) else { return Ok(()) };
-        self.all.iter().zip(until).try_for_each(|(stream, &until)| stream.journal.truncate(until))
+        // The last message stays: what a stream that has none goes on with is for servers to remember.
+        self.all.iter().zip(until).try_for_each(|(stream, &until)| stream.journal.truncate(until.max(2) - 1))
     }
 }
 
 impl Parted {
     /// Messages of a stream were read.
     pub(super) fn streamed(&mut self, stream: usize, messages: &Messages, done: SyncSender<()>) -> Result<(), Error> {
-        self.streams.all[stream].take(messages, done)?;
+        let taken = &mut self.streams.all[stream];
+        taken.take(messages, done)?;
+        // Before anybody has the order name it.
+        if self.node.chain.database > 0 && taken.read.chain.database != self.node.chain.database {
+            return Err(Error::damaged(&taken.path, taken.read.next - 1, FOREIGN));
+        }
         self.go_on_following()
     }
 
@@ -307,7 +341,8 @@ impl Parted {
         }
         match self.mergeable() {
             Ok(until) => {
-                let are_new = self.streams.all.iter().zip(&until).any(|(stream, until)| stream.merged.next < *until);
+                let is_new = |(stream, until): (&Stream, &Until)| stream.merged.next < until.next;
+                let are_new = self.streams.all.iter().zip(&until).any(is_new);
                 if !are_new && self.streams.announced {
                     return;
                 }
@@ -322,24 +357,36 @@ impl Parted {
         }
     }
 
-    /// Up to where the streams can be merged by one record: it has places for so many calls.
-    fn mergeable(&self) -> Result<Vec<u64>, Error> {
+    /// Up to where the streams can be merged by one record, which has places for so many calls. They take turns in
+    /// having the first of them.
+    fn mergeable(&self) -> Result<Vec<Until>, Error> {
+        let all = &self.streams.all;
+        let mut until: Vec<_> =
+            all.iter().map(|Stream { merged, .. }| Until { next: merged.next, hash: merged.chain.hash }).collect();
+        // Calls of a procedure may be here before it is known to be in the order, where its definition is for good.
+        let are_all_known = !self.pending.iter().any(|ordered| matches!(ordered, Ordered::Definition(..)));
         let mut calls = 0;
-        let mut until = Vec::new();
-        for Stream { path, merged, waiting, .. } in &self.streams.all {
-            let mut next = merged.next;
+        for index in (0..all.len()).map(|at| (at + self.giving as usize) % all.len()) {
+            let (Stream { path, waiting, .. }, until) = (&all[index], &mut until[index]);
             for message in waiting.iter().flat_map(|piece| &piece.messages) {
-                let damaged = |problem: String| Error::damaged(path, next, problem);
+                let damaged = |problem: &str| Error::damaged(path, until.next, problem);
+                if message.after.database != self.node.chain.database {
+                    return Err(damaged(FOREIGN));
+                }
                 if let Some(payload) = &message.calls {
-                    let (_, payload) = self.home_of(path, payload, next)?;
-                    calls += count(payload, |procedure| self.catalogue.arguments(procedure)).map_err(damaged)?;
+                    let (_, payload) = self.home_of(path, payload, until.next)?;
+                    match count(payload, |procedure| self.catalogue.arguments(procedure)) {
+                        Ok(count) if count >= 1 << PLACE_BITS => return Err(damaged(TOO_MANY)),
+                        Ok(count) => calls += count,
+                        Err(problem) if are_all_known => return Err(damaged(&problem)),
+                        Err(_) => break,
+                    }
                 }
                 if calls >= 1 << PLACE_BITS {
                     break;
                 }
-                next += 1;
+                *until = Until { next: until.next + 1, hash: message.after.hash };
             }
-            until.push(next);
         }
         Ok(until)
     }
@@ -356,31 +403,32 @@ impl Parted {
         self.merge(&until, record)
     }
 
-    pub(super) fn merge(&mut self, until: &[u64], record: u64) -> Result<bool, Error> {
-        for (index, &until) in until.iter().enumerate() {
-            let next = self.streams.all[index].merged.next;
-            if until < next {
-                let problem = format!("stream {} is merged up to message {next}, and this goes back", index + 1);
-                return Err(Error::damaged(&self.node.path, record, problem));
-            }
-            while self.streams.all[index].merged.next < until {
+    pub(super) fn merge(&mut self, until: &[Until], record: u64) -> Result<bool, Error> {
+        for (index, until) in until.iter().enumerate() {
+            while self.streams.all[index].merged.next < until.next {
                 let Some((number, message)) = self.streams.all[index].next() else { return Ok(false) };
                 self.run_message(index, number, &message, record)?;
             }
+            let Stream { path, merged, .. } = &self.streams.all[index];
+            if (merged.next, merged.chain.hash) != (until.next, until.hash) {
+                let problem = format!("the message is not the one that record {record} of the order has merged");
+                return Err(Error::damaged(path, until.next - 1, problem));
+            }
         }
         let streams = &mut self.streams;
-        (streams.base, streams.are_merged, streams.is_merging) = (0, true, false);
+        (streams.is_underway, streams.base) = (false, 0);
+        (streams.are_merged, streams.is_merging) = (true, false);
         Ok(true)
     }
 
     /// Runs a message of a stream at its place.
     fn run_message(&mut self, index: usize, number: u64, message: &Message, record: u64) -> Result<(), Error> {
         let path = &self.streams.all[index].path;
-        let damaged = |problem: &str| Error::damaged(path, number, problem);
         if message.after.database != self.node.chain.database {
-            return Err(damaged(FOREIGN));
+            return Err(Error::damaged(path, number, FOREIGN));
         }
-        self.shared.count_sync(message.bytes + RECORD_COST as usize, false, Duration::ZERO);
+        self.streams.is_underway = true;
+        self.shared.since_checkpoint.fetch_add(RECORD_COST, Ordering::Relaxed);
         let Some(payload) = &message.calls else { return Ok(()) };
         let (home, calls) = self.home_of(path, payload, number)?;
         let place = Place { stamp: (record << PLACE_BITS) + self.streams.base, home };
@@ -392,15 +440,13 @@ impl Parted {
                 count
             }
             None => {
+                // What this node gave was counted when it was.
+                self.shared.count_sync(message.bytes, false, Duration::ZERO);
                 let path = path.clone();
                 self.run_ordered(calls, place, (&path, number))?
             }
         };
         self.streams.base += count as u64;
-        if self.streams.base >= 1 << PLACE_BITS {
-            let problem = "the record merges more calls than a record has places for";
-            return Err(Error::damaged(&self.node.path, record, problem));
-        }
         Ok(())
     }
 }
@@ -412,8 +458,9 @@ mod tests {
     #[test]
     fn what_is_merged_can_be_read_again_and_half_of_it_is_refused() {
         let mut payload = Vec::new();
-        put_until(&mut payload, &[57, 93]);
-        assert_eq!(until_of(&payload), Ok(vec![57, 93]));
-        assert!(until_of(&payload[..9]).is_err());
+        let until = [Until { next: 57, hash: [1; 32] }, Until { next: 93, hash: [2; 32] }];
+        put_until(&mut payload, &until);
+        assert_eq!(until_of(&payload), Ok(until.to_vec()));
+        assert!(until_of(&payload[..9]).is_err() && until_of(&payload[..70]).is_err());
     }
 }

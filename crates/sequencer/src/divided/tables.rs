@@ -170,7 +170,12 @@ impl Parted {
                 expected: format!("the tables of this journal have {parts}"),
             });
         }
-        Ok((u16::from_le_bytes([a, b]), rest))
+        match u16::from_le_bytes([a, b]) {
+            home if home < parts => Ok((home, rest)),
+            home => {
+                Err(Error::damaged(path, record, format!("the record is of part {}, of {parts}", u32::from(home) + 1)))
+            }
+        }
     }
 
     /// Begins to load rows: as many of each table.

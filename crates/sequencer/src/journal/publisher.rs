@@ -1,8 +1,8 @@
-//! The leader's thread that appends to the journal, and tells those who wait.
+//! The thread of who leads, or sequences, that appends to the journal, and tells those who wait.
 //!
 //! Units come in order, each the records of one batch. What has gathered while the journal was busy is appended in one
 //! go. Invariant: nothing is appended before everything before it is durable there. Whatever goes wrong ends this
-//! node's epoch: its engine has run what the journal may not have.
+//! node's epoch: the engine of one that has everything has run what the journal may not have.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;

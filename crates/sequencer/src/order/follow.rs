@@ -129,7 +129,7 @@ impl Order {
                 // Who reads may have ended.
                 done.send(()).ok();
             }
-            Request::Appended(_) | Request::Streamed { .. } => {}
+            Request::Appended(_) | Request::NotAppended { .. } | Request::Streamed { .. } => {}
             Request::Lead(reply) => drop(reply.send(self.lead())),
             Request::Close(reply) => self.work.closing = Some(reply),
         }

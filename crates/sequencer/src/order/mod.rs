@@ -131,6 +131,11 @@ pub(crate) enum Request {
     },
     /// Of a node that has a part: the oldest record that it gave to its journal is there, or why not.
     Appended(Result<(), Error>),
+    /// Of a node that sequences: this message, which it gave to its stream, is not there.
+    NotAppended {
+        number: u64,
+        error: Error,
+    },
     /// To begin an epoch.
     Lead(Reply<()>),
     Close(Reply<()>),
@@ -363,7 +368,7 @@ impl Order {
             // It leads.
             Request::Follow { .. } => {}
             // It is no node that has a part.
-            Request::Appended(_) | Request::Streamed { .. } => {}
+            Request::Appended(_) | Request::NotAppended { .. } | Request::Streamed { .. } => {}
             Request::Lead(reply) => drop(reply.send(Ok(()))),
             Request::Close(reply) => self.work.closing = Some(reply),
         }
