@@ -348,7 +348,8 @@ impl Term<'_> {
                         let (promoter, told) = (promoter.clone(), told.clone());
                         let script = self.script.map(str::to_string);
                         // It may have to wait for other parts.
-                        let mut work = tokio::task::spawn_blocking(move || lead(&promoter, role, script.as_deref(), &told));
+                        let work = move || lead(&promoter, role, script.as_deref(), &told);
+                        let mut work = tokio::task::spawn_blocking(work);
                         let done = loop {
                             tokio::select! {
                                 done = &mut work => break done,

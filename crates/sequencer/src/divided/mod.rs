@@ -20,6 +20,7 @@
 //! | module | idea |
 //! |---|---|
 //! | `mod` | requests, and what the leader makes of them |
+//! | `join` | how such a node begins |
 //! | `give` | records that the leader gives to the journal, and what is done when they are there |
 //! | `run` | what messages say, done in their order |
 //! | `choose` | which calls of a record this node takes |
@@ -36,6 +37,7 @@
 mod choose;
 mod cut;
 mod give;
+mod join;
 mod own;
 mod parts;
 mod run;
@@ -44,7 +46,6 @@ mod tables;
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -53,7 +54,6 @@ use lockwork_engine::registry::Registered;
 use lockwork_engine::{Divided, EngineError};
 use lockwork_procedure::block::{Batch, Block};
 
-use crate::begin::{Begun, begin};
 use crate::catalogue::Catalogue;
 use crate::checkpoint::write::CheckpointReport;
 use crate::directory::Directory;
@@ -61,22 +61,19 @@ use crate::error::Error;
 use crate::format::frame::RecordKind;
 use crate::format::items::Definition;
 use crate::io::Io;
-use crate::journal::election::{Election, NodeOptions, Role, holder};
-use crate::journal::follower::follow;
+use crate::journal::election::Role;
 use crate::journal::message::OVERHEAD;
 use crate::journal::publisher::Publisher;
-use crate::journal::{Journal, Messages, Unappended};
+use crate::journal::{Messages, Unappended};
 use crate::log::writer::Unit;
 use crate::options::Options;
 use crate::order::{Callers, MOST_DEFINITION_BYTES, Node, Read, Reply, Request, Tables};
-use crate::recovery::{Progress, RecoveryReport};
 use crate::requests::Window;
-use crate::sequencer::{Handle, REQUESTS, Sequencer};
 use crate::shared::Shared;
 
 use choose::Chooser;
+pub use join::Journals;
 use own::Own;
-use parts::PartJournal;
 use streams::{Streams, Until};
 pub(crate) use tables::GatherReply;
 pub use tables::GatheredTables;
@@ -149,115 +146,6 @@ pub(crate) struct Parted {
     /// What has to wait until nothing is pending.
     later: VecDeque<Request>,
     closing: Option<Reply<()>>,
-}
-
-/// Where nodes that have parts of every table have their log.
-pub struct Journals {
-    /// What gives everything its place, and has checkpoints.
-    pub order: Arc<dyn Journal>,
-    /// Those of further sequencers, alike at all nodes, if one is not enough: the nodes of the second part take calls
-    /// for the first of them, and so on. There are fewer than parts.
-    pub streams: Vec<Arc<dyn Journal>>,
-}
-
-impl Journals {
-    /// Without further sequencers.
-    pub fn one(order: impl Journal + 'static) -> Self {
-        Self { order: Arc::new(order), streams: Vec::new() }
-    }
-}
-
-impl Sequencer {
-    /// As [`Sequencer::join`], for a node that has a part of every table, with the nodes of the other parts.
-    /// Checkpoints are of all parts at one record, or of none; such a node begins with the newest that is whole.
-    ///
-    /// Transactions of several calls ([`Handle::step_then`]) are refused. Reads see the rows of this part alone, as of
-    /// one record; those of all parts are had by [`Handle::gather_then`].
-    ///
-    /// # Errors
-    /// As there; [`Error::Option`], when the journal is of nodes that have everything, or of another number of parts or
-    /// streams.
-    pub fn join_divided(
-        journals: Journals,
-        io: Arc<dyn Io>,
-        path: &Path,
-        options: Options,
-        node: NodeOptions,
-        mut engine: Box<dyn Divided>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(Self, RecoveryReport), Error> {
-        node.validate()?;
-        let (part, parts) = engine.part();
-        let journal = PartJournal::new(journals.order, part, parts);
-        journal.refuse_others()?;
-        let journal: Arc<dyn Journal> = Arc::new(journal);
-        let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
-        let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next, streams } = begun;
-        let threads = node.threads.clone();
-        let fresh = threads.fresh();
-        engine.begin(next << PLACE_BITS)?;
-        let own = Own::of(part, journals.streams.len(), &node);
-        let streams = Streams::new(journals.streams, parts, &streams, next - 1)?;
-        let mut node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
-        node.decoder.divided = true;
-        let (membership, node_options) = (node.membership.clone(), node.options.clone());
-        membership.saw(extent);
-        let mut shared = Shared::of_node(next, membership.clone(), threads.clone());
-        shared.interrupt = Some(engine.interrupt());
-        shared.sequencing = own.as_ref().map(|own| own.membership.clone());
-        let shared = Arc::new(shared);
-        shared.definitions.store(definitions.len(), Ordering::Release);
-        let count = catalogue.procedures.len() as u32;
-        let procedures = (0..count).filter_map(|id| engine.procedure(id)).collect();
-        let (requests, taken) = sync_channel(REQUESTS);
-        let parted = Parted {
-            engine,
-            options,
-            io,
-            directory,
-            shared: shared.clone(),
-            catalogue,
-            definitions,
-            procedures,
-            window,
-            next,
-            node,
-            chooser: Chooser::default(),
-            streams,
-            own,
-            reads: Vec::new(),
-            stalled: None,
-            requests: requests.clone(),
-            units: None,
-            cut_at: next,
-            giving: next,
-            pending: VecDeque::new(),
-            held: VecDeque::new(),
-            later: VecDeque::new(),
-            closing: None,
-        };
-        report.next = next;
-        report.definitions.clone_from(&parted.definitions);
-        let mut started = parted.streams.start(&requests, &membership)?;
-        if let Some(own) = &parted.own {
-            started.push(own.start(parted.streams.journal(own.index), &requests, fresh)?);
-        }
-        let holder = holder(&node_options.address, fresh);
-        let may_lead = node_options.may_lead && parted.own.is_none();
-        let election = Election {
-            journal: journal.clone(),
-            options: NodeOptions { may_lead, ..node_options },
-            membership: membership.clone(),
-            requests: requests.clone(),
-            holder,
-        };
-        started.push(threads.start("lockwork-lease", move || election.run())?);
-        let (reads, waits) = (requests.clone(), threads.clone());
-        started.push(threads.start("lockwork-follow", move || follow(&journal, &reads, &membership, &waits, next))?);
-        started.push(threads.start("lockwork-order", move || parted.run(&taken))?);
-        let handle = Handle { requests, shared };
-        Ok((Self { handle: Some(handle), threads: started, _lock: lock }, report))
-    }
 }
 
 impl Parted {
@@ -505,7 +393,7 @@ impl Parted {
         }
     }
 
-    /// Begins an epoch, of the order or of the stream that this node stands for. What has been called must be known then.
+    /// Begins an epoch, of the order or of the stream that this node stands for. What was called must be known then.
     fn begin_epoch(&mut self) -> Result<(), Error> {
         if let Some(error) = self.shared.trouble() {
             return Err(error);

@@ -56,8 +56,8 @@ impl Parted {
         Ok(())
     }
 
-    /// Verifies messages, as far as they are new, and runs what they say; whether all of it. If not, more has to be read
-    /// of the streams of further sequencers before this is called again.
+    /// Verifies messages, as far as they are new, and runs what they say; whether all of it. If not, more has to be
+    /// read of the streams of further sequencers before this is called again.
     pub(super) fn follow(&mut self, messages: &Messages) -> Result<bool, Error> {
         if messages.first > self.next {
             let problem = format!("records {} to {} are missing", self.next, messages.first - 1);
@@ -105,7 +105,8 @@ impl Parted {
         self.run_ordered(calls, Place { stamp: number << PLACE_BITS, home }, (&path, number)).map(drop)
     }
 
-    /// Runs calls that are to be run, at a place; how many there are. They are of this record, for messages about damage.
+    /// Runs calls that are to be run, at a place; how many there are. For messages about damage: what has them, and
+    /// their record there.
     pub(super) fn run_ordered(
         &mut self,
         calls: &[u8],

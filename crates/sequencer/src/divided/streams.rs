@@ -10,9 +10,9 @@
 //! One node makes so many records a second, and the servers that keep one stream take so many bytes. Sequencers do not
 //! know of each other. The node that leads reads what all of them have appended, and as soon as its record before is
 //! there appends one that says up to where that goes. Everybody runs then what the streams have up to there, stream by
-//! stream, as if all of it stood in that record. So the order is one log still, and whatever rests on its numbers rests:
-//! stamps, checkpoints, reads, who leads. A sequencer that is gone keeps nobody waiting, as it would if every stream
-//! had to say something in every period of time.
+//! stream, as if all of it stood in that record. So the order is one log still, and what rests on its numbers goes on
+//! to: stamps, checkpoints, reads, who leads. A sequencer that is gone keeps nobody waiting, as it would if every
+//! stream had to say something in every period of time.
 //!
 //! Which stream a node stands for follows from its part: the second part's nodes from the first of them on. They do not
 //! stand for the order.
@@ -391,7 +391,8 @@ impl Parted {
         Ok(until)
     }
 
-    /// Merges what a record says; whether all of it was read yet. If not, what was is run, and it is to be called again.
+    /// Merges what a record says; whether all of it was read yet. If not, what was is run, and this is to be called
+    /// again.
     pub(super) fn merged(&mut self, payload: &[u8], record: u64) -> Result<bool, Error> {
         let (_, payload) = self.home_of(&self.node.path, payload, record)?;
         let until = until_of(payload).map_err(|problem| Error::damaged(&self.node.path, record, problem))?;
