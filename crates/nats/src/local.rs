@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::Options;
 
-/// When a server takes another one that says nothing for gone. Until it does, it refuses that one's new connection as a
-/// second one; by itself it waits half a minute between two looks.
-pub const QUIET: &str = "ping_interval: \"2s\", ping_max: 2";
+/// Settings of the connections between servers. When one takes another that says nothing for gone: until it does, it
+/// refuses that one's new connection as a second one, and by itself it waits half a minute between two looks. And one
+/// connection for everything: with one of its own for what servers agree upon, as they have otherwise, that may be
+/// missing for minutes after servers were killed or stopped while all others are there, and nobody is served.
+pub const ROUTES: &str = "ping_interval: \"2s\", ping_max: 2, pool_size: -1";
 /// How long a server may take to answer.
 const START: Duration = Duration::from_secs(20);
 /// Where servers listen.
@@ -100,7 +102,7 @@ impl Servers {
         let cluster = match routes {
             [_] => String::new(),
             _ => format!(
-                "cluster {{ name: lockwork, listen: \"127.0.0.1:{}\", routes: [{}], {QUIET} }}\n",
+                "cluster {{ name: lockwork, listen: \"127.0.0.1:{}\", routes: [{}], {ROUTES} }}\n",
                 routes[at],
                 others.join(", ")
             ),

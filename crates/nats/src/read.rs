@@ -89,6 +89,10 @@ pub(crate) async fn read(
             Ok(info) => info.stream_sequence,
             Err(error) => return Err(Unreachable(format!("{}: read: {error}", journal.described))),
         };
+        if found.messages.is_empty() && number < first {
+            // A consumer that had nothing to say when it was lost is made again to begin with the first message.
+            return Err(Unreachable(format!("{}: reading has begun anew, with message {number}", journal.described)));
+        }
         if found.messages.is_empty() && number > first {
             let messages = lost::found(journal, first, number, most_bytes).await;
             if !messages.is_empty() {

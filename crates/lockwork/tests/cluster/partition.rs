@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lockwork_locknet::namespace::{Network, NetworkError};
-use lockwork_nats::local::QUIET;
+use lockwork_nats::local::ROUTES;
 use tokio_postgres::Config;
 
 use super::harness::{LONG, alone, nats_is_here, under_load};
@@ -35,7 +35,7 @@ fn prepare(folder: &Path, addresses: &[Ipv4Addr]) {
         let text = format!(
             "server_name: nats-{at}\nlisten: \"{address}:4222\"\nmax_payload: 8MB\n\
              jetstream {{ store_dir: {:?}, sync_interval: always, max_memory_store: 64MB }}\n\
-             cluster {{ name: lockwork, listen: \"{address}:6222\", routes: [{}], {QUIET} }}\n\
+             cluster {{ name: lockwork, listen: \"{address}:6222\", routes: [{}], {ROUTES} }}\n\
              accounts {{\n  $SYS {{ users: [{{ user: system, password: \"secret\" }}] }}\n  \
              lockwork {{ jetstream: enabled, users: [{{ user: lockwork, password: \"secret\" }}] }}\n}}\n",
             folder.join(format!("nats-{at}")),
