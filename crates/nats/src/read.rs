@@ -26,6 +26,19 @@ pub(crate) fn extent(state: &State) -> Extent {
     Extent { first: state.first_sequence.max(1), next: state.last_sequence + 1 }
 }
 
+/// Makes a consumer that begins with message `first`.
+async fn begin(journal: &NatsJournal, first: u64) -> Result<Reader, Unreachable> {
+    let deliver_policy = DeliverPolicy::ByStartSequence { start_sequence: first };
+    let made = async {
+        let consumer = journal.stream.create_consumer(OrderedConfig { deliver_policy, ..Default::default() });
+        let consumer = consumer.await.map_err(|error| journal.unreachable("begin to read", &error))?;
+        consumer.messages().await.map_err(|error| journal.unreachable("begin to read", &error))
+    };
+    let made = tokio::time::timeout(2 * REQUEST, made).await;
+    let messages = made.map_err(|late| journal.unreachable("begin to read", &late))??;
+    Ok(Reader { messages, next: first })
+}
+
 /// As [`lockwork_sequencer::journal::Journal::read`].
 pub(crate) async fn read(
     journal: &NatsJournal,
@@ -36,16 +49,7 @@ pub(crate) async fn read(
     let mut held = journal.reader.lock().await;
     let mut reader = match held.take().filter(|reader| reader.next == first) {
         Some(reader) => reader,
-        None => {
-            let deliver_policy = DeliverPolicy::ByStartSequence { start_sequence: first };
-            let made = async {
-                let consumer = journal.stream.create_consumer(OrderedConfig { deliver_policy, ..Default::default() });
-                let consumer = consumer.await.map_err(|error| journal.unreachable("begin to read", &error))?;
-                consumer.messages().await.map_err(|error| journal.unreachable("begin to read", &error))
-            };
-            let made = tokio::time::timeout(2 * REQUEST, made).await;
-            Reader { messages: made.map_err(|late| journal.unreachable("begin to read", &late))??, next: first }
-        }
+        None => begin(journal, first).await?,
     };
     let mut found = Messages { first, messages: Vec::new() };
     let start = Instant::now();
@@ -90,8 +94,10 @@ pub(crate) async fn read(
             Err(error) => return Err(Unreachable(format!("{}: read: {error}", journal.described))),
         };
         if found.messages.is_empty() && number < first {
-            // A consumer that had nothing to say when it was lost is made again to begin with the first message.
-            return Err(Unreachable(format!("{}: reading has begun anew, with message {number}", journal.described)));
+            // A consumer that had nothing to say when it was lost is made again, by the client, to begin with the first
+            // message there is.
+            reader = begin(journal, first).await?;
+            continue;
         }
         if found.messages.is_empty() && number > first {
             let messages = lost::found(journal, first, number, most_bytes).await;

@@ -213,6 +213,21 @@ async fn connect(nodes: &[Config]) -> Option<Client> {
     None
 }
 
+/// A session with the node that leads: others that take clients take calls only.
+async fn leader(nodes: &[Config]) -> Client {
+    let start = Instant::now();
+    for node in nodes.iter().cycle() {
+        assert!(start.elapsed() < LONG, "nobody leads");
+        if let Some(client) = connect(std::slice::from_ref(node)).await
+            && asked(&client, "SELECT count(*) FROM accounts").await.is_some()
+        {
+            return client;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    unreachable!("there are nodes")
+}
+
 /// The first column of the first row of what a statement answers; `None`: it was refused, or nobody answers.
 async fn asked(client: &Client, text: &str) -> Option<String> {
     let rows = tokio::time::timeout(PATIENCE, client.simple_query(text)).await.ok()?.ok()?;
@@ -338,9 +353,7 @@ async fn balances(nodes: &[Config], accounts: usize) -> Vec<i64> {
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < LONG, "nobody answers");
-        if let Some(client) = connect(nodes).await
-            && let Some(all) = asked_balances(&client, accounts).await
-        {
+        if let Some(all) = asked_balances(&leader(nodes).await, accounts).await {
             return all;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -359,7 +372,7 @@ pub(crate) fn under_load(nodes: &[Config], told: &(dyn Fn() -> String + Sync), f
 pub(crate) fn parts_under_load(nodes: &[Config], told: &(dyn Fn() -> String + Sync), faults: impl FnOnce(&Load<'_>)) {
     let accounts = nodes.len().max(2);
     runtime().block_on(async {
-        let client = connect(nodes).await.expect("somebody leads");
+        let client = leader(nodes).await;
         for id in 3..=accounts {
             let inserted = client.simple_query(&format!("INSERT INTO accounts VALUES ({id}, 1000.00)")).await;
             inserted.unwrap_or_else(|error| panic!("{error:?}: {}", told()));
@@ -367,7 +380,7 @@ pub(crate) fn parts_under_load(nodes: &[Config], told: &(dyn Fn() -> String + Sy
     });
     let after = loaded(nodes, accounts, told, faults);
     let whole = runtime().block_on(async {
-        let client = connect(nodes).await.expect("somebody leads");
+        let client = leader(nodes).await;
         asked(&client, "SELECT sum(balance) FROM accounts").await.unwrap_or_else(|| panic!("no sum: {}", told()))
     });
     assert_eq!(hundredths(&whole), after.iter().sum::<i64>(), "{}", told());
