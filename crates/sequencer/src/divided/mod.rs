@@ -64,7 +64,7 @@ use crate::io::Io;
 use crate::journal::election::Role;
 use crate::journal::message::OVERHEAD;
 use crate::journal::publisher::Publisher;
-use crate::journal::{Messages, Unappended};
+use crate::journal::{Messages, append_first};
 use crate::log::writer::Unit;
 use crate::options::Options;
 use crate::order::{Callers, MOST_DEFINITION_BYTES, Node, Read, Reply, Request, Tables};
@@ -425,12 +425,7 @@ impl Parted {
             chain.database = node.fresh;
         }
         let message = chain.begin_epoch(self.next, &node.options.address);
-        match node.journal.append(self.next, &[message]).1 {
-            Ok(()) => {}
-            Err(Unappended::Full(why)) => return Err(Error::JournalFull(why)),
-            // Somebody else was faster, or this very record is there and will be read.
-            Err(why) => return Err(Error::Unreachable(why.to_string())),
-        }
+        append_first(&*node.journal, self.next, message)?;
         node.chain = chain;
         self.next += 1;
         self.giving = self.next;

@@ -12,7 +12,7 @@ use crate::format::frame::{self, RecordKind};
 use crate::journal::election::{Election, Membership, NodeOptions, Role, holder};
 use crate::journal::message::{Position, salt};
 use crate::journal::publisher::Publisher;
-use crate::journal::{Journal, Unappended};
+use crate::journal::{Journal, append_first};
 use crate::log::writer::Unit;
 use crate::order::{Callers, Request};
 use crate::threads::Thread;
@@ -158,12 +158,7 @@ impl Parted {
         }
         let (journal, Position { next, mut chain }) = self.streams.end(own.index, self.node.chain.database)?;
         let message = chain.begin_epoch(next, &own.options.address);
-        match journal.append(next, &[message]).1 {
-            Ok(()) => {}
-            Err(Unappended::Full(why)) => return Err(Error::JournalFull(why)),
-            // Somebody else was faster, or this very message is there and will be read.
-            Err(why) => return Err(Error::Unreachable(why.to_string())),
-        }
+        append_first(&*journal, next, message)?;
         (own.epoch, own.giving) = (chain.epoch, next + 1);
         let (shared, membership) = (self.shared.clone(), own.membership.clone());
         let publisher = Publisher { journal, shared, membership, chain, next: own.giving, orders: false };

@@ -43,6 +43,7 @@ pub mod simulated;
 use std::fmt;
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::io::File;
 
 /// The fewest bytes that a message must be able to have: the longest call and a little.
@@ -160,6 +161,18 @@ pub trait Journal: Send + Sync {
     /// # Errors
     /// [`Unreachable`].
     fn drop_checkpoint(&self, number: u64) -> Result<(), Unreachable>;
+}
+
+/// Appends the first message of an epoch.
+///
+/// # Errors
+/// [`Error::JournalFull`]; [`Error::Unreachable`] when somebody else was faster, or this very message is there and will
+/// be read.
+pub(crate) fn append_first(journal: &dyn Journal, number: u64, message: Vec<u8>) -> Result<(), Error> {
+    journal.append(number, &[message]).1.map_err(|why| match why {
+        Unappended::Full(why) => Error::JournalFull(why),
+        why => Error::Unreachable(why.to_string()),
+    })
 }
 
 impl fmt::Display for Unappended {

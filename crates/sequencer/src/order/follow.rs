@@ -18,7 +18,7 @@ use crate::journal::election::{Membership, NodeOptions, Role};
 use crate::journal::follower::READ_BYTES;
 use crate::journal::message::{Chain, OVERHEAD, salt};
 use crate::journal::publisher::Publisher;
-use crate::journal::{Journal, Messages, Unappended};
+use crate::journal::{Journal, Messages, append_first};
 use crate::log::reader::Record;
 use crate::log::room::Room;
 use crate::recovery::{RecoveryReport, Replay};
@@ -276,12 +276,7 @@ impl Order {
             chain.database = node.fresh;
         }
         let message = chain.begin_epoch(self.next, &node.options.address);
-        match node.journal.append(self.next, &[message]).1 {
-            Ok(()) => {}
-            Err(Unappended::Full(why)) => return Err(Error::JournalFull(why)),
-            // Somebody else was faster, or this very record is there and will be read.
-            Err(why) => return Err(Error::Unreachable(why.to_string())),
-        }
+        append_first(&*node.journal, self.next, message)?;
         (node.chain, self.database) = (chain, chain.database);
         self.next += 1;
         self.shared.set_durable(self.next);
