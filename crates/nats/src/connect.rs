@@ -193,14 +193,14 @@ impl NatsJournal {
             .build()
             .map_err(|error| Error::Unreachable(format!("{described}: no thread: {error}")))?;
         let opened = runtime.block_on(open(options, &described))?;
-        let Opened { context, stream, lease, checkpoints, most_bytes } = opened;
+        let Opened { context, stream, entries, checkpoints, most_bytes } = opened;
         let (subject, reader, options) = (options.subject(1), tokio::sync::Mutex::default(), options.clone());
         let (runtime, number) = (Arc::new(runtime), 1);
         Ok(Self {
             runtime,
             context,
             stream,
-            lease,
+            entries,
             checkpoints,
             reader,
             subject,
@@ -224,7 +224,7 @@ impl NatsJournal {
             runtime: self.runtime.clone(),
             context: self.context.clone(),
             stream,
-            lease: self.lease.clone(),
+            entries: self.entries.clone(),
             checkpoints: self.checkpoints.clone(),
             reader: tokio::sync::Mutex::default(),
             subject: self.options.subject(number),
@@ -239,7 +239,7 @@ impl NatsJournal {
 struct Opened {
     context: Context,
     stream: Stream,
-    lease: kv::Store,
+    entries: kv::Store,
     checkpoints: object_store::ObjectStore,
     most_bytes: usize,
 }
@@ -289,8 +289,8 @@ async fn open(options: &Options, described: &str) -> Result<Opened, Error> {
         synced(options, described).await?;
     }
     let context = ContextBuilder::new().timeout(REQUEST).ack_timeout(2 * REQUEST).max_ack_inflight(4096).build(client);
-    let (stream, lease, checkpoints) = settled(async || prepare(options, described, &context).await).await?;
-    Ok(Opened { context, stream, lease, checkpoints, most_bytes })
+    let (stream, entries, checkpoints) = settled(async || prepare(options, described, &context).await).await?;
+    Ok(Opened { context, stream, entries, checkpoints, most_bytes })
 }
 
 /// Tries again while servers that were just started may not have agreed.
@@ -341,11 +341,11 @@ async fn prepare(
     };
     let stream = made(context, &options.stream(1), described).await?;
     let bucket = format!("lockwork_{}_lease", options.name);
-    let lease = match context.get_key_value(&bucket).await {
-        Ok(lease) => lease,
+    let entries = match context.get_key_value(&bucket).await {
+        Ok(bucket) => bucket,
         Err(_) => {
             let config = kv::Config { bucket, history: 1, num_replicas: options.replicas, ..kv::Config::default() };
-            context.create_key_value(config).await.map_err(|error| failed("make the lease", &error))?
+            context.create_key_value(config).await.map_err(|error| failed("make the bucket", &error))?
         }
     };
     let bucket = format!("lockwork_{}_checkpoints", options.name);
@@ -357,7 +357,7 @@ async fn prepare(
             context.create_object_store(config).await.map_err(|error| failed("make the object store", &error))?
         }
     };
-    Ok((stream, lease, checkpoints))
+    Ok((stream, entries, checkpoints))
 }
 
 /// Asks all servers whether they sync what they acknowledge.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | record `n` | message `n` of the stream `lockwork_NAME`, published on the condition that `n - 1` is the last |
 //! | who leads | key `leader` of the key-value bucket `lockwork_NAME_lease`, written by compare and swap |
+//! | digest of the rows of part `n` | key `digest-part-n` there |
 //! | checkpoint up to record `n` | object `n`, 20 digits, of the object store `lockwork_NAME_checkpoints` |
 //!
 //! All of them are in files, replicated as often as [`Options::replicas`] says. JetStream acknowledges a message when a
@@ -39,7 +40,7 @@ use async_nats::jetstream::object_store::ObjectStore;
 use async_nats::jetstream::stream::Stream;
 use lockwork_sequencer::Threads;
 use lockwork_sequencer::io::File;
-use lockwork_sequencer::journal::{Extent, Journal, Lease, Messages, Unappended, Unreachable};
+use lockwork_sequencer::journal::{Entry, Extent, Journal, Key, Messages, Unappended, Unreachable};
 use tokio::runtime::Runtime;
 
 pub use connect::{Error, Options};
@@ -52,7 +53,8 @@ pub struct NatsJournal {
     runtime: Arc<Runtime>,
     context: Context,
     stream: Stream,
-    lease: kv::Store,
+    /// What nodes write down, by key.
+    entries: kv::Store,
     checkpoints: ObjectStore,
     reader: tokio::sync::Mutex<Option<read::Reader>>,
     subject: String,
@@ -78,11 +80,15 @@ fn words(error: &dyn std::error::Error) -> String {
 }
 
 impl NatsJournal {
-    /// The key of the lease.
-    fn lease_key(&self) -> String {
+    /// What a key is called in the bucket.
+    fn name_of(&self, key: Key) -> String {
+        let name = match key {
+            Key::Leader => "leader".into(),
+            Key::Digest(part) => format!("digest-part-{}", part + 1),
+        };
         match self.number {
-            1 => "leader".into(),
-            number => format!("leader-{number}"),
+            1 => name,
+            number => format!("{name}-{number}"),
         }
     }
 
@@ -131,25 +137,26 @@ impl Journal for NatsJournal {
         self.within("cut the stream", 4 * REQUEST, purge).map(drop)
     }
 
-    fn lease(&self) -> Result<Option<Lease>, Unreachable> {
-        let entry = self.within("read who leads", REQUEST, self.lease.entry(self.lease_key()))?;
-        let holder = |entry: kv::Entry| Lease {
+    fn entry(&self, key: Key) -> Result<Option<Entry>, Unreachable> {
+        let name = self.name_of(key);
+        let entry = self.within(&format!("read '{name}'"), REQUEST, self.entries.entry(&name))?;
+        let read = |entry: kv::Entry| Entry {
             revision: entry.revision,
-            holder: String::from_utf8_lossy(&entry.value).into_owned(),
+            text: String::from_utf8_lossy(&entry.value).into_owned(),
         };
-        Ok(entry.map(holder))
+        Ok(entry.map(read))
     }
 
-    fn take_lease(&self, revision: u64, holder: &str) -> Result<Option<u64>, Unreachable> {
-        let value = bytes::Bytes::copy_from_slice(holder.as_bytes());
+    fn write(&self, key: Key, revision: u64, text: &str) -> Result<Option<u64>, Unreachable> {
+        let (name, value) = (self.name_of(key), bytes::Bytes::copy_from_slice(text.as_bytes()));
         let write = async {
-            match self.lease.update(self.lease_key(), value, revision).await {
+            match self.entries.update(&name, value, revision).await {
                 Ok(revision) => Ok(Some(revision)),
                 Err(error) if error.kind() == kv::UpdateErrorKind::WrongLastRevision => Ok(None),
                 Err(error) => Err(error),
             }
         };
-        self.within("write who leads", REQUEST, write)
+        self.within(&format!("write '{name}'"), REQUEST, write)
     }
 
     fn checkpoints(&self) -> Result<Vec<u64>, Unreachable> {

@@ -9,7 +9,7 @@ use lockwork_nats::testing::{TestServers, change_stream, found, prefer_leader, s
 use lockwork_nats::{Error, NatsJournal, Options};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::io::{Io, Mode};
-use lockwork_sequencer::journal::{Extent, Journal, Unappended};
+use lockwork_sequencer::journal::{Extent, Journal, Key, Unappended};
 
 fn open(servers: &TestServers, name: &str) -> NatsJournal {
     NatsJournal::open(&servers.options(name)).unwrap()
@@ -92,17 +92,25 @@ fn nothing_is_appended_behind_a_message_that_was_refused() {
 }
 
 #[test]
-fn the_lease_is_written_by_compare_and_swap() {
+fn entries_are_written_by_compare_and_swap() {
     let Some(servers) = TestServers::start(1) else { return };
     let (journal, other) = (open(&servers, "a"), open(&servers, "a"));
-    assert_eq!(journal.lease().unwrap(), None);
-    let first = journal.take_lease(0, "one").unwrap().unwrap();
-    assert_eq!(other.take_lease(0, "two").unwrap(), None);
-    assert_eq!(other.lease().unwrap().unwrap().holder, "one");
-    let second = other.take_lease(first, "two").unwrap().unwrap();
-    assert_eq!(journal.take_lease(first, "one").unwrap(), None);
-    assert_eq!(journal.lease().unwrap().unwrap().revision, second);
-    assert!(journal.take_lease(second, "").unwrap().is_some());
+    assert_eq!(journal.entry(Key::Leader).unwrap(), None);
+    let first = journal.write(Key::Leader, 0, "one").unwrap().unwrap();
+    assert_eq!(other.write(Key::Leader, 0, "two").unwrap(), None);
+    assert_eq!(other.entry(Key::Leader).unwrap().unwrap().text, "one");
+    let second = other.write(Key::Leader, first, "two").unwrap().unwrap();
+    assert_eq!(journal.write(Key::Leader, first, "one").unwrap(), None);
+    assert_eq!(journal.entry(Key::Leader).unwrap().unwrap().revision, second);
+    assert!(journal.write(Key::Leader, second, "").unwrap().is_some());
+    // Others are under keys of their own.
+    let digests = [Key::Digest(0), Key::Digest(1)];
+    for key in digests {
+        assert_eq!(other.entry(key).unwrap(), None);
+        other.write(key, 0, &format!("{key:?}")).unwrap().unwrap();
+    }
+    let written = [Key::Leader, Key::Digest(0), Key::Digest(1)].map(|key| journal.entry(key).unwrap().unwrap().text);
+    assert_eq!(written, ["", "Digest(0)", "Digest(1)"]);
 }
 
 #[test]
@@ -118,12 +126,12 @@ fn streams_of_a_journal_have_messages_and_leases_of_their_own() {
     assert_eq!(read_all(&other, 1), messages(10..12));
     assert_eq!((read_all(&first, 1), read_all(&near, 1)), (messages(1..4), messages(20..21)));
     assert_eq!(other.append(2, &[b"another".to_vec()]), (0, Err(Unappended::Superseded)));
-    let lease = first.take_lease(0, "one").unwrap().unwrap();
-    let theirs = second.take_lease(0, "two").unwrap().unwrap();
-    assert_eq!(other.take_lease(theirs + 1, "three").unwrap(), None);
-    let holders = [&first, &other].map(|journal| journal.lease().unwrap().unwrap().holder);
+    let lease = first.write(Key::Leader, 0, "one").unwrap().unwrap();
+    let theirs = second.write(Key::Leader, 0, "two").unwrap().unwrap();
+    assert_eq!(other.write(Key::Leader, theirs + 1, "three").unwrap(), None);
+    let holders = [&first, &other].map(|journal| journal.entry(Key::Leader).unwrap().unwrap().text);
     assert_eq!(holders, ["one", "two"]);
-    assert!(first.take_lease(lease, "one").unwrap().is_some());
+    assert!(first.write(Key::Leader, lease, "one").unwrap().is_some());
     assert!(second.describe().contains("stream lockwork-2_a"), "{}", second.describe());
     // Cut off, and after its server was killed, it goes on with its numbers.
     second.truncate(3).unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use common::nodes::*;
 use common::*;
 use lockwork_procedure::block::Status;
-use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
+use lockwork_sequencer::journal::{Journal, Key};
 use lockwork_sequencer::{Error, NodeOptions, Role, Sequencer};
 
 #[test]
@@ -106,8 +106,8 @@ fn a_leader_that_learns_that_another_one_has_the_lease_answers_no_reads() {
     furnish(&first).unwrap();
     let another = journal.another();
     until(|| {
-        let lease = another.lease().unwrap().unwrap();
-        let taken = another.take_lease(lease.revision, "second 2").unwrap();
+        let lease = another.entry(Key::Leader).unwrap().unwrap();
+        let taken = another.write(Key::Leader, lease.revision, "second 2").unwrap();
         taken.map(drop).ok_or_else(|| "it was renewed meanwhile".into())
     });
     wait_for(&first, Role::Ended);

@@ -55,6 +55,9 @@ pub(crate) struct Set {
     pub(crate) others: Vec<Option<Others>>,
     pub(crate) may_lead: bool,
     pub(crate) lease: Duration,
+    /// What nodes that begin have of [`NodeOptions`].
+    pub(crate) digest_interval: Duration,
+    pub(crate) compares: bool,
 }
 
 impl Set {
@@ -85,6 +88,8 @@ impl Set {
             others,
             may_lead,
             lease,
+            digest_interval: Duration::ZERO,
+            compares: true,
         };
         (0..parts).for_each(|number| set.begin(number).unwrap());
         set
@@ -97,7 +102,8 @@ impl Set {
         let node = NodeOptions {
             may_lead: self.may_lead,
             lease: self.lease,
-            digest_interval: Duration::ZERO,
+            digest_interval: self.digest_interval,
+            compares: self.compares,
             ..NodeOptions::new(format!("node{number}:1"))
         };
         let engine = Box::new(part(number, &self.listeners[number], &self.addresses, KEPT_BYTES));

@@ -129,7 +129,8 @@ pub(crate) fn read(
             | RecordKind::Cut
             | RecordKind::Gathered
             | RecordKind::Loaded
-            | RecordKind::Merged => {
+            | RecordKind::Merged
+            | RecordKind::Compared => {
                 return Err(damaged(format!("a record of kind {} has no place in a checkpoint", frame.kind.name())));
             }
         }

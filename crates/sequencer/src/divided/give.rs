@@ -25,7 +25,8 @@ impl Parted {
                 }
                 Err(error) => drop(reply.send(Err(error))),
             },
-            Request::Checkpoint(reply) => self.give(RecordKind::Cut, Ordered::Cut(reply), |_| ()),
+            Request::Checkpoint(reply) => self.give(RecordKind::Cut, Ordered::Cut(Some(reply)), |_| ()),
+            Request::Digest(reply) => self.give(RecordKind::Compared, Ordered::Compare(Some(reply)), |_| ()),
             Request::Gather { tables, most, reply } => self.give_gather(&tables, most, reply),
             Request::Load { tables, reply } => self.begin_load(tables, reply),
             _ => unreachable!("nothing else is kept for that"),
@@ -145,14 +146,19 @@ impl Parted {
             }
             Ordered::Gather { tables, most, reply } => self.gather(&tables, most, record, reply),
             Ordered::Rows(loading, rows) => self.load(loading, &rows, record),
-            Ordered::Cut(reply) => {
-                drop(reply.send(self.cut(record)));
-                Ok(())
+            Ordered::Compare(reply) => {
+                let compared = self.compare(record);
+                if let Some(reply) = reply {
+                    reply(compared.clone().map(|()| record));
+                }
+                compared
             }
-            Ordered::Due => {
-                // What was wrong is told by the statistics, and the next one may succeed.
-                drop(self.cut(record));
-                Ok(())
+            Ordered::Cut(reply) => {
+                let compared = self.compare_before_cut(record);
+                let cut = compared.clone().and_then(|()| self.cut(record));
+                // What was wrong is told by the statistics too, and the next one may succeed.
+                drop(reply.map(|reply| reply.send(cut)));
+                compared
             }
         };
         self.end_if(ran);

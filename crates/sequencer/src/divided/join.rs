@@ -104,6 +104,7 @@ impl Sequencer {
             requests: requests.clone(),
             units: None,
             cut_at: next,
+            written: 0,
             giving: next,
             pending: VecDeque::new(),
             held: VecDeque::new(),

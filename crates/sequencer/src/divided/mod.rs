@@ -24,6 +24,7 @@
 //! | `give` | records that the leader gives to the journal, and what is done when they are there |
 //! | `run` | what messages say, done in their order |
 //! | `choose` | which calls of a record this node takes |
+//! | `compare` | digests of all parts at one record |
 //! | `cut` | checkpoints of all parts at one record |
 //! | `tables` | whole tables: their rows read, and rows loaded |
 //! | `streams` | further sequencers, whose streams are merged |
@@ -35,6 +36,7 @@
 //! Source: Calvin (Thomson et al., SIGMOD 2012), sections 3.1 and 3.3.
 
 mod choose;
+mod compare;
 mod cut;
 mod give;
 mod join;
@@ -48,7 +50,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{Divided, EngineError};
@@ -67,7 +69,7 @@ use crate::journal::publisher::Publisher;
 use crate::journal::{Messages, append_first};
 use crate::log::writer::Unit;
 use crate::options::Options;
-use crate::order::{Callers, MOST_DEFINITION_BYTES, Node, Read, Reply, Request, Tables};
+use crate::order::{Callers, DigestReply, MOST_DEFINITION_BYTES, Node, Read, Reply, Request, Tables};
 use crate::requests::Window;
 use crate::shared::Shared;
 
@@ -105,9 +107,10 @@ enum Ordered {
     Rows(Loading, Range<usize>),
     /// What the streams of further sequencers have before these numbers has its place here.
     Merge(Vec<Until>),
-    Cut(Reply<CheckpointReport>),
-    /// A cut that nobody waits for.
-    Due,
+    /// Digests of all parts, and who waits for that.
+    Compare(Option<DigestReply>),
+    /// Checkpoints of all parts, and who waits for that.
+    Cut(Option<Reply<CheckpointReport>>),
 }
 
 /// See the module.
@@ -138,6 +141,8 @@ pub(crate) struct Parted {
     units: Option<SyncSender<Unit>>,
     /// The record at which the last checkpoint was made, or asked for.
     cut_at: u64,
+    /// The record of the last digest of this part that anybody has written down, as far as is known.
+    written: u64,
     /// The number of the next record that is given to the journal.
     giving: u64,
     pending: VecDeque<Ordered>,
@@ -152,8 +157,11 @@ impl Parted {
     fn run(mut self, requests: &Receiver<Request>) {
         let threads = self.shared.threads.clone();
         while self.closing.is_none() {
-            let Ok(request) = threads.receive(requests, None) else { break };
-            self.take(request);
+            match threads.receive(requests, self.until_digest()) {
+                Ok(request) => self.take(request),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
             self.answer_reads();
             self.go_on();
         }
@@ -188,6 +196,11 @@ impl Parted {
 
     fn leads(&self) -> bool {
         self.units.is_some() && self.node.membership.role() == Role::Leading
+    }
+
+    /// Whether a record may be given to the journal, beside those that are on their way.
+    fn has_room(&self) -> bool {
+        self.pending.len() < PENDING
     }
 
     /// Whether it takes calls for a stream of its own.
@@ -226,10 +239,13 @@ impl Parted {
             Request::Step { reply, .. } => reply(Err(self.undivided())),
             Request::Look { reply, .. } => reply(Err(self.undivided())),
             Request::Commit { reply, .. } => reply(Err(self.undivided())),
-            Request::Digest(reply) => reply(Err(self.undivided())),
             Request::Define { reply, definition } => match self.refusal() {
                 Some(error) => drop(reply.send(Err(error))),
                 None => self.later.push_back(Request::Define { definition, reply }),
+            },
+            Request::Digest(reply) => match self.refusal() {
+                Some(error) => reply(Err(error)),
+                None => self.later.push_back(Request::Digest(reply)),
             },
             Request::Gather { tables, most, reply } => match self.refusal() {
                 Some(error) => reply(Err(error)),
@@ -280,6 +296,9 @@ impl Parted {
 
     fn end_if(&mut self, outcome: Result<(), Error>) {
         if let Err(error) = outcome {
+            if let Error::Differs { record, .. } = error {
+                self.node.membership.differs(record);
+            }
             self.node.membership.end(error.to_string());
             if let Some(own) = &self.own {
                 own.membership.end(error.to_string());
@@ -308,6 +327,7 @@ impl Parted {
             match request {
                 Request::Define { reply, .. } => drop(reply.send(Err(error.clone()))),
                 Request::Checkpoint(reply) => drop(reply.send(Err(error.clone()))),
+                Request::Digest(reply) => reply(Err(error.clone())),
                 Request::Gather { reply, .. } => reply(Err(error.clone())),
                 Request::Load { reply, .. } => reply(Err(error.clone())),
                 _ => {}
@@ -360,8 +380,9 @@ impl Parted {
         {
             self.give_alone(request);
         }
+        self.compare_if_due();
         while is_free
-            && self.pending.len() < PENDING
+            && self.has_room()
             && let Some((batch, callers)) = self.held.pop_front()
         {
             self.order(batch, callers);
@@ -376,7 +397,7 @@ impl Parted {
         if self.options.checkpoint_bytes > 0 && grown >= enough {
             self.shared.since_checkpoint.store(0, Ordering::Relaxed);
             self.cut_at = self.giving;
-            self.give(RecordKind::Cut, Ordered::Due, |_| ());
+            self.give(RecordKind::Cut, Ordered::Cut(None), |_| ());
         }
     }
 
@@ -456,8 +477,9 @@ impl Ordered {
                 error => error,
             })),
             Self::Rows(loading, _) => loading.refuse(error),
-            Self::Cut(reply) => drop(reply.send(Err(error))),
-            Self::Merge(_) | Self::Due => {}
+            Self::Compare(reply) => drop(reply.map(|reply| reply(Err(error)))),
+            Self::Cut(reply) => drop(reply.map(|reply| reply.send(Err(error)))),
+            Self::Merge(_) => {}
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::io::File;
-use crate::journal::{Extent, Journal, Lease, Messages, Unappended, Unreachable};
+use crate::journal::{Entry, Extent, Journal, Key, Messages, Unappended, Unreachable};
 
 /// Bits of a checkpoint's number in the journal for the part.
 const PART_BITS: u32 = 6;
@@ -78,12 +78,12 @@ impl Journal for PartJournal {
         self.journal.truncate(first)
     }
 
-    fn lease(&self) -> Result<Option<Lease>, Unreachable> {
-        self.journal.lease()
+    fn entry(&self, key: Key) -> Result<Option<Entry>, Unreachable> {
+        self.journal.entry(key)
     }
 
-    fn take_lease(&self, revision: u64, holder: &str) -> Result<Option<u64>, Unreachable> {
-        self.journal.take_lease(revision, holder)
+    fn write(&self, key: Key, revision: u64, text: &str) -> Result<Option<u64>, Unreachable> {
+        self.journal.write(key, revision, text)
     }
 
     /// Those that all parts have.

@@ -73,9 +73,11 @@ impl Parted {
                 RecordKind::Cut => {
                     self.next = number + 1;
                     self.shared.set_durable(self.next);
+                    self.compare_before_cut(number)?;
                     // One that fails is one that is not there: the parts have no checkpoint together.
                     drop(self.cut(number));
                 }
+                RecordKind::Compared => self.compare(number)?,
                 kind @ (RecordKind::Gathered | RecordKind::Loaded) => self.whole_tables(kind, payload, number)?,
                 RecordKind::Ordered => self.ordered(number, payload)?,
                 RecordKind::Merged => {

@@ -62,6 +62,8 @@ pub enum RecordKind {
     Loaded,
     /// The same: what further sequencers have in their streams, up to here, has its place here.
     Merged,
+    /// The same: the nodes of a part compare digests of their rows here.
+    Compared,
     /// In a checkpoint of such a node: how far it is in those streams.
     Streams,
 }
@@ -87,20 +89,21 @@ impl RecordKind {
             Self::Loaded => 16,
             Self::Merged => 17,
             Self::Streams => 18,
+            Self::Compared => 19,
         }
     }
 
     fn of(byte: u8) -> Option<Self> {
         let log = [Self::Calls, Self::Definition, Self::Rows, Self::Indexed, Self::Durable];
         let journal = [Self::Epoch, Self::Answered, Self::Digest];
-        let parts = [Self::Ordered, Self::Cut, Self::Gathered, Self::Loaded, Self::Merged];
+        let parts = [Self::Ordered, Self::Cut, Self::Gathered, Self::Loaded, Self::Merged, Self::Compared];
         let checkpoint = [Self::Requests, Self::Sizes, Self::End, Self::Chain, Self::Streams];
         log.into_iter().chain(journal).chain(parts).chain(checkpoint).find(|kind| kind.byte() == byte)
     }
 
     /// Whether it is of nodes that have parts of the tables.
     pub(crate) fn is_of_parts(self) -> bool {
-        matches!(self, Self::Ordered | Self::Cut | Self::Gathered | Self::Loaded | Self::Merged)
+        matches!(self, Self::Ordered | Self::Cut | Self::Gathered | Self::Loaded | Self::Merged | Self::Compared)
     }
 
     /// Its name in lower case.
@@ -125,6 +128,7 @@ impl RecordKind {
             Self::Loaded => "loaded",
             Self::Merged => "merged",
             Self::Streams => "streams",
+            Self::Compared => "compared",
         }
     }
 }

@@ -27,8 +27,8 @@ pub struct NodeOptions {
     pub lease: Duration,
     /// Whether this node may lead; one that may not only replays.
     pub may_lead: bool,
-    /// The least time between two digests of the whole database that it appends when it leads; zero for none. At most a
-    /// hundredth of the time is spent on them.
+    /// The least time between two digests of the whole database that it appends when it leads, or has the parts make;
+    /// zero for none. At most a hundredth of the time is spent on them.
     pub digest_interval: Duration,
     /// Whether what it computes is compared with what leaders have computed.
     pub compares: bool,
@@ -96,9 +96,10 @@ pub struct NodeStatus {
     pub journal_next: u64,
     /// What is wrong: why the journal cannot be reached, or why the role has ended.
     pub trouble: Option<String>,
-    /// The last record of a digest of the whole database that it has appended, or compared and had the same, and that.
+    /// The last record of a digest of all that it has (the whole database, or its part) which it has given to others, or
+    /// compared and had the same, and that.
     pub compared: Option<(u64, Digest)>,
-    /// The first record that this node differs at from the leader; its role has ended.
+    /// The first record that this node differs at from the leader, or another node of its part; its role has ended.
     pub differs: Option<u64>,
 }
 
@@ -278,7 +279,7 @@ impl Election {
         }
         // Who gives it back need not be waited for. That it cannot be given back is no harm.
         if let Some(revision) = mine {
-            drop(self.journal.take_lease(revision, ""));
+            drop(self.journal.write(Key::Leader, revision, ""));
         }
     }
 
@@ -291,12 +292,12 @@ impl Election {
     fn renew(&self, revision: u64) -> Result<Option<u64>, String> {
         let sent = self.membership.threads.now();
         let failed = |error: super::Unreachable| error.to_string();
-        if let Some(revision) = self.journal.take_lease(revision, &self.holder).map_err(failed)? {
+        if let Some(revision) = self.journal.write(Key::Leader, revision, &self.holder).map_err(failed)? {
             self.hold(sent);
             return Ok(Some(revision));
         }
         // It was written all the same if an answer was lost.
-        let lease = self.journal.lease().map_err(failed)?.filter(|lease| lease.holder == self.holder);
+        let lease = self.journal.entry(Key::Leader).map_err(failed)?.filter(|lease| lease.text == self.holder);
         if lease.is_none() {
             self.membership.end("the lease is another node's".into());
         }
@@ -306,10 +307,10 @@ impl Election {
     /// Looks who leads, and takes the lease if nobody does.
     fn look(&self, seen: &mut Option<(u64, Instant)>) -> Result<Option<u64>, String> {
         let failed = |error: super::Unreachable| error.to_string();
-        let lease = self.journal.lease().map_err(failed)?;
+        let lease = self.journal.entry(Key::Leader).map_err(failed)?;
         self.membership.saw(self.journal.extent().map_err(failed)?);
         let revision = lease.as_ref().map_or(0, |lease| lease.revision);
-        let holder = lease.map(|lease| lease.holder).filter(|holder| !holder.is_empty());
+        let holder = lease.map(|lease| lease.text).filter(|holder| !holder.is_empty());
         if holder.as_ref() == Some(&self.holder) {
             return Ok(Some(revision));
         }
@@ -328,7 +329,7 @@ impl Election {
             return Ok(None);
         }
         let sent = self.membership.threads.now();
-        let taken = self.journal.take_lease(revision, &self.holder).map_err(failed)?;
+        let taken = self.journal.write(Key::Leader, revision, &self.holder).map_err(failed)?;
         if taken.is_some() {
             self.hold(sent);
         }
@@ -360,7 +361,7 @@ mod tests {
             election.run();
             ended.send(()).ok();
         });
-        while journal.lease().unwrap().is_none() {
+        while journal.entry(Key::Leader).unwrap().is_none() {
             std::thread::yield_now();
         }
         membership.close();

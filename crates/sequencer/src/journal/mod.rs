@@ -83,17 +83,27 @@ pub struct Extent {
     pub next: u64,
 }
 
-/// Who leads, as is written down.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// Changes whenever it is written.
-    pub revision: u64,
-    /// What the holder wrote: its address. Empty when it was given back.
-    pub holder: String,
+/// What nodes write down beside the messages, each under one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// Who leads: its address, and nothing when it has given that up.
+    Leader,
+    /// A record, and the digest of all rows that the nodes of a part have there, where tables are divided. Parts are
+    /// counted from 0.
+    Digest(u16),
 }
 
-/// A log engine that several nodes reach, with a lease and a place for checkpoints. Calls return within seconds, and
-/// may come from several threads.
+/// What is written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Changes whenever it is written.
+    pub revision: u64,
+    /// What was written last.
+    pub text: String,
+}
+
+/// A log engine that several nodes reach, where they also write down who leads, and keep checkpoints. Calls return
+/// within seconds, and may come from several threads.
 pub trait Journal: Send + Sync {
     /// Where it is, for people.
     fn describe(&self) -> String;
@@ -125,18 +135,18 @@ pub trait Journal: Send + Sync {
     /// [`Unreachable`].
     fn truncate(&self, first: u64) -> Result<(), Unreachable>;
 
-    /// What is written of who leads. `None` when nothing ever was.
+    /// What is written under a key. `None` when nothing ever was.
     ///
     /// # Errors
     /// [`Unreachable`].
-    fn lease(&self) -> Result<Option<Lease>, Unreachable>;
+    fn entry(&self, key: Key) -> Result<Option<Entry>, Unreachable>;
 
-    /// Writes down that `holder` leads, if what is written has this revision still; 0 stands for nothing. Returns the
-    /// new revision, and `None` when it is another's.
+    /// Writes a text under a key, if what is written there has this revision still; 0 stands for nothing. Returns the
+    /// new revision, and `None` when it is another one.
     ///
     /// # Errors
     /// [`Unreachable`]: then it may have been written, now or later.
-    fn take_lease(&self, revision: u64, holder: &str) -> Result<Option<u64>, Unreachable>;
+    fn write(&self, key: Key, revision: u64, text: &str) -> Result<Option<u64>, Unreachable>;
 
     /// The last records that checkpoints cover which are kept here, ascending.
     ///

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Extent, Journal, LEAST_MESSAGE_BYTES, Lease, Messages, Unappended, Unreachable};
+use super::{Entry, Extent, Journal, Key, LEAST_MESSAGE_BYTES, Messages, Unappended, Unreachable};
 use crate::io::simulated::Chance;
 use crate::io::{File, read_all};
 
@@ -22,7 +22,7 @@ struct Late {
 struct State {
     first: u64,
     messages: Vec<Vec<u8>>,
-    lease: Option<Lease>,
+    entries: BTreeMap<Key, Entry>,
     checkpoints: BTreeMap<u64, Vec<u8>>,
     late: Vec<Late>,
     /// Of a thousand requests so many are lost, and so many answers.
@@ -58,7 +58,7 @@ impl SimulatedJournal {
         let state = State {
             first: 1,
             messages: Vec::new(),
-            lease: None,
+            entries: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             late: Vec::new(),
             lost: 0,
@@ -239,15 +239,15 @@ impl Journal for SimulatedJournal {
         })
     }
 
-    fn lease(&self) -> Result<Option<Lease>, Unreachable> {
-        self.request(|state| state.lease.clone())
+    fn entry(&self, key: Key) -> Result<Option<Entry>, Unreachable> {
+        self.request(|state| state.entries.get(&key).cloned())
     }
 
-    fn take_lease(&self, revision: u64, holder: &str) -> Result<Option<u64>, Unreachable> {
+    fn write(&self, key: Key, revision: u64, text: &str) -> Result<Option<u64>, Unreachable> {
         self.request(|state| {
-            let current = state.lease.as_ref().map_or(0, |lease| lease.revision);
+            let current = state.entries.get(&key).map_or(0, |entry| entry.revision);
             (current == revision).then(|| {
-                state.lease = Some(Lease { revision: current + 1, holder: holder.into() });
+                state.entries.insert(key, Entry { revision: current + 1, text: text.into() });
                 current + 1
             })
         })

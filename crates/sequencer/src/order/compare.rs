@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockwork_engine::Engine;
 use lockwork_storage::Digest;
 
 use super::Order;
@@ -15,6 +16,16 @@ const BYTES: usize = 16;
 /// What is done when the record of a digest is durable, with its number.
 pub(crate) type DigestReply = Box<dyn FnOnce(Result<u64, Error>) + Send>;
 
+/// How many rows an engine has.
+pub(crate) fn rows(engine: &dyn Engine) -> u64 {
+    let mut rows = 0;
+    let counted = engine.with_database(&mut |database| {
+        rows = (0..database.len()).map(|id| database.table(id as u16).len()).sum();
+    });
+    // An engine that is lost says so to whoever calls.
+    counted.map_or(u64::MAX, |()| rows)
+}
+
 impl Order {
     /// For how long the leader may sleep at most, because of the next digest.
     pub(super) fn until_digest(&self) -> Option<Duration> {
@@ -23,22 +34,13 @@ impl Order {
         Some(at.saturating_duration_since(self.shared.threads.now()))
     }
 
-    fn rows(&self) -> u64 {
-        let mut rows = 0;
-        let counted = self.engine.with_database(&mut |database| {
-            rows = (0..database.len()).map(|id| database.table(id as u16).len()).sum();
-        });
-        // An engine that is lost says so to whoever calls.
-        counted.map_or(u64::MAX, |()| rows)
-    }
-
     /// Appends a digest, if this node leads, something has changed, and it is time.
     pub(super) fn digest_if_due(&mut self) {
         if self.until_digest() != Some(Duration::ZERO) {
             return;
         }
         self.drain();
-        let rows = self.rows();
+        let rows = rows(&*self.engine);
         let due = self.node.as_mut().is_some_and(|node| node.comparing.is_due(rows, self.shared.threads.now()));
         if due {
             // Whoever waits for calls learns why nothing can be appended.
@@ -48,7 +50,7 @@ impl Order {
 
     /// The same before a checkpoint, whenever the one before was.
     pub(super) fn digest_before_checkpoint(&mut self) {
-        let rows = self.rows();
+        let rows = rows(&*self.engine);
         let wanted = self.node.as_ref().is_some_and(|node| {
             node.is_leading() && node.comparing.has_changed(self.next) && node.comparing.is_short(rows)
         });
@@ -70,7 +72,7 @@ impl Order {
         if let Err(error) = self.room_for_record(BYTES) {
             return reply(Err(error));
         }
-        let (start, rows) = (self.shared.threads.now(), self.rows());
+        let (start, rows) = (self.shared.threads.now(), rows(&*self.engine));
         let digest = match self.engine.digest() {
             Ok(digest) => digest,
             Err(error) => return reply(Err(error.into())),
@@ -111,7 +113,7 @@ impl Order {
 
     /// A digest was compared, and is the leader's.
     pub(super) fn compared(&mut self, record: u64, digest: Digest, took: Duration) {
-        let rows = self.rows();
+        let rows = rows(&*self.engine);
         if let Some(node) = &mut self.node {
             node.comparing.made(took, rows, self.shared.threads.now());
             node.membership.compared(record, digest);

@@ -24,7 +24,7 @@ mod run;
 mod together;
 
 pub(crate) use change::{MOST_DEFINITION_BYTES, ROWS_BYTES, Tables, apply};
-pub(crate) use compare::DigestReply;
+pub(crate) use compare::{DigestReply, rows};
 pub(crate) use follow::Node;
 pub(crate) use load::LoadReply;
 pub(crate) use repeat::pick;

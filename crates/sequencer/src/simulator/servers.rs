@@ -12,7 +12,7 @@ use std::sync::mpsc::SyncSender;
 use super::counters::Seen;
 use super::world::{MICROSECOND, MILLISECOND, SECOND, State};
 use super::{Broken, Rates};
-use crate::journal::{Extent, Lease, Messages};
+use crate::journal::{Entry, Extent, Messages};
 
 /// What a node asks the servers.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ pub(super) enum Answer {
     Message(Option<Vec<u8>>, Extent),
     Messages(Messages),
     Extent(Extent),
-    Lease(Option<Lease>),
+    Lease(Option<Entry>),
     Taken(Option<u64>),
     Checkpoints(Vec<u64>),
     Fetched(Option<Arc<Vec<u8>>>),
@@ -99,7 +99,7 @@ pub(super) struct Servers {
     /// Bytes that all messages may take together.
     pub(super) capacity: usize,
     /// What was written as the lease, and when.
-    leases: Vec<(u64, Lease)>,
+    leases: Vec<(u64, Entry)>,
     pub(super) checkpoints: BTreeMap<u64, Arc<Vec<u8>>>,
     parked: Vec<Parked>,
     parks: u64,
@@ -321,7 +321,7 @@ impl State {
         }
     }
 
-    fn lease(&mut self) -> Option<Lease> {
+    fn lease(&mut self) -> Option<Entry> {
         let leases = self.servers.leases.len();
         let stale = self.servers.rates.stale;
         if leases > 1 && self.happens(stale) {
@@ -336,7 +336,7 @@ impl State {
 
     fn take_lease(&mut self, revision: u64, holder: String, asker: &Asker) -> Option<u64> {
         let last = self.servers.leases.last().map(|(_, lease)| lease.clone());
-        let (current, before) = last.map_or((0, String::new()), |lease| (lease.revision, lease.holder));
+        let (current, before) = last.map_or((0, String::new()), |lease| (lease.revision, lease.text));
         if current != revision {
             return None;
         }
@@ -348,7 +348,7 @@ impl State {
                 _ => {}
             }
         }
-        self.servers.leases.push((self.now, Lease { revision: revision + 1, holder }));
+        self.servers.leases.push((self.now, Entry { revision: revision + 1, text: holder }));
         Some(revision + 1)
     }
 }

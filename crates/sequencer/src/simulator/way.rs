@@ -10,7 +10,7 @@ use super::servers::{Answer, Ask, Asker, Refused};
 use super::world::{Seat, World};
 use crate::io::{File, read_all};
 use crate::journal::append::{Problem, Stream, append};
-use crate::journal::{Extent, Journal, LEAST_MESSAGE_BYTES, Lease, Messages, Unappended, Unreachable};
+use crate::journal::{Entry, Extent, Journal, Key, LEAST_MESSAGE_BYTES, Messages, Unappended, Unreachable};
 use crate::threads::{Scheduler, Threads, Waits};
 
 /// How long an answer is waited for.
@@ -121,12 +121,14 @@ impl Journal for Way {
         self.ask(Ask::Truncate(first), REQUEST, only!(Answer::Done => ()))
     }
 
-    fn lease(&self) -> Result<Option<Lease>, Unreachable> {
+    fn entry(&self, key: Key) -> Result<Option<Entry>, Unreachable> {
+        assert_eq!(key, Key::Leader, "these nodes have whole tables");
         self.ask(Ask::Lease, REQUEST, only!(Answer::Lease(lease) => lease))
     }
 
-    fn take_lease(&self, revision: u64, holder: &str) -> Result<Option<u64>, Unreachable> {
-        let ask = Ask::TakeLease { revision, holder: holder.into() };
+    fn write(&self, key: Key, revision: u64, text: &str) -> Result<Option<u64>, Unreachable> {
+        assert_eq!(key, Key::Leader, "these nodes have whole tables");
+        let ask = Ask::TakeLease { revision, holder: text.into() };
         self.ask(ask, REQUEST, only!(Answer::Taken(taken) => taken))
     }
 

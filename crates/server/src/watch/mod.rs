@@ -279,7 +279,7 @@ impl Watch {
             let lag = node.journal_next - node.next;
             put("node_lag_records", "gauge", "Records of the journal that it has not.", &one(lag as f64));
             if let Some((record, digest)) = node.compared {
-                let help = "Number of the last digest of everything that it appended, or had the same.";
+                let help = "Record of the last digest of all it has that it gave to others, or had the same.";
                 put("node_compared_record", "gauge", help, &one(record as f64));
                 // As much of it as such a number has: who has the same record has the same here.
                 let low = (digest.0 & ((1 << 52) - 1)) as f64;
