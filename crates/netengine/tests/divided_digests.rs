@@ -17,7 +17,7 @@ use set::{Set, calls, until};
 
 const PARTS: usize = 3;
 
-fn handle(set: &Set, number: usize) -> &Handle {
+fn handle(set: &Set, number: usize) -> Handle {
     set.nodes[number].as_ref().unwrap().handle()
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lockwork_storage::Digest;
 
-use super::{Extent, Journal};
+use super::{Extent, Journal, Key};
 use crate::error::Error;
 use crate::order::Request;
 use crate::shared::lock;
