@@ -21,7 +21,7 @@ build:
 test: lint doc
 	./scripts/clients >/dev/null || echo "lockwork: tests of clients that are not installed are skipped" >&2
 	./scripts/nats >/dev/null || echo "lockwork: NATS is not installed: tests of clusters are skipped" >&2
-	RUST_BACKTRACE=0 $(CARGO) test --profile verify --workspace
+	./scripts/test
 	$(MAKE) loom fuzz formal
 
 # A thousand processes that are killed while they work, and recovered; a server under everything that clients do, for

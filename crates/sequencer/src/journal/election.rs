@@ -96,8 +96,8 @@ pub struct NodeStatus {
     pub journal_next: u64,
     /// What is wrong: why the journal cannot be reached, or why the role has ended.
     pub trouble: Option<String>,
-    /// The last record of a digest of all that it has (the whole database, or its part) which it has given to others, or
-    /// compared and had the same, and that.
+    /// The last record of a digest of all that it has (the whole database, or its part) which it gave to others, or had
+    /// the same, and that.
     pub compared: Option<(u64, Digest)>,
     /// The first record that this node differs at from the leader, or another node of its part; its role has ended.
     pub differs: Option<u64>,
