@@ -15,16 +15,18 @@ fn is_full(text: &str) -> bool {
         "maximum messages exceeded",
         "insufficient storage",
         "resource limits exceeded",
-        "10077",
-        "10047",
+        "error code 10077",
+        "error code 10047",
     ]
     .iter()
     .any(|known| text.contains(known))
 }
 
 fn problem(journal: &NatsJournal, error: &PublishError) -> Problem {
-    let text = format!("{}: publish: {}", journal.described, words(error));
-    let full = error.kind() == PublishErrorKind::Other && is_full(&text);
+    let why = words(error);
+    // What servers and the stream are called has no say in it.
+    let full = error.kind() == PublishErrorKind::Other && is_full(&why);
+    let text = format!("{}: publish: {why}", journal.described);
     if full { Problem::Full(text) } else { Problem::Unclear(text) }
 }
 
@@ -55,5 +57,16 @@ async fn there(journal: &NatsJournal, number: u64, message: &[u8]) -> Result<Opt
             Ok((read::extent(&info.state).first > number).then_some(false))
         }
         Err(error) => Err(failed(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_servers_are_called_says_nothing_of_room() {
+        assert!(is_full("other: maximum bytes exceeded") && is_full("code 400, error code 10077"));
+        assert!(!is_full("no answer from nats://store:10047") && !is_full("stream lockwork_10077: timed out"));
     }
 }

@@ -171,8 +171,10 @@ impl Journal for NatsJournal {
         self.runtime.block_on(objects::fetch(self, number, file))
     }
 
-    fn drop_checkpoint(&self, number: u64) -> Result<(), Unreachable> {
-        let name = objects::name(number);
-        self.within("remove a checkpoint", 4 * REQUEST, self.checkpoints.delete(name))
+    fn drop_checkpoints(&self, number: u64) -> Result<(), Unreachable> {
+        for old in self.checkpoints()?.into_iter().filter(|&old| old < number) {
+            self.within("remove a checkpoint", 4 * REQUEST, self.checkpoints.delete(objects::name(old)))?;
+        }
+        Ok(())
     }
 }

@@ -159,7 +159,7 @@ fn checkpoints_are_kept_whole() {
     let fetched = file("/fetched");
     journal.fetch_checkpoint(70, &*fetched).unwrap();
     assert!(disk.contents("/fetched".as_ref()).unwrap() == contents);
-    journal.drop_checkpoint(7).unwrap();
+    journal.drop_checkpoints(70).unwrap();
     assert_eq!(journal.checkpoints().unwrap(), [70]);
     let missing = journal.fetch_checkpoint(7, &*file("/none")).unwrap_err().to_string();
     assert!(missing.contains("fetch a checkpoint"), "{missing}");

@@ -15,6 +15,7 @@ use lockwork_engine::conformance::Random;
 use lockwork_netengine::divided::KEPT_BYTES;
 use lockwork_procedure::block::Status;
 use lockwork_sequencer::io::simulated::SimulatedDisk;
+use lockwork_sequencer::io::{Io, Mode};
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
 use lockwork_sequencer::{Definition, Error, Journals, NodeOptions, Options, Role, Sequencer};
@@ -96,6 +97,50 @@ fn whole_tables_are_read_and_loaded_at_the_leader_of_parts() {
     assert_eq!(follows.settled().1, set.settled().1);
     let handle = follows.nodes[1].as_ref().unwrap().handle();
     assert!(matches!(handle.load("accounts", vec![0; 24]), Err(Error::Follower { .. })));
+}
+
+#[test]
+fn a_load_that_is_broken_off_says_what_is_there() {
+    let journal = SimulatedJournal::new(5);
+    let mut set = Set::new(&journal, 2, true);
+    let leader = set.leader();
+    let definition = Definition { assembly: TABLES.into(), source: String::new() };
+    set.nodes[leader].as_ref().unwrap().define(definition).unwrap();
+    // Of two records there is room for one.
+    journal.set_capacity(5 << 20);
+    let refused = set.nodes[leader].as_ref().unwrap().handle().load("accounts", images(1..=300_000)).unwrap_err();
+    let told = refused.to_string();
+    assert!(matches!(refused, Error::Unknown(_)) && told.contains("rows were loaded, and then: "), "{told}");
+    let loaded: u64 = told.split(' ').find_map(|word| word.parse().ok()).unwrap();
+    assert!(loaded > 100_000 && loaded < 300_000);
+    journal.set_capacity(usize::MAX);
+    assert_eq!(set.gather(&["accounts"], 0).unwrap().bytes, loaded * 24);
+    // Nothing has happened of one whose first record finds no room.
+    journal.set_capacity(1);
+    let leader = set.leader();
+    let refused = set.nodes[leader].as_ref().unwrap().handle().load("accounts", images(400_000..400_001)).unwrap_err();
+    assert!(matches!(refused, Error::JournalFull(_)), "{refused}");
+    journal.set_capacity(usize::MAX);
+    assert_eq!(set.gather(&["accounts"], 0).unwrap().bytes, loaded * 24);
+}
+
+#[test]
+fn checkpoints_that_a_part_is_missing_of_are_removed_with_those_before() {
+    let (journal, disk) = (SimulatedJournal::new(6), SimulatedDisk::new(1));
+    let mut set = Set::new(&journal, 2, true);
+    set.furnish();
+    // Of a record before, the second part has handed none in.
+    let file = disk.open(Path::new("/half"), Mode::Create).unwrap();
+    journal.keep_checkpoint(2 << 6, &*file).unwrap();
+    for round in 0..3 {
+        set.call_again(&[(1, 1000 + round, vec![1, 2, 1])]);
+        set.ask(|handle| handle.checkpoint().map(drop)).unwrap();
+    }
+    // The two newest of both, when both have handed in the last.
+    until(|| match &journal.checkpoints().unwrap()[..] {
+        &[a, b, c, d] if a + 1 == b && c + 1 == d && a % 64 == 0 && a > 2 << 6 => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
 }
 
 #[test]

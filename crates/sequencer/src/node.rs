@@ -119,8 +119,9 @@ impl Handle {
         self.shared.trouble()
     }
 
-    /// Has the leader append the digest of the whole database, which the others compare, whenever the last one was.
-    /// Returns the number of the record, when it is durable.
+    /// Has the leader append the digest of the whole database, which the others compare, whenever the last one was; or,
+    /// where tables are divided, a record at which the nodes of each part compare theirs. Returns the number of the
+    /// record, when it is durable, compared or not.
     ///
     /// # Errors
     /// [`Error::Follower`] where another node leads, [`Error::Option`] where the log is this process's own, and why

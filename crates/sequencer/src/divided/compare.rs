@@ -5,7 +5,13 @@
 //! of its part. Whoever finds there what was written at the same record compares: a node of another set, and one that
 //! has begun again, with what it had before. One that catches up passes over the records before the last that was
 //! written down, so it makes few.
+//!
+//! Rows are read between two records, by the order thread. What is written down is had and given by a thread of its
+//! own: the servers that keep it may be choosing a leader while those that keep the messages are not.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use lockwork_storage::Digest;
@@ -13,32 +19,138 @@ use lockwork_storage::Digest;
 use super::{Ordered, Parted};
 use crate::error::Error;
 use crate::format::frame::RecordKind;
-use crate::journal::{Entry, Key};
-use crate::order::rows;
+use crate::journal::election::Membership;
+use crate::journal::{Entry, Journal, Key, Unreachable};
+use crate::order::{Request, rows};
+use crate::threads::{Thread, Threads};
 
-/// How often it is read again when others write at the same time.
-const ATTEMPTS: usize = 4;
+/// Digests that wait to be written down; one more is not.
+const WAITING: usize = 8;
+/// How often, and after which time, it is tried again to write one down: when servers do not answer, and when another
+/// node writes at the same time.
+const ATTEMPTS: usize = 100;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What is written down of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Written {
     database: u64,
+    /// A log that has lost its end gives its numbers again, in another epoch.
+    epoch: u64,
     record: u64,
     digest: Digest,
 }
 
 impl Written {
     fn text(&self) -> String {
-        format!("{:016x} {} {:032x}", self.database, self.record, self.digest.0)
+        format!("{:016x} {} {} {:032x}", self.database, self.epoch, self.record, self.digest.0)
     }
 
     fn of(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut word = || words.next();
         let database = u64::from_str_radix(word()?, 16).ok()?;
-        let record = word()?.parse().ok()?;
+        let (epoch, record) = (word()?.parse().ok()?, word()?.parse().ok()?);
         let digest = Digest(u128::from_str_radix(word()?, 16).ok()?);
-        word().is_none().then_some(Self { database, record, digest })
+        word().is_none().then_some(Self { database, epoch, record, digest })
+    }
+
+    fn place(&self) -> (u64, u64) {
+        (self.epoch, self.record)
+    }
+}
+
+/// What compares the digests of a part with those that are written down.
+struct Comparer {
+    journal: Arc<dyn Journal>,
+    key: Key,
+    compares: bool,
+    membership: Arc<Membership>,
+    requests: SyncSender<Request>,
+    threads: Threads,
+    last: Arc<AtomicU64>,
+}
+
+impl Comparer {
+    /// Looks after the digests that are made, until none are any more, or one differs.
+    fn run(self, made: &Receiver<Written>) {
+        while let Ok(mine) = self.threads.receive(made, None) {
+            for _ in 0..ATTEMPTS {
+                match self.compare(&mine) {
+                    Ok(Ok(())) => break,
+                    Ok(Err(differs)) => {
+                        drop(self.threads.send(&self.requests, Request::Differs(differs)));
+                        return;
+                    }
+                    Err(Unreachable(_)) if self.membership.is_closed() => return,
+                    Err(Unreachable(_)) => self.threads.sleep(PAUSE),
+                }
+            }
+        }
+    }
+
+    /// Compares a digest with what is written down, or writes it down.
+    fn compare(&self, mine: &Written) -> Result<Result<(), Error>, Unreachable> {
+        let entry = self.journal.entry(self.key)?;
+        let (revision, text) = entry.map_or((0, String::new()), |Entry { revision, text }| (revision, text));
+        // One of a journal that was removed is none.
+        let theirs = Written::of(&text).filter(|theirs| theirs.database == mine.database);
+        if let Some(theirs) = theirs {
+            self.last.store(theirs.record, Ordering::Relaxed);
+            if theirs.place() > mine.place() {
+                return Ok(Ok(()));
+            }
+        }
+        match theirs.filter(|theirs| theirs.place() == mine.place() && self.compares) {
+            Some(theirs) if theirs.digest != mine.digest => {
+                let problem = format!(
+                    "the rows of its part have the digest {} here, and {} at another node, or at this one before it \
+                     began again",
+                    mine.digest, theirs.digest
+                );
+                return Ok(Err(Error::Differs { record: mine.record, problem }));
+            }
+            Some(_) => {}
+            None => {
+                if self.journal.write(self.key, revision, &mine.text())?.is_none() {
+                    return Err(Unreachable("another node was faster".into()));
+                }
+                self.last.store(mine.record, Ordering::Relaxed);
+            }
+        }
+        self.membership.compared(mine.record, mine.digest);
+        Ok(Ok(()))
+    }
+}
+
+/// The way to what compares the digests of this part.
+pub(super) struct Digests {
+    made: SyncSender<Written>,
+    /// The record of the last one that is written down, as far as is known.
+    last: Arc<AtomicU64>,
+}
+
+impl Digests {
+    /// Starts what compares.
+    pub(super) fn start(
+        (journal, part): (&Arc<dyn Journal>, u16),
+        compares: bool,
+        membership: &Arc<Membership>,
+        requests: &SyncSender<Request>,
+    ) -> Result<(Self, Thread), Error> {
+        let (threads, last) = (membership.threads().clone(), Arc::new(AtomicU64::new(0)));
+        let comparer = Comparer {
+            journal: journal.clone(),
+            key: Key::Digest(part),
+            compares,
+            membership: membership.clone(),
+            requests: requests.clone(),
+            threads: threads.clone(),
+            last: last.clone(),
+        };
+        let (made, taken) = sync_channel(WAITING);
+        let thread = threads.start("lockwork-digest", move || comparer.run(&taken))?;
+        Ok((Self { made, last }, thread))
     }
 }
 
@@ -60,75 +172,24 @@ impl Parted {
         let rows = rows(&*self.engine);
         if self.node.comparing.is_due(rows, self.shared.threads.now()) {
             self.give(RecordKind::Compared, Ordered::Compare(None), |_| ());
-            self.node.comparing.wrote(self.giving);
         }
     }
 
-    /// The same where a checkpoint is about to be made, if that does not take long.
-    ///
-    /// # Errors
-    /// [`Error::Differs`].
+    /// Makes the digest of this part where a checkpoint is about to be made, if digests are wanted.
     pub(super) fn compare_before_cut(&mut self, record: u64) -> Result<(), Error> {
         if self.node.comparing.is_short(rows(&*self.engine)) { self.compare(record) } else { Ok(()) }
     }
 
-    /// Makes the digest of this part at a record that was just met, unless there is no time for it, or a later one was
-    /// written down; compares it with what was written down of this one, or writes it down.
-    ///
-    /// # Errors
-    /// [`Error::Differs`]. What cannot be read or written down is not compared.
+    /// Makes the digest of this part at a record that was just met, and has it compared: unless there is no time for it,
+    /// or a later one was written down.
     pub(super) fn compare(&mut self, record: u64) -> Result<(), Error> {
+        let (rows, start) = (rows(&*self.engine), self.shared.threads.now());
         let is_last = record + 1 >= self.node.membership.journal_next();
-        let has_time = is_last || self.node.comparing.has_time(self.shared.threads.now());
-        if !has_time || self.written > record {
+        let has_time = is_last || self.node.comparing.has_time(start);
+        // Parts may have more rows than that of who leads.
+        if !has_time || !self.node.comparing.fits(rows) || self.digests.last.load(Ordering::Relaxed) > record {
             return Ok(());
         }
-        let (key, mut mine) = (Key::Digest(self.engine.part().0), None);
-        for _ in 0..ATTEMPTS {
-            let Ok(entry) = self.node.journal.entry(key) else { return Ok(()) };
-            let (revision, text) = entry.map_or((0, String::new()), |Entry { revision, text }| (revision, text));
-            // One of a journal that was removed is none.
-            let theirs = Written::of(&text).filter(|theirs| theirs.database == self.node.chain.database);
-            self.written = theirs.map_or(0, |theirs| theirs.record);
-            if self.written > record {
-                return Ok(());
-            }
-            let digest = match mine {
-                Some(digest) => digest,
-                None => *mine.insert(self.digest_of_part()?),
-            };
-            match theirs.filter(|theirs| theirs.record == record && self.node.options.compares) {
-                Some(theirs) if theirs.digest != digest => {
-                    let problem = format!(
-                        "the rows of its part have the digest {digest} here, and {} at another node, or at this one \
-                         before it began again",
-                        theirs.digest
-                    );
-                    return Err(Error::Differs { record, problem });
-                }
-                Some(_) => {
-                    self.node.membership.compared(record, digest);
-                    return Ok(());
-                }
-                None => {
-                    let written = Written { database: self.node.chain.database, record, digest };
-                    match self.node.journal.write(key, revision, &written.text()) {
-                        Ok(Some(_)) => {
-                            self.node.membership.compared(record, digest);
-                            return Ok(());
-                        }
-                        // Another node of this part was faster.
-                        Ok(None) => {}
-                        Err(_) => return Ok(()),
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn digest_of_part(&mut self) -> Result<Digest, Error> {
-        let (rows, start) = (rows(&*self.engine), self.shared.threads.now());
         let digest = self.engine.digest()?;
         let now = self.shared.threads.now();
         let took = now.saturating_duration_since(start);
@@ -137,7 +198,10 @@ impl Parted {
             statistics.digests += 1;
             statistics.digest_ns += took.as_nanos() as u64;
         });
-        Ok(digest)
+        let (database, epoch) = (self.node.chain.database, self.node.chain.epoch);
+        // When those before wait for servers, so would this one.
+        self.digests.made.try_send(Written { database, epoch, record, digest }).ok();
+        Ok(())
     }
 }
 
@@ -147,9 +211,9 @@ mod tests {
 
     #[test]
     fn what_is_written_down_can_be_read_again_and_nothing_else() {
-        let written = Written { database: 7, record: 4711, digest: Digest(1 << 100 | 5) };
+        let written = Written { database: 7, epoch: 3, record: 4711, digest: Digest(1 << 100 | 5) };
         assert_eq!(Written::of(&written.text()), Some(written));
-        for text in ["", "7 4711", "7 x 5", "7 4711 5 6", "7  5"] {
+        for text in ["", "7 4711", "7 1 4711", "7 1 x 5", "7 1 4711 5 6", "7 1  5"] {
             assert_eq!(Written::of(text), None, "{text}");
         }
     }

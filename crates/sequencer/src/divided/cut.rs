@@ -108,13 +108,13 @@ impl Parted {
         // Those that count, of which the one before the newest is kept for who just began with it.
         let whole = journal.checkpoints().map_err(failed)?;
         let Some((&newest, before)) = whole.split_last() else { return Ok(()) };
-        let Some((&last, older)) = before.split_last() else { return Ok(()) };
+        let Some(&last) = before.last() else { return Ok(()) };
         self.engine.forget((last + 1) << PLACE_BITS)?;
         debug_assert!(last < newest);
         self.streams.truncate(last, self.leads()).map_err(failed)?;
         if self.leads() {
             journal.truncate(last + 1).map_err(failed)?;
-            older.iter().try_for_each(|&old| journal.drop_checkpoint(old)).map_err(failed)?;
+            journal.drop_checkpoints(last).map_err(failed)?;
         }
         Ok(())
     }

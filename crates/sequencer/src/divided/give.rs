@@ -110,6 +110,9 @@ impl Parted {
         let mut bytes = self.shared.buffer();
         frame::put(&mut bytes, salt(self.node.chain.database), kind, self.giving, 0, payload);
         self.giving += 1;
+        if matches!(ordered, Ordered::Compare(_) | Ordered::Cut(_)) {
+            self.node.comparing.wrote(self.giving, self.shared.threads.now());
+        }
         self.pending.push_back(ordered);
         let (requests, threads) = (self.requests.clone(), self.shared.threads.clone());
         // Never more is pending than this thread has room for, so it never waits for the publisher that waits for it.

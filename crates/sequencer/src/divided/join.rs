@@ -84,6 +84,7 @@ impl Sequencer {
         let count = catalogue.procedures.len() as u32;
         let procedures = (0..count).filter_map(|id| engine.procedure(id)).collect();
         let (requests, taken) = sync_channel(REQUESTS);
+        let (digests, comparer) = Digests::start((&journal, part), node.options.compares, &membership, &requests)?;
         let parted = Parted {
             engine,
             options,
@@ -104,7 +105,7 @@ impl Sequencer {
             requests: requests.clone(),
             units: None,
             cut_at: next,
-            written: 0,
+            digests,
             giving: next,
             pending: VecDeque::new(),
             held: VecDeque::new(),
@@ -114,6 +115,7 @@ impl Sequencer {
         report.next = next;
         report.definitions.clone_from(&parted.definitions);
         let mut started = parted.streams.start(&requests, &membership)?;
+        started.push(comparer);
         if let Some(own) = &parted.own {
             started.push(own.start(parted.streams.journal(own.index), &requests, fresh)?);
         }

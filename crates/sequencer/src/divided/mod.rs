@@ -74,6 +74,7 @@ use crate::requests::Window;
 use crate::shared::Shared;
 
 use choose::Chooser;
+use compare::Digests;
 pub use join::Journals;
 use own::Own;
 use streams::{Streams, Until};
@@ -141,8 +142,7 @@ pub(crate) struct Parted {
     units: Option<SyncSender<Unit>>,
     /// The record at which the last checkpoint was made, or asked for.
     cut_at: u64,
-    /// The record of the last digest of this part that anybody has written down, as far as is known.
-    written: u64,
+    digests: Digests,
     /// The number of the next record that is given to the journal.
     giving: u64,
     pending: VecDeque<Ordered>,
@@ -276,6 +276,7 @@ impl Parted {
                 }
             }
             Request::Appended(outcome) => self.appended(outcome),
+            Request::Differs(error) => self.end_if(Err(error)),
             Request::NotAppended { number, error } => {
                 if let Some(own) = &mut self.own {
                     own.refuse_one(number, error);
@@ -476,7 +477,7 @@ impl Ordered {
                 Error::Unknown(_) => Error::Lapsed,
                 error => error,
             })),
-            Self::Rows(loading, _) => loading.refuse(error),
+            Self::Rows(loading, _) => loading.break_off(error),
             Self::Compare(reply) => drop(reply.map(|reply| reply(Err(error)))),
             Self::Cut(reply) => drop(reply.map(|reply| reply.send(Err(error)))),
             Self::Merge(_) => {}

@@ -104,8 +104,7 @@ impl Journal for PartJournal {
         self.journal.fetch_checkpoint(Self::name(number, self.part), file)
     }
 
-    /// With those of all parts.
-    fn drop_checkpoint(&self, number: u64) -> Result<(), Unreachable> {
-        (0..self.parts).try_for_each(|part| self.journal.drop_checkpoint(Self::name(number, part)))
+    fn drop_checkpoints(&self, number: u64) -> Result<(), Unreachable> {
+        self.journal.drop_checkpoints(Self::name(number, 0))
     }
 }

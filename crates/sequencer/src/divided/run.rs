@@ -37,7 +37,8 @@ impl Parted {
             if messages.messages.is_empty() {
                 return Ok(());
             }
-            if !self.follow(&messages)? {
+            // More may have been read than is wanted.
+            if !self.follow(&messages)? && self.next < until {
                 return Err(Error::Unreachable("the streams of further sequencers are being read".into()));
             }
         }

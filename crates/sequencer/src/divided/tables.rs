@@ -57,6 +57,15 @@ impl Loading {
         (self.reply)(Err(error));
     }
 
+    /// The next rows are not in the log. Those of records before are, so it is not true of all that nothing happened.
+    pub(super) fn break_off(self, error: Error) {
+        let error = match (error, self.loaded) {
+            (error @ Error::Unknown(_), _) | (error, 0) => error,
+            (error, loaded) => Error::Unknown(format!("{loaded} rows were loaded, and then: {error}")),
+        };
+        self.refuse(error);
+    }
+
     fn images(&self, rows: &Range<usize>) -> Vec<Images<'_>> {
         let of = |table: &'_ Incoming| table.width * rows.start..table.width * rows.end;
         let images = self.tables.iter().map(|table| (table.number, &table.images[of(table)]));

@@ -37,8 +37,8 @@ impl Comparing {
     }
 
     /// The record of a digest was written, and `next` is the one behind it.
-    pub(crate) fn wrote(&mut self, next: u64) {
-        self.behind = next;
+    pub(crate) fn wrote(&mut self, next: u64, now: Instant) {
+        (self.behind, self.last) = (next, now);
     }
 
     /// What the digest of so many rows will take, about; a table that has grown takes longer than the one before.
@@ -61,8 +61,13 @@ impl Comparing {
     }
 
     /// Whether calls can wait for the digest of so many rows.
+    pub(crate) fn fits(&self, rows: u64) -> bool {
+        self.estimate(rows) <= LONGEST
+    }
+
+    /// The same, where digests are wanted.
     pub(crate) fn is_short(&self, rows: u64) -> bool {
-        !self.interval.is_zero() && self.estimate(rows) <= LONGEST
+        !self.interval.is_zero() && self.fits(rows)
     }
 
     /// Whether the leader makes a digest of so many rows now. If not, it looks again later.
@@ -98,7 +103,7 @@ mod tests {
         assert_eq!(comparing.looks_at(5), Some(start + 10 * SECOND));
         assert!(!comparing.is_due(1000, start + 9 * SECOND) && comparing.is_due(1000, start + 10 * SECOND));
         comparing.made(SECOND / 5, 1000, start + 10 * SECOND);
-        comparing.wrote(6);
+        comparing.wrote(6, start + 10 * SECOND);
         assert_eq!(comparing.looks_at(6), None);
         // 20 s behind one that took 0.2 s; 22 s for a tenth more.
         assert_eq!(comparing.looks_at(7), Some(start + 30 * SECOND));

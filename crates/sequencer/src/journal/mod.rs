@@ -166,11 +166,11 @@ pub trait Journal: Send + Sync {
     /// As [`Self::keep_checkpoint`].
     fn fetch_checkpoint(&self, number: u64, file: &dyn File) -> Result<(), Unreachable>;
 
-    /// Removes a checkpoint.
+    /// Removes the checkpoints of records before `number`, also those of which only some parts were kept.
     ///
     /// # Errors
     /// [`Unreachable`].
-    fn drop_checkpoint(&self, number: u64) -> Result<(), Unreachable>;
+    fn drop_checkpoints(&self, number: u64) -> Result<(), Unreachable>;
 }
 
 /// Appends the first message of an epoch.

@@ -79,8 +79,9 @@ impl Order {
         };
         let (took, record) = (start.elapsed(), self.next);
         let membership = self.node.as_mut().map(|node| {
-            node.comparing.made(took, rows, self.shared.threads.now());
-            node.comparing.wrote(record + 1);
+            let now = self.shared.threads.now();
+            node.comparing.made(took, rows, now);
+            node.comparing.wrote(record + 1, now);
             node.membership.clone()
         });
         self.count_digest(took);

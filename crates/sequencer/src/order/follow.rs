@@ -129,7 +129,7 @@ impl Order {
                 // Who reads may have ended.
                 done.send(()).ok();
             }
-            Request::Appended(_) | Request::NotAppended { .. } | Request::Streamed { .. } => {}
+            Request::Appended(_) | Request::NotAppended { .. } | Request::Streamed { .. } | Request::Differs(_) => {}
             Request::Lead(reply) => drop(reply.send(self.lead())),
             Request::Close(reply) => self.work.closing = Some(reply),
         }
@@ -323,9 +323,9 @@ impl Order {
             }
             let file = io.open(&path, Mode::Read).map_err(|error| Error::io("read", &path, error))?;
             journal.keep_checkpoint(number, &*file).map_err(failed)?;
-            let Some((&before, older)) = kept.split_last() else { return Ok(()) };
+            let Some(&before) = kept.last() else { return Ok(()) };
             journal.truncate(before + 1).map_err(failed)?;
-            older.iter().try_for_each(|&old| journal.drop_checkpoint(old)).map_err(failed)
+            journal.drop_checkpoints(before).map_err(failed)
         }))
     }
 

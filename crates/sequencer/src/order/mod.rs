@@ -136,6 +136,8 @@ pub(crate) enum Request {
         number: u64,
         error: Error,
     },
+    /// Of a node that has a part: its rows are not those that were written down.
+    Differs(Error),
     /// To begin an epoch.
     Lead(Reply<()>),
     Close(Reply<()>),
@@ -368,7 +370,7 @@ impl Order {
             // It leads.
             Request::Follow { .. } => {}
             // It is no node that has a part.
-            Request::Appended(_) | Request::NotAppended { .. } | Request::Streamed { .. } => {}
+            Request::Appended(_) | Request::NotAppended { .. } | Request::Streamed { .. } | Request::Differs(_) => {}
             Request::Lead(reply) => drop(reply.send(Ok(()))),
             Request::Close(reply) => self.work.closing = Some(reply),
         }

@@ -267,7 +267,7 @@ impl State {
             }
             Ask::Fetch(number) => Answer::Fetched(self.servers.checkpoints.get(&number).cloned()),
             Ask::Drop(number) => {
-                self.servers.checkpoints.remove(&number);
+                self.servers.checkpoints = self.servers.checkpoints.split_off(&number);
                 Answer::Done
             }
         })

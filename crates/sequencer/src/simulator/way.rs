@@ -147,7 +147,7 @@ impl Journal for Way {
         file.write_at(0, &bytes).map_err(|error| Unreachable(error.to_string()))
     }
 
-    fn drop_checkpoint(&self, number: u64) -> Result<(), Unreachable> {
+    fn drop_checkpoints(&self, number: u64) -> Result<(), Unreachable> {
         self.ask(Ask::Drop(number), REQUEST, only!(Answer::Done => ()))
     }
 }
