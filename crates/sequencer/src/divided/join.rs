@@ -9,6 +9,7 @@ use std::sync::mpsc::sync_channel;
 use lockwork_engine::Divided;
 
 use super::choose::Chooser;
+use super::compare::Digests;
 use super::own::Own;
 use super::parts::PartJournal;
 use super::streams::Streams;
