@@ -5,7 +5,7 @@ SETUP := ./scripts/setup
 # That of what is built to be used; CI takes `verify`, which is built for the tests anyway.
 PROFILE ?= release
 
-.PHONY: serve demo build test soak lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
+.PHONY: serve demo build test cluster soak lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
 
 # A server with the example of a bank: psql -h 127.0.0.1 -p 5433 bank -c 'CALL transfer(1, 2, 25.00)'
 serve: build
@@ -22,7 +22,11 @@ test: lint doc
 	./scripts/clients >/dev/null || echo "lockwork: tests of clients that are not installed are skipped" >&2
 	./scripts/nats >/dev/null || echo "lockwork: NATS is not installed: tests of clusters are skipped" >&2
 	./scripts/test
-	$(MAKE) loom fuzz formal
+	$(MAKE) -j 2 --output-sync=target cluster loom fuzz formal
+
+# Clusters of processes to which things are done, one after the other: they wait most of the time.
+cluster:
+	RUST_BACKTRACE=0 $(CARGO) test --profile verify --workspace --test cluster
 
 # A thousand processes that are killed while they work, and recovered; a server under everything that clients do, for
 # SOAK_SECONDS, ten minutes unless told otherwise; and a cluster under random faults, for CLUSTER_SECONDS, an hour.

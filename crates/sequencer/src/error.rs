@@ -183,8 +183,8 @@ pub enum Error {
         /// What happened.
         problem: String,
     },
-    /// A node differs from the one that led when the journal was written; or, where tables are divided, from another one
-    /// of its part, or from what it was before it began again.
+    /// A node differs from the one that led when the journal was written; or, where tables are divided, from another
+    /// one of its part, or from what it was before it began again.
     #[error("record {record}: {problem}; one of the two has computed something wrong")]
     Differs {
         /// The first record that shows it.

@@ -180,8 +180,8 @@ impl Parted {
         if self.node.comparing.is_short(rows(&*self.engine)) { self.compare(record) } else { Ok(()) }
     }
 
-    /// Makes the digest of this part at a record that was just met, and has it compared: unless there is no time for it,
-    /// or a later one was written down.
+    /// Makes the digest of this part at a record that was just met, and has it compared: unless there is no time for
+    /// it, or a later one was written down.
     pub(super) fn compare(&mut self, record: u64) -> Result<(), Error> {
         let (rows, start) = (rows(&*self.engine), self.shared.threads.now());
         let is_last = record + 1 >= self.node.membership.journal_next();
