@@ -275,7 +275,8 @@ impl Streams {
     /// A stream, and where it ends, for who begins an epoch there.
     ///
     /// # Errors
-    /// [`Error::Unreachable`], also while no node that leads has said that it merges the streams; [`Error::Damaged`].
+    /// [`Error::Unreachable`], also while no node that leads has said that it merges the streams, and while servers
+    /// have less than was read; [`Error::Damaged`].
     pub(super) fn end(&self, index: usize, database: u64) -> Result<(Arc<dyn Journal>, Position), Error> {
         if !self.are_merged {
             return Err(Error::Unreachable("no node that leads has said yet that it merges these streams".into()));
@@ -283,9 +284,12 @@ impl Streams {
         let failed = |error: Unreachable| Error::Unreachable(error.to_string());
         let Stream { journal, path, read, .. } = &self.all[index];
         let next = journal.extent().map_err(failed)?.next;
+        // Servers that have just chosen a leader may say so of a while ago; to begin there would be a fork.
         if next < read.next {
-            let problem = format!("the stream ends with message {}, and {} was read", next - 1, read.next - 1);
-            return Err(Error::damaged(path, next, problem));
+            let (last, path) = (next - 1, path.display());
+            let problem =
+                format!("{path}: servers say that it ends with message {last}, and {} was read", read.next - 1);
+            return Err(Error::Unreachable(problem));
         }
         let mut chain = read.chain;
         if next != read.next {

@@ -60,7 +60,8 @@ impl Loading {
     /// The next rows are not in the log. Those of records before are, so it is not true of all that nothing happened.
     pub(super) fn break_off(self, error: Error) {
         let error = match (error, self.loaded) {
-            (error @ Error::Unknown(_), _) | (error, 0) => error,
+            (error, 0) => error,
+            (Error::Unknown(why), loaded) => Error::Unknown(format!("{loaded} rows were loaded, and then: {why}")),
             (error, loaded) => Error::Unknown(format!("{loaded} rows were loaded, and then: {error}")),
         };
         self.refuse(error);
