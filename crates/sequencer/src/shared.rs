@@ -156,6 +156,14 @@ impl Shared {
         add(&mut lock(&self.statistics));
     }
 
+    /// A digest of all rows was made.
+    pub(crate) fn count_digest(&self, took: Duration) {
+        self.count(|statistics| {
+            statistics.digests += 1;
+            statistics.digest_ns += took.as_nanos() as u64;
+        });
+    }
+
     pub(crate) fn count_sync(&self, bytes: usize, synced: bool, took: Duration) {
         let took = took.as_nanos() as u64;
         self.count(|statistics| {

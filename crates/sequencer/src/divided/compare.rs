@@ -20,9 +20,9 @@ use super::{Ordered, Parted};
 use crate::error::Error;
 use crate::format::frame::RecordKind;
 use crate::journal::election::Membership;
-use crate::journal::{Entry, Journal, Key, Unreachable};
+use crate::journal::{Entry, Journal, Key};
 use crate::order::{Request, rows};
-use crate::threads::{Thread, Threads};
+use crate::threads::Thread;
 
 /// Digests that wait to be written down; one more is not.
 const WAITING: usize = 8;
@@ -67,38 +67,42 @@ struct Comparer {
     compares: bool,
     membership: Arc<Membership>,
     requests: SyncSender<Request>,
-    threads: Threads,
     last: Arc<AtomicU64>,
 }
 
 impl Comparer {
     /// Looks after the digests that are made, until none are any more, or one differs.
     fn run(self, made: &Receiver<Written>) {
-        while let Ok(mine) = self.threads.receive(made, None) {
+        let threads = self.membership.threads();
+        while let Ok(mine) = threads.receive(made, None) {
             for _ in 0..ATTEMPTS {
                 match self.compare(&mine) {
-                    Ok(Ok(())) => break,
-                    Ok(Err(differs)) => {
-                        drop(self.threads.send(&self.requests, Request::Differs(differs)));
+                    Some(Ok(())) => break,
+                    Some(Err(differs)) => {
+                        drop(threads.send(&self.requests, Request::Differs(differs)));
                         return;
                     }
-                    Err(Unreachable(_)) if self.membership.is_closed() => return,
-                    Err(Unreachable(_)) => self.threads.sleep(PAUSE),
+                    None if self.membership.is_closed() => return,
+                    None => threads.sleep(PAUSE),
                 }
             }
         }
     }
 
-    /// Compares a digest with what is written down, or writes it down.
-    fn compare(&self, mine: &Written) -> Result<Result<(), Error>, Unreachable> {
-        let entry = self.journal.entry(self.key)?;
+    /// Compares a digest with what is written down, or writes it down. Nothing when servers do not answer, or another
+    /// node was faster: then it is to be tried again.
+    ///
+    /// # Errors
+    /// [`Error::Differs`].
+    fn compare(&self, mine: &Written) -> Option<Result<(), Error>> {
+        let entry = self.journal.entry(self.key).ok()?;
         let (revision, text) = entry.map_or((0, String::new()), |Entry { revision, text }| (revision, text));
         // One of a journal that was removed is none.
         let theirs = Written::of(&text).filter(|theirs| theirs.database == mine.database);
         if let Some(theirs) = theirs {
             self.last.store(theirs.record, Ordering::Relaxed);
             if theirs.place() > mine.place() {
-                return Ok(Ok(()));
+                return Some(Ok(()));
             }
         }
         match theirs.filter(|theirs| theirs.place() == mine.place() && self.compares) {
@@ -108,18 +112,16 @@ impl Comparer {
                      began again",
                     mine.digest, theirs.digest
                 );
-                return Ok(Err(Error::Differs { record: mine.record, problem }));
+                return Some(Err(Error::Differs { record: mine.record, problem }));
             }
             Some(_) => {}
             None => {
-                if self.journal.write(self.key, revision, &mine.text())?.is_none() {
-                    return Err(Unreachable("another node was faster".into()));
-                }
+                self.journal.write(self.key, revision, &mine.text()).ok().flatten()?;
                 self.last.store(mine.record, Ordering::Relaxed);
             }
         }
         self.membership.compared(mine.record, mine.digest);
-        Ok(Ok(()))
+        Some(Ok(()))
     }
 }
 
@@ -138,18 +140,17 @@ impl Digests {
         membership: &Arc<Membership>,
         requests: &SyncSender<Request>,
     ) -> Result<(Self, Thread), Error> {
-        let (threads, last) = (membership.threads().clone(), Arc::new(AtomicU64::new(0)));
+        let last = Arc::new(AtomicU64::new(0));
         let comparer = Comparer {
             journal: journal.clone(),
             key: Key::Digest(part),
             compares,
             membership: membership.clone(),
             requests: requests.clone(),
-            threads: threads.clone(),
             last: last.clone(),
         };
         let (made, taken) = sync_channel(WAITING);
-        let thread = threads.start("lockwork-digest", move || comparer.run(&taken))?;
+        let thread = membership.threads().start("lockwork-digest", move || comparer.run(&taken))?;
         Ok((Self { made, last }, thread))
     }
 }
@@ -194,10 +195,7 @@ impl Parted {
         let now = self.shared.threads.now();
         let took = now.saturating_duration_since(start);
         self.node.comparing.made(took, rows, now);
-        self.shared.count(|statistics| {
-            statistics.digests += 1;
-            statistics.digest_ns += took.as_nanos() as u64;
-        });
+        self.shared.count_digest(took);
         let (database, epoch) = (self.node.chain.database, self.node.chain.epoch);
         // When those before wait for servers, so would this one.
         self.digests.made.try_send(Written { database, epoch, record, digest }).ok();

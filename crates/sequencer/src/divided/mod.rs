@@ -239,25 +239,13 @@ impl Parted {
             Request::Step { reply, .. } => reply(Err(self.undivided())),
             Request::Look { reply, .. } => reply(Err(self.undivided())),
             Request::Commit { reply, .. } => reply(Err(self.undivided())),
-            Request::Define { reply, definition } => match self.refusal() {
-                Some(error) => drop(reply.send(Err(error))),
-                None => self.later.push_back(Request::Define { definition, reply }),
-            },
-            Request::Digest(reply) => match self.refusal() {
-                Some(error) => reply(Err(error)),
-                None => self.later.push_back(Request::Digest(reply)),
-            },
-            Request::Gather { tables, most, reply } => match self.refusal() {
-                Some(error) => reply(Err(error)),
-                None => self.later.push_back(Request::Gather { tables, most, reply }),
-            },
-            Request::Load { tables, reply } => match self.refusal() {
-                Some(error) => reply(Err(error)),
-                None => self.later.push_back(Request::Load { tables, reply }),
-            },
-            Request::Checkpoint(reply) => match self.refusal() {
-                Some(error) => drop(reply.send(Err(error))),
-                None => self.later.push_back(Request::Checkpoint(reply)),
+            request @ (Request::Define { .. }
+            | Request::Digest(_)
+            | Request::Gather { .. }
+            | Request::Load { .. }
+            | Request::Checkpoint(_)) => match self.refusal() {
+                Some(error) => refuse(request, error),
+                None => self.later.push_back(request),
             },
             Request::Read(read) => self.reads.push(read),
             Request::Definitions(from, reply) => {
@@ -325,14 +313,7 @@ impl Parted {
             callers.refuse(Some(batch), error.clone());
         }
         for request in std::mem::take(&mut self.later) {
-            match request {
-                Request::Define { reply, .. } => drop(reply.send(Err(error.clone()))),
-                Request::Checkpoint(reply) => drop(reply.send(Err(error.clone()))),
-                Request::Digest(reply) => reply(Err(error.clone())),
-                Request::Gather { reply, .. } => reply(Err(error.clone())),
-                Request::Load { reply, .. } => reply(Err(error.clone())),
-                _ => {}
-            }
+            refuse(request, error.clone());
         }
     }
 
@@ -464,6 +445,18 @@ impl Parted {
         self.node.membership.set_epoch(chain.epoch);
         self.node.membership.take(Role::Leading);
         Ok(())
+    }
+}
+
+/// Tells whoever asks for what has to wait until nothing is pending that it is not done.
+fn refuse(request: Request, error: Error) {
+    match request {
+        Request::Define { reply, .. } => drop(reply.send(Err(error))),
+        Request::Checkpoint(reply) => drop(reply.send(Err(error))),
+        Request::Digest(reply) => reply(Err(error)),
+        Request::Gather { reply, .. } => reply(Err(error)),
+        Request::Load { reply, .. } => reply(Err(error)),
+        _ => unreachable!("nothing else is kept for that"),
     }
 }
 

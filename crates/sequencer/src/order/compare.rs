@@ -84,7 +84,7 @@ impl Order {
             node.comparing.wrote(record + 1, now);
             node.membership.clone()
         });
-        self.count_digest(took);
+        self.shared.count_digest(took);
         let done = move |outcome: Result<(), Error>| {
             if let (Ok(()), Some(membership)) = (&outcome, membership) {
                 membership.compared(record, digest);
@@ -92,13 +92,6 @@ impl Order {
             reply(outcome.map(|()| record));
         };
         self.record(RecordKind::Digest, BYTES, |out| out.extend(digest.0.to_le_bytes()), done);
-    }
-
-    fn count_digest(&self, took: Duration) {
-        self.shared.count(|statistics| {
-            statistics.digests += 1;
-            statistics.digest_ns += took.as_nanos() as u64;
-        });
     }
 
     /// Leaves out digests that there is no time to compare: of messages that were read in one go the last one counts,
@@ -119,6 +112,6 @@ impl Order {
             node.comparing.made(took, rows, self.shared.threads.now());
             node.membership.compared(record, digest);
         }
-        self.count_digest(took);
+        self.shared.count_digest(took);
     }
 }
