@@ -4,9 +4,9 @@ use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::RawMessageErrorKind;
 use bytes::Bytes;
-use lockwork_sequencer::journal::append::{Problem, Stream};
+use lockwork_sequencer::journal::append::{Problem, Stream, There};
 
-use crate::{NatsJournal, REQUEST, read, words};
+use crate::{NatsJournal, REQUEST, lost, read, words};
 
 /// JetStream's codes for a stream that is full, and for a store that is.
 fn is_full(text: &str) -> bool {
@@ -39,22 +39,26 @@ impl Stream for NatsJournal {
         answer.map(|answer| answer.sequence).map_err(|error| problem(self, &error))
     }
 
-    fn is_there(&self, number: u64, message: &[u8]) -> Result<Option<bool>, String> {
+    fn there(&self, number: u64, message: &[u8]) -> Result<There, String> {
         self.runtime.block_on(there(self, number, message))
     }
 }
 
-/// As [`Stream::is_there`].
-async fn there(journal: &NatsJournal, number: u64, message: &[u8]) -> Result<Option<bool>, String> {
+/// As [`Stream::there`].
+async fn there(journal: &NatsJournal, number: u64, message: &[u8]) -> Result<There, String> {
     let failed = |error: &dyn std::error::Error| format!("{}: look for a message: {}", journal.described, words(error));
     let found = tokio::time::timeout(REQUEST, journal.stream.get_raw_message(number)).await;
     match found.map_err(|late| failed(&late))? {
-        Ok(found) => Ok(Some(found.payload == *message)),
+        Ok(found) if found.payload == *message => Ok(There::It),
+        Ok(_) => Ok(There::Another),
         Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => {
             let info = tokio::time::timeout(REQUEST, journal.stream.get_info()).await;
             let info = info.map_err(|late| failed(&late))?.map_err(|error| failed(&error))?;
-            // One that was there and was removed was another's: ours are not removed before they are acknowledged.
-            Ok((read::extent(&info.state).first > number).then_some(false))
+            if read::extent(&info.state).first > number {
+                // It was there and was removed, so it was another's: ours are not before they are acknowledged.
+                return Ok(There::Another);
+            }
+            Ok(There::behind_the_end(&lost::stranded(journal, number).await, message))
         }
         Err(error) => Err(failed(&error)),
     }

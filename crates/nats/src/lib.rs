@@ -17,7 +17,7 @@
 //! | `connect` | connecting; streams are made, or their settings verified |
 //! | `append` | publishing, and looking whether a message is there |
 //! | `read` | an ordered consumer that is made again when it breaks |
-//! | `lost` | what one server has lost, had from another |
+//! | `lost` | what servers have each for itself |
 //! | `objects` | checkpoints |
 //! | [`local`] | servers on this machine |
 
@@ -130,6 +130,10 @@ impl Journal for NatsJournal {
     fn extent(&self) -> Result<Extent, Unreachable> {
         let info = self.within("ask for the stream", REQUEST, self.stream.get_info())?;
         Ok(read::extent(&info.state))
+    }
+
+    fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
+        self.runtime.block_on(lost::stranded(self, number))
     }
 
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {

@@ -208,6 +208,35 @@ fn any_one_server_may_be_killed_or_stopped() {
     assert_eq!(read_all(&other, 1), messages(1..next));
 }
 
+#[test]
+fn servers_say_what_they_have_each_for_itself_when_most_of_them_do() {
+    let Some(mut servers) = TestServers::start(3) else { return };
+    let journal = open(&servers, "a");
+    assert_eq!(journal.append(1, &messages(1..40)), (39, Ok(())));
+    let stranded = |number| journal.stranded(number);
+    let all_have = |number: u64, count: usize| {
+        patiently(|| match stranded(number) {
+            Ok(found) if found == vec![message(number); count] => Ok(()),
+            other => Err(format!("{number}: {other:?}")),
+        });
+    };
+    all_have(39, 3);
+    all_have(1, 3);
+    all_have(40, 0);
+    servers.signal(0, "-STOP");
+    let start = Instant::now();
+    all_have(39, 2);
+    assert!(start.elapsed() < Duration::from_secs(20), "who is away is not waited for");
+    servers.kill(0).unwrap();
+    all_have(39, 2);
+    all_have(40, 0);
+    servers.signal(1, "-STOP");
+    assert!(stranded(39).unwrap_err().to_string().contains("of 3 servers say what they have"));
+    servers.signal(1, "-CONT");
+    servers.restart(0).unwrap();
+    all_have(39, 3);
+}
+
 /// Files of messages.
 fn blocks(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -120,6 +120,47 @@ fn damage_in_a_stream_stops_who_reads_it_and_says_where() {
     }
 }
 
+/// What nodes have merged that one server of a stream still has, and all of them together do not, nor whoever begins
+/// again then.
+#[test]
+fn what_one_server_of_a_stream_has_is_gone_on_with() {
+    let (journal, stream) = (SimulatedJournal::new(80), SimulatedJournal::new(81));
+    let mut set = Set::with_streams(&journal, std::slice::from_ref(&stream), 2, true, LEASE);
+    set.furnish();
+    let mut random = Random(80);
+    for round in 0..6 {
+        let made = calls(&mut random, (1 + round) * 1000, 8);
+        let answers = set.call_again(&made);
+        let (made, answers): (Vec<Call>, Vec<Answer>) = made.into_iter().zip(answers).filter(|(call, _)| call.1 != 0).unzip();
+        set.settled();
+        let end = stream.extent().unwrap().next;
+        match round {
+            // All begin again, and the order names what is not there.
+            0 | 1 => {
+                set.nodes.iter_mut().for_each(|node| *node = None);
+                stream.strand(1 + round as usize);
+            }
+            // The node that sequences begins again.
+            2 | 3 => {
+                set.nodes[1] = None;
+                stream.strand(1 + round as usize);
+            }
+            // It goes on, until it appends something.
+            _ => stream.strand(2),
+        }
+        assert_eq!(set.call_again(&made), answers);
+        until(|| {
+            set.call_again(&[(3, 0, vec![1])]);
+            let next = stream.extent().unwrap().next;
+            if next > end { Ok(()) } else { Err(format!("round {round}: {next} of {end}")) }
+        });
+    }
+    let (money, digests) = set.settled();
+    assert_eq!(money, ACCOUNTS * BALANCE);
+    let mut follows = Set::with_streams(&journal, std::slice::from_ref(&stream), 2, false, LEASE);
+    assert_eq!(follows.settled(), (money, digests));
+}
+
 #[test]
 fn whole_tables_read_all_the_time_keep_no_calls_waiting() {
     let (journal, stream) = (SimulatedJournal::new(70), SimulatedJournal::new(71));

@@ -116,6 +116,58 @@ fn a_leader_that_learns_that_another_one_has_the_lease_answers_no_reads() {
 }
 
 #[test]
+fn what_one_server_has_behind_the_end_is_appended_before_an_epoch_begins() {
+    let told = |node: &Sequencer| until(|| node.digest().map_err(|error| error.to_string()));
+    let journal = SimulatedJournal::new(7);
+    let first = join(&journal, "first");
+    wait_for(&first, Role::Leading);
+    furnish(&first).unwrap();
+    let mut random = Random(7);
+    (0..5).for_each(|_| drop(first.call_batch(batch(&random.calls(20))).unwrap()));
+    let (digest, end) = (told(&first), journal.extent().unwrap().next);
+    first.close().unwrap();
+    // Of who begins then, which has read none of it.
+    journal.strand(3);
+    assert_eq!(journal.extent().unwrap().next, end - 3);
+    let second = join(&journal, "second");
+    wait_for(&second, Role::Leading);
+    assert_eq!(told(&second), digest);
+    assert_eq!(journal.extent().unwrap().next, end + 1);
+    // And of who has.
+    let third = join(&journal.another(), "third");
+    second.call_batch(batch(&random.calls(20))).unwrap();
+    wait_until_as_far(&third, &second);
+    let digest = told(&second);
+    second.close().unwrap();
+    journal.strand(2);
+    wait_for(&third, Role::Leading);
+    assert_eq!(told(&third), digest);
+    third.call_batch(batch(&random.calls(20))).unwrap();
+    assert_eq!(total(&third), ACCOUNTS as i64 * BALANCE);
+    drop(third);
+    assert_eq!(total(&join(&journal, "fourth")), ACCOUNTS as i64 * BALANCE);
+}
+
+#[test]
+fn who_has_read_what_no_server_has_any_more_does_not_begin_an_epoch_in_its_place() {
+    let journal = SimulatedJournal::new(8);
+    let leader = join(&journal, "leader");
+    wait_for(&leader, Role::Leading);
+    furnish(&leader).unwrap();
+    let follower = join(&journal.another(), "follower");
+    wait_until_as_far(&follower, &leader);
+    leader.close().unwrap();
+    let end = journal.extent().unwrap().next;
+    let read = follower.handle().record();
+    journal.forget(read);
+    until(|| match follower.handle().node().unwrap().trouble {
+        Some(why) if why.contains(&format!("and {read} was read")) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!((role(&follower), journal.extent().unwrap().next), (Role::Following, end - 1));
+}
+
+#[test]
 fn damage_in_the_journal_stops_whoever_reads_it_with_a_report() {
     let sound = |seed| {
         let journal = SimulatedJournal::new(seed);

@@ -198,6 +198,10 @@ impl Drop for Cluster {
         }
         drop(self.child.kill());
         drop(self.child.wait());
+        if std::thread::panicking() && std::env::var_os("CLUSTER_KEEP").is_some() {
+            self.folder.disable_cleanup(true);
+            println!("the servers' files are in {}", self.folder.path().display());
+        }
     }
 }
 

@@ -401,13 +401,9 @@ impl Parted {
         if let Some(error) = self.shared.trouble() {
             return Err(error);
         }
-        let begun = match &self.own {
-            None => self.catch_up(u64::MAX).and_then(|()| self.lead()),
-            // Others lead, and there may be more at any time.
-            Some(_) => match self.node.journal.extent() {
-                Ok(extent) => self.catch_up(extent.next).and_then(|()| self.sequence()),
-                Err(error) => Err(Error::Unreachable(error.to_string())),
-            },
+        let begun = match self.own.as_ref().map(|own| own.index) {
+            None => self.catch_up_with_all().and_then(|()| self.lead()),
+            Some(index) => self.begin_stream(index),
         };
         if let Err(error) = &begun
             && !matches!(error, Error::Unreachable(_) | Error::JournalFull(_))
@@ -415,6 +411,16 @@ impl Parted {
             self.end_if(Err(error.clone()));
         }
         begun
+    }
+
+    /// The same of a stream.
+    fn begin_stream(&mut self, index: usize) -> Result<(), Error> {
+        // First, because the order may name what only one of the stream's servers has.
+        let end = self.streams.end(index, &self.shared.threads)?;
+        // Others lead, and there may be more at any time.
+        let extent = self.node.journal.extent().map_err(|error| Error::Unreachable(error.to_string()))?;
+        self.catch_up(extent.next)?;
+        self.sequence(end)
     }
 
     /// Begins an epoch of the order, if nobody has begun one since.

@@ -150,16 +150,17 @@ impl Parted {
         }
     }
 
-    /// Begins an epoch of the stream that this node stands for, if nobody has begun one since.
-    pub(super) fn sequence(&mut self) -> Result<(), Error> {
+    /// Begins an epoch of the stream that this node stands for, if nobody has begun one since it ended there.
+    pub(super) fn sequence(&mut self, end: Position) -> Result<(), Error> {
         let Some(own) = &mut self.own else { return Ok(()) };
         if own.units.is_some() {
             return Ok(());
         }
-        let (journal, Position { next, mut chain }) = self.streams.end(own.index, self.node.chain.database)?;
-        let message = chain.begin_epoch(next, &own.options.address);
-        append_first(&*journal, next, message)?;
-        (own.epoch, own.giving) = (chain.epoch, next + 1);
+        let journal = self.streams.journal(own.index);
+        let mut chain = self.streams.begins(own.index, end, self.node.chain.database)?;
+        let message = chain.begin_epoch(end.next, &own.options.address);
+        append_first(&*journal, end.next, message)?;
+        (own.epoch, own.giving) = (chain.epoch, end.next + 1);
         let (shared, membership) = (self.shared.clone(), own.membership.clone());
         let publisher = Publisher { journal, shared, membership, chain, next: own.giving, orders: false };
         let (units, taken) = sync_channel(UNMERGED);

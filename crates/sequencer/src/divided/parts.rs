@@ -74,6 +74,10 @@ impl Journal for PartJournal {
         self.journal.extent()
     }
 
+    fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
+        self.journal.stranded(number)
+    }
+
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {
         self.journal.truncate(first)
     }

@@ -14,7 +14,9 @@ use crate::error::Error;
 use crate::format::frame::RecordKind;
 use crate::format::items::Definition;
 use crate::journal::Messages;
+use crate::journal::complete::complete;
 use crate::journal::follower::READ_BYTES;
+use crate::journal::message::Position;
 use crate::log::reader::Record;
 use crate::order::{apply, pick};
 use crate::requests::Outcome;
@@ -43,6 +45,16 @@ impl Parted {
             }
         }
         Ok(())
+    }
+
+    /// Runs all there is, also what only one server of the journal has.
+    pub(super) fn catch_up_with_all(&mut self) -> Result<(), Error> {
+        self.catch_up(u64::MAX)?;
+        let read = Position { next: self.next, chain: self.node.chain };
+        match complete(&*self.node.journal, &self.shared.threads, &self.node.path, read)?.next > self.next {
+            true => self.catch_up(u64::MAX),
+            false => Ok(()),
+        }
     }
 
     /// Goes on with what was read and could not be run to its end, unless this node leads by now.

@@ -39,6 +39,7 @@ use crate::error::Error;
 use crate::format::Cursor;
 use crate::format::calls::runs;
 use crate::format::frame::RecordKind;
+use crate::journal::complete::complete;
 use crate::journal::election::{Membership, Role};
 use crate::journal::follower::READ_BYTES;
 use crate::journal::message::{Chain, Position};
@@ -272,39 +273,32 @@ impl Streams {
         Ok(started)
     }
 
-    /// A stream, and where it ends, for who begins an epoch there.
+    /// Where a stream ends, with what only one of its servers has.
     ///
     /// # Errors
-    /// [`Error::Unreachable`], also while no node that leads has said that it merges the streams, and while servers
-    /// have less than was read; [`Error::Damaged`].
-    pub(super) fn end(&self, index: usize, database: u64) -> Result<(Arc<dyn Journal>, Position), Error> {
+    /// As [`complete`].
+    pub(super) fn end(&self, index: usize, threads: &Threads) -> Result<Position, Error> {
+        let Stream { journal, path, read, .. } = &self.all[index];
+        complete(&**journal, threads, path, *read)
+    }
+
+    /// What the first message of an epoch follows in a stream that ends there.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] while no node that leads has said that it merges the streams, and when more was read by
+    /// now; [`Error::Damaged`].
+    pub(super) fn begins(&self, index: usize, end: Position, database: u64) -> Result<Chain, Error> {
         if !self.are_merged {
             return Err(Error::Unreachable("no node that leads has said yet that it merges these streams".into()));
         }
-        let failed = |error: Unreachable| Error::Unreachable(error.to_string());
-        let Stream { journal, path, read, .. } = &self.all[index];
-        let next = journal.extent().map_err(failed)?.next;
-        // Servers that have just chosen a leader may say so of a while ago; to begin there would be a fork.
-        if next < read.next {
-            let (last, path) = (next - 1, path.display());
-            let problem =
-                format!("{path}: servers say that it ends with message {last}, and {} was read", read.next - 1);
-            return Err(Error::Unreachable(problem));
+        let Stream { path, read, .. } = &self.all[index];
+        if end.next < read.next {
+            return Err(Error::Unreachable(format!("{}: more was read than there was", path.display())));
         }
-        let mut chain = read.chain;
-        if next != read.next {
-            let last = next - 1;
-            chain = match &journal.read(last, 1, Duration::ZERO).map_err(failed)? {
-                Messages { first, messages } if *first == last && !messages.is_empty() => {
-                    Chain::behind(path, last, &messages[0])?
-                }
-                _ => return Err(Error::Unreachable(format!("{}: message {last} does not come", path.display()))),
-            };
+        if end.chain.epoch > 0 && end.chain.database != database {
+            return Err(Error::damaged(path, end.next - 1, FOREIGN));
         }
-        if chain.epoch > 0 && chain.database != database {
-            return Err(Error::damaged(path, next - 1, FOREIGN));
-        }
-        Ok((journal.clone(), Position { next, chain: Chain { database, ..chain } }))
+        Ok(Chain { database, ..end.chain })
     }
 
     /// Whether a part of a record was run.

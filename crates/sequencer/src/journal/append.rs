@@ -6,13 +6,36 @@
 
 use std::time::Duration;
 
-use super::Unappended;
+use super::{Unappended, Unreachable};
 use crate::threads::Threads;
 
 /// How long it is tried: longer than servers take to choose another one of them for the stream.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// What a stream has of a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum There {
+    /// The message that it is asked for.
+    It,
+    /// Another one.
+    Another,
+    /// None yet.
+    Nothing,
+    /// None, but one of its servers has another one for itself, or may have.
+    Stranded,
+}
+
+impl There {
+    /// Of a number that the stream does not have, when servers say that of it for themselves
+    /// ([`super::Journal::stranded`]).
+    #[must_use]
+    pub fn behind_the_end(stranded: &Result<Vec<Vec<u8>>, Unreachable>, message: &[u8]) -> Self {
+        let is_it = |stranded: &Vec<Vec<u8>>| stranded.iter().all(|one| *one == message);
+        if stranded.as_ref().is_ok_and(is_it) { Self::Nothing } else { Self::Stranded }
+    }
+}
 
 /// What is asked of a stream. Each call returns within seconds.
 pub trait Stream {
@@ -22,11 +45,11 @@ pub trait Stream {
     /// Why it has none, as far as is known.
     fn publish(&self, number: u64, message: &[u8]) -> Result<u64, Problem>;
 
-    /// Whether message `number` is this one; `None` when there is none of that number yet.
+    /// Whether message `number` is this one.
     ///
     /// # Errors
     /// Why that is not known, in words.
-    fn is_there(&self, number: u64, message: &[u8]) -> Result<Option<bool>, String>;
+    fn there(&self, number: u64, message: &[u8]) -> Result<There, String>;
 }
 
 /// Why a message was not acknowledged.
@@ -50,26 +73,36 @@ pub fn append(
     let mut why = String::new();
     // The message of which an attempt had no answer: it may be there, or still come.
     let mut unclear = None;
+    let mut is_due = true;
     while appended < messages.len() {
         if threads.now() > until {
             return (appended, Err(Unappended::Unknown(why)));
         }
-        let (more, outcome) = publish(stream, first + appended as u64, &messages[appended..]);
-        appended += more;
-        match outcome {
-            Ok(()) => return (appended, Ok(())),
-            Err(Problem::Full(why)) if unclear != Some(appended) => return (appended, Err(Unappended::Full(why))),
-            Err(Problem::Full(problem) | Problem::Unclear(problem)) => {
-                unclear = Some(appended);
-                why = problem;
+        if is_due {
+            let (more, outcome) = publish(stream, first + appended as u64, &messages[appended..]);
+            appended += more;
+            match outcome {
+                Ok(()) => return (appended, Ok(())),
+                Err(Problem::Full(why)) if unclear != Some(appended) => return (appended, Err(Unappended::Full(why))),
+                Err(Problem::Full(problem) | Problem::Unclear(problem)) => {
+                    unclear = Some(appended);
+                    why = problem;
+                }
             }
         }
         // It may be there, and so may be those behind it.
         while appended < messages.len() {
-            match stream.is_there(first + appended as u64, &messages[appended]) {
-                Ok(Some(true)) => appended += 1,
-                Ok(Some(false)) => return (appended, Err(Unappended::Superseded)),
-                Ok(None) => break,
+            let there = stream.there(first + appended as u64, &messages[appended]);
+            // What a server has in its place, somebody may have read; who begins an epoch sees to it.
+            is_due = there != Ok(There::Stranded);
+            match there {
+                Ok(There::It) => appended += 1,
+                Ok(There::Another) => return (appended, Err(Unappended::Superseded)),
+                Ok(There::Nothing) => break,
+                Ok(There::Stranded) => {
+                    why = format!("message {}: one of the servers has another, or may have", first + appended as u64);
+                    break;
+                }
                 Err(problem) => {
                     why = problem;
                     break;
@@ -119,9 +152,9 @@ mod tests {
             })
         }
 
-        fn is_there(&self, _: u64, _: &[u8]) -> Result<Option<bool>, String> {
+        fn there(&self, _: u64, _: &[u8]) -> Result<There, String> {
             self.looks.set(self.looks.get() + 1);
-            Ok((self.looks.get() > 2).then_some(true))
+            Ok(if self.looks.get() > 2 { There::It } else { There::Nothing })
         }
     }
 

@@ -10,6 +10,7 @@
 //! | `mod` | what is asked of a log engine, as a trait |
 //! | `message` | a record as a message: which database, which epoch, what came before |
 //! | [`append`] | appending to a stream, also when answers are lost |
+//! | `complete` | before an epoch begins, what a single server has behind the end is appended |
 //! | `answers` | what calls answered, as a digest in their record |
 //! | `compare` | digests of the whole database: when, and what who differs is told |
 //! | `follower` | the thread that reads, until its node leads |
@@ -34,6 +35,7 @@
 pub(crate) mod answers;
 pub mod append;
 pub(crate) mod compare;
+pub(crate) mod complete;
 pub mod election;
 pub(crate) mod follower;
 pub(crate) mod message;
@@ -128,6 +130,13 @@ pub trait Journal: Send + Sync {
     /// # Errors
     /// [`Unreachable`].
     fn extent(&self) -> Result<Extent, Unreachable>;
+
+    /// Asks each server for the message `number` that it has itself, whatever they agree upon; none that does not
+    /// answer soon is waited for, and most of them have to. Those that were found, which may be the same.
+    ///
+    /// # Errors
+    /// [`Unreachable`].
+    fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable>;
 
     /// Removes messages before `first`.
     ///

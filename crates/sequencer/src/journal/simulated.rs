@@ -25,6 +25,8 @@ struct State {
     entries: BTreeMap<Key, Entry>,
     checkpoints: BTreeMap<u64, Vec<u8>>,
     late: Vec<Late>,
+    /// What one server has, by number, that all of them together do not have any more.
+    stranded: BTreeMap<u64, Vec<u8>>,
     /// Of a thousand requests so many are lost, and so many answers.
     lost: u64,
     /// Bytes that all messages may take together.
@@ -61,6 +63,7 @@ impl SimulatedJournal {
             entries: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             late: Vec::new(),
+            stranded: BTreeMap::new(),
             lost: 0,
             capacity: usize::MAX,
             chance: Chance(seed),
@@ -107,6 +110,18 @@ impl SimulatedJournal {
         let mut state = self.state();
         let at = (number - state.first) as usize;
         state.messages.remove(at);
+    }
+
+    /// Loses the last `count` messages, but at one server, as no journal should.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn strand(&self, count: usize) {
+        let mut state = self.state();
+        let kept = state.messages.len().checked_sub(count).expect("so many messages");
+        let number = state.first + kept as u64;
+        let lost = state.messages.split_off(kept);
+        state.stranded.extend((number..).zip(lost));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -157,7 +172,9 @@ impl State {
             let there = number.checked_sub(self.first).map(|at| &self.messages[at as usize]);
             return if there.is_some_and(|there| there == message) { Ok(()) } else { Err(Unappended::Superseded) };
         }
-        assert_eq!(number, self.next(), "a message is appended when the one before is there");
+        if number > self.next() {
+            return Err(Unappended::Unknown(format!("message {} is the last", self.next() - 1)));
+        }
         let used: usize = self.messages.iter().map(Vec::len).sum();
         if used + message.len() > self.capacity {
             return Err(Unappended::Full(format!("{} bytes are possible", self.capacity)));
@@ -229,6 +246,10 @@ impl Journal for SimulatedJournal {
 
     fn extent(&self) -> Result<Extent, Unreachable> {
         self.request(|state| Extent { first: state.first, next: state.next() })
+    }
+
+    fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
+        self.request(|state| state.stranded.get(&number).cloned().into_iter().collect())
     }
 
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {

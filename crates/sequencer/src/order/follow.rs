@@ -14,9 +14,10 @@ use crate::format::frame::RecordKind;
 use crate::io::Mode;
 use crate::journal::answers::Answers;
 use crate::journal::compare::Comparing;
+use crate::journal::complete::complete;
 use crate::journal::election::{Membership, NodeOptions, Role};
 use crate::journal::follower::READ_BYTES;
-use crate::journal::message::{Chain, OVERHEAD, salt};
+use crate::journal::message::{Chain, OVERHEAD, Position, salt};
 use crate::journal::publisher::Publisher;
 use crate::journal::{Journal, Messages, append_first};
 use crate::log::reader::Record;
@@ -177,6 +178,17 @@ impl Order {
         Ok(())
     }
 
+    /// The same, also with what only one server of the journal has.
+    fn catch_up_with_all(&mut self) -> Result<(), Error> {
+        self.catch_up(&mut |_, _| ())?;
+        let Some(node) = &self.node else { return Ok(()) };
+        let read = Position { next: self.next, chain: node.chain };
+        match complete(&*node.journal, &self.shared.threads, &node.path, read)?.next > self.next {
+            true => self.catch_up(&mut |_, _| ()),
+            false => Ok(()),
+        }
+    }
+
     /// Verifies messages and runs what they say.
     fn apply(&mut self, messages: &Messages) -> Result<(), Error> {
         let Some(node) = &mut self.node else { return Ok(()) };
@@ -264,7 +276,7 @@ impl Order {
         if let Some(error) = self.shared.trouble() {
             return Err(error);
         }
-        if let Err(error) = self.catch_up(&mut |_, _| ()) {
+        if let Err(error) = self.catch_up_with_all() {
             if !matches!(error, Error::Unreachable(_)) {
                 self.end(error.clone());
             }

@@ -68,6 +68,10 @@ seen! {
     CutOff,
     /// The same, because the servers were away.
     Away,
+    /// Servers that came back had lost the last messages, but one of them.
+    Stranded,
+    /// What one server had was appended again.
+    Completed,
     /// A message was refused, because the stream is full.
     RefusedFull,
     /// Whoever asked for the lease got an older one.

@@ -375,6 +375,12 @@ impl Director {
             }
             58..64 => {
                 state.servers.away_until = now + length * 6 * MILLISECOND;
+                let most = state.below(4) as usize;
+                let lost = state.servers.strand(most, now);
+                if lost > 0 {
+                    state.saw(Seen::Stranded);
+                    state.tell(format_args!("of the last {lost} messages one server has a copy"));
+                }
                 "and all others lose the servers"
             }
             64..74 => {

@@ -6,12 +6,14 @@
 //! off loses both; while the servers are away everybody does.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use super::counters::Seen;
 use super::world::{MICROSECOND, MILLISECOND, SECOND, State};
 use super::{Broken, Rates};
+use crate::journal::message::Chain;
 use crate::journal::{Entry, Extent, Messages};
 
 /// What a node asks the servers.
@@ -29,6 +31,8 @@ pub(super) enum Ask {
         wait: u64,
     },
     Extent,
+    /// A message that one server has, and all of them together do not.
+    Stranded(u64),
     Truncate(u64),
     Lease,
     TakeLease {
@@ -48,6 +52,7 @@ pub(super) enum Answer {
     Message(Option<Vec<u8>>, Extent),
     Messages(Messages),
     Extent(Extent),
+    Stranded(Option<Vec<u8>>),
     Lease(Option<Entry>),
     Taken(Option<u64>),
     Checkpoints(Vec<u64>),
@@ -75,7 +80,7 @@ pub(super) struct Asker {
 /// What happens at some time.
 pub(super) enum Event {
     /// A request comes to the servers.
-    Arrives { ask: Ask, asker: Asker, is_answered: bool },
+    Arrives { ask: Ask, asker: Asker, sent: u64, is_answered: bool },
     /// An answer comes to a node.
     Answered { answer: Answer, asker: Asker },
     /// A read has waited long enough.
@@ -96,6 +101,9 @@ pub(super) struct Servers {
     pub(super) broken: Option<Broken>,
     pub(super) first: u64,
     pub(super) messages: Vec<Vec<u8>>,
+    /// What one server has behind the end, by number.
+    stranded: BTreeMap<u64, Vec<u8>>,
+    stranded_at: u64,
     /// Bytes that all messages may take together.
     pub(super) capacity: usize,
     /// What was written as the lease, and when.
@@ -116,6 +124,8 @@ impl Servers {
             broken,
             first: 1,
             messages: Vec::new(),
+            stranded: BTreeMap::new(),
+            stranded_at: 0,
             capacity: usize::MAX,
             leases: Vec::new(),
             checkpoints: BTreeMap::new(),
@@ -132,6 +142,19 @@ impl Servers {
 
     pub(super) fn used(&self) -> usize {
         self.messages.iter().map(Vec::len).sum()
+    }
+
+    /// Loses up to so many of the last messages, but at one server: none that a checkpoint covers. How many.
+    pub(super) fn strand(&mut self, most: usize, now: u64) -> usize {
+        self.stranded_at = now;
+        let covered = self.checkpoints.last_key_value().map_or(self.first, |(&number, _)| number + 1);
+        let behind = usize::try_from(self.next().saturating_sub(covered.max(self.first + 1))).unwrap_or(usize::MAX);
+        let kept = self.messages.len() - most.min(behind);
+        let number = self.first + kept as u64;
+        let lost = self.messages.split_off(kept);
+        let count = lost.len();
+        self.stranded.extend((number..).zip(lost));
+        count
     }
 
     fn extent(&self) -> Extent {
@@ -168,6 +191,7 @@ impl State {
         }
         let is_answered = !self.happens(rates.lost);
         let publishes = matches!(ask, Ask::Publish { .. });
+        let sent = self.now;
         let mut after = self.delay();
         if publishes && self.happens(rates.late) {
             after += self.below(8 * SECOND);
@@ -176,9 +200,9 @@ impl State {
             let again = after + self.below(3 * SECOND);
             let (ask, asker) = (ask.clone(), asker.clone());
             self.saw(Seen::Duplicate);
-            self.later(again, Event::Arrives { ask, asker, is_answered });
+            self.later(again, Event::Arrives { ask, asker, sent, is_answered });
         }
-        self.later(after, Event::Arrives { ask, asker, is_answered });
+        self.later(after, Event::Arrives { ask, asker, sent, is_answered });
     }
 
     /// How long something is on its way.
@@ -189,11 +213,11 @@ impl State {
 
     pub(super) fn happen(&mut self, event: Event) {
         match event {
-            Event::Arrives { ask, asker, is_answered } => {
+            Event::Arrives { ask, asker, sent, is_answered } => {
                 if self.now < self.servers.away_until {
                     return self.saw(Seen::Away);
                 }
-                let Some(answer) = self.serve(ask, &asker) else { return };
+                let Some(answer) = self.serve(ask, &asker, sent) else { return };
                 if is_answered {
                     self.answer(answer, asker);
                 } else {
@@ -227,10 +251,10 @@ impl State {
     }
 
     /// Does what was asked; `None` when it is answered later.
-    fn serve(&mut self, ask: Ask, asker: &Asker) -> Option<Answer> {
+    fn serve(&mut self, ask: Ask, asker: &Asker, sent: u64) -> Option<Answer> {
         Some(match ask {
             Ask::Publish { number, message } => {
-                let outcome = self.publish(number, &message, asker);
+                let outcome = self.publish(number, &message, asker, sent);
                 self.tell(format_args!("{}: publish {number}: {outcome:?}", self.name(asker.life)));
                 Answer::Published(outcome)
             }
@@ -246,6 +270,7 @@ impl State {
                 Answer::Messages(self.servers.read(first, most_bytes))
             }
             Ask::Extent => Answer::Extent(self.servers.extent()),
+            Ask::Stranded(number) => Answer::Stranded(self.servers.stranded.get(&number).cloned()),
             Ask::Truncate(first) => {
                 let gone = first.saturating_sub(self.servers.first).min(self.servers.messages.len() as u64);
                 self.servers.messages.drain(..gone as usize);
@@ -278,7 +303,13 @@ impl State {
         format!("node {} ({life})", self.lives[life].node)
     }
 
-    fn publish(&mut self, number: u64, message: &Arc<Vec<u8>>, asker: &Asker) -> Result<u64, Refused> {
+    fn publish(
+        &mut self,
+        number: u64,
+        message: &Arc<Vec<u8>>,
+        asker: &Asker,
+        sent: u64,
+    ) -> Result<u64, Refused> {
         let fenced = self.servers.broken != Some(Broken::Fencing);
         let next = self.servers.next();
         let is_full = self.servers.used() + message.len() > self.servers.capacity;
@@ -294,6 +325,26 @@ impl State {
         if is_full {
             self.saw(Seen::RefusedFull);
             return Err(Refused::Full);
+        }
+        if let Some(stranded) = self.servers.stranded.get(&next) {
+            let is_it = **message == *stranded;
+            let epoch =
+                |number, message: &[u8]| Chain::behind(Path::new("log"), number, message).map_or(0, |chain| chain.epoch);
+            let last = self.servers.messages.last().map_or(0, |last| epoch(next - 1, last));
+            let begins = last < epoch(next, message);
+            if !is_it && begins && sent > self.servers.stranded_at {
+                self.fail(format!("an epoch begins with record {next}, and a server has another one there"));
+            }
+            if !is_it {
+                // What was on its way for long, or is a leader's of before who knows of nothing, would be a fork, which
+                // readers find: see `damage`.
+                return Err(Refused::Last(next - 1));
+            }
+            self.saw(Seen::Completed);
+            self.servers.stranded.remove(&next);
+            self.servers.messages.push(message.to_vec());
+            self.serve_parked(next);
+            return Ok(next);
         }
         self.append(message.to_vec(), asker.life);
         Ok(next)
@@ -312,6 +363,11 @@ impl State {
             Ok(seen) => seen.into_iter().for_each(|seen| self.saw(seen)),
             Err(what) => self.fail(what),
         }
+        self.serve_parked(number);
+    }
+
+    /// Answers reads that have waited for message `number`.
+    fn serve_parked(&mut self, number: u64) {
         let (wanted, others): (Vec<_>, _) =
             std::mem::take(&mut self.servers.parked).into_iter().partition(|parked| parked.first <= number);
         self.servers.parked = others;

@@ -9,7 +9,7 @@ use super::counters::Seen;
 use super::servers::{Answer, Ask, Asker, Refused};
 use super::world::{Seat, World};
 use crate::io::{File, read_all};
-use crate::journal::append::{Problem, Stream, append};
+use crate::journal::append::{Problem, Stream, There, append};
 use crate::journal::{Entry, Extent, Journal, Key, LEAST_MESSAGE_BYTES, Messages, Unappended, Unreachable};
 use crate::threads::{Scheduler, Threads, Waits};
 
@@ -78,14 +78,18 @@ impl Stream for Way {
         }
     }
 
-    fn is_there(&self, number: u64, message: &[u8]) -> Result<Option<bool>, String> {
+    fn there(&self, number: u64, message: &[u8]) -> Result<There, String> {
         let answer = self.ask(Ask::Get(number), REQUEST, only!(Answer::Message(found, extent) => (found, extent)));
         let (found, extent) = answer.map_err(|error| error.to_string())?;
-        if found.as_ref().is_some_and(|found| found == message) {
-            self.seat.world.state().saw(Seen::Found);
+        match found {
+            Some(found) if found == message => {
+                self.seat.world.state().saw(Seen::Found);
+                Ok(There::It)
+            }
+            // One that was there and was removed was another's.
+            _ if found.is_some() || extent.first > number => Ok(There::Another),
+            _ => Ok(There::behind_the_end(&self.stranded(number), message)),
         }
-        // One that was there and was removed was another's.
-        Ok(found.map(|found| found == message).or((extent.first > number).then_some(false)))
     }
 }
 
@@ -115,6 +119,10 @@ impl Journal for Way {
 
     fn extent(&self) -> Result<Extent, Unreachable> {
         self.ask(Ask::Extent, REQUEST, only!(Answer::Extent(extent) => extent))
+    }
+
+    fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
+        self.ask(Ask::Stranded(number), REQUEST, only!(Answer::Stranded(found) => found.into_iter().collect()))
     }
 
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {
