@@ -1,11 +1,14 @@
 //! The thread of who leads, or sequences, that appends to the journal, and tells those who wait.
 //!
 //! Units come in order, each the records of one batch. What has gathered while the journal was busy is appended in one
-//! go. Invariant: nothing is appended before everything before it is durable there. Whatever goes wrong ends this
-//! node's epoch: the engine of one that has everything has run what the journal may not have.
+//! go. While nothing comes, it is looked now and then whether the journal still has what was appended.
+//!
+//! Invariant: nothing is appended before everything before it is durable there. Whatever goes wrong ends this node's
+//! epoch: the engine of one that has everything has run what the journal may not have.
 
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use super::election::Membership;
 use super::message::Chain;
@@ -13,6 +16,11 @@ use super::{Journal, Unappended};
 use crate::error::Error;
 use crate::log::writer::{MOST_BYTES, Unit};
 use crate::shared::Shared;
+
+/// After how long without a unit it looks whether the journal has what was appended.
+const IDLE: Duration = Duration::from_secs(2);
+/// For how long servers that have just chosen another one of them for the journal may say that it has less.
+const LATE: Duration = Duration::from_secs(5);
 
 /// See the module.
 pub(crate) struct Publisher {
@@ -30,7 +38,17 @@ pub(crate) struct Publisher {
 impl Publisher {
     /// Appends units until there will be no more.
     pub(crate) fn run(mut self, units: &Receiver<Unit>) {
-        while let Ok(first) = self.shared.threads.receive(units, None) {
+        // Since when the journal has had less than was appended.
+        let mut short = None;
+        loop {
+            let first = match self.shared.threads.receive(units, Some(IDLE)) {
+                Ok(first) => first,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.look(&mut short);
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
             let mut gathered = first.bytes.len();
             let mut group = vec![first];
             while gathered < MOST_BYTES
@@ -40,6 +58,22 @@ impl Publisher {
                 group.push(unit);
             }
             self.publish(group);
+        }
+    }
+
+    /// Looks whether what was appended is there. If it is not for a while, others wait for it, and whoever begins an
+    /// epoch looks for it at each server ([`super::complete`]); so this one ends.
+    fn look(&self, short: &mut Option<Instant>) {
+        if !self.journal.extent().is_ok_and(|extent| extent.next < self.next) {
+            *short = None;
+            return;
+        }
+        let now = self.shared.threads.now();
+        let since = *short.get_or_insert(now);
+        if now - since > LATE {
+            let last = self.next - 1;
+            self.membership.end(format!("the journal does not have record {last} any more, which was appended"));
+            self.shared.stop(Error::Superseded);
         }
     }
 
