@@ -131,7 +131,8 @@ fn what_one_server_of_a_stream_has_is_gone_on_with() {
     for round in 0..6 {
         let made = calls(&mut random, (1 + round) * 1000, 8);
         let answers = set.call_again(&made);
-        let (made, answers): (Vec<Call>, Vec<Answer>) = made.into_iter().zip(answers).filter(|(call, _)| call.1 != 0).unzip();
+        let (made, answers): (Vec<Call>, Vec<Answer>) =
+            made.into_iter().zip(answers).filter(|(call, _)| call.1 != 0).unzip();
         set.settled();
         let end = stream.extent().unwrap().next;
         match round {

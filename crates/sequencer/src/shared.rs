@@ -50,6 +50,8 @@ pub struct Statistics {
     pub digests: u64,
     /// Nanoseconds for which calls stood still for them, together.
     pub digest_ns: u64,
+    /// Messages that the servers of a journal had lost, but one of them, and that were appended again.
+    pub recovered: u64,
 }
 
 #[derive(Debug, Default)]

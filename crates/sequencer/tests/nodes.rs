@@ -132,6 +132,7 @@ fn what_one_server_has_behind_the_end_is_appended_before_an_epoch_begins() {
     let second = join(&journal, "second");
     wait_for(&second, Role::Leading);
     assert_eq!(told(&second), digest);
+    assert_eq!(second.statistics().recovered, 3);
     assert_eq!(journal.extent().unwrap().next, end + 1);
     // And of who has.
     let third = join(&journal.another(), "third");

@@ -345,6 +345,10 @@ impl Term<'_> {
                     let taken = role.filter(|role| matches!(role, Role::Leading | Role::Sequencing));
                     if let Some(role) = taken {
                         leads = true;
+                        let recovered = handle.statistics().recovered;
+                        if recovered > 0 {
+                            eprintln!("lockwork: one server alone still had {recovered} messages; they are appended again");
+                        }
                         let (promoter, told) = (promoter.clone(), told.clone());
                         let script = self.script.map(str::to_string);
                         // It may have to wait for other parts.

@@ -416,7 +416,7 @@ impl Parted {
     /// The same of a stream.
     fn begin_stream(&mut self, index: usize) -> Result<(), Error> {
         // First, because the order may name what only one of the stream's servers has.
-        let end = self.streams.end(index, &self.shared.threads)?;
+        let end = self.streams.end(index, &self.shared)?;
         // Others lead, and there may be more at any time.
         let extent = self.node.journal.extent().map_err(|error| Error::Unreachable(error.to_string()))?;
         self.catch_up(extent.next)?;

@@ -45,6 +45,7 @@ use crate::journal::follower::READ_BYTES;
 use crate::journal::message::{Chain, Position};
 use crate::journal::{Journal, Messages, Unreachable};
 use crate::order::Request;
+use crate::shared::Shared;
 use crate::threads::{Thread, Threads};
 
 /// What is wrong with a stream that was left over.
@@ -277,9 +278,9 @@ impl Streams {
     ///
     /// # Errors
     /// As [`complete`].
-    pub(super) fn end(&self, index: usize, threads: &Threads) -> Result<Position, Error> {
+    pub(super) fn end(&self, index: usize, shared: &Shared) -> Result<Position, Error> {
         let Stream { journal, path, read, .. } = &self.all[index];
-        complete(&**journal, threads, path, *read)
+        complete(&**journal, shared, path, *read)
     }
 
     /// What the first message of an epoch follows in a stream that ends there.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::message::{Chain, Position};
 use super::{Journal, Unreachable, append_first};
 use crate::error::Error;
-use crate::threads::Threads;
+use crate::shared::Shared;
 
 /// How long servers have for telling all of them what one of them has.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -29,18 +29,14 @@ fn failed(error: Unreachable) -> Error {
 /// # Errors
 /// [`Error::Unreachable`], also while the journal says that it ends before what was read; [`Error::Damaged`];
 /// [`Error::JournalFull`].
-pub(crate) fn complete(
-    journal: &dyn Journal,
-    threads: &Threads,
-    path: &Path,
-    read: Position,
-) -> Result<Position, Error> {
+pub(crate) fn complete(journal: &dyn Journal, shared: &Shared, path: &Path, read: Position) -> Result<Position, Error> {
     let mut end = end(journal, path, read)?;
     while let Some((message, after)) = stranded(journal, path, end)? {
-        threads.sleep(PAUSE);
+        shared.threads.sleep(PAUSE);
         // The others may only have been late.
         if journal.extent().map_err(failed)?.next <= end.next {
             append_first(journal, end.next, message)?;
+            shared.count(|statistics| statistics.recovered += 1);
             end = Position { next: end.next + 1, chain: after };
         } else {
             end = self::end(journal, path, end)?;

@@ -303,13 +303,7 @@ impl State {
         format!("node {} ({life})", self.lives[life].node)
     }
 
-    fn publish(
-        &mut self,
-        number: u64,
-        message: &Arc<Vec<u8>>,
-        asker: &Asker,
-        sent: u64,
-    ) -> Result<u64, Refused> {
+    fn publish(&mut self, number: u64, message: &Arc<Vec<u8>>, asker: &Asker, sent: u64) -> Result<u64, Refused> {
         let fenced = self.servers.broken != Some(Broken::Fencing);
         let next = self.servers.next();
         let is_full = self.servers.used() + message.len() > self.servers.capacity;
@@ -328,8 +322,9 @@ impl State {
         }
         if let Some(stranded) = self.servers.stranded.get(&next) {
             let is_it = **message == *stranded;
-            let epoch =
-                |number, message: &[u8]| Chain::behind(Path::new("log"), number, message).map_or(0, |chain| chain.epoch);
+            let epoch = |number, message: &[u8]| {
+                Chain::behind(Path::new("log"), number, message).map_or(0, |chain| chain.epoch)
+            };
             let last = self.servers.messages.last().map_or(0, |last| epoch(next - 1, last));
             let begins = last < epoch(next, message);
             if !is_it && begins && sent > self.servers.stranded_at {

@@ -348,7 +348,7 @@ fn node_json(node: &sequencer::NodeStatus) -> Value {
     })
 }
 
-fn counters(statistics: &sequencer::Statistics) -> [(&'static str, &'static str, f64); 13] {
+fn counters(statistics: &sequencer::Statistics) -> [(&'static str, &'static str, f64); 14] {
     let s = statistics;
     let seconds = |ns: u64| ns as f64 / 1e9;
     [
@@ -365,6 +365,7 @@ fn counters(statistics: &sequencer::Statistics) -> [(&'static str, &'static str,
         ("checkpoint_pause_seconds_total", "Calls stood still for checkpoints.", seconds(s.checkpoint_pause_ns)),
         ("digests_total", "Digests of everything, appended to a journal or compared with it.", s.digests as f64),
         ("digest_pause_seconds_total", "Calls stood still for digests.", seconds(s.digest_ns)),
+        ("recovered_messages_total", "Messages had from one server that the journal had lost.", s.recovered as f64),
     ]
 }
 
