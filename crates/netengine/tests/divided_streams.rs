@@ -18,7 +18,7 @@ use lockwork_procedure::block::Status;
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
-use lockwork_sequencer::{Error, Handle, Journals, NodeOptions, Options, Role, Sequencer};
+use lockwork_sequencer::{Error, Handle, Journals, NodeOptions, Options, Role, Sequencer, StreamStatus};
 use parts::{listeners, part};
 use set::{ACCOUNTS, Answer, BALANCE, Call, LEASE, Set, batch, calls, result, until};
 
@@ -55,6 +55,11 @@ fn sequencers_take_calls_beside_the_leader_and_their_streams_are_merged_alike_by
     let (money, digests) = set.settled();
     assert_eq!(money, ACCOUNTS * BALANCE);
     assert_eq!(follows.settled(), (money, digests));
+    for (stream, at) in streams.iter().zip(0..) {
+        let next = stream.extent().unwrap().next;
+        let shown = follows.nodes[0].as_ref().unwrap().handle().node().unwrap().streams[at];
+        assert_eq!(shown, StreamStatus { part: at as u16 + 1, merged: next - 1, lag: 0 });
+    }
     // What is not for them, and an id that another one has had of another procedure.
     let sequencer = &takers[takers.iter().position(|handle| handle.role() == Some(Role::Sequencing)).unwrap()];
     assert!(matches!(sequencer.load("accounts", vec![0; 24]), Err(Error::ForLeader { .. })));

@@ -65,7 +65,7 @@ pub use error::{Error, Failure, Refused};
 pub use format::VERSION;
 pub use format::frame::RecordKind;
 pub use format::items::Definition;
-pub use journal::election::{NodeOptions, NodeStatus, Role};
+pub use journal::election::{NodeOptions, NodeStatus, Role, StreamStatus};
 pub use log::reader::Torn;
 pub use options::{Durability, Options};
 pub use recovery::{Progress, RecoveryReport};

@@ -110,7 +110,8 @@ impl Handle {
         let status = self.shared.membership.as_ref()?.status(self.shared.durable());
         let own = self.shared.sequencing.as_ref().map(|own| own.status(0));
         let trouble = status.trouble.or(own.and_then(|own| own.trouble));
-        Some(NodeStatus { role: self.shared.role()?, trouble, ..status })
+        let streams = self.shared.stream_status();
+        Some(NodeStatus { role: self.shared.role()?, trouble, streams, ..status })
     }
 
     /// Why nothing is taken any more, if so.

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use lockwork_engine::Interrupt;
 
+use crate::divided;
 use crate::error::{Error, Failure};
-use crate::journal::election::{Membership, Role};
+use crate::journal::election::{Membership, Role, StreamStatus};
 use crate::threads::Threads;
 
 /// Locks a mutex; what a thread that panicked has left behind is whole, because nothing panics while it changes it.
@@ -74,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) membership: Option<Arc<Membership>>,
     /// Of a node that stands for a stream of its own: its part there.
     pub(crate) sequencing: Option<Arc<Membership>>,
+    /// Of further sequencers, if this node merges them.
+    pub(crate) streams: Vec<Arc<divided::Progress>>,
     pub(crate) threads: Threads,
     /// Of a process that has a part of every table only: ends its waiting for other parts.
     pub(crate) interrupt: Option<Interrupt>,
@@ -113,6 +116,11 @@ impl Shared {
     pub(crate) fn set_durable(&self, next: u64) {
         lock(&self.progress).durable = next;
         self.changed.notify_all();
+    }
+
+    /// How far the streams of further sequencers are.
+    pub(crate) fn stream_status(&self) -> Vec<StreamStatus> {
+        self.streams.iter().zip(1..).map(|(stream, part)| stream.status(part)).collect()
     }
 
     /// Why nothing more is accepted, if so.

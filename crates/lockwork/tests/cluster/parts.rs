@@ -207,16 +207,23 @@ impl Node {
     /// The node of a part, from 1, of those that listen at these ports for each other; clients find it at `port`, and
     /// its page behind that.
     fn start(options: &Options, part: usize, peers: &[u16], port: u16, secret: Option<&str>) -> Self {
-        Self::start_with(options, part, peers, port, secret, "examples/bank.sql")
+        Self::start_with(options, part, peers, port, secret, &["--init", "examples/bank.sql"])
     }
 
-    fn start_with(options: &Options, part: usize, peers: &[u16], port: u16, secret: Option<&str>, init: &str) -> Self {
+    fn start_with(
+        options: &Options,
+        part: usize,
+        peers: &[u16],
+        port: u16,
+        secret: Option<&str>,
+        more: &[&str],
+    ) -> Self {
         let addresses: Vec<String> = peers.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let page = format!("127.0.0.1:{}", port + 1);
         let mut node = Command::new(env!("CARGO_BIN_EXE_lockwork"));
         node.args(["serve", "--cluster", &options.servers.join(","), "--cluster-name", "other", "--replicas", "1"]);
         node.args(["--unsynced", "--part", &part.to_string(), "--peers", &addresses.join(",")]);
-        node.args(["--listen", &format!("127.0.0.1:{port}"), "--http", &page, "--init", init]);
+        node.args(["--listen", &format!("127.0.0.1:{port}"), "--http", &page]).args(more);
         let (user, password) = options.user.as_ref().expect("a user");
         node.env("LOCKWORK_NATS_USER", format!("{user}:{password}"));
         secret.map(|secret| node.env("LOCKWORK_PEER_SECRET", secret));
@@ -344,6 +351,28 @@ fn a_node_with_a_part_shows_which_others_are_there() {
 }
 
 #[test]
+fn a_node_shows_how_far_it_is_in_the_streams_of_sequencers() {
+    let Some(cluster) = Cluster::start_with(&["--nodes", "1"], 1) else { return };
+    cluster.leader(0);
+    let (options, ports) = (cluster.options(), free_ports(6));
+    let (peers, [first, second]) = ([ports, ports + 1], [ports + 2, ports + 4]);
+    let more = ["--init", "examples/bank.sql", "--sequencers", "2"];
+    let one = Node::start_with(&options, 1, &peers, first, None, &more);
+    let two = Node::start_with(&options, 2, &peers, second, None, &more);
+    one.until("/readyz", &["HTTP/1.1 200".into()]);
+    two.until("/metrics", &["lockwork_node_sequences 1\n".into()]);
+    runtime().block_on(async {
+        let client = leader(&[format!("host=127.0.0.1 port={second} user=a dbname=bank").parse().unwrap()]).await;
+        assert_eq!(rows(&client, "CALL transfer(1, 2, 25.00)").await, ["975.00"]);
+    });
+    // Its epoch's first message and the call.
+    let all = ["record{part=\"2\"} 2\n", "lag_records{part=\"2\"} 0\n"];
+    let all = all.map(|of| format!("lockwork_stream_{of}"));
+    [&one, &two].iter().for_each(|node| node.until("/metrics", &all));
+    one.until("/status.json", &["\"streams\":[[2,2,0]]".into()]);
+}
+
+#[test]
 fn a_node_that_waits_for_another_part_in_its_init_ends_when_it_is_asked_to() {
     let Some(cluster) = Cluster::start_with(&["--nodes", "1"], 1) else { return };
     cluster.leader(0);
@@ -354,9 +383,9 @@ fn a_node_that_waits_for_another_part_in_its_init_ends_when_it_is_asked_to() {
     (0..20_000).for_each(|id| text += &format!("INSERT INTO many VALUES ({id});\n"));
     std::fs::write(&script, text).unwrap();
     let init = script.path().to_str().unwrap();
-    let mut one = Node::start_with(&options, 1, &peers, first, None, init);
+    let mut one = Node::start_with(&options, 1, &peers, first, None, &["--init", init]);
     one.until("/metrics", &["lockwork_node_leads 1\n".into()]);
-    let two = Node::start_with(&options, 2, &peers, second, None, init);
+    let two = Node::start_with(&options, 2, &peers, second, None, &["--init", init]);
     // In the middle of it the other part stops.
     let records = || {
         let metrics = one.get("/metrics");

@@ -79,6 +79,7 @@ impl Sequencer {
         membership.saw(extent);
         let mut shared = Shared::of_node(next, membership.clone(), threads.clone());
         shared.interrupt = Some(engine.interrupt());
+        shared.streams = streams.progress();
         shared.sequencing = own.as_ref().map(|own| own.membership.clone());
         let shared = Arc::new(shared);
         shared.definitions.store(definitions.len(), Ordering::Release);

@@ -77,6 +77,7 @@ use choose::Chooser;
 use compare::Digests;
 pub use join::Journals;
 use own::Own;
+pub(crate) use streams::Progress;
 use streams::{Streams, Until};
 pub(crate) use tables::GatherReply;
 pub use tables::GatheredTables;

@@ -26,7 +26,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ use crate::format::Cursor;
 use crate::format::calls::runs;
 use crate::format::frame::RecordKind;
 use crate::journal::complete::complete;
-use crate::journal::election::{Membership, Role};
+use crate::journal::election::{Membership, Role, StreamStatus};
 use crate::journal::follower::READ_BYTES;
 use crate::journal::message::{Chain, Position};
 use crate::journal::{Journal, Messages, Unreachable};
@@ -70,6 +70,23 @@ struct Piece {
     done: SyncSender<()>,
 }
 
+/// How far a stream is, for who asks how a node stands.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// The last message that is merged.
+    merged: AtomicU64,
+    /// The last one that was read, or that the order has named.
+    known: AtomicU64,
+}
+
+impl Progress {
+    /// Of the stream that the nodes of a part, from 0, stand for.
+    pub(crate) fn status(&self, part: u16) -> StreamStatus {
+        let merged = self.merged.load(Ordering::Relaxed);
+        StreamStatus { part, merged, lag: self.known.load(Ordering::Relaxed).saturating_sub(merged) }
+    }
+}
+
 struct Stream {
     journal: Arc<dyn Journal>,
     path: PathBuf,
@@ -78,6 +95,7 @@ struct Stream {
     /// Up to where it is merged.
     merged: Position,
     waiting: VecDeque<Piece>,
+    progress: Arc<Progress>,
 }
 
 /// See the module.
@@ -163,6 +181,7 @@ impl Stream {
         } else {
             self.waiting.push_back(piece);
         }
+        self.progress.known.fetch_max(self.read.next - 1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -177,6 +196,7 @@ impl Stream {
         }
         let number = self.merged.next;
         self.merged = Position { next: number + 1, chain: message.after };
+        self.progress.merged.store(number, Ordering::Relaxed);
         Some((number, message))
     }
 }
@@ -234,6 +254,7 @@ impl Streams {
             return refuse(format!("the checkpoints of this journal have {}", positions.len()));
         }
         let position = |index: usize| positions.get(index).copied().unwrap_or(Position::START);
+        let last = |index: usize| AtomicU64::new(position(index).next - 1);
         let cut = (0..journals.len()).map(|index| position(index).next).collect();
         let stream = |(index, journal): (usize, Arc<dyn Journal>)| Stream {
             path: PathBuf::from(journal.describe()),
@@ -241,6 +262,7 @@ impl Streams {
             read: position(index),
             merged: position(index),
             waiting: VecDeque::new(),
+            progress: Arc::new(Progress { merged: last(index), known: last(index) }),
         };
         Ok(Self {
             all: journals.into_iter().enumerate().map(stream).collect(),
@@ -251,6 +273,11 @@ impl Streams {
             is_merging: false,
             cuts: BTreeMap::from([(number, cut)]),
         })
+    }
+
+    /// How far each is.
+    pub(super) fn progress(&self) -> Vec<Arc<Progress>> {
+        self.all.iter().map(|stream| stream.progress.clone()).collect()
     }
 
     pub(super) fn journal(&self, index: usize) -> Arc<dyn Journal> {
@@ -409,6 +436,9 @@ impl Parted {
     }
 
     pub(super) fn merge(&mut self, until: &[Until], record: u64) -> Result<bool, Error> {
+        for (stream, until) in self.streams.all.iter().zip(until) {
+            stream.progress.known.fetch_max(until.next - 1, Ordering::Relaxed);
+        }
         for (index, until) in until.iter().enumerate() {
             while self.streams.all[index].merged.next < until.next {
                 let Some((number, message)) = self.streams.all[index].next() else { return Ok(false) };

@@ -81,6 +81,17 @@ pub enum Role {
     Ended,
 }
 
+/// How far a node is in the stream of a further sequencer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamStatus {
+    /// The part whose nodes take calls for it, from 0.
+    pub part: u16,
+    /// The last message that is merged.
+    pub merged: u64,
+    /// How many more are known: read, or named by the order.
+    pub lag: u64,
+}
+
 /// How a node stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
@@ -101,6 +112,8 @@ pub struct NodeStatus {
     pub compared: Option<(u64, Digest)>,
     /// The first record that this node differs at from the leader, or another node of its part; its role has ended.
     pub differs: Option<u64>,
+    /// The streams of further sequencers, if there are any.
+    pub streams: Vec<StreamStatus>,
 }
 
 #[derive(Debug, Default)]
@@ -141,7 +154,7 @@ impl Membership {
         let journal_next = self.journal_next().max(next);
         let State { role, epoch, compared, differs, ref leader, ref trouble, .. } = *lock(&self.state);
         let (leader, trouble) = (leader.clone(), trouble.clone());
-        NodeStatus { role, leader, epoch, next, journal_next, trouble, compared, differs }
+        NodeStatus { role, leader, epoch, next, journal_next, trouble, compared, differs, streams: Vec::new() }
     }
 
     /// The address of who leads, for people.

@@ -278,6 +278,16 @@ impl Watch {
             put("node_record", "gauge", "Number of the last record that it has.", &one((node.next - 1) as f64));
             let lag = node.journal_next - node.next;
             put("node_lag_records", "gauge", "Records of the journal that it has not.", &one(lag as f64));
+            let of_streams = |value: fn(&sequencer::StreamStatus) -> u64| -> Vec<(String, f64)> {
+                let labels = |part| format!("{{part=\"{}\"}}", part + 1);
+                node.streams.iter().map(|stream| (labels(stream.part), value(stream) as f64)).collect()
+            };
+            if !node.streams.is_empty() {
+                let help = "Number of the last message that it has, of the stream that a part's node sequences.";
+                put("stream_record", "gauge", help, &of_streams(|stream| stream.merged));
+                let help = "Messages of that stream which it knows to be there, and has not.";
+                put("stream_lag_records", "gauge", help, &of_streams(|stream| stream.lag));
+            }
             if let Some((record, digest)) = node.compared {
                 let help = "Record of the last digest of all it has that it gave to others, or had the same.";
                 put("node_compared_record", "gauge", help, &one(record as f64));
@@ -344,6 +354,7 @@ fn node_json(node: &sequencer::NodeStatus) -> Value {
     json!({
         "role": role, "leader": node.leader, "epoch": node.epoch, "record": node.next - 1,
         "lag": node.journal_next - node.next, "trouble": node.trouble, "differs": node.differs,
+        "streams": node.streams.iter().map(|of| json!([of.part + 1, of.merged, of.lag])).collect::<Vec<_>>(),
         "compared": node.compared.map(|(record, digest)| json!([record, digest.to_string()])),
     })
 }
