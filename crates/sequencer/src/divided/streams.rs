@@ -304,8 +304,11 @@ impl Streams {
     /// Where a stream ends, with what only one of its servers has.
     ///
     /// # Errors
-    /// As [`complete`].
+    /// As [`complete`]; [`Error::Unreachable`], while no node that leads has said that it merges the streams.
     pub(super) fn end(&self, index: usize, shared: &Shared) -> Result<Position, Error> {
+        if !self.are_merged {
+            return Err(Error::Unreachable("no node that leads has said yet that it merges these streams".into()));
+        }
         let Stream { journal, path, read, .. } = &self.all[index];
         complete(&**journal, shared, path, *read)
     }
@@ -313,12 +316,8 @@ impl Streams {
     /// What the first message of an epoch follows in a stream that ends there.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] while no node that leads has said that it merges the streams, and when more was read by
-    /// now; [`Error::Damaged`].
+    /// [`Error::Unreachable`] when more was read by now; [`Error::Damaged`].
     pub(super) fn begins(&self, index: usize, end: Position, database: u64) -> Result<Chain, Error> {
-        if !self.are_merged {
-            return Err(Error::Unreachable("no node that leads has said yet that it merges these streams".into()));
-        }
         let Stream { path, read, .. } = &self.all[index];
         if end.next < read.next {
             return Err(Error::Unreachable(format!("{}: more was read than there was", path.display())));
@@ -436,6 +435,8 @@ impl Parted {
     }
 
     pub(super) fn merge(&mut self, until: &[Until], record: u64) -> Result<bool, Error> {
+        // Also while it names what is still to be read: who sequences may have to see to it that it can be.
+        self.streams.are_merged = true;
         for (stream, until) in self.streams.all.iter().zip(until) {
             stream.progress.known.fetch_max(until.next - 1, Ordering::Relaxed);
         }
@@ -451,8 +452,7 @@ impl Parted {
             }
         }
         let streams = &mut self.streams;
-        (streams.is_underway, streams.base) = (false, 0);
-        (streams.are_merged, streams.is_merging) = (true, false);
+        (streams.is_underway, streams.base, streams.is_merging) = (false, 0, false);
         Ok(true)
     }
 
