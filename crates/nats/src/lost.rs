@@ -1,9 +1,9 @@
 //! What servers have each for itself (*direct get*, which the server that one is connected to answers). What comes is
 //! held against the chain of hashes, as everything is.
 //!
-//! **Found**: a message that one server does not have any more, and others do. A server that has lost a block of its own
-//! may lead the stream before it has it again from the others, and whoever reads gets what it has: messages behind a
-//! gap. So before a gap is believed each server is asked.
+//! **Found**: a message that one server does not have any more, and others do. A server that has lost a block of its
+//! own may lead the stream before it has it again from the others, and whoever reads gets what it has: messages behind
+//! a gap. So before a gap is believed each server is asked.
 //!
 //! **Stranded**: a message that one server has, and that all of them together say is not there, or not yet.
 
