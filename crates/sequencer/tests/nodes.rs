@@ -149,14 +149,20 @@ fn what_one_server_has_behind_the_end_is_appended_before_an_epoch_begins() {
     assert_eq!(total(&join(&journal, "fourth")), ACCOUNTS as i64 * BALANCE);
 }
 
-#[test]
-fn a_leader_that_has_nothing_to_do_finds_out_that_the_journal_has_lost_what_it_appended() {
-    let journal = SimulatedJournal::new(9);
-    let leader = join(&journal, "leader");
+/// A leader with accounts, and a node that follows and has all of them.
+fn leader_and_follower(journal: &SimulatedJournal) -> (Sequencer, Sequencer) {
+    let leader = join(journal, "leader");
     wait_for(&leader, Role::Leading);
     furnish(&leader).unwrap();
     let follower = join(&journal.another(), "follower");
     wait_until_as_far(&follower, &leader);
+    (leader, follower)
+}
+
+#[test]
+fn a_leader_that_has_nothing_to_do_finds_out_that_the_journal_has_lost_what_it_appended() {
+    let journal = SimulatedJournal::new(9);
+    let (leader, follower) = leader_and_follower(&journal);
     let (digest, end) = (follower.digest().unwrap(), journal.extent().unwrap().next);
     journal.strand(2);
     wait_for(&leader, Role::Ended);
@@ -168,11 +174,7 @@ fn a_leader_that_has_nothing_to_do_finds_out_that_the_journal_has_lost_what_it_a
 #[test]
 fn who_has_read_what_no_server_has_any_more_does_not_begin_an_epoch_in_its_place() {
     let journal = SimulatedJournal::new(8);
-    let leader = join(&journal, "leader");
-    wait_for(&leader, Role::Leading);
-    furnish(&leader).unwrap();
-    let follower = join(&journal.another(), "follower");
-    wait_until_as_far(&follower, &leader);
+    let (leader, follower) = leader_and_follower(&journal);
     leader.close().unwrap();
     let end = journal.extent().unwrap().next;
     let read = follower.handle().record();
