@@ -6,7 +6,7 @@ use async_nats::jetstream::stream::RawMessageErrorKind;
 use bytes::Bytes;
 use lockwork_sequencer::journal::append::{Problem, Stream, There};
 
-use crate::{NatsJournal, REQUEST, lost, read, words};
+use crate::{NatsJournal, REQUEST, copies, read, words};
 
 /// JetStream's codes for a stream that is full, and for a store that is.
 fn is_full(text: &str) -> bool {
@@ -58,7 +58,7 @@ async fn there(journal: &NatsJournal, number: u64, message: &[u8]) -> Result<The
                 // It was there and was removed, so it was another's: ours are not before they are acknowledged.
                 return Ok(There::Another);
             }
-            Ok(There::behind_the_end(&lost::stranded(journal, number).await, message))
+            Ok(There::behind_the_end(&copies::stranded(journal, number).await, message))
         }
         Err(error) => Err(failed(&error)),
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamErrorKind};
+use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamError, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType, Stream};
 use async_nats::jetstream::{ErrorCode, kv, object_store};
 use async_nats::{Client, ConnectOptions};
@@ -102,7 +102,7 @@ impl Options {
         Ok(())
     }
 
-    fn described(&self, number: u16) -> String {
+    pub(crate) fn described(&self, number: u16) -> String {
         format!("NATS at {}, stream {}", self.servers.join(","), self.stream_name(number))
     }
 
@@ -112,6 +112,11 @@ impl Options {
             1 => format!("lockwork_{}", self.name),
             _ => format!("lockwork-{number}_{}", self.name),
         }
+    }
+
+    /// What the object store is called.
+    pub(crate) fn checkpoints(&self) -> String {
+        format!("lockwork_{}_checkpoints", self.name)
     }
 
     fn subject(&self, number: u16) -> String {
@@ -133,8 +138,6 @@ impl Options {
             storage: StorageType::File,
             num_replicas: self.replicas,
             deny_delete: true,
-            // Each server is asked for what the one that leads has lost.
-            allow_direct: true,
             ..Config::default()
         }
     }
@@ -257,16 +260,11 @@ fn connecting(user: Option<&(String, String)>) -> ConnectOptions {
     }
 }
 
-/// A connection to this server, and to no other when it is gone.
-pub(crate) async fn connect_one(options: &Options, server: &str, described: &str) -> Result<Client, Error> {
-    let failed = |why: String| Error::Unreachable(format!("{described}: connect to {server}: {why}"));
-    let with = connecting(options.user.as_ref()).ignore_discovered_servers().max_reconnects(1);
-    let connected =
-        tokio::time::timeout(REQUEST, with.connect(server)).await.map_err(|late| failed(late.to_string()))?;
-    connected.map_err(|error| failed(words(&error)))
-}
-
-async fn connect(options: &Options, user: Option<&(String, String)>, described: &str) -> Result<Client, Error> {
+pub(crate) async fn connect(
+    options: &Options,
+    user: Option<&(String, String)>,
+    described: &str,
+) -> Result<Client, Error> {
     let with = connecting(user)
         .max_reconnects(None)
         .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(10)));
@@ -306,27 +304,29 @@ async fn settled<T>(attempt: impl AsyncFn() -> Result<T, Error>) -> Result<T, Er
     }
 }
 
+/// A stream, if it is there.
+pub(crate) async fn look(context: &Context, name: &str) -> Result<Option<Stream>, GetStreamError> {
+    match context.get_stream(name).await {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) => match error.kind() {
+            GetStreamErrorKind::JetStream(inner) if inner.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
 /// A stream with these settings, made if it is not there.
 async fn made(context: &Context, wanted: &Config, described: &str) -> Result<Stream, Error> {
     let failed = |what: &str, error: &dyn std::error::Error| {
         Error::Unreachable(format!("{described}: {what}: {}", words(error)))
     };
-    let stream = match context.get_stream(&wanted.name).await {
-        Ok(stream) => stream,
-        Err(error) => match error.kind() {
-            GetStreamErrorKind::JetStream(inner) if inner.error_code() == ErrorCode::STREAM_NOT_FOUND => {
-                context.create_stream(wanted.clone()).await.map_err(|error| failed("make the stream", &error))?
-            }
-            _ => return Err(failed("look for the stream", &error)),
-        },
+    let stream = match look(context, &wanted.name).await {
+        Ok(Some(stream)) => stream,
+        Ok(None) => context.create_stream(wanted.clone()).await.map_err(|error| failed("make the stream", &error))?,
+        Err(error) => return Err(failed("look for the stream", &error)),
     };
     if let Some(problem) = wrong(&stream.cached_info().config, wanted) {
         return Err(settings(format!("{described}: {problem}")));
-    }
-    if !stream.cached_info().config.allow_direct {
-        // Made by a program of before.
-        let config = Config { allow_direct: true, ..stream.cached_info().config.clone() };
-        context.update_stream(config).await.map_err(|error| failed("set up the stream", &error))?;
     }
     Ok(stream)
 }
@@ -348,7 +348,7 @@ async fn prepare(
             context.create_key_value(config).await.map_err(|error| failed("make the bucket", &error))?
         }
     };
-    let bucket = format!("lockwork_{}_checkpoints", options.name);
+    let bucket = options.checkpoints();
     let checkpoints = match context.get_object_store(&bucket).await {
         Ok(store) => store,
         Err(_) => {

@@ -17,14 +17,16 @@
 //! | `connect` | connecting; streams are made, or their settings verified |
 //! | `append` | publishing, and looking whether a message is there |
 //! | `read` | an ordered consumer that is made again when it breaks |
-//! | `lost` | what servers have each for itself |
+//! | `copies` | what servers have each for itself |
+//! | [`mend`] | servers that do not have everything, and giving it to them again |
 //! | `objects` | checkpoints |
 //! | [`local`] | servers on this machine |
 
 mod append;
 mod connect;
+mod copies;
 pub mod local;
-mod lost;
+pub mod mend;
 mod objects;
 mod read;
 #[cfg(feature = "testing")]
@@ -133,7 +135,7 @@ impl Journal for NatsJournal {
     }
 
     fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
-        self.runtime.block_on(lost::stranded(self, number))
+        self.runtime.block_on(copies::stranded(self, number))
     }
 
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {

@@ -38,6 +38,8 @@ pub struct Servers {
     folder: PathBuf,
     clients: Vec<u16>,
     children: Vec<Option<Child>>,
+    /// Those to be started again that were ended on purpose.
+    due: Vec<usize>,
     passwords: [String; 2],
 }
 
@@ -71,7 +73,8 @@ impl Servers {
             let (clients, routes) = ports.split_at(count);
             let passwords = [password()?, password()?];
             let children = (0..count).map(|_| None).collect();
-            let mut servers = Self { folder: folder.to_path_buf(), clients: clients.to_vec(), children, passwords };
+            let mut servers =
+                Self { folder: folder.to_path_buf(), clients: clients.to_vec(), children, due: Vec::new(), passwords };
             let written = (0..count).try_for_each(|at| servers.configure(at, routes));
             written.map_err(|error| format!("cannot write to '{}': {error}", folder.display()))?;
             match (0..count).try_for_each(|at| servers.spawn(at)).and_then(|()| servers.wait()) {
@@ -181,18 +184,35 @@ impl Servers {
         self.children[at].as_ref().map(Child::id)
     }
 
-    /// Starts servers again that have ended by themselves; which ones.
+    /// Starts servers again that have ended by themselves, or are [released](Self::release); which ones.
     ///
     /// # Errors
     /// Why one cannot be started.
     pub fn revive(&mut self) -> Result<Vec<usize>, String> {
         let ended =
             |child: &mut Option<Child>| child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
-        let gone: Vec<usize> = (0..self.children.len()).filter(|at| ended(&mut self.children[*at])).collect();
+        let mut gone = std::mem::take(&mut self.due);
+        gone.extend((0..self.children.len()).filter(|at| ended(&mut self.children[*at])));
         gone.iter().try_for_each(|at| self.spawn(*at)).map(|()| gone)
     }
 
-    /// Ends a server as `kill -9` does.
+    /// Removes everything that a server has, which was [killed](Self::kill).
+    ///
+    /// # Errors
+    /// The system's; or it runs.
+    pub fn empty(&mut self, at: usize) -> io::Result<()> {
+        match self.children[at] {
+            Some(_) => Err(io::Error::new(io::ErrorKind::ResourceBusy, "it runs")),
+            None => fs::remove_dir_all(self.data(at)),
+        }
+    }
+
+    /// Lets a server that was [killed](Self::kill) be started again.
+    pub fn release(&mut self, at: usize) {
+        self.due.push(at);
+    }
+
+    /// Ends a server as `kill -9` does; it is not started again before it is [released](Self::release).
     ///
     /// # Errors
     /// The system's.

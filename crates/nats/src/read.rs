@@ -8,7 +8,8 @@ use async_nats::jetstream::stream::State;
 use futures::{FutureExt, StreamExt};
 use lockwork_sequencer::journal::{Extent, Messages, Unreachable};
 
-use crate::{NatsJournal, REQUEST, lost};
+use crate::copies::{Wanted, found as found_elsewhere};
+use crate::{NatsJournal, REQUEST};
 
 /// How long a message that is there may be on its way.
 const LATE: Duration = Duration::from_secs(2);
@@ -67,7 +68,9 @@ pub(crate) async fn read(
                         break;
                     }
                     if start.elapsed() > wait + LATE {
-                        let messages = lost::found(journal, first, extent(&info.state).next, most_bytes).await;
+                        let messages =
+                            found_elsewhere(journal, Wanted { first, until: extent(&info.state).next, most_bytes })
+                                .await?;
                         if !messages.is_empty() {
                             return Ok(Messages { first, messages });
                         }
@@ -100,7 +103,7 @@ pub(crate) async fn read(
             continue;
         }
         if found.messages.is_empty() && number > first {
-            let messages = lost::found(journal, first, number, most_bytes).await;
+            let messages = found_elsewhere(journal, Wanted { first, until: number, most_bytes }).await?;
             if !messages.is_empty() {
                 return Ok(Messages { first, messages });
             }

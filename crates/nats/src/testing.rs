@@ -1,12 +1,17 @@
 //! Servers of a test's own, in a temporary folder.
 
+use std::fs;
 use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 use async_nats::jetstream;
 use async_nats::jetstream::stream::Config;
+use lockwork_sequencer::journal::Unreachable;
 use tempfile::TempDir;
 
+use crate::copies::Wanted;
 use crate::local::{Servers, program};
 use crate::{NatsJournal, Options};
 
@@ -14,7 +19,7 @@ use crate::{NatsJournal, Options};
 #[derive(Debug)]
 pub struct TestServers {
     servers: Servers,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl TestServers {
@@ -30,7 +35,13 @@ impl TestServers {
         }
         let folder = tempfile::Builder::new().prefix("lockwork-nats").tempdir().expect("a temporary folder");
         let servers = Servers::start(folder.path(), count).unwrap_or_else(|why| panic!("{why}"));
-        Some(Self { servers, _folder: folder })
+        Some(Self { servers, folder })
+    }
+
+    /// The servers for several threads, and the folder that goes with them.
+    #[must_use]
+    pub fn shared(self) -> (Mutex<Servers>, TempDir) {
+        (Mutex::new(self.servers), self.folder)
     }
 
     /// Sends a signal to a server: `-STOP` and `-CONT`.
@@ -41,6 +52,33 @@ impl TestServers {
         let process = self.process(at).expect("a server that runs").to_string();
         assert!(Command::new("kill").args([signal, &process]).status().expect("kill runs").success());
     }
+}
+
+/// Ends a server, and alters bytes in the middle of every file of messages that it has; how many files.
+///
+/// # Panics
+/// If that fails.
+pub fn damage(servers: &mut Servers, at: usize) -> usize {
+    servers.kill(at).expect("a server is killed");
+    let files = blocks(&servers.data(at));
+    for file in &files {
+        let mut bytes = fs::read(file).expect("messages");
+        let middle = bytes.len() / 2;
+        bytes.iter_mut().skip(middle).take(64).for_each(|byte| *byte = !*byte);
+        fs::write(file, bytes).expect("other messages");
+    }
+    files.len()
+}
+
+/// Files of messages below a folder.
+fn blocks(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let each = |path: PathBuf| match path.extension() {
+        _ if path.is_dir() => blocks(&path),
+        Some(extension) if extension == "blk" => vec![path],
+        _ => Vec::new(),
+    };
+    entries.flat_map(each).collect()
 }
 
 impl Deref for TestServers {
@@ -90,10 +128,13 @@ pub fn prefer_leader(options: &Options, at: usize) {
     });
 }
 
-/// Messages from `first` on, before `until`, as servers have them each for itself.
-#[must_use]
-pub fn found(journal: &NatsJournal, first: u64, until: u64) -> Vec<Vec<u8>> {
-    journal.runtime.block_on(crate::lost::found(journal, first, until, usize::MAX))
+/// Messages from `first` on, before `until`, as one server has them that has the first.
+///
+/// # Errors
+/// Not all servers say whether they have it.
+pub fn found(journal: &NatsJournal, first: u64, until: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
+    let wanted = Wanted { first, until, most_bytes: usize::MAX };
+    journal.runtime.block_on(crate::copies::found(journal, wanted))
 }
 
 /// Changes the settings of a journal's stream, as somebody may, who knows how many bytes are in it.

@@ -1,11 +1,10 @@
 //! The journal on real servers: its contract, and what it does when servers are killed and stopped.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
-use lockwork_nats::testing::{TestServers, change_stream, found, prefer_leader, stream_leader};
+use lockwork_nats::testing::{TestServers, change_stream, damage, found, prefer_leader, stream_leader};
 use lockwork_nats::{Error, NatsJournal, Options};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::io::{Io, Mode};
@@ -237,43 +236,26 @@ fn servers_say_what_they_have_each_for_itself_when_most_of_them_do() {
     all_have(39, 3);
 }
 
-/// Files of messages.
-fn blocks(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let each = |path: PathBuf| match path.extension() {
-        _ if path.is_dir() => blocks(&path),
-        Some(extension) if extension == "blk" => vec![path],
-        _ => Vec::new(),
-    };
-    entries.flat_map(each).collect()
-}
-
 #[test]
 fn what_one_server_has_lost_is_had_from_another() {
     let Some(mut servers) = TestServers::start(3) else { return };
     let journal = open(&servers, "a");
     let (mut next, mut altered) = (1, 0);
+    let all = |journal: &NatsJournal, next| match found(journal, 1, next) {
+        Ok(all) if all == messages(1..next) => Ok(()),
+        other => Err(format!("{} messages of {}", other.map_or(0, |some| some.len()), next - 1)),
+    };
     for round in 0..3 {
         let number = next..next + 150;
         next = number.end;
         assert_eq!(journal.append(number.start, &messages(number)), (150, Ok(())));
-        assert_eq!(found(&journal, 1, next), messages(1..next));
+        patiently(|| all(&journal, next));
         // Stopped, so that it sees nothing before it is killed.
         let at = stream_leader(&servers.options("a")).unwrap_or(round);
         servers.signal(at, "-STOP");
-        for file in blocks(&servers.data(at)) {
-            let mut bytes = fs::read(&file).unwrap();
-            let middle = bytes.len() / 2;
-            bytes.iter_mut().skip(middle).take(64).for_each(|byte| *byte = !*byte);
-            altered += bytes.len();
-            fs::write(file, bytes).unwrap();
-        }
-        servers.kill(at).unwrap();
+        altered += damage(&mut servers, at);
         // While it is away, and while it leads again before it has everything.
-        patiently(|| match found(&journal, 1, next) {
-            all if all == messages(1..next) => Ok(()),
-            some => Err(format!("round {round}: {} messages of {}", some.len(), next - 1)),
-        });
+        patiently(|| all(&journal, next));
         servers.restart(at).unwrap();
         prefer_leader(&servers.options("a"), at);
         let whole = |journal: &NatsJournal| read_all(journal, 1) == messages(1..next);

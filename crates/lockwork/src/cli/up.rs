@@ -5,11 +5,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use lockwork::divided::MOST_PARTS;
 use lockwork_nats::local::Servers;
+use lockwork_nats::mend::{Mended, mend};
 
 use super::parts::{SECRET, may_sequence};
 use super::{Failure, Outcome, print};
@@ -22,6 +24,9 @@ const DAMAGED: i32 = 5;
 const SOON: Duration = Duration::from_secs(10);
 /// How often the nodes are looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often it is looked whether all servers have everything, and how soon after one was started again.
+const MEND: Duration = Duration::from_secs(60);
+const MEND_SOON: Duration = Duration::from_secs(2);
 /// How long nodes may take to end.
 const END: Duration = Duration::from_secs(15);
 
@@ -165,7 +170,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::signal(signal, end as *const () as libc::sighandler_t) };
     }
-    let mut servers = Servers::start(&folder.join("nats"), arguments.nodes).map_err(Failure::BackEnd)?;
+    let servers = Servers::start(&folder.join("nats"), arguments.nodes).map_err(Failure::BackEnd)?;
     for at in 0..arguments.nodes {
         let process = servers.process(at).map_or(String::new(), |id| id.to_string());
         print(&format!("NATS server {} (process {process})\n", at + 1))?;
@@ -197,21 +202,55 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
          kill -9 a process, and see another one go on; Ctrl-C ends all\n",
         ports.join(",")
     ))?;
-    let kept = keep(&common, &mut servers, &mut nodes);
+    let (servers, is_new) = (Mutex::new(servers), AtomicBool::new(false));
+    let kept = std::thread::scope(|scope| {
+        scope.spawn(|| mend_all(&servers, &common.options, &is_new));
+        let kept = keep(&common, &servers, &is_new, &mut nodes);
+        ENDING.store(true, Ordering::Relaxed);
+        kept
+    });
     stop(nodes);
     drop(servers);
     kept
 }
 
+/// Gives servers again what they have lost. `is_new`: one was started again.
+fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: &AtomicBool) {
+    let (mut due, mut last) = (Instant::now() + MEND, String::new());
+    while !ENDING.load(Ordering::Relaxed) {
+        std::thread::sleep(LOOK);
+        if is_new.swap(false, Ordering::Relaxed) {
+            due = Instant::now() + MEND_SOON;
+        }
+        if due > Instant::now() {
+            continue;
+        }
+        let (next, said) = match mend(servers, options) {
+            Ok(Mended::Whole) => (MEND, String::new()),
+            Ok(Mended::Emptied(text)) => (MEND_SOON, format!("NATS server {text}")),
+            // One that was just started, perhaps.
+            Ok(Mended::NotAllAnswer) | Err(lockwork_nats::Error::Unreachable(_)) => (MEND_SOON, last.clone()),
+            Err(error) => (MEND, format!("NATS server {error}: docs/cluster.md says what to do")),
+        };
+        due = Instant::now() + next;
+        if !said.is_empty() && said != last {
+            eprintln!("lockwork: {said}");
+        }
+        last = said;
+    }
+}
+
 /// Starts servers and nodes again that have ended, until somebody wants all to end.
-fn keep(common: &Common<'_>, servers: &mut Servers, nodes: &mut [Node]) -> Outcome {
+fn keep(common: &Common<'_>, servers: &Mutex<Servers>, is_new: &AtomicBool, nodes: &mut [Node]) -> Outcome {
     let mut revives = Instant::now();
     while !ENDING.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
         if revives.elapsed() > AGAIN {
             revives = Instant::now();
-            for at in servers.revive().map_err(Failure::BackEnd)? {
+            let revived = servers.lock().unwrap_or_else(PoisonError::into_inner).revive();
+            for at in revived.map_err(Failure::BackEnd)? {
                 eprintln!("lockwork: NATS server {} had ended, and is started again", at + 1);
+                is_new.store(true, Ordering::Relaxed);
             }
         }
         for node in &mut *nodes {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockwork_nats::Options;
+use lockwork_nats::mend::{have_all, holdings};
 use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
@@ -177,6 +178,21 @@ impl Cluster {
             }
             assert!(start.elapsed() < LONG, "NATS server {} does not run", at + 1);
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until every NATS server has everything that any of them has now.
+    pub(crate) fn whole(&self) {
+        let (options, start) = (self.options(), Instant::now());
+        let mut before = Vec::new();
+        loop {
+            let now = holdings(&options);
+            match &now {
+                Ok(now) if before.is_empty() => before.clone_from(now),
+                Ok(now) if have_all(now, &before, 3) => return,
+                _ => assert!(start.elapsed() < LONG, "{now:?}: {}", self.said()),
+            }
+            std::thread::sleep(Duration::from_millis(500));
         }
     }
 

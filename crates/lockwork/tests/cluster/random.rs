@@ -73,8 +73,9 @@ fn faults(cluster: &Cluster, load: &Load<'_>, seconds: u64, seed: u64) {
             }
             _ => {
                 damage(cluster, at);
+                load.go_on();
                 // Two damaged at the same time would be a majority.
-                std::thread::sleep(Duration::from_secs(5));
+                cluster.whole();
             }
         }
         load.go_on();

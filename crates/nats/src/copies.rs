@@ -1,0 +1,181 @@
+//! What servers have each for itself.
+//!
+//! A consumer that is not replicated is at one of the servers that have the stream, whichever their leader draws, and
+//! delivers what that server has; what is told of it names the server. So consumers are made until each server has had
+//! one. (A *direct get* would be answered by any of them, whichever one is connected to.) What comes is held against
+//! the chain of hashes, as everything is.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::pull::Config;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer};
+use async_nats::jetstream::stream::Stream;
+use futures::stream::{FuturesUnordered, unfold};
+use futures::{StreamExt, TryStreamExt};
+use lockwork_sequencer::journal::Unreachable;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::NatsJournal;
+
+/// How many consumers are being made at a time, and how long that may take: of those that a stopped server is to make,
+/// nothing is heard.
+const AT_ONCE: usize = 6;
+const ATTEMPT: Duration = Duration::from_millis(500);
+/// How long before another one is made for one that was not.
+const PAUSE: Duration = Duration::from_millis(100);
+/// For how long a server keeps a consumer that was not removed.
+const IDLE: Duration = Duration::from_secs(5);
+/// How many messages are asked for at a time, and how long they may take.
+const MESSAGES: usize = 8;
+const READ: Duration = Duration::from_secs(10);
+
+/// For how long servers are asked before what they do not have is lost: one that was just started, or does not know who
+/// leads, answers nothing.
+const LONGEST: Duration = Duration::from_secs(10);
+/// For how long servers are waited for until most have answered: who asks has a lease meanwhile, and does not renew it.
+const SOON: Duration = Duration::from_secs(1);
+/// For how long the others are waited for then, which may be away.
+const LATE: Duration = Duration::from_millis(300);
+
+/// What one server has of a stream.
+pub(crate) struct Copy {
+    /// What the server is called; nothing if it is the only one.
+    pub(crate) server: String,
+    /// How many messages it has from where the consumer begins, and the number before that.
+    pub(crate) count: u64,
+    pub(crate) before: u64,
+    /// The first of them, one behind the other from where was asked for.
+    pub(crate) messages: Vec<Vec<u8>>,
+}
+
+/// Messages that are asked for: from `first` on, before `until`, about `most_bytes` bytes of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) first: u64,
+    pub(crate) until: u64,
+    pub(crate) most_bytes: usize,
+}
+
+/// Messages that a consumer delivers, from the first one wanted on; none if something else comes instead.
+async fn read(consumer: &PullConsumer, wanted: Wanted) -> Option<Vec<Vec<u8>>> {
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    while bytes < wanted.most_bytes && wanted.first + (found.len() as u64) < wanted.until {
+        let most = usize::try_from(wanted.until - wanted.first).unwrap_or(MESSAGES) - found.len();
+        let batch = consumer.fetch().max_messages(most.min(MESSAGES)).messages().await.ok()?;
+        let batch: Vec<_> = batch.try_collect().await.ok()?;
+        let before = found.len();
+        for message in batch {
+            if message.info().ok()?.stream_sequence != wanted.first + found.len() as u64 {
+                return Some(found);
+            }
+            bytes += message.payload.len();
+            found.push(message.payload.to_vec());
+        }
+        if found.len() == before {
+            break;
+        }
+    }
+    Some(found)
+}
+
+/// What some server has, whichever; nothing if it does not answer.
+async fn one(stream: &Stream, from: DeliverPolicy, wanted: Option<Wanted>) -> Option<Copy> {
+    let config = Config {
+        deliver_policy: from,
+        ack_policy: AckPolicy::None,
+        inactive_threshold: IDLE,
+        num_replicas: 1,
+        memory_storage: true,
+        ..Config::default()
+    };
+    let consumer = timeout(ATTEMPT, stream.create_consumer(config)).await.ok()?.ok()?;
+    let messages = match wanted {
+        Some(wanted) => timeout(READ, read(&consumer, wanted)).await.ok().flatten(),
+        None => Some(Vec::new()),
+    };
+    let info = consumer.cached_info();
+    let server = info.cluster.as_ref().and_then(|cluster| cluster.leader.clone()).unwrap_or_default();
+    let (count, before, name) = (info.num_pending, info.delivered.stream_sequence, info.name.clone());
+    // Nobody waits for it.
+    let stream = stream.clone();
+    tokio::spawn(async move { drop(stream.delete_consumer(&name).await) });
+    Some(Copy { server, count, before, messages: messages? })
+}
+
+/// What each server has, as they answer; it ends when all have.
+pub(crate) fn copies(
+    stream: &Stream,
+    from: DeliverPolicy,
+    wanted: Option<Wanted>,
+) -> impl futures::Stream<Item = Copy> {
+    let begin = (FuturesUnordered::new(), BTreeSet::new());
+    unfold(begin, move |(mut asked, mut seen)| async move {
+        while seen.len() < replicas(stream) {
+            while asked.len() < AT_ONCE {
+                asked.push(async move {
+                    let copy = one(stream, from, wanted).await;
+                    if copy.is_none() {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    copy
+                });
+            }
+            match asked.next().await.flatten() {
+                Some(copy) if seen.insert(copy.server.clone()) => return Some((copy, (asked, seen))),
+                _ => {}
+            }
+        }
+        None
+    })
+}
+
+/// How many servers have a stream.
+pub(crate) fn replicas(stream: &Stream) -> usize {
+    stream.cached_info().config.num_replicas
+}
+
+/// What servers have from the first message wanted on.
+fn from(journal: &NatsJournal, wanted: Wanted) -> impl futures::Stream<Item = Copy> {
+    copies(&journal.stream, DeliverPolicy::ByStartSequence { start_sequence: wanted.first }, Some(wanted))
+}
+
+fn few(journal: &NatsJournal, told: usize) -> Unreachable {
+    let all = replicas(&journal.stream);
+    Unreachable(format!("{}: {told} of {all} servers say what they have", journal.described))
+}
+
+/// A message that one server may have, and that all of them together say is not there, or not yet: as
+/// [`lockwork_sequencer::journal::Journal::stranded`].
+pub(crate) async fn stranded(journal: &NatsJournal, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
+    let mut asked = pin!(from(journal, Wanted { first: number, until: number + 1, most_bytes: usize::MAX }));
+    let (all, mut told, mut found) = (replicas(&journal.stream), 0, Vec::new());
+    let mut until = Instant::now() + SOON;
+    while let Ok(Some(copy)) = timeout_at(until, asked.next()).await {
+        (told, found) = (told + 1, [found, copy.messages].concat());
+        if 2 * told > all {
+            until = until.min(Instant::now() + LATE);
+        }
+    }
+    if 2 * told > all { Ok(found) } else { Err(few(journal, told)) }
+}
+
+/// Messages that one server does not have any more, as another one has them; none when no server has the first.
+///
+/// A server that has lost a block of its own may lead the stream without it, and whoever reads gets what it has:
+/// messages behind a gap. So before a gap is believed each server is asked.
+///
+/// # Errors
+/// [`Unreachable`] as long as a server that does not answer may have it.
+pub(crate) async fn found(journal: &NatsJournal, wanted: Wanted) -> Result<Vec<Vec<u8>>, Unreachable> {
+    let mut asked = pin!(from(journal, wanted));
+    let (until, mut told) = (Instant::now() + LONGEST, 0);
+    while let Ok(Some(copy)) = timeout_at(until, asked.next()).await {
+        if !copy.messages.is_empty() {
+            return Ok(copy.messages);
+        }
+        told += 1;
+    }
+    if told == replicas(&journal.stream) { Ok(Vec::new()) } else { Err(few(journal, told)) }
+}

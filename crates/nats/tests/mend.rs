@@ -1,0 +1,123 @@
+//! Servers whose older messages were damaged, and what gives them those again.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use lockwork_nats::local::Servers;
+use lockwork_nats::mend::{Holding, Mended, have_all, holdings, lacking, mend};
+use lockwork_nats::testing::{TestServers, damage};
+use lockwork_nats::{Error, NatsJournal, Options};
+use lockwork_sequencer::journal::Journal;
+
+/// Enough of these are several files of a server's, which begins another one after 8 MB.
+const BYTES: usize = 500_000;
+
+/// A message that does not get smaller: servers compress what they agree upon, and keep 8 MB of it.
+fn message(number: u64) -> Vec<u8> {
+    let mut state = number;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(BYTES).collect()
+}
+
+fn messages(numbers: std::ops::Range<u64>) -> Vec<Vec<u8>> {
+    numbers.map(message).collect()
+}
+
+fn until<T>(mut found: impl FnMut() -> Result<T, String>) -> T {
+    let start = Instant::now();
+    loop {
+        match found() {
+            Ok(found) => return found,
+            Err(why) => assert!(start.elapsed() < Duration::from_secs(90), "{why}"),
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Waits until what servers say is as wanted.
+fn until_held(options: &Options, wanted: impl Fn(&[Holding]) -> bool) -> Vec<Holding> {
+    until(|| match holdings(options) {
+        Ok(held) if wanted(&held) => Ok(held),
+        other => Err(format!("{other:?}")),
+    })
+}
+
+/// Damages a server, and starts it again, until it is without something that nobody gives it: what it has in its log of
+/// what servers agreed upon, since it last made that shorter, it puts into its files again.
+fn damaged(servers: &Mutex<Servers>, options: &Options, at: usize) {
+    let name = format!("nats-{}", at + 1);
+    let without = || {
+        let held = until_held(options, |held| held.iter().filter(|one| one.server == name).count() == 2);
+        lacking(&held).get(&name).copied()
+    };
+    for _ in 0..10 {
+        let mut held = servers.lock().unwrap();
+        assert!(damage(&mut held, at) > 0);
+        held.restart(at).unwrap();
+        drop(held);
+        let found = without();
+        std::thread::sleep(Duration::from_secs(3));
+        if found.is_some() && without() == found {
+            return;
+        }
+    }
+    panic!("{name} has everything again: {:?}", holdings(options));
+}
+
+#[test]
+fn servers_that_are_damaged_one_after_the_other_have_everything_when_each_is_mended() {
+    let Some(servers) = TestServers::start(3) else { return };
+    let (servers, _folder) = servers.shared();
+    let options = servers.lock().unwrap().options("a");
+    let journal = NatsJournal::open(&options).unwrap();
+    assert_eq!(journal.append(1, &messages(1..41)), (40, Ok(())));
+    let all = until_held(&options, |held| held.iter().filter(|one| one.last == 40).count() == 3);
+    assert!(lacking(&all).is_empty());
+    assert_eq!(mend(&servers, &options), Ok(Mended::Whole));
+    for at in 0..2 {
+        damaged(&servers, &options, at);
+        let said = until(|| match mend(&servers, &options) {
+            Ok(Mended::Emptied(said)) => Ok(said),
+            other => Err(format!("{other:?}")),
+        });
+        assert!(said.starts_with(&format!("nats-{} is without ", at + 1)), "{said}");
+        assert_eq!(servers.lock().unwrap().revive(), Ok(vec![at]));
+        until_held(&options, |held| have_all(held, &all, 3));
+    }
+    let read = |first| journal.read(first, BYTES, Duration::ZERO).map_err(|error| error.to_string());
+    for number in 1..41 {
+        assert_eq!(until(|| read(number)).messages[0], message(number));
+    }
+    // Two at a time: nothing is emptied, and what is there is still had from whoever has it.
+    damaged(&servers, &options, 2);
+    damaged(&servers, &options, 0);
+    match mend(&servers, &options) {
+        Err(Error::Settings(text)) => assert!(text.contains("nats-1 is") && text.contains("nats-3 is"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(servers.lock().unwrap().revive(), Ok(vec![]));
+    let other = NatsJournal::open(&options).unwrap();
+    for number in 1..41 {
+        let read = until(|| other.read(number, BYTES, Duration::ZERO).map_err(|error| error.to_string()));
+        assert_eq!((read.first, &read.messages[0]), (number, &message(number)));
+    }
+}
+
+#[test]
+fn the_only_server_is_not_emptied() {
+    let Some(servers) = TestServers::start(1) else { return };
+    let (servers, _folder) = servers.shared();
+    let options = servers.lock().unwrap().options("a");
+    let journal = NatsJournal::open(&options).unwrap();
+    assert_eq!(journal.append(1, &messages(1..41)), (40, Ok(())));
+    assert_eq!(mend(&servers, &options), Ok(Mended::Whole));
+    damaged(&servers, &options, 0);
+    match mend(&servers, &options) {
+        Err(Error::Settings(text)) => assert!(text.contains("not enough others"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(until(|| journal.read(1, 1, Duration::ZERO).map_err(|error| error.to_string())).messages.len(), 1);
+}
