@@ -80,7 +80,7 @@ fn settings(text: impl Into<String>) -> Error {
 }
 
 impl Options {
-    fn validate(&self) -> Result<(), Error> {
+    pub(crate) fn validate(&self) -> Result<(), Error> {
         if self.servers.is_empty() {
             return Err(settings("a server is needed, as nats://HOST:PORT"));
         }

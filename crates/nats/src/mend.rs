@@ -44,6 +44,7 @@ pub struct Holding {
 /// # Errors
 /// [`Error::Unreachable`], also when most of them do not answer.
 pub fn holdings(options: &Options) -> Result<Vec<Holding>, Error> {
+    options.validate()?;
     let described = options.described(1);
     let failed = |what: &str, why: &dyn std::fmt::Display| Error::Unreachable(format!("{described}: {what}: {why}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -130,6 +131,8 @@ pub enum Mended {
     NotAllAnswer,
     /// The store of one was emptied, because it was without something; the text says what.
     Emptied(String),
+    /// One is without something, and others do not say that they have everything; the text says what.
+    NotYet(String),
 }
 
 /// Looks whether each of the servers has everything, and gives an empty store to one that has not, if all others have:
@@ -163,6 +166,6 @@ pub fn mend(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error
     emptied.map_err(failed)?;
     match whole {
         true => Ok(Mended::Emptied(format!("{said}: it begins with an empty store, and has them from the others"))),
-        false => Err(Error::Unreachable(format!("{said}, and the others do not say that they have everything"))),
+        false => Ok(Mended::NotYet(format!("{said}, and the others do not say that they have everything"))),
     }
 }

@@ -26,8 +26,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// User and password, in the environment: what others may read on the command line is no secret.
-const USER: &str = "LOCKWORK_NATS_USER";
-const SYSTEM: &str = "LOCKWORK_NATS_SYSTEM";
+pub(super) const USER: &str = "LOCKWORK_NATS_USER";
+pub(super) const SYSTEM: &str = "LOCKWORK_NATS_SYSTEM";
 
 #[derive(Debug, Args)]
 pub(super) struct Join {
@@ -70,7 +70,7 @@ pub(super) struct Join {
 }
 
 /// A variable of the environment that holds USER:PASSWORD.
-fn secret(variable: &str) -> Result<Option<(String, String)>, Failure> {
+pub(super) fn secret(variable: &str) -> Result<Option<(String, String)>, Failure> {
     let Some(value) = std::env::var_os(variable) else { return Ok(None) };
     let pair = value.to_str().and_then(|text| text.split_once(':'));
     let (user, password) = pair.ok_or_else(|| Failure::usage(format!("{variable} has to be USER:PASSWORD")))?;

@@ -4,6 +4,7 @@ mod alone;
 mod bench;
 mod capacity;
 mod chart;
+mod check;
 mod cluster;
 mod demo;
 mod doctor;
@@ -194,6 +195,8 @@ enum Command {
 enum Cluster {
     /// Starts NATS servers and nodes on this machine, and keeps them running until it is interrupted
     Up(up::Arguments),
+    /// Looks whether every NATS server has everything, each for itself
+    Check(check::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -247,6 +250,7 @@ pub(crate) fn main() -> ExitCode {
         Command::NearDataPeer(arguments) => near_data::peer::run(&arguments),
         Command::SharedLocks(command) => shared_locks::run(&command),
         Command::Cluster(Cluster::Up(arguments)) => up::run(&arguments),
+        Command::Cluster(Cluster::Check(arguments)) => check::run(&arguments),
         Command::Sim(Sim::Locks(arguments)) => sim::run(&arguments),
         Command::Sim(Sim::Cluster(arguments)) => sim_cluster::run(&arguments),
         Command::Locks(Locks::Top(arguments)) => show::top(&arguments),

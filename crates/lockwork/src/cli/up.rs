@@ -227,6 +227,7 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
         }
         let (next, said) = match mend(servers, options) {
             Ok(Mended::Whole) => (MEND, String::new()),
+            Ok(Mended::NotYet(text)) => (MEND, format!("NATS server {text}")),
             Ok(Mended::Emptied(text)) => (MEND_SOON, format!("NATS server {text}")),
             // One that was just started, perhaps.
             Ok(Mended::NotAllAnswer) | Err(lockwork_nats::Error::Unreachable(_)) => (MEND_SOON, last.clone()),
