@@ -83,8 +83,12 @@ async fn held(mut stream: Stream, only: &str) -> Option<Vec<Holding>> {
     let both = ends.into_iter().filter_map(|(server, (left, before))| {
         let (count, _) = *counts.get(&server)?;
         let server = if server.is_empty() { only.into() } else { server };
-        let last = if left == 0 { 0 } else { before + 1 };
-        let missing = info.config.deny_delete.then(|| (last + 1).saturating_sub(first + count));
+        let (mut last, mut missing) = (if left == 0 { 0 } else { before + 1 }, None);
+        if info.config.deny_delete {
+            missing = Some((last + 1).saturating_sub(first + count));
+            // What came meanwhile.
+            last = last.max((first + count).saturating_sub(1));
+        }
         Some(Holding { server, stream: name.clone(), last, count, missing })
     });
     let both: Vec<_> = both.collect();
@@ -112,12 +116,6 @@ pub fn have_all(holdings: &[Holding], before: &[Holding], servers: usize) -> boo
     })
 }
 
-/// Whether so many servers say what they have, of every stream.
-fn answer(holdings: &[Holding], servers: usize) -> bool {
-    let same = |stream: &str| holdings.iter().filter(|holding| holding.stream == stream).count();
-    holdings.iter().all(|holding| same(&holding.stream) >= servers)
-}
-
 fn lock(servers: &Mutex<Servers>) -> MutexGuard<'_, Servers> {
     servers.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -127,8 +125,8 @@ fn lock(servers: &Mutex<Servers>) -> MutexGuard<'_, Servers> {
 pub enum Mended {
     /// All of them have everything.
     Whole,
-    /// Those that say what they have, have everything.
-    NotAllAnswer,
+    /// Some do not say what they have, or are behind the others.
+    Unsure,
     /// The store of one was emptied, because it was without something; the text says what.
     Emptied(String),
     /// One is without something, and others do not say that they have everything; the text says what.
@@ -141,13 +139,14 @@ pub enum Mended {
 /// # Errors
 /// [`Error::Unreachable`]; [`Error::Settings`] when several servers are without something, or there are no others.
 pub fn mend(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error> {
-    let before = holdings(options)?;
+    let (first, before) = (holdings(options)?, holdings(options)?);
     let lacking = lacking(&before);
     let said: Vec<_> = lacking.iter().map(|(name, missing)| format!("{name} is without {missing} messages")).collect();
     let said = said.join(", ");
     let number = |name: &str| name.rsplit('-').next()?.parse::<usize>().ok()?.checked_sub(1);
     let at = match &lacking.keys().collect::<Vec<_>>()[..] {
-        [] => return Ok(if answer(&before, options.replicas) { Mended::Whole } else { Mended::NotAllAnswer }),
+        [] if have_all(&before, &first, options.replicas) => return Ok(Mended::Whole),
+        [] => return Ok(Mended::Unsure),
         [name] if options.replicas > 1 => number(name).ok_or_else(|| Error::Settings(format!("no server {name}")))?,
         _ => return Err(Error::Settings(format!("{said}, and there are not enough others that have everything"))),
     };

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
-use lockwork_nats::mend::{Holding, holdings, lacking};
+use lockwork_nats::mend::{Holding, have_all, holdings, lacking};
 use lockwork_nats::{Error as NatsError, Options};
 
 use super::cluster::{SYSTEM, USER, secret};
@@ -47,10 +47,13 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         system: secret(SYSTEM)?,
         unsynced: true,
     };
-    let found = holdings(&options).map_err(|error| match error {
-        NatsError::Unreachable(text) => Failure::Connect(text),
-        NatsError::Settings(text) => Failure::Usage(text),
-    })?;
+    let ask = || {
+        holdings(&options).map_err(|error| match error {
+            NatsError::Unreachable(text) => Failure::Connect(text),
+            NatsError::Settings(text) => Failure::Usage(text),
+        })
+    };
+    let (before, found) = (ask()?, ask()?);
     if found.is_empty() {
         return Err(Failure::Check(format!("there is no database '{}' on these servers", options.name)));
     }
@@ -62,10 +65,11 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         return Err(Failure::Check(format!("{}: {advice}", without.join(", "))));
     }
     let few = found.iter().map(|one| found.iter().filter(|other| other.stream == one.stream).count()).min();
-    match few {
-        Some(few) if few < options.replicas => {
-            Err(Failure::Check(format!("{few} of {} servers say what they have", options.replicas)))
-        }
-        _ => Ok(()),
+    if let Some(few) = few.filter(|few| *few < options.replicas) {
+        return Err(Failure::Check(format!("{few} of {} servers say what they have", options.replicas)));
     }
+    if !have_all(&found, &before, options.replicas) {
+        return Err(Failure::Check("a server is behind the others: they give it what it lacks; ask again".into()));
+    }
+    Ok(())
 }

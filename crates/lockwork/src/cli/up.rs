@@ -230,7 +230,7 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
             Ok(Mended::NotYet(text)) => (MEND, format!("NATS server {text}")),
             Ok(Mended::Emptied(text)) => (MEND_SOON, format!("NATS server {text}")),
             // One that was just started, perhaps.
-            Ok(Mended::NotAllAnswer) | Err(lockwork_nats::Error::Unreachable(_)) => (MEND_SOON, last.clone()),
+            Ok(Mended::Unsure) | Err(lockwork_nats::Error::Unreachable(_)) => (MEND_SOON, last.clone()),
             Err(error) => (MEND, format!("NATS server {error}: docs/cluster.md says what to do")),
         };
         due = Instant::now() + next;

@@ -328,6 +328,27 @@ impl Load<'_> {
     }
 }
 
+/// Has whoever leads insert so many bytes that do not get smaller when they are compressed.
+pub(crate) fn fill(nodes: &[Config], bytes: usize) {
+    const ROW: usize = 30_000;
+    let mut state = 1_u64;
+    let mut text = || {
+        let letter = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            char::from(b'0' + (state >> 58) as u8)
+        };
+        std::iter::repeat_with(letter).filter(|letter| !"'\\".contains(*letter)).take(ROW).collect::<String>()
+    };
+    runtime().block_on(async {
+        let client = leader(nodes).await;
+        let done = |done: Result<_, tokio_postgres::Error>| done.map(drop).unwrap_or_else(|error| panic!("{error:?}"));
+        done(client.simple_query(&format!("CREATE TABLE notes (id BIGINT PRIMARY KEY, note VARCHAR({ROW}))")).await);
+        for id in 0..bytes / ROW {
+            done(client.simple_query(&format!("INSERT INTO notes VALUES ({id}, '{}')", text())).await);
+        }
+    });
+}
+
 /// The number of a client's first request.
 fn first_request(client: u64) -> u64 {
     (client + 1) << 32

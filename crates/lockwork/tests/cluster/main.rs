@@ -87,4 +87,8 @@ fn mistakes_with_clusters_are_named() {
     let taken = taken.local_addr().expect("an address");
     refused(&format!("{parts} 1 --peers {taken},127.0.0.1:2"), 3, "cannot listen for other nodes");
     refused("serve --cluster nats://127.0.0.1:1", 3, "connect");
+    refused("cluster check", 2, "--cluster");
+    refused("cluster check --cluster 127.0.0.1:1", 2, "nats://HOST:PORT");
+    refused("cluster check --cluster nats://127.0.0.1:1 --replicas 2", 2, "1, 3 or 5");
+    refused("cluster check --cluster nats://127.0.0.1:1", 3, "connect");
 }

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lockwork_nats::Options;
 use lockwork_nats::testing::change_stream;
 
-use super::harness::{Cluster, Load, signal, under_load};
+use super::harness::{Cluster, Load, fill, signal, under_load};
 
 #[test]
 fn any_server_and_a_majority_of_them_may_be_killed_or_stopped() {
@@ -85,6 +86,40 @@ fn a_server_whose_messages_were_altered_does_no_harm() {
         signal(leader, "-KILL");
         cluster.leader(terms);
     });
+}
+
+/// What `lockwork cluster check` ends with, and says.
+fn check(cluster: &Cluster, replicas: &str) -> (Option<i32>, String) {
+    let Options { servers, user, .. } = cluster.options();
+    let (user, password) = user.expect("a user");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
+    command.args(["cluster", "check", "--cluster", &servers.join(","), "--replicas", replicas]);
+    let output = command.env("LOCKWORK_NATS_USER", format!("{user}:{password}")).output().expect("it runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn a_server_that_has_lost_older_messages_is_given_them_again() {
+    let Some(cluster) = Cluster::start() else { return };
+    cluster.leader(0);
+    under_load(&cluster.nodes(), &|| cluster.said(), |load| {
+        // More than servers keep of what they have agreed upon (8 MB), of which they would have them again.
+        fill(&cluster.nodes(), 16 << 20);
+        let kept = cluster.nats().join("nats-2/kept");
+        fs::write(&kept, "").expect("a file");
+        assert!(damage(&cluster, 1) > 0);
+        load.go_on();
+        cluster.whole();
+        assert!(!kept.exists(), "nobody gave the server an empty store");
+        load.go_on();
+    });
+    cluster.whole();
+    let (code, said) = check(&cluster, "3");
+    let lines = said.lines().filter(|line| line.ends_with(" 0") && line.contains(" lockwork_lockwork "));
+    assert!(code == Some(0) && lines.count() == 3, "{code:?}: {said}");
+    let (code, said) = check(&cluster, "5");
+    assert!(code == Some(1) && said.contains("3 of 5 servers say"), "{code:?}: {said}");
 }
 
 /// A process whose syncs take longer.
