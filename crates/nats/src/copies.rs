@@ -23,8 +23,8 @@ use crate::NatsJournal;
 /// nothing is heard.
 const AT_ONCE: usize = 6;
 const ATTEMPT: Duration = Duration::from_millis(500);
-/// How long before another one is made for one that was not.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long before another one is made for one that was not, or is at a server that has had one.
+const PAUSE: Duration = Duration::from_millis(50);
 /// For how long a server keeps a consumer that was not removed.
 const IDLE: Duration = Duration::from_secs(5);
 /// How many messages are asked for at a time, and how long they may take.
@@ -34,10 +34,9 @@ const READ: Duration = Duration::from_secs(10);
 /// For how long servers are asked before what they do not have is lost: one that was just started, or does not know who
 /// leads, answers nothing.
 const LONGEST: Duration = Duration::from_secs(10);
-/// For how long servers are waited for until most have answered: who asks has a lease meanwhile, and does not renew it.
-const SOON: Duration = Duration::from_secs(1);
-/// For how long the others are waited for then, which may be away.
-const LATE: Duration = Duration::from_millis(300);
+/// For how long servers are waited for until most have answered, and for how long the others then, which may be away:
+/// who asks has a lease meanwhile, and does not renew it.
+const SOON: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(300));
 
 /// What one server has of a stream.
 pub(crate) struct Copy {
@@ -56,6 +55,12 @@ pub(crate) struct Wanted {
     pub(crate) first: u64,
     pub(crate) until: u64,
     pub(crate) most_bytes: usize,
+}
+
+impl Wanted {
+    fn from(self) -> DeliverPolicy {
+        DeliverPolicy::ByStartSequence { start_sequence: self.first }
+    }
 }
 
 /// Messages that a consumer delivers, from the first one wanted on; none if something else comes instead.
@@ -112,16 +117,15 @@ pub(crate) fn copies(
 ) -> impl futures::Stream<Item = Copy> {
     let begin = (FuturesUnordered::new(), BTreeSet::new());
     unfold(begin, move |(mut asked, mut seen)| async move {
+        let mut pause = if seen.is_empty() { Duration::ZERO } else { PAUSE };
         while seen.len() < replicas(stream) {
             while asked.len() < AT_ONCE {
                 asked.push(async move {
-                    let copy = one(stream, from, wanted).await;
-                    if copy.is_none() {
-                        tokio::time::sleep(PAUSE).await;
-                    }
-                    copy
+                    tokio::time::sleep(pause).await;
+                    one(stream, from, wanted).await
                 });
             }
+            pause = PAUSE;
             match asked.next().await.flatten() {
                 Some(copy) if seen.insert(copy.server.clone()) => return Some((copy, (asked, seen))),
                 _ => {}
@@ -131,34 +135,45 @@ pub(crate) fn copies(
     })
 }
 
+/// What each server has, of most of them at least: they are waited for so long, and the others so long then.
+pub(crate) async fn most(
+    stream: &Stream,
+    from: DeliverPolicy,
+    wanted: Option<Wanted>,
+    (longest, others): (Duration, Duration),
+) -> Result<Vec<Copy>, Few> {
+    let mut asked = pin!(copies(stream, from, wanted));
+    let (all, mut told) = (replicas(stream), Vec::new());
+    let mut until = Instant::now() + longest;
+    while let Ok(Some(copy)) = timeout_at(until, asked.next()).await {
+        told.push(copy);
+        if 2 * told.len() > all {
+            until = until.min(Instant::now() + others);
+        }
+    }
+    if 2 * told.len() > all { Ok(told) } else { Err(Few { told: told.len(), all }) }
+}
+
 /// How many servers have a stream.
 pub(crate) fn replicas(stream: &Stream) -> usize {
     stream.cached_info().config.num_replicas
 }
 
-/// What servers have from the first message wanted on.
-fn from(journal: &NatsJournal, wanted: Wanted) -> impl futures::Stream<Item = Copy> {
-    copies(&journal.stream, DeliverPolicy::ByStartSequence { start_sequence: wanted.first }, Some(wanted))
-}
-
-fn few(journal: &NatsJournal, told: usize) -> Unreachable {
-    let all = replicas(&journal.stream);
-    Unreachable(format!("{}: {told} of {all} servers say what they have", journal.described))
+/// Too few servers say what they have.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("{told} of {all} servers say what they have")]
+pub(crate) struct Few {
+    told: usize,
+    all: usize,
 }
 
 /// A message that one server may have, and that all of them together say is not there, or not yet: as
 /// [`lockwork_sequencer::journal::Journal::stranded`].
 pub(crate) async fn stranded(journal: &NatsJournal, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
-    let mut asked = pin!(from(journal, Wanted { first: number, until: number + 1, most_bytes: usize::MAX }));
-    let (all, mut told, mut found) = (replicas(&journal.stream), 0, Vec::new());
-    let mut until = Instant::now() + SOON;
-    while let Ok(Some(copy)) = timeout_at(until, asked.next()).await {
-        (told, found) = (told + 1, [found, copy.messages].concat());
-        if 2 * told > all {
-            until = until.min(Instant::now() + LATE);
-        }
-    }
-    if 2 * told > all { Ok(found) } else { Err(few(journal, told)) }
+    let wanted = Wanted { first: number, until: number + 1, most_bytes: usize::MAX };
+    let told = most(&journal.stream, wanted.from(), Some(wanted), SOON).await;
+    let told = told.map_err(|few| journal.unreachable("ask servers", &few))?;
+    Ok(told.into_iter().flat_map(|copy| copy.messages).collect())
 }
 
 /// Messages that one server does not have any more, as another one has them; none when no server has the first.
@@ -169,13 +184,13 @@ pub(crate) async fn stranded(journal: &NatsJournal, number: u64) -> Result<Vec<V
 /// # Errors
 /// [`Unreachable`] as long as a server that does not answer may have it.
 pub(crate) async fn found(journal: &NatsJournal, wanted: Wanted) -> Result<Vec<Vec<u8>>, Unreachable> {
-    let mut asked = pin!(from(journal, wanted));
-    let (until, mut told) = (Instant::now() + LONGEST, 0);
+    let mut asked = pin!(copies(&journal.stream, wanted.from(), Some(wanted)));
+    let (until, all, mut told) = (Instant::now() + LONGEST, replicas(&journal.stream), 0);
     while let Ok(Some(copy)) = timeout_at(until, asked.next()).await {
         if !copy.messages.is_empty() {
             return Ok(copy.messages);
         }
         told += 1;
     }
-    if told == replicas(&journal.stream) { Ok(Vec::new()) } else { Err(few(journal, told)) }
+    if told == all { Ok(Vec::new()) } else { Err(journal.unreachable("ask servers", &Few { told, all })) }
 }

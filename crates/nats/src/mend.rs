@@ -12,14 +12,13 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::Stream;
-use futures::StreamExt;
 
-use crate::copies::copies;
+use crate::copies::{Copy, most};
 use crate::local::Servers;
 use crate::{Error, Options, REQUEST, connect};
 
-/// How long servers are asked.
-const LONGEST: Duration = Duration::from_secs(5);
+/// For how long servers are waited for until most have answered, and for how long the others then.
+const LONGEST: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(1));
 /// How long the others may take to agree upon one that leads.
 const AGREE: Duration = Duration::from_secs(20);
 
@@ -53,9 +52,8 @@ pub fn holdings(options: &Options) -> Result<Vec<Holding>, Error> {
         let client = connect::connect(options, options.user.as_ref(), &described).await?;
         let only = client.server_info().server_name;
         let context = ContextBuilder::new().timeout(REQUEST).build(client);
-        let few = |name: &str| failed("ask", &format!("most servers do not say what they have of {name}"));
         let look = async |name: String| match connect::look(&context, &name).await {
-            Ok(Some(stream)) => held(stream, &only).await.ok_or_else(|| few(&name)),
+            Ok(Some(stream)) => held(stream, &only).await.map_err(|error| failed("ask servers", &error)),
             Ok(None) => Ok(Vec::new()),
             Err(error) => Err(failed("look for a stream", &error)),
         };
@@ -70,18 +68,16 @@ pub fn holdings(options: &Options) -> Result<Vec<Holding>, Error> {
     })
 }
 
-/// What servers have of a stream, if most of them say so. `only`: what the only server is called, where there is one.
-async fn held(mut stream: Stream, only: &str) -> Option<Vec<Holding>> {
-    let ask = async |from| -> BTreeMap<_, _> {
-        let asked = copies(&stream, from, None).take_until(tokio::time::sleep(LONGEST));
-        asked.map(|copy| (copy.server, (copy.count, copy.before))).collect().await
-    };
+/// What servers have of a stream. `only`: what the only server is called, where there is one.
+async fn held(mut stream: Stream, only: &str) -> Result<Vec<Holding>, Box<dyn std::error::Error>> {
     // In this order: what comes or goes meanwhile is not taken for missing.
-    let (ends, counts) = (ask(DeliverPolicy::Last).await, ask(DeliverPolicy::All).await);
-    let info = stream.info().await.ok()?;
+    let ends = most(&stream, DeliverPolicy::Last, None, LONGEST).await?;
+    let counts = most(&stream, DeliverPolicy::All, None, LONGEST).await?;
+    let counts: BTreeMap<_, _> = counts.into_iter().map(|copy| (copy.server, copy.count)).collect();
+    let info = stream.info().await?;
     let (first, name) = (info.state.first_sequence.max(1), &info.config.name);
-    let both = ends.into_iter().filter_map(|(server, (left, before))| {
-        let (count, _) = *counts.get(&server)?;
+    let both = ends.into_iter().filter_map(|Copy { server, count: left, before, .. }| {
+        let count = *counts.get(&server)?;
         let server = if server.is_empty() { only.into() } else { server };
         let (mut last, mut missing) = (if left == 0 { 0 } else { before + 1 }, None);
         if info.config.deny_delete {
@@ -91,8 +87,7 @@ async fn held(mut stream: Stream, only: &str) -> Option<Vec<Holding>> {
         }
         Some(Holding { server, stream: name.clone(), last, count, missing })
     });
-    let both: Vec<_> = both.collect();
-    (2 * both.len() > info.config.num_replicas).then_some(both)
+    Ok(both.collect())
 }
 
 /// Which servers, and how many messages each is without.

@@ -342,7 +342,11 @@ pub(crate) fn fill(nodes: &[Config], bytes: usize) {
     runtime().block_on(async {
         let client = leader(nodes).await;
         let done = |done: Result<_, tokio_postgres::Error>| done.map(drop).unwrap_or_else(|error| panic!("{error:?}"));
-        done(client.simple_query(&format!("CREATE TABLE notes (id BIGINT PRIMARY KEY, note VARCHAR({ROW}))")).await);
+        done(
+            client
+                .simple_query(&format!("CREATE TABLE notes (id BIGINT PRIMARY KEY, note VARCHAR({ROW}) NOT NULL)"))
+                .await,
+        );
         for id in 0..bytes / ROW {
             done(client.simple_query(&format!("INSERT INTO notes VALUES ({id}, '{}')", text())).await);
         }
