@@ -101,6 +101,29 @@ pub fn lacking(holdings: &[Holding]) -> BTreeMap<String, u64> {
     lacking
 }
 
+/// What servers have, asked twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// What they said last.
+    pub holdings: Vec<Holding>,
+    /// What servers are without, which said so both times: one that was started again in between had less for a moment.
+    pub lacking: BTreeMap<String, u64>,
+    /// Each of them has everything that any had before.
+    pub is_whole: bool,
+}
+
+/// Asks servers for what they have.
+///
+/// # Errors
+/// As [`holdings`].
+pub fn survey(options: &Options) -> Result<Survey, Error> {
+    let (first, second) = (holdings(options)?, holdings(options)?);
+    let (before, mut lacking) = (self::lacking(&first), self::lacking(&second));
+    lacking.retain(|server, _| before.contains_key(server));
+    let is_whole = have_all(&second, &first, options.replicas);
+    Ok(Survey { holdings: second, lacking, is_whole })
+}
+
 /// Whether so many servers have everything that was there `before`, of every stream.
 #[must_use]
 pub fn have_all(holdings: &[Holding], before: &[Holding], servers: usize) -> bool {
@@ -134,14 +157,12 @@ pub enum Mended {
 /// # Errors
 /// [`Error::Unreachable`]; [`Error::Settings`] when several servers are without something, or there are no others.
 pub fn mend(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error> {
-    let (first, before) = (holdings(options)?, holdings(options)?);
-    let lacking = lacking(&before);
+    let Survey { holdings: before, lacking, is_whole } = survey(options)?;
     let said: Vec<_> = lacking.iter().map(|(name, missing)| format!("{name} is without {missing} messages")).collect();
     let said = said.join(", ");
     let number = |name: &str| name.rsplit('-').next()?.parse::<usize>().ok()?.checked_sub(1);
     let at = match &lacking.keys().collect::<Vec<_>>()[..] {
-        [] if have_all(&before, &first, options.replicas) => return Ok(Mended::Whole),
-        [] => return Ok(Mended::Unsure),
+        [] => return Ok(if is_whole { Mended::Whole } else { Mended::Unsure }),
         [name] if options.replicas > 1 => number(name).ok_or_else(|| Error::Settings(format!("no server {name}")))?,
         _ => return Err(Error::Settings(format!("{said}, and there are not enough others that have everything"))),
     };

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
-use lockwork_nats::mend::{Holding, have_all, holdings, lacking};
+use lockwork_nats::mend::{Holding, survey};
 use lockwork_nats::{Error as NatsError, Options};
 
 use super::cluster::{SYSTEM, USER, secret};
@@ -47,29 +47,25 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         system: secret(SYSTEM)?,
         unsynced: true,
     };
-    let ask = || {
-        holdings(&options).map_err(|error| match error {
-            NatsError::Unreachable(text) => Failure::Connect(text),
-            NatsError::Settings(text) => Failure::Usage(text),
-        })
-    };
-    let (before, found) = (ask()?, ask()?);
+    let survey = survey(&options).map_err(|error| match error {
+        NatsError::Unreachable(text) => Failure::Connect(text),
+        NatsError::Settings(text) => Failure::Usage(text),
+    })?;
+    let found = &survey.holdings;
     if found.is_empty() {
         return Err(Failure::Check(format!("there is no database '{}' on these servers", options.name)));
     }
-    print(&table(&found))?;
-    let without: Vec<_> =
-        lacking(&found).into_iter().map(|(name, n)| format!("{name} is without {n} messages")).collect();
-    if !without.is_empty() {
-        let advice = "each needs an empty store, one after the other: docs/cluster.md says how";
-        return Err(Failure::Check(format!("{}: {advice}", without.join(", "))));
+    print(&table(found))?;
+    if !survey.lacking.is_empty() {
+        let said: Vec<_> = survey.lacking.iter().map(|(name, n)| format!("{name} is without {n} messages")).collect();
+        return Err(Failure::Check(format!("{}: docs/cluster.md says what to do", said.join(", "))));
     }
     let few = found.iter().map(|one| found.iter().filter(|other| other.stream == one.stream).count()).min();
-    if let Some(few) = few.filter(|few| *few < options.replicas) {
-        return Err(Failure::Check(format!("{few} of {} servers say what they have", options.replicas)));
+    match few {
+        Some(few) if few < options.replicas => {
+            Err(Failure::Check(format!("{few} of {} servers say what they have", options.replicas)))
+        }
+        _ if survey.is_whole => Ok(()),
+        _ => Err(Failure::Check("a server is behind the others, which give it what it lacks: ask again".into())),
     }
-    if !have_all(&found, &before, options.replicas) {
-        return Err(Failure::Check("a server is behind the others: they give it what it lacks; ask again".into()));
-    }
-    Ok(())
 }
