@@ -114,6 +114,11 @@ impl Options {
         }
     }
 
+    /// What the bucket is called.
+    pub(crate) fn lease(&self) -> String {
+        format!("lockwork_{}_lease", self.name)
+    }
+
     /// What the object store is called.
     pub(crate) fn checkpoints(&self) -> String {
         format!("lockwork_{}_checkpoints", self.name)
@@ -340,7 +345,7 @@ async fn prepare(
         Error::Unreachable(format!("{described}: {what}: {}", words(error)))
     };
     let stream = made(context, &options.stream(1), described).await?;
-    let bucket = format!("lockwork_{}_lease", options.name);
+    let bucket = options.lease();
     let entries = match context.get_key_value(&bucket).await {
         Ok(bucket) => bucket,
         Err(_) => {

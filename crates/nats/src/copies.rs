@@ -1,9 +1,9 @@
 //! What servers have each for itself.
 //!
-//! A consumer that is not replicated is at one of the servers that have the stream, whichever their leader draws, and
-//! delivers what that server has; what is told of it names the server. So consumers are made until each server has had
-//! one. (A *direct get* would be answered by any of them, whichever one is connected to.) What comes is held against
-//! the chain of hashes, as everything is.
+//! A consumer that is not replicated is at one of the servers that have the stream, and delivers what that server has;
+//! what is told of it names the server. Which one it is, who leads all of them draws, of those that are up to date with
+//! it if there are any. So consumers are made until each server has had one. (A *direct get* would be answered by any
+//! of them, whichever one is connected to.) What comes is held against the chain of hashes, as everything is.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -23,20 +23,20 @@ use crate::NatsJournal;
 /// nothing is heard.
 const AT_ONCE: usize = 6;
 const ATTEMPT: Duration = Duration::from_millis(500);
-/// How long before another one is made for one that was not, or is at a server that has had one.
+/// How long before another one is made for one that was not, or is at a server that has had one: at first, and at most.
 const PAUSE: Duration = Duration::from_millis(50);
+const LONG_PAUSE: Duration = Duration::from_secs(1);
 /// For how long a server keeps a consumer that was not removed.
 const IDLE: Duration = Duration::from_secs(5);
-/// How many messages are asked for at a time, and how long they may take.
+/// How many messages are asked for at a time, whole and without what is in them.
 const MESSAGES: usize = 8;
-const READ: Duration = Duration::from_secs(10);
+const EMPTY_MESSAGES: usize = 256;
 
 /// For how long servers are asked before what they do not have is lost: one that was just started, or does not know who
 /// leads, answers nothing.
 const LONGEST: Duration = Duration::from_secs(10);
-/// For how long servers are waited for until most have answered, and for how long the others then, which may be away:
-/// who asks has a lease meanwhile, and does not renew it.
-const SOON: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(300));
+/// For how long servers are asked before an epoch begins: who asks has a lease meanwhile, and does not renew it.
+const SOON: Duration = Duration::from_secs(1);
 
 /// What one server has of a stream.
 pub(crate) struct Copy {
@@ -63,50 +63,69 @@ impl Wanted {
     }
 }
 
-/// Messages that a consumer delivers, from the first one wanted on; none if something else comes instead.
-async fn read(consumer: &PullConsumer, wanted: Wanted) -> Option<Vec<Vec<u8>>> {
-    let (mut found, mut bytes) = (Vec::new(), 0);
-    while bytes < wanted.most_bytes && wanted.first + (found.len() as u64) < wanted.until {
-        let most = usize::try_from(wanted.until - wanted.first).unwrap_or(MESSAGES) - found.len();
-        let batch = consumer.fetch().max_messages(most.min(MESSAGES)).messages().await.ok()?;
-        let batch: Vec<_> = batch.try_collect().await.ok()?;
-        let before = found.len();
-        for message in batch {
-            if message.info().ok()?.stream_sequence != wanted.first + found.len() as u64 {
-                return Some(found);
-            }
-            bytes += message.payload.len();
-            found.push(message.payload.to_vec());
-        }
-        if found.len() == before {
-            break;
-        }
+/// A consumer at one server.
+struct Placed {
+    server: String,
+    consumer: PullConsumer,
+}
+
+impl Placed {
+    /// At whichever server. Without what is in messages the server reads and verifies them all the same.
+    async fn make(stream: &Stream, from: DeliverPolicy, headers_only: bool) -> Option<Self> {
+        let config = Config {
+            deliver_policy: from,
+            ack_policy: AckPolicy::None,
+            inactive_threshold: IDLE,
+            num_replicas: 1,
+            memory_storage: true,
+            headers_only,
+            ..Config::default()
+        };
+        let consumer = timeout(ATTEMPT, stream.create_consumer(config)).await.ok()?.ok()?;
+        let server = consumer.cached_info().cluster.as_ref().and_then(|cluster| cluster.leader.clone());
+        Some(Self { server: server.unwrap_or_default(), consumer })
     }
-    Some(found)
+
+    /// The messages wanted, from the first one on; none if something else comes instead.
+    async fn read(&self, wanted: Wanted, at_once: usize) -> Option<Vec<Vec<u8>>> {
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        while bytes < wanted.most_bytes && wanted.first + (found.len() as u64) < wanted.until {
+            let most = usize::try_from(wanted.until - wanted.first).unwrap_or(usize::MAX) - found.len();
+            let batch = self.consumer.fetch().max_messages(most.min(at_once)).messages().await.ok()?;
+            let batch: Vec<_> = batch.try_collect().await.ok()?;
+            let before = found.len();
+            for message in batch {
+                if message.info().ok()?.stream_sequence != wanted.first + found.len() as u64 {
+                    return Some(found);
+                }
+                bytes += message.payload.len();
+                found.push(message.payload.to_vec());
+            }
+            if found.len() == before {
+                break;
+            }
+        }
+        Some(found)
+    }
+
+    /// Removes it; nobody waits for that.
+    fn remove(&self, stream: &Stream) {
+        let (stream, name) = (stream.clone(), self.consumer.cached_info().name.clone());
+        tokio::spawn(async move { drop(stream.delete_consumer(&name).await) });
+    }
 }
 
 /// What some server has, whichever; nothing if it does not answer.
 async fn one(stream: &Stream, from: DeliverPolicy, wanted: Option<Wanted>) -> Option<Copy> {
-    let config = Config {
-        deliver_policy: from,
-        ack_policy: AckPolicy::None,
-        inactive_threshold: IDLE,
-        num_replicas: 1,
-        memory_storage: true,
-        ..Config::default()
-    };
-    let consumer = timeout(ATTEMPT, stream.create_consumer(config)).await.ok()?.ok()?;
+    let placed = Placed::make(stream, from, false).await?;
     let messages = match wanted {
-        Some(wanted) => timeout(READ, read(&consumer, wanted)).await.ok().flatten(),
+        Some(wanted) => timeout(LONGEST, placed.read(wanted, MESSAGES)).await.ok().flatten(),
         None => Some(Vec::new()),
     };
-    let info = consumer.cached_info();
-    let server = info.cluster.as_ref().and_then(|cluster| cluster.leader.clone()).unwrap_or_default();
-    let (count, before, name) = (info.num_pending, info.delivered.stream_sequence, info.name.clone());
-    // Nobody waits for it.
-    let stream = stream.clone();
-    tokio::spawn(async move { drop(stream.delete_consumer(&name).await) });
-    Some(Copy { server, count, before, messages: messages? })
+    placed.remove(stream);
+    let info = placed.consumer.cached_info();
+    let (count, before) = (info.num_pending, info.delivered.stream_sequence);
+    Some(Copy { server: placed.server, count, before, messages: messages? })
 }
 
 /// What each server has, as they answer; it ends when all have.
@@ -115,9 +134,8 @@ pub(crate) fn copies(
     from: DeliverPolicy,
     wanted: Option<Wanted>,
 ) -> impl futures::Stream<Item = Copy> {
-    let begin = (FuturesUnordered::new(), BTreeSet::new());
-    unfold(begin, move |(mut asked, mut seen)| async move {
-        let mut pause = if seen.is_empty() { Duration::ZERO } else { PAUSE };
+    let begin = (FuturesUnordered::new(), BTreeSet::new(), Duration::ZERO);
+    unfold(begin, move |(mut asked, mut seen, mut pause)| async move {
         while seen.len() < replicas(stream) {
             while asked.len() < AT_ONCE {
                 asked.push(async move {
@@ -125,33 +143,62 @@ pub(crate) fn copies(
                     one(stream, from, wanted).await
                 });
             }
-            pause = PAUSE;
             match asked.next().await.flatten() {
-                Some(copy) if seen.insert(copy.server.clone()) => return Some((copy, (asked, seen))),
-                _ => {}
+                Some(copy) if seen.insert(copy.server.clone()) => return Some((copy, (asked, seen, PAUSE))),
+                _ => pause = pause.mul_f64(1.2).clamp(PAUSE, LONG_PAUSE),
             }
         }
         None
     })
 }
 
-/// What each server has, of most of them at least: they are waited for so long, and the others so long then.
+/// What servers have, for so long: at least most of them, and all but those that the others know to be away.
 pub(crate) async fn most(
     stream: &Stream,
     from: DeliverPolicy,
     wanted: Option<Wanted>,
-    (longest, others): (Duration, Duration),
+    longest: Duration,
 ) -> Result<Vec<Copy>, Few> {
+    let (until, all) = (Instant::now() + longest, replicas(stream));
+    let info = timeout(ATTEMPT, stream.get_info()).await;
+    let peers = info.ok().and_then(Result::ok).and_then(|info| info.cluster).map(|cluster| cluster.replicas);
+    let away: Vec<_> = peers.into_iter().flatten().filter(|peer| peer.offline).map(|peer| peer.name).collect();
     let mut asked = pin!(copies(stream, from, wanted));
-    let (all, mut told) = (replicas(stream), Vec::new());
-    let mut until = Instant::now() + longest;
-    while let Ok(Some(copy)) = timeout_at(until, asked.next()).await {
-        told.push(copy);
-        if 2 * told.len() > all {
-            until = until.min(Instant::now() + others);
+    let mut told: Vec<Copy> = Vec::new();
+    let is_away = |told: &[Copy], name: &String| told.iter().all(|copy| copy.server != *name);
+    while 2 * told.len() <= all || told.len() + away.iter().filter(|name| is_away(&told, name)).count() < all {
+        match timeout_at(until, asked.next()).await {
+            Ok(Some(copy)) => told.push(copy),
+            _ => break,
         }
     }
     if 2 * told.len() > all { Ok(told) } else { Err(Few { told: told.len(), all }) }
+}
+
+/// Whether so many servers have every one of these messages, which each of them reads.
+pub(crate) async fn read_at(stream: &Stream, wanted: Wanted, servers: usize, longest: Duration) -> bool {
+    let mut seen = BTreeSet::new();
+    let read_each = async {
+        while seen.len() < servers {
+            match Placed::make(stream, wanted.from(), true).await {
+                Some(placed) if !seen.contains(&placed.server) => {
+                    let found = placed.read(wanted, EMPTY_MESSAGES).await;
+                    placed.remove(stream);
+                    match found {
+                        Some(found) if found.len() as u64 == wanted.until.saturating_sub(wanted.first) => {
+                            seen.insert(placed.server);
+                        }
+                        Some(_) => return false,
+                        None => tokio::time::sleep(PAUSE).await,
+                    }
+                }
+                Some(placed) => placed.remove(stream),
+                None => tokio::time::sleep(PAUSE).await,
+            }
+        }
+        true
+    };
+    timeout(longest, read_each).await.unwrap_or(false)
 }
 
 /// How many servers have a stream.
@@ -185,12 +232,17 @@ pub(crate) async fn stranded(journal: &NatsJournal, number: u64) -> Result<Vec<V
 /// [`Unreachable`] as long as a server that does not answer may have it.
 pub(crate) async fn found(journal: &NatsJournal, wanted: Wanted) -> Result<Vec<Vec<u8>>, Unreachable> {
     let mut asked = pin!(copies(&journal.stream, wanted.from(), Some(wanted)));
-    let (until, all, mut told) = (Instant::now() + LONGEST, replicas(&journal.stream), 0);
+    let (until, all) = (Instant::now() + LONGEST, replicas(&journal.stream));
+    let (mut told, mut cut) = (0, 0);
     while let Ok(Some(copy)) = timeout_at(until, asked.next()).await {
         if !copy.messages.is_empty() {
             return Ok(copy.messages);
         }
-        told += 1;
+        (told, cut) = (told + 1, cut + usize::from(copy.before >= wanted.first));
+        // What most begin behind was removed there, behind a checkpoint.
+        if 2 * cut > all {
+            return Ok(Vec::new());
+        }
     }
     if told == all { Ok(Vec::new()) } else { Err(journal.unreachable("ask servers", &Few { told, all })) }
 }

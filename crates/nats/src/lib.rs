@@ -18,7 +18,8 @@
 //! | `append` | publishing, and looking whether a message is there |
 //! | `read` | an ordered consumer that is made again when it breaks |
 //! | `copies` | what servers have each for itself |
-//! | [`mend`] | servers that do not have everything, and giving it to them again |
+//! | [`survey`] | what servers have each for itself of all that there is |
+//! | [`mend`] | giving a server again what it has lost |
 //! | `objects` | checkpoints |
 //! | [`local`] | servers on this machine |
 
@@ -29,6 +30,7 @@ pub mod local;
 pub mod mend;
 mod objects;
 mod read;
+pub mod survey;
 #[cfg(feature = "testing")]
 pub mod testing;
 

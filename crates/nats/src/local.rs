@@ -192,19 +192,52 @@ impl Servers {
         let ended =
             |child: &mut Option<Child>| child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
         let mut gone = std::mem::take(&mut self.due);
+        gone.retain(|at| self.children[*at].is_none());
         gone.extend((0..self.children.len()).filter(|at| ended(&mut self.children[*at])));
         gone.iter().try_for_each(|at| self.spawn(*at)).map(|()| gone)
     }
 
-    /// Removes everything that a server has, which was [killed](Self::kill).
+    /// Ends all of them as `kill -9` does.
+    pub fn end(&mut self) {
+        for at in 0..self.children.len() {
+            // There is nobody left to tell.
+            drop(self.kill(at));
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.children.len()
+    }
+
+    /// Sets everything aside that a server has, which was [killed](Self::kill), in place of what was before.
     ///
     /// # Errors
     /// The system's; or it runs.
     pub fn empty(&mut self, at: usize) -> io::Result<()> {
-        match self.children[at] {
-            Some(_) => Err(io::Error::new(io::ErrorKind::ResourceBusy, "it runs")),
-            None => fs::remove_dir_all(self.data(at)),
+        if self.children[at].is_some() {
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "it runs"));
         }
+        let aside = self.aside(at);
+        if aside.exists() {
+            fs::remove_dir_all(&aside)?;
+        }
+        fs::rename(self.data(at), aside)
+    }
+
+    /// Where is what was set aside of a server.
+    fn aside(&self, at: usize) -> PathBuf {
+        self.data(at).with_extension("damaged")
+    }
+
+    /// Removes what was [set aside](Self::empty), when others have it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn discard(&self) -> io::Result<()> {
+        let there = (0..self.count()).map(|at| self.aside(at)).filter(|aside| aside.exists());
+        there.map(fs::remove_dir_all).collect()
     }
 
     /// Lets a server that was [killed](Self::kill) be started again.
@@ -237,10 +270,7 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        for at in 0..self.children.len() {
-            // There is nobody left to tell.
-            drop(self.kill(at));
-        }
+        self.end();
     }
 }
 

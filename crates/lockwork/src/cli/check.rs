@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
-use lockwork_nats::mend::{Holding, survey};
+use lockwork_nats::survey::{Holding, survey};
 use lockwork_nats::{Error as NatsError, Options};
 
 use super::cluster::{SYSTEM, USER, secret};
@@ -17,9 +17,6 @@ pub(super) struct Arguments {
     /// What the cluster's database is called on those servers
     #[arg(long, value_name = "NAME", default_value = "lockwork")]
     cluster_name: String,
-    /// How many of the servers have everything: 1, 3 or 5
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    replicas: usize,
 }
 
 /// What servers have, a line for each stream of each.
@@ -42,7 +39,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let options = Options {
         servers: arguments.cluster.clone(),
         name: arguments.cluster_name.clone(),
-        replicas: arguments.replicas,
+        replicas: 1,
         user: secret(USER)?,
         system: secret(SYSTEM)?,
         unsynced: true,
@@ -60,12 +57,13 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         let said: Vec<_> = survey.lacking.iter().map(|(name, n)| format!("{name} is without {n} messages")).collect();
         return Err(Failure::Check(format!("{}: docs/cluster.md says what to do", said.join(", "))));
     }
-    let few = found.iter().map(|one| found.iter().filter(|other| other.stream == one.stream).count()).min();
-    match few {
-        Some(few) if few < options.replicas => {
-            Err(Failure::Check(format!("{few} of {} servers say what they have", options.replicas)))
+    let answers = |stream: &str| found.iter().filter(|one| one.stream == stream).count();
+    match found.iter().find(|one| answers(&one.stream) < one.replicas) {
+        Some(Holding { stream, replicas, .. }) => {
+            let few = answers(stream);
+            Err(Failure::Check(format!("{few} of {replicas} servers say what they have of {stream}")))
         }
-        _ if survey.is_whole => Ok(()),
-        _ => Err(Failure::Check("a server is behind the others, which give it what it lacks: ask again".into())),
+        None if survey.is_whole => Ok(()),
+        None => Err(Failure::Check("a server is behind the others, which give it what it lacks: ask again".into())),
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -24,9 +24,11 @@ const DAMAGED: i32 = 5;
 const SOON: Duration = Duration::from_secs(10);
 /// How often the nodes are looked at.
 const LOOK: Duration = Duration::from_millis(50);
-/// How often it is looked whether all servers have everything, and how soon after one was started again.
-const MEND: Duration = Duration::from_secs(60);
+/// How often it is looked whether all servers have everything; how soon after one was started again, or did not say; and
+/// how soon after it was seen that one has not and nothing could be done.
+const MEND: Duration = Duration::from_secs(300);
 const MEND_SOON: Duration = Duration::from_secs(2);
+const MEND_AGAIN: Duration = Duration::from_secs(60);
 /// How long nodes may take to end.
 const END: Duration = Duration::from_secs(15);
 
@@ -202,36 +204,48 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
          kill -9 a process, and see another one go on; Ctrl-C ends all\n",
         ports.join(",")
     ))?;
-    let (servers, is_new) = (Mutex::new(servers), AtomicBool::new(false));
-    let kept = std::thread::scope(|scope| {
-        scope.spawn(|| mend_all(&servers, &common.options, &is_new));
-        let kept = keep(&common, &servers, &is_new, &mut nodes);
-        ENDING.store(true, Ordering::Relaxed);
-        kept
-    });
+    let (servers, is_new) = (Arc::new(Mutex::new(servers)), Arc::new(AtomicBool::new(false)));
+    let mender = {
+        let (servers, is_new, options) = (servers.clone(), is_new.clone(), common.options.clone());
+        std::thread::Builder::new().name("mender".into()).spawn(move || mend_all(&servers, &options, &is_new))
+    };
+    drop(mender.map_err(|error| Failure::BackEnd(format!("no thread: {error}")))?);
+    let kept = keep(&common, &servers, &is_new, &mut nodes);
     stop(nodes);
-    drop(servers);
+    // Whoever mends one of them is not waited for.
+    lock(&servers).end();
     kept
+}
+
+fn lock(servers: &Mutex<Servers>) -> MutexGuard<'_, Servers> {
+    servers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Gives servers again what they have lost. `is_new`: one was started again.
 fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: &AtomicBool) {
-    let (mut due, mut last) = (Instant::now() + MEND, String::new());
+    let (mut due, mut last, mut soon) = (Instant::now() + MEND, String::new(), MEND_SOON);
     while !ENDING.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
         if is_new.swap(false, Ordering::Relaxed) {
-            due = Instant::now() + MEND_SOON;
+            (soon, due) = (MEND_SOON, Instant::now() + MEND_SOON);
         }
         if due > Instant::now() {
             continue;
         }
         let (next, said) = match mend(servers, options) {
-            Ok(Mended::Whole) => (MEND, String::new()),
-            Ok(Mended::NotYet(text)) => (MEND, format!("NATS server {text}")),
+            Ok(Mended::Whole) => {
+                // It takes room only.
+                drop(lock(servers).discard());
+                (MEND, String::new())
+            }
+            Ok(Mended::NotYet(text)) => (MEND_AGAIN, format!("NATS server {text}")),
             Ok(Mended::Emptied(text)) => (MEND_SOON, format!("NATS server {text}")),
-            // One that was just started, perhaps.
-            Ok(Mended::Unsure) | Err(lockwork_nats::Error::Unreachable(_)) => (MEND_SOON, last.clone()),
-            Err(error) => (MEND, format!("NATS server {error}: docs/cluster.md says what to do")),
+            // One that was just started, perhaps, or is given much.
+            Ok(Mended::Unsure) | Err(lockwork_nats::Error::Unreachable(_)) => {
+                soon = (2 * soon).min(MEND_AGAIN);
+                (soon, last.clone())
+            }
+            Err(error) => (MEND_AGAIN, format!("NATS server {error}: docs/cluster.md says what to do")),
         };
         due = Instant::now() + next;
         if !said.is_empty() && said != last {
@@ -248,7 +262,7 @@ fn keep(common: &Common<'_>, servers: &Mutex<Servers>, is_new: &AtomicBool, node
         std::thread::sleep(LOOK);
         if revives.elapsed() > AGAIN {
             revives = Instant::now();
-            let revived = servers.lock().unwrap_or_else(PoisonError::into_inner).revive();
+            let revived = lock(servers).revive();
             for at in revived.map_err(Failure::BackEnd)? {
                 eprintln!("lockwork: NATS server {} had ended, and is started again", at + 1);
                 is_new.store(true, Ordering::Relaxed);

@@ -89,6 +89,6 @@ fn mistakes_with_clusters_are_named() {
     refused("serve --cluster nats://127.0.0.1:1", 3, "connect");
     refused("cluster check", 2, "--cluster");
     refused("cluster check --cluster 127.0.0.1:1", 2, "nats://HOST:PORT");
-    refused("cluster check --cluster nats://127.0.0.1:1 --replicas 2", 2, "1, 3 or 5");
+    refused("cluster check --cluster nats://127.0.0.1:1 --cluster-name a.b", 2, "letters");
     refused("cluster check --cluster nats://127.0.0.1:1", 3, "connect");
 }
