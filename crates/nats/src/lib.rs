@@ -40,8 +40,9 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::kv;
+use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::object_store::ObjectStore;
-use async_nats::jetstream::stream::Stream;
+use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use lockwork_sequencer::Threads;
 use lockwork_sequencer::io::File;
 use lockwork_sequencer::journal::{Entry, Extent, Journal, Key, Messages, Unappended, Unreachable};
@@ -147,12 +148,21 @@ impl Journal for NatsJournal {
 
     fn entry(&self, key: Key) -> Result<Option<Entry>, Unreachable> {
         let name = self.name_of(key);
-        let entry = self.within(&format!("read '{name}'"), REQUEST, self.entries.entry(&name))?;
-        let read = |entry: kv::Entry| Entry {
-            revision: entry.revision,
-            text: String::from_utf8_lossy(&entry.value).into_owned(),
+        // From the server that leads the bucket: a direct get would be answered by any, also by one that is behind.
+        let subject = format!("$KV.{}.{name}", self.entries.name);
+        let read = async {
+            match self.entries.stream.get_last_raw_message_by_subject(&subject).await {
+                Ok(message) => Ok(Some(message)),
+                Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+                Err(error) => Err(error),
+            }
         };
-        Ok(entry.map(read))
+        let found = self.within(&format!("read '{name}'"), REQUEST, read)?;
+        let entry = |message: StreamMessage| Entry {
+            revision: message.sequence,
+            text: String::from_utf8_lossy(&message.payload).into_owned(),
+        };
+        Ok(found.map(entry))
     }
 
     fn write(&self, key: Key, revision: u64, text: &str) -> Result<Option<u64>, Unreachable> {

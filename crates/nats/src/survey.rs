@@ -95,6 +95,7 @@ pub fn holdings(options: &Options) -> Result<Vec<Holding>, Error> {
         for stream in streams(context, options).await?.iter().chain(&checkpoints) {
             all.extend(held(stream, only).await.map_err(|error| failed(options, "ask servers", &error))?);
         }
+        all.sort_by(|a, b| (&a.stream, &a.server).cmp(&(&b.stream, &b.server)));
         Ok(all)
     })
 }

@@ -55,13 +55,16 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     print(&table(found))?;
     if !survey.lacking.is_empty() {
         let said: Vec<_> = survey.lacking.iter().map(|(name, n)| format!("{name} is without {n} messages")).collect();
-        return Err(Failure::Check(format!("{}: docs/cluster.md says what to do", said.join(", "))));
+        let where_to = "docs/cluster.md, When a server is damaged, says what to do";
+        return Err(Failure::Check(format!("{}: {where_to}", said.join(", "))));
     }
-    let answers = |stream: &str| found.iter().filter(|one| one.stream == stream).count();
-    match found.iter().find(|one| answers(&one.stream) < one.replicas) {
+    let answers = |stream: &str| -> Vec<&str> {
+        found.iter().filter(|one| one.stream == stream).map(|one| &one.server[..]).collect()
+    };
+    match found.iter().find(|one| answers(&one.stream).len() < one.replicas) {
         Some(Holding { stream, replicas, .. }) => {
-            let few = answers(stream);
-            Err(Failure::Check(format!("{few} of {replicas} servers say what they have of {stream}")))
+            let (few, names) = (answers(stream).len(), answers(stream).join(", "));
+            Err(Failure::Check(format!("{few} of {replicas} servers say what they have of {stream}: {names}")))
         }
         None if survey.is_whole => Ok(()),
         None => Err(Failure::Check("a server is behind the others, which give it what it lacks: ask again".into())),

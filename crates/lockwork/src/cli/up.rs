@@ -1,5 +1,6 @@
 //! `lockwork cluster up`: NATS servers and nodes of a cluster, all on this machine.
 
+use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -160,6 +161,22 @@ fn relay(number: usize, id: u32, from: impl Read + Send + 'static) {
     drop(std::thread::Builder::new().name(format!("node-{number}")).spawn(lines));
 }
 
+/// Keeps others from the same folder for as long as it is open, however this program ends.
+fn alone(folder: &Path) -> Result<File, Failure> {
+    let path = folder.join("lock");
+    let failed = |error| Failure::usage(format!("'{}': {error}", path.display()));
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let text = "another `lockwork cluster up` has it: end that one, or name another folder";
+            Err(Failure::usage(format!("'{}': {text}", folder.display())))
+        }
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
 pub(super) fn run(arguments: &Arguments) -> Outcome {
     may_sequence(arguments.sequencers, arguments.parts.map_or(1, usize::from))?;
     let temporary = match &arguments.data {
@@ -172,6 +189,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::signal(signal, end as *const () as libc::sighandler_t) };
     }
+    let _alone = alone(&folder)?;
     let servers = Servers::start(&folder.join("nats"), arguments.nodes).map_err(Failure::BackEnd)?;
     for at in 0..arguments.nodes {
         let process = servers.process(at).map_or(String::new(), |id| id.to_string());
@@ -245,7 +263,9 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
                 soon = (2 * soon).min(MEND_AGAIN);
                 (soon, last.clone())
             }
-            Err(error) => (MEND_AGAIN, format!("NATS server {error}: docs/cluster.md says what to do")),
+            Err(error) => {
+                (MEND_AGAIN, format!("NATS server {error}: docs/cluster.md, When a server is damaged, says what to do"))
+            }
         };
         due = Instant::now() + next;
         if !said.is_empty() && said != last {

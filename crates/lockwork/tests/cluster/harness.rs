@@ -207,6 +207,11 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        if std::thread::panicking() && std::env::var_os("CLUSTER_KEEP").is_some_and(|what| what == "running") {
+            self.folder.disable_cleanup(true);
+            println!("process {} runs on, with its files in {}", self.child.id(), self.folder.path().display());
+            return;
+        }
         // It ends the others; without it they end by themselves.
         signal(self.child.id(), "-INT");
         let start = Instant::now();
@@ -224,14 +229,19 @@ impl Drop for Cluster {
 
 /// A session with whoever leads: the first node that takes one, of those that answer in time. As libpq's
 /// `connect_timeout` does; that of tokio-postgres ends with the TCP connection.
-async fn connect(nodes: &[Config]) -> Option<Client> {
+async fn connect(nodes: &[Config]) -> Result<Client, String> {
+    let mut why = Vec::new();
     for node in nodes {
-        if let Ok(Ok((client, connection))) = tokio::time::timeout(PATIENCE, node.connect(NoTls)).await {
-            tokio::spawn(connection);
-            return Some(client);
+        match tokio::time::timeout(PATIENCE, node.connect(NoTls)).await {
+            Ok(Ok((client, connection))) => {
+                tokio::spawn(connection);
+                return Ok(client);
+            }
+            Ok(Err(error)) => why.push(error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string)),
+            Err(late) => why.push(late.to_string()),
         }
     }
-    None
+    Err(why.join(" | "))
 }
 
 /// A session with the node that leads: others that take clients take calls only.
@@ -239,7 +249,7 @@ async fn leader(nodes: &[Config]) -> Client {
     let start = Instant::now();
     for node in nodes.iter().cycle() {
         assert!(start.elapsed() < LONG, "nobody leads");
-        if let Some(client) = connect(std::slice::from_ref(node)).await
+        if let Ok(client) = connect(std::slice::from_ref(node)).await
             && asked(&client, "SELECT count(*) FROM accounts").await.is_some()
         {
             return client;
@@ -270,6 +280,8 @@ pub(crate) struct Load<'a> {
     over: AtomicBool,
     /// When calls were acknowledged.
     times: Mutex<Vec<Instant>>,
+    /// What clients were last refused with, by their number.
+    refused: Mutex<BTreeMap<u64, String>>,
     told: &'a (dyn Fn() -> String + Sync),
 }
 
@@ -282,7 +294,7 @@ impl Load<'_> {
     pub(crate) fn go_on(&self) {
         let (start, seen) = (Instant::now(), self.total());
         while self.total() < seen + 100 {
-            assert!(start.elapsed() < LONG, "calls are not made: {}", (self.told)());
+            assert!(start.elapsed() < LONG, "calls are not made: {:?}, {}", self.refused, (self.told)());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -311,7 +323,10 @@ impl Load<'_> {
                 return;
             }
             let Some(connected) = &client else {
-                client = connect(&nodes).await;
+                match connect(&nodes).await {
+                    Ok(connected) => client = Some(connected),
+                    Err(why) => self.refused(number, why),
+                }
                 if client.is_none() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -323,9 +338,14 @@ impl Load<'_> {
                 self.times.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
                 (request, since) = (request + 1, None);
             } else {
+                self.refused(number, format!("{} ends: {}", connected.is_closed(), transfer(request, self.made.len())));
                 client = None;
             }
         }
+    }
+
+    fn refused(&self, client: u64, why: String) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(client, why);
     }
 }
 
@@ -442,7 +462,8 @@ fn loaded(
 ) -> Vec<i64> {
     let before = runtime().block_on(balances(nodes, accounts));
     let made = (1..accounts).map(|_| AtomicU64::new(0)).collect();
-    let load = Load { nodes, made, over: AtomicBool::new(false), times: Mutex::default(), told };
+    let load =
+        Load { nodes, made, over: AtomicBool::new(false), times: Mutex::default(), refused: Mutex::default(), told };
     std::thread::scope(|scope| {
         let _ends = Ends(&load.over);
         for number in 0..CLIENTS {

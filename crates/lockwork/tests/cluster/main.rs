@@ -52,6 +52,10 @@ fn mistakes_with_clusters_are_named() {
     refused("cluster up --nodes 2", 2, "write 1, 3 or 5");
     refused("cluster up --port 65535", 2, "65535");
     refused("cluster up --engine none", 6, "does not start");
+    let folder = tempfile::tempdir().expect("a folder");
+    let lock = std::fs::File::create(folder.path().join("lock")).expect("a file");
+    lock.lock().expect("it is free");
+    refused(&format!("cluster up --data {}", folder.path().display()), 2, "another `lockwork cluster up` has it");
     refused("serve --cluster 127.0.0.1:1", 2, "nats://HOST:PORT");
     refused("serve --cluster nats://a:b@127.0.0.1:1", 2, "LOCKWORK_NATS_USER");
     refused("serve --cluster nats://127.0.0.1:1 --replicas 2", 2, "1, 3 or 5");
