@@ -236,8 +236,8 @@ impl Servers {
     /// # Errors
     /// The system's.
     pub fn discard(&self) -> io::Result<()> {
-        let there = (0..self.count()).map(|at| self.aside(at)).filter(|aside| aside.exists());
-        there.map(fs::remove_dir_all).collect()
+        let mut there = (0..self.count()).map(|at| self.aside(at)).filter(|aside| aside.exists());
+        there.try_for_each(fs::remove_dir_all)
     }
 
     /// Lets a server that was [killed](Self::kill) be started again.
