@@ -230,18 +230,18 @@ impl Drop for Cluster {
 /// A session with whoever leads: the first node that takes one, of those that answer in time. As libpq's
 /// `connect_timeout` does; that of tokio-postgres ends with the TCP connection.
 async fn connect(nodes: &[Config]) -> Result<Client, String> {
-    let mut why = Vec::new();
+    let mut refused = Vec::new();
     for node in nodes {
         match tokio::time::timeout(PATIENCE, node.connect(NoTls)).await {
             Ok(Ok((client, connection))) => {
                 tokio::spawn(connection);
                 return Ok(client);
             }
-            Ok(Err(error)) => why.push(error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string)),
-            Err(late) => why.push(late.to_string()),
+            Ok(Err(error)) => refused.push(why(&error)),
+            Err(late) => refused.push(late.to_string()),
         }
     }
-    Err(why.join(" | "))
+    Err(refused.join(" | "))
 }
 
 /// A session with the node that leads: others that take clients take calls only.
@@ -259,13 +259,25 @@ async fn leader(nodes: &[Config]) -> Client {
     unreachable!("there are nodes")
 }
 
-/// The first column of the first row of what a statement answers; `None`: it was refused, or nobody answers.
-async fn asked(client: &Client, text: &str) -> Option<String> {
-    let rows = tokio::time::timeout(PATIENCE, client.simple_query(text)).await.ok()?.ok()?;
-    rows.iter().find_map(|row| match row {
+/// What somebody was refused with.
+fn why(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// The first column of the first row of what a statement answers.
+async fn tried(client: &Client, text: &str) -> Result<String, String> {
+    let rows = tokio::time::timeout(PATIENCE, client.simple_query(text)).await.map_err(|late| late.to_string())?;
+    let rows = rows.map_err(|error| why(&error))?;
+    let first = rows.iter().find_map(|row| match row {
         SimpleQueryMessage::Row(row) => Some(row.get(0)?.to_string()),
         _ => None,
-    })
+    });
+    first.ok_or_else(|| "no row".into())
+}
+
+/// The same; `None`: it was refused, or nobody answers.
+async fn asked(client: &Client, text: &str) -> Option<String> {
+    tried(client, text).await.ok()
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
@@ -333,13 +345,16 @@ impl Load<'_> {
                 continue;
             };
             since = since.or_else(|| Some(Instant::now()));
-            if asked(connected, &transfer(request, self.made.len())).await.is_some() {
-                self.made[payer(request, self.made.len())].fetch_add(1, Ordering::Relaxed);
-                self.times.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
-                (request, since) = (request + 1, None);
-            } else {
-                self.refused(number, format!("{} ends: {}", connected.is_closed(), transfer(request, self.made.len())));
-                client = None;
+            match tried(connected, &transfer(request, self.made.len())).await {
+                Ok(_) => {
+                    self.made[payer(request, self.made.len())].fetch_add(1, Ordering::Relaxed);
+                    self.times.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+                    (request, since) = (request + 1, None);
+                }
+                Err(why) => {
+                    self.refused(number, why);
+                    client = None;
+                }
             }
         }
     }
@@ -460,6 +475,14 @@ fn loaded(
     told: &(dyn Fn() -> String + Sync),
     faults: impl FnOnce(&Load<'_>),
 ) -> Vec<i64> {
+    runtime().block_on(async {
+        let client = leader(nodes).await;
+        for id in 1..=accounts {
+            // Enough for hours.
+            let gift = format!("UPDATE accounts SET balance = 90000000.00 WHERE id = {id}");
+            client.simple_query(&gift).await.unwrap_or_else(|error| panic!("{}: {}", why(&error), told()));
+        }
+    });
     let before = runtime().block_on(balances(nodes, accounts));
     let made = (1..accounts).map(|_| AtomicU64::new(0)).collect();
     let load =
