@@ -25,8 +25,8 @@ const DAMAGED: i32 = 5;
 const SOON: Duration = Duration::from_secs(10);
 /// How often the nodes are looked at.
 const LOOK: Duration = Duration::from_millis(50);
-/// How often it is looked whether all servers have everything; how soon after one was started again, or did not say; and
-/// how soon after it was seen that one has not and nothing could be done.
+/// How often it is looked whether all servers have everything; how soon after one was started again, or did not say;
+/// and how soon after it was seen that one has not, and nothing could be done.
 const MEND: Duration = Duration::from_secs(300);
 const MEND_SOON: Duration = Duration::from_secs(2);
 const MEND_AGAIN: Duration = Duration::from_secs(60);
