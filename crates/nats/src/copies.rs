@@ -20,8 +20,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::NatsJournal;
 
 /// How many consumers are being made at a time, and how long that may take: of those that a stopped server is to make,
-/// nothing is heard.
-const AT_ONCE: usize = 6;
+/// nothing is heard. More would keep a server behind, which then gets none.
+const AT_ONCE: usize = 3;
 const ATTEMPT: Duration = Duration::from_millis(500);
 /// How long before another one is made for one that was not, or is at a server that has had one: at first, and at most.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -35,8 +35,9 @@ const EMPTY_MESSAGES: usize = 256;
 /// For how long servers are asked before what they do not have is lost: one that was just started, or does not know who
 /// leads, answers nothing.
 const LONGEST: Duration = Duration::from_secs(10);
-/// For how long servers are asked before an epoch begins: who asks has a lease meanwhile, and does not renew it.
-const SOON: Duration = Duration::from_secs(1);
+/// For how long servers are asked before an epoch begins until most have answered, and then for the others: who asks
+/// has a lease meanwhile, and does not renew it.
+const SOON: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(500));
 
 /// What one server has of a stream.
 pub(crate) struct Copy {
@@ -152,14 +153,15 @@ pub(crate) fn copies(
     })
 }
 
-/// What servers have, for so long: at least most of them, and all but those that the others know to be away.
+/// What servers have: most of them at least, which are waited for so long, and then so long for the others, but for those
+/// that they know to be away.
 pub(crate) async fn most(
     stream: &Stream,
     from: DeliverPolicy,
     wanted: Option<Wanted>,
-    longest: Duration,
+    (longest, others): (Duration, Duration),
 ) -> Result<Vec<Copy>, Few> {
-    let (until, all) = (Instant::now() + longest, replicas(stream));
+    let (mut until, all) = (Instant::now() + longest, replicas(stream));
     let info = timeout(ATTEMPT, stream.get_info()).await;
     let peers = info.ok().and_then(Result::ok).and_then(|info| info.cluster).map(|cluster| cluster.replicas);
     let away: Vec<_> = peers.into_iter().flatten().filter(|peer| peer.offline).map(|peer| peer.name).collect();
@@ -170,6 +172,9 @@ pub(crate) async fn most(
         match timeout_at(until, asked.next()).await {
             Ok(Some(copy)) => told.push(copy),
             _ => break,
+        }
+        if 2 * told.len() > all {
+            until = until.min(Instant::now() + others);
         }
     }
     if 2 * told.len() > all { Ok(told) } else { Err(Few { told: told.len(), all }) }

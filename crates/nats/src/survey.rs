@@ -11,8 +11,8 @@ use futures::TryStreamExt;
 use crate::copies::{Copy, Wanted, most, read_at};
 use crate::{Error, Options, REQUEST, connect};
 
-/// For how long servers are asked for what they have of a stream.
-const LONGEST: Duration = Duration::from_secs(5);
+/// For how long servers are asked for what they have of a stream, most of them and the others.
+const LONGEST: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
 /// Between two times that they are.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// For how long servers may read all of a stream.
