@@ -153,8 +153,8 @@ pub(crate) fn copies(
     })
 }
 
-/// What servers have: most of them at least, which are waited for so long, and then so long for the others, but for those
-/// that they know to be away.
+/// What servers have: most of them at least, which are waited for so long, and then so long for the others, but for
+/// those that they know to be away.
 pub(crate) async fn most(
     stream: &Stream,
     from: DeliverPolicy,
