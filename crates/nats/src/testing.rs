@@ -60,7 +60,15 @@ impl TestServers {
 /// If that fails.
 pub fn damage(servers: &mut Servers, at: usize) -> usize {
     servers.kill(at).expect("a server is killed");
-    let files = blocks(&servers.data(at));
+    alter(&servers.data(at))
+}
+
+/// Alters bytes in the middle of every file of messages below a folder; how many files.
+///
+/// # Panics
+/// If one cannot be read or written.
+pub fn alter(folder: &Path) -> usize {
+    let files = blocks(folder);
     for file in &files {
         let mut bytes = fs::read(file).expect("messages");
         let middle = bytes.len() / 2;

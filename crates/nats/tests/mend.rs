@@ -9,6 +9,7 @@ use lockwork_nats::survey::{Holding, have_all, holdings, lacking};
 use lockwork_nats::testing::{TestServers, damage};
 use lockwork_nats::{Error, NatsJournal, Options};
 use lockwork_sequencer::journal::Journal;
+use tempfile::TempDir;
 
 /// Enough of these are several files of a server's, which begins another one after 8 MB.
 const BYTES: usize = 500_000;
@@ -25,6 +26,15 @@ fn message(number: u64) -> Vec<u8> {
 
 fn messages(numbers: std::ops::Range<u64>) -> Vec<Vec<u8>> {
     numbers.map(message).collect()
+}
+
+/// So many servers with forty messages, and the folder that goes with them; nothing if NATS is not installed.
+fn filled(count: usize) -> Option<(Mutex<Servers>, TempDir, Options, NatsJournal)> {
+    let (servers, folder) = TestServers::start(count)?.shared();
+    let options = servers.lock().unwrap().options("a");
+    let journal = NatsJournal::open(&options).unwrap();
+    assert_eq!(journal.append(1, &messages(1..41)), (40, Ok(())));
+    Some((servers, folder, options, journal))
 }
 
 fn until<T>(mut found: impl FnMut() -> Result<T, String>) -> T {
@@ -78,11 +88,7 @@ fn refused(servers: &Mutex<Servers>, options: &Options) -> String {
 
 #[test]
 fn a_server_that_is_mended_has_everything_again_and_of_two_none_is_emptied() {
-    let Some(servers) = TestServers::start(3) else { return };
-    let (servers, _folder) = servers.shared();
-    let options = servers.lock().unwrap().options("a");
-    let journal = NatsJournal::open(&options).unwrap();
-    assert_eq!(journal.append(1, &messages(1..41)), (40, Ok(())));
+    let Some((servers, _folder, options, journal)) = filled(3) else { return };
     let all = until_held(&options, |held| held.iter().filter(|one| one.last == 40).count() == 3);
     assert!(lacking(&all).is_empty());
     until(|| (mend(&servers, &options) == Ok(Mended::Whole)).then_some(()).ok_or_else(|| "not all answer".into()));
@@ -124,11 +130,7 @@ fn a_server_that_is_mended_has_everything_again_and_of_two_none_is_emptied() {
 
 #[test]
 fn the_only_server_is_not_emptied() {
-    let Some(servers) = TestServers::start(1) else { return };
-    let (servers, _folder) = servers.shared();
-    let options = servers.lock().unwrap().options("a");
-    let journal = NatsJournal::open(&options).unwrap();
-    assert_eq!(journal.append(1, &messages(1..41)), (40, Ok(())));
+    let Some((servers, _folder, options, journal)) = filled(1) else { return };
     until(|| (mend(&servers, &options) == Ok(Mended::Whole)).then_some(()).ok_or_else(|| "not all answer".into()));
     damaged(&servers, &options, 0);
     let text = refused(&servers, &options);

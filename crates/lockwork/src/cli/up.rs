@@ -1,6 +1,5 @@
 //! `lockwork cluster up`: NATS servers and nodes of a cluster, all on this machine.
 
-use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use lockwork::divided::MOST_PARTS;
+use lockwork::sequencer::io::{Disk, Io, Locking};
 use lockwork_nats::local::Servers;
 use lockwork_nats::mend::{Mended, mend};
 
@@ -161,19 +161,16 @@ fn relay(number: usize, id: u32, from: impl Read + Send + 'static) {
     drop(std::thread::Builder::new().name(format!("node-{number}")).spawn(lines));
 }
 
-/// Keeps others from the same folder for as long as it is open, however this program ends.
-fn alone(folder: &Path) -> Result<File, Failure> {
-    let path = folder.join("lock");
-    let failed = |error| Failure::usage(format!("'{}': {error}", path.display()));
+/// Keeps others from the same folder until what it returns is dropped, or this program ends, however.
+fn alone(folder: &Path) -> Result<Box<dyn Send + Sync>, Failure> {
+    let failed = |error| Failure::usage(format!("'{}': {error}", folder.display()));
     std::fs::create_dir_all(folder).map_err(failed)?;
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
+    match Disk::new().lock(&folder.join("lock")).map_err(failed)? {
+        Locking::Held(held) => Ok(held),
+        Locking::Taken(owner) => {
             let text = "another `lockwork cluster up` has it: end that one, or name another folder";
-            Err(Failure::usage(format!("'{}': {text}", folder.display())))
+            Err(Failure::usage(format!("'{}': {text} ({owner})", folder.display())))
         }
-        Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
 

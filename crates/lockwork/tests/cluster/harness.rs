@@ -14,6 +14,8 @@ use lockwork_nats::survey::{have_all, holdings};
 use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
+use super::random::Random;
+
 /// For how long something is waited for that comes at once on a machine that does nothing else.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 /// How long a client waits for an answer before it asks somebody else: a node that is stopped takes connections, and
@@ -370,12 +372,9 @@ impl Load<'_> {
 /// Has whoever leads insert so many bytes that do not get smaller when they are compressed.
 pub(crate) fn fill(nodes: &[Config], bytes: usize) {
     const ROW: usize = 30_000;
-    let mut state = 1_u64;
+    let mut random = Random(1);
     let mut text = || {
-        let letter = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            char::from(b'0' + (state >> 58) as u8)
-        };
+        let letter = || char::from(b'0' + random.below(64) as u8);
         std::iter::repeat_with(letter).filter(|letter| !"'\\".contains(*letter)).take(ROW).collect::<String>()
     };
     let mut rows = vec![format!("CREATE TABLE notes (id BIGINT PRIMARY KEY, note VARCHAR({ROW}) NOT NULL)")];

@@ -1,12 +1,12 @@
 //! NATS servers that are killed, stopped, slow, damaged and full.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lockwork_nats::Options;
-use lockwork_nats::testing::change_stream;
+use lockwork_nats::testing::{alter, change_stream};
 
 use super::harness::{Cluster, LONG, Load, fill, signal, under_load};
 
@@ -40,33 +40,14 @@ fn any_server_and_a_majority_of_them_may_be_killed_or_stopped() {
     });
 }
 
-/// Files of messages below a folder.
-fn blocks(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            blocks(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "blk") {
-            found.push(path);
-        }
-    }
-}
-
 /// Alters bytes in the middle of every file of messages that a server has, while it does not run.
 pub(crate) fn damage(cluster: &Cluster, at: usize) -> usize {
     let server = cluster.server(at);
     // Stopped, so that it sees nothing before it is killed.
     signal(server, "-STOP");
-    let mut files = Vec::new();
-    blocks(&cluster.nats().join(format!("nats-{}", at + 1)), &mut files);
-    for file in &files {
-        let mut bytes = fs::read(file).expect("a block");
-        let middle = bytes.len() / 2;
-        bytes.iter_mut().skip(middle).take(64).for_each(|byte| *byte = !*byte);
-        fs::write(file, bytes).expect("it is written");
-    }
+    let files = alter(&cluster.nats().join(format!("nats-{}", at + 1)));
     signal(server, "-KILL");
-    files.len()
+    files
 }
 
 #[test]
