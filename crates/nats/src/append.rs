@@ -58,7 +58,7 @@ async fn there(journal: &NatsJournal, number: u64, message: &[u8]) -> Result<The
                 // It was there and was removed, so it was another's: ours are not before they are acknowledged.
                 return Ok(There::Another);
             }
-            Ok(There::behind_the_end(&copies::stranded(journal, number).await, message))
+            Ok(There::behind_the_end(&copies::stranded(journal, number, 1).await, message))
         }
         Err(error) => Err(failed(&error)),
     }

@@ -14,7 +14,7 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer};
 use async_nats::jetstream::stream::Stream;
 use futures::stream::{FuturesUnordered, unfold};
 use futures::{StreamExt, TryStreamExt};
-use lockwork_sequencer::journal::Unreachable;
+use lockwork_sequencer::journal::{Run, Unreachable};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::NatsJournal;
@@ -28,9 +28,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 /// For how long a server keeps a consumer that was not removed.
 const IDLE: Duration = Duration::from_secs(5);
-/// How many messages are asked for at a time, whole and without what is in them.
-const MESSAGES: usize = 8;
-const EMPTY_MESSAGES: usize = 256;
+/// The most messages that are asked for at a time: at first one, which may be long, then twice as many each time.
+const MOST_AT_ONCE: usize = 256;
 
 /// For how long servers are asked before what they do not have is lost: one that was just started, or does not know who
 /// leads, answers nothing.
@@ -38,6 +37,9 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// For how long servers are asked before an epoch begins until most have answered, and then for the others: who asks
 /// has a lease meanwhile, and does not renew it.
 const SOON: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(500));
+
+/// How many messages a server is asked for then: what can be read meanwhile.
+const STRANDED: u64 = 256;
 
 /// What one server has of a stream.
 pub(crate) struct Copy {
@@ -47,7 +49,7 @@ pub(crate) struct Copy {
     pub(crate) count: u64,
     pub(crate) before: u64,
     /// The first of them, one behind the other from where was asked for.
-    pub(crate) messages: Vec<Vec<u8>>,
+    pub(crate) messages: Run,
 }
 
 /// Messages that are asked for: from `first` on, before `until`, about `most_bytes` bytes of them.
@@ -88,8 +90,8 @@ impl Placed {
     }
 
     /// The messages wanted, from the first one on; none if something else comes instead.
-    async fn read(&self, wanted: Wanted, at_once: usize) -> Option<Vec<Vec<u8>>> {
-        let (mut found, mut bytes) = (Vec::new(), 0);
+    async fn read(&self, wanted: Wanted) -> Option<Run> {
+        let (mut found, mut bytes, mut at_once) = (Vec::new(), 0, 1);
         while bytes < wanted.most_bytes && wanted.first + (found.len() as u64) < wanted.until {
             let most = usize::try_from(wanted.until - wanted.first).unwrap_or(usize::MAX) - found.len();
             let batch = self.consumer.fetch().max_messages(most.min(at_once)).messages().await.ok()?;
@@ -105,6 +107,7 @@ impl Placed {
             if found.len() == before {
                 break;
             }
+            at_once = (2 * at_once).min(MOST_AT_ONCE);
         }
         Some(found)
     }
@@ -120,7 +123,7 @@ impl Placed {
 async fn one(stream: &Stream, from: DeliverPolicy, wanted: Option<Wanted>) -> Option<Copy> {
     let placed = Placed::make(stream, from, false).await?;
     let messages = match wanted {
-        Some(wanted) => timeout(LONGEST, placed.read(wanted, MESSAGES)).await.ok().flatten(),
+        Some(wanted) => timeout(LONGEST, placed.read(wanted)).await.ok().flatten(),
         None => Some(Vec::new()),
     };
     placed.remove(stream);
@@ -187,7 +190,7 @@ pub(crate) async fn read_at(stream: &Stream, wanted: Wanted, servers: usize, lon
         while seen.len() < servers {
             match Placed::make(stream, wanted.from(), true).await {
                 Some(placed) if !seen.contains(&placed.server) => {
-                    let found = placed.read(wanted, EMPTY_MESSAGES).await;
+                    let found = placed.read(wanted).await;
                     placed.remove(stream);
                     match found {
                         Some(found) if found.len() as u64 == wanted.until.saturating_sub(wanted.first) => {
@@ -219,13 +222,13 @@ pub(crate) struct Few {
     all: usize,
 }
 
-/// A message that one server may have, and that all of them together say is not there, or not yet: as
+/// Messages that one server may have, and that all of them together say are not there, or not yet: as
 /// [`lockwork_sequencer::journal::Journal::stranded`].
-pub(crate) async fn stranded(journal: &NatsJournal, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
-    let wanted = Wanted { first: number, until: number + 1, most_bytes: usize::MAX };
+pub(crate) async fn stranded(journal: &NatsJournal, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {
+    let wanted = Wanted { first, until: first + STRANDED, most_bytes };
     let told = most(&journal.stream, wanted.from(), Some(wanted), SOON).await;
     let told = told.map_err(|few| journal.unreachable("ask servers", &few))?;
-    Ok(told.into_iter().flat_map(|copy| copy.messages).collect())
+    Ok(told.into_iter().map(|copy| copy.messages).filter(|run| !run.is_empty()).collect())
 }
 
 /// Messages that one server does not have any more, as another one has them; none when no server has the first.
@@ -235,7 +238,7 @@ pub(crate) async fn stranded(journal: &NatsJournal, number: u64) -> Result<Vec<V
 ///
 /// # Errors
 /// [`Unreachable`] as long as a server that does not answer may have it.
-pub(crate) async fn found(journal: &NatsJournal, wanted: Wanted) -> Result<Vec<Vec<u8>>, Unreachable> {
+pub(crate) async fn found(journal: &NatsJournal, wanted: Wanted) -> Result<Run, Unreachable> {
     let mut asked = pin!(copies(&journal.stream, wanted.from(), Some(wanted)));
     let (until, all) = (Instant::now() + LONGEST, replicas(&journal.stream));
     let (mut told, mut cut) = (0, 0);

@@ -45,7 +45,7 @@ use async_nats::jetstream::object_store::ObjectStore;
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use lockwork_sequencer::Threads;
 use lockwork_sequencer::io::File;
-use lockwork_sequencer::journal::{Entry, Extent, Journal, Key, Messages, Unappended, Unreachable};
+use lockwork_sequencer::journal::{Entry, Extent, Journal, Key, Messages, Run, Unappended, Unreachable};
 use tokio::runtime::Runtime;
 
 pub use connect::{Error, Options};
@@ -137,8 +137,8 @@ impl Journal for NatsJournal {
         Ok(read::extent(&info.state))
     }
 
-    fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
-        self.runtime.block_on(copies::stranded(self, number))
+    fn stranded(&self, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {
+        self.runtime.block_on(copies::stranded(self, first, most_bytes))
     }
 
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {

@@ -212,15 +212,21 @@ fn servers_say_what_they_have_each_for_itself_when_most_of_them_do() {
     let Some(mut servers) = TestServers::start(3) else { return };
     let journal = open(&servers, "a");
     assert_eq!(journal.append(1, &messages(1..40)), (39, Ok(())));
-    let stranded = |number| journal.stranded(number);
+    let stranded = |number, most_bytes| journal.stranded(number, most_bytes);
     let all_have = |number: u64, count: usize| {
-        patiently(|| match stranded(number) {
-            Ok(found) if found == vec![message(number); count] => Ok(()),
+        patiently(|| match stranded(number, 1) {
+            Ok(found) if found == vec![vec![message(number)]; count] => Ok(()),
             other => Err(format!("{number}: {other:?}")),
         });
     };
     all_have(39, 3);
     all_have(1, 3);
+    patiently(|| match stranded(3, usize::MAX) {
+        Ok(found) if found == vec![messages(3..40); 3] => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let some = stranded(3, 10 * message(3).len()).unwrap();
+    assert!(some.iter().all(|run| (10..37).contains(&run.len()) && run[..] == messages(3..40)[..run.len()]));
     all_have(40, 0);
     servers.signal(0, "-STOP");
     let start = Instant::now();
@@ -230,7 +236,7 @@ fn servers_say_what_they_have_each_for_itself_when_most_of_them_do() {
     all_have(39, 2);
     all_have(40, 0);
     servers.signal(1, "-STOP");
-    assert!(stranded(39).unwrap_err().to_string().contains("of 3 servers say what they have"));
+    assert!(stranded(39, 1).unwrap_err().to_string().contains("of 3 servers say what they have"));
     servers.signal(1, "-CONT");
     servers.restart(0).unwrap();
     all_have(39, 3);

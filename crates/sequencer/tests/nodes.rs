@@ -129,6 +129,9 @@ fn what_one_server_has_behind_the_end_is_appended_before_an_epoch_begins() {
     // Of who begins then, which has read none of it.
     journal.strand(3);
     assert_eq!(journal.extent().unwrap().next, end - 3);
+    // In one go, or several.
+    let found: Vec<_> = [1, usize::MAX].map(|bytes| journal.stranded(end - 3, bytes).unwrap()[0].len()).into();
+    assert_eq!((found, journal.stranded(end, 1)), (vec![1, 3], Ok(Vec::new())));
     let second = join(&journal, "second");
     wait_for(&second, Role::Leading);
     assert_eq!(told(&second), digest);

@@ -63,7 +63,7 @@ use crate::error::Error;
 use crate::format::frame::RecordKind;
 use crate::format::items::Definition;
 use crate::io::Io;
-use crate::journal::election::Role;
+use crate::journal::election::{Membership, Role};
 use crate::journal::message::OVERHEAD;
 use crate::journal::publisher::Publisher;
 use crate::journal::{Messages, append_first};
@@ -402,9 +402,9 @@ impl Parted {
         if let Some(error) = self.shared.trouble() {
             return Err(error);
         }
-        let begun = match self.own.as_ref().map(|own| own.index) {
+        let begun = match self.own.as_ref().map(|own| (own.index, own.membership.clone())) {
             None => self.catch_up_with_all().and_then(|()| self.lead()),
-            Some(index) => self.begin_stream(index),
+            Some((index, membership)) => self.begin_stream(index, &membership),
         };
         if let Err(error) = &begun
             && !matches!(error, Error::Unreachable(_) | Error::JournalFull(_))
@@ -415,9 +415,9 @@ impl Parted {
     }
 
     /// The same of a stream.
-    fn begin_stream(&mut self, index: usize) -> Result<(), Error> {
+    fn begin_stream(&mut self, index: usize, membership: &Membership) -> Result<(), Error> {
         // First, because the order may name what only one of the stream's servers has.
-        let end = self.streams.end(index, &self.shared)?;
+        let end = self.streams.end(index, (&self.shared, membership))?;
         // Others lead, and there may be more at any time.
         let extent = self.node.journal.extent().map_err(|error| Error::Unreachable(error.to_string()))?;
         self.catch_up(extent.next)?;

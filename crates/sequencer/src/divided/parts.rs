@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::io::File;
-use crate::journal::{Entry, Extent, Journal, Key, Messages, Unappended, Unreachable};
+use crate::journal::{Entry, Extent, Journal, Key, Messages, Run, Unappended, Unreachable};
 
 /// Bits of a checkpoint's number in the journal for the part.
 const PART_BITS: u32 = 6;
@@ -74,8 +74,8 @@ impl Journal for PartJournal {
         self.journal.extent()
     }
 
-    fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
-        self.journal.stranded(number)
+    fn stranded(&self, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {
+        self.journal.stranded(first, most_bytes)
     }
 
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {

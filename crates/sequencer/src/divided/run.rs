@@ -51,7 +51,8 @@ impl Parted {
     pub(super) fn catch_up_with_all(&mut self) -> Result<(), Error> {
         self.catch_up(u64::MAX)?;
         let read = Position { next: self.next, chain: self.node.chain };
-        match complete(&*self.node.journal, &self.shared, &self.node.path, read)?.next > self.next {
+        let node = &self.node;
+        match complete(&*node.journal, (&self.shared, &node.membership), &node.path, read)?.next > self.next {
             true => self.catch_up(u64::MAX),
             false => Ok(()),
         }

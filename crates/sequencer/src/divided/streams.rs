@@ -305,12 +305,12 @@ impl Streams {
     ///
     /// # Errors
     /// As [`complete`]; [`Error::Unreachable`], while no node that leads has said that it merges the streams.
-    pub(super) fn end(&self, index: usize, shared: &Shared) -> Result<Position, Error> {
+    pub(super) fn end(&self, index: usize, node: (&Shared, &Membership)) -> Result<Position, Error> {
         if !self.are_merged {
             return Err(Error::Unreachable("no node that leads has said yet that it merges these streams".into()));
         }
         let Stream { journal, path, read, .. } = &self.all[index];
-        complete(&**journal, shared, path, *read)
+        complete(&**journal, node, path, *read)
     }
 
     /// What the first message of an epoch follows in a stream that ends there.

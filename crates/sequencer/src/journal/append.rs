@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Unappended, Unreachable};
+use super::{Run, Unappended, Unreachable};
 use crate::threads::Threads;
 
 /// How long it is tried: longer than servers take to choose another one of them for the stream.
@@ -31,8 +31,8 @@ impl There {
     /// Of a number that the stream does not have, when servers say that of it for themselves
     /// ([`super::Journal::stranded`]).
     #[must_use]
-    pub fn behind_the_end(stranded: &Result<Vec<Vec<u8>>, Unreachable>, message: &[u8]) -> Self {
-        let is_it = |stranded: &Vec<Vec<u8>>| stranded.iter().all(|one| *one == message);
+    pub fn behind_the_end(stranded: &Result<Vec<Run>, Unreachable>, message: &[u8]) -> Self {
+        let is_it = |stranded: &Vec<Run>| stranded.iter().all(|run| run.first().is_some_and(|one| one == message));
         if stranded.as_ref().is_ok_and(is_it) { Self::Nothing } else { Self::Stranded }
     }
 }

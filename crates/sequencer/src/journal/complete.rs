@@ -11,13 +11,16 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::election::Membership;
 use super::message::{Chain, Position};
-use super::{Journal, Unreachable, append_first};
+use super::{Journal, Run, Unreachable, unappended};
 use crate::error::Error;
 use crate::shared::Shared;
 
 /// How long servers have for telling all of them what one of them has.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How many bytes of messages are asked for, and appended, at a time.
+const RUN_BYTES: usize = 1 << 20;
 
 fn failed(error: Unreachable) -> Error {
     Error::Unreachable(error.to_string())
@@ -29,15 +32,22 @@ fn failed(error: Unreachable) -> Error {
 /// # Errors
 /// [`Error::Unreachable`], also while the journal says that it ends before what was read; [`Error::Damaged`];
 /// [`Error::JournalFull`].
-pub(crate) fn complete(journal: &dyn Journal, shared: &Shared, path: &Path, read: Position) -> Result<Position, Error> {
+pub(crate) fn complete(
+    journal: &dyn Journal,
+    (shared, membership): (&Shared, &Membership),
+    path: &Path,
+    read: Position,
+) -> Result<Position, Error> {
     let mut end = end(journal, path, read)?;
-    while let Some((message, after)) = stranded(journal, path, end)? {
+    while let Some((run, chain)) = stranded(journal, path, end)? {
+        membership.completes();
         shared.threads.sleep(PAUSE);
         // The others may only have been late.
         if journal.extent().map_err(failed)?.next <= end.next {
-            append_first(journal, end.next, message)?;
-            shared.count(|statistics| statistics.recovered += 1);
-            end = Position { next: end.next + 1, chain: after };
+            let (appended, outcome) = journal.append(end.next, &run);
+            shared.count(|statistics| statistics.recovered += appended as u64);
+            outcome.map_err(unappended)?;
+            end = Position { next: end.next + run.len() as u64, chain };
         } else {
             end = self::end(journal, path, end)?;
         }
@@ -67,13 +77,17 @@ fn end(journal: &dyn Journal, path: &Path, read: Position) -> Result<Position, E
     }
 }
 
-/// A message that a server has behind the end, and the chain that ends with it; of several that follow what is there,
-/// one of the last epoch. What does not follow was never read by anybody who has read this.
-fn stranded(journal: &dyn Journal, path: &Path, end: Position) -> Result<Option<(Vec<u8>, Chain)>, Error> {
-    let follows = |message: Vec<u8>| {
+/// Messages that a server has behind the end, and the chain that ends with them; of those of several servers the ones
+/// that reach into the last epoch, and of these the most. What does not follow was never read by anybody who has read
+/// this.
+fn stranded(journal: &dyn Journal, path: &Path, end: Position) -> Result<Option<(Run, Chain)>, Error> {
+    let following = |mut run: Run| {
         let mut chain = end.chain;
-        chain.verify(path, end.next, &message).is_ok().then_some((message, chain))
+        let follows = |(number, message): &(u64, &Vec<u8>)| chain.verify(path, *number, message).is_ok();
+        let count = (end.next..).zip(&run).take_while(follows).count();
+        run.truncate(count);
+        (count > 0).then_some((run, chain))
     };
-    let found = journal.stranded(end.next).map_err(failed)?;
-    Ok(found.into_iter().filter_map(follows).max_by_key(|(_, chain)| chain.epoch))
+    let found = journal.stranded(end.next, RUN_BYTES).map_err(failed)?;
+    Ok(found.into_iter().filter_map(following).max_by_key(|(run, chain)| (chain.epoch, run.len())))
 }

@@ -6,7 +6,7 @@
 //! the time answers no reads: others count from when they saw the revision, which is later than when it was written.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,9 @@ use crate::error::Error;
 use crate::order::Request;
 use crate::shared::lock;
 use crate::threads::Threads;
+
+/// How long a run of messages may take that only one server has.
+const COMPLETING: Duration = Duration::from_secs(5);
 
 /// How a node takes part.
 #[derive(Clone, Debug)]
@@ -123,6 +126,8 @@ struct State {
     epoch: u64,
     /// Until when nobody else can have begun to lead.
     until: Option<Instant>,
+    /// Until when the lease is kept though nobody leads yet.
+    kept: Option<Instant>,
     trouble: Option<String>,
     compared: Option<(u64, Digest)>,
     differs: Option<u64>,
@@ -218,6 +223,15 @@ impl Membership {
         if until.is_some_and(|until| self.threads.now() < until) { Ok(()) } else { Err(Error::Lapsed) }
     }
 
+    /// Messages are being appended that one server alone has: the lease is kept meanwhile.
+    pub(crate) fn completes(&self) {
+        lock(&self.state).kept = Some(self.threads.now() + COMPLETING);
+    }
+
+    fn is_completing(&self) -> bool {
+        lock(&self.state).kept.is_some_and(|kept| self.threads.now() < kept)
+    }
+
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.wake();
@@ -267,25 +281,26 @@ fn address_of(holder: &str) -> &str {
 impl Election {
     /// Looks after the lease until nothing is wanted any more.
     pub(crate) fn run(self) {
-        let tick = self.options.lease / 8;
+        let tick = self.tick();
         // The revision that was seen last, and since when.
         let mut seen: Option<(u64, Instant)> = None;
         let mut mine: Option<u64> = None;
         while !self.membership.is_closed() && self.membership.role() != Role::Ended {
             let outcome = match mine {
-                Some(revision) => self.renew(revision).map(|renewed| mine = renewed),
+                Some(revision) => self.renew(revision).map(|renewed| {
+                    if renewed.is_none() {
+                        self.membership.end("the lease is another node's".into());
+                    }
+                    mine = renewed;
+                }),
                 None => self.look(&mut seen).map(|taken| mine = taken),
             };
             self.membership.reached(outcome.err());
             // Until it leads, it asks again and again to.
             if mine.is_some() && self.membership.role() == Role::Following {
-                let (reply, answer) = sync_channel(1);
-                let threads = &self.membership.threads;
-                // What could not be sent has the reply, and nobody would ever answer.
-                let is_asked = threads.send(&self.requests, Request::Lead(reply)).is_ok();
-                match threads.receive(&answer, None) {
-                    Ok(Err(error)) if is_asked => self.membership.reached(Some(error.to_string())),
-                    _ => continue,
+                match self.lead(&mut mine) {
+                    Some(trouble) => self.membership.reached(Some(trouble)),
+                    None => continue,
                 }
             }
             self.membership.wait(tick);
@@ -296,12 +311,40 @@ impl Election {
         }
     }
 
+    /// Asks that an epoch be begun, and waits for that; why it was not, if it is said. What other servers lack is
+    /// appended before, which may take longer than a lease: so the lease is renewed as long as that goes on. Otherwise
+    /// it runs out, and it is another node's turn.
+    fn lead(&self, mine: &mut Option<u64>) -> Option<String> {
+        let (reply, answer) = sync_channel(1);
+        let threads = &self.membership.threads;
+        // Who takes no requests any more never answers.
+        threads.send(&self.requests, Request::Lead(reply)).ok()?;
+        loop {
+            match threads.receive(&answer, Some(self.tick())) {
+                Ok(begun) => return begun.err().map(|error| error.to_string()),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if !self.membership.is_completing() => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    // If it is another node's by now, that is found when this one leads.
+                    if let Some(renewed) = mine.and_then(|revision| self.renew(revision).ok()?) {
+                        *mine = Some(renewed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// How often the lease is looked after.
+    fn tick(&self) -> Duration {
+        self.options.lease / 8
+    }
+
     fn hold(&self, sent: Instant) {
         let mut state = lock(&self.membership.state);
         (state.until, state.leader) = (Some(sent + self.options.lease / 10 * 9), Some(self.options.address.clone()));
     }
 
-    /// Writes the lease again.
+    /// Writes the lease again; nothing if it is another node's.
     fn renew(&self, revision: u64) -> Result<Option<u64>, String> {
         let sent = self.membership.threads.now();
         let failed = |error: super::Unreachable| error.to_string();
@@ -311,9 +354,6 @@ impl Election {
         }
         // It was written all the same if an answer was lost.
         let lease = self.journal.entry(Key::Leader).map_err(failed)?.filter(|lease| lease.text == self.holder);
-        if lease.is_none() {
-            self.membership.end("the lease is another node's".into());
-        }
         Ok(lease.map(|lease| lease.revision))
     }
 
@@ -352,31 +392,65 @@ impl Election {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::Receiver;
+
     use super::*;
     use crate::journal::simulated::SimulatedJournal;
 
-    #[test]
-    fn who_gets_the_lease_when_nobody_takes_requests_any_more_ends_all_the_same() {
-        let journal = SimulatedJournal::new(1);
-        let membership = Arc::new(Membership::new(Threads::default()));
+    /// Looks after a lease; what it asks for, and the end.
+    fn elect(journal: &SimulatedJournal, membership: &Arc<Membership>) -> (Receiver<Request>, Receiver<()>) {
         let (requests, taken) = sync_channel(1);
-        drop(taken);
-        let (options, holder) = (NodeOptions::new("a"), holder("a", 1));
-        let election = Election {
-            journal: Arc::new(journal.another()),
-            options,
-            membership: membership.clone(),
-            requests,
-            holder,
-        };
+        let options = NodeOptions { lease: Duration::from_millis(200), ..NodeOptions::new("a") };
+        let (journal, membership, holder) = (Arc::new(journal.another()), membership.clone(), holder("a", 1));
+        let election = Election { journal, options, membership, requests, holder };
         let (ended, end) = sync_channel(1);
         std::thread::spawn(move || {
             election.run();
             ended.send(()).ok();
         });
+        (taken, end)
+    }
+
+    #[test]
+    fn who_gets_the_lease_when_nobody_takes_requests_any_more_ends_all_the_same() {
+        let journal = SimulatedJournal::new(1);
+        let membership = Arc::new(Membership::new(Threads::default()));
+        let (taken, end) = elect(&journal, &membership);
+        drop(taken);
         while journal.entry(Key::Leader).unwrap().is_none() {
             std::thread::yield_now();
         }
+        membership.close();
+        assert!(end.recv_timeout(Duration::from_secs(30)).is_ok());
+    }
+
+    #[test]
+    fn the_lease_is_kept_while_what_one_server_has_is_appended_and_not_otherwise() {
+        let journal = SimulatedJournal::new(2);
+        let membership = Arc::new(Membership::new(Threads::default()));
+        let (taken, end) = elect(&journal, &membership);
+        let revision = || journal.entry(Key::Leader).unwrap().unwrap().revision;
+        let asked = || match taken.recv_timeout(Duration::from_secs(30)) {
+            Ok(Request::Lead(reply)) => reply,
+            other => panic!("{:?}", other.map(drop)),
+        };
+        // Nothing is heard of who is to begin: it may be another's turn.
+        let reply = asked();
+        let before = revision();
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(revision(), before);
+        reply.send(Err(Error::Unreachable("not yet".into()))).unwrap();
+        // It says what it does.
+        let reply = asked();
+        let before = revision();
+        membership.completes();
+        let until = Instant::now() + Duration::from_secs(30);
+        while revision() < before + 5 && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        assert!(revision() >= before + 5);
+        membership.take(Role::Leading);
+        reply.send(Ok(())).unwrap();
         membership.close();
         assert!(end.recv_timeout(Duration::from_secs(30)).is_ok());
     }

@@ -67,6 +67,9 @@ pub enum Unappended {
 #[error("{0}")]
 pub struct Unreachable(pub String);
 
+/// Messages, one behind the other.
+pub type Run = Vec<Vec<u8>>;
+
 /// Messages with consecutive numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Messages {
@@ -131,12 +134,13 @@ pub trait Journal: Send + Sync {
     /// [`Unreachable`].
     fn extent(&self) -> Result<Extent, Unreachable>;
 
-    /// Asks each server for the message `number` that it has itself, whatever they agree upon; none that does not
-    /// answer soon is waited for, and most of them have to. Those that were found, which may be the same.
+    /// Asks each server for the messages from `first` on that it has itself, whatever they agree upon, about
+    /// `most_bytes` bytes of them at most, and at least one if it has that; none that does not answer soon is waited
+    /// for, and most of them have to. What was found at each, never nothing; several may have the same.
     ///
     /// # Errors
     /// [`Unreachable`].
-    fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable>;
+    fn stranded(&self, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable>;
 
     /// Removes messages before `first`.
     ///
@@ -185,13 +189,18 @@ pub trait Journal: Send + Sync {
 /// Appends the first message of an epoch.
 ///
 /// # Errors
-/// [`Error::JournalFull`]; [`Error::Unreachable`] when somebody else was faster, or this very message is there and will
-/// be read.
+/// As [`unappended`].
 pub(crate) fn append_first(journal: &dyn Journal, number: u64, message: Vec<u8>) -> Result<(), Error> {
-    journal.append(number, &[message]).1.map_err(|why| match why {
+    journal.append(number, &[message]).1.map_err(unappended)
+}
+
+/// Why an epoch does not begin: [`Error::JournalFull`]; [`Error::Unreachable`] when somebody else was faster, or this
+/// very message is there and will be read.
+fn unappended(why: Unappended) -> Error {
+    match why {
         Unappended::Full(why) => Error::JournalFull(why),
         why => Error::Unreachable(why.to_string()),
-    })
+    }
 }
 
 impl fmt::Display for Unappended {

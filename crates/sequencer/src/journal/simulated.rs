@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Entry, Extent, Journal, Key, LEAST_MESSAGE_BYTES, Messages, Unappended, Unreachable};
+use super::{Entry, Extent, Journal, Key, LEAST_MESSAGE_BYTES, Messages, Run, Unappended, Unreachable};
 use crate::io::simulated::Chance;
 use crate::io::{File, read_all};
 
@@ -32,6 +32,17 @@ struct State {
     /// Bytes that all messages may take together.
     capacity: usize,
     chance: Chance,
+}
+
+/// The messages from `first` on that are there, one behind the other, about `most_bytes` bytes of them.
+pub(crate) fn run(messages: &BTreeMap<u64, Vec<u8>>, first: u64, most_bytes: usize) -> Option<Run> {
+    let mut bytes = 0;
+    let found = (first..).map_while(|number| {
+        let message = messages.get(&number).filter(|_| bytes < most_bytes)?;
+        bytes += message.len();
+        Some(message.clone())
+    });
+    Some(found.collect()).filter(|found: &Run| !found.is_empty())
 }
 
 /// A node's way to the journal. [`Self::another`] gives other nodes theirs.
@@ -248,8 +259,8 @@ impl Journal for SimulatedJournal {
         self.request(|state| Extent { first: state.first, next: state.next() })
     }
 
-    fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
-        self.request(|state| state.stranded.get(&number).cloned().into_iter().collect())
+    fn stranded(&self, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {
+        self.request(|state| run(&state.stranded, first, most_bytes).into_iter().collect())
     }
 
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {

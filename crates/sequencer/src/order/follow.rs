@@ -183,7 +183,7 @@ impl Order {
         self.catch_up(&mut |_, _| ())?;
         let Some(node) = &self.node else { return Ok(()) };
         let read = Position { next: self.next, chain: node.chain };
-        match complete(&*node.journal, &self.shared, &node.path, read)?.next > self.next {
+        match complete(&*node.journal, (&self.shared, &node.membership), &node.path, read)?.next > self.next {
             true => self.catch_up(&mut |_, _| ()),
             false => Ok(()),
         }

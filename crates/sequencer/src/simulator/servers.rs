@@ -14,7 +14,8 @@ use super::counters::Seen;
 use super::world::{MICROSECOND, MILLISECOND, SECOND, State};
 use super::{Broken, Rates};
 use crate::journal::message::Chain;
-use crate::journal::{Entry, Extent, Messages};
+use crate::journal::simulated::run;
+use crate::journal::{Entry, Extent, Messages, Run};
 
 /// What a node asks the servers.
 #[derive(Clone)]
@@ -31,8 +32,11 @@ pub(super) enum Ask {
         wait: u64,
     },
     Extent,
-    /// A message that one server has, and all of them together do not.
-    Stranded(u64),
+    /// Messages that one server has, and all of them together do not.
+    Stranded {
+        first: u64,
+        most_bytes: usize,
+    },
     Truncate(u64),
     Lease,
     TakeLease {
@@ -52,7 +56,7 @@ pub(super) enum Answer {
     Message(Option<Vec<u8>>, Extent),
     Messages(Messages),
     Extent(Extent),
-    Stranded(Option<Vec<u8>>),
+    Stranded(Option<Run>),
     Lease(Option<Entry>),
     Taken(Option<u64>),
     Checkpoints(Vec<u64>),
@@ -270,7 +274,7 @@ impl State {
                 Answer::Messages(self.servers.read(first, most_bytes))
             }
             Ask::Extent => Answer::Extent(self.servers.extent()),
-            Ask::Stranded(number) => Answer::Stranded(self.servers.stranded.get(&number).cloned()),
+            Ask::Stranded { first, most_bytes } => Answer::Stranded(run(&self.servers.stranded, first, most_bytes)),
             Ask::Truncate(first) => {
                 let gone = first.saturating_sub(self.servers.first).min(self.servers.messages.len() as u64);
                 self.servers.messages.drain(..gone as usize);

@@ -10,7 +10,7 @@ use super::servers::{Answer, Ask, Asker, Refused};
 use super::world::{Seat, World};
 use crate::io::{File, read_all};
 use crate::journal::append::{Problem, Stream, There, append};
-use crate::journal::{Entry, Extent, Journal, Key, LEAST_MESSAGE_BYTES, Messages, Unappended, Unreachable};
+use crate::journal::{Entry, Extent, Journal, Key, LEAST_MESSAGE_BYTES, Messages, Run, Unappended, Unreachable};
 use crate::threads::{Scheduler, Threads, Waits};
 
 /// How long an answer is waited for.
@@ -88,7 +88,7 @@ impl Stream for Way {
             }
             // One that was there and was removed was another's.
             _ if found.is_some() || extent.first > number => Ok(There::Another),
-            _ => Ok(There::behind_the_end(&self.stranded(number), message)),
+            _ => Ok(There::behind_the_end(&self.stranded(number, 1), message)),
         }
     }
 }
@@ -121,8 +121,9 @@ impl Journal for Way {
         self.ask(Ask::Extent, REQUEST, only!(Answer::Extent(extent) => extent))
     }
 
-    fn stranded(&self, number: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
-        self.ask(Ask::Stranded(number), REQUEST, only!(Answer::Stranded(found) => found.into_iter().collect()))
+    fn stranded(&self, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {
+        let ask = Ask::Stranded { first, most_bytes };
+        self.ask(ask, REQUEST, only!(Answer::Stranded(found) => found.into_iter().collect()))
     }
 
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {
