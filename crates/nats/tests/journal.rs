@@ -225,7 +225,7 @@ fn servers_say_what_they_have_each_for_itself_when_most_of_them_do() {
         Ok(found) if found == vec![messages(3..40); 3] => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    let some = stranded(3, 10 * message(3).len()).unwrap();
+    let some = stranded(3, messages(3..13).iter().map(Vec::len).sum()).unwrap();
     assert!(some.iter().all(|run| (10..37).contains(&run.len()) && run[..] == messages(3..40)[..run.len()]));
     all_have(40, 0);
     servers.signal(0, "-STOP");

@@ -116,7 +116,7 @@ pub(super) struct Client {
     pub(super) tries: u64,
     /// The node that it asks next.
     pub(super) node: usize,
-    /// The last record that it knows, and what it read last, of which process.
+    /// The last record that it knows, and what it read last, of which process, since that last joined.
     seen: u64,
     session: (usize, u64),
     requests: u64,
@@ -273,6 +273,14 @@ impl Client {
     pub(super) fn has_read(&mut self, life: usize, record: u64) {
         self.session = (life, record);
         self.seen = self.seen.max(record);
+    }
+
+    /// A process begins again, and connections ended with its part before: it may have less now, if the log has lost
+    /// its end meanwhile.
+    pub(super) fn is_parted_from(&mut self, life: usize) {
+        if self.session.0 == life {
+            self.session.1 = 0;
+        }
     }
 
     /// A call was answered; what it knows is what the log has by now.

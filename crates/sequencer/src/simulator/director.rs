@@ -189,7 +189,10 @@ impl Director {
             let told = lock(&self.world.inbox).pop_front();
             let Some(told) = told else { return };
             match told {
-                Told::Joined(life, handle) => self.of(life, |place| place.handle = Some(handle)),
+                Told::Joined(life, handle) => {
+                    self.clients.iter_mut().for_each(|client| client.is_parted_from(life));
+                    self.of(life, |place| place.handle = Some(handle));
+                }
                 Told::Left(life) => self.of(life, |place| place.handle = None),
                 Told::Ended(life) => {
                     let restart = self.now() + 100 * MILLISECOND;
