@@ -170,8 +170,8 @@ pub(crate) async fn most(
     let away: Vec<_> = peers.into_iter().flatten().filter(|peer| peer.offline).map(|peer| peer.name).collect();
     let mut asked = pin!(copies(stream, from, wanted));
     let mut told: Vec<Copy> = Vec::new();
-    let is_away = |told: &[Copy], name: &String| told.iter().all(|copy| copy.server != *name);
-    while 2 * told.len() <= all || told.len() + away.iter().filter(|name| is_away(&told, name)).count() < all {
+    let is_silent = |told: &[Copy], name: &String| told.iter().all(|copy| copy.server != *name);
+    while 2 * told.len() <= all || told.len() + away.iter().filter(|name| is_silent(&told, name)).count() < all {
         match timeout_at(until, asked.next()).await {
             Ok(Some(copy)) => told.push(copy),
             _ => break,

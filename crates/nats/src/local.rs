@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::Options;
@@ -18,6 +19,9 @@ pub const ROUTES: &str = "ping_interval: \"2s\", ping_max: 2, pool_size: -1";
 const START: Duration = Duration::from_secs(20);
 /// Where servers listen.
 const PORTS: std::ops::Range<u16> = 10_000..20_000;
+/// What is before an address and a password in a server's configuration.
+const LISTEN: &str = "\nlisten: \"";
+const CLIENT: &str = "user: lockwork, password: \"";
 /// How many times other ports are tried.
 const ATTEMPTS: usize = 5;
 
@@ -41,6 +45,39 @@ pub struct Servers {
     /// Those to be started again that were ended on purpose.
     due: Vec<usize>,
     passwords: [String; 2],
+}
+
+/// Servers that several threads look after.
+pub fn lock(servers: &Mutex<Servers>) -> MutexGuard<'_, Servers> {
+    servers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a journal of this name is reached at servers that another program has [started](Servers::start) in a folder, for
+/// clients: without what only the system's account may ask.
+///
+/// # Errors
+/// There are none, or they cannot be read; the text says why.
+pub fn options_of(folder: &Path, name: &str) -> Result<Options, String> {
+    let (mut servers, mut user) = (Vec::new(), None);
+    for at in 0.. {
+        let file = configuration(folder, at);
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if at > 0 && error.kind() == io::ErrorKind::NotFound => break,
+            Err(error) => return Err(format!("'{}': {error}", file.display())),
+        };
+        let quoted = |before: &str| Some(text.split_once(before)?.1.split_once('"')?.0.to_string());
+        let (Some(address), Some(password)) = (quoted(LISTEN), quoted(CLIENT)) else {
+            return Err(format!("'{}' is of no server that `lockwork cluster up` has started", file.display()));
+        };
+        servers.push(format!("nats://{address}"));
+        user = Some(("lockwork".into(), password));
+    }
+    Ok(Options { replicas: servers.len(), servers, user, name: name.into(), system: None, unsynced: true })
+}
+
+fn configuration(folder: &Path, at: usize) -> PathBuf {
+    folder.join(format!("nats-{}.conf", at + 1))
 }
 
 /// Ports that nobody has. Not of those that the system gives to clients: one that calls a server which is not there
@@ -85,10 +122,6 @@ impl Servers {
         Err(why)
     }
 
-    fn configuration(&self, at: usize) -> PathBuf {
-        self.folder.join(format!("nats-{}.conf", at + 1))
-    }
-
     fn log(&self, at: usize) -> PathBuf {
         self.folder.join(format!("nats-{}.log", at + 1))
     }
@@ -112,10 +145,10 @@ impl Servers {
         };
         let [client, system] = &self.passwords;
         let text = format!(
-            "server_name: nats-{}\nlisten: \"127.0.0.1:{}\"\nmax_payload: 8MB\n\
+            "server_name: nats-{}{LISTEN}127.0.0.1:{}\"\nmax_payload: 8MB\n\
              jetstream {{ store_dir: {:?}, sync_interval: always, max_memory_store: 64MB }}\n{cluster}\
              accounts {{\n  $SYS {{ users: [{{ user: system, password: \"{system}\" }}] }}\n  \
-             lockwork {{ jetstream: enabled, users: [{{ user: lockwork, password: \"{client}\" }}] }}\n}}\n",
+             lockwork {{ jetstream: enabled, users: [{{ {CLIENT}{client}\" }}] }}\n}}\n",
             at + 1,
             self.clients[at],
             self.data(at)
@@ -124,7 +157,7 @@ impl Servers {
         options.create(true).write(true).truncate(true);
         // It has passwords in it.
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(self.configuration(at))?.write_all(text.as_bytes())
+        options.open(configuration(&self.folder, at))?.write_all(text.as_bytes())
     }
 
     fn spawn(&mut self, at: usize) -> Result<(), String> {
@@ -135,7 +168,7 @@ impl Servers {
         };
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log(at)).map_err(failed)?;
         let mut command = Command::new(&program);
-        command.arg("--config").arg(self.configuration(at));
+        command.arg("--config").arg(configuration(&self.folder, at));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         // What ends the terminal's programs is not for the servers: they end when whoever started them has.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);

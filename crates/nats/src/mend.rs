@@ -5,21 +5,17 @@
 //! does not have again, nothing says so, and what servers lose one after the other nobody has in the end. Only a server
 //! whose store is empty is given everything.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::local::Servers;
-use crate::survey::{Survey, others_have_all, strangers, survey};
+use crate::local::{Servers, lock};
+use crate::survey::{others_have_all, strangers, survey};
 use crate::{Error, Options};
 
 /// How long the others may take to agree upon one that leads, and to say that they have everything.
 const AGREE: Duration = Duration::from_secs(20);
 /// Before they are asked again.
 const PAUSE: Duration = Duration::from_secs(1);
-
-fn lock(servers: &Mutex<Servers>) -> MutexGuard<'_, Servers> {
-    servers.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What was found of servers, and done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,12 +38,11 @@ pub enum Mended {
 /// [`Error::Unreachable`]; [`Error::Settings`] when several servers are without something, there are no others, or the
 /// servers have other streams too.
 pub fn mend(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error> {
-    let Survey { lacking, is_whole, is_whole_but_one, .. } = survey(options)?;
-    let said: Vec<_> = lacking.iter().map(|(name, missing)| format!("{name} is without {missing} messages")).collect();
-    let said = said.join(", ");
+    let survey = survey(options)?;
+    let said = survey.said();
     let number = |name: &str| name.strip_prefix("nats-")?.parse::<usize>().ok()?.checked_sub(1);
-    let at = match &lacking.keys().collect::<Vec<_>>()[..] {
-        [] => return Ok(if is_whole { Mended::Whole } else { Mended::Unsure }),
+    let at = match &survey.lacking.keys().collect::<Vec<_>>()[..] {
+        [] => return Ok(if survey.is_whole { Mended::Whole } else { Mended::Unsure }),
         [name] if options.replicas > 1 => number(name),
         _ => return Err(Error::Settings(format!("{said}, and there are not enough others that have everything"))),
     };
@@ -59,7 +54,7 @@ pub fn mend(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error
         return Err(Error::Settings(format!("{said}, and is not emptied: it may have more than others of {others}")));
     }
     let not_yet = || Mended::NotYet(format!("{said}, and the others do not say that they have everything"));
-    if !is_whole_but_one {
+    if !survey.is_whole_but_one {
         return Ok(not_yet());
     }
     // From now on nothing is acknowledged that only it and one other have.

@@ -52,6 +52,15 @@ pub struct Survey {
     pub is_whole_but_one: bool,
 }
 
+impl Survey {
+    /// Which servers are without how many messages, for people.
+    #[must_use]
+    pub fn said(&self) -> String {
+        let said = self.lacking.iter().map(|(name, missing)| format!("{name} is without {missing} messages"));
+        said.collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// Does something with a connection of its own.
 fn connected<T>(options: &Options, act: impl AsyncFnOnce(&Context, &str) -> Result<T, Error>) -> Result<T, Error> {
     options.validate()?;

@@ -1,19 +1,24 @@
 //! `lockwork cluster check`: whether every NATS server of a cluster has everything.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use clap::Args;
+use lockwork_nats::local::options_of;
 use lockwork_nats::survey::{Holding, survey};
 use lockwork_nats::{Error as NatsError, Options};
 
-use super::cluster::{SYSTEM, USER, secret};
+use super::cluster::{USER, secret};
 use super::{Failure, Outcome, print};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The NATS servers; user and password, as USER:PASSWORD, are in LOCKWORK_NATS_USER
-    #[arg(long, value_name = "nats://HOST:PORT,..", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "nats://HOST:PORT,..", value_delimiter = ',', required_unless_present = "data")]
     cluster: Vec<String>,
+    /// In place of them the folder of a `lockwork cluster up` that runs
+    #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
+    data: Option<PathBuf>,
     /// What the cluster's database is called on those servers
     #[arg(long, value_name = "NAME", default_value = "lockwork")]
     cluster_name: String,
@@ -35,15 +40,19 @@ fn table(all: &[Holding]) -> String {
     text
 }
 
+impl Arguments {
+    fn options(&self) -> Result<Options, Failure> {
+        let name = self.cluster_name.clone();
+        if let Some(folder) = &self.data {
+            return options_of(&folder.join("nats"), &name).map_err(Failure::usage);
+        }
+        let (servers, user) = (self.cluster.clone(), secret(USER)?);
+        Ok(Options { servers, name, replicas: 1, user, system: None, unsynced: true })
+    }
+}
+
 pub(super) fn run(arguments: &Arguments) -> Outcome {
-    let options = Options {
-        servers: arguments.cluster.clone(),
-        name: arguments.cluster_name.clone(),
-        replicas: 1,
-        user: secret(USER)?,
-        system: secret(SYSTEM)?,
-        unsynced: true,
-    };
+    let options = arguments.options()?;
     let survey = survey(&options).map_err(|error| match error {
         NatsError::Unreachable(text) => Failure::Connect(text),
         NatsError::Settings(text) => Failure::Usage(text),
@@ -54,9 +63,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     }
     print(&table(found))?;
     if !survey.lacking.is_empty() {
-        let said: Vec<_> = survey.lacking.iter().map(|(name, n)| format!("{name} is without {n} messages")).collect();
         let where_to = "docs/cluster.md, When a server is damaged, says what to do";
-        return Err(Failure::Check(format!("{}: {where_to}", said.join(", "))));
+        return Err(Failure::Check(format!("{}: {where_to}", survey.said())));
     }
     let answers = |stream: &str| -> Vec<&str> {
         found.iter().filter(|one| one.stream == stream).map(|one| &one.server[..]).collect()

@@ -5,16 +5,18 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use lockwork::EngineKind;
 use lockwork::divided::MOST_PARTS;
 use lockwork::sequencer::io::{Disk, Io, Locking};
-use lockwork_nats::local::Servers;
+use lockwork_nats::local::{Servers, lock};
 use lockwork_nats::mend::{Mended, mend};
 
 use super::parts::{SECRET, may_sequence};
+use super::serve::read;
 use super::{Failure, Outcome, print};
 
 /// Before a node that has ended is started again.
@@ -58,6 +60,28 @@ pub(super) struct Arguments {
     engine: String,
 }
 
+impl Arguments {
+    /// How many nodes there are.
+    fn count(&self) -> usize {
+        self.parts.map_or(self.nodes, usize::from)
+    }
+
+    /// The port of a node for clients; behind those of all are the ones for each other.
+    fn port(&self, number: usize) -> Result<u16, Failure> {
+        let port = self.port.checked_add(number as u16 - 1).filter(|_| self.port > 0);
+        port.ok_or_else(|| Failure::usage("--port has to leave room for all nodes up to 65535"))
+    }
+
+    /// What nodes would find, when the servers run.
+    fn validate(&self) -> Result<(), Failure> {
+        may_sequence(self.sequencers, self.parts.map_or(1, usize::from))?;
+        self.engine.parse::<EngineKind>().map_err(Failure::usage)?;
+        self.init.as_deref().map(read).transpose()?;
+        let last = if self.parts.is_some() { 2 * self.count() } else { self.count() };
+        self.port(last).map(drop)
+    }
+}
+
 fn nodes(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|nodes| [1, 3, 5].contains(nodes)).ok_or_else(|| "write 1, 3 or 5".to_string())
 }
@@ -90,19 +114,13 @@ struct Common<'a> {
 }
 
 impl Common<'_> {
-    /// The port of a node for clients; behind those of all are the ones for each other.
-    fn port(&self, number: usize) -> Result<u16, Failure> {
-        let port = self.arguments.port.checked_add(number as u16 - 1).filter(|port| *port > 0);
-        port.ok_or_else(|| Failure::usage("--port has to leave room for all nodes up to 65535"))
-    }
-
     /// Where nodes with parts listen for each other.
     fn peers(&self, parts: usize) -> Result<Vec<String>, Failure> {
-        (1..=parts).map(|number| Ok(format!("127.0.0.1:{}", self.port(parts + number)?))).collect()
+        (1..=parts).map(|number| Ok(format!("127.0.0.1:{}", self.arguments.port(parts + number)?))).collect()
     }
 
     fn start(&self, number: usize) -> Result<Node, Failure> {
-        let port = self.port(number)?;
+        let port = self.arguments.port(number)?;
         let failed = |error| Failure::usage(format!("node {number} cannot be started: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["serve", "--engine", &self.arguments.engine, "--listen", &format!("127.0.0.1:{port}")]);
@@ -175,7 +193,7 @@ fn alone(folder: &Path) -> Result<Box<dyn Send + Sync>, Failure> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
-    may_sequence(arguments.sequencers, arguments.parts.map_or(1, usize::from))?;
+    arguments.validate()?;
     let temporary = match &arguments.data {
         Some(_) => None,
         None => Some(tempfile::Builder::new().prefix("lockwork-cluster").tempdir().map_err(Failure::usage)?),
@@ -196,8 +214,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     getrandom::fill(&mut bytes).map_err(|error| Failure::BackEnd(format!("no random bytes: {error}")))?;
     let secret = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let common = Common { arguments, folder: &folder, options: servers.options("lockwork"), secret };
-    let count = arguments.parts.map_or(arguments.nodes, usize::from);
-    let mut nodes = (1..=count).map(|number| common.start(number)).collect::<Result<Vec<_>, _>>()?;
+    let mut nodes = (1..=arguments.count()).map(|number| common.start(number)).collect::<Result<Vec<_>, _>>()?;
     let ports: Vec<String> = nodes.iter().map(|node| node.port.to_string()).collect();
     let hosts = vec!["127.0.0.1"; ports.len()].join(",");
     let database =
@@ -230,10 +247,6 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     // Whoever mends one of them is not waited for.
     lock(&servers).end();
     kept
-}
-
-fn lock(servers: &Mutex<Servers>) -> MutexGuard<'_, Servers> {
-    servers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Gives servers again what they have lost. `is_new`: one was started again.

@@ -148,16 +148,9 @@ impl Cluster {
         })
     }
 
-    /// How the NATS servers are reached, from the first one's configuration.
+    /// How the NATS servers are reached.
     pub(crate) fn options(&self) -> Options {
-        let text = std::fs::read_to_string(self.nats().join("nats-1.conf")).expect("a configuration");
-        let after = |what: &str| {
-            let rest = text.split_once(what).unwrap_or_else(|| panic!("{what} in {text}")).1;
-            rest.split('"').next().expect("text").to_string()
-        };
-        let user = ("lockwork".to_string(), after("user: lockwork, password: \""));
-        let servers = vec![format!("nats://{}", after("listen: \""))];
-        Options { servers, user: Some(user), name: "lockwork".into(), replicas: 3, system: None, unsynced: true }
+        lockwork_nats::local::options_of(&self.nats(), "lockwork").expect("configurations")
     }
 
     /// Where the NATS servers have their files.

@@ -51,7 +51,10 @@ fn mistakes_with_clusters_are_named() {
     };
     refused("cluster up --nodes 2", 2, "write 1, 3 or 5");
     refused("cluster up --port 65535", 2, "65535");
-    refused("cluster up --engine none", 6, "does not start");
+    refused("cluster up --parts 2 --port 65532", 2, "65535");
+    refused("cluster up --port 0", 2, "65535");
+    refused("cluster up --engine none", 2, "none");
+    refused("cluster up --init nosuch.sql", 2, "nosuch.sql: No such file");
     let folder = tempfile::tempdir().expect("a folder");
     let lock = std::fs::File::create(folder.path().join("lock")).expect("a file");
     lock.lock().expect("it is free");
@@ -95,4 +98,10 @@ fn mistakes_with_clusters_are_named() {
     refused("cluster check --cluster 127.0.0.1:1", 2, "nats://HOST:PORT");
     refused("cluster check --cluster nats://127.0.0.1:1 --cluster-name a.b", 2, "letters");
     refused("cluster check --cluster nats://127.0.0.1:1", 3, "connect");
+    refused("cluster check --cluster nats://127.0.0.1:1 --data x", 2, "--data");
+    refused("cluster check --data nosuch", 2, "nats-1.conf': No such file");
+    let other = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(other.path().join("nats")).expect("a folder");
+    std::fs::write(other.path().join("nats/nats-1.conf"), "port: 4222\n").expect("a file");
+    refused(&format!("cluster check --data {}", other.path().display()), 2, "is of no server that");
 }

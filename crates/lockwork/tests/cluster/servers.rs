@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lockwork_nats::Options;
 use lockwork_nats::testing::{alter, change_stream};
 
 use super::harness::{Cluster, LONG, Load, fill, signal, under_load};
@@ -71,11 +70,9 @@ fn a_server_whose_messages_were_altered_does_no_harm() {
 
 /// What `lockwork cluster check` ends with, and says.
 fn check(cluster: &Cluster) -> (Option<i32>, String) {
-    let Options { servers, user, .. } = cluster.options();
-    let (user, password) = user.expect("a user");
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
-    command.args(["cluster", "check", "--cluster", &servers.join(",")]);
-    let output = command.env("LOCKWORK_NATS_USER", format!("{user}:{password}")).output().expect("it runs");
+    command.args(["cluster", "check", "--data"]).arg(cluster.nats().parent().expect("a folder"));
+    let output = command.output().expect("it runs");
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&said).into_owned())
 }
