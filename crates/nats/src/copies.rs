@@ -28,18 +28,20 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 /// For how long a server keeps a consumer that was not removed.
 const IDLE: Duration = Duration::from_secs(5);
-/// The most messages that are asked for at a time: at first one, which may be long, then twice as many each time.
-const MOST_AT_ONCE: usize = 256;
+/// How many messages are asked for at a time, whole and without what is in them.
+const MESSAGES: usize = 8;
+const EMPTY_MESSAGES: usize = 256;
 
 /// For how long servers are asked before what they do not have is lost: one that was just started, or does not know who
 /// leads, answers nothing.
-const LONGEST: Duration = Duration::from_secs(10);
-/// For how long servers are asked before an epoch begins until most have answered, and then for the others: who asks
-/// has a lease meanwhile, and does not renew it.
+pub(crate) const LONGEST: Duration = Duration::from_secs(10);
+/// For how long servers are asked before an epoch begins until most have answered, and then for the others: nobody is
+/// served meanwhile.
 const SOON: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(500));
 
-/// How many messages a server is asked for then: what can be read meanwhile.
+/// How many messages those that have something are asked for then, for how long each, and for how long all of them.
 const STRANDED: u64 = 256;
+const MORE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(1));
 
 /// What one server has of a stream.
 pub(crate) struct Copy {
@@ -52,9 +54,11 @@ pub(crate) struct Copy {
     pub(crate) messages: Run,
 }
 
-/// Messages that are asked for: from `first` on, before `until`, about `most_bytes` bytes of them.
+/// Messages that are asked for: from `first` on, before `until`, about `most_bytes` bytes of them, and no more when
+/// that took `longest`.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
+    pub(crate) longest: Duration,
     pub(crate) first: u64,
     pub(crate) until: u64,
     pub(crate) most_bytes: usize,
@@ -90,9 +94,12 @@ impl Placed {
     }
 
     /// The messages wanted, from the first one on; none if something else comes instead.
-    async fn read(&self, wanted: Wanted) -> Option<Run> {
-        let (mut found, mut bytes, mut at_once) = (Vec::new(), 0, 1);
+    async fn read(&self, wanted: Wanted, at_once: usize) -> Option<Run> {
+        let (mut found, mut bytes, start) = (Vec::new(), 0, Instant::now());
         while bytes < wanted.most_bytes && wanted.first + (found.len() as u64) < wanted.until {
+            if start.elapsed() > wanted.longest {
+                break;
+            }
             let most = usize::try_from(wanted.until - wanted.first).unwrap_or(usize::MAX) - found.len();
             let batch = self.consumer.fetch().max_messages(most.min(at_once)).messages().await.ok()?;
             let batch: Vec<_> = batch.try_collect().await.ok()?;
@@ -107,7 +114,6 @@ impl Placed {
             if found.len() == before {
                 break;
             }
-            at_once = (2 * at_once).min(MOST_AT_ONCE);
         }
         Some(found)
     }
@@ -123,7 +129,7 @@ impl Placed {
 async fn one(stream: &Stream, from: DeliverPolicy, wanted: Option<Wanted>) -> Option<Copy> {
     let placed = Placed::make(stream, from, false).await?;
     let messages = match wanted {
-        Some(wanted) => timeout(LONGEST, placed.read(wanted)).await.ok().flatten(),
+        Some(wanted) => timeout(LONGEST, placed.read(wanted, MESSAGES)).await.ok().flatten(),
         None => Some(Vec::new()),
     };
     placed.remove(stream);
@@ -190,7 +196,7 @@ pub(crate) async fn read_at(stream: &Stream, wanted: Wanted, servers: usize, lon
         while seen.len() < servers {
             match Placed::make(stream, wanted.from(), true).await {
                 Some(placed) if !seen.contains(&placed.server) => {
-                    let found = placed.read(wanted).await;
+                    let found = placed.read(wanted, EMPTY_MESSAGES).await;
                     placed.remove(stream);
                     match found {
                         Some(found) if found.len() as u64 == wanted.until.saturating_sub(wanted.first) => {
@@ -225,10 +231,27 @@ pub(crate) struct Few {
 /// Messages that one server may have, and that all of them together say are not there, or not yet: as
 /// [`lockwork_sequencer::journal::Journal::stranded`].
 pub(crate) async fn stranded(journal: &NatsJournal, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {
-    let wanted = Wanted { first, until: first + STRANDED, most_bytes };
-    let told = most(&journal.stream, wanted.from(), Some(wanted), SOON).await;
-    let told = told.map_err(|few| journal.unreachable("ask servers", &few))?;
-    Ok(told.into_iter().map(|copy| copy.messages).filter(|run| !run.is_empty()).collect())
+    // One message each, which decides, is there soon; what else there is may take longer.
+    let one = Wanted { first, until: first + 1, most_bytes, longest: LONGEST };
+    let told = most(&journal.stream, one.from(), Some(one), SOON).await;
+    let mut told = told.map_err(|few| journal.unreachable("ask servers", &few))?;
+    told.retain(|copy| !copy.messages.is_empty());
+    let is_short = |copy: &Copy| copy.count > 1 && copy.messages.len() == 1 && copy.messages[0].len() < most_bytes;
+    let mut short = told.iter().filter(|copy| is_short(copy)).count();
+    let wanted = Wanted { until: first + STRANDED, longest: MORE.0, ..one };
+    let (mut asked, until) = (pin!(copies(&journal.stream, wanted.from(), Some(wanted))), Instant::now() + MORE.1);
+    while short > 0
+        && let Ok(Some(more)) = timeout_at(until, asked.next()).await
+    {
+        if let Some(copy) = told.iter_mut().find(|copy| copy.server == more.server && is_short(copy)) {
+            short -= 1;
+            // Whatever became of it meanwhile: the one message was there.
+            if more.messages.first() == copy.messages.first() {
+                *copy = more;
+            }
+        }
+    }
+    Ok(told.into_iter().map(|copy| copy.messages).collect())
 }
 
 /// Messages that one server does not have any more, as another one has them; none when no server has the first.

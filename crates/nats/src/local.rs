@@ -70,8 +70,13 @@ pub fn options_of(folder: &Path, name: &str) -> Result<Options, String> {
         let (Some(address), Some(password)) = (quoted(LISTEN), quoted(CLIENT)) else {
             return Err(format!("'{}' is of no server that `lockwork cluster up` has started", file.display()));
         };
+        // Those behind were of more servers, before.
+        let this = Some(("lockwork".into(), password));
+        if at > 0 && this != user {
+            break;
+        }
         servers.push(format!("nats://{address}"));
-        user = Some(("lockwork".into(), password));
+        user = this;
     }
     Ok(Options { replicas: servers.len(), servers, user, name: name.into(), system: None, unsynced: true })
 }

@@ -8,7 +8,7 @@ use async_nats::jetstream::stream::State;
 use futures::{FutureExt, StreamExt};
 use lockwork_sequencer::journal::{Extent, Messages, Unreachable};
 
-use crate::copies::{Wanted, found as found_elsewhere};
+use crate::copies::{LONGEST, Wanted, found as found_elsewhere};
 use crate::{NatsJournal, REQUEST};
 
 /// How long a message that is there may be on its way.
@@ -68,9 +68,11 @@ pub(crate) async fn read(
                         break;
                     }
                     if start.elapsed() > wait + LATE {
-                        let messages =
-                            found_elsewhere(journal, Wanted { first, until: extent(&info.state).next, most_bytes })
-                                .await?;
+                        let messages = found_elsewhere(
+                            journal,
+                            Wanted { first, until: extent(&info.state).next, most_bytes, longest: LONGEST },
+                        )
+                        .await?;
                         if !messages.is_empty() {
                             return Ok(Messages { first, messages });
                         }
@@ -103,7 +105,8 @@ pub(crate) async fn read(
             continue;
         }
         if found.messages.is_empty() && number > first {
-            let messages = found_elsewhere(journal, Wanted { first, until: number, most_bytes }).await?;
+            let messages =
+                found_elsewhere(journal, Wanted { first, until: number, most_bytes, longest: LONGEST }).await?;
             if !messages.is_empty() {
                 return Ok(Messages { first, messages });
             }

@@ -175,7 +175,7 @@ pub(crate) fn others_have_all(options: &Options) -> Result<bool, Error> {
             else {
                 return Ok(false);
             };
-            let wanted = Wanted { first, until: last + 1, most_bytes: usize::MAX };
+            let wanted = Wanted { first, until: last + 1, most_bytes: usize::MAX, longest: READ };
             let others = stream.cached_info().config.num_replicas.saturating_sub(1);
             if others == 0 || !read_at(&stream, wanted, others, READ).await {
                 return Ok(false);

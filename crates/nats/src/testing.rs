@@ -11,7 +11,7 @@ use async_nats::jetstream::stream::Config;
 use lockwork_sequencer::journal::Unreachable;
 use tempfile::TempDir;
 
-use crate::copies::Wanted;
+use crate::copies::{LONGEST, Wanted};
 use crate::local::{Servers, program};
 use crate::{NatsJournal, Options};
 
@@ -141,7 +141,7 @@ pub fn prefer_leader(options: &Options, at: usize) {
 /// # Errors
 /// Not all servers say whether they have it.
 pub fn found(journal: &NatsJournal, first: u64, until: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
-    let wanted = Wanted { first, until, most_bytes: usize::MAX };
+    let wanted = Wanted { first, until, most_bytes: usize::MAX, longest: LONGEST };
     journal.runtime.block_on(crate::copies::found(journal, wanted))
 }
 

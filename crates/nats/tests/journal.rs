@@ -8,7 +8,7 @@ use lockwork_nats::testing::{TestServers, change_stream, damage, found, prefer_l
 use lockwork_nats::{Error, NatsJournal, Options};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::io::{Io, Mode};
-use lockwork_sequencer::journal::{Extent, Journal, Key, Unappended};
+use lockwork_sequencer::journal::{Extent, Journal, Key, Run, Unappended};
 
 fn open(servers: &TestServers, name: &str) -> NatsJournal {
     NatsJournal::open(&servers.options(name)).unwrap()
@@ -225,8 +225,12 @@ fn servers_say_what_they_have_each_for_itself_when_most_of_them_do() {
         Ok(found) if found == vec![messages(3..40); 3] => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    let some = stranded(3, messages(3..13).iter().map(Vec::len).sum()).unwrap();
-    assert!(some.iter().all(|run| (10..37).contains(&run.len()) && run[..] == messages(3..40)[..run.len()]));
+    let ten = messages(3..13).iter().map(Vec::len).sum();
+    let is_some = |run: &Run| (10..37).contains(&run.len()) && run[..] == messages(3..40)[..run.len()];
+    patiently(|| match stranded(3, ten) {
+        Ok(found) if found.len() == 3 && found.iter().all(is_some) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
     all_have(40, 0);
     servers.signal(0, "-STOP");
     let start = Instant::now();

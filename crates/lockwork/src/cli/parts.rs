@@ -71,6 +71,17 @@ pub(super) fn may_sequence(sequencers: u16, parts: usize) -> Result<(), Failure>
     }
 }
 
+/// Nodes with parts run calls with this engine.
+///
+/// # Errors
+/// What would be right.
+pub(super) fn may_divide(engine: &str) -> Result<(), Failure> {
+    match engine {
+        "deterministic" => Ok(()),
+        _ => Err(Failure::usage("nodes with parts have an engine of their own: leave --engine away")),
+    }
+}
+
 impl Divided {
     /// The place that is wanted, if one is, in the cluster of this name. From now on the others can connect.
     ///
@@ -79,9 +90,7 @@ impl Divided {
     pub(super) fn place(&self, cluster: &str, engine: &str) -> Result<Option<Place>, Failure> {
         let Some(number) = self.part else { return Ok(None) };
         let (peers, count) = (&self.peers, self.peers.len());
-        if engine != "deterministic" {
-            return Err(Failure::usage("nodes with parts have an engine of their own: leave --engine away"));
-        }
+        may_divide(engine)?;
         if count > MOST_PARTS {
             return Err(Failure::usage(format!("--peers names {count} nodes: {MOST_PARTS} are possible")));
         }

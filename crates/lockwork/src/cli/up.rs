@@ -15,7 +15,7 @@ use lockwork::sequencer::io::{Disk, Io, Locking};
 use lockwork_nats::local::{Servers, lock};
 use lockwork_nats::mend::{Mended, mend};
 
-use super::parts::{SECRET, may_sequence};
+use super::parts::{SECRET, may_divide, may_sequence};
 use super::serve::read;
 use super::{Failure, Outcome, print};
 
@@ -76,6 +76,9 @@ impl Arguments {
     fn validate(&self) -> Result<(), Failure> {
         may_sequence(self.sequencers, self.parts.map_or(1, usize::from))?;
         self.engine.parse::<EngineKind>().map_err(Failure::usage)?;
+        if self.parts.is_some() {
+            may_divide(&self.engine)?;
+        }
         self.init.as_deref().map(read).transpose()?;
         let last = if self.parts.is_some() { 2 * self.count() } else { self.count() };
         self.port(last).map(drop)

@@ -51,7 +51,7 @@ fn mistakes_with_clusters_are_named() {
     };
     refused("cluster up --nodes 2", 2, "write 1, 3 or 5");
     refused("cluster up --port 65535", 2, "65535");
-    refused("cluster up --parts 2 --port 65532", 2, "65535");
+    refused("cluster up --parts 2 --port 65533", 2, "65535");
     refused("cluster up --port 0", 2, "65535");
     refused("cluster up --engine none", 2, "none");
     refused("cluster up --init nosuch.sql", 2, "nosuch.sql: No such file");
@@ -82,6 +82,7 @@ fn mistakes_with_clusters_are_named() {
     refused("serve --sequencers 2", 2, "--part");
     refused("cluster up --sequencers 2", 2, "--parts");
     refused("cluster up --parts 2 --sequencers 3", 2, "1 to 2 are possible");
+    refused("cluster up --parts 2 --engine serial", 2, "leave --engine away");
     refused(&format!("{here} --sequencers 3"), 2, "1 to 2 are possible");
     refused(&format!("{here} --sequencers 0"), 2, "1 to 2 are possible");
     refused("serve --peers 127.0.0.1:1", 2, "--part");

@@ -435,7 +435,7 @@ impl Parted {
             chain.database = node.fresh;
         }
         let message = chain.begin_epoch(self.next, &node.options.address);
-        append_first(&*node.journal, self.next, message)?;
+        append_first(&*node.journal, &node.membership, self.next, message)?;
         node.chain = chain;
         self.next += 1;
         self.giving = self.next;

@@ -159,7 +159,7 @@ impl Parted {
         let journal = self.streams.journal(own.index);
         let mut chain = self.streams.begins(own.index, end, self.node.chain.database)?;
         let message = chain.begin_epoch(end.next, &own.options.address);
-        append_first(&*journal, end.next, message)?;
+        append_first(&*journal, &own.membership, end.next, message)?;
         (own.epoch, own.giving) = (chain.epoch, end.next + 1);
         let (shared, membership) = (self.shared.clone(), own.membership.clone());
         let publisher = Publisher { journal, shared, membership, chain, next: own.giving, orders: false };

@@ -18,7 +18,7 @@ use crate::order::Request;
 use crate::shared::lock;
 use crate::threads::Threads;
 
-/// How long a run of messages may take that only one server has.
+/// How long servers may take to say what they have, or for some of it to be appended.
 const COMPLETING: Duration = Duration::from_secs(5);
 
 /// How a node takes part.
@@ -223,7 +223,7 @@ impl Membership {
         if until.is_some_and(|until| self.threads.now() < until) { Ok(()) } else { Err(Error::Lapsed) }
     }
 
-    /// Messages are being appended that one server alone has: the lease is kept meanwhile.
+    /// It is asked for messages that one server alone has, or some of them were appended: the lease is kept meanwhile.
     pub(crate) fn completes(&self) {
         lock(&self.state).kept = Some(self.threads.now() + COMPLETING);
     }
@@ -312,8 +312,8 @@ impl Election {
     }
 
     /// Asks that an epoch be begun, and waits for that; why it was not, if it is said. What other servers lack is
-    /// appended before, which may take longer than a lease: so the lease is renewed as long as that goes on. Otherwise
-    /// it runs out, and it is another node's turn.
+    /// appended before, which may take longer than a lease: so the lease is renewed as long as that goes on. If
+    /// anything else takes so long, it runs out, and it is another node's turn; no epoch begins without it.
     fn lead(&self, mine: &mut Option<u64>) -> Option<String> {
         let (reply, answer) = sync_channel(1);
         let threads = &self.membership.threads;
@@ -444,14 +444,23 @@ mod tests {
         let reply = asked();
         let before = revision();
         membership.completes();
-        let until = Instant::now() + Duration::from_secs(30);
-        while revision() < before + 5 && Instant::now() < until {
-            std::thread::yield_now();
-        }
-        assert!(revision() >= before + 5);
-        membership.take(Role::Leading);
-        reply.send(Ok(())).unwrap();
-        membership.close();
+        let until = |holds: &dyn Fn() -> bool| {
+            let start = Instant::now();
+            while !holds() {
+                assert!(start.elapsed() < Duration::from_secs(30));
+                std::thread::yield_now();
+            }
+        };
+        until(&|| revision() >= before + 5);
+        assert!(membership.may_answer().is_ok());
+        // Another one takes it all the same.
+        until(&|| journal.write(Key::Leader, revision(), "b 2").unwrap().is_some());
+        until(&|| membership.may_answer().is_err());
+        let message = vec![1];
+        let refused = super::super::append_first(&journal, &membership, 1, message).unwrap_err();
+        assert!(matches!(refused, Error::Unreachable(_)) && journal.extent().unwrap().next == 1, "{refused}");
+        reply.send(Err(refused)).unwrap();
         assert!(end.recv_timeout(Duration::from_secs(30)).is_ok());
+        assert_eq!(membership.role(), Role::Ended);
     }
 }

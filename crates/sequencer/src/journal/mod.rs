@@ -47,6 +47,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::io::File;
+use election::Membership;
 
 /// The fewest bytes that a message must be able to have: the longest call and a little.
 pub const LEAST_MESSAGE_BYTES: usize = 4 << 20;
@@ -186,17 +187,26 @@ pub trait Journal: Send + Sync {
     fn drop_checkpoints(&self, number: u64) -> Result<(), Unreachable>;
 }
 
-/// Appends the first message of an epoch.
+/// Appends the first message of an epoch, if nobody else can have got the lease: who has, and has begun an epoch that
+/// was read here meanwhile, answers reads.
 ///
 /// # Errors
-/// As [`unappended`].
-pub(crate) fn append_first(journal: &dyn Journal, number: u64, message: Vec<u8>) -> Result<(), Error> {
-    journal.append(number, &[message]).1.map_err(unappended)
+/// As [`why_not_begun`]; [`Error::Unreachable`] also if the lease may be another node's.
+pub(crate) fn append_first(
+    journal: &dyn Journal,
+    membership: &Membership,
+    number: u64,
+    message: Vec<u8>,
+) -> Result<(), Error> {
+    if membership.may_answer().is_err() {
+        return Err(Error::Unreachable("the lease has run out before an epoch began".into()));
+    }
+    journal.append(number, &[message]).1.map_err(why_not_begun)
 }
 
 /// Why an epoch does not begin: [`Error::JournalFull`]; [`Error::Unreachable`] when somebody else was faster, or this
 /// very message is there and will be read.
-fn unappended(why: Unappended) -> Error {
+fn why_not_begun(why: Unappended) -> Error {
     match why {
         Unappended::Full(why) => Error::JournalFull(why),
         why => Error::Unreachable(why.to_string()),

@@ -25,8 +25,8 @@ struct State {
     entries: BTreeMap<Key, Entry>,
     checkpoints: BTreeMap<u64, Vec<u8>>,
     late: Vec<Late>,
-    /// What one server has, by number, that all of them together do not have any more.
-    stranded: BTreeMap<u64, Vec<u8>>,
+    /// What single servers have, by number, that all of them together do not have any more.
+    stranded: Vec<BTreeMap<u64, Vec<u8>>>,
     /// Of a thousand requests so many are lost, and so many answers.
     lost: u64,
     /// Bytes that all messages may take together.
@@ -35,7 +35,7 @@ struct State {
 }
 
 /// The messages from `first` on that are there, one behind the other, about `most_bytes` bytes of them.
-pub(crate) fn run(messages: &BTreeMap<u64, Vec<u8>>, first: u64, most_bytes: usize) -> Option<Run> {
+pub(crate) fn run_from(messages: &BTreeMap<u64, Vec<u8>>, first: u64, most_bytes: usize) -> Option<Run> {
     let mut bytes = 0;
     let found = (first..).map_while(|number| {
         let message = messages.get(&number).filter(|_| bytes < most_bytes)?;
@@ -74,7 +74,7 @@ impl SimulatedJournal {
             entries: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             late: Vec::new(),
-            stranded: BTreeMap::new(),
+            stranded: Vec::new(),
             lost: 0,
             capacity: usize::MAX,
             chance: Chance(seed),
@@ -123,7 +123,7 @@ impl SimulatedJournal {
         state.messages.remove(at);
     }
 
-    /// Loses the last `count` messages, but at one server, as no journal should.
+    /// Loses the last `count` messages, but at one server, another one each time, as no journal should.
     ///
     /// # Panics
     /// When there are not as many.
@@ -132,7 +132,7 @@ impl SimulatedJournal {
         let kept = state.messages.len().checked_sub(count).expect("so many messages");
         let number = state.first + kept as u64;
         let lost = state.messages.split_off(kept);
-        state.stranded.extend((number..).zip(lost));
+        state.stranded.push((number..).zip(lost).collect());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -260,7 +260,7 @@ impl Journal for SimulatedJournal {
     }
 
     fn stranded(&self, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {
-        self.request(|state| run(&state.stranded, first, most_bytes).into_iter().collect())
+        self.request(|state| state.stranded.iter().filter_map(|server| run_from(server, first, most_bytes)).collect())
     }
 
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {

@@ -277,7 +277,7 @@ impl Order {
             return Err(error);
         }
         if let Err(error) = self.catch_up_with_all() {
-            if !matches!(error, Error::Unreachable(_)) {
+            if !matches!(error, Error::Unreachable(_) | Error::JournalFull(_)) {
                 self.end(error.clone());
             }
             return Err(error);
@@ -288,7 +288,7 @@ impl Order {
             chain.database = node.fresh;
         }
         let message = chain.begin_epoch(self.next, &node.options.address);
-        append_first(&*node.journal, self.next, message)?;
+        append_first(&*node.journal, &node.membership, self.next, message)?;
         (node.chain, self.database) = (chain, chain.database);
         self.next += 1;
         self.shared.set_durable(self.next);

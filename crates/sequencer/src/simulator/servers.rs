@@ -14,7 +14,7 @@ use super::counters::Seen;
 use super::world::{MICROSECOND, MILLISECOND, SECOND, State};
 use super::{Broken, Rates};
 use crate::journal::message::Chain;
-use crate::journal::simulated::run;
+use crate::journal::simulated::run_from;
 use crate::journal::{Entry, Extent, Messages, Run};
 
 /// What a node asks the servers.
@@ -274,7 +274,9 @@ impl State {
                 Answer::Messages(self.servers.read(first, most_bytes))
             }
             Ask::Extent => Answer::Extent(self.servers.extent()),
-            Ask::Stranded { first, most_bytes } => Answer::Stranded(run(&self.servers.stranded, first, most_bytes)),
+            Ask::Stranded { first, most_bytes } => {
+                Answer::Stranded(run_from(&self.servers.stranded, first, most_bytes))
+            }
             Ask::Truncate(first) => {
                 let gone = first.saturating_sub(self.servers.first).min(self.servers.messages.len() as u64);
                 self.servers.messages.drain(..gone as usize);
