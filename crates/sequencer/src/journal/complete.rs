@@ -83,8 +83,8 @@ fn end(journal: &dyn Journal, path: &Path, read: Position) -> Result<Position, E
 }
 
 /// Messages that a server has behind the end, and the chain that ends with them; of those of several servers the ones
-/// that reach into the last epoch, and of these the most, as Raft compares logs (Ongaro and Ousterhout, 2014, 5.4.1), as
-/// far as one asks for at a time. What does not follow was never read by anybody who has read this.
+/// that reach into the last epoch, and of these the most, as Raft compares logs (Ongaro and Ousterhout, 2014, 5.4.1),
+/// as far as one asks for at a time. What does not follow was never read by anybody who has read this.
 fn stranded(journal: &dyn Journal, path: &Path, end: Position) -> Result<Option<(Run, Chain)>, Error> {
     let following = |mut run: Run| {
         let mut chain = end.chain;
