@@ -93,8 +93,8 @@ pub fn append(
         // It may be there, and so may be those behind it.
         while appended < messages.len() {
             let there = stream.there(first + appended as u64, &messages[appended]);
-            // What a server has in its place, somebody may have read; who begins an epoch sees to it.
-            is_due = there != Ok(There::Stranded);
+            // What a server has in its place, or may have, somebody may have read; who begins an epoch sees to it.
+            is_due = there == Ok(There::Nothing);
             match there {
                 Ok(There::It) => appended += 1,
                 Ok(There::Another) => return (appended, Err(Unappended::Superseded)),
@@ -132,7 +132,7 @@ fn publish(stream: &dyn Stream, first: u64, messages: &[Vec<u8>]) -> (usize, Res
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
 
@@ -156,6 +156,32 @@ mod tests {
             self.looks.set(self.looks.get() + 1);
             Ok(if self.looks.get() > 2 { There::It } else { There::Nothing })
         }
+    }
+
+    /// A stream that says these things of a message, one after the other, and answers no attempt.
+    struct Telling {
+        told: RefCell<Vec<Result<There, String>>>,
+        attempts: Cell<u32>,
+    }
+
+    impl Stream for Telling {
+        fn publish(&self, _: u64, _: &[u8]) -> Result<u64, Problem> {
+            self.attempts.set(self.attempts.get() + 1);
+            Err(Problem::Unclear("no answer".into()))
+        }
+
+        fn there(&self, _: u64, _: &[u8]) -> Result<There, String> {
+            self.told.borrow_mut().pop().expect("asked as often")
+        }
+    }
+
+    #[test]
+    fn nothing_is_published_again_before_it_is_known_that_nobody_has_another_one() {
+        let unknown = || Err("no answer".to_string());
+        let told = [Ok(There::Another), Ok(There::Nothing), unknown(), Ok(There::Stranded), unknown()].into();
+        let stream = Telling { told: RefCell::new(told), attempts: Cell::new(0) };
+        let appended = append(&stream, &Threads::default(), 1, &[b"message".to_vec()]);
+        assert_eq!((appended, stream.attempts.get()), ((0, Err(Unappended::Superseded)), 2));
     }
 
     fn fill(answers: bool) -> (usize, Result<(), Unappended>) {

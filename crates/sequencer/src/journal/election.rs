@@ -325,7 +325,7 @@ impl Election {
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) if !self.membership.is_completing() => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    // If it is another node's by now, that is found when this one leads.
+                    // If it is another node's by now, no epoch begins, and it is found then.
                     if let Some(renewed) = mine.and_then(|revision| self.renew(revision).ok()?) {
                         *mine = Some(renewed);
                     }
