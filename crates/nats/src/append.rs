@@ -55,8 +55,7 @@ async fn there(journal: &NatsJournal, number: u64, message: &[u8]) -> Result<The
             let info = tokio::time::timeout(REQUEST, journal.stream.get_info()).await;
             let info = info.map_err(|late| failed(&late))?.map_err(|error| failed(&error))?;
             if read::extent(&info.state).first > number {
-                // It was there and was removed, so it was another's: ours are not before they are acknowledged.
-                return Ok(There::Another);
+                return Ok(There::Removed);
             }
             Ok(There::behind_the_end(&copies::stranded(journal, number, 1).await, message))
         }

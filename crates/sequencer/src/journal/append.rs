@@ -23,6 +23,9 @@ pub enum There {
     Another,
     /// None yet.
     Nothing,
+    /// None any more: one was there, and was removed behind a checkpoint. Whose it was is not known, as others read and
+    /// remove also what was never acknowledged.
+    Removed,
     /// None, but one of its servers has another one for itself, or may have.
     Stranded,
 }
@@ -99,6 +102,11 @@ pub fn append(
                 Ok(There::It) => appended += 1,
                 Ok(There::Another) => return (appended, Err(Unappended::Superseded)),
                 Ok(There::Nothing) => break,
+                Ok(There::Removed) => {
+                    let number = first + appended as u64;
+                    let why = format!("message {number} was removed before it was known whose it was");
+                    return (appended, Err(Unappended::Unknown(why)));
+                }
                 Ok(There::Stranded) => {
                     why = format!("message {}: one of the servers has another, or may have", first + appended as u64);
                     break;
@@ -182,6 +190,13 @@ mod tests {
         let stream = Telling { told: RefCell::new(told), attempts: Cell::new(0) };
         let appended = append(&stream, &Threads::default(), 1, &[b"message".to_vec()]);
         assert_eq!((appended, stream.attempts.get()), ((0, Err(Unappended::Superseded)), 2));
+    }
+
+    #[test]
+    fn what_was_removed_before_it_was_looked_for_may_have_been_this_one() {
+        let stream = Telling { told: RefCell::new([Ok(There::Removed)].into()), attempts: Cell::new(0) };
+        let appended = append(&stream, &Threads::default(), 7, &[b"message".to_vec()]);
+        assert!(matches!(appended, (0, Err(Unappended::Unknown(why))) if why.contains("message 7 was removed")));
     }
 
     fn fill(answers: bool) -> (usize, Result<(), Unappended>) {

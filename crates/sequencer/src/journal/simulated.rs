@@ -180,8 +180,11 @@ impl State {
 
     fn append(&mut self, number: u64, message: &[u8]) -> Result<(), Unappended> {
         if number < self.next() {
-            let there = number.checked_sub(self.first).map(|at| &self.messages[at as usize]);
-            return if there.is_some_and(|there| there == message) { Ok(()) } else { Err(Unappended::Superseded) };
+            return match number.checked_sub(self.first).map(|at| &self.messages[at as usize]) {
+                Some(there) if there == message => Ok(()),
+                Some(_) => Err(Unappended::Superseded),
+                None => Err(Unappended::Unknown(format!("message {number} was removed"))),
+            };
         }
         if number > self.next() {
             return Err(Unappended::Unknown(format!("message {} is the last", self.next() - 1)));

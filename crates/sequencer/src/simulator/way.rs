@@ -86,8 +86,8 @@ impl Stream for Way {
                 self.seat.world.state().saw(Seen::Found);
                 Ok(There::It)
             }
-            // One that was there and was removed was another's.
-            _ if found.is_some() || extent.first > number => Ok(There::Another),
+            Some(_) => Ok(There::Another),
+            None if extent.first > number => Ok(There::Removed),
             _ => Ok(There::behind_the_end(&self.stranded(number, 1), message)),
         }
     }
