@@ -142,8 +142,9 @@ fn what_one_server_has_behind_the_end_is_appended_before_an_epoch_begins() {
     second.call_batch(batch(&random.calls(20))).unwrap();
     wait_until_as_far(&third, &second);
     let digest = told(&second);
-    second.close().unwrap();
+    // Before the third may lead, and have appended something.
     journal.strand(2);
+    second.close().unwrap();
     wait_for(&third, Role::Leading);
     assert_eq!(told(&third), digest);
     third.call_batch(batch(&random.calls(20))).unwrap();
@@ -178,10 +179,11 @@ fn a_leader_that_has_nothing_to_do_finds_out_that_the_journal_has_lost_what_it_a
 fn who_has_read_what_no_server_has_any_more_does_not_begin_an_epoch_in_its_place() {
     let journal = SimulatedJournal::new(8);
     let (leader, follower) = leader_and_follower(&journal);
-    leader.close().unwrap();
     let end = journal.extent().unwrap().next;
     let read = follower.handle().record();
+    // Before the follower may lead, and have appended something.
     journal.forget(read);
+    leader.close().unwrap();
     until(|| match follower.handle().node().unwrap().trouble {
         Some(why) if why.contains(&format!("and {read} was read")) => Ok(()),
         other => Err(format!("{other:?}")),
