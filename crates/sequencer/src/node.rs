@@ -76,10 +76,11 @@ impl Sequencer {
         });
         shared.definitions.store(order.definitions.len(), Ordering::Release);
         let start = threads.now();
-        order.catch_up(&mut |done_bytes, calls| {
+        let caught_up = order.catch_up(&mut |done_bytes, calls| {
             let total_bytes = done_bytes;
             progress(Progress { done_bytes, total_bytes, calls, elapsed: threads.now() - start });
-        })?;
+        });
+        caught_up.map_err(|error| cut_meanwhile(&*journal, order.next, error))?;
         report.next = order.next;
         report.records = order.next - next;
         report.definitions.clone_from(&order.definitions);
@@ -100,6 +101,17 @@ impl Sequencer {
         started.push(threads.start("lockwork-order", move || order.run(&taken))?);
         let handle = Handle { requests, shared };
         Ok((Self { handle: Some(handle), threads: started, _lock: lock }, report))
+    }
+}
+
+/// What kept a node from catching up. Records that are missing may have been cut behind a newer checkpoint than the one
+/// that it began with, if it took that long: then it is to begin again.
+fn cut_meanwhile(journal: &dyn Journal, next: u64, error: Error) -> Error {
+    match journal.extent() {
+        Ok(extent) if matches!(error, Error::Damaged { .. }) && extent.first > next => {
+            Error::Unreachable(format!("the journal was cut behind a newer checkpoint before record {next} was read"))
+        }
+        _ => error,
     }
 }
 

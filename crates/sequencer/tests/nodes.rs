@@ -2,14 +2,18 @@
 
 mod common;
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::nodes::*;
 use common::*;
+use lockwork_engine::EngineKind;
 use lockwork_procedure::block::Status;
+use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
 use lockwork_sequencer::journal::{Journal, Key};
-use lockwork_sequencer::{Error, NodeOptions, Role, Sequencer};
+use lockwork_sequencer::{Error, NodeOptions, Options, Role, Sequencer};
 
 #[test]
 fn one_leads_and_the_others_have_what_it_has() {
@@ -151,6 +155,37 @@ fn what_one_server_has_behind_the_end_is_appended_before_an_epoch_begins() {
     assert_eq!(total(&third), ACCOUNTS as i64 * BALANCE);
     drop(third);
     assert_eq!(total(&join(&journal, "fourth")), ACCOUNTS as i64 * BALANCE);
+}
+
+#[test]
+fn a_node_that_begins_while_the_journal_is_cut_behind_a_newer_checkpoint_is_to_begin_again() {
+    let journal = SimulatedJournal::new(10);
+    let leader = join(&journal, "leader");
+    wait_for(&leader, Role::Leading);
+    furnish(&leader).unwrap();
+    leader.checkpoint().unwrap();
+    leader.call_batch(batch(&Random(10).calls(20))).unwrap();
+    let end = journal.extent().unwrap().next;
+    // With the checkpoint that there is, and another one when it has read that.
+    let begin = |cut: &mut dyn FnMut()| {
+        let disk = Arc::new(SimulatedDisk::new(1));
+        let (journal, engine) = (Arc::new(journal.another()), engine(EngineKind::Deterministic));
+        let options = Options { checkpoint_bytes: 0, ..Options::default() };
+        let node = NodeOptions { may_lead: false, ..node("late") };
+        Sequencer::join(journal, disk, Path::new("/n"), options, node, engine, &mut |_| cut())
+    };
+    let mut was_cut = false;
+    let refused = begin(&mut || {
+        if !std::mem::replace(&mut was_cut, true) {
+            leader.checkpoint().unwrap();
+            journal.truncate(end).unwrap();
+            leader.call_batch(batch(&Random(11).calls(20))).unwrap();
+        }
+    });
+    let refused = refused.map(|(_, report)| report);
+    let is_told = matches!(&refused, Err(Error::Unreachable(why)) if why.contains("newer checkpoint"));
+    assert!(was_cut && is_told, "{was_cut} {refused:?}");
+    assert_eq!(begin(&mut || ()).unwrap().0.digest().unwrap(), leader.digest().unwrap());
 }
 
 /// A leader with accounts, and a node that follows and has all of them.
