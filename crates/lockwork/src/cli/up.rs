@@ -276,8 +276,10 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
                 soon = (2 * soon).min(MEND_AGAIN);
                 (soon, last.clone())
             }
+            // Several seem to be without something while one does not know yet what was removed behind a checkpoint.
             Err(error) => {
-                (MEND_AGAIN, format!("NATS server {error}: docs/cluster.md, When a server is damaged, says what to do"))
+                soon = (2 * soon).min(MEND_AGAIN);
+                (soon, format!("NATS server {error}: docs/cluster.md, When a server is damaged, says what to do"))
             }
         };
         due = Instant::now() + next;
