@@ -2,18 +2,14 @@
 
 mod common;
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use common::nodes::*;
 use common::*;
-use lockwork_engine::EngineKind;
 use lockwork_procedure::block::Status;
-use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
 use lockwork_sequencer::journal::{Journal, Key};
-use lockwork_sequencer::{Error, NodeOptions, Options, Role, Sequencer};
+use lockwork_sequencer::{Error, NodeOptions, Role, Sequencer};
 
 #[test]
 fn one_leads_and_the_others_have_what_it_has() {
@@ -167,13 +163,8 @@ fn a_node_that_begins_while_the_journal_is_cut_behind_a_newer_checkpoint_is_to_b
     leader.call_batch(batch(&Random(10).calls(20))).unwrap();
     let end = journal.extent().unwrap().next;
     // With the checkpoint that there is, and another one when it has read that.
-    let begin = |cut: &mut dyn FnMut()| {
-        let disk = Arc::new(SimulatedDisk::new(1));
-        let (journal, engine) = (Arc::new(journal.another()), engine(EngineKind::Deterministic));
-        let options = Options { checkpoint_bytes: 0, ..Options::default() };
-        let node = NodeOptions { may_lead: false, ..node("late") };
-        Sequencer::join(journal, disk, Path::new("/n"), options, node, engine, &mut |_| cut())
-    };
+    let begin =
+        |cut: &mut dyn FnMut()| join_telling(&journal.another(), NodeOptions { may_lead: false, ..node("late") }, cut);
     let mut was_cut = false;
     let refused = begin(&mut || {
         if !std::mem::replace(&mut was_cut, true) {

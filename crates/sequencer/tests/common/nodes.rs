@@ -28,10 +28,19 @@ pub(crate) fn node(name: &str) -> NodeOptions {
 }
 
 pub(crate) fn join_as(journal: &SimulatedJournal, node: NodeOptions) -> Result<(Sequencer, RecoveryReport), Error> {
+    join_telling(journal, node, &mut || ())
+}
+
+/// The same; `told` is called whenever it has come further.
+pub(crate) fn join_telling(
+    journal: &SimulatedJournal,
+    node: NodeOptions,
+    told: &mut dyn FnMut(),
+) -> Result<(Sequencer, RecoveryReport), Error> {
     let options = Options { checkpoint_bytes: 0, ..Options::default() };
     let disk = Arc::new(SimulatedDisk::new(1));
     let journal = Arc::new(journal.clone());
-    Sequencer::join(journal, disk, Path::new("/n"), options, node, engine(EngineKind::Deterministic), &mut |_| ())
+    Sequencer::join(journal, disk, Path::new("/n"), options, node, engine(EngineKind::Deterministic), &mut |_| told())
 }
 
 pub(crate) fn join(journal: &SimulatedJournal, name: &str) -> Sequencer {
