@@ -5,13 +5,14 @@
 //! it if there are any. So consumers are made until each server has had one. (A *direct get* would be answered by any
 //! of them, whichever one is connected to.) What comes is held against the chain of hashes, as everything is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer};
 use async_nats::jetstream::stream::Stream;
+use futures::future::join_all;
 use futures::stream::{FuturesUnordered, unfold};
 use futures::{StreamExt, TryStreamExt};
 use lockwork_sequencer::journal::{Run, Unreachable};
@@ -30,7 +31,7 @@ const LONG_PAUSE: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(5);
 /// How many messages are asked for at a time, whole and without what is in them.
 const MESSAGES: usize = 8;
-const EMPTY_MESSAGES: usize = 256;
+const EMPTY_MESSAGES: usize = 1024;
 
 /// For how long servers are asked before what they do not have is lost: one that was just started, or does not know who
 /// leads, answers nothing.
@@ -189,28 +190,23 @@ pub(crate) async fn most(
     if 2 * told.len() > all { Ok(told) } else { Err(Few { told: told.len(), all }) }
 }
 
-/// Whether so many servers have every one of these messages, which each of them reads.
+/// Whether so many servers have every one of these messages, which each of them reads, all at the same time.
 pub(crate) async fn read_at(stream: &Stream, wanted: Wanted, servers: usize, longest: Duration) -> bool {
-    let mut seen = BTreeSet::new();
     let read_each = async {
-        while seen.len() < servers {
+        let mut placed = BTreeMap::new();
+        while placed.len() < servers {
             match Placed::make(stream, wanted.from(), true).await {
-                Some(placed) if !seen.contains(&placed.server) => {
-                    let found = placed.read(wanted, EMPTY_MESSAGES).await;
-                    placed.remove(stream);
-                    match found {
-                        Some(found) if found.len() as u64 == wanted.until.saturating_sub(wanted.first) => {
-                            seen.insert(placed.server);
-                        }
-                        Some(_) => return false,
-                        None => tokio::time::sleep(PAUSE).await,
-                    }
+                Some(one) if !placed.contains_key(&one.server) => drop(placed.insert(one.server.clone(), one)),
+                other => {
+                    other.iter().for_each(|one| one.remove(stream));
+                    tokio::time::sleep(PAUSE).await;
                 }
-                Some(placed) => placed.remove(stream),
-                None => tokio::time::sleep(PAUSE).await,
             }
         }
-        true
+        let all_read = join_all(placed.values().map(|one| one.read(wanted, EMPTY_MESSAGES))).await;
+        placed.values().for_each(|one| one.remove(stream));
+        let all = wanted.until.saturating_sub(wanted.first);
+        all_read.iter().all(|found| found.as_ref().is_some_and(|found| found.len() as u64 == all))
     };
     timeout(longest, read_each).await.unwrap_or(false)
 }

@@ -34,7 +34,8 @@ pub struct Holding {
     /// How many messages it has.
     pub count: u64,
     /// How many it does not have of those before its last that any server has, or should. What comes while it is asked
-    /// may hide as many. Not known of a stream that has gaps, as that of checkpoints.
+    /// may hide as many. Not known of a stream that has gaps, as that of checkpoints, nor of a server that has messages
+    /// yet that most do not have any more.
     pub missing: Option<u64>,
 }
 
@@ -115,10 +116,13 @@ async fn held(stream: &Stream, only: &str) -> Result<Vec<Holding>, crate::copies
     let ends = most(stream, DeliverPolicy::New, None, LONGEST).await?;
     let all = most(stream, DeliverPolicy::All, None, LONGEST).await?;
     let config = &stream.cached_info().config;
-    let first = all.iter().filter(|copy| copy.count > 0).map(|copy| copy.before + 1).min().unwrap_or(1);
+    let firsts = all.iter().filter(|copy| copy.count + copy.before > 0).map(|copy| copy.before + 1).collect();
+    let first = first_of_most(firsts, config.num_replicas);
     let holding = |Copy { server, count, before, .. }: Copy| {
         let end = ends.iter().find(|end| end.server == server)?.before;
-        let missing = config.deny_delete.then(|| (end + 1).saturating_sub(first + count));
+        // One that has not yet removed what the others have may be without as much further on.
+        let is_known = config.deny_delete && (before + 1 >= first || count == 0);
+        let missing = is_known.then(|| (end + 1).saturating_sub(first + count));
         let server = if server.is_empty() { only.into() } else { server };
         let (stream, replicas) = (config.name.clone(), config.num_replicas);
         // Some may have come meanwhile.
@@ -126,6 +130,13 @@ async fn held(stream: &Stream, only: &str) -> Result<Vec<Holding>, crate::copies
         Some(Holding { server, stream, replicas, first: before + 1, last, count, missing })
     };
     Ok(all.into_iter().filter_map(holding).collect())
+}
+
+/// The first message of a stream, by those that servers begin with: most of them begin with it or behind it, since what
+/// was there before was removed, behind a checkpoint.
+fn first_of_most(mut firsts: Vec<u64>, servers: usize) -> u64 {
+    firsts.sort_unstable_by(|a, b| b.cmp(a));
+    firsts.get(servers / 2).or(firsts.last()).copied().unwrap_or(1)
 }
 
 /// Which servers, and how many messages each is without.
@@ -143,7 +154,8 @@ pub fn lacking(holdings: &[Holding]) -> BTreeMap<String, u64> {
 #[must_use]
 pub fn have_all(holdings: &[Holding], before: &[Holding], but: usize) -> bool {
     before.iter().all(|old| {
-        let has_all = |new: &Holding| new.missing.map_or(new.count >= old.count, |missing| missing == 0);
+        let is_like = |new: &Holding| new.count >= old.count && new.first >= old.first;
+        let has_all = |new: &Holding| new.missing.map_or_else(|| is_like(new), |missing| missing == 0);
         let has = |new: &&Holding| new.stream == old.stream && new.last >= old.last && has_all(new);
         holdings.iter().filter(has).count() + but >= old.replicas
     })
@@ -195,4 +207,42 @@ pub(crate) fn strangers(options: &Options) -> Result<Vec<String>, Error> {
         known.extend(numbers.map(|number| options.stream_name(number)));
         Ok(names.into_iter().filter(|name| !known.contains(name)).collect())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holding(server: &str, first: u64, count: u64, missing: Option<u64>) -> Holding {
+        Holding { server: server.into(), stream: "S".into(), replicas: 3, first, last: 100, count, missing }
+    }
+
+    #[test]
+    fn a_stream_begins_where_most_servers_do() {
+        assert_eq!(first_of_most(vec![1, 1, 1], 3), 1);
+        // One has lost its oldest file; one has not yet removed what the others have.
+        assert_eq!(first_of_most(vec![90, 1, 1], 3), 1);
+        assert_eq!(first_of_most(vec![90, 1, 90], 3), 90);
+        assert_eq!(first_of_most(vec![1, 95, 90], 3), 90);
+        // One does not answer, two do not have anything, none does.
+        assert_eq!(first_of_most(vec![1, 90], 3), 1);
+        assert_eq!(first_of_most(vec![90], 3), 90);
+        assert_eq!(first_of_most(vec![], 3), 1);
+        assert_eq!(first_of_most(vec![7], 1), 7);
+        assert_eq!(first_of_most(vec![80, 1, 90, 80, 1], 5), 80);
+    }
+
+    #[test]
+    fn a_server_that_has_more_than_most_in_front_is_neither_without_something_nor_has_all() {
+        let cut = |server| holding(server, 90, 11, Some(0));
+        let behind = [holding("a", 1, 50, None), cut("b"), cut("c")];
+        assert!(lacking(&behind).is_empty());
+        assert!(!have_all(&behind, &behind, 0) && have_all(&behind, &behind, 1));
+        let same = [cut("a"), cut("b"), cut("c")];
+        assert!(have_all(&same, &behind, 0) && !have_all(&same[1..], &behind, 0));
+        // It turns out to be without something.
+        let without = [holding("a", 90, 1, Some(10)), cut("b"), cut("c")];
+        assert_eq!(lacking(&without), BTreeMap::from([("a".into(), 10)]));
+        assert!(!have_all(&without, &behind, 0) && have_all(&without, &behind, 1));
+    }
 }

@@ -75,6 +75,9 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
             Err(Failure::Check(format!("{few} of {replicas} servers say what they have of {stream}: {names}")))
         }
         None if survey.is_whole => Ok(()),
-        None => Err(Failure::Check("a server is behind the others, which give it what it lacks: ask again".into())),
+        None => {
+            let text = "a server is behind the others, which give it what it lacks, or has yet what they have removed";
+            Err(Failure::Check(format!("{text}: ask again")))
+        }
     }
 }

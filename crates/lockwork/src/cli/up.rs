@@ -263,22 +263,20 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
         if due > Instant::now() {
             continue;
         }
+        soon = (2 * soon).min(MEND_AGAIN);
         let (next, said) = match mend(servers, options) {
             Ok(Mended::Whole) => {
                 // It takes room only.
                 drop(lock(servers).discard());
+                soon = MEND_SOON;
                 (MEND, String::new())
             }
             Ok(Mended::NotYet(text)) => (MEND_AGAIN, format!("NATS server {text}")),
             Ok(Mended::Emptied(text)) => (MEND_SOON, format!("NATS server {text}")),
             // One that was just started, perhaps, or is given much.
-            Ok(Mended::Unsure) | Err(lockwork_nats::Error::Unreachable(_)) => {
-                soon = (2 * soon).min(MEND_AGAIN);
-                (soon, last.clone())
-            }
-            // Several seem to be without something while one does not know yet what was removed behind a checkpoint.
+            Ok(Mended::Unsure) | Err(lockwork_nats::Error::Unreachable(_)) => (soon, last.clone()),
+            // Perhaps only until servers that were just started have what the others have.
             Err(error) => {
-                soon = (2 * soon).min(MEND_AGAIN);
                 (soon, format!("NATS server {error}: docs/cluster.md, When a server is damaged, says what to do"))
             }
         };

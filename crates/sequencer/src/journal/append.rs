@@ -58,7 +58,7 @@ pub trait Stream {
 /// Why a message was not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// There is no room, so it is not there.
+    /// There is no room, so it is not there, and does not come later: callers are told that nothing has happened.
     Full(String),
     /// It may be there, or come later, or another one is.
     Unclear(String),

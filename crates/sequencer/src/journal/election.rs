@@ -323,10 +323,11 @@ impl Election {
             match threads.receive(&answer, Some(self.tick())) {
                 Ok(begun) => return begun.err().map(|error| error.to_string()),
                 Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) if !self.membership.is_completing() => {}
                 Err(RecvTimeoutError::Timeout) => {
                     // If it is another node's by now, no epoch begins, and it is found then.
-                    if let Some(renewed) = mine.and_then(|revision| self.renew(revision).ok()?) {
+                    if self.membership.is_completing()
+                        && let Some(renewed) = mine.and_then(|revision| self.renew(revision).ok()?)
+                    {
                         *mine = Some(renewed);
                     }
                 }

@@ -378,7 +378,7 @@ impl Director {
             }
             58..64 => {
                 state.servers.away_until = now + length * 6 * MILLISECOND;
-                let most = state.below(4) as usize;
+                let most = if state.happens(200) { 40 } else { state.below(4) as usize };
                 let lost = state.servers.strand(most, now);
                 if lost > 0 {
                     state.saw(Seen::Stranded);

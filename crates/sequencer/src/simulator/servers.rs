@@ -201,10 +201,11 @@ impl State {
             after += self.below(8 * SECOND);
         }
         if publishes && self.happens(rates.doubled) {
-            let again = after + self.below(3 * SECOND);
-            let (ask, asker) = (ask.clone(), asker.clone());
             self.saw(Seen::Duplicate);
-            self.later(again, Event::Arrives { ask, asker, sent, is_answered });
+            // Who sends it again has had no answer.
+            let (ask, asker) = (ask.clone(), asker.clone());
+            self.later(after, Event::Arrives { ask, asker, sent, is_answered: false });
+            after += self.below(3 * SECOND);
         }
         self.later(after, Event::Arrives { ask, asker, sent, is_answered });
     }
