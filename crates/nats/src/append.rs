@@ -8,18 +8,12 @@ use lockwork_sequencer::journal::append::{Problem, Stream, There};
 
 use crate::{NatsJournal, REQUEST, copies, read, words};
 
-/// JetStream's codes for a stream that is full, and for a store that is.
+/// What JetStream says of a stream that is full, of servers with no room for more (`max_store`), and of an account:
+/// before it is agreed that the message be stored.
 fn is_full(text: &str) -> bool {
-    [
-        "maximum bytes exceeded",
-        "maximum messages exceeded",
-        "insufficient storage",
-        "resource limits exceeded",
-        "error code 10077",
-        "error code 10047",
-    ]
-    .iter()
-    .any(|known| text.contains(known))
+    let known =
+        ["maximum bytes exceeded", "maximum messages exceeded", "insufficient resources", "resource limits exceeded"];
+    known.iter().any(|known| text.contains(known))
 }
 
 fn problem(journal: &NatsJournal, error: &PublishError) -> Problem {
@@ -69,7 +63,7 @@ mod tests {
 
     #[test]
     fn what_servers_are_called_says_nothing_of_room() {
-        assert!(is_full("other: maximum bytes exceeded") && is_full("code 400, error code 10077"));
-        assert!(!is_full("no answer from nats://store:10047") && !is_full("stream lockwork_10077: timed out"));
+        assert!(is_full("other: maximum bytes exceeded") && is_full("insufficient resources, error code 10023"));
+        assert!(!is_full("no answer from nats://full:10023") && !is_full("store is closed, error code 10077"));
     }
 }

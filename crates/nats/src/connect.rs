@@ -148,39 +148,50 @@ impl Options {
     }
 }
 
-/// What of a stream is not as it must be; what would be right.
-fn wrong(found: &Config, wanted: &Config) -> Option<String> {
-    let differs = |what: &str, found: String, wanted: &str| Some(format!("{what} is {found}, and {wanted} is needed"));
-    if found.num_replicas < wanted.num_replicas {
-        return differs("the number of replicas", found.num_replicas.to_string(), &wanted.num_replicas.to_string());
+fn differs(what: &str, found: impl fmt::Display, wanted: impl fmt::Display) -> Option<String> {
+    Some(format!("{what} is {found}, and {wanted} is needed"))
+}
+
+/// Why a stream, or that of a bucket, could lose what it has; what would be right.
+fn loses(found: &Config, replicas: usize) -> Option<String> {
+    if found.num_replicas < replicas {
+        return differs("the number of replicas", found.num_replicas, replicas);
     }
     if found.storage != StorageType::File {
-        return differs("its storage", "memory".into(), "file");
+        return differs("its storage", "memory", "file");
+    }
+    if !found.max_age.is_zero() {
+        return differs("the age at which messages go", format!("{:?}", found.max_age), "none");
+    }
+    None
+}
+
+/// What of a stream of records is not as it must be; what would be right.
+fn wrong(found: &Config, wanted: &Config) -> Option<String> {
+    if let Some(problem) = loses(found, wanted.num_replicas) {
+        return Some(problem);
     }
     if found.retention != RetentionPolicy::Limits {
         return differs("its retention", format!("{:?}", found.retention), "limits");
     }
     if found.discard != DiscardPolicy::New {
-        return differs("what it discards when it is full", "old".into(), "new");
-    }
-    if !found.max_age.is_zero() {
-        return differs("the age at which messages go", format!("{:?}", found.max_age), "none");
+        return differs("what it discards when it is full", "old", "new");
     }
     if found.max_messages_per_subject > 0 {
-        return differs("its most messages of a subject", found.max_messages_per_subject.to_string(), "none");
+        return differs("its most messages of a subject", found.max_messages_per_subject, "none");
     }
     if found.no_ack {
-        return differs("acknowledging", "off".into(), "on");
+        return differs("acknowledging", "off", "on");
     }
     if !found.subjects.iter().eq(&wanted.subjects) {
-        return differs("its subject", found.subjects.join(","), &wanted.subjects.join(","));
+        return differs("its subject", found.subjects.join(","), wanted.subjects.join(","));
     }
     if found.mirror.is_some() || found.sources.is_some() || found.subject_transform.is_some() {
-        return differs("its source", "another stream".into(), "none");
+        return differs("its source", "another stream", "none");
     }
     let most = found.max_message_size;
     if most > 0 && (most as usize) < LEAST_MESSAGE_BYTES {
-        return differs("its longest message", most.to_string(), &format!("{LEAST_MESSAGE_BYTES} bytes or more"));
+        return differs("its longest message", most, format!("{LEAST_MESSAGE_BYTES} bytes or more"));
     }
     None
 }
@@ -362,6 +373,13 @@ async fn prepare(
             context.create_object_store(config).await.map_err(|error| failed("make the object store", &error))?
         }
     };
+    // The log is cut behind checkpoints.
+    for name in [format!("KV_{}", options.lease()), format!("OBJ_{}", options.checkpoints())] {
+        let stream = look(context, &name).await.map_err(|error| failed("look for a bucket", &error))?;
+        if let Some(problem) = stream.and_then(|stream| loses(&stream.cached_info().config, options.replicas)) {
+            return Err(settings(format!("{described}: {name}: {problem}")));
+        }
+    }
     Ok((stream, entries, checkpoints))
 }
 

@@ -5,14 +5,14 @@
 //! it if there are any. So consumers are made until each server has had one. (A *direct get* would be answered by any
 //! of them, whichever one is connected to.) What comes is held against the chain of hashes, as everything is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer};
 use async_nats::jetstream::stream::Stream;
-use futures::future::join_all;
 use futures::stream::{FuturesUnordered, unfold};
 use futures::{StreamExt, TryStreamExt};
 use lockwork_sequencer::journal::{Run, Unreachable};
@@ -32,6 +32,8 @@ const IDLE: Duration = Duration::from_secs(5);
 /// How many messages are asked for at a time, whole and without what is in them.
 const MESSAGES: usize = 8;
 const EMPTY_MESSAGES: usize = 1024;
+/// For how long a server may have nothing more, that is to have all.
+const BEHIND: Duration = Duration::from_secs(3);
 
 /// For how long servers are asked before what they do not have is lost: one that was just started, or does not know who
 /// leads, answers nothing.
@@ -103,7 +105,8 @@ impl Placed {
             }
             let most = usize::try_from(wanted.until - wanted.first).unwrap_or(usize::MAX) - found.len();
             let batch = self.consumer.fetch().max_messages(most.min(at_once)).messages().await.ok()?;
-            let batch: Vec<_> = batch.try_collect().await.ok()?;
+            // Nothing ends it when its server dies.
+            let batch: Vec<_> = timeout(LONGEST, batch.try_collect()).await.ok()?.ok()?;
             let before = found.len();
             for message in batch {
                 if message.info().ok()?.stream_sequence != wanted.first + found.len() as u64 {
@@ -117,6 +120,19 @@ impl Placed {
             }
         }
         Some(found)
+    }
+
+    /// Whether the server has all messages wanted, or soon has them, as one that is a moment behind the others has;
+    /// nothing if it does not answer.
+    async fn has_all(&self, mut wanted: Wanted) -> Option<bool> {
+        let mut since = Instant::now();
+        while wanted.first < wanted.until && since.elapsed() < BEHIND {
+            match self.read(wanted, EMPTY_MESSAGES).await?.len() as u64 {
+                0 => tokio::time::sleep(PAUSE).await,
+                read => (wanted.first, since) = (wanted.first + read, Instant::now()),
+            }
+        }
+        Some(wanted.first >= wanted.until)
     }
 
     /// Removes it; nobody waits for that.
@@ -192,21 +208,30 @@ pub(crate) async fn most(
 
 /// Whether so many servers have every one of these messages, which each of them reads, all at the same time.
 pub(crate) async fn read_at(stream: &Stream, wanted: Wanted, servers: usize, longest: Duration) -> bool {
+    let begun = RefCell::new(BTreeSet::new());
+    let read_one = async || {
+        let placed = Placed::make(stream, wanted.from(), true).await?;
+        let is_new = begun.borrow_mut().insert(placed.server.clone());
+        let has_all = if is_new { placed.has_all(wanted).await } else { None };
+        placed.remove(stream);
+        if is_new && has_all.is_none() {
+            begun.borrow_mut().remove(&placed.server);
+        }
+        has_all
+    };
     let read_each = async {
-        let mut placed = BTreeMap::new();
-        while placed.len() < servers {
-            match Placed::make(stream, wanted.from(), true).await {
-                Some(one) if !placed.contains_key(&one.server) => drop(placed.insert(one.server.clone(), one)),
-                other => {
-                    other.iter().for_each(|one| one.remove(stream));
-                    tokio::time::sleep(PAUSE).await;
-                }
+        let (mut asked, mut whole) = (FuturesUnordered::new(), 0);
+        while whole < servers {
+            while asked.len() + whole < servers {
+                asked.push(read_one());
+            }
+            match asked.next().await.flatten() {
+                Some(true) => whole += 1,
+                Some(false) => return false,
+                None => tokio::time::sleep(PAUSE).await,
             }
         }
-        let all_read = join_all(placed.values().map(|one| one.read(wanted, EMPTY_MESSAGES))).await;
-        placed.values().for_each(|one| one.remove(stream));
-        let all = wanted.until.saturating_sub(wanted.first);
-        all_read.iter().all(|found| found.as_ref().is_some_and(|found| found.len() as u64 == all))
+        true
     };
     timeout(longest, read_each).await.unwrap_or(false)
 }
@@ -256,7 +281,7 @@ pub(crate) async fn stranded(journal: &NatsJournal, first: u64, most_bytes: usiz
 /// messages behind a gap. So before a gap is believed each server is asked.
 ///
 /// # Errors
-/// [`Unreachable`] as long as a server that does not answer may have it.
+/// [`Unreachable`] as long as a server that does not answer may have it, unless most begin behind it.
 pub(crate) async fn found(journal: &NatsJournal, wanted: Wanted) -> Result<Run, Unreachable> {
     let mut asked = pin!(copies(&journal.stream, wanted.from(), Some(wanted)));
     let (until, all) = (Instant::now() + LONGEST, replicas(&journal.stream));
@@ -266,10 +291,8 @@ pub(crate) async fn found(journal: &NatsJournal, wanted: Wanted) -> Result<Run, 
             return Ok(copy.messages);
         }
         (told, cut) = (told + 1, cut + usize::from(copy.before >= wanted.first));
-        // What most begin behind was removed there, behind a checkpoint.
-        if 2 * cut > all {
-            return Ok(Vec::new());
-        }
     }
-    if told == all { Ok(Vec::new()) } else { Err(journal.unreachable("ask servers", &Few { told, all })) }
+    // What most begin behind was removed there, behind a checkpoint, though one that has it may not answer.
+    let is_gone = told == all || 2 * cut > all;
+    if is_gone { Ok(Vec::new()) } else { Err(journal.unreachable("ask servers", &Few { told, all })) }
 }

@@ -9,10 +9,11 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::local::{Servers, lock};
-use crate::survey::{others_have_all, strangers, survey};
+use crate::survey::{Holding, others_have_all, strangers, survey, was_removed};
 use crate::{Error, Options};
 
-/// How long the others may take to agree upon one that leads, and to say that they have everything.
+/// For how long the others are asked again, while they agree upon one that leads, whether they have everything. To read
+/// it may take longer.
 const AGREE: Duration = Duration::from_secs(20);
 /// Before they are asked again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -22,8 +23,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub enum Mended {
     /// All of them have everything.
     Whole,
-    /// Some do not say what they have, or are behind the others.
-    Unsure,
+    /// Some do not say what they have, or are behind the others, or have more in front; the text says which.
+    Unsure(String),
     /// One begins with an empty store, because it was without something; the text says what.
     Emptied(String),
     /// One is without something, and others do not say that they have everything; the text says what.
@@ -41,8 +42,16 @@ pub fn mend(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error
     let survey = survey(options)?;
     let said = survey.said();
     let number = |name: &str| name.strip_prefix("nats-")?.parse::<usize>().ok()?.checked_sub(1);
+    let is_only_there = |one: &Holding| one.early > 0 && !was_removed(one, &survey.holdings);
     let at = match &survey.lacking.keys().collect::<Vec<_>>()[..] {
-        [] => return Ok(if survey.is_whole { Mended::Whole } else { Mended::Unsure }),
+        [] if survey.is_whole => return Ok(Mended::Whole),
+        [] if survey.early().is_empty() => {
+            return Ok(Mended::Unsure("one is behind the others, or does not say what it has".into()));
+        }
+        [] => return Ok(Mended::Unsure(survey.early())),
+        [name] if survey.holdings.iter().any(|one| one.server == **name && is_only_there(one)) => {
+            return Ok(Mended::Unsure(format!("{said}; {}", survey.early())));
+        }
         [name] if options.replicas > 1 => number(name),
         _ => return Err(Error::Settings(format!("{said}, and there are not enough others that have everything"))),
     };
@@ -63,7 +72,7 @@ pub fn mend(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error
     let until = Instant::now() + AGREE;
     let whole = loop {
         // Nobody says anything before there is one that leads.
-        let whole = others_have_all(options).unwrap_or(false);
+        let whole = others_have_all(options, &survey.holdings).unwrap_or(false);
         if whole || Instant::now() > until {
             break whole;
         }

@@ -1,6 +1,6 @@
 //! What servers have each for itself, of all that a journal has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
@@ -33,10 +33,12 @@ pub struct Holding {
     pub last: u64,
     /// How many messages it has.
     pub count: u64,
-    /// How many it does not have of those before its last that any server has, or should. What comes while it is asked
-    /// may hide as many. Not known of a stream that has gaps, as that of checkpoints, nor of a server that has messages
-    /// yet that most do not have any more.
+    /// How many it does not have of those from its first to its last, or to have from where most servers begin. What
+    /// comes while it is asked may hide as many. Not known of a stream that has gaps, as that of checkpoints.
     pub missing: Option<u64>,
+    /// How many numbers in front of where most servers begin it has yet: it has not removed what they have removed, or
+    /// they have lost that.
+    pub early: u64,
 }
 
 /// What servers have, asked twice.
@@ -58,6 +60,16 @@ impl Survey {
     #[must_use]
     pub fn said(&self) -> String {
         let said = self.lacking.iter().map(|(name, missing)| format!("{name} is without {missing} messages"));
+        said.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Which servers have yet what most do not have any more, or have lost; nothing if none has.
+    #[must_use]
+    pub fn early(&self) -> String {
+        let early = self.holdings.iter().filter(|one| one.early > 0);
+        let said = early.map(|Holding { server, stream, first, early, .. }| {
+            format!("{server} has {early} numbers of {stream} from {first} on that most do not have")
+        });
         said.collect::<Vec<_>>().join(", ")
     }
 }
@@ -116,27 +128,52 @@ async fn held(stream: &Stream, only: &str) -> Result<Vec<Holding>, crate::copies
     let ends = most(stream, DeliverPolicy::New, None, LONGEST).await?;
     let all = most(stream, DeliverPolicy::All, None, LONGEST).await?;
     let config = &stream.cached_info().config;
-    let firsts = all.iter().filter(|copy| copy.count + copy.before > 0).map(|copy| copy.before + 1).collect();
-    let first = first_of_most(firsts, config.num_replicas);
-    let holding = |Copy { server, count, before, .. }: Copy| {
+    let told = |Copy { server, count, before, .. }: Copy| {
         let end = ends.iter().find(|end| end.server == server)?.before;
-        // One that has not yet removed what the others have may be without as much further on.
-        let is_known = config.deny_delete && (before + 1 >= first || count == 0);
-        let missing = is_known.then(|| (end + 1).saturating_sub(first + count));
         let server = if server.is_empty() { only.into() } else { server };
-        let (stream, replicas) = (config.name.clone(), config.num_replicas);
-        // Some may have come meanwhile.
-        let last = if config.deny_delete { end.max((first + count).saturating_sub(1)) } else { end };
-        Some(Holding { server, stream, replicas, first: before + 1, last, count, missing })
+        Some(Told { server, before, count, end })
     };
-    Ok(all.into_iter().filter_map(holding).collect())
+    Ok(holdings_of(all.into_iter().filter_map(told).collect(), &config.name, config.num_replicas, config.deny_delete))
 }
 
-/// The first message of a stream, by those that servers begin with: most of them begin with it or behind it, since what
-/// was there before was removed, behind a checkpoint.
+/// What a server says of a stream: the number before its first message, how many it has, and, before it was asked for
+/// those, the last.
+struct Told {
+    server: String,
+    before: u64,
+    count: u64,
+    end: u64,
+}
+
+/// `is_whole`: the stream has no gaps.
+fn holdings_of(told: Vec<Told>, stream: &str, replicas: usize, is_whole: bool) -> Vec<Holding> {
+    let firsts = told.iter().filter(|one| one.count + one.before > 0).map(|one| one.before + 1).collect();
+    let first_of_most = first_of_most(firsts, replicas);
+    let holding = |Told { server, before, count, end }: Told| {
+        let first = before + 1;
+        let missing = is_whole.then(|| (end + 1).saturating_sub(first.min(first_of_most) + count));
+        // Some may have come meanwhile.
+        let last = if is_whole { end.max(before + count) } else { end };
+        let early = if is_whole && count > 0 { first_of_most.saturating_sub(first) } else { 0 };
+        let stream = stream.into();
+        Holding { server, stream, replicas, first, last, count, missing, early }
+    };
+    told.into_iter().map(holding).collect()
+}
+
+/// Where a stream begins, by where servers do: most of them with this message or behind it, since what was there before
+/// was removed, behind a checkpoint.
 fn first_of_most(mut firsts: Vec<u64>, servers: usize) -> u64 {
     firsts.sort_unstable_by(|a, b| b.cmp(a));
     firsts.get(servers / 2).or(firsts.last()).copied().unwrap_or(1)
+}
+
+/// Whether what a server has in front of where the others begin was removed there, and not lost: all of them begin with
+/// the same message, and there are checkpoints, behind which messages are removed.
+pub(crate) fn was_removed(of: &Holding, holdings: &[Holding]) -> bool {
+    let others = || holdings.iter().filter(|one| one.stream == of.stream && one.server != of.server);
+    let has_checkpoints = holdings.iter().any(|one| one.missing.is_none() && one.count > 0);
+    has_checkpoints && others().all(|one| one.first == of.first + of.early && one.count > 0)
 }
 
 /// Which servers, and how many messages each is without.
@@ -150,15 +187,17 @@ pub fn lacking(holdings: &[Holding]) -> BTreeMap<String, u64> {
     lacking
 }
 
-/// Whether all servers have everything that was there `before`, of every stream, or all but so many.
+/// Whether all servers have everything that was there `before`, of every stream, or all but so many, and nothing that
+/// most have removed. Of nothing that is not known.
 #[must_use]
 pub fn have_all(holdings: &[Holding], before: &[Holding], but: usize) -> bool {
-    before.iter().all(|old| {
-        let is_like = |new: &Holding| new.count >= old.count && new.first >= old.first;
-        let has_all = |new: &Holding| new.missing.map_or_else(|| is_like(new), |missing| missing == 0);
-        let has = |new: &&Holding| new.stream == old.stream && new.last >= old.last && has_all(new);
-        holdings.iter().filter(has).count() + but >= old.replicas
-    })
+    !before.is_empty()
+        && before.iter().all(|old| {
+            let has_all =
+                |new: &Holding| new.missing.map_or(new.count >= old.count, |missing| missing + new.early == 0);
+            let has = |new: &&Holding| new.stream == old.stream && new.last >= old.last && has_all(new);
+            holdings.iter().filter(has).count() + but >= old.replicas
+        })
 }
 
 /// Asks servers for what they have.
@@ -175,25 +214,31 @@ pub fn survey(options: &Options) -> Result<Survey, Error> {
     Ok(Survey { holdings: second, lacking, is_whole, is_whole_but_one })
 }
 
-/// Whether all servers but one have every record that is there now: each of them reads all, which takes seconds for a
-/// gigabyte.
-pub(crate) fn others_have_all(options: &Options) -> Result<bool, Error> {
+/// Whether all servers but one, which does not answer, have every record that is there now, of the streams that are in
+/// `known`: each of them reads all, which takes seconds for a gigabyte.
+pub(crate) fn others_have_all(options: &Options, known: &[Holding]) -> Result<bool, Error> {
     let now = holdings(options)?;
     connected(options, async |context, _| {
-        for stream in streams(context, options).await? {
-            let name = &stream.cached_info().config.name;
-            let of_it = || now.iter().filter(|one| one.stream == *name);
-            let (Some(first), Some(last)) = (of_it().map(|one| one.first).min(), of_it().map(|one| one.last).max())
+        let names: BTreeSet<&str> =
+            known.iter().filter(|one| one.missing.is_some()).map(|one| &one.stream[..]).collect();
+        for name in &names {
+            let of_it: Vec<_> = now.iter().filter(|one| one.stream == *name).collect();
+            let stream = connect::look(context, name).await;
+            let Some(stream) = stream.map_err(|error| failed(options, "look for a stream", &error))? else {
+                return Ok(false);
+            };
+            let others = stream.cached_info().config.num_replicas.saturating_sub(1);
+            let (Some(first), Some(last)) =
+                (of_it.iter().map(|one| one.first).min(), of_it.iter().map(|one| one.last).max())
             else {
                 return Ok(false);
             };
             let wanted = Wanted { first, until: last + 1, most_bytes: usize::MAX, longest: READ };
-            let others = stream.cached_info().config.num_replicas.saturating_sub(1);
-            if others == 0 || !read_at(&stream, wanted, others, READ).await {
+            if others == 0 || of_it.len() < others || !read_at(&stream, wanted, others, READ).await {
                 return Ok(false);
             }
         }
-        Ok(true)
+        Ok(!names.is_empty())
     })
 }
 
@@ -213,8 +258,15 @@ pub(crate) fn strangers(options: &Options) -> Result<Vec<String>, Error> {
 mod tests {
     use super::*;
 
-    fn holding(server: &str, first: u64, count: u64, missing: Option<u64>) -> Holding {
-        Holding { server: server.into(), stream: "S".into(), replicas: 3, first, last: 100, count, missing }
+    /// Of three servers that say these things of where they begin, how many messages they have, and the last.
+    fn held(told: &[(u64, u64, u64)]) -> Vec<Holding> {
+        let of =
+            |(&(before, count, end), server): (_, u8)| Told { server: (server as char).into(), before, count, end };
+        holdings_of(told.iter().zip(b'a'..).map(of).collect(), "S", 3, true)
+    }
+
+    fn cells(holdings: &[Holding]) -> Vec<(u64, u64, u64)> {
+        holdings.iter().map(|one| (one.last, one.missing.unwrap(), one.early)).collect()
     }
 
     #[test]
@@ -233,16 +285,53 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_has_more_than_most_in_front_is_neither_without_something_nor_has_all() {
-        let cut = |server| holding(server, 90, 11, Some(0));
-        let behind = [holding("a", 1, 50, None), cut("b"), cut("c")];
+    fn what_servers_are_without_is_told_whether_or_not_they_begin_alike() {
+        assert_eq!(cells(&held(&[(0, 100, 100), (0, 100, 100), (0, 100, 100)])), [(100, 0, 0); 3]);
+        // Without the oldest, without some further on, and an empty store.
+        let damaged = held(&[(10, 90, 100), (0, 70, 100), (0, 0, 0)]);
+        assert_eq!(cells(&damaged), [(100, 10, 0), (100, 30, 0), (0, 0, 0)]);
+        // All was removed; some came while they were asked.
+        assert_eq!(
+            cells(&held(&[(100, 0, 100), (100, 0, 100), (100, 2, 100)])),
+            [(100, 0, 0), (100, 0, 0), (102, 0, 0)]
+        );
+        // One has not yet removed what the others have, and is without something or not.
+        let behind = held(&[(0, 100, 100), (89, 11, 100), (89, 11, 100)]);
+        assert_eq!(cells(&behind), [(100, 0, 89), (100, 0, 0), (100, 0, 0)]);
+        assert_eq!(cells(&held(&[(0, 80, 100), (89, 11, 100), (89, 11, 100)]))[0], (100, 20, 89));
+    }
+
+    #[test]
+    fn a_server_that_has_more_than_most_in_front_is_not_without_anything_nor_are_all_alike() {
+        let (behind, same) = (held(&[(0, 100, 100), (89, 11, 100), (89, 11, 100)]), held(&[(89, 11, 100); 3]));
         assert!(lacking(&behind).is_empty());
         assert!(!have_all(&behind, &behind, 0) && have_all(&behind, &behind, 1));
-        let same = [cut("a"), cut("b"), cut("c")];
         assert!(have_all(&same, &behind, 0) && !have_all(&same[1..], &behind, 0));
-        // It turns out to be without something.
-        let without = [holding("a", 90, 1, Some(10)), cut("b"), cut("c")];
-        assert_eq!(lacking(&without), BTreeMap::from([("a".into(), 10)]));
+        let without = held(&[(89, 5, 100), (89, 11, 100), (89, 11, 100)]);
+        assert_eq!(lacking(&without), BTreeMap::from([("a".into(), 6)]));
         assert!(!have_all(&without, &behind, 0) && have_all(&without, &behind, 1));
+        assert!(!have_all(&same, &[], 0));
+    }
+
+    #[test]
+    fn what_others_do_not_have_was_removed_only_if_they_begin_alike_and_there_are_checkpoints() {
+        let checkpoints = |count| {
+            let told = Told { server: "a".into(), before: 0, count, end: count };
+            holdings_of(vec![told], "OBJ", 3, false)
+        };
+        let behind = held(&[(0, 80, 100), (89, 11, 100), (89, 11, 100)]);
+        let removed = |held: &[Holding], count| was_removed(&held[0], &[held, &checkpoints(count)].concat());
+        assert!(removed(&behind, 2) && !removed(&behind, 0));
+        assert!(!removed(&held(&[(0, 80, 100), (89, 11, 100), (92, 8, 100)]), 2));
+        assert!(!removed(&held(&[(0, 80, 100), (89, 11, 100), (0, 0, 0)]), 2));
+    }
+
+    #[test]
+    fn checkpoints_of_which_a_server_has_lost_the_first_do_not_keep_it_from_being_mended() {
+        let told = [(99, 40, 200), (149, 20, 200), (99, 40, 200)];
+        let of = |(before, count, end)| Told { server: format!("{before}"), before, count, end };
+        let held = holdings_of(told.map(of).into(), "OBJ", 3, false);
+        assert!(held.iter().all(|one| one.missing.is_none() && one.early == 0));
+        assert!(!have_all(&held, &held, 0) && have_all(&held, &held, 1));
     }
 }

@@ -150,7 +150,15 @@ pub fn found(journal: &NatsJournal, first: u64, until: u64) -> Result<Vec<Vec<u8
 /// # Panics
 /// If the servers cannot be reached, or refuse.
 pub fn change_stream(options: &Options, change: impl FnOnce(&mut Config, u64)) {
-    with_stream(options, async |context, name| {
+    change_other(options, &options.stream_name(1), change);
+}
+
+/// Changes the settings of a stream with this name.
+///
+/// # Panics
+/// See [`change_stream`].
+pub fn change_other(options: &Options, name: &str, change: impl FnOnce(&mut Config, u64)) {
+    with_stream(options, async |context, _| {
         let stream = context.get_stream(name).await.expect("a stream");
         let mut config = stream.cached_info().config.clone();
         change(&mut config, stream.cached_info().state.bytes);

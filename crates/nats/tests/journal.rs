@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
-use lockwork_nats::testing::{TestServers, change_stream, damage, found, prefer_leader, stream_leader};
+use lockwork_nats::testing::{TestServers, change_other, change_stream, damage, found, prefer_leader, stream_leader};
 use lockwork_nats::{Error, NatsJournal, Options};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::io::{Io, Mode};
@@ -319,6 +319,11 @@ fn settings_that_could_lose_messages_are_refused_with_what_would_be_right() {
     });
     let tells = refused(&good);
     assert!(tells.contains("age"), "{tells}");
+    change(&servers, "a", |config| config.max_age = Duration::ZERO);
+    let bucket = "OBJ_lockwork_a_checkpoints";
+    change_other(&good, bucket, |config, _| config.max_age = Duration::from_secs(3600));
+    let tells = refused(&good);
+    assert!(tells.contains("age") && tells.contains(bucket), "{tells}");
     // A server that syncs now and then.
     let path = servers.data(0).with_extension("conf");
     let text = fs::read_to_string(&path).unwrap();

@@ -29,13 +29,15 @@ fn table(all: &[Holding]) -> String {
     let widest =
         |cell: fn(&Holding) -> &str, least| all.iter().map(|one| cell(one).len()).max().unwrap_or(0).max(least);
     let (server, stream) = (widest(|one| &one.server, 6), widest(|one| &one.stream, 6));
-    let mut text =
-        format!("{:server$}  {:stream$}  {:>10}  {:>10}  {:>10}\n", "server", "stream", "messages", "last", "missing");
+    let mut text = format!(
+        "{:server$}  {:stream$}  {:>10}  {:>10}  {:>10}  {:>10}\n",
+        "server", "stream", "messages", "first", "last", "missing"
+    );
     for one in all {
         let missing = one.missing.map_or("-".into(), |missing| missing.to_string());
-        let Holding { server: name, stream: of, count, last, .. } = one;
+        let Holding { server: name, stream: of, count, first, last, .. } = one;
         // Text takes everything.
-        let _ = writeln!(text, "{name:server$}  {of:stream$}  {count:>10}  {last:>10}  {missing:>10}");
+        let _ = writeln!(text, "{name:server$}  {of:stream$}  {count:>10}  {first:>10}  {last:>10}  {missing:>10}");
     }
     text
 }
@@ -62,22 +64,28 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         return Err(Failure::Check(format!("there is no database '{}' on these servers", options.name)));
     }
     print(&table(found))?;
-    if !survey.lacking.is_empty() {
-        let where_to = "docs/cluster.md, When a server is damaged, says what to do";
-        return Err(Failure::Check(format!("{}: {where_to}", survey.said())));
-    }
+    let mut wrong = Vec::new();
     let answers = |stream: &str| -> Vec<&str> {
         found.iter().filter(|one| one.stream == stream).map(|one| &one.server[..]).collect()
     };
-    match found.iter().find(|one| answers(&one.stream).len() < one.replicas) {
-        Some(Holding { stream, replicas, .. }) => {
-            let (few, names) = (answers(stream).len(), answers(stream).join(", "));
-            Err(Failure::Check(format!("{few} of {replicas} servers say what they have of {stream}: {names}")))
+    if let Some(Holding { stream, replicas, .. }) = found.iter().find(|one| answers(&one.stream).len() < one.replicas) {
+        let (few, names) = (answers(stream).len(), answers(stream).join(", "));
+        wrong.push(format!("{few} of {replicas} servers say what they have of {stream}: {names}"));
+    }
+    if !survey.lacking.is_empty() {
+        wrong.push(survey.said());
+    }
+    if !survey.early().is_empty() {
+        wrong.push(survey.early());
+    }
+    match (wrong.is_empty(), survey.is_whole) {
+        (true, true) => Ok(()),
+        (true, false) => {
+            Err(Failure::Check("a server is behind the others, which give it what it lacks: ask again".into()))
         }
-        None if survey.is_whole => Ok(()),
-        None => {
-            let text = "a server is behind the others, which give it what it lacks, or has yet what they have removed";
-            Err(Failure::Check(format!("{text}: ask again")))
+        (false, _) => {
+            let where_to = "if it stays so, docs/cluster.md, When a server is damaged, says what to do";
+            Err(Failure::Check(format!("{}: {where_to}", wrong.join("; "))))
         }
     }
 }

@@ -27,8 +27,8 @@ const DAMAGED: i32 = 5;
 const SOON: Duration = Duration::from_secs(10);
 /// How often the nodes are looked at.
 const LOOK: Duration = Duration::from_millis(50);
-/// How often it is looked whether all servers have everything; how soon after one was started again, or did not say;
-/// and how soon after it was seen that one has not, and nothing could be done.
+/// How often it is looked whether all servers have everything; how soon after they were started; and how late at most,
+/// as long as not all are known to have.
 const MEND: Duration = Duration::from_secs(300);
 const MEND_SOON: Duration = Duration::from_secs(2);
 const MEND_AGAIN: Duration = Duration::from_secs(60);
@@ -254,15 +254,17 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
 
 /// Gives servers again what they have lost. `is_new`: one was started again.
 fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: &AtomicBool) {
-    let (mut due, mut last, mut soon) = (Instant::now() + MEND, String::new(), MEND_SOON);
+    let (mut last, mut soon) = (String::new(), MEND_SOON);
+    let (mut due, mut not_before) = (Instant::now() + MEND_SOON, Instant::now());
     while !ENDING.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
         if is_new.swap(false, Ordering::Relaxed) {
-            (soon, due) = (MEND_SOON, Instant::now() + MEND_SOON);
+            due = (Instant::now() + MEND_SOON).max(not_before);
         }
         if due > Instant::now() {
             continue;
         }
+        let pause = soon;
         soon = (2 * soon).min(MEND_AGAIN);
         let (next, said) = match mend(servers, options) {
             Ok(Mended::Whole) => {
@@ -271,13 +273,23 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
                 soon = MEND_SOON;
                 (MEND, String::new())
             }
-            Ok(Mended::NotYet(text)) => (MEND_AGAIN, format!("NATS server {text}")),
-            Ok(Mended::Emptied(text)) => (MEND_SOON, format!("NATS server {text}")),
-            // One that was just started, perhaps, or is given much.
-            Ok(Mended::Unsure) | Err(lockwork_nats::Error::Unreachable(_)) => (soon, last.clone()),
+            // It may have been ended for that, and should not be too often.
+            Ok(Mended::NotYet(text)) => {
+                not_before = Instant::now() + pause;
+                (pause, format!("NATS server {text}"))
+            }
+            Ok(Mended::Emptied(text)) => {
+                soon = MEND_SOON;
+                (MEND_SOON, format!("NATS server {text}"))
+            }
+            // One that was just started, perhaps, or is given much: of that nothing is said.
+            Ok(Mended::Unsure(_)) | Err(lockwork_nats::Error::Unreachable(_)) if pause < MEND_AGAIN => {
+                (pause, last.clone())
+            }
+            Ok(Mended::Unsure(text)) => (pause, format!("NATS servers do not have the same: {text}")),
             // Perhaps only until servers that were just started have what the others have.
             Err(error) => {
-                (soon, format!("NATS server {error}: docs/cluster.md, When a server is damaged, says what to do"))
+                (pause, format!("NATS server {error}: docs/cluster.md, When a server is damaged, says what to do"))
             }
         };
         due = Instant::now() + next;
@@ -327,9 +339,11 @@ fn keep(common: &Common<'_>, servers: &Mutex<Servers>, is_new: &AtomicBool, node
 
 /// Ends all nodes in good order.
 fn stop(mut nodes: Vec<Node>) {
-    for node in &nodes {
-        // SAFETY: the process is a child that was not waited for, so the number is its own.
-        unsafe { libc::kill(node.child.id() as libc::pid_t, libc::SIGTERM) };
+    for node in &mut nodes {
+        if let Ok(None) = node.child.try_wait() {
+            // SAFETY: the process is a child that was not waited for, so the number is its own.
+            unsafe { libc::kill(node.child.id() as libc::pid_t, libc::SIGTERM) };
+        }
     }
     let until = Instant::now() + END;
     for node in &mut nodes {

@@ -58,6 +58,7 @@ impl Publisher {
                 group.push(unit);
             }
             self.publish(group);
+            short = None;
         }
     }
 

@@ -120,7 +120,8 @@ pub(super) struct Client {
     seen: u64,
     session: (usize, u64),
     requests: u64,
-    definition: Option<Receiver<Result<(), Error>>>,
+    /// The answer to a definition that it waits for.
+    pub(super) definition: Option<Receiver<Result<(), Error>>>,
 }
 
 fn block(procedure: u32, request: u64, arguments: &[i64]) -> Vec<u8> {
@@ -199,16 +200,13 @@ impl Client {
     }
 
     /// Whether what it defines is there, or never will be.
-    pub(super) fn defined(&mut self) -> Option<Said> {
-        let definition = self.definition.as_ref()?;
-        let said = match definition.try_recv() {
-            Ok(Ok(())) => Said::Done,
-            Ok(Err(error)) => refused(&error),
-            Err(TryRecvError::Empty) => return None,
-            Err(TryRecvError::Disconnected) => Said::Unknown,
-        };
-        self.definition = None;
-        Some(said)
+    pub(super) fn defined(&self) -> Option<Said> {
+        match self.definition.as_ref()?.try_recv() {
+            Ok(Ok(())) => Some(Said::Done),
+            Ok(Err(error)) => Some(refused(&error)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Said::Unknown),
+        }
     }
 
     pub(super) fn is_defining(&self) -> bool {

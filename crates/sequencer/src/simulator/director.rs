@@ -229,6 +229,8 @@ impl Director {
         let mut state = self.world.state();
         let client = &mut self.clients[number];
         let life = client.waits.take().unwrap_or_default();
+        // What it waits for no longer is not the answer to what it asks next.
+        client.definition = None;
         let think = (20 + state.below(250)) * MILLISECOND;
         let name = state.name(life);
         state.tell(format_args!("client {number} hears of {name}: {said:?} to {:?}", client.task));
