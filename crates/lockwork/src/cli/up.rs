@@ -12,6 +12,7 @@ use clap::Args;
 use lockwork::EngineKind;
 use lockwork::divided::MOST_PARTS;
 use lockwork::sequencer::io::{Disk, Io, Locking};
+use lockwork_nats::Error as NatsError;
 use lockwork_nats::local::{Servers, lock};
 use lockwork_nats::mend::{Mended, mend};
 
@@ -254,45 +255,48 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
 
 /// Gives servers again what they have lost. `is_new`: one was started again.
 fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: &AtomicBool) {
-    let (mut last, mut soon) = (String::new(), MEND_SOON);
-    let (mut due, mut not_before) = (Instant::now() + MEND_SOON, Instant::now());
+    let twice = |pause: Duration| (2 * pause).min(MEND_AGAIN);
+    let (mut due, mut soon, mut last) = (Instant::now() + MEND_SOON, MEND_SOON, String::new());
+    // When one may be ended again that was ended in vain.
+    let (mut not_before, mut later) = (Instant::now(), MEND_SOON);
     while !ENDING.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
         if is_new.swap(false, Ordering::Relaxed) {
-            due = (Instant::now() + MEND_SOON).max(not_before);
+            (due, soon) = ((Instant::now() + MEND_SOON).max(not_before), MEND_SOON);
         }
         if due > Instant::now() {
             continue;
         }
-        let pause = soon;
-        soon = (2 * soon).min(MEND_AGAIN);
         let (next, said) = match mend(servers, options) {
             Ok(Mended::Whole) => {
                 // It takes room only.
                 drop(lock(servers).discard());
-                soon = MEND_SOON;
+                later = MEND_SOON;
                 (MEND, String::new())
             }
-            // It may have been ended for that, and should not be too often.
-            Ok(Mended::NotYet(text)) => {
-                not_before = Instant::now() + pause;
-                (pause, format!("NATS server {text}"))
-            }
             Ok(Mended::Emptied(text)) => {
-                soon = MEND_SOON;
+                later = MEND_SOON;
                 (MEND_SOON, format!("NATS server {text}"))
             }
-            // One that was just started, perhaps, or is given much: of that nothing is said.
-            Ok(Mended::Unsure(_)) | Err(lockwork_nats::Error::Unreachable(_)) if pause < MEND_AGAIN => {
-                (pause, last.clone())
+            Ok(Mended::NotYet(text)) => {
+                not_before = Instant::now() + later;
+                later = twice(later);
+                (MEND_SOON, format!("NATS server {text}"))
             }
-            Ok(Mended::Unsure(text)) => (pause, format!("NATS servers do not have the same: {text}")),
+            // One that was just started, perhaps, or is given much: nothing is said of that.
+            Ok(Mended::Unsure(_)) | Err(NatsError::Unreachable(_)) if soon < MEND_AGAIN => {
+                soon = twice(soon);
+                (soon, last.clone())
+            }
+            Ok(Mended::Unsure(text)) => (soon, format!("NATS servers do not have the same: {text}")),
+            Err(NatsError::Unreachable(text)) => (soon, format!("NATS servers do not say what they have: {text}")),
             // Perhaps only until servers that were just started have what the others have.
-            Err(error) => {
-                (pause, format!("NATS server {error}: docs/cluster.md, When a server is damaged, says what to do"))
+            Err(NatsError::Settings(text)) => {
+                soon = twice(soon);
+                (soon, format!("NATS server {text}: docs/cluster.md, When a server is damaged, says what to do"))
             }
         };
-        due = Instant::now() + next;
+        due = (Instant::now() + next).max(not_before);
         if !said.is_empty() && said != last {
             eprintln!("lockwork: {said}");
         }
