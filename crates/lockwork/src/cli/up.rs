@@ -196,6 +196,33 @@ fn alone(folder: &Path) -> Result<Box<dyn Send + Sync>, Failure> {
     }
 }
 
+/// Refuses data of another number of servers, fewer of which would go on without what most of those have acknowledged,
+/// and of tables that are divided otherwise.
+fn as_before(folder: &Path, arguments: &Arguments) -> Result<(), Failure> {
+    let tables = arguments.parts.map_or("whole tables".into(), |parts| format!("tables in {parts} parts"));
+    let wanted = format!("{} NATS servers, {tables}", arguments.nodes);
+    let path = folder.join("layout");
+    let failed = |error| Failure::usage(format!("'{}': {error}", path.display()));
+    let refused = |before: &str| {
+        let text = "that is for good: name another folder, or tell --nodes and --parts as before";
+        Err(Failure::usage(format!("'{}' is of {before}, and this would be {wanted}; {text}", folder.display())))
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(before) if before.trim_end() == wanted => return Ok(()),
+        Ok(before) => return refused(before.trim_end()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    // It may be of a version that wrote no layout.
+    let is_there = |number: &usize| folder.join("nats").join(format!("nats-{number}.conf")).exists();
+    match (1..).take_while(is_there).count() {
+        0 => {}
+        servers if servers == arguments.nodes => {}
+        servers => return refused(&format!("{servers} NATS servers")),
+    }
+    std::fs::write(&path, format!("{wanted}\n")).map_err(failed)
+}
+
 pub(super) fn run(arguments: &Arguments) -> Outcome {
     arguments.validate()?;
     let temporary = match &arguments.data {
@@ -209,6 +236,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         unsafe { libc::signal(signal, end as *const () as libc::sighandler_t) };
     }
     let _alone = alone(&folder)?;
+    as_before(&folder, arguments)?;
     let servers = Servers::start(&folder.join("nats"), arguments.nodes).map_err(Failure::BackEnd)?;
     for at in 0..arguments.nodes {
         let process = servers.process(at).map_or(String::new(), |id| id.to_string());
