@@ -83,8 +83,8 @@ pub(super) struct Asker {
 
 /// What happens at some time.
 pub(super) enum Event {
-    /// A request comes to the servers.
-    Arrives { ask: Ask, asker: Asker, sent: u64, is_answered: bool },
+    /// A request comes to the servers, and so long after it perhaps a second copy.
+    Arrives { ask: Ask, asker: Asker, sent: u64, is_answered: bool, again: Option<u64> },
     /// An answer comes to a node.
     Answered { answer: Answer, asker: Asker },
     /// A read has waited long enough.
@@ -200,14 +200,8 @@ impl State {
         if publishes && self.happens(rates.late) {
             after += self.below(8 * SECOND);
         }
-        if publishes && self.happens(rates.doubled) {
-            self.saw(Seen::Duplicate);
-            // Who sends it again has had no answer.
-            let (ask, asker) = (ask.clone(), asker.clone());
-            self.later(after, Event::Arrives { ask, asker, sent, is_answered: false });
-            after += self.below(3 * SECOND);
-        }
-        self.later(after, Event::Arrives { ask, asker, sent, is_answered });
+        let again = (publishes && self.happens(rates.doubled)).then(|| self.below(3 * SECOND));
+        self.later(after, Event::Arrives { ask, asker, sent, is_answered, again });
     }
 
     /// How long something is on its way.
@@ -218,11 +212,19 @@ impl State {
 
     pub(super) fn happen(&mut self, event: Event) {
         match event {
-            Event::Arrives { ask, asker, sent, is_answered } => {
+            Event::Arrives { ask, asker, sent, is_answered, again } => {
                 if self.now < self.servers.away_until {
                     return self.saw(Seen::Away);
                 }
+                let copy = again.map(|after| (after, ask.clone(), asker.clone()));
                 let Some(answer) = self.serve(ask, &asker, sent) else { return };
+                // What was refused for want of room does not come later: servers have each publication once.
+                if let Some((after, ask, asker)) = copy
+                    && !matches!(answer, Answer::Published(Err(Refused::Full)))
+                {
+                    self.saw(Seen::Duplicate);
+                    self.later(after, Event::Arrives { ask, asker, sent, is_answered: false, again: None });
+                }
                 if is_answered {
                     self.answer(answer, asker);
                 } else {
