@@ -215,7 +215,7 @@ pub fn survey(options: &Options) -> Result<Survey, Error> {
 }
 
 /// Whether all servers but one, which does not answer, have every record that is there now, of the streams that are in
-/// `known`: each of them reads all, which takes seconds for a gigabyte.
+/// `known`: each of them reads all.
 pub(crate) fn others_have_all(options: &Options, known: &[Holding]) -> Result<bool, Error> {
     let now = holdings(options)?;
     connected(options, async |context, _| {
