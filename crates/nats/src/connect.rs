@@ -124,6 +124,11 @@ impl Options {
         format!("lockwork_{}_checkpoints", self.name)
     }
 
+    /// The streams of both: of the lease, and of checkpoints.
+    pub(crate) fn buckets(&self) -> [String; 2] {
+        [format!("KV_{}", self.lease()), format!("OBJ_{}", self.checkpoints())]
+    }
+
     fn subject(&self, number: u16) -> String {
         match number {
             1 => format!("lockwork.{}", self.name),
@@ -374,7 +379,7 @@ async fn prepare(
         }
     };
     // The log is cut behind checkpoints.
-    for name in [format!("KV_{}", options.lease()), format!("OBJ_{}", options.checkpoints())] {
+    for name in options.buckets() {
         let stream = look(context, &name).await.map_err(|error| failed("look for a bucket", &error))?;
         if let Some(problem) = stream.and_then(|stream| loses(&stream.cached_info().config, options.replicas)) {
             return Err(settings(format!("{described}: {name}: {problem}")));

@@ -111,7 +111,8 @@ async fn streams(context: &Context, options: &Options) -> Result<Vec<Stream>, Er
 /// [`Error::Unreachable`], also when most of them do not answer; [`Error::Settings`].
 pub fn holdings(options: &Options) -> Result<Vec<Holding>, Error> {
     connected(options, async |context, only| {
-        let checkpoints = connect::look(context, &format!("OBJ_{}", options.checkpoints())).await;
+        let [_, checkpoints] = options.buckets();
+        let checkpoints = connect::look(context, &checkpoints).await;
         let checkpoints = checkpoints.map_err(|error| failed(options, "look for a stream", &error))?;
         let mut all = Vec::new();
         for stream in streams(context, options).await?.iter().chain(&checkpoints) {
@@ -247,7 +248,7 @@ pub(crate) fn strangers(options: &Options) -> Result<Vec<String>, Error> {
     connected(options, async |context, _| {
         let names: Vec<String> =
             context.stream_names().try_collect().await.map_err(|error| failed(options, "list streams", &error))?;
-        let mut known = vec![format!("OBJ_{}", options.checkpoints()), format!("KV_{}", options.lease())];
+        let mut known = Vec::from(options.buckets());
         let numbers = 1..=u16::try_from(names.len()).unwrap_or(u16::MAX);
         known.extend(numbers.map(|number| options.stream_name(number)));
         Ok(names.into_iter().filter(|name| !known.contains(name)).collect())
