@@ -61,7 +61,7 @@ pub(crate) struct Told {
 pub(crate) struct Cluster {
     child: Child,
     pub(crate) told: Arc<Mutex<Told>>,
-    ports: Vec<u16>,
+    pub(crate) ports: Vec<u16>,
     folder: TempDir,
     _alone: MutexGuard<'static, ()>,
 }

@@ -14,6 +14,13 @@ use std::time::Instant;
 
 use harness::{Cluster, signal, under_load};
 
+/// A command ends with this code, and says this.
+fn refused(line: &str, code: i32, wanted: &str) {
+    let output = command::run(line);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(code) && told.contains(wanted), "{line}: {:?}, {told}", output.status);
+}
+
 #[test]
 fn nodes_that_are_killed_or_stopped_lose_nothing() {
     let Some(cluster) = Cluster::start() else { return };
@@ -40,15 +47,12 @@ fn nodes_that_are_killed_or_stopped_lose_nothing() {
         signal(follower, "-KILL");
         load.go_on();
     });
+    let taken = cluster.ports[0];
+    refused(&format!("cluster up --nodes 1 --port {taken}"), 3, "node 1 does not start");
 }
 
 #[test]
 fn mistakes_with_clusters_are_named() {
-    let refused = |line: &str, code: i32, wanted: &str| {
-        let output = command::run(line);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(code) && told.contains(wanted), "{line}: {:?}, {told}", output.status);
-    };
     refused("cluster up --nodes 2", 2, "write 1, 3 or 5");
     refused("cluster up --port 65535", 2, "65535");
     refused("cluster up --parts 2 --port 65533", 2, "65535");
@@ -63,7 +67,7 @@ fn mistakes_with_clusters_are_named() {
     let layout = folder.path().join("layout");
     std::fs::write(&layout, "3 NATS servers, whole tables\n").expect("a file");
     let again = format!("cluster up --data {}", folder.path().display());
-    refused(&format!("{again} --nodes 1"), 2, "is of 3 NATS servers, whole tables, and this would be 1 NATS servers");
+    refused(&format!("{again} --nodes 1"), 2, "is of 3 NATS servers, whole tables, and this would be 1 NATS server,");
     refused(&format!("{again} --parts 2"), 2, "this would be 3 NATS servers, tables in 2 parts");
     // Of a version that wrote none.
     std::fs::remove_file(&layout).expect("it is there");
@@ -71,7 +75,7 @@ fn mistakes_with_clusters_are_named() {
     for server in 1..4 {
         std::fs::write(folder.path().join(format!("nats/nats-{server}.conf")), "").expect("a file");
     }
-    refused(&format!("{again} --nodes 1"), 2, "is of 3 NATS servers, and this would be 1 NATS servers");
+    refused(&format!("{again} --nodes 1"), 2, "is of 3 NATS servers, and this would be 1 NATS server,");
     refused("serve --cluster 127.0.0.1:1", 2, "nats://HOST:PORT");
     refused("serve --cluster nats://a:b@127.0.0.1:1", 2, "LOCKWORK_NATS_USER");
     refused("serve --cluster nats://127.0.0.1:1 --replicas 2", 2, "1, 3 or 5");
