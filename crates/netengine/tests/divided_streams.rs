@@ -229,8 +229,10 @@ fn a_stream_that_is_left_over_is_not_merged() {
     });
     assert!(told.contains("the stream is of another database"), "{told}");
     drop(wrong);
-    // At most somebody has begun to lead.
-    assert!(journal.extent().unwrap().next <= extent.next + 1);
+    // Each of both may have begun to lead, and said that streams are merged, before it had read any of this one. Who
+    // goes on with an empty one shows that none of it was named.
+    let next = journal.extent().unwrap().next;
+    assert!(next <= extent.next + 4, "{next}, {extent:?}");
     let empty = SimulatedJournal::new(53);
     let mut set = Set::with_streams(&journal, std::slice::from_ref(&empty), 2, true, LEASE);
     for _ in 0..4 {
