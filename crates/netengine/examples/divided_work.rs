@@ -26,6 +26,7 @@ const BALANCE: i64 = 1000;
 const BATCHES: usize = 400;
 const CALLS: usize = 1024;
 const SEED: u64 = 1;
+const ROUNDS: usize = 9;
 
 const SOURCES: [&str; 3] = [
     "table accounts (id: i64 key, balance: i64) partition by hash(id)",
@@ -177,31 +178,43 @@ fn replay(whole: &SimulatedJournal, begun: u64, parts: &[usize]) -> f64 {
     took.as_nanos() as f64 / (BATCHES * CALLS) as f64
 }
 
+fn median(of: impl Iterator<Item = f64>) -> f64 {
+    let mut all: Vec<f64> = of.collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
 fn main() {
-    println!("two parts, {ACCOUNTS} accounts, {BATCHES} batches of {CALLS} transfers, seed {SEED}; medians of 3");
-    let median = |journal: &SimulatedJournal, begun, parts: &[usize]| {
-        let mut all: Vec<f64> = (0..3).map(|_| replay(journal, begun, parts)).collect();
-        all.sort_by(f64::total_cmp);
-        all[1]
-    };
-    let (journal, begun) = log(0, true);
-    let (own, foreign) = (median(&journal, begun, &[0]), median(&journal, begun, &[1]));
     println!(
-        "a transfer within one part: {own:.0} ns at its node, {foreign:.0} ns at the other (ratio {:.3})",
-        foreign / own
+        "two parts, {ACCOUNTS} accounts, {BATCHES} batches of {CALLS} transfers, seed {SEED}; medians of {ROUNDS}"
     );
     let mut shares: Vec<u64> = std::env::args().skip(1).map(|share| share.parse().expect("a share of 100")).collect();
     if shares.is_empty() {
         shares = vec![0, 10, 25, 50, 100];
     }
-    let mut first = None;
-    for of_two in shares {
-        let (journal, begun) = log(of_two, false);
-        let both = median(&journal, begun, &[0, 1]);
-        let first = *first.get_or_insert(both);
+    let alone = log(0, true);
+    let logs: Vec<_> = shares.iter().map(|&of_two| log(of_two, false)).collect();
+    // What is set against each other is measured in one round: how fast the machine is changes.
+    let round = |_| {
+        let replay = |(journal, begun): &(SimulatedJournal, u64), parts: &[usize]| replay(journal, *begun, parts);
+        let mut took = vec![replay(&alone, &[0]), replay(&alone, &[1])];
+        took.extend(logs.iter().map(|log| replay(log, &[0, 1])));
+        took
+    };
+    let rounds: Vec<Vec<f64>> = (0..ROUNDS).map(round).collect();
+    let took = |at: usize| median(rounds.iter().map(|round| round[at]));
+    let ratio = |at: usize, to: usize| median(rounds.iter().map(|round| round[at] / round[to]));
+    println!(
+        "a transfer within one part: {:.0} ns at its node, {:.0} ns at the other (ratio {:.3})",
+        took(0),
+        took(1),
+        ratio(1, 0)
+    );
+    for (at, of_two) in (2..).zip(&shares) {
         println!(
-            "{of_two:3} % between the parts: {both:.0} ns a transfer at both nodes together (ratio {:.2})",
-            both / first
+            "{of_two:3} % between the parts: {:.0} ns a transfer at both nodes together (ratio {:.2})",
+            took(at),
+            ratio(at, 2)
         );
     }
 }
