@@ -106,6 +106,16 @@ impl Failure {
         }
     }
 
+    /// That of another process of this command, by what it has ended with.
+    fn of_exit_code(code: i32, text: String) -> Self {
+        match code {
+            2 => Self::Usage(text),
+            3 => Self::Connect(text),
+            5 => Self::Damaged(text),
+            _ => Self::BackEnd(text),
+        }
+    }
+
     fn exit_code(&self) -> u8 {
         match self {
             Self::Check(_) => 1,

@@ -200,8 +200,7 @@ fn alone(folder: &Path) -> Result<Box<dyn Send + Sync>, Failure> {
 /// and of tables that are divided otherwise.
 fn as_before(folder: &Path, arguments: &Arguments) -> Result<(), Failure> {
     let tables = arguments.parts.map_or("whole tables".into(), |parts| format!("tables in {parts} parts"));
-    let servers = |count| if count == 1 { "1 NATS server".into() } else { format!("{count} NATS servers") };
-    let wanted = format!("{}, {tables}", servers(arguments.nodes));
+    let wanted = format!("{} NATS servers, {tables}", arguments.nodes);
     let path = folder.join("layout");
     let failed = |error| Failure::usage(format!("'{}': {error}", path.display()));
     let refused = |before: &str| {
@@ -218,8 +217,8 @@ fn as_before(folder: &Path, arguments: &Arguments) -> Result<(), Failure> {
     let is_there = |number: &usize| folder.join("nats").join(format!("nats-{number}.conf")).exists();
     match (1..).take_while(is_there).count() {
         0 => {}
-        count if count == arguments.nodes => {}
-        count => return refused(&servers(count)),
+        servers if servers == arguments.nodes => {}
+        servers => return refused(&format!("{servers} NATS servers")),
     }
     std::fs::write(&path, format!("{wanted}\n")).map_err(failed)
 }
@@ -360,7 +359,9 @@ fn keep(common: &Common<'_>, servers: &Mutex<Servers>, is_new: &AtomicBool, node
                     if let Some(code) = status.code()
                         && (code == DAMAGED || code != 0 && refused)
                     {
-                        return Err(as_it_ended(node.number, code));
+                        // It has said why.
+                        let what = if code == DAMAGED { "has stopped for good" } else { "does not start" };
+                        return Err(Failure::of_exit_code(code, format!("node {} {what}", node.number)));
                     }
                     eprintln!("lockwork: node {} has ended ({status}), and is started again", node.number);
                     node.again = Some(Instant::now() + AGAIN);
@@ -369,16 +370,6 @@ fn keep(common: &Common<'_>, servers: &Mutex<Servers>, is_new: &AtomicBool, node
         }
     }
     Ok(())
-}
-
-/// What a node that cannot go on has ended with; it has said why.
-fn as_it_ended(number: usize, code: i32) -> Failure {
-    match code {
-        2 => Failure::Usage(format!("node {number} does not start")),
-        3 => Failure::Connect(format!("node {number} does not start")),
-        DAMAGED => Failure::Damaged(format!("node {number} has stopped for good")),
-        _ => Failure::BackEnd(format!("node {number} does not start")),
-    }
 }
 
 /// Ends all nodes in good order.

@@ -67,7 +67,7 @@ fn mistakes_with_clusters_are_named() {
     let layout = folder.path().join("layout");
     std::fs::write(&layout, "3 NATS servers, whole tables\n").expect("a file");
     let again = format!("cluster up --data {}", folder.path().display());
-    refused(&format!("{again} --nodes 1"), 2, "is of 3 NATS servers, whole tables, and this would be 1 NATS server,");
+    refused(&format!("{again} --nodes 1"), 2, "is of 3 NATS servers, whole tables, and this would be 1 NATS servers");
     refused(&format!("{again} --parts 2"), 2, "this would be 3 NATS servers, tables in 2 parts");
     // Of a version that wrote none.
     std::fs::remove_file(&layout).expect("it is there");
@@ -75,7 +75,7 @@ fn mistakes_with_clusters_are_named() {
     for server in 1..4 {
         std::fs::write(folder.path().join(format!("nats/nats-{server}.conf")), "").expect("a file");
     }
-    refused(&format!("{again} --nodes 1"), 2, "is of 3 NATS servers, and this would be 1 NATS server,");
+    refused(&format!("{again} --nodes 1"), 2, "is of 3 NATS servers, and this would be 1 NATS servers");
     refused("serve --cluster 127.0.0.1:1", 2, "nats://HOST:PORT");
     refused("serve --cluster nats://a:b@127.0.0.1:1", 2, "LOCKWORK_NATS_USER");
     refused("serve --cluster nats://127.0.0.1:1 --replicas 2", 2, "1, 3 or 5");
