@@ -32,7 +32,7 @@ cluster:
 # SOAK_SECONDS, ten minutes unless told otherwise; and a cluster under random faults, for CLUSTER_SECONDS, an hour.
 soak:
 	LOCKWORK_KILLS=500 $(CARGO) test --profile verify -p lockwork-sequencer --test kill -- --nocapture
-	SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(CARGO) test --profile verify -p lockwork --test serve_faults soak -- --nocapture
+	SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(CARGO) test --profile verify -p lockwork --test server soak -- --nocapture
 	CLUSTER_SECONDS=$(or $(CLUSTER_SECONDS),3600) $(CARGO) test --profile verify -p lockwork --test cluster random -- --nocapture
 
 lint: rtl-lint

@@ -1,20 +1,14 @@
 //! BEGIN .. COMMIT at `lockwork serve`: what each state of a session takes, and that transactions of many clients are
 //! serializable.
 
-#[path = "common/folder.rs"]
-mod folder;
-#[path = "common/server.rs"]
-mod server;
-
 use std::io::Write;
 use std::process::Stdio;
 
-use folder::{Folder, command};
-use server::{Server, program};
+use crate::BANK;
+use crate::folder::{Folder, command};
+use crate::server::{Server, program};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
-
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
 
 const TPCB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tpcb.sql");
 

@@ -1,19 +1,14 @@
 //! COPY at `lockwork serve`: rows in and out with PostgreSQL's own client, psycopg and tokio-postgres, and what becomes
 //! of one that goes wrong.
 
-#[path = "common/folder.rs"]
-mod folder;
-#[path = "common/server.rs"]
-mod server;
-
 use std::io::{Cursor, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::Duration;
 
-use folder::{Folder, command};
+use crate::folder::{Folder, command};
+use crate::server::{Server, program};
 use futures::{SinkExt, StreamExt};
-use server::{Server, program};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, CopyInSink, NoTls};
 

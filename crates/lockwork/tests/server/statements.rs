@@ -1,12 +1,5 @@
 //! `lockwork serve`: PostgreSQL's own programs, a client of a few lines, and clients that behave badly.
 
-#[path = "common/client.rs"]
-mod client;
-#[path = "common/folder.rs"]
-mod folder;
-#[path = "common/server.rs"]
-mod server;
-
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
@@ -14,11 +7,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use client::{Client, bind, execute, message};
-use folder::{Folder, command};
-use server::{Server, program};
-
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
+use crate::BANK;
+use crate::client::{Client, bind, execute, message};
+use crate::folder::{Folder, command};
+use crate::server::{Server, program};
 
 #[test]
 fn psql_defines_calls_and_asks() {

@@ -1,11 +1,8 @@
 //! Clients that people have, against `lockwork serve`: what they ask of the system catalog, and what they do.
 
-#[path = "common/server.rs"]
-mod server;
-
 use std::process::Command;
 
-use server::{Server, program};
+use crate::server::{Server, program};
 use tokio_postgres::NoTls;
 use tokio_postgres::types::Type;
 
@@ -38,16 +35,16 @@ fn psql_shows_what_there_is() {
     assert!(server.ready.starts_with("ready: "), "{}", server.ready);
     let port = server.port.to_string();
     for (ask, expected) in [
-        ("\\d", include_str!("clients/d.txt")),
-        ("\\d accounts", include_str!("clients/d_accounts.txt")),
-        ("\\d t", include_str!("clients/d_t.txt")),
-        ("\\d t_name", include_str!("clients/d_t_name.txt")),
-        ("\\dt", include_str!("clients/d.txt")),
-        ("\\di", include_str!("clients/di.txt")),
-        ("\\df", include_str!("clients/df.txt")),
-        ("\\l", include_str!("clients/l.txt")),
-        ("\\dn", include_str!("clients/dn.txt")),
-        ("\\du", include_str!("clients/du.txt")),
+        ("\\d", include_str!("../clients/d.txt")),
+        ("\\d accounts", include_str!("../clients/d_accounts.txt")),
+        ("\\d t", include_str!("../clients/d_t.txt")),
+        ("\\d t_name", include_str!("../clients/d_t_name.txt")),
+        ("\\dt", include_str!("../clients/d.txt")),
+        ("\\di", include_str!("../clients/di.txt")),
+        ("\\df", include_str!("../clients/df.txt")),
+        ("\\l", include_str!("../clients/l.txt")),
+        ("\\dn", include_str!("../clients/dn.txt")),
+        ("\\du", include_str!("../clients/du.txt")),
     ] {
         let mut psql = program("psql").unwrap();
         psql.env("LC_ALL", "C.UTF-8").args(["-h", "127.0.0.1", "-p", &port, "-U", "ann", "-X", "bank", "-c", ask]);
@@ -74,9 +71,9 @@ fn psycopg_and_sqlalchemy_ask_and_call() {
         assert_eq!(text, expected.trim_end(), "{engine}");
         assert_eq!(server.end(), Some(0));
     };
-    run("python", "deterministic", include_str!("clients/python.txt"));
+    run("python", "deterministic", include_str!("../clients/python.txt"));
     for engine in ["two-phase", "deterministic"] {
-        run("transactions", engine, include_str!("clients/transactions.txt"));
+        run("transactions", engine, include_str!("../clients/transactions.txt"));
     }
 }
 
@@ -92,7 +89,7 @@ fn the_jdbc_driver_asks_and_calls() {
         let server = Server::start(&["--init", SQL]);
         let mut java = Command::new("java");
         let text = printed(java.arg("-cp").arg(&jar).args([source, &server.port.to_string(), mode]));
-        assert_eq!(text, include_str!("clients/jdbc.txt").trim_end(), "{mode}");
+        assert_eq!(text, include_str!("../clients/jdbc.txt").trim_end(), "{mode}");
         assert_eq!(server.end(), Some(0));
     }
 }

@@ -1,21 +1,14 @@
 //! `lockwork sql ADDR` over TLS: what is encrypted, whom it trusts, and what it says when it does not.
 
-#[path = "common/certificates.rs"]
-mod certificates;
-#[path = "common/folder.rs"]
-mod folder;
-#[path = "common/server.rs"]
-mod server;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 
-use certificates::{Authority, Pair};
-use folder::{Folder, command};
-use server::Server;
+use crate::BANK;
+use crate::certificates::{Authority, Pair};
+use crate::folder::{Folder, command};
+use crate::server::Server;
 
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
 const CALL: &str = "CALL transfer(1, 2, 1.00)";
 
 /// A server with a certificate.

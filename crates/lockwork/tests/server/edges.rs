@@ -1,27 +1,18 @@
 //! `lockwork serve` at its edges: starts that end in the middle, its end, long texts, forged errors, and sessions that
 //! are READ ONLY.
 
-#[path = "common/busy.rs"]
-mod busy;
-#[path = "common/client.rs"]
-mod client;
-#[path = "common/folder.rs"]
-mod folder;
-#[path = "common/server.rs"]
-mod server;
-
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use busy::{ticks, until_busy};
-use client::{Client, message};
-use folder::{Folder, command};
-use server::{Server, program};
+use crate::BANK;
+use crate::busy::{ticks, until_busy};
+use crate::client::{Client, message};
+use crate::folder::{Folder, command};
+use crate::server::{Server, program};
 
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
 const ENDS: &str = "FATAL 57P01 terminating connection due to administrator command";
 
 /// A folder with this script, and the words that start a server on its data with it.

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use lockwork::{EngineKind, Lockwork, OpenOptions};
 use lockwork_server::{Options, Users};
 
+use super::cents;
+use super::process::resident;
+use crate::BANK;
 use crate::client::{Client, startup};
 use crate::folder::{Folder, command};
-use crate::process::resident;
 use crate::server::Server;
-use crate::{BANK, cents};
 
 /// Everything that a server says to bytes until it hangs up.
 fn said(port: u16, bytes: &[u8]) -> String {

@@ -1,25 +1,18 @@
 //! Statements that are cancelled at `lockwork serve`: by tokio-postgres and Ctrl-C in psql, by keys right and wrong,
 //! and by clients that vanish.
 
-#[path = "common/busy.rs"]
-mod busy;
-#[path = "common/client.rs"]
-mod client;
-#[path = "common/server.rs"]
-mod server;
-
 use std::io::{Cursor, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use busy::{is_busy, ticks, until_busy};
-use client::{Client as Raw, message};
+use crate::BANK;
+use crate::busy::{is_busy, ticks, until_busy};
+use crate::client::{Client as Raw, message};
+use crate::server::{Server, program};
 use futures::{SinkExt, StreamExt};
-use server::{Server, program};
 use tokio_postgres::{Client, CopyInSink, NoTls};
 
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
 /// A query that is cancelled ends in less; one that is not takes half a minute.
 const SOON: Duration = Duration::from_secs(10);
 /// For a statement to be under way.

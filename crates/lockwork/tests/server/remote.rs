@@ -1,20 +1,15 @@
 //! `lockwork sql ADDR`: the command at a server is what it is on a folder.
 
-#[path = "../common/folder.rs"]
-mod folder;
 mod hosts;
-#[path = "../common/server.rs"]
-mod server;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use folder::{Folder, command};
-use server::{Server, program};
-
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
+use crate::BANK;
+use crate::folder::{Folder, command};
+use crate::server::{Server, program};
 
 /// Every kind of statement and of value.
 const SCRIPT: &str = "\u{feff}-- Everything; here.

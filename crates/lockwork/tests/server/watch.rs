@@ -1,16 +1,12 @@
 //! What `lockwork serve --http` shows: to Prometheus, to load balancers, and to people with a browser.
 
-#[path = "common/server.rs"]
-mod server;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use server::{Server, program};
-
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
+use crate::BANK;
+use crate::server::{Server, program};
 
 /// A server and the address of its page.
 fn watched(words: &[&str]) -> (Server, String) {

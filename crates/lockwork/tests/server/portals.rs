@@ -1,16 +1,8 @@
 //! Portals of `lockwork serve`: when they end, and what waits in them.
 
-#[path = "common/client.rs"]
-#[allow(dead_code, reason = "others use the rest")]
-mod client;
-#[path = "common/server.rs"]
-#[allow(dead_code, reason = "others use the rest")]
-mod server;
-
-use client::{Client, message};
-use server::Server;
-
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
+use crate::BANK;
+use crate::client::{Client, message};
+use crate::server::Server;
 
 #[test]
 fn portals_end_with_their_transaction() {

@@ -6,11 +6,12 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::cents;
+use super::process::{descriptors, resident, until, until_no_more};
+use crate::BANK;
 use crate::client::{Client, bind, execute, message};
 use crate::folder::Folder;
-use crate::process::{descriptors, resident, until, until_no_more};
 use crate::server::{Server, program};
-use crate::{BANK, cents};
 
 #[test]
 fn a_thousand_wait_while_a_hundred_work() {

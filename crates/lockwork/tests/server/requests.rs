@@ -1,21 +1,14 @@
 //! `CALL ... REQUEST id` at `lockwork serve`: a call that is repeated with its id is made once, also when the server
 //! was killed before it answered.
 
-#[path = "common/client.rs"]
-mod client;
-#[path = "common/folder.rs"]
-mod folder;
-#[path = "common/server.rs"]
-mod server;
-
 use std::io::Write;
 use std::time::Duration;
 
-use client::{Client, execute, message};
-use folder::{Folder, command};
-use server::{Server, program};
+use crate::BANK;
+use crate::client::{Client, execute, message};
+use crate::folder::{Folder, command};
+use crate::server::{Server, program};
 
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
 const BALANCE: &str = "SELECT balance FROM accounts WHERE id = 1";
 
 fn expect(client: &mut Client, expected: &[(&str, &str)]) {

@@ -1,15 +1,10 @@
 //! Queries of whole tables at `lockwork serve`: what people type first in psql, and what drivers prepare.
 
-#[path = "common/folder.rs"]
-mod folder;
-#[path = "common/server.rs"]
-mod server;
-
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use folder::{Folder, command};
-use server::{Server, program};
+use crate::folder::{Folder, command};
+use crate::server::{Server, program};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
@@ -113,7 +108,7 @@ fn psql_answers_what_people_type_first() {
 
 #[test]
 fn the_examples_of_the_page_run() {
-    let page = include_str!("../../../docs/operations.md");
+    let page = include_str!("../../../../docs/operations.md");
     let section = page.split("## Looking at tables").nth(1).unwrap();
     let block = section.split("```sql").nth(1).unwrap().split("```").next().unwrap();
     // As the page begins.

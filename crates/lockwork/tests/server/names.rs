@@ -1,21 +1,14 @@
 //! What a server makes of values: queries of no table, bytes, values that a column cannot hold, NULLs, and names with a
 //! schema, as PostgreSQL's clients expect it.
 
-#[path = "common/client.rs"]
-mod client;
-#[path = "common/folder.rs"]
-mod folder;
-#[path = "common/server.rs"]
-mod server;
-
 use std::io::Write;
 use std::path::Path;
 
-use client::{Client, message};
-use folder::{Folder, command};
-use server::{Server, program};
+use crate::BANK;
+use crate::client::{Client, message};
+use crate::folder::{Folder, command};
+use crate::server::{Server, program};
 
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
 const TABLE: &str = "CREATE TABLE t (id INTEGER PRIMARY KEY, s SMALLINT NOT NULL, v VARCHAR(5) NOT NULL, \
                      b BYTEA(8) NOT NULL)";
 

@@ -1,17 +1,11 @@
 //! Who may connect to `lockwork serve`: passwords, rights and TLS, with PostgreSQL's own client.
 
-#[path = "common/folder.rs"]
-mod folder;
-#[path = "common/server.rs"]
-mod server;
-
 use std::path::Path;
 use std::process::Command;
 
-use folder::{Folder, command};
-use server::{Server, program};
-
-const BANK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/bank.sql");
+use crate::BANK;
+use crate::folder::{Folder, command};
+use crate::server::{Server, program};
 
 /// What psql says to a statement: whether it went well, and its output or the error.
 fn psql(server: &Server, user: &str, password: &str, more: &str, statement: &str) -> Option<(bool, String)> {

@@ -1,19 +1,12 @@
 //! Values at `lockwork serve` that are computed, do not fit, are NULL or are there already: clients are told what
 //! PostgreSQL would say.
 
-#[allow(dead_code, reason = "others use the rest")]
-#[path = "common/folder.rs"]
-mod folder;
-#[allow(dead_code, reason = "others use the rest")]
-#[path = "common/server.rs"]
-mod server;
-
 use std::io::Cursor;
 use std::time::SystemTime;
 
-use folder::{Folder, command};
+use crate::folder::{Folder, command};
+use crate::server::{Server, program};
 use futures::SinkExt;
-use server::{Server, program};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 

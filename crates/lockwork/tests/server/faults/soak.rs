@@ -5,11 +5,12 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::cents;
+use super::process::{descriptors, resident, until_no_more};
+use crate::BANK;
 use crate::client::{Client, bind, execute, message};
 use crate::folder::Folder;
-use crate::process::{descriptors, resident, until_no_more};
 use crate::server::Server;
-use crate::{BANK, cents};
 
 /// What one client does once; the number tells them apart.
 fn work(client: &mut Client, at: u64) {

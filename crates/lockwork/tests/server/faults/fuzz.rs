@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::NoTls;
 
+use super::process::{descriptors, resident, until_no_more};
 use crate::BANK;
 use crate::client::{Client, bind, execute, message, startup};
 use crate::folder::{Folder, command};
-use crate::process::{descriptors, resident, until_no_more};
 use crate::server::Server;
 
 /// A generator of numbers that a seed tells.
