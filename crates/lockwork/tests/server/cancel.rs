@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::BANK;
 use crate::busy::{is_busy, ticks, until_busy};
-use crate::client::{Client as Raw, message};
+use crate::client::{Client as Raw, bind, execute, fields, message, startup};
 use crate::server::{Server, program};
 use futures::{SinkExt, StreamExt};
 use tokio_postgres::{Client, CopyInSink, NoTls};
@@ -141,7 +141,7 @@ fn a_wrong_key_cancels_nothing_and_a_right_one_needs_no_place() {
     let server = serve(&["--connections", "1"]);
     let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     let mut raw = Raw(std::io::BufReader::new(stream));
-    raw.0.get_mut().write_all(&client::startup("ann")).unwrap();
+    raw.0.get_mut().write_all(&startup("ann")).unwrap();
     let told = raw.answers().unwrap();
     let (_, key) = told.iter().find(|(kind, _)| *kind == b'K').unwrap();
     let number = u32::from_be_bytes(key[..4].try_into().unwrap());
@@ -161,10 +161,10 @@ fn a_wrong_key_cancels_nothing_and_a_right_one_needs_no_place() {
     raw.0.get_ref().set_read_timeout(Some(SOON)).unwrap();
     request(&server, number, &key[4..]);
     let answers = raw.answers().unwrap();
-    assert!(client::fields(&answers[0].1).starts_with("ERROR 57014"), "{answers:?}");
+    assert!(fields(&answers[0].1).starts_with("ERROR 57014"), "{answers:?}");
 
     // What is sent while a query runs is carried out behind it; what was asked together with it is not.
-    let execute = [client::bind(&[]), client::execute(0)].concat();
+    let execute = [bind(&[]), execute(0)].concat();
     let parse = |name: &str, text: &str| message(b'P', &[name.as_bytes(), b"\0", text.as_bytes(), b"\0\0\0"].concat());
     let together = [parse("", &long()), execute.clone(), parse("", "SELECT 1"), execute, message(b'S', b"")].concat();
     let since = ticks(&server);
