@@ -5,7 +5,7 @@ SETUP := ./scripts/setup
 # That of what is built to be used. With PROFILE=verify it is built in a third of the time, and slower by a few percent.
 PROFILE ?= release
 
-.PHONY: serve demo build test cluster soak lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
+.PHONY: serve demo build test waiting checks cluster soak fmt lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
 
 # A server with the example of a bank: psql -h 127.0.0.1 -p 5433 bank -c 'CALL transfer(1, 2, 25.00)'
 serve: build
@@ -18,27 +18,41 @@ build:
 	$(SETUP)
 	$(CARGO) build --profile $(PROFILE) -p lockwork
 
-test: lint doc
+test: fmt
+	$(SETUP)
 	./scripts/clients >/dev/null || echo "lockwork: tests of clients that are not installed are skipped" >&2
 	./scripts/nats >/dev/null || echo "lockwork: NATS is not installed: tests of clusters are skipped" >&2
-	./scripts/test
-	$(MAKE) -j 2 --output-sync=target cluster loom fuzz formal
+	./scripts/test build
+	$(MAKE) -j 2 --output-sync=target waiting checks
+	./scripts/test computing
 
-# Clusters of processes to which things are done, one after the other: they wait most of the time.
+# Tests that mostly wait, for leases and elections; they run beside the checks below, which leave no processor idle.
+waiting:
+	./scripts/test waiting
+
+# Everything that is no test of the workspace, one after the other.
+checks:
+	$(MAKE) lint doc loom fuzz formal
+
+# Clusters of processes that are killed, stopped and cut off.
 cluster:
-	RUST_BACKTRACE=0 $(CARGO) test --profile verify --workspace --test cluster
+	RUST_BACKTRACE=0 $(CARGO) test --profile quick --workspace --test cluster
 
 # A thousand processes that are killed while they work, and recovered; a server under everything that clients do, for
-# SOAK_SECONDS, ten minutes unless told otherwise; and a cluster under random faults, for CLUSTER_SECONDS, an hour.
+# SOAK_SECONDS, ten minutes unless told otherwise; and a cluster under random faults, for CLUSTER_SECONDS, an hour. Before
+# them the Python package as `pip install ./python` builds it.
 soak:
+	./scripts/python-tests
 	LOCKWORK_KILLS=500 $(CARGO) test --profile verify -p lockwork-sequencer --test kill -- --nocapture
 	SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(CARGO) test --profile verify -p lockwork --test server soak -- --nocapture
 	CLUSTER_SECONDS=$(or $(CLUSTER_SECONDS),3600) $(CARGO) test --profile verify -p lockwork --test cluster random -- --nocapture
 
-lint: rtl-lint
+fmt:
+	$(CARGO) fmt --all --check
+
+lint: fmt rtl-lint
 	$(SETUP)
-	$(CARGO) fmt --check
-	$(CARGO) clippy --workspace --all-targets --profile verify -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --profile quick -- -D warnings
 
 # Verilator, Yosys, nextpnr and z3 into target/rtl-tools, if they are not there.
 rtl-tools:
@@ -58,7 +72,7 @@ synth:
 	./scripts/synth $(SYNTH)
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --profile verify
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --profile quick
 
 loom:
 	CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" $(CARGO) test --profile verify -p lockwork-locking --test loom --test loom_tid --test loom_shared
