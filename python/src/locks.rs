@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lockwork_locking::LockMode;
-use lockwork_locknet::client::{ConnectError, Guard as Held, LockError, Locks, Options};
+use lockwork_locknet::client::{ConnectError, Guard as Held, LockError, LockName, Locks, Options};
 use lockwork_lockservice::packet::Key;
 use pyo3::prelude::*;
 
@@ -184,9 +184,11 @@ impl Guard {
 
     /// Makes an exclusive lock a shared one without letting go.
     fn downgrade(&self, py: Python<'_>) -> PyResult<()> {
-        let lock = self.lock;
-        let done =
-            py.detach(|| self.with(|held| held.map_or(Err(LockError::NotExclusive(lock)), |held| held.downgrade())));
+        let released = || {
+            let name = self.name.as_deref().map_or(LockName::Number(self.lock), |name| LockName::Name(name.into()));
+            Err(LockError::NotExclusive(name))
+        };
+        let done = py.detach(|| self.with(|held| held.map_or_else(released, |held| held.downgrade())));
         done.map_err(|error| not_granted(&error).into())
     }
 

@@ -39,10 +39,10 @@ use self::core::Core;
 use crate::clock::{Clock, nanos};
 use driver::Shared;
 use error::no_such_lock;
-pub use error::{ConnectError, LockError};
+pub use error::{ConnectError, LockError, LockName};
 use fork::Owner;
 pub use guard::{Guard, Lost};
-use join::{Role, What};
+use join::Role;
 use lockwork_locking::LockMode;
 use lockwork_lockservice::client::Ask;
 use lockwork_lockservice::names::LONGEST;
@@ -269,30 +269,30 @@ impl Locks {
     }
 
     /// Asks for a lock, in a new session if the last one has ended.
-    fn begin(&self, what: What, mode: LockMode, ask: Ask, late: bool) -> Result<Pending, LockError> {
+    fn begin(&self, name: LockName, mode: LockMode, ask: Ask, late: bool) -> Result<Pending, LockError> {
         let Handle { shared, options, owner, .. } = &*self.0;
         if !owner.is_here() {
             return Err(LockError::Forked);
         }
         let mut core = if late { shared.core_late() } else { shared.core() };
         let service = core.service;
-        match &what {
-            What::Name(name) if !(1..=LONGEST).contains(&name.len()) => return Err(LockError::BadName(name.len())),
-            What::Lock(lock) => {
+        match &name {
+            LockName::Name(name) if !(1..=LONGEST).contains(&name.len()) => return Err(LockError::BadName(name.len())),
+            LockName::Number(lock) => {
                 let (lock, locks) = (*lock, service.locks - service.names);
                 if lock >= locks && !core.node.config().is_beyond(lock) {
                     return Err(no_such_lock(lock, &service));
                 }
             }
-            What::Name(_) => {}
+            LockName::Name(_) => {}
         }
-        let wait = core.begin(shared.now(), what.clone(), mode, ask, nanos(options.connect_timeout));
+        let wait = core.begin(shared.now(), name.clone(), mode, ask, nanos(options.connect_timeout));
         drop(core);
         let wait = wait.map_err(|error| match error {
             AcquireError::NoSuchLock { lock, .. } => no_such_lock(lock, &service),
-            _ => LockError::Disconnected(what.lock()),
+            _ => LockError::Disconnected(name.clone()),
         })?;
-        Ok(Pending { locks: self.clone(), what, mode, wait, late })
+        Ok(Pending { locks: self.clone(), name, mode, wait, late })
     }
 }
 
@@ -304,10 +304,10 @@ enum Target<'a> {
 }
 
 impl Target<'_> {
-    fn owned(self) -> What {
+    fn owned(self) -> LockName {
         match self {
-            Self::Lock(lock) => What::Lock(lock),
-            Self::Name(name) => What::Name(name.into()),
+            Self::Lock(lock) => LockName::Number(lock),
+            Self::Name(name) => LockName::Name(name.into()),
         }
     }
 }
@@ -371,19 +371,19 @@ impl Acquire<'_> {
     }
 
     fn wait(self, try_only: bool) -> Result<Guard, LockError> {
-        let (what, mut search) = (self.target.owned(), Search::new(self.timeout, !try_only));
+        let (name, mut search) = (self.target.owned(), Search::new(self.timeout, !try_only));
         loop {
-            let rack = self.locks.rack_of(&what, &search);
+            let rack = self.locks.rack_of(&name, &search);
             let rack = rack.as_ref().unwrap_or(self.locks);
             let ask = Ask { timeout: search.left().map(nanos), ..self.ask(try_only) };
-            let answer = rack.begin(what.clone(), self.mode, ask, false).map_err(Unmet::Failed).and_then(|pending| {
+            let answer = rack.begin(name.clone(), self.mode, ask, false).map_err(Unmet::Failed).and_then(|pending| {
                 rack.0.shared.wait(&pending.wait);
                 pending.finish()
             });
-            match self.locks.follow(&mut search, &what, answer)? {
+            match self.locks.follow(&mut search, &name, answer)? {
                 Followed::Granted(guard) => return Ok(guard),
                 Followed::Next => search.pause().into_iter().for_each(std::thread::sleep),
-                Followed::Meet { lock, to } => self.locks.meet_and_route(&mut search, lock, to)?,
+                Followed::Meet { lock, to } => self.locks.meet_and_route(&mut search, &name, lock, to)?,
             }
         }
     }
@@ -392,8 +392,8 @@ impl Acquire<'_> {
     /// dropped. Any executor will do.
     pub fn acquire_async(self) -> Acquiring {
         let Self { locks, target, mode, timeout, .. } = self;
-        let (what, ask, search) = (target.owned(), self.ask(false), Search::new(timeout, true));
-        Acquiring { locks: locks.clone(), what, mode, ask, search, stage: Stage::Begins }
+        let (name, ask, search) = (target.owned(), self.ask(false), Search::new(timeout, true));
+        Acquiring { locks: locks.clone(), name, mode, ask, search, stage: Stage::Begins }
     }
 }
 
@@ -401,7 +401,7 @@ impl Acquire<'_> {
 #[derive(Debug)]
 struct Pending {
     locks: Locks,
-    what: What,
+    name: LockName,
     mode: LockMode,
     wait: Arc<Wait>,
     late: bool,
@@ -410,18 +410,18 @@ struct Pending {
 impl Pending {
     /// The guard, or why there is none; it must be answered.
     fn finish(self) -> Result<Guard, Unmet> {
-        let Self { locks, what, mode, wait, late } = self;
+        let Self { locks, name, mode, wait, late } = self;
         let meaning = wait.meaning().cloned();
-        let lock = meaning.as_ref().map_or_else(|| what.lock(), |(_, lock)| *lock);
-        let unresolved = match &what {
-            What::Name(name) if meaning.is_none() => Some(name),
-            _ => None,
+        let (lock, unresolved) = match (&name, &meaning) {
+            (LockName::Number(lock), _) | (LockName::Name(_), Some((_, lock))) => (*lock, None),
+            // No request is granted, refused or sent elsewhere before its lock is known.
+            (LockName::Name(name), None) => (u64::MAX, Some(name)),
         };
         Err(Unmet::Failed(match wait.answer() {
             Some(Answer::Granted { token }) => {
                 let guard = Guard::new(locks, lock, mode, token, wait, late);
                 // The lease may have run out since.
-                if guard.is_lost() { LockError::Disconnected(lock) } else { return Ok(guard) }
+                if guard.is_lost() { LockError::Disconnected(name) } else { return Ok(guard) }
             }
             Some(Answer::Moved { to }) => return Err(Unmet::Moved { lock, to }),
             Some(Answer::Busy | Answer::TimedOut) if let Some(name) = unresolved => {
@@ -429,12 +429,12 @@ impl Pending {
             }
             Some(Answer::Failed(Problem::NoNames)) => LockError::NoNames,
             Some(Answer::Failed(Problem::NamesFull)) => LockError::NamesFull(locks.count_named()),
-            Some(Answer::Busy) => LockError::Busy(lock),
-            Some(Answer::TimedOut) => LockError::TimedOut(lock),
-            Some(Answer::Deadlock) => LockError::Deadlock(lock),
+            Some(Answer::Busy) => LockError::Busy(name),
+            Some(Answer::TimedOut) => LockError::TimedOut(name),
+            Some(Answer::Deadlock) => LockError::Deadlock(name),
             Some(Answer::NotJoined { error, waited_ms }) => error.after(waited_ms, &[locks.address()]).into(),
             Some(Answer::Failed(Problem::NoSuchLock)) => no_such_lock(lock, &locks.0.shared.core().service),
-            Some(Answer::Failed(_)) | None => LockError::Disconnected(lock),
+            Some(Answer::Failed(_)) | None => LockError::Disconnected(name),
         }))
     }
 }
@@ -443,7 +443,7 @@ impl Pending {
 #[derive(Debug)]
 pub struct Acquiring {
     locks: Locks,
-    what: What,
+    name: LockName,
     mode: LockMode,
     ask: Ask,
     search: Search,
@@ -455,7 +455,7 @@ pub struct Acquiring {
 enum Stage {
     Begins,
     Waits(Pending),
-    Meets(u64, Arc<Meeting>),
+    Meets(Arc<Meeting>),
 }
 
 #[cfg(test)]
@@ -470,16 +470,16 @@ impl Future for Acquiring {
     type Output = Result<Guard, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { locks, what, mode, ask, search, stage } = &mut *self;
+        let Self { locks, name, mode, ask, search, stage } = &mut *self;
         if !locks.0.owner.is_here() {
             return Poll::Ready(Err(LockError::Forked));
         }
         loop {
             let answer = match std::mem::replace(stage, Stage::Begins) {
                 Stage::Begins => {
-                    let rack = locks.rack_of(what, search);
+                    let rack = locks.rack_of(name, search);
                     let ask = Ask { timeout: search.left().map(nanos), ..*ask };
-                    match rack.as_ref().unwrap_or(locks).begin(what.clone(), *mode, ask, true) {
+                    match rack.as_ref().unwrap_or(locks).begin(name.clone(), *mode, ask, true) {
                         Ok(pending) => {
                             *stage = Stage::Waits(pending);
                             continue;
@@ -494,21 +494,21 @@ impl Future for Acquiring {
                     }
                     pending.finish()
                 }
-                Stage::Meets(lock, meeting) => match meeting.poll(context) {
+                Stage::Meets(meeting) => match meeting.poll(context) {
                     Poll::Pending => {
-                        *stage = Stage::Meets(lock, meeting);
+                        *stage = Stage::Meets(meeting);
                         return Poll::Pending;
                     }
-                    Poll::Ready(met) => match search.met(lock, met) {
+                    Poll::Ready(met) => match search.met(name, met) {
                         Ok(()) => continue,
                         Err(error) => return Poll::Ready(Err(error)),
                     },
                 },
             };
-            match locks.follow(search, what, answer) {
+            match locks.follow(search, name, answer) {
                 Ok(Followed::Granted(guard)) => return Poll::Ready(Ok(guard)),
                 Ok(Followed::Next) => {}
-                Ok(Followed::Meet { lock, to }) => *stage = Stage::Meets(lock, locks.meeting(search, lock, to)),
+                Ok(Followed::Meet { lock, to }) => *stage = Stage::Meets(locks.meeting(search, lock, to)),
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }

@@ -22,6 +22,11 @@ impl Clock {
     pub(crate) fn now(self) -> u64 {
         boot_time().saturating_sub(self.start)
     }
+
+    /// The time of CLOCK_BOOTTIME at which this clock shows `now`.
+    pub(crate) fn boot_time(self, now: u64) -> Duration {
+        Duration::from_nanos(self.start.saturating_add(now))
+    }
 }
 
 fn boot_time() -> u64 {
@@ -54,6 +59,8 @@ mod tests {
         let before = clock.now();
         std::thread::sleep(Duration::from_millis(2));
         assert!(clock.now() - before >= 2_000_000);
+        let now = clock.boot_time(clock.now());
+        assert!(Duration::from_nanos(boot_time()) - now < Duration::from_secs(10));
         assert_eq!((nanos(Duration::MAX), nanos(Duration::from_secs(1))), (u64::MAX, 1_000_000_000));
     }
 }

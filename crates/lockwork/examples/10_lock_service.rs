@@ -9,7 +9,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockwork::locks::{LockError, Locks};
+use lockwork::locks::{LockError, LockName, Locks};
 use lockwork_locknet::lockd::{Lockd, Options};
 use lockwork_locknet::plane::InProcess;
 
@@ -32,7 +32,7 @@ fn show(address: &str, stop: &AtomicBool) -> Result<(), Box<dyn Error>> {
 
     let mut guard = one.exclusive(17).timeout(Duration::from_secs(5)).acquire()?;
     println!("machine {} writes under lock 17 with token {}", one.machine(), guard.token());
-    assert!(matches!(two.shared(17).try_acquire(), Err(LockError::Busy(17))));
+    assert!(matches!(two.shared(17).try_acquire(), Err(LockError::Busy(LockName::Number(17)))));
 
     // A writer that becomes a reader lets other readers in, and no writer comes between.
     guard.downgrade()?;

@@ -3,10 +3,10 @@
 //! *Invariant*: tasks that were told something are in `sleepers` until nothing is locked; see
 //! [`super::driver::Locked`].
 
-use super::Options;
 use super::directory::{Directory, Waiting};
-use super::join::{JoinError, Joined, Parked, Rejoin, Role, What};
+use super::join::{JoinError, Joined, Parked, Rejoin, Role};
 use super::wait::{Answer, Sleepers, Wait};
+use super::{LockName, Options};
 use crate::status;
 use crate::udp::{BATCH, Endpoint};
 use lockwork_locking::LockMode;
@@ -63,30 +63,30 @@ impl Core {
     pub(super) fn begin(
         &mut self,
         now: u64,
-        what: What,
+        name: LockName,
         mode: LockMode,
         ask: Ask,
         join_time: u64,
     ) -> Result<Arc<Wait>, AcquireError> {
         if !self.node.is_over() && now < self.node.lease_until() {
             let wait = Arc::new(Wait::default());
-            match self.ask(now, &what, Waiting { wait: Arc::clone(&wait), mode, ask, made: now }) {
+            match self.ask(now, &name, Waiting { wait: Arc::clone(&wait), mode, ask, made: now }) {
                 Err(AcquireError::Ended) => {}
                 done => return done.map(|()| wait),
             }
         }
         let role = self.role;
         let rejoin = self.rejoin.get_or_insert_with(|| Rejoin::new(now, role));
-        let wait = rejoin.park(now, join_time, what, mode, ask);
+        let wait = rejoin.park(now, join_time, name, mode, ask);
         self.join(now);
         Ok(wait)
     }
 
     /// Asks for a lock, or first for what its name means.
-    fn ask(&mut self, now: u64, what: &What, waiting: Waiting) -> Result<(), AcquireError> {
-        let lock = match what {
-            What::Lock(lock) => *lock,
-            What::Name(name) => {
+    fn ask(&mut self, now: u64, name: &LockName, waiting: Waiting) -> Result<(), AcquireError> {
+        let lock = match name {
+            LockName::Number(lock) => *lock,
+            LockName::Name(name) => {
                 let Some((name, lock)) = self.directory.look_up(name) else {
                     self.directory.ask(now, name, waiting);
                     return Ok(());
@@ -108,7 +108,7 @@ impl Core {
                 // It is known by now.
                 let ask = shorter(ask, now, made);
                 let again = Waiting { wait: Arc::clone(&wait), mode, ask, made };
-                match self.ask(now, &What::Name(name.into()), again) {
+                match self.ask(now, &LockName::Name(name.into()), again) {
                     Ok(()) => return,
                     Err(AcquireError::NoSuchLock { .. }) => Problem::NoSuchLock,
                     Err(_) => Problem::NoSuchSession,
@@ -212,9 +212,9 @@ impl Core {
             }
             Err(error) => return self.refuse(now, parked, error),
         }
-        for Parked { wait, what, mode, ask, made, .. } in parked {
+        for Parked { wait, name, mode, ask, made, .. } in parked {
             let waiting = Waiting { wait: Arc::clone(&wait), mode, ask: shorter(ask, now, made), made: now };
-            let problem = match self.ask(now, &what, waiting) {
+            let problem = match self.ask(now, &name, waiting) {
                 Ok(()) => continue,
                 Err(AcquireError::NoSuchLock { .. }) => Problem::NoSuchLock,
                 Err(_) => Problem::NoSuchSession,

@@ -135,6 +135,11 @@ impl Shared {
         self.now() < self.lease_until.load(Ordering::Acquire)
     }
 
+    /// When the lease ends unless it is renewed before, as a time of CLOCK_BOOTTIME.
+    pub(super) fn lease_until(&self) -> Duration {
+        self.clock.boot_time(self.lease_until.load(Ordering::Acquire))
+    }
+
     /// What others see of the core without locking it, before it is unlocked.
     fn publish(&self, core: &Core) {
         let until = if core.node.is_over() { 0 } else { core.node.lease_until() };

@@ -3,8 +3,10 @@
 use lockwork_lockservice::beyond::MOST_LOCKS;
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::names::LONGEST;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// No session could be had.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +63,25 @@ fn list(addresses: &[SocketAddr]) -> String {
     addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// A lock as the caller named it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LockName {
+    /// A lock that has only a number.
+    Number(u64),
+    /// A lock that the service finds by this name.
+    Name(Arc<str>),
+}
+
+impl fmt::Display for LockName {
+    /// Writes a number as it is, and a name in quotes, without characters that a terminal takes for commands.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(formatter),
+            Self::Name(name) => write!(formatter, "'{}'", name.escape_debug()),
+        }
+    }
+}
+
 /// A lock was not granted. Nothing is held and nobody waits any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -76,17 +97,17 @@ pub enum LockError {
         beyond: Option<u64>,
     },
     /// Somebody else holds it, and the request was not to wait.
-    #[error("lock {0} is held by somebody else")]
-    Busy(u64),
+    #[error("lock {0} is held by another session; retry, or wait for it")]
+    Busy(LockName),
     /// It was not granted in time.
-    #[error("lock {0} was not granted in time")]
-    TimedOut(u64),
+    #[error("lock {0} was not granted in time; retry, or wait longer")]
+    TimedOut(LockName),
     /// It waits in a circle with others. Releasing what is held and trying again helps.
     #[error("waiting for lock {0} would never end: its holder waits for a lock that is held here")]
-    Deadlock(u64),
+    Deadlock(LockName),
     /// The session has ended while the request waited: everything that was held is lost.
     #[error("the session with the lock service ended while lock {0} was waited for; all locks held are lost")]
-    Disconnected(u64),
+    Disconnected(LockName),
     /// The session had ended, and no new one could be had.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -98,7 +119,7 @@ pub enum LockError {
     NoUpgrade,
     /// What is asked of the guard needs an exclusive lock that is still held.
     #[error("lock {0} is not held exclusively any more")]
-    NotExclusive(u64),
+    NotExclusive(LockName),
     /// A name that is empty or too long.
     #[error("a name has 1 to {LONGEST} bytes, and this one has {0}")]
     BadName(usize),

@@ -1,7 +1,7 @@
 //! A lock that is held.
 
 use super::wait::{Slot, Wait};
-use super::{LockError, Locks};
+use super::{LockError, LockName, Locks};
 use lockwork_locking::LockMode;
 use std::future::Future;
 use std::pin::Pin;
@@ -41,6 +41,21 @@ impl Guard {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.wait.meaning().map(|(name, _)| &**name)
+    }
+
+    /// The lock as the caller named it.
+    #[must_use]
+    pub fn asked_for(&self) -> LockName {
+        self.wait.meaning().map_or(LockName::Number(self.lock), |(name, _)| LockName::Name(name.clone()))
+    }
+
+    /// When this lock is lost unless the lease is renewed before, as a time of CLOCK_BOOTTIME; zero once it is lost.
+    /// Another process can compare it with that clock, and end what must not run without the lock.
+    #[must_use]
+    pub fn held_until(&self) -> Duration {
+        // Read first: once the lock is lost, the lease may be that of a later session.
+        let until = self.locks.0.shared.lease_until();
+        if self.is_lost() { Duration::ZERO } else { until }
     }
 
     /// In which mode.
@@ -93,7 +108,7 @@ impl Guard {
     /// [`LockError::NotExclusive`] if it is shared already, or lost.
     pub fn downgrade(&mut self) -> Result<(), LockError> {
         if !self.locks.0.owner.is_here() {
-            return Err(LockError::NotExclusive(self.lock));
+            return Err(LockError::NotExclusive(self.asked_for()));
         }
         let shared = &self.locks.0.shared;
         let mut core = shared.core();
@@ -101,7 +116,7 @@ impl Guard {
         let done = request.is_some_and(|request| core.node.downgrade(shared.now(), request).is_ok());
         drop(core);
         if !done {
-            return Err(LockError::NotExclusive(self.lock));
+            return Err(LockError::NotExclusive(self.asked_for()));
         }
         self.mode = LockMode::Shared;
         Ok(())

@@ -8,7 +8,7 @@
 //! refused; and somebody asks to join as long as one is parked.
 
 use super::wait::Wait;
-use super::{ConnectError, Options};
+use super::{ConnectError, LockName, Options};
 use crate::clock::{Clock, nanos};
 use crate::udp::{Endpoint, REFUSED};
 use lockwork_locking::LockMode;
@@ -126,28 +126,11 @@ impl Joining {
     }
 }
 
-/// What a request is for.
-#[derive(Clone, Debug)]
-pub(super) enum What {
-    Lock(u64),
-    Name(Arc<str>),
-}
-
-impl What {
-    /// The number of the lock; the largest if only its name is known.
-    pub(super) fn lock(&self) -> u64 {
-        match self {
-            Self::Lock(lock) => *lock,
-            Self::Name(_) => u64::MAX,
-        }
-    }
-}
-
 /// A request that waits for a session.
 #[derive(Debug)]
 pub(super) struct Parked {
     pub(super) wait: Arc<Wait>,
-    pub(super) what: What,
+    pub(super) name: LockName,
     pub(super) mode: LockMode,
     pub(super) ask: Ask,
     /// When it was made.
@@ -172,11 +155,11 @@ impl Rejoin {
     }
 
     /// Parks a request, and asks for a session for `time` at least.
-    pub(super) fn park(&mut self, now: u64, time: u64, what: What, mode: LockMode, ask: Ask) -> Arc<Wait> {
+    pub(super) fn park(&mut self, now: u64, time: u64, name: LockName, mode: LockMode, ask: Ask) -> Arc<Wait> {
         let wait = Arc::new(Wait::default());
         let patience = if ask.try_only { TRY_NS } else { u64::MAX };
         let until = now.saturating_add(time.min(ask.timeout.unwrap_or(u64::MAX)).min(patience));
-        self.parked.push(Parked { wait: Arc::clone(&wait), what, mode, ask, made: now, until });
+        self.parked.push(Parked { wait: Arc::clone(&wait), name, mode, ask, made: now, until });
         self.until = self.until.max(now.saturating_add(time));
         self.due = self.due.min(until);
         wait

@@ -3,8 +3,7 @@
 //! A [`Locks`] is connected to one rack. When that one says that another decides on a lock, a session with that one is
 //! begun too, and is kept: from then on locks of the part are asked for there, until it says otherwise.
 
-use super::{ConnectError, Guard, LockError, Locks, Options};
-use crate::client::join::What;
+use super::{ConnectError, Guard, LockError, LockName, Locks, Options};
 use lockwork_lockservice::beyond::{PARTS, part};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,10 +82,10 @@ impl Search {
 
     /// A rack that was named was met, or not: it may be there in a moment, or another one be named, so it is asked
     /// again who decides while there is time.
-    pub(super) fn met(&mut self, lock: u64, met: Result<(), ConnectError>) -> Result<(), LockError> {
+    pub(super) fn met(&mut self, name: &LockName, met: Result<(), ConnectError>) -> Result<(), LockError> {
         match met {
             Ok(()) => self.unmet = 0,
-            Err(_) if self.left() == Some(Duration::ZERO) => return Err(LockError::TimedOut(lock)),
+            Err(_) if self.left() == Some(Duration::ZERO) => return Err(LockError::TimedOut(name.clone())),
             // Without a request's own time it is waited for as for a lock that is held: without end.
             Err(ConnectError::NoAnswer { .. }) if self.waits => self.unmet += 1,
             Err(error) => return Err(error.into()),
@@ -103,8 +102,8 @@ impl Search {
 impl Locks {
     /// The session with the rack that decides on what is asked for, as far as is known: nothing if it is this one. If
     /// that session has ended, another one's, which knows whether it is still to be asked.
-    pub(super) fn rack_of(&self, what: &What, search: &Search) -> Option<Self> {
-        let What::Lock(lock) = what else { return None };
+    pub(super) fn rack_of(&self, name: &LockName, search: &Search) -> Option<Self> {
+        let LockName::Number(lock) = name else { return None };
         if self.0.racks.known.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -152,7 +151,7 @@ impl Locks {
     pub(super) fn follow(
         &self,
         search: &mut Search,
-        what: &What,
+        name: &LockName,
         answer: Result<Guard, Unmet>,
     ) -> Result<Followed, LockError> {
         match answer {
@@ -161,7 +160,7 @@ impl Locks {
                 search.hops += 1;
                 search.failed = 0;
                 match search.left() {
-                    Some(Duration::ZERO) => Err(LockError::TimedOut(lock)),
+                    Some(Duration::ZERO) => Err(LockError::TimedOut(name.clone())),
                     _ if self.route(lock, to) => Ok(Followed::Next),
                     _ => Ok(Followed::Meet { lock, to }),
                 }
@@ -170,9 +169,9 @@ impl Locks {
                 let gone = matches!(error, LockError::Connect(_) | LockError::Disconnected(_));
                 let racks = self.0.racks.others().len() + 1;
                 search.failed += usize::from(gone);
-                match what {
+                match name {
                     // It may be gone for good, and another one know who decides now.
-                    What::Lock(lock) if gone && search.failed < racks => {
+                    LockName::Number(lock) if gone && search.failed < racks => {
                         let route = &self.0.racks.routes[part(*lock) as usize];
                         route.store((route.load(Ordering::Relaxed) + 1) % racks, Ordering::Relaxed);
                         Ok(Followed::Next)
@@ -184,9 +183,15 @@ impl Locks {
     }
 
     /// [`Followed::Meet`], by a thread that may wait.
-    pub(super) fn meet_and_route(&self, search: &mut Search, lock: u64, to: SocketAddr) -> Result<(), LockError> {
+    pub(super) fn meet_and_route(
+        &self,
+        search: &mut Search,
+        name: &LockName,
+        lock: u64,
+        to: SocketAddr,
+    ) -> Result<(), LockError> {
         let met = self.meet(to, search.left());
-        search.met(lock, met)?;
+        search.met(name, met)?;
         self.route(lock, to);
         Ok(())
     }

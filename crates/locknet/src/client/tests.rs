@@ -76,14 +76,14 @@ fn a_lock_that_is_held_is_busy_or_times_out_and_readers_share() {
     let (one, two) = (daemon.locks(), daemon.locks());
     for locks in [&one, &two] {
         let guard = one.exclusive(5).acquire().unwrap();
-        assert!(matches!(locks.exclusive(5).try_acquire(), Err(LockError::Busy(5))));
-        assert!(matches!(locks.shared(5).try_acquire(), Err(LockError::Busy(5))));
+        assert!(matches!(locks.exclusive(5).try_acquire(), Err(LockError::Busy(LockName::Number(5)))));
+        assert!(matches!(locks.shared(5).try_acquire(), Err(LockError::Busy(LockName::Number(5)))));
         let start = Instant::now();
-        assert!(matches!(locks.shared(5).timeout(SHORT).acquire(), Err(LockError::TimedOut(5))));
+        assert!(matches!(locks.shared(5).timeout(SHORT).acquire(), Err(LockError::TimedOut(LockName::Number(5)))));
         assert!(start.elapsed() >= SHORT);
         drop(guard);
         let readers = [one.shared(5).acquire().unwrap(), locks.shared(5).acquire().unwrap()];
-        assert!(matches!(locks.exclusive(5).try_acquire(), Err(LockError::Busy(5))));
+        assert!(matches!(locks.exclusive(5).try_acquire(), Err(LockError::Busy(LockName::Number(5)))));
         drop(readers);
         drop(locks.exclusive(5).timeout(LONG).acquire().unwrap());
     }
@@ -96,10 +96,10 @@ fn a_writer_that_becomes_a_reader_lets_readers_in_and_no_writer() {
     let mut guard = one.exclusive(5).acquire().unwrap();
     assert!(matches!(guard.upgrade(), Err(LockError::NoUpgrade)));
     guard.downgrade().unwrap();
-    assert!(matches!(guard.downgrade(), Err(LockError::NotExclusive(5))));
+    assert!(matches!(guard.downgrade(), Err(LockError::NotExclusive(LockName::Number(5)))));
     assert!(matches!(guard.upgrade(), Err(LockError::NoUpgrade)));
     let reader = two.shared(5).timeout(LONG).acquire().unwrap();
-    assert!(matches!(two.exclusive(5).timeout(SHORT).acquire(), Err(LockError::TimedOut(5))));
+    assert!(matches!(two.exclusive(5).timeout(SHORT).acquire(), Err(LockError::TimedOut(LockName::Number(5)))));
     drop(guard);
     drop(reader);
     drop(two.exclusive(5).timeout(LONG).acquire().unwrap());
@@ -165,7 +165,10 @@ fn tasks_wait_without_threads_and_withdraw_when_they_are_dropped() {
     });
     let guard = block_on(next).unwrap();
     release.join().unwrap();
-    assert!(matches!(block_on(one.shared(5).timeout(SHORT).acquire_async()), Err(LockError::TimedOut(5))));
+    assert!(matches!(
+        block_on(one.shared(5).timeout(SHORT).acquire_async()),
+        Err(LockError::TimedOut(LockName::Number(5)))
+    ));
     drop(guard);
     drop(one.exclusive(5).timeout(LONG).acquire().unwrap());
 }
@@ -186,7 +189,10 @@ fn a_guard_knows_that_its_service_is_gone_and_a_new_session_begins_with_the_next
     let again = locks.exclusive(5).timeout(LONG).acquire().unwrap();
     assert!(guard.is_lost() && !again.is_lost());
     drop(guard);
-    assert!(matches!(locks.shared(5).try_acquire(), Err(LockError::Busy(5))), "the old guard gives nothing back");
+    assert!(
+        matches!(locks.shared(5).try_acquire(), Err(LockError::Busy(LockName::Number(5)))),
+        "the old guard gives nothing back"
+    );
     assert!(!again.is_lost());
 }
 
@@ -202,7 +208,10 @@ fn what_a_vanished_machine_held_goes_to_who_waits_when_its_lease_is_over() {
     let next = three.exclusive(5).timeout(LONG).acquire().unwrap();
     assert!(start.elapsed() > Duration::from_millis(1000) && exclusive.is_lost());
     assert!(next.token() > token);
-    assert!(matches!(three.exclusive(6).timeout(SHORT).acquire(), Err(LockError::TimedOut(6))), "two reads on");
+    assert!(
+        matches!(three.exclusive(6).timeout(SHORT).acquire(), Err(LockError::TimedOut(LockName::Number(6)))),
+        "two reads on"
+    );
     drop(shared);
     drop(three.exclusive(6).timeout(LONG).acquire().unwrap());
     assert!(!next.is_lost());
@@ -243,12 +252,31 @@ fn a_machine_that_leaves_frees_its_number_and_its_locks_at_once() {
 fn a_lock_whose_lease_has_ended_before_the_call_returns_is_no_guard() {
     let daemon = Daemon::start();
     let locks = daemon.locks();
-    let pending = locks.begin(What::Lock(5), LockMode::Exclusive, Ask::default(), false).unwrap();
+    let pending = locks.begin(LockName::Number(5), LockMode::Exclusive, Ask::default(), false).unwrap();
     locks.0.shared.wait(&pending.wait);
     assert!(matches!(pending.wait.answer(), Some(Answer::Granted { .. })));
     pending.wait.set_lost().wake();
-    assert!(matches!(pending.finish(), Err(Unmet::Failed(LockError::Disconnected(5)))));
+    assert!(matches!(pending.finish(), Err(Unmet::Failed(LockError::Disconnected(LockName::Number(5))))));
     drop(locks.exclusive(5).timeout(LONG).acquire().unwrap());
+}
+
+#[test]
+fn a_guard_says_until_when_it_is_held() {
+    let daemon = Daemon::start();
+    let locks = daemon.locks();
+    let now = || Clock::new().boot_time(0);
+    let guard = locks.exclusive(5).acquire().unwrap();
+    let (first, lease) = (guard.held_until(), locks.lease());
+    assert!(now() < first && first <= now() + lease, "{first:?}");
+    // Each renewal moves it.
+    let since = Instant::now();
+    while guard.held_until() == first {
+        assert!(since.elapsed() < LONG);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(guard.held_until() > first);
+    guard.wait.set_lost().wake();
+    assert_eq!(guard.held_until(), Duration::ZERO);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::kernel::{self, SERVICE};
 use super::protocol::client;
 use super::sections::under_load;
 use crate::command::run;
-use lockwork::locks::{LockError, Locks, Options};
+use lockwork::locks::{LockError, LockName, Locks, Options};
 use lockwork_etcd::testing::Server;
 use lockwork_locknet::namespace::Network;
 use lockwork_locknet::privileged::network;
@@ -106,7 +106,7 @@ fn a_lock_that_is_held_goes_when_it_is_released_and_others_wait_for_nobody() {
             .map(|machine| scope.spawn(|| machine.exclusive(17).timeout(LONG).acquire().map(|guard| guard.token())));
         assert!(matches!(
             other.exclusive(17).timeout(Duration::from_millis(50)).acquire(),
-            Err(LockError::TimedOut(17))
+            Err(LockError::TimedOut(LockName::Number(17)))
         ));
         drop(held);
         drop(reads);
@@ -157,7 +157,7 @@ fn who_waits_for_a_rack_that_is_away_waits_until_it_is_there() {
     two.kill();
     assert!(machine.exclusive(3).try_acquire().is_err(), "who does not wait is told");
     let late = machine.exclusive(3).timeout(Duration::from_millis(500)).acquire();
-    assert!(matches!(late, Err(LockError::TimedOut(3))), "{late:?}");
+    assert!(matches!(late, Err(LockError::TimedOut(LockName::Number(3)))), "{late:?}");
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| machine.exclusive(3).acquire());
         std::thread::sleep(Duration::from_secs(1));

@@ -113,7 +113,7 @@ fn a_forked_child_neither_holds_nor_releases_nor_hangs() {
     assert_eq!(status, 0, "it hangs if it was killed");
     std::thread::sleep(SHORT);
     assert!(poll(&mut waits).is_pending() && !guard.is_lost());
-    assert!(matches!(two.exclusive(5).try_acquire(), Err(LockError::Busy(5))));
+    assert!(matches!(two.exclusive(5).try_acquire(), Err(LockError::Busy(LockName::Number(5)))));
     drop(guard);
     drop(block_on(waits.unwrap()).unwrap());
     drop(one.exclusive(5).timeout(LONG).acquire().unwrap());

@@ -39,8 +39,8 @@ fn who_waits_for_a_new_session_keeps_nobody_else_and_waits_no_longer_than_told()
     let _daemon = Daemon::at(address, None, 1000);
     let guard = block_on(waits).unwrap();
     let start = Instant::now();
-    assert!(matches!(locks.shared(5).try_acquire(), Err(LockError::Busy(5))));
-    assert!(matches!(locks.shared(5).timeout(SHORT).acquire(), Err(LockError::TimedOut(5))));
+    assert!(matches!(locks.shared(5).try_acquire(), Err(LockError::Busy(LockName::Number(5)))));
+    assert!(matches!(locks.shared(5).timeout(SHORT).acquire(), Err(LockError::TimedOut(LockName::Number(5)))));
     assert!(start.elapsed() < LONG / 2 && !guard.is_lost());
     drop(guard);
     drop(locks.exclusive(5).timeout(LONG).acquire().unwrap());

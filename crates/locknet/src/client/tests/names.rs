@@ -34,9 +34,12 @@ fn a_name_is_one_lock_for_all_and_no_other_name_has_it() {
     assert_eq!(guard.name(), Some("orders/17"));
     assert!(guard.lock() >= 100);
     let lock = guard.lock();
-    assert!(matches!(two.shared_named("orders/17").try_acquire(), Err(LockError::Busy(busy)) if busy == lock));
+    let name = LockName::Name("orders/17".into());
+    let busy = two.shared_named("orders/17").try_acquire().unwrap_err();
+    assert!(matches!(&busy, LockError::Busy(busy) if *busy == name), "{busy:?}");
+    assert!(busy.to_string().starts_with("lock 'orders/17' is held"), "{busy}");
     let timed_out = two.exclusive_named("orders/17").timeout(SHORT).acquire();
-    assert!(matches!(timed_out, Err(LockError::TimedOut(late)) if late == lock), "{timed_out:?}");
+    assert!(matches!(&timed_out, Err(LockError::TimedOut(late)) if *late == name), "{timed_out:?}");
     let others: Vec<Guard> =
         (0..500).map(|at| two.exclusive_named(&format!("orders/x{at}")).timeout(LONG).acquire().unwrap()).collect();
     assert!(others.iter().all(|other| other.lock() != lock));

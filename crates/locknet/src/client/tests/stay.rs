@@ -29,7 +29,7 @@ fn a_lock_that_stays_is_taken_again_without_a_packet_and_others_get_it_as_soon_a
     // Nobody holds it: who does not wait gets it too.
     let guard = two.exclusive(17).try_acquire().unwrap();
     assert!(guard.token() > token);
-    assert!(matches!(one.exclusive(17).try_acquire(), Err(LockError::Busy(17))));
+    assert!(matches!(one.exclusive(17).try_acquire(), Err(LockError::Busy(LockName::Number(17)))));
     drop(guard);
     // And so does who comes after the session has ended in good order.
     drop(one.exclusive(18).acquire());
