@@ -2,10 +2,14 @@
 //!
 //! The command runs while the lock is held and is ended when it is lost. It finds its fencing token in LOCKWORK_TOKEN.
 //!
-//! *Trade-off*: if this process itself is stopped, nobody ends the command in time; then only the token protects what
-//! it writes. If this process is killed, the kernel kills the command.
+//! If this process is stopped, a [`watchdog`] ends the command before the lease is over. If this process is killed, the
+//! kernel kills the command.
+//!
+//! *Trade-off*: if both this process and the watchdog are stopped, nobody ends the command in time; then only the token
+//! protects what it writes.
 
 mod child;
+mod watchdog;
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -16,7 +20,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lockwork_locknet::client::{Guard, LockError, Locks};
+use lockwork_locknet::client::{ConnectError, Guard, LockError, LockName, Locks};
 
 use super::Failure;
 use super::service::{Lock, Service, duration, lock};
@@ -25,10 +29,11 @@ use super::service::{Lock, Service, duration, lock};
 #[command(
     after_help = "Exit codes: that of the command; 128 + N if signal N ended it, or came before it was started; 126 or 127
 if it cannot be started; 1 if the lock is busy (--try) or was not granted in time (--timeout); 2 usage; 3 cannot
-connect; 4 the lock was lost.
+connect; 4 the lock was lost; 6 the watchdog of the command cannot be started.
 The command finds its fencing token in LOCKWORK_TOKEN and the lock in LOCKWORK_LOCK.
-When the lock is lost or this process is killed, only the command itself is ended, not what it has started: let a
-script exec its last command.
+While it waits for the lock it connects again when lockd was started anew; --timeout counts from the start.
+When the lock is lost, or this process is killed, or stopped until its lease is nearly over, only the command itself is
+ended, not what it has started: let a script exec its last command.
 
   lockwork lock backups --timeout 5s -- sh -c 'exec ./backup --token $LOCKWORK_TOKEN'"
 )]
@@ -63,8 +68,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let locks = arguments.service.connect(arguments.timeout)?;
     child::note_signals();
-    let left = arguments.timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
-    let guard = match acquire(&locks, arguments, left) {
+    let until = arguments.timeout.and_then(|timeout| start.checked_add(timeout));
+    let guard = match acquire(&locks, arguments, until) {
         Ok(guard) => guard,
         Err(Ended::Signal(signal)) => return Ok(ExitCode::from(128 + signal)),
         Err(Ended::Failure(failure)) => {
@@ -95,10 +100,38 @@ impl Wake for Unpark {
 }
 
 /// How soon a signal is noticed.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Waits for the lock, or for a signal; that withdraws the request.
-fn acquire(locks: &Locks, arguments: &Arguments, timeout: Option<Duration>) -> Result<Guard, Ended> {
+/// Waits for the lock, or for a signal, which withdraws the request. `until` is when --timeout is over.
+///
+/// When the session ends meanwhile, it begins a new one and asks again: this process holds no other lock that could be
+/// lost with the session.
+fn acquire(locks: &Locks, arguments: &Arguments, until: Option<Instant>) -> Result<Guard, Ended> {
+    let mut told = false;
+    loop {
+        let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let error = match request(locks, arguments, timeout)? {
+            Ok(guard) => return Ok(guard),
+            Err(error) => error,
+        };
+        let is_gone = matches!(error, LockError::Disconnected(_) | LockError::Connect(ConnectError::NoAnswer { .. }));
+        let is_over = until.is_some_and(|until| until <= Instant::now());
+        if !is_gone || is_over || arguments.try_only {
+            return Err(failure(&arguments.id.name(), error));
+        }
+        if !told {
+            let (name, address) = (arguments.id.name(), locks.address());
+            eprintln!(
+                "lockwork: the session with lockd at {address} ended while lock {name} was waited for; connecting again"
+            );
+        }
+        told = true;
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Asks for the lock once.
+fn request(locks: &Locks, arguments: &Arguments, timeout: Option<Duration>) -> Result<Result<Guard, LockError>, Ended> {
     let request = match (&arguments.id, arguments.shared) {
         (Lock::Number(number), false) => locks.exclusive(*number),
         (Lock::Number(number), true) => locks.shared(*number),
@@ -107,25 +140,28 @@ fn acquire(locks: &Locks, arguments: &Arguments, timeout: Option<Duration>) -> R
     };
     let request = timeout.map_or(request, |timeout| request.timeout(timeout));
     if arguments.try_only {
-        return request.try_acquire().map_err(failure);
+        return Ok(request.try_acquire());
     }
     let mut waits = std::pin::pin!(request.acquire_async());
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     loop {
         if let Poll::Ready(answer) = waits.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return answer.map_err(failure);
+            return Ok(answer);
         }
         if let Some(signal) = child::noted_signal() {
             return Err(Ended::Signal(signal));
         }
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
-fn failure(error: LockError) -> Ended {
+fn failure(name: &LockName, error: LockError) -> Ended {
     Ended::Failure(match error {
-        LockError::NoSuchLock { .. } | LockError::NoNames | LockError::BadName(_) => Failure::usage(error),
-        LockError::Connect(_) | LockError::Disconnected(_) => Failure::connect(error),
+        LockError::NoSuchLock { .. } | LockError::BadName(_) => Failure::usage(error),
+        LockError::NoNames => Failure::usage(format!("lock {name}: {error}")),
+        LockError::NamesFull(_) => Failure::Check(format!("lock {name}: {error}")),
+        LockError::Connect(_) => Failure::connect(format!("lock {name}: {error}")),
+        LockError::Disconnected(_) => Failure::connect(error),
         _ => Failure::Check(error.to_string()),
     })
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use lockwork_locknet::client::{ConnectError, Locks, Options};
+use lockwork_locknet::client::{ConnectError, LockName, Locks, Options};
 use lockwork_lockservice::names::LONGEST;
 use lockwork_lockservice::packet::Key;
 
@@ -122,11 +122,12 @@ pub(super) enum Lock {
     Name(String),
 }
 
-impl std::fmt::Display for Lock {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Lock {
+    /// The lock as messages name it.
+    pub(super) fn name(&self) -> LockName {
         match self {
-            Self::Number(number) => number.fmt(out),
-            Self::Name(name) => name.fmt(out),
+            Self::Number(number) => LockName::Number(*number),
+            Self::Name(name) => LockName::Name(name.as_str().into()),
         }
     }
 }

@@ -184,7 +184,9 @@ fn a_held_lock_is_busy_times_out_and_is_shown() {
     let daemon = Daemon::start("--locks 50");
     let holder = spawn(daemon.lock("5", "exec sleep 60"));
     daemon.until(5, 1, 0);
-    for (options, message) in [("5 --try", "held by somebody else"), ("5 --timeout 100ms", "not granted in time")] {
+    for (options, message) in
+        [("5 --try", "lock 5 is held by another session"), ("5 --timeout 100ms", "not granted in time")]
+    {
         let refused = daemon.lock(options, "true").output().expect("it runs");
         assert_eq!(refused.status.code(), Some(1), "{options}");
         assert!(text(&refused.stderr).contains(message), "{}", text(&refused.stderr));
@@ -375,7 +377,7 @@ fn a_holder_that_was_stopped_too_long_finds_its_lock_lost_and_ends_its_command()
     let output = finish(holder);
     assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
     let message = text(&output.stderr);
-    assert!(message.contains("lock 5 is lost") && message.contains("killing it"), "{message}");
+    assert!(message.contains("lock 5 is lost") && message.contains("was killed"), "{message}");
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod names;
 mod peers;
 mod protocol;
 mod racks;
+mod reconnect;
 mod recovery;
 mod sections;
 mod sim;
+mod watchdog;

@@ -1,12 +1,8 @@
 //! Names at the commands, and what of them outlives the daemon.
 
 use crate::command::run;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, finish, spawn, text};
 use lockwork_etcd::testing::Server;
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// Runs a command that has to succeed: what it prints.
 fn says(line: &str) -> String {
@@ -36,6 +32,34 @@ fn commands_lock_and_show_by_name_and_numbers_are_others() {
     let without = Daemon::start("--locks 50 --names 0");
     let output = run(&format!("lock orders/17 --server {} -- true", without.address));
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--names"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn messages_name_the_lock_as_it_was_typed() {
+    let mut daemon = Daemon::start("--locks 50 --names 20 --lease 1s");
+    let holder = spawn(daemon.lock("orders/17", "exec sleep 60"));
+    daemon.until(50, 1, 0);
+    for (options, message) in [
+        ("orders/17 --try", "lock 'orders/17' is held by another session"),
+        ("orders/17 --timeout 100ms", "lock 'orders/17' was not granted in time"),
+    ] {
+        let refused = daemon.lock(options, "true").output().expect("it runs");
+        let error = text(&refused.stderr);
+        assert!(refused.status.code() == Some(1) && error.contains(message), "{options}: {error}");
+    }
+    let waits = spawn(daemon.lock("orders/17 --timeout 4s", "true"));
+    daemon.until(50, 1, 1);
+    daemon.kill();
+    let (lost, waited) = (text(&finish(holder).stderr), finish(waits));
+    assert!(lost.contains("lock 'orders/17' is lost"), "{lost}");
+    let waited = (waited.status.code(), text(&waited.stderr));
+    assert!(waited.0 == Some(3) && waited.1.contains("lock 'orders/17' was waited for"), "{waited:?}");
+    for message in [lost, waited.1] {
+        assert!(!message.contains("lock 50") && message.contains("'orders/17'"), "{message}");
+    }
+    let without = Daemon::start("--locks 50 --names 0");
+    let error = text(&without.lock("orders/17", "true").output().expect("it runs").stderr);
+    assert!(error.contains("lock 'orders/17': the lock service has no locks for names"), "{error}");
 }
 
 #[test]
