@@ -27,8 +27,8 @@ use super::{Failure, Outcome, print};
 #[derive(Debug, Args)]
 #[command(
     after_help = "When it serves, it prints one line that begins with 'lockd: ready on'. SIGTERM and SIGINT end it in good order.
-Exit codes: 0 ended so; 2 usage; 3 an address cannot be bound, or etcd says that
-another lockd decides; 6 the kernel does not take the programs (--xdp, --tc).
+Exit codes: 0 ended so; 2 usage; 3 an address cannot be bound, etcd does not answer, or etcd says that another lockd
+decides; 6 the kernel does not take the programs (--xdp, --tc).
 
   lockwork lockd --udp 10.0.0.5:7400              a process without privileges
   sudo lockwork lockd --xdp eth0                  in the kernel, at eth0's address
@@ -263,7 +263,7 @@ fn alone(etcd: &Etcd, address: &str, prefix: &str) -> Result<(), Failure> {
         let Some(other) = all.iter().find(|entry| entry.key != address.as_bytes()) else { return Ok(()) };
         let other = String::from_utf8_lossy(&other.key);
         if begin.elapsed() > AWAY {
-            return Err(Failure::usage(format!(
+            return Err(Failure::Connect(format!(
                 "in etcd --etcd-prefix {prefix} is that of a lockd at {other}: end it, or give this one at {address} \
                  another prefix"
             )));
@@ -345,8 +345,8 @@ fn in_kernel(options: &Options, locks: u64, interfaces: &[String]) -> Result<Ker
 
 fn bind<P: DataPlane>(options: &Options, plane: P) -> Result<Lockd<P>, Failure> {
     Lockd::bind(options, plane).map_err(|error| match error {
-        StartError::Lease(_) => Failure::usage(error),
-        _ => Failure::Connect(error.to_string()),
+        StartError::Bind { .. } => Failure::connect(error),
+        _ => Failure::usage(error),
     })
 }
 

@@ -230,7 +230,7 @@ fn a_second_lockd_with_the_same_prefix_is_refused() {
     let second = second.args(options.split_whitespace()).output().expect("it ends");
     let why = text(&second.stderr);
     let told = format!("--etcd-prefix lockwork/ is that of a lockd at {}: end it", daemon.address);
-    assert!(second.status.code() == Some(2) && why.contains(&told), "{:?} {why}", second.status);
+    assert!(second.status.code() == Some(3) && why.contains(&told), "{:?} {why}", second.status);
     let other = Daemon::start_at("127.0.0.1:0", &format!("{options} --etcd-prefix other/"));
     assert!(connect(&other).exclusive(5).acquire().is_ok() && !guard.is_lost());
 }
