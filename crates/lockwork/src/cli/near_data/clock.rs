@@ -66,6 +66,12 @@ impl Clock {
         (ticks as f64 * self.ns_per_tick).round() as u64
     }
 
+    /// Tenths of nanoseconds for each of `count` operations between two readings.
+    pub(super) fn tenths_each(&self, before: u64, after: u64, count: usize) -> u64 {
+        let ticks = after.wrapping_sub(before).saturating_sub(self.empty);
+        (ticks as f64 * self.ns_per_tick * 10.0 / count.max(1) as f64).round() as u64
+    }
+
     /// What reading it takes, which is subtracted, and its steps, for JSON.
     pub(super) fn json(&self) -> serde_json::Value {
         serde_json::json!({ "reading_ns": self.empty as f64 * self.ns_per_tick, "step_ns": self.step_ns() })
@@ -73,35 +79,42 @@ impl Clock {
 
     /// The same in words.
     pub(super) fn words(&self) -> String {
-        let (reading, step) = (self.empty as f64 * self.ns_per_tick, self.step_ns());
+        let (reading, step, limit) = (self.empty as f64 * self.ns_per_tick, self.step_ns(), self.limit_ns());
         format!(
-            "clock: reading it takes {reading:.1} ns, which are subtracted; it has steps of {step} ns, less is <{step}"
+            "clock: reading it takes {reading:.1} ns, which are subtracted; it has steps of {step} ns; what takes no \
+             longer than a reading is <{limit}"
         )
     }
 
     /// Its smallest step in nanoseconds, rounded up.
-    pub(super) fn step_ns(&self) -> u64 {
+    fn step_ns(&self) -> u64 {
         ((self.step as f64 * self.ns_per_tick).ceil() as u64).max(1)
+    }
+
+    /// The shortest time that the clock never shows as 0: a reading takes longer or shorter than the median that is
+    /// subtracted, and what is measured goes on while the clock is read.
+    fn limit_ns(&self) -> u64 {
+        (self.empty as f64 * self.ns_per_tick).ceil() as u64 + self.step_ns()
     }
 
     /// Nanoseconds for people: what takes less than the clock can tell is not nothing.
     pub(super) fn cell(&self, ns: u64) -> String {
-        cell(ns, self.step_ns())
+        cell(ns, self.limit_ns())
     }
 
     /// What a chart of these values says of those that are 0.
     pub(super) fn chart_note(&self, mut values: impl Iterator<Item = f64>) -> String {
         if values.any(|value| value == 0.0) {
-            format!("; 0 is below the clock, less than {} ns", self.step_ns())
+            format!("; 0 is below the clock, less than {} ns", self.limit_ns())
         } else {
             String::new()
         }
     }
 }
 
-/// Nanoseconds by a clock of this step, for people: what takes less than it can tell is not nothing.
-pub(in super::super) fn cell(ns: u64, step_ns: u64) -> String {
-    if ns == 0 { format!("<{step_ns}") } else { ns.to_string() }
+/// Nanoseconds by a clock that shows what takes less than `limit_ns` as 0, for people: it is not nothing.
+pub(in super::super) fn cell(ns: u64, limit_ns: u64) -> String {
+    if ns == 0 { format!("<{limit_ns}") } else { ns.to_string() }
 }
 
 /// The smallest step of a counter that readings in sorted distances show; 1 if they are all alike.
@@ -118,11 +131,20 @@ mod tests {
     fn what_is_below_the_clock_is_not_called_zero() {
         let clock = Clock { ns_per_tick: 0.4, empty: 50, step: 25 };
         assert_eq!((clock.ns(100, 140), clock.ns(100, 175)), (0, 10));
-        assert_eq!([0, 10].map(|ns| clock.cell(ns)), ["<10", "10"]);
-        let words = "clock: reading it takes 20.0 ns, which are subtracted; it has steps of 10 ns, less is <10";
+        assert_eq!([0, 10].map(|ns| clock.cell(ns)), ["<30", "10"]);
+        let words = "clock: reading it takes 20.0 ns, which are subtracted; it has steps of 10 ns; what takes no longer \
+                     than a reading is <30";
         assert_eq!(clock.words(), words);
-        assert_eq!(clock.chart_note([3.0, 0.0].into_iter()), "; 0 is below the clock, less than 10 ns");
+        assert_eq!(clock.chart_note([3.0, 0.0].into_iter()), "; 0 is below the clock, less than 30 ns");
         assert_eq!(clock.chart_note([3.0].into_iter()), "");
+    }
+
+    #[test]
+    fn many_operations_between_two_readings_are_measured_in_tenths_of_nanoseconds() {
+        let clock = Clock { ns_per_tick: 0.4, empty: 50, step: 25 };
+        // 2,050 ticks less the 50 of a reading are 800 ns.
+        assert_eq!((clock.tenths_each(0, 2050, 64), clock.tenths_each(0, 2050, 1)), (125, 8000));
+        assert_eq!((clock.tenths_each(0, 40, 64), clock.tenths_each(0, 40, 0)), (0, 0));
     }
 
     #[test]

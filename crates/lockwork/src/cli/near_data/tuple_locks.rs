@@ -4,6 +4,9 @@
 //! Ours are two figures: taking a lock, while earlier ones are still held for a while as in a transaction of 64 rows,
 //! and a lock with its release. PostgreSQL's row lock is compared with the first, its lock manager's pair with the
 //! second.
+//!
+//! Our locks may take no longer than a reading of the clock. So each figure is measured twice: each lock by itself, for
+//! the distribution, and 64 locks between two readings, for the ratios.
 
 use lockwork_locknet::bench::histogram::Histogram;
 use lockwork_sharedlocks::{LockMode, Placement};
@@ -25,6 +28,14 @@ struct Ours {
     order: Order,
     taken: Histogram,
     pairs: Histogram,
+    /// The same by [`HELD`] locks, in tenths of nanoseconds a lock.
+    taken_each: Histogram,
+    pairs_each: Histogram,
+}
+
+/// The median of a histogram of tenths, in nanoseconds.
+fn median_of_tenths(tenths: &Histogram) -> f64 {
+    tenths.quantile(0.5) as f64 / 10.0
 }
 
 pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, Failure> {
@@ -50,6 +61,7 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
     let mut text = format!(
         "(c) {} lock requests, nanoseconds; {} lock lines\n\
          lock: up to {HELD} are held, then all are given back; lock + release: each is given back at once\n\
+         by {HELD}: {HELD} of them between two readings of the clock, the mean of each\n\
          {:<34} {:<11} {:>7} {:>7} {:>7} {:>8} {:>10}\n",
         grouped(requests as f64),
         grouped(bench.near_data.lock_lines.into()),
@@ -67,16 +79,21 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
         format!("{name:<34} {order:<11} {p50:>7} {p90:>7} {p99:>7} {p999:>8} {longest:>10}\n")
     };
     let mut rows = Vec::new();
-    for Ours { order, taken, pairs } in &ours {
-        text.push_str(&line("shared lock table, lock", *order, taken));
-        text.push_str(&line("shared lock table, lock + release", *order, pairs));
-        for (what, histogram) in [("lock", taken), ("lock and release", pairs)] {
-            let ns = Quantiles::of(histogram);
-            rows.push(json!({ "system": "shared lock table", "what": what, "order": order.to_string(), "ns": ns }));
+    for Ours { order, taken, pairs, taken_each, pairs_each } in &ours {
+        for (name, what, histogram, each) in
+            [("lock", "lock", taken, taken_each), ("lock + release", "lock and release", pairs, pairs_each)]
+        {
+            let each = median_of_tenths(each);
+            text.push_str(&line(&format!("shared lock table, {name}"), *order, histogram));
+            text.push_str(&format!("{:<34} {order:<11} {each:>7.1}\n", format!("  by {HELD}, {name}")));
+            rows.push(json!({
+                "system": "shared lock table", "what": what, "order": order.to_string(), "ns": Quantiles::of(histogram),
+                "by_64_p50_ns": each,
+            }));
         }
     }
     let mut charts = Vec::new();
-    for Ours { order, taken, pairs } in &ours {
+    for Ours { order, taken, pairs, .. } in &ours {
         let mut series = vec![("shared lock table, lock", taken), ("shared lock table, lock + release", pairs)];
         let theirs = baseline.iter().flat_map(|baseline| &baseline.runs);
         for run in theirs.filter(|run| run.order == *order) {
@@ -112,7 +129,7 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
                     }
                 }
             }
-            for Ours { order, taken, pairs } in &ours {
+            for Ours { order, taken_each, pairs_each, .. } in &ours {
                 let p50 = |lock: Lock| {
                     let run = baseline.runs.iter().find(|run| run.lock == lock && run.order == *order)?;
                     Some(match &run.latency {
@@ -120,12 +137,11 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
                         Latency::Mean(mean) => *mean,
                     })
                 };
-                if let (Some(row), Some(manager)) = (p50(Lock::Row), p50(Lock::Manager)) {
+                let ratio = |lock, each| Some(p50(lock)? / Some(median_of_tenths(each)).filter(|ns| *ns > 0.0)?);
+                if let (Some(row), Some(pair)) = (ratio(Lock::Row, taken_each), ratio(Lock::Manager, pairs_each)) {
                     text.push_str(&format!(
-                        "{order}, p50: PostgreSQL's row lock takes {} our lock,\n\
-                         a lock in its lock manager, with its release, {} our lock + release\n",
-                        times(row, taken.quantile(0.5), &clock),
-                        times(manager, pairs.quantile(0.5), &clock)
+                        "{order}, p50: PostgreSQL's row lock takes {row:.1} times as long as our lock by {HELD},\n\
+                         a lock in its lock manager, with its release, {pair:.1} times as long as our lock + release\n",
                     ));
                 }
             }
@@ -147,14 +163,6 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
     Ok(Section { text, json, charts, wrong })
 }
 
-/// How much longer theirs takes than ours, both in nanoseconds.
-fn times(theirs: f64, ours: u64, clock: &Clock) -> String {
-    if ours == 0 {
-        return format!("at least {:.1} times as long as", theirs / clock.step_ns() as f64);
-    }
-    format!("{:.1} times as long as", theirs / ours as f64)
-}
-
 fn measure(
     bench: &Bench,
     order: Order,
@@ -170,6 +178,7 @@ fn measure(
         (1..keys.len()).rev().for_each(|at| keys.swap(at, random.below(at as u64 + 1) as usize));
     }
     let (mut taken, mut pairs) = (Histogram::default(), Histogram::default());
+    let (mut taken_each, mut pairs_each) = (Histogram::default(), Histogram::default());
     // The first round warms caches and pages up.
     for round in 0..2 {
         (taken, pairs) = (Histogram::default(), Histogram::default());
@@ -191,9 +200,23 @@ fn measure(
             pairs.record(clock.ns(begin, ticks()));
         }
     }
+    for keys in keys.chunks(HELD) {
+        let begin = ticks();
+        keys.iter().try_for_each(|key| session.lock(*key, LockMode::Exclusive)).map_err(Failure::usage)?;
+        taken_each.record(clock.tenths_each(begin, ticks(), keys.len()));
+        session.unlock_all().map_err(Failure::usage)?;
+    }
+    for keys in keys.chunks(HELD) {
+        let begin = ticks();
+        for &key in keys {
+            session.lock(key, LockMode::Exclusive).map_err(Failure::usage)?;
+            session.unlock(key).map_err(Failure::usage)?;
+        }
+        pairs_each.record(clock.tenths_each(begin, ticks(), keys.len()));
+    }
     let number = session.number();
     if locks.table().touched(number) != 0 {
         wrong.push("experiment c: locks are left that were given back".into());
     }
-    Ok(Ours { order, taken, pairs })
+    Ok(Ours { order, taken, pairs, taken_each, pairs_each })
 }

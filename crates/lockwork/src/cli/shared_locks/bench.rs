@@ -131,9 +131,9 @@ impl Clock {
         (begin.elapsed().as_nanos() as u64).saturating_sub(self.cost)
     }
 
-    /// A time for people: nothing takes no time.
+    /// A time for people: what takes no longer than a reading of the clock is not nothing.
     fn show(self, ns: u64) -> String {
-        clock::cell(ns, self.step)
+        clock::cell(ns, self.cost + self.step)
     }
 }
 
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn what_is_below_the_clock_is_shown_as_that() {
         let clock = Clock { cost: 30, step: 10 };
-        assert_eq!((clock.show(0), clock.show(10)), ("<10".to_string(), "10".to_string()));
+        assert_eq!((clock.show(0), clock.show(10)), ("<40".to_string(), "10".to_string()));
         let clock = Clock::measure();
         assert!(clock.step > 0 && clock.show(0) != "0");
     }
