@@ -83,8 +83,8 @@ impl Deadline {
         !self.has_passed() && now() < self.until.load(Ordering::Acquire)
     }
 
-    /// Ends the process if the deadline has passed: sends SIGTERM the first time, SIGKILL when that is due. Makes system
-    /// calls only. Returns when something is due next, in nanoseconds of CLOCK_BOOTTIME.
+    /// Ends the process if the deadline has passed: sends SIGTERM the first time, SIGKILL when that is due. Makes
+    /// system calls only. Returns when something is due next, in nanoseconds of CLOCK_BOOTTIME.
     pub(super) fn enforce(&self, process: &Process) -> u64 {
         let due = self.due(now(), || {
             process.signal(libc::SIGTERM);
