@@ -169,16 +169,28 @@ impl Lockwork {
             let arguments = statement.arguments(&compiled)?;
             let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
             let reads = Some(registered);
-            return Ok(Prepared { kind: Kind::Call, compiled, id, arguments, columns, inserted: None, reads });
+            let (kind, longer) = (Kind::Call, Vec::new());
+            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads, longer });
         }
-        let sql::Single { compiled, arguments, columns, inserted } = self.sql.catalogue.single(statement)?;
+        let single = self.sql.catalogue.single(statement)?;
+        let mut prepared = self.single_read(statement.kind(), single)?;
+        // Nothing is registered, so these numbers only tell their blocks apart.
+        for (single, id) in self.longer(statement, &prepared.arguments)?.into_iter().zip(1..) {
+            let longer = Prepared { id, ..self.single_read(statement.kind(), single)? };
+            prepared.longer.push(longer);
+        }
+        Ok(prepared)
+    }
+
+    fn single_read(&mut self, kind: Kind, single: sql::Single) -> Result<Prepared, Error> {
+        let sql::Single { compiled, arguments, columns, inserted } = single;
         let shape = digest(&compiled.procedure);
         let reads = match self.sql.reads.get(&shape) {
             Some(known) => known.clone(),
             None => self.compile_read(shape, &compiled.procedure)?,
         };
-        let (kind, compiled, reads) = (statement.kind(), Arc::new(compiled), Some(reads));
-        Ok(Prepared { kind, compiled, id: 0, arguments, columns, inserted, reads })
+        let (compiled, reads, longer) = (Arc::new(compiled), Some(reads), Vec::new());
+        Ok(Prepared { kind, compiled, id: 0, arguments, columns, inserted, reads, longer })
     }
 }
 
@@ -224,7 +236,7 @@ impl Caller {
         then: impl FnOnce(Result<(u64, Vec<u8>), Error>) + Send + 'static,
     ) -> Result<(), Error> {
         let refused = || Error::Writes(prepared.compiled.procedure.name.clone());
-        let registered = prepared.reads.clone().ok_or_else(refused)?;
+        let registered = prepared.of_block(&block).reads.clone().ok_or_else(refused)?;
         let read = move |engine: &dyn Engine, record| {
             let mut ran = None;
             engine.with_database(&mut |database| ran = Some(lockwork_engine::read(&registered, database, &block)))?;

@@ -22,6 +22,8 @@ pub struct Prepared {
     pub(crate) inserted: Option<Inserted>,
     /// The procedure, of what only reads and was prepared at a node that follows.
     pub(crate) reads: Option<Arc<Registered>>,
+    /// The same statement for longer lists of keys (`id = ANY($1)`), in ascending order of what there is room for.
+    pub(crate) longer: Vec<Prepared>,
 }
 
 impl Prepared {
@@ -46,7 +48,13 @@ impl Prepared {
     /// What `$1` and so on are, in this order.
     #[must_use]
     pub fn parameters(&self) -> &[Field] {
-        self.arguments.parameters()
+        self.longer.last().unwrap_or(self).arguments.parameters()
+    }
+
+    /// The procedure that a block is a call of: this one, or one for longer lists.
+    pub(crate) fn of_block(&self, block: &[u8]) -> &Self {
+        let id = Block::new(block).procedure();
+        self.longer.iter().find(|longer| longer.id == id).unwrap_or(self)
     }
 
     /// What it answers: the columns of a SELECT, the results of a CALL. Those of a SELECT are one value a row.
@@ -73,6 +81,11 @@ impl Prepared {
     /// # Errors
     /// Another number of them, or values that do not fit.
     pub fn block(&self, values: &[sql::Value]) -> Result<Option<Vec<u8>>, Error> {
+        if !self.arguments.has_room(values)
+            && let Some(longer) = self.longer.iter().find(|longer| longer.arguments.has_room(values))
+        {
+            return longer.block(values);
+        }
         let Some(arguments) = self.arguments.values(values)? else { return Ok(None) };
         let mut block = block_of(&self.compiled, self.id, &arguments)?;
         set_request(&mut block, self.arguments.request(values)?.map_or(0, NonZeroU64::get));
@@ -133,16 +146,17 @@ impl Prepared {
     /// # Errors
     /// [`Error::Aborted`].
     pub fn answer(&self, block: &[u8]) -> Result<SqlAnswer, Error> {
-        let values = results(&self.compiled, block).map_err(|error| match (error, &self.inserted) {
+        let compiled = &self.of_block(block).compiled;
+        let values = results(compiled, block).map_err(|error| match (error, &self.inserted) {
             (Error::Aborted { code: code @ abort::DUPLICATE_KEY, sqlstate, message, .. }, Some(inserted)) => {
-                let subject = Some(Box::new(inserted.duplicate(&self.compiled, block)));
+                let subject = Some(Box::new(inserted.duplicate(compiled, block)));
                 Error::Aborted { code, sqlstate, message, subject }
             }
             (error, _) => error,
         })?;
         Ok(match self.kind {
             Kind::Call => SqlAnswer::Called(self.columns.iter().cloned().zip(values).collect()),
-            Kind::Select => rows_of(&self.compiled, self.columns.clone(), values),
+            Kind::Select => rows_of(compiled, self.columns.clone(), values),
             _ => written(&values),
         })
     }

@@ -172,17 +172,42 @@ impl Lockwork {
             let arguments = statement.arguments(&compiled)?;
             let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
             let kind = Kind::Call;
-            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads: None });
+            let longer = Vec::new();
+            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads: None, longer });
         }
-        let sql::Single { mut compiled, arguments, columns, inserted } = self.sql.catalogue.single(statement)?;
+        let single = self.sql.catalogue.single(statement)?;
+        let mut prepared = self.register_single(statement.kind(), single)?;
+        for single in self.longer(statement, &prepared.arguments)? {
+            let longer = self.register_single(statement.kind(), single)?;
+            prepared.longer.push(longer);
+        }
+        Ok(prepared)
+    }
+
+    /// Compiles a single statement whose parameters list keys for longer lists than the first.
+    pub(crate) fn longer(
+        &self,
+        statement: &Statement<'_>,
+        arguments: &sql::Arguments,
+    ) -> Result<Vec<sql::Single>, Error> {
+        let mut longer = Vec::new();
+        for &elements in sql::LIST_SIZES[1..].iter().filter(|_| arguments.takes_lists()) {
+            longer.extend(self.sql.catalogue.single_of(statement, elements)?);
+        }
+        Ok(longer)
+    }
+
+    /// Registers a single statement as a procedure, unless one of its shape is.
+    fn register_single(&mut self, kind: Kind, single: sql::Single) -> Result<Prepared, Error> {
+        let sql::Single { mut compiled, arguments, columns, inserted } = single;
         let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
         compiled.procedure.name.clone_from(&name);
         let id = match self.sql.singles.get(&name) {
             Some(id) => *id,
             None => self.register_compiled(&compiled.procedure, "")?,
         };
-        let (kind, compiled) = (statement.kind(), Arc::new(compiled));
-        Ok(Prepared { kind, compiled, id, arguments, columns, inserted, reads: None })
+        let (compiled, longer) = (Arc::new(compiled), Vec::new());
+        Ok(Prepared { kind, compiled, id, arguments, columns, inserted, reads: None, longer })
     }
 
     /// Runs a prepared statement with values for `$1` and so on.

@@ -17,7 +17,7 @@ use crate::known::Known;
 use crate::many;
 use crate::query::Query;
 use crate::shared::Plan;
-use crate::values::{decode, encode, format_of, size, type_of};
+use crate::values::{decode, decode_listed, encode, format_of, size, type_of};
 use crate::verb::Verb;
 
 /// A statement of a session.
@@ -127,6 +127,7 @@ impl Stored {
                 };
                 let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| match bytes {
                     None if !is_call => Ok(Value::Null),
+                    bytes if !is_call => decode_listed(bytes, format, declared(at).or(told.get(at)), field),
                     bytes => decode(bytes, format, declared(at).or(told.get(at)), field),
                 };
                 given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Plan)

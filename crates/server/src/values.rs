@@ -1,7 +1,7 @@
 //! Types and values of SQL as PostgreSQL's protocol has them, in text and in binary.
 
 use bytes::{BufMut, BytesMut};
-use lockwork_database::sql::{Field, SqlType, Value};
+use lockwork_database::sql::{Field, SqlType, Value, array_elements};
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
 use pgwire::api::results::FieldFormat;
@@ -14,6 +14,8 @@ pub(crate) const EPOCH: i64 = 946_684_800_000_000;
 pub(crate) const YEARS: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
 /// Microseconds of a day.
 pub(crate) const DAY: i64 = 86_400_000_000;
+/// The length of an element of a binary array that is NULL.
+const NULL_LENGTH: [u8; 4] = (-1_i32).to_be_bytes();
 /// Bytes that the width of a char or numeric is larger by in a type modifier.
 const MODIFIER: i32 = 4;
 
@@ -62,8 +64,25 @@ pub(crate) fn format_of(format: &Format, at: usize) -> FieldFormat {
     }
 }
 
-/// A parameter as a client sent it: `declared` is the type that the client said, if it said one.
+/// Returns a parameter of a CALL as a client sent it: `declared` is the type that the client gave, if it gave one.
 pub(crate) fn decode(
+    bytes: Option<&[u8]>,
+    format: FieldFormat,
+    declared: Option<&Type>,
+    field: &Field,
+) -> Result<Value, Refusal> {
+    let value = decode_listed(bytes, format, declared, field)?;
+    match &value {
+        Value::Array(values) if values.contains(&Value::Null) => {
+            Err(refuse("22004", format!("an element of parameter {} is NULL, and there are no NULLs", field.name)))
+        }
+        _ => Ok(value),
+    }
+}
+
+/// As [`decode`], of a parameter of another statement: an array lists values that rows are compared with, so NULL may
+/// be among them.
+pub(crate) fn decode_listed(
     bytes: Option<&[u8]>,
     format: FieldFormat,
     declared: Option<&Type>,
@@ -96,9 +115,10 @@ pub(crate) fn parse(text: &str, sql: SqlType, count: Option<u32>) -> Result<Valu
     }
     let one = |text: &str| Value::parse(text, sql).map_err(|error| refuse(error.sqlstate, error.message));
     let Some(count) = count else { return one(text) };
-    let elements = elements(text).ok_or_else(|| refuse("22P02", "this is no array: write {1,2,3}"))?;
+    let elements = array_elements(text).ok_or_else(|| refuse("22P02", "this is no array: write {1,2,3}"))?;
     fits(elements.len(), count)?;
-    elements.iter().map(|element| one(element)).collect::<Result<_, _>>().map(Value::Array)
+    let element = |element: &Option<String>| element.as_deref().map_or(Ok(Value::Null), one);
+    elements.iter().map(element).collect::<Result<_, _>>().map(Value::Array)
 }
 
 fn fits(given: usize, count: u32) -> Result<(), Refusal> {
@@ -108,42 +128,6 @@ fn fits(given: usize, count: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The elements of the text of an array of one dimension.
-fn elements(text: &str) -> Option<Vec<String>> {
-    let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
-    let mut elements = Vec::new();
-    let mut chars = inside.chars().peekable();
-    while chars.peek().is_some() {
-        let mut element = String::new();
-        if chars.next_if_eq(&'"').is_some() {
-            loop {
-                match chars.next()? {
-                    '"' => break,
-                    '\\' => element.push(chars.next()?),
-                    other => element.push(other),
-                }
-            }
-        } else {
-            while let Some(other) = chars.next_if(|&other| other != ',') {
-                if matches!(other, '{' | '}' | '"') {
-                    return None;
-                }
-                element.push(if other == '\\' { chars.next()? } else { other });
-            }
-            if element.trim().is_empty() || element.trim().eq_ignore_ascii_case("null") {
-                return None;
-            }
-        }
-        elements.push(element);
-        match chars.next() {
-            None => break,
-            Some(',') if chars.peek().is_some() => {}
-            Some(_) => return None,
-        }
-    }
-    Some(elements)
-}
-
 fn binary(bytes: &[u8], declared: &Type, sql: SqlType, count: Option<u32>) -> Result<Value, Refusal> {
     let Some(count) = count else { return element(bytes, declared, sql) };
     let Some((of, length)) = array_head(bytes)? else { return Ok(Value::Array(Vec::new())) };
@@ -151,6 +135,11 @@ fn binary(bytes: &[u8], declared: &Type, sql: SqlType, count: Option<u32>) -> Re
     let mut rest = bytes.get(20..).unwrap_or_default();
     let mut values = Vec::new();
     for _ in 0..length {
+        if let Some(behind) = rest.strip_prefix(&NULL_LENGTH) {
+            rest = behind;
+            values.push(Value::Null);
+            continue;
+        }
         values.push(element(array_element(&mut rest).ok_or_else(no_array)?, &of, sql)?);
     }
     if rest.is_empty() { Ok(Value::Array(values)) } else { Err(no_array()) }
@@ -165,7 +154,7 @@ pub(crate) fn array_element<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 fn no_array() -> Refusal {
-    refuse("22P03", "this is no binary array of one dimension without NULLs")
+    refuse("22P03", "this is no binary array of one dimension")
 }
 
 /// What the first 20 bytes of a binary array say: the type of its elements and their number; nothing for an empty one.
@@ -460,7 +449,7 @@ mod tests {
             (Some(b"{t,f,t}"), FieldFormat::Text, None, &array, "2 elements, and 3"),
             (Some(b"{t,,f}"), FieldFormat::Text, None, &array, "no array"),
             (Some(b"{t,f"), FieldFormat::Text, None, &array, "no array"),
-            (Some(b"{NULL}"), FieldFormat::Text, None, &array, "no array"),
+            (Some(b"{t,NULL}"), FieldFormat::Text, None, &array, "an element of parameter $1 is NULL"),
             (Some(&[0, 0, 0, 1]), FieldFormat::Binary, None, &array, "no binary array"),
             (Some(&[0xff; 40]), FieldFormat::Binary, None, &array, "no binary array"),
             (Some(&[0xff; 9]), FieldFormat::Binary, Some(&Type::NUMERIC), &integer, "no binary numeric"),

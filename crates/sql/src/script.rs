@@ -235,6 +235,10 @@ pub enum Definition {
     Procedure(Box<Compiled>),
 }
 
+/// For how many elements of a parameter that lists keys a single statement is compiled: of several procedures the one
+/// runs that has just enough room, because every call keeps all of it in the log.
+pub const LIST_SIZES: [u32; 3] = [16, 256, 4096];
+
 /// A single statement as a procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Single {
@@ -279,11 +283,28 @@ impl Catalogue {
         defined.map_err(|error| error.in_source(statement.source))
     }
 
-    /// Compiles a single SELECT, INSERT, UPDATE or DELETE.
+    /// Compiles a single SELECT, INSERT, UPDATE or DELETE, with room for the first of [`LIST_SIZES`] elements in a
+    /// parameter that lists keys.
     ///
     /// # Errors
     /// What is wrong with the statement, with its place.
     pub fn single(&self, statement: &Statement<'_>) -> Result<Single, SqlError> {
+        self.single_of_lists(statement, LIST_SIZES[0])
+    }
+
+    /// As [`Self::single`], with room for `elements` in a parameter that lists keys (`id = ANY($1)`); `None` if the
+    /// machine has none for so many.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn single_of(&self, statement: &Statement<'_>, elements: u32) -> Result<Option<Single>, SqlError> {
+        match self.single_of_lists(statement, elements) {
+            Err(error) if error.sqlstate == state::TOO_COMPLEX => Ok(None),
+            compiled => compiled.map(Some),
+        }
+    }
+
+    fn single_of_lists(&self, statement: &Statement<'_>, elements: u32) -> Result<Single, SqlError> {
         let Top::Single(stmt) = &statement.top else {
             let error = match &statement.top {
                 Top::Transaction(_) => {
@@ -296,7 +317,7 @@ impl Catalogue {
             return Err(error.in_source(statement.source));
         };
         let compile = |shares| {
-            let (routine, lifted, columns, inserted) = Binder::new(self, "statement").single(stmt, shares)?;
+            let (routine, lifted, columns, inserted) = Binder::new(self, "statement").single(stmt, shares, elements)?;
             let compiled = compile::routine_of(self, &routine, stmt.place)?;
             Ok((compiled, lifted, columns, inserted))
         };

@@ -27,6 +27,8 @@ pub(crate) enum Purpose {
     Column(String, String),
     /// Rows are sought whose column compares with it like this.
     Sought(Comparison),
+    /// A row has to satisfy a condition with it, which does not hold for NULL: [`Lifted::IsKnown`] says whether it is.
+    Condition,
 }
 
 /// The table that a single INSERT writes.
@@ -63,6 +65,57 @@ enum Argument {
     /// The time when it runs.
     Now,
     Null,
+    /// An array of these.
+    List(Vec<Argument>),
+    /// How many elements the argument before has.
+    Length,
+    /// Whether `$n`, counted from 0, is no NULL.
+    IsKnown(usize),
+}
+
+impl Argument {
+    fn of(lifted: Lifted, field: &Field) -> Self {
+        match lifted {
+            Lifted::Constant(constant) => Self::Value(Value::of_constant(constant, field.sql_type)),
+            Lifted::Placeholder(number) => Self::Placeholder(usize::from(number) - 1, field.clone()),
+            Lifted::Now => Self::Now,
+            Lifted::Null => Self::Null,
+            Lifted::List(elements) => {
+                let field = Field { count: None, ..field.clone() };
+                Self::List(elements.into_iter().map(|element| Self::of(element, &field)).collect())
+            }
+            Lifted::Length => Self::Length,
+            Lifted::IsKnown(number) => Self::IsKnown(usize::from(number) - 1),
+        }
+    }
+
+    /// The parameters `$n`, counted from 0, that it takes, and the fields that they go into.
+    fn placeholders(&self) -> Vec<(usize, &Field)> {
+        match self {
+            Self::Placeholder(number, field) => vec![(*number, field)],
+            Self::List(elements) => elements.iter().flat_map(Self::placeholders).collect(),
+            Self::Value(_) | Self::Now | Self::Null | Self::Length | Self::IsKnown(_) => Vec::new(),
+        }
+    }
+
+    /// Its value when `$1` and so on have the values `given`, and the time is `now`. That of [`Self::Length`] is not
+    /// known yet.
+    fn value(&self, given: &[Value], now: &Value) -> Value {
+        match self {
+            Self::Value(constant) => constant.clone(),
+            Self::Placeholder(number, _) => given[*number].clone(),
+            Self::Now => now.clone(),
+            Self::Null | Self::Length => Value::Null,
+            Self::List(elements) => Value::Array(elements.iter().map(|element| element.value(given, now)).collect()),
+            Self::IsKnown(number) => Value::Boolean(given[*number] != Value::Null),
+        }
+    }
+}
+
+/// The time now, as a value.
+fn now() -> Value {
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Value::Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
 /// Whether a function without arguments asks for the time.
@@ -82,6 +135,14 @@ pub struct Arguments {
     parameters: Vec<Field>,
 }
 
+/// The values of a column's type among these that rows can have, in ascending order and once each.
+fn sought_of(elements: &[Value], sql: SqlType) -> Vec<Value> {
+    let mut found: Vec<Value> = elements.iter().filter_map(|element| element.sought(Comparison::Eq, sql)).collect();
+    found.sort_by(Value::order);
+    found.dedup_by(|a, b| a.order(b).is_eq());
+    found
+}
+
 /// A request id that values of SQL can be.
 fn id_of(value: &Value) -> Option<NonZeroU64> {
     value.stored(SqlType::BIGINT).and_then(|id| u64::try_from(id).ok()).and_then(NonZeroU64::new)
@@ -95,13 +156,12 @@ fn no_id(what: impl std::fmt::Display, place: Place) -> SqlError {
 impl Arguments {
     fn new(list: Vec<Argument>, request: Option<Argument>, place: Place) -> Result<Self> {
         let mut parameters: Vec<Option<Field>> = Vec::new();
-        for argument in list.iter().chain(&request) {
-            let Argument::Placeholder(number, field) = argument else { continue };
-            if parameters.len() <= *number {
+        for (number, field) in list.iter().chain(&request).flat_map(Argument::placeholders) {
+            if parameters.len() <= number {
                 parameters.resize(number + 1, None);
             }
             // The first occurrence says the type; the value is checked against those of the others.
-            parameters[*number].get_or_insert_with(|| Field { name: format!("${}", number + 1), ..field.clone() });
+            parameters[number].get_or_insert_with(|| Field { name: format!("${}", number + 1), ..field.clone() });
         }
         if let Some(unused) = parameters.iter().position(Option::is_none) {
             let message = format!("nothing says the type of ${}, which is not used", unused + 1);
@@ -113,12 +173,7 @@ impl Arguments {
     pub(crate) fn of_lifted(lifted: Vec<(Lifted, Purpose)>, compiled: &Compiled, place: Place) -> Result<Self> {
         let (mut list, mut purposes) = (Vec::new(), Vec::new());
         for ((lifted, purpose), field) in lifted.into_iter().zip(&compiled.parameters) {
-            list.push(match lifted {
-                Lifted::Constant(constant) => Argument::Value(Value::of_constant(constant, field.sql_type)),
-                Lifted::Placeholder(number) => Argument::Placeholder(usize::from(number) - 1, field.clone()),
-                Lifted::Now => Argument::Now,
-                Lifted::Null => Argument::Null,
-            });
+            list.push(Argument::of(lifted, field));
             purposes.push((purpose, field.sql_type));
         }
         Ok(Self { purposes, ..Self::new(list, None, place)? })
@@ -141,7 +196,9 @@ impl Arguments {
                 format!("the statement has {} parameters, and {} are given", self.parameters.len(), given.len());
             return Err(SqlError::new("08P01", Place::START, message));
         }
-        let mut values = self.each(Value::clone, |number| given[number].clone());
+        let now = now();
+        let mut values: Vec<_> = self.list.iter().map(|argument| argument.value(given, &now)).collect();
+        let mut length = 0;
         for ((value, argument), (purpose, sql)) in values.iter_mut().zip(&self.list).zip(&self.purposes) {
             let named = |error: SqlError| match argument {
                 Argument::Placeholder(number, _) => {
@@ -150,6 +207,17 @@ impl Arguments {
                 _ => error,
             };
             match (purpose, sql) {
+                _ if *argument == Argument::Length => *value = Value::Integer(length),
+                (Purpose::Sought(_), Some(sql)) if matches!(value, Value::Array(_)) => {
+                    let Value::Array(elements) = value else { continue };
+                    *elements = sought_of(elements, *sql);
+                    length = elements.len() as i64;
+                    if elements.is_empty() {
+                        return Ok(None);
+                    }
+                }
+                (Purpose::Condition, Some(sql)) if *value == Value::Null => *value = Value::zero(*sql),
+                (Purpose::Condition, Some(sql)) => value.misfit(*sql).map_err(named)?,
                 (Purpose::Sought(op), Some(sql)) => match value.sought(*op, *sql) {
                     Some(sought) => *value = sought,
                     None => return Ok(None),
@@ -180,22 +248,39 @@ impl Arguments {
         let value = match &self.request {
             Some(Argument::Value(value)) => value,
             Some(Argument::Placeholder(number, _)) => &given[*number],
-            Some(Argument::Now | Argument::Null) | None => return Ok(None),
+            Some(_) | None => return Ok(None),
         };
         id_of(value).map(Some).ok_or_else(|| no_id(value, Place::START))
     }
 
-    /// Something for each argument of the procedure: of a value, of the time now, or of `$n`, which is counted from 0.
+    /// Something for each argument of a CALL: of a value, of the time now, or of `$n`, which is counted from 0.
     pub fn each<T>(&self, value: impl Fn(&Value) -> T, placeholder: impl Fn(usize) -> T) -> Vec<T> {
-        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let now = Value::Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX));
+        let now = now();
         let one = |argument: &Argument| match argument {
-            Argument::Value(constant) => value(constant),
             Argument::Placeholder(number, _) => placeholder(*number),
-            Argument::Now => value(&now),
-            Argument::Null => value(&Value::Null),
+            other => value(&other.value(&[], &now)),
         };
         self.list.iter().map(one).collect()
+    }
+
+    /// Whether a parameter is an array that lists keys (`id = ANY($1)`), so that a procedure for more of them may be
+    /// needed.
+    #[must_use]
+    pub fn takes_lists(&self) -> bool {
+        self.list.iter().zip(&self.purposes).any(|(argument, (purpose, _))| {
+            matches!((argument, purpose), (Argument::Placeholder(_, Field { count: Some(_), .. }), Purpose::Sought(_)))
+        })
+    }
+
+    /// Whether the arrays among these values for `$1` and so on have no more elements than there is room for.
+    #[must_use]
+    pub fn has_room(&self, given: &[Value]) -> bool {
+        self.list.iter().flat_map(Argument::placeholders).all(|(number, field)| {
+            match (given.get(number), field.count) {
+                (Some(Value::Array(elements)), Some(most)) => elements.len() <= most as usize,
+                _ => true,
+            }
+        })
     }
 }
 
@@ -268,35 +353,15 @@ pub(crate) fn counted(stmt: &syntax::Stmt) -> Result<Vec<syntax::Stmt>> {
     let make = |kind| syntax::Stmt { kind, place };
     let name = |text: &str| Name { text: text.into(), place };
     let number = |text: &str| Written { kind: W::Number(text.into()), place };
-    let variable = |text: &str| Written { kind: W::Name(Some(name(":")), name(text)), place };
     let set = |value: Written| make(S::Assign(syntax::Target { name: name("rows"), index: None }, value));
     let found = Written { kind: W::Name(None, name("found")), place };
     let when_found =
         |value: Written| make(S::If { arms: vec![(found.clone(), vec![set(value)])], otherwise: Vec::new() });
     match &stmt.kind {
         S::Insert { rows, ignore: false, .. } => Ok(vec![stmt.clone(), set(number(&rows.len().to_string()))]),
-        S::Insert { .. } | S::Update { limit: None, .. } | S::Delete { limit: None, .. } => {
-            Ok(vec![stmt.clone(), when_found(number("1"))])
-        }
-        // A range: the rows are counted by a loop of the same rows in front.
-        S::Update { table, filter, order, limit, .. } | S::Delete { table, filter, order, limit } => {
-            let more = Written {
-                kind: W::Binary(syntax::BinaryOp::Add, Box::new(variable("rows")), Box::new(number("1"))),
-                place,
-            };
-            let select = syntax::Select {
-                items: vec![syntax::Item::All(place)],
-                into: Vec::new(),
-                from: syntax::From::Table(table.clone(), None),
-                filter: filter.clone(),
-                order: order.clone(),
-                limit: limit.clone(),
-                for_update: false,
-                place,
-            };
-            let count = S::ForRows { label: None, variable: name("counted_row"), select, body: vec![set(more)] };
-            Ok(vec![make(count), stmt.clone()])
-        }
+        S::Insert { .. } => Ok(vec![stmt.clone(), when_found(number("1"))]),
+        // Their rows are counted one by one.
+        S::Update { .. } | S::Delete { .. } => Ok(vec![stmt.clone()]),
         _ => unsupported(place, "this statement stands in procedures only", "write it in CREATE PROCEDURE"),
     }
 }

@@ -115,6 +115,8 @@ pub(crate) enum ExprKind {
     Binary(BinaryOp, Box<Expr>, Box<Expr>),
     Between(Box<Expr>, Box<Expr>, Box<Expr>),
     In(Box<Expr>, Vec<Expr>),
+    /// `value = ANY($n)`: the parameter is an array.
+    AnyOf(Box<Expr>, u16),
     Case {
         operand: Option<Box<Expr>>,
         arms: Vec<(Expr, Expr)>,
@@ -124,6 +126,37 @@ pub(crate) enum ExprKind {
     CountAll,
     Cast(Box<Expr>, SqlType),
     Substring(Box<Expr>, Box<Expr>, Box<Expr>),
+}
+
+impl Expr {
+    /// The expressions that this one consists of.
+    pub(crate) fn parts(&self) -> Vec<&Self> {
+        match &self.kind {
+            ExprKind::Number(_)
+            | ExprKind::Text(_)
+            | ExprKind::Bytes(_)
+            | ExprKind::Null
+            | ExprKind::Bool(_)
+            | ExprKind::Timestamp(_)
+            | ExprKind::Placeholder(_)
+            | ExprKind::TextPlaceholder(_)
+            | ExprKind::Name(..)
+            | ExprKind::CountAll => Vec::new(),
+            ExprKind::Element(_, a)
+            | ExprKind::Negate(a)
+            | ExprKind::Not(a)
+            | ExprKind::AnyOf(a, _)
+            | ExprKind::Cast(a, _) => vec![a],
+            ExprKind::Binary(_, a, b) => vec![a, b],
+            ExprKind::Between(a, b, c) | ExprKind::Substring(a, b, c) => vec![a, b, c],
+            ExprKind::In(a, list) => std::iter::once(&**a).chain(list).collect(),
+            ExprKind::Case { operand, arms, otherwise } => {
+                let arms = arms.iter().flat_map(|(condition, value)| [condition, value]);
+                operand.as_deref().into_iter().chain(arms).chain(otherwise.as_deref()).collect()
+            }
+            ExprKind::Call(_, arguments) => arguments.iter().collect(),
+        }
+    }
 }
 
 /// What is assigned to.

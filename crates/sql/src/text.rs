@@ -54,6 +54,48 @@ impl Value {
     }
 }
 
+/// The elements of the text of an array of one dimension, `{1,"a b",NULL}`; `None` for NULL. Returns `None` if the text
+/// is no such array.
+#[must_use]
+pub fn array_elements(text: &str) -> Option<Vec<Option<String>>> {
+    let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
+    let mut elements = Vec::new();
+    let mut chars = inside.trim().chars().peekable();
+    while chars.peek().is_some() {
+        while chars.next_if(|blank| blank.is_whitespace()).is_some() {}
+        let mut element = String::new();
+        if chars.next_if_eq(&'"').is_some() {
+            loop {
+                match chars.next()? {
+                    '"' => break,
+                    '\\' => element.push(chars.next()?),
+                    other => element.push(other),
+                }
+            }
+            while chars.next_if(|blank| blank.is_whitespace()).is_some() {}
+            elements.push(Some(element));
+        } else {
+            while let Some(other) = chars.next_if(|&other| other != ',') {
+                if matches!(other, '{' | '}' | '"') {
+                    return None;
+                }
+                element.push(if other == '\\' { chars.next()? } else { other });
+            }
+            match element.trim_end() {
+                "" => return None,
+                null if null.eq_ignore_ascii_case("null") => elements.push(None),
+                element => elements.push(Some(element.into())),
+            }
+        }
+        match chars.next() {
+            None => break,
+            Some(',') if chars.peek().is_some() => {}
+            Some(_) => return None,
+        }
+    }
+    Some(elements)
+}
+
 /// The bytes that a text means: `\x00ff`, or what it is itself, with `\\` for a backslash and `\377` for any byte.
 ///
 /// # Errors

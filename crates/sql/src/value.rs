@@ -1,5 +1,6 @@
 //! Values of arguments and results, and their way into and out of a block.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use lockwork_procedure::program::{Field as BlockField, Procedure};
@@ -40,6 +41,39 @@ impl Value {
             (Constant::Number(value), None) => Self::Integer(value),
             (Constant::String(bytes), Some(SqlType::Bytes(_)) | None) => Self::Bytes(bytes),
             (Constant::String(bytes), Some(_)) => Self::Text(String::from_utf8_lossy(&bytes).into_owned()),
+        }
+    }
+
+    /// The value that variables of a type begin with.
+    pub(crate) fn zero(sql: SqlType) -> Self {
+        match sql {
+            SqlType::Text(_) => Self::Text(String::new()),
+            SqlType::Bytes(_) => Self::Bytes(Vec::new()),
+            _ => Self::of_number(0, sql),
+        }
+    }
+
+    /// The order of values of one type, as keys have it.
+    pub(crate) fn order(&self, other: &Self) -> Ordering {
+        let number = |value: &Self| match value {
+            Self::Integer(number) | Self::Timestamp(number) | Self::Decimal(number, _) => Some(*number),
+            Self::Boolean(truth) => Some(i64::from(*truth)),
+            _ => None,
+        };
+        // Zero bytes at the end do not count.
+        let bytes = |value: &Self| -> Vec<u8> {
+            let bytes = match value {
+                Self::Text(text) => text.as_bytes(),
+                Self::Bytes(bytes) => bytes,
+                _ => &[],
+            };
+            shortened(bytes, bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u32 + 1))
+                .unwrap_or_default()
+                .to_vec()
+        };
+        match (number(self), number(other)) {
+            (Some(a), Some(b)) => a.cmp(&b),
+            _ => bytes(self).cmp(&bytes(other)),
         }
     }
 

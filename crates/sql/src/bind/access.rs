@@ -1,11 +1,13 @@
-//! Which way to the rows of a WHERE: one row by its key, or a range of the primary key or of an index.
+//! Which way to the rows of a WHERE: by the whole primary key, or a range of the primary key or of an index.
 
 use lockwork_procedure::schema::ColumnType;
 
 use super::expression::{compare, wrong};
+use super::point::Point;
+use super::terms::{Condition, Term};
 use super::{Binder, coerce, plain};
 use crate::error::{Result, SqlError, state, unsupported};
-use crate::syntax::{BinaryOp, Comparison, Expr as Written, ExprKind as W, Name, Place};
+use crate::syntax::{Comparison, Expr as Written, ExprKind as W, Name, Place};
 use crate::tree::{Arithmetic, Expr, ExprKind, PIECE, Scan, SourceId, Stmt, StmtKind, Ty};
 use crate::types::SqlType;
 
@@ -25,36 +27,15 @@ pub(super) fn negative_limit(place: Place) -> SqlError {
     SqlError::new(NEGATIVE_LIMIT.0, place, NEGATIVE_LIMIT.1).hint("a LIMIT is 0 or more")
 }
 
-/// A condition `column op value`.
-struct Condition {
-    column: usize,
-    op: Comparison,
-    /// None for NULL, which nothing compares with.
-    value: Option<Expr>,
-    place: Place,
-}
-
 /// A way to rows.
 pub(super) enum Path {
-    Point(Vec<Expr>),
+    Point(Point),
     Range { index: Option<usize>, prefix: Vec<Expr>, low: Option<Expr>, high: Option<Expr> },
 }
 
 impl Binder<'_> {
-    /// The rows of a range, at most as many as the limit says. Where that may be negative a statement in `all` tests
-    /// it.
-    pub(super) fn scan(
-        &mut self,
-        table: usize,
-        path: Path,
-        limit: Option<&Written>,
-        place: Place,
-        all: &mut Vec<Stmt>,
-    ) -> Result<Scan> {
-        let Some(limit) = limit else {
-            let hint = "add LIMIT n: every loop has a constant bound; LIMIT LEAST(variable, n) is possible too";
-            return unsupported(place, "a range of rows needs a LIMIT", hint);
-        };
+    /// Returns the LIMIT of a statement, and what it is at most. Where it may be negative a statement in `all` tests it.
+    pub(super) fn limit(&mut self, limit: &Written, all: &mut Vec<Stmt>) -> Result<(Expr, u32)> {
         let row = self.row.take();
         let limit = self.integer(limit);
         self.row = row;
@@ -64,7 +45,10 @@ impl Binder<'_> {
             return Err(negative_limit(limit.place));
         }
         if bound > MAX_ROWS {
-            let hint = format!("use a constant or LEAST(variable, constant), at most {MAX_ROWS}");
+            let hint = match self.lifted {
+                Some(_) => format!("write a number of at most {MAX_ROWS}"),
+                None => format!("use a constant or LEAST(variable, constant), at most {MAX_ROWS}"),
+            };
             return unsupported(limit.place, "this LIMIT is not bounded", hint);
         }
         let (limit, bound) = match limit.kind {
@@ -84,17 +68,37 @@ impl Binder<'_> {
             let raise = vec![plain(StmtKind::Raise(code), limit.place)];
             all.push(plain(StmtKind::If(negative, raise, Vec::new()), limit.place));
         }
+        Ok((limit, (bound as u32).max(1)))
+    }
+
+    /// Returns the rows of a range, at most as many as the limit says ([`Self::limit`]).
+    pub(super) fn scan(
+        &mut self,
+        table: usize,
+        path: Path,
+        limit: Option<&Written>,
+        place: Place,
+        all: &mut Vec<Stmt>,
+    ) -> Result<Scan> {
+        let Some(limit) = limit else {
+            let hint = match self.lifted {
+                Some(_) => "add LIMIT n, or name the whole key",
+                None => "add LIMIT n: every loop has a constant bound; LIMIT LEAST(variable, n) is possible too",
+            };
+            return unsupported(place, "a range of rows needs a LIMIT", hint);
+        };
+        let (limit, max) = self.limit(limit, all)?;
         let (index, prefix, low, high) = match path {
             Path::Range { index, prefix, low, high } => (index, prefix, low, high),
-            Path::Point(key) => {
-                if !self.table(table).schema.is_ordered() {
-                    let hint = "use SELECT INTO, UPDATE or DELETE without LIMIT for one row";
-                    return unsupported(place, "the key names one row", hint);
-                }
+            Path::Point(Point { key, rest: None, .. }) if self.table(table).schema.is_ordered() => {
                 (None, key, None, None)
             }
+            Path::Point(_) => {
+                let hint = "SELECT ... INTO variables takes the row of a key, and FOUND says whether there was one";
+                return unsupported(place, "this WHERE names one row, and a range is needed", hint);
+            }
         };
-        Ok(Scan { table, index, prefix, low, high, limit, max: (bound as u32).max(1) })
+        Ok(Scan { table, index, prefix, low, high, limit, max })
     }
 
     /// Refuses a range of an index whose rows move in it while they are gone through: a scan of several pieces would
@@ -169,57 +173,7 @@ impl Binder<'_> {
         }
     }
 
-    fn conditions(&mut self, source: SourceId, written: &Written, all: &mut Vec<Condition>) -> Result<()> {
-        match &written.kind {
-            W::Binary(BinaryOp::And, a, b) => {
-                self.conditions(source, a, all)?;
-                self.conditions(source, b, all)
-            }
-            W::Between(value, low, high) => {
-                for (op, bound) in [(Comparison::Ge, low), (Comparison::Le, high)] {
-                    let kind = W::Binary(BinaryOp::Compare(op), value.clone(), bound.clone());
-                    self.conditions(source, &Written { kind, place: written.place }, all)?;
-                }
-                Ok(())
-            }
-            W::Binary(BinaryOp::Compare(op), a, b) => {
-                let mut side = |written: &Written| match written.kind {
-                    W::Null if self.lifted.is_some() => Ok(None),
-                    _ => self.expression(written).map(Some),
-                };
-                let (a, b) = (side(a)?, side(b)?);
-                let own = |expr: &Option<Expr>| match expr.as_ref()?.kind {
-                    ExprKind::Column(of, column) if of == source => Some(column),
-                    _ => None,
-                };
-                let (column, op, value) = match (own(&a), own(&b)) {
-                    (Some(column), None) => (column, *op, b),
-                    (None, Some(column)) => (column, op.flip(), a),
-                    (Some(_), Some(_)) => {
-                        let hint = "write :name for the variable where a column has the same name";
-                        return unsupported(written.place, "two columns are compared", hint);
-                    }
-                    (None, None) => {
-                        let hint = "test it with IF before the statement";
-                        return unsupported(written.place, "the condition names no column", hint);
-                    }
-                };
-                if value.as_ref().is_some_and(|value| mentions(value, source)) {
-                    let hint = "one side is a column, the other a value that is known before the row is read";
-                    return unsupported(written.place, "the value depends on the row itself", hint);
-                }
-                all.push(Condition { column, op, value, place: written.place });
-                Ok(())
-            }
-            _ => {
-                let hint =
-                    "write column = value, column BETWEEN a AND b and such, joined by AND; test the rest with IF";
-                unsupported(written.place, "this condition finds no rows by key", hint)
-            }
-        }
-    }
-
-    /// The way to the rows of a WHERE in the order of ORDER BY.
+    /// Returns the way to the rows of a WHERE in the order of ORDER BY.
     pub(super) fn path(
         &mut self,
         table: usize,
@@ -228,64 +182,56 @@ impl Binder<'_> {
         order: &[Name],
         place: Place,
     ) -> Result<Path> {
-        let mut conditions = Vec::new();
-        if let Some(filter) = filter {
-            // The columns of conditions are not read from the row.
-            let used = self.routine.sources[source].used.clone();
-            let bound = self.conditions(source, filter, &mut conditions);
-            self.routine.sources[source].used = used;
-            bound?;
+        let mut terms = self.terms(table, filter);
+        if let Some(whole) = self.whole_key(table, &terms) {
+            return self.point(table, source, (terms, whole), order, place).map(Path::Point);
+        }
+        let mut conditions: Vec<Condition<'_>> = Vec::new();
+        for term in std::mem::take(&mut terms) {
+            let place = term.place();
+            let Term::Condition(condition) = term else {
+                return Err(self.no_key(table, place));
+            };
+            let is_twice = conditions.iter().any(|other| other.column == condition.column && other.op == condition.op);
+            if condition.op == Comparison::Ne || is_twice {
+                return Err(self.no_key(table, place));
+            }
+            conditions.push(condition);
         }
         let info = self.table(table);
-        for (at, condition) in conditions.iter().enumerate() {
-            let twice =
-                conditions[..at].iter().any(|other| other.column == condition.column && other.op == condition.op);
-            if condition.op == Comparison::Ne || twice {
-                let hint = "each column has one =, or one lower and one upper bound; test the rest with IF";
-                return unsupported(condition.place, "this condition finds no rows by key", hint);
-            }
-        }
         let keys: Vec<usize> = (0..info.schema.key().len()).collect();
         let equal = |column: usize| conditions.iter().any(|c| c.column == column && c.op == Comparison::Eq);
-        let ways = std::iter::once((None, keys.clone()))
+        let ways = std::iter::once((None, keys))
             .chain(info.indexes.iter().enumerate().map(|(number, index)| (Some(number), index.columns.clone())));
-        let mut best: Option<(usize, Option<usize>, Vec<usize>, usize)> = None;
+        let mut best: Option<(usize, Option<usize>, Vec<usize>)> = None;
         for (index, columns) in ways {
             let prefix = columns.iter().take_while(|&&column| equal(column)).count();
             let next = columns.get(prefix);
-            let consumed = |c: &Condition| {
+            let consumed = |c: &Condition<'_>| {
                 columns[..prefix].contains(&c.column) && c.op == Comparison::Eq
                     || Some(&c.column) == next && c.op != Comparison::Eq
             };
-            let point = index.is_none() && prefix == keys.len();
-            let possible = point || index.is_some() || info.schema.is_ordered();
-            if !possible || !conditions.iter().all(consumed) || !in_order(info, &columns, prefix, order) {
+            let possible = index.is_some() || info.schema.is_ordered();
+            let is_fixed = |column: usize| columns[..prefix].contains(&column);
+            if !possible || !conditions.iter().all(consumed) || !in_order(info, &columns, is_fixed, order) {
                 continue;
             }
             if best.as_ref().is_none_or(|(longest, ..)| prefix > *longest) {
-                best = Some((prefix, index, columns, prefix));
+                best = Some((prefix, index, columns));
             }
         }
-        let Some((_, index, columns, prefix)) = best else { return Err(self.no_way(table, order, place)) };
+        let Some((prefix, index, columns)) = best else { return Err(self.no_way(table, order, place)) };
         let mut values = Vec::new();
         for &column in &columns[..prefix] {
             let at = conditions.iter().position(|c| c.column == column && c.op == Comparison::Eq);
             let Some(condition) = at.map(|at| conditions.swap_remove(at)) else { continue };
-            let sql = info.types[column];
-            let value = condition.value.map(|value| exact(value, sql)).transpose()?;
-            values.push(match self.sought(value.as_ref(), Comparison::Eq, sql, condition.place)? {
-                Some(value) => value,
-                None => self.coerce(known(value, condition.place)?, sql)?,
-            });
-        }
-        if index.is_none() && prefix == keys.len() && order.is_empty() {
-            return Ok(Path::Point(values));
+            values.push(self.equal_to(&condition, info.types[column])?);
         }
         let (mut low, mut high) = (None, None);
         let mut nothing = None;
         for condition in conditions {
             let (sql, place) = (info.types[condition.column], condition.place);
-            let bound = self.bound(condition, sql)?;
+            let bound = self.bound(&condition, sql)?;
             match bound {
                 None => nothing = sql.range().map(|range| (range, Ty::of(sql), place)),
                 Some((true, value)) if low.is_none() => low = Some(value),
@@ -307,13 +253,30 @@ impl Binder<'_> {
         Ok(Path::Range { index, prefix: values, low, high })
     }
 
+    /// Returns the value that a column is compared with; `None` for NULL.
+    fn compared_with(&mut self, condition: &Condition<'_>, sql: SqlType) -> Result<Option<Expr>> {
+        if self.lifted.is_some() && condition.value.kind == W::Null {
+            return Ok(None);
+        }
+        self.expression(condition.value).and_then(|value| exact(value, sql)).map(Some)
+    }
+
+    /// Returns the value of a column of a key from the condition `column = value`.
+    pub(super) fn equal_to(&mut self, condition: &Condition<'_>, sql: SqlType) -> Result<Expr> {
+        let value = self.compared_with(condition, sql)?;
+        match self.sought(value.as_ref(), Comparison::Eq, sql, condition.place)? {
+            Some(value) => Ok(value),
+            None => self.coerce(known(value, condition.place)?, sql),
+        }
+    }
+
     /// Whether it is a lower bound, and the bound, included; `None` if no value of the type lies behind it.
-    fn bound(&mut self, condition: Condition, sql: SqlType) -> Result<Option<(bool, Expr)>> {
-        let Condition { op, value, place, .. } = condition;
+    fn bound(&mut self, condition: &Condition<'_>, sql: SqlType) -> Result<Option<(bool, Expr)>> {
+        let (op, place) = (condition.op, condition.place);
         if sql.is_string() {
             return unsupported(place, "ranges of texts are not supported", "use a column of numbers as key");
         }
-        let value = value.map(|value| exact(value, sql)).transpose()?;
+        let value = self.compared_with(condition, sql)?;
         if let Some(value) = self.sought(value.as_ref(), op, sql, place)? {
             return Ok(Some((matches!(op, Comparison::Ge | Comparison::Gt), value)));
         }
@@ -338,40 +301,55 @@ impl Binder<'_> {
         }))
     }
 
-    fn no_way(&self, table: usize, order: &[Name], place: Place) -> SqlError {
+    /// Refuses a condition that stands beside no whole key and bounds no range of one.
+    fn no_key(&self, table: usize, place: Place) -> SqlError {
+        let message = format!("this condition finds no rows of table '{}' by key", self.table(table).schema.name());
+        SqlError::new(state::NOT_SUPPORTED, place, message).hint(self.keys_of(table))
+    }
+
+    pub(super) fn no_way(&self, table: usize, order: &[Name], place: Place) -> SqlError {
+        let what = if order.is_empty() { "WHERE" } else { "WHERE and ORDER BY" };
+        let message = format!("no key of table '{}' finds the rows of this {what}", self.table(table).schema.name());
+        SqlError::new(state::NOT_SUPPORTED, place, message).hint(self.keys_of(table))
+    }
+
+    /// Returns the hint that says which keys a table has, and what a WHERE may say of them.
+    fn keys_of(&self, table: usize) -> String {
         let info = self.table(table);
         let columns = |columns: &[usize]| {
             let names: Vec<&str> = columns.iter().map(|&column| info.schema.columns()[column].name.as_str()).collect();
             format!("({})", names.join(", "))
         };
         let keys: Vec<usize> = (0..info.schema.key().len()).collect();
-        let mut ways = vec![format!("the primary key {}", columns(&keys))];
-        ways.extend(info.indexes.iter().map(|index| format!("index {} {}", index.name, columns(&index.columns))));
-        let name = info.schema.name();
-        let ordered = if info.schema.is_ordered() {
-            ""
-        } else {
-            "; the table is not ordered, so its key finds single rows only: CREATE TABLE ... WITH (ordered = true)"
+        let indexes = info.indexes.iter();
+        let indexes: Vec<_> = indexes.map(|index| format!("{} {}", index.name, columns(&index.columns))).collect();
+        let ranges = match (info.schema.is_ordered(), indexes.is_empty()) {
+            (true, true) => "or its first columns, a range of the next, and nothing else".to_string(),
+            (true, false) => format!(
+                "or the first columns of it or of an index, a range of the next, and nothing else: {}",
+                indexes.join(", ")
+            ),
+            (false, true) => "ranges need CREATE TABLE ... WITH (ordered = true) or CREATE INDEX".to_string(),
+            (false, false) => format!(
+                "or the first columns of an index, a range of the next, and nothing else: {}",
+                indexes.join(", ")
+            ),
         };
-        let what = if order.is_empty() { "WHERE" } else { "WHERE and ORDER BY" };
-        let message = format!("no key of table '{name}' finds the rows of this {what}");
-        SqlError::new(state::NOT_SUPPORTED, place, message).hint(format!(
-            "name all columns of a key, or the first ones and a range of the next, and nothing else: {}{ordered}; or CREATE \
-             INDEX",
-            ways.join(", ")
-        ))
+        format!("name all columns of the primary key {}, and any other condition beside it; {ranges}", columns(&keys))
     }
 }
 
-/// Whether rows in the order of these key columns are in the order of ORDER BY, the first `prefix` being constant.
-fn in_order(info: &crate::catalogue::Table, columns: &[usize], prefix: usize, order: &[Name]) -> bool {
-    let mut rest = columns[prefix..].iter().copied().peekable();
+/// Whether rows in the order of these key columns are in the order of ORDER BY, some columns being constant.
+pub(super) fn in_order(
+    info: &crate::catalogue::Table,
+    columns: &[usize],
+    is_fixed: impl Fn(usize) -> bool,
+    order: &[Name],
+) -> bool {
+    let mut rest = columns.iter().copied().filter(|&column| !is_fixed(column));
     for name in order {
         let Some((column, _)) = info.schema.column(&name.text) else { return false };
-        if columns[..prefix].contains(&column) {
-            continue;
-        }
-        if rest.next() != Some(column) {
+        if !is_fixed(column) && rest.next() != Some(column) {
             return false;
         }
     }
@@ -385,7 +363,7 @@ fn known(value: Option<Expr>, place: Place) -> Result<Expr> {
 
 /// The value with no more decimals than the column has. Rounding would find other rows, so what it would change is
 /// refused.
-fn exact(value: Expr, sql: SqlType) -> Result<Expr> {
+pub(super) fn exact(value: Expr, sql: SqlType) -> Result<Expr> {
     let (Ty::Number(from), Ty::Number(to)) = (value.ty, Ty::of(sql)) else { return Ok(value) };
     if from <= to {
         return Ok(value);
@@ -396,26 +374,8 @@ fn exact(value: Expr, sql: SqlType) -> Result<Expr> {
         }
         _ => {
             let message = format!("the value has {from} decimals, and the column, {sql}, has {to}");
-            let hint = format!("CAST(value AS {sql}) rounds it; or declare the variable as {sql}");
+            let hint = format!("CAST(value AS {sql}) rounds it");
             unsupported(value.place, message, hint)
         }
-    }
-}
-
-/// Whether an expression reads a column of a source.
-fn mentions(expr: &Expr, source: SourceId) -> bool {
-    let any = |parts: &[&Expr]| parts.iter().any(|part| mentions(part, source));
-    match &expr.kind {
-        ExprKind::Column(of, _) | ExprKind::Span(of, _) => *of == source,
-        ExprKind::Choose { operand, source: of, .. } => *of == source || mentions(operand, source),
-        ExprKind::Arithmetic(_, a, b) | ExprKind::Round(a, b) | ExprKind::Compare(_, a, b) => any(&[a, b]),
-        ExprKind::And(a, b) | ExprKind::Or(a, b) | ExprKind::Least(a, b) | ExprKind::Greatest(a, b) => any(&[a, b]),
-        ExprKind::Not(a) | ExprKind::Fit(a, ..) | ExprKind::Piece(a, _) | ExprKind::Element(_, a) => any(&[a]),
-        ExprKind::Concat(parts) => parts.iter().any(|part| mentions(part, source)),
-        ExprKind::Case(arms, otherwise) => {
-            arms.iter().any(|(a, b)| any(&[a, b])) || otherwise.as_ref().is_some_and(|other| mentions(other, source))
-        }
-        ExprKind::Const(_) | ExprKind::String(_) | ExprKind::Text(_) | ExprKind::Var(_) | ExprKind::Whole(_) => false,
-        ExprKind::Found => false,
     }
 }

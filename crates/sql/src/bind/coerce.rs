@@ -81,7 +81,7 @@ fn checked(expr: Expr, sql: SqlType) -> Expr {
 }
 
 /// A text in quotes as the bytes, the number or the truth that it means, where one is needed.
-fn meant(expr: Expr, to: SqlType) -> Result<Expr> {
+pub(super) fn meant(expr: Expr, to: SqlType) -> Result<Expr> {
     let ExprKind::Text(text) = &expr.kind else { return Ok(expr) };
     let (text, place) = (String::from_utf8_lossy(text), expr.place);
     let placed = |error: SqlError| SqlError { line: place.line, column: place.column, ..error };
@@ -105,6 +105,20 @@ fn meant(expr: Expr, to: SqlType) -> Result<Expr> {
             })
         }
         SqlType::Timestamp | SqlType::Text(_) => Ok(expr),
+    }
+}
+
+/// Returns a constant as a value that rows of a type are sought by; `None` if it is none of the kind of the type.
+pub(super) fn sought_constant(value: &Expr, sql: SqlType) -> Option<Constant> {
+    match (&value.kind, value.ty, Ty::of(sql)) {
+        (ExprKind::Const(number), Ty::Number(from), Ty::Number(to)) if from <= to => {
+            Some(Constant::Number(number.saturating_mul(power_of_ten(to - from))))
+        }
+        (ExprKind::Const(number), ty, to) if ty == to => Some(Constant::Number(*number)),
+        (ExprKind::String(bytes) | ExprKind::Text(bytes), ..) if sql.is_string() => {
+            Some(Constant::String(bytes.clone()))
+        }
+        _ => None,
     }
 }
 
@@ -201,16 +215,6 @@ impl Binder<'_> {
         let value = value.map(|value| meant(value.clone(), sql)).transpose()?;
         let lifted = match value.as_ref().map(|value| (&value.kind, value.ty)) {
             None => Lifted::Null,
-            Some((ExprKind::Const(number), Ty::Number(from))) => match Ty::of(sql) {
-                Ty::Number(to) if from <= to => {
-                    Lifted::Constant(Constant::Number(number.saturating_mul(power_of_ten(to - from))))
-                }
-                _ => return Ok(None),
-            },
-            Some((ExprKind::Const(number), ty)) if ty == Ty::of(sql) => Lifted::Constant(Constant::Number(*number)),
-            Some((ExprKind::String(bytes) | ExprKind::Text(bytes), _)) if sql.is_string() => {
-                Lifted::Constant(Constant::String(bytes.clone()))
-            }
             Some((ExprKind::Var(var), Ty::Unknown)) => {
                 // It is an argument already.
                 let number = self.routine.variables[*var].name[1..].parse::<usize>().unwrap_or(0);
@@ -219,10 +223,18 @@ impl Binder<'_> {
                 }
                 return Ok(value.map(|value| self.known(value, sql)));
             }
-            _ => return Ok(None),
+            _ => match value.as_ref().and_then(|value| sought_constant(value, sql)) {
+                Some(constant) => Lifted::Constant(constant),
+                None => return Ok(None),
+            },
         };
-        arguments.push((lifted, Purpose::Sought(op)));
-        Ok(Some(self.argument(sql, place)))
+        Ok(Some(self.argue(lifted, Purpose::Sought(op), sql, place)))
+    }
+
+    /// Adds an argument. Returns the variable that it is.
+    pub(super) fn argue(&mut self, lifted: Lifted, purpose: Purpose, sql: SqlType, place: Place) -> Expr {
+        self.lifted.get_or_insert_default().push((lifted, purpose));
+        self.argument(sql, place)
     }
 
     /// The variable of the argument that was added last.

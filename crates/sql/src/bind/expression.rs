@@ -116,7 +116,11 @@ impl Binder<'_> {
                         }
                     });
                 }
-                any.ok_or_else(|| SqlError::new(state::SYNTAX, place, "IN needs at least one value"))
+                Ok(any.unwrap_or(Expr { ty: Ty::Boolean, ..number(0, 0, place) }))
+            }
+            W::AnyOf(..) => {
+                let hint = "write IN (...) with its values";
+                unsupported(place, "an array parameter lists values of a column of the primary key only", hint)
             }
             W::Case { operand, arms, otherwise } => self.case(operand.as_deref(), arms, otherwise.as_deref(), place),
             W::Call(name, arguments) => self.call(name, arguments, place),

@@ -1,5 +1,6 @@
 //! Statements that decide and repeat.
 
+use super::access::Path;
 use super::{Binder, Meaning, plain};
 use crate::error::{Result, SqlError, state, unsupported};
 use crate::syntax::{self, Expr as Written, ExprKind as W, Name, Place, StmtKind as S};
@@ -12,13 +13,7 @@ const MAX_ROUNDS: i64 = 1_000_000;
 /// Whether a statement asks what FOUND is.
 fn asks(stmt: Option<&syntax::Stmt>) -> bool {
     fn names(expr: &Written) -> bool {
-        match &expr.kind {
-            W::Name(None, name) => name.text == "found",
-            W::Negate(a) | W::Not(a) | W::Cast(a, _) => names(a),
-            W::Binary(_, a, b) => names(a) || names(b),
-            W::Case { arms, .. } => arms.iter().any(|(a, b)| names(a) || names(b)),
-            _ => false,
-        }
+        matches!(&expr.kind, W::Name(None, name) if name.text == "found") || expr.parts().into_iter().any(names)
     }
     match stmt.map(|stmt| &stmt.kind) {
         Some(S::If { arms, .. }) => arms.iter().any(|(condition, _)| names(condition)),
@@ -194,10 +189,16 @@ impl Binder<'_> {
         let source = self.source(table);
         self.row = Some((source, alias));
         let path = self.path(table, source, select.filter.as_ref(), &select.order, place)?;
-        let scan = self.scan(table, path, select.limit.as_ref(), place, all)?;
-        let columns = self.listed(select, source)?;
+        let used = self.routine.sources[source].used.clone();
+        let columns = self.columns_of(select, source)?;
         self.row = None;
-        self.routine.sources[source].used.clear();
+        self.routine.sources[source].used = used;
+        if let (Some(_), Path::Point(_)) = (&self.lifted, &path) {
+            // Its body writes no rows, and does not leave the loop.
+            let inner = self.body(label, variable, Meaning::Row(source, columns), body)?;
+            return self.each_row((table, source), path, select.limit.as_ref(), inner, place, all);
+        }
+        let scan = self.scan(table, path, select.limit.as_ref(), place, all)?;
         let any = if observed {
             let any = self.fresh("any", SqlType::Boolean, Role::Local);
             all.push(plain(StmtKind::Assign(Target::Var(any), flag(false, place)), place));
@@ -220,7 +221,7 @@ impl Binder<'_> {
     }
 
     /// The columns that a select list names, with their names.
-    fn listed(&mut self, select: &syntax::Select, source: usize) -> Result<Vec<(String, usize)>> {
+    fn columns_of(&mut self, select: &syntax::Select, source: usize) -> Result<Vec<(String, usize)>> {
         let mut columns = Vec::new();
         for item in &select.items {
             match item {

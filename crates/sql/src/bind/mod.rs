@@ -8,9 +8,12 @@ mod coerce;
 pub(crate) mod define;
 mod expression;
 mod flow;
+mod point;
 mod removed;
 mod strings;
 mod table;
+mod terms;
+mod truth;
 
 use std::collections::BTreeSet;
 
@@ -44,6 +47,12 @@ pub(crate) enum Lifted {
     /// The time when it runs.
     Now,
     Null,
+    /// An array of these.
+    List(Vec<Lifted>),
+    /// How many elements the argument before has.
+    Length,
+    /// Whether `$n` is no NULL.
+    IsKnown(u16),
 }
 
 pub(crate) struct Binder<'a> {
@@ -68,6 +77,10 @@ pub(crate) struct Binder<'a> {
     texts: Vec<(VarId, Place)>,
     /// Whether statements whose LIMITs are of one size share a procedure.
     shares: bool,
+    /// What counts the rows that a single statement writes.
+    rows: Option<VarId>,
+    /// For how many elements there is room in a parameter that lists keys.
+    capacity: u32,
 }
 
 impl<'a> Binder<'a> {
@@ -92,6 +105,8 @@ impl<'a> Binder<'a> {
             inserted: None,
             texts: Vec::new(),
             shares: false,
+            rows: None,
+            capacity: 1,
         }
     }
 
@@ -306,18 +321,25 @@ impl Binder<'_> {
     /// A constant of a type.
     pub(crate) fn constant_of(&mut self, written: &syntax::Expr, sql: SqlType) -> Result<crate::catalogue::Constant> {
         let value = self.expression(written)?;
+        self.constant_from(value, sql)
+    }
+
+    fn constant_from(&mut self, value: Expr, sql: SqlType) -> Result<crate::catalogue::Constant> {
+        let place = value.place;
         let value = self.coerce(value, sql)?;
         match value.kind {
             ExprKind::Const(number) => Ok(crate::catalogue::Constant::Number(number)),
             ExprKind::String(bytes) | ExprKind::Text(bytes) => Ok(crate::catalogue::Constant::String(bytes)),
-            _ => crate::error::unsupported(written.place, "an argument is a constant", "write the value itself"),
+            _ => crate::error::unsupported(place, "a constant is needed here", "write the value itself"),
         }
     }
 
     /// Binds a single statement: its constants become parameters, and what it answers becomes results. Also its LIMIT
-    /// becomes one if it `shares`, with room for more rows than it says.
-    pub(crate) fn single(mut self, stmt: &syntax::Stmt, shares: bool) -> Result<crate::single::Bound> {
-        self.shares = shares;
+    /// becomes one if it `shares`, with room for more rows than it says. In a parameter that lists keys there is room
+    /// for `capacity` of them.
+    pub(crate) fn single(mut self, stmt: &syntax::Stmt, shares: bool, capacity: u32) -> Result<crate::single::Bound> {
+        (self.shares, self.capacity) = (shares, capacity);
+        self.lifted = Some(Vec::new());
         let place = stmt.place;
         let name = |text: &str| Name { text: text.into(), place };
         let mut columns = Vec::new();
@@ -325,8 +347,7 @@ impl Binder<'_> {
             syntax::StmtKind::Select(select) => self.answers(select, &mut columns)?,
             _ => crate::single::counted(stmt)?,
         };
-        self.declare(&name("rows"), &TypeName::Sql(SqlType::BIGINT, None), Role::Out)?;
-        self.lifted = Some(Vec::new());
+        self.rows = Some(self.declare(&name("rows"), &TypeName::Sql(SqlType::BIGINT, None), Role::Out)?);
         self.routine.body = self.statements(&body)?;
         let constants = self.lifted.take().unwrap_or_default();
         for (var, place) in self.texts {
@@ -349,7 +370,7 @@ impl Binder<'_> {
             let hint = "leave INTO away: the rows are the answer";
             return crate::error::unsupported(target.name.place, "there are no variables here", hint);
         }
-        let (table, _) = self.from(select)?;
+        let (table, alias) = self.from(select)?;
         let mut named = Vec::new();
         for item in &select.items {
             match item {
@@ -376,9 +397,15 @@ impl Binder<'_> {
                 }
             }
         }
-        // One row by its key, or as many as LIMIT says.
+        let source = self.source(table);
+        self.row = Some((source, alias));
+        let by_key = self.rows_by_key(table, select.filter.as_ref(), place);
+        self.row = None;
+        self.routine.sources.pop();
+        let by_key = by_key?;
+        // The rows of a key, or as many as LIMIT says.
         let limit = match &select.limit {
-            None => 1,
+            None => by_key.unwrap_or(1),
             Some(Expr { kind: W::Number(digits), place }) if digits.starts_with('-') => {
                 return Err(access::negative_limit(*place));
             }
@@ -393,6 +420,7 @@ impl Binder<'_> {
             return crate::error::unsupported(place, message, "ask for fewer rows at a time");
         }
         let limit = if self.shares { access::shared_bound(limit) } else { limit };
+        let limit = by_key.map_or(limit, |rows| rows.min(limit));
         let variable = |text: &str| Expr { kind: W::Name(Some(name(":")), name(text)), place };
         let one = Expr { kind: W::Number("1".into()), place };
         let more = Expr { kind: W::Binary(syntax::BinaryOp::Add, Box::new(variable("rows")), Box::new(one)), place };
@@ -407,7 +435,7 @@ impl Binder<'_> {
             targets.push(syntax::Target { name: name(&result), index: Some(variable("rows")) });
             columns.push(shown.clone());
         }
-        let point = select.limit.is_none() && select.order.is_empty();
+        let point = by_key == Some(1) && select.limit.is_none();
         let mut select = select.clone();
         if point {
             select.into = targets

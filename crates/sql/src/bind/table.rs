@@ -6,6 +6,7 @@ use super::access::Path;
 use super::coerce::number;
 use super::expression::compare;
 use super::flow::flag;
+use super::point::{Point, one_more};
 use super::{Binder, plain, string};
 use crate::catalogue::Constant;
 use crate::error::{Result, SqlError, state, unsupported};
@@ -93,26 +94,32 @@ impl Binder<'_> {
         }
         let write = select.for_update && !self.is_read_only(table);
         let fetch = |access, sets| StmtKind::Fetch { table, access, source, write, sets };
+        let path = match path {
+            Path::Point(Point { key, lists, rest: None }) if lists.is_empty() => {
+                all.push(Stmt { kind: fetch(Access::Point(key), sets), place, observed });
+                return Ok(());
+            }
+            path => path,
+        };
+        let any = self.fresh("any", SqlType::Boolean, Role::Local);
+        let set = |value| plain(StmtKind::Assign(Target::Var(any), flag(value, place)), place);
+        all.push(set(false));
         match path {
-            Path::Point(key) => all.push(Stmt { kind: fetch(Access::Point(key), sets), place, observed }),
+            Path::Point(Point { key, lists, rest }) => {
+                let body = vec![set(true), plain(StmtKind::AssignAll(sets), place)];
+                let row = self.if_row((table, source), key, rest, write, body, place);
+                all.extend(self.for_each_key(lists, None, row, place));
+            }
             range @ Path::Range { .. } => {
                 // The first row of the range. A single statement answers all rows, so it says how many.
                 let one = Written { kind: W::Number("1".into()), place };
                 let scan = self.scan(table, range, Some(&one).filter(|_| self.lifted.is_none()), place, all)?;
-                let any = self.fresh("any", SqlType::Boolean, Role::Local);
-                let set = |value| plain(StmtKind::Assign(Target::Var(any), flag(value, place)), place);
-                all.push(set(false));
-                let mut body = vec![set(true)];
-                if write {
-                    body.push(plain(fetch(Access::Current(source), sets), place));
-                } else {
-                    body.push(plain(StmtKind::AssignAll(sets), place));
-                }
+                let kind = if write { fetch(Access::Current(source), sets) } else { StmtKind::AssignAll(sets) };
+                let body = vec![set(true), plain(kind, place)];
                 all.push(plain(StmtKind::ForRows { scan, source, body }, place));
-                self.after_rows(any, observed, place, all)?;
             }
         }
-        Ok(())
+        self.after_rows(any, observed, place, all)
     }
 
     /// What a statement over a range does when there was no row: FOUND is false, or the procedure aborts.
@@ -191,7 +198,6 @@ impl Binder<'_> {
             }
             (None, path) => self.width(table, path).map(|width| Written { kind: W::Number(width.to_string()), place }),
         };
-        let scan = self.scan(table, path, limit.as_ref(), place, all)?;
         if select.items.len() != select.into.len() {
             let message = format!("{} values are selected into {} variables", select.items.len(), select.into.len());
             return Err(SqlError::new(state::SYNTAX, place, message));
@@ -249,18 +255,8 @@ impl Binder<'_> {
             results.push(variable(total, ty));
         }
         self.row = None;
-        let one_more = Expr {
-            kind: ExprKind::Arithmetic(
-                Arithmetic::Add,
-                Box::new(variable(rows, Ty::Number(0))),
-                Box::new(number(1, 0, place)),
-            ),
-            ty: Ty::Number(0),
-            place,
-            size: 3,
-        };
-        body.push(set(rows, one_more));
-        all.push(plain(StmtKind::ForRows { scan, source, body }, place));
+        body.push(one_more(rows, place));
+        self.each_row((table, source), path, limit.as_ref(), body, place, all)?;
         let some = compare(Comparison::Gt, variable(rows, Ty::Number(0)), number(0, 0, place))?;
         let mut sets = Vec::new();
         for (result, target) in results.into_iter().zip(&select.into) {
@@ -315,7 +311,7 @@ impl Binder<'_> {
         Err(SqlError::new(state::READ_ONLY, name.place, message).hint(hint))
     }
 
-    fn named(&self, table: usize, name: &Name) -> Result<usize> {
+    pub(super) fn named(&self, table: usize, name: &Name) -> Result<usize> {
         let schema = &self.table(table).schema;
         schema.column(&name.text).map(|(column, _)| column).ok_or_else(|| {
             let known: Vec<&str> = schema.columns().iter().map(|column| column.name.as_str()).collect();
@@ -425,9 +421,9 @@ impl Binder<'_> {
         let source: SourceId = self.source(table);
         self.row = Some((source, name.text.clone()));
         let path = self.path(table, source, filter, order, place)?;
-        let scan = match (path, limit) {
-            (Path::Point(key), None) => Err(Access::Point(key)),
-            (path, limit) => Ok(self.scan(table, path, limit, place, all)?),
+        let scan = match path {
+            Path::Point(point) => Err((point, limit.map(|limit| self.limit(limit, all)).transpose()?)),
+            path => Ok(self.scan(table, path, limit, place, all)?),
         };
         let own = if scan.is_ok() { self.source(table) } else { source };
         self.row = Some((own, name.text.clone()));
@@ -445,27 +441,43 @@ impl Binder<'_> {
             bound.push((column, self.value_of(written, table, column)?));
         }
         self.row = None;
-        let kind = |access| match sets {
-            Some(_) => StmtKind::Update { table, access, source: own, sets: bound },
+        let kind: &dyn Fn(Access) -> StmtKind = &|access| match sets {
+            Some(_) => StmtKind::Update { table, access, source: own, sets: bound.clone() },
             None => StmtKind::Delete { table, access, source: own },
         };
+        let scan = match scan {
+            // FOUND, or the abort without it, is what the statement itself says.
+            Err((Point { key, lists, rest: None }, None)) if lists.is_empty() && self.rows.is_none() => {
+                all.push(Stmt { kind: kind(Access::Point(key)), place, observed });
+                return Ok(());
+            }
+            Err((point, None)) if point.rest.is_some() && self.rows.is_none() && !observed => {
+                return self.change_or_abort((table, source), point, kind, place, all);
+            }
+            scan => scan,
+        };
+        // A single statement counts its rows; in a procedure FOUND may be asked for.
+        let mut done: Vec<Stmt> = self.rows.map(|rows| one_more(rows, place)).into_iter().collect();
+        let any = observed.then(|| self.fresh("any", SqlType::Boolean, Role::Local));
+        if let Some(any) = any {
+            let set = |value| plain(StmtKind::Assign(Target::Var(any), flag(value, place)), place);
+            all.push(set(false));
+            done.push(set(true));
+        }
         match scan {
-            Err(access) => all.push(Stmt { kind: kind(access), place, observed }),
+            Err((point, limit)) => {
+                let changed = self.change_each((table, source), (point, limit), kind, done, place)?;
+                all.extend(changed);
+            }
             Ok(scan) => {
-                let any = self.fresh("any", SqlType::Boolean, Role::Local);
-                let set = |value| plain(StmtKind::Assign(Target::Var(any), flag(value, place)), place);
-                if observed {
-                    all.push(set(false));
-                }
-                let mut body = if observed { vec![set(true)] } else { Vec::new() };
-                body.push(plain(kind(Access::Current(source)), place));
+                let body = done.into_iter().chain([plain(kind(Access::Current(source)), place)]).collect::<Vec<_>>();
                 self.check_moves(&scan, &body)?;
                 all.push(plain(StmtKind::ForRows { scan, source, body }, place));
-                if observed {
-                    let found = Expr { kind: ExprKind::Var(any), ty: Ty::Boolean, place, size: 1 };
-                    all.push(plain(StmtKind::SetFound(found), place));
-                }
             }
+        }
+        if let Some(any) = any {
+            let found = Expr { kind: ExprKind::Var(any), ty: Ty::Boolean, place, size: 1 };
+            all.push(plain(StmtKind::SetFound(found), place));
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use sqlparser::ast::Spanned;
 use super::cursor::{Cursor, check_schema, place_of};
 use crate::error::{Result, SqlError, state, unsupported};
 use crate::syntax::{BinaryOp, Comparison, Expr, ExprKind, Name, Place};
+use crate::text::array_elements;
 use crate::types::{MAX_PRECISION, SqlType};
 use lockwork_procedure::schema::ColumnType;
 
@@ -45,7 +46,13 @@ fn convert(raw: sql::Expr, around: Place) -> Result<Expr> {
     use sql::Expr as E;
     let place = match &raw {
         // Their span is computed by a walk over the whole tree; the left side is where they begin.
-        E::BinaryOp { .. } | E::Between { .. } | E::InList { .. } | E::IsNull(_) | E::IsNotNull(_) => around,
+        E::BinaryOp { .. }
+        | E::Between { .. }
+        | E::InList { .. }
+        | E::IsNull(_)
+        | E::IsNotNull(_)
+        | E::AnyOp { .. }
+        | E::AllOp { .. } => around,
         other => place_at(other.span(), around),
     };
     let not = |negated: bool, kind: ExprKind| {
@@ -81,7 +88,12 @@ fn convert(raw: sql::Expr, around: Place) -> Result<Expr> {
         E::Between { expr, negated, low, high } => {
             not(negated, ExprKind::Between(boxed(*expr, place)?, boxed(*low, place)?, boxed(*high, place)?))
         }
+        E::InList { list, .. } if list.is_empty() => {
+            return Err(SqlError::new(state::SYNTAX, place, "IN needs at least one value"));
+        }
         E::InList { expr, list, negated } => not(negated, ExprKind::In(boxed(*expr, place)?, many(list, place)?)),
+        E::AnyOp { left, compare_op: sql::BinaryOperator::Eq, right, .. } => any_of(*left, *right, place)?,
+        E::AllOp { left, compare_op: sql::BinaryOperator::NotEq, right } => not(true, any_of(*left, *right, place)?),
         E::IsTrue(inner) | E::IsNotFalse(inner) => return convert(*inner, place),
         E::IsFalse(inner) | E::IsNotTrue(inner) => ExprKind::Not(boxed(*inner, place)?),
         E::IsNull(_) | E::IsNotNull(_) => {
@@ -126,6 +138,39 @@ fn convert(raw: sql::Expr, around: Place) -> Result<Expr> {
         }
     };
     Ok(Expr { kind, place })
+}
+
+/// `left = ANY(array)`, as `left IN (...)` if the array has its elements in the text.
+fn any_of(left: sql::Expr, array: sql::Expr, place: Place) -> Result<ExprKind> {
+    let left = boxed(left, place)?;
+    let elements = match without_cast(array) {
+        sql::Expr::Array(array) => many(array.elem, place)?,
+        other => match convert(other, place)?.kind {
+            ExprKind::Placeholder(number) => return Ok(ExprKind::AnyOf(left, number)),
+            ExprKind::Text(text) => {
+                let wrong = || SqlError::new(state::INVALID_TEXT, place, "ANY needs an array, such as '{1,2,3}'");
+                let element = |element: Option<String>| {
+                    let kind = element.map_or(ExprKind::Null, ExprKind::Text);
+                    Expr { kind, place }
+                };
+                array_elements(&text).ok_or_else(wrong)?.into_iter().map(element).collect()
+            }
+            _ => {
+                let hint = "write ANY($1), ANY(ARRAY[1, 2, 3]), ANY('{1,2,3}') or IN (1, 2, 3)";
+                return unsupported(place, "ANY and ALL take a parameter or a constant array", hint);
+            }
+        },
+    };
+    Ok(ExprKind::In(left, elements))
+}
+
+/// An array without the parentheses and the type that may stand around it: what it is compared with says the type.
+fn without_cast(array: sql::Expr) -> sql::Expr {
+    match array {
+        sql::Expr::Nested(inner) => without_cast(*inner),
+        sql::Expr::Cast { expr, data_type: sql::DataType::Array(_), .. } => without_cast(*expr),
+        other => other,
+    }
 }
 
 fn element(root: sql::Expr, chain: Vec<sql::AccessExpr>, place: Place) -> Result<Expr> {
