@@ -15,6 +15,7 @@ mod edges;
 mod faults;
 #[path = "../common/folder.rs"]
 mod folder;
+mod keys;
 mod names;
 mod portals;
 mod query;

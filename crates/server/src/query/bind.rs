@@ -3,6 +3,8 @@
 //! Everything is resolved here: SQLite gets names of its own (`a1.c2`), so it never decides what a name means, and what
 //! is not known here is refused.
 
+use std::collections::BTreeSet;
+
 use lockwork_database::sql::{Catalogue, SqlType};
 use pgwire::api::Type;
 use sqlparser::ast::{
@@ -72,6 +74,8 @@ pub(super) struct Binder<'a> {
     /// The tables that are asked, by the number that is in their name for SQLite.
     pub(super) tables: Vec<String>,
     parameters: Vec<Option<SqlType>>,
+    /// The parameters that are arrays, by number.
+    pub(super) lists: BTreeSet<usize>,
     pub(super) asker: Asker<'a>,
     pub(super) scopes: Vec<Scope>,
     pub(super) named: Vec<Named>,
@@ -82,7 +86,8 @@ pub(super) struct Binder<'a> {
 impl<'a> Binder<'a> {
     pub(super) fn new(text: &'a str, catalogue: &'a Catalogue, asker: Asker<'a>) -> Self {
         let (tables, parameters, scopes, named) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { text, catalogue, tables, parameters, asker, scopes, named, made: 0, depth: 0 }
+        let lists = BTreeSet::new();
+        Self { text, catalogue, tables, parameters, lists, asker, scopes, named, made: 0, depth: 0 }
     }
 
     pub(super) fn refuse(&self, sqlstate: &str, message: impl Into<String>, at: Location) -> Refusal {
@@ -227,14 +232,8 @@ impl<'a> Binder<'a> {
             }
             Expr::InList { expr, list, negated } => self.in_list(expr, list, *negated, at),
             Expr::InSubquery { expr, subquery, negated } => self.in_query(expr, subquery, *negated, at),
-            Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. } => match inner(right) {
-                Expr::Subquery(query) => self.in_query(left, query, false, at),
-                _ => Err(self.unsupported("ANY of an array", at).hint("write IN (...)")),
-            },
-            Expr::AllOp { left, compare_op: BinaryOperator::NotEq, right } => match inner(right) {
-                Expr::Subquery(query) => self.in_query(left, query, true, at),
-                _ => Err(self.unsupported("ALL of an array", at).hint("write NOT IN (...)")),
-            },
+            Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. } => self.any_of(left, right, false, at),
+            Expr::AllOp { left, compare_op: BinaryOperator::NotEq, right } => self.any_of(left, right, true, at),
             Expr::Exists { subquery, negated } => {
                 let made = self.query(subquery)?;
                 Ok(Bound::truth(format!("({}EXISTS ({}))", if *negated { "NOT " } else { "" }, made.sql)))
@@ -358,11 +357,10 @@ impl<'a> Binder<'a> {
             Value::HexStringLiteral(digits) => self.hexadecimal(digits, at)?,
             Value::Null => Bound::null(),
             Value::Placeholder(text) => {
-                let number = text.strip_prefix('$').and_then(|digits| digits.parse::<usize>().ok());
-                let wrong = || self.refuse("42P02", format!("'{text}' is no parameter: write $1 to $1000"), at);
-                let number = number.filter(|number| (1..=1000).contains(number)).ok_or_else(wrong)?;
-                if self.parameters.len() < number {
-                    self.parameters.resize(number, None);
+                let number = self.parameter_number(text, at)?;
+                if self.lists.contains(&number) {
+                    let message = format!("parameter ${number} is an array elsewhere, and a single value here");
+                    return Err(self.refuse("42804", message, at));
                 }
                 match self.parameters[number - 1] {
                     Some(sql) => Bound::column(format!("?{number}"), self.kind_of(number, sql), None),
@@ -371,6 +369,27 @@ impl<'a> Binder<'a> {
             }
             other => return Err(self.unsupported(&format!("'{other}'"), at)),
         })
+    }
+
+    /// The number of a parameter `$n`, of which note is taken.
+    pub(super) fn parameter_number(&mut self, text: &str, at: Location) -> Result<usize, Refusal> {
+        let number = text.strip_prefix('$').and_then(|digits| digits.parse::<usize>().ok());
+        let wrong = || self.refuse("42P02", format!("'{text}' is no parameter: write $1 to $1000"), at);
+        let number = number.filter(|number| (1..=1000).contains(number)).ok_or_else(wrong)?;
+        if self.parameters.len() < number {
+            self.parameters.resize(number, None);
+        }
+        Ok(number)
+    }
+
+    /// Takes note that a parameter is an array of elements of a type. Returns the type that they have.
+    pub(super) fn learn_list(&mut self, number: usize, sql: SqlType, at: Location) -> Result<SqlType, Refusal> {
+        if self.parameters[number - 1].is_some() && !self.lists.contains(&number) {
+            let message = format!("parameter ${number} is a single value elsewhere, and an array here");
+            return Err(self.refuse("42804", message, at));
+        }
+        self.lists.insert(number);
+        Ok(self.learn(number, sql))
     }
 
     /// A number, maybe with a minus before it.
@@ -449,7 +468,7 @@ fn modifiers(text: &str) -> Vec<u32> {
 }
 
 /// What stands in parentheses.
-fn inner(expr: &Expr) -> &Expr {
+pub(super) fn inner(expr: &Expr) -> &Expr {
     match expr {
         Expr::Nested(nested) => inner(nested),
         other => other,

@@ -120,6 +120,13 @@ impl Kind {
         }
     }
 
+    /// Whether values of two kinds are held in the same way, so that they can be compared as they are.
+    pub(super) fn is_alike(self, other: Self) -> bool {
+        self == other
+            || matches!((self, other), (Self::Integer(_), Self::Integer(_)))
+            || self.is_time() && other.is_time()
+    }
+
     /// What it is called in messages.
     pub(super) fn word(self) -> &'static str {
         match self {
@@ -166,6 +173,11 @@ pub(super) fn given(value: &Value, field: &Field) -> Result<Given, Refusal> {
         refuse("22003", format!("parameter {}: {value} is no value of type {ty} here", field.name))
     };
     let sql = field.sql_type.ok_or_else(wrong)?;
+    if let Value::Array(elements) = value {
+        let element = |element| given(element, field).map(|element| in_json(&element));
+        let elements = elements.iter().map(element).collect::<Result<Vec<_>, _>>()?;
+        return Ok(Given::Text(format!("[{}]", elements.join(","))));
+    }
     let number = match (value, sql) {
         (Value::Null, _) => return Ok(Given::Null),
         (Value::Text(text), SqlType::Text(_)) => return Ok(Given::Text(text.clone())),
@@ -183,6 +195,23 @@ pub(super) fn given(value: &Value, field: &Field) -> Result<Given, Refusal> {
     };
     let is_inside = sql.range().is_some_and(|(lowest, highest)| (lowest..=highest).contains(&number));
     if is_inside { Ok(Given::Integer(number)) } else { Err(wrong()) }
+}
+
+/// A value as JSON, which is how SQLite gets an array.
+fn in_json(value: &Given) -> String {
+    let Given::Text(text) = value else {
+        return if let Given::Integer(number) = value { number.to_string() } else { "null".into() };
+    };
+    let mut json = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => json.extend(['\\', c]),
+            '\0'..='\x1f' => json.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => json.push(c),
+        }
+    }
+    json.push('"');
+    json
 }
 
 /// A number and its decimals from the text of one, without zeros behind the last possible decimal; nothing if it is

@@ -67,6 +67,8 @@ const MOST_ROWS: u64 = 256 << 20;
 const FEW_ROWS: u64 = 8 << 20;
 /// Queries of few rows that run at a time; of many, one does.
 const SMALL_AT_ONCE: usize = 8;
+/// The most elements of a parameter that is an array.
+const MAX_ELEMENTS: u32 = 100_000;
 /// The most bytes of the text of a query.
 const MOST_TEXT: usize = 256 << 10;
 /// The SQLSTATE of queries that nest too deep.
@@ -164,7 +166,11 @@ fn bound(text: &str, query: &sqlparser::ast::Query, catalogue: &Catalogue, asker
     let mut binder = Binder::new(text, catalogue, asker);
     let made = binder.query(query)?;
     let parameters = binder.parameters()?.into_iter().enumerate();
-    let parameter = |(at, sql)| Field { name: format!("${}", at + 1), sql_type: Some(sql), count: None };
+    let lists = std::mem::take(&mut binder.lists);
+    let parameter = |(at, sql)| {
+        let count = lists.contains(&(at + 1)).then_some(MAX_ELEMENTS);
+        Field { name: format!("${}", at + 1), sql_type: Some(sql), count }
+    };
     let column = |output: select::Output| {
         let (ty, modifier) = output.kind.outside(output.own);
         (output.name, output.kind, ty, modifier)

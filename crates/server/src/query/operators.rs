@@ -1,9 +1,10 @@
 //! Operators: arithmetic, comparisons, IN, LIKE and CASE.
 
-use sqlparser::ast::{BinaryOperator, CaseWhen, Expr, Query, Spanned, UnaryOperator, Value, ValueWithSpan};
+use lockwork_database::sql::array_elements;
+use sqlparser::ast::{BinaryOperator, CaseWhen, DataType, Expr, Query, Spanned, UnaryOperator, Value, ValueWithSpan};
 use sqlparser::tokenizer::Location;
 
-use super::bind::Binder;
+use super::bind::{Binder, inner};
 use super::bound::{Bound, quoted};
 use super::kinds::{Kind, MOST_DECIMALS};
 use crate::error::Refusal;
@@ -152,8 +153,56 @@ impl Binder<'_> {
     }
 
     pub(super) fn in_list(&mut self, expr: &Expr, list: &[Expr], is_not: bool, at: Location) -> Result<Bound, Refusal> {
-        let mut left = self.expr(expr)?;
+        let left = self.expr(expr)?;
         let list = list.iter().map(|element| self.expr(element)).collect::<Result<Vec<_>, _>>()?;
+        self.one_of(left, list, is_not, at)
+    }
+
+    /// `left = ANY(right)`, or, if it `is_not`, `left <> ALL(right)`: of a subquery or an array.
+    pub(super) fn any_of(&mut self, left: &Expr, right: &Expr, is_not: bool, at: Location) -> Result<Bound, Refusal> {
+        match inner(right) {
+            Expr::Subquery(query) => self.in_query(left, query, is_not, at),
+            Expr::Cast { expr, data_type: DataType::Array(_), .. } => self.any_of(left, expr, is_not, at),
+            Expr::Array(array) => self.in_list(left, &array.elem, is_not, at),
+            Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) => {
+                let wrong = || self.refuse("22P02", format!("'{text:.40}' is no array: write '{{1,2,3}}'"), at);
+                let elements = array_elements(text).ok_or_else(wrong)?;
+                let list =
+                    elements.into_iter().map(|element| element.map_or_else(Bound::null, Bound::quoted)).collect();
+                let left = self.expr(left)?;
+                self.one_of(left, list, is_not, at)
+            }
+            Expr::Value(ValueWithSpan { value: Value::Placeholder(text), .. }) => {
+                let left = self.expr(left)?;
+                let left = self.settled(left)?;
+                let number = self.parameter_number(text, at)?;
+                if matches!(left.kind, Kind::Bytes | Kind::Quotient | Kind::Double) {
+                    let what = format!("a parameter that is an array of {}", left.kind.word());
+                    return Err(self.unsupported(&what, at).hint("write IN ($1, $2)"));
+                }
+                let own = left.own.filter(|own| !own.is_string());
+                let sql = self.learn_list(number, own.unwrap_or(left.kind.parameter()), at)?;
+                if !self.kind_of(number, sql).is_alike(left.kind) {
+                    let message = format!("parameter ${number} is an array of other values elsewhere");
+                    return Err(self.refuse("42804", message, at));
+                }
+                let not = if is_not { "NOT " } else { "" };
+                let list = format!("({} {not}IN (SELECT value FROM json_each(?{number})))", left.sql);
+                Ok(Bound::truth(format!("(CASE WHEN ?{number} IS NOT NULL THEN {list} END)")))
+            }
+            _ => {
+                let refusal = self.unsupported("ANY or ALL of an expression", at);
+                Err(refusal.hint("write ANY($1), ANY(ARRAY[1, 2]), ANY('{1,2}'), or IN (1, 2)"))
+            }
+        }
+    }
+
+    /// Whether an expression is equal to one of a list, or, if it `is_not`, to none.
+    fn one_of(&mut self, left: Bound, list: Vec<Bound>, is_not: bool, at: Location) -> Result<Bound, Refusal> {
+        if list.is_empty() {
+            return Ok(Bound::truth(i64::from(is_not).to_string()));
+        }
+        let mut left = left;
         if left.is_open() {
             let like = list.iter().find(|element| !element.is_open()).map_or(Kind::Text, |element| element.kind);
             left = self.settle(left, like, None, at)?;
