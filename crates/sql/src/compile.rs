@@ -111,9 +111,12 @@ pub(crate) fn routine_of(catalogue: &Catalogue, routine: &Routine, place: Place)
         error.problem.contains("steps") || error.problem.contains("too complex") || error.problem.contains("at most");
     let sqlstate = if too_large { state::TOO_COMPLEX } else { state::INTERNAL };
     let message = format!("the machine does not take this procedure: {error}");
-    let hint =
-        if too_large { "use fewer or shorter loops and smaller arrays" } else { "this is a bug of the compiler" };
-    Err(SqlError::new(sqlstate, place, message).hint(hint))
+    let error = SqlError::new(sqlstate, place, message);
+    Err(match too_large {
+        true => error
+            .hints("use fewer or shorter loops and smaller arrays", "write a smaller LIMIT, or fewer keys or values"),
+        false => error.hint("this is a bug of the compiler"),
+    })
 }
 
 fn complete(routine: &Routine, procedure: Procedure, lines: Vec<u32>) -> Compiled {

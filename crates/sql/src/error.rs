@@ -81,6 +81,8 @@ pub struct SqlError {
     pub source_line: String,
     /// What it is about, of an error of a value.
     pub subject: Option<Box<Subject>>,
+    /// What to do instead outside of a procedure, where `hint` speaks of what only procedures have.
+    pub(crate) alone: Option<&'static str>,
 }
 
 /// What an error of a value is about: clients of a server get it in fields of their own. What there is not is empty.
@@ -100,7 +102,8 @@ impl SqlError {
     pub(crate) fn new(sqlstate: &'static str, place: Place, message: impl Into<String>) -> Self {
         let Place { line, column } = place;
         let message = shortened(message.into());
-        Self { sqlstate, message, line, column, hint: String::new(), source_line: String::new(), subject: None }
+        let (hint, source_line) = (String::new(), String::new());
+        Self { sqlstate, message, line, column, hint, source_line, subject: None, alone: None }
     }
 
     /// A NULL for a column.
@@ -125,7 +128,21 @@ impl SqlError {
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = hint.into();
+        (self.hint, self.alone) = (hint.into(), None);
+        self
+    }
+
+    /// Says what to do instead in a procedure, and outside of one.
+    pub(crate) fn hints(mut self, in_procedure: impl Into<String>, alone: &'static str) -> Self {
+        (self.hint, self.alone) = (in_procedure.into(), Some(alone));
+        self
+    }
+
+    /// The same error with the hint that can be followed outside of a procedure.
+    pub(crate) fn outside_procedure(mut self) -> Self {
+        if let Some(alone) = self.alone.take() {
+            self.hint = alone.into();
+        }
         self
     }
 
@@ -187,6 +204,15 @@ pub(crate) type Result<T> = std::result::Result<T, SqlError>;
 /// Refuses something that is not supported.
 pub(crate) fn unsupported<T>(place: Place, message: impl Into<String>, hint: impl Into<String>) -> Result<T> {
     Err(SqlError::new(state::NOT_SUPPORTED, place, message).hint(hint))
+}
+
+/// Refuses something that is not supported, with what to do instead in a procedure and outside of one.
+pub(crate) fn unsupported_in<T>(
+    place: Place,
+    message: impl Into<String>,
+    (in_procedure, alone): (impl Into<String>, &'static str),
+) -> Result<T> {
+    Err(SqlError::new(state::NOT_SUPPORTED, place, message).hints(in_procedure, alone))
 }
 
 /// Refuses a text that is no SQL.

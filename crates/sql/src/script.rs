@@ -154,7 +154,8 @@ impl<'a> Statement<'a> {
         let Top::Call(name, arguments, request) = &self.top else {
             return Err(SqlError::new(state::SYNTAX, self.start, "this is no CALL").in_source(self.source));
         };
-        single::arguments(name, arguments, request.as_ref(), compiled).map_err(|error| error.in_source(self.source))
+        let arguments = single::arguments(name, arguments, request.as_ref(), compiled);
+        arguments.map_err(|error| error.outside_procedure().in_source(self.source))
     }
 }
 
@@ -260,7 +261,7 @@ impl Catalogue {
     /// What is wrong with the statement, with its place; the catalogue is as it was.
     pub fn define(&mut self, statement: &Statement<'_>) -> Result<Definition, SqlError> {
         let defined = match &statement.top {
-            Top::Table(create) => define::table(self, create).map(|table| {
+            Top::Table(create) => define::table(self, create).map_err(SqlError::outside_procedure).map(|table| {
                 let schema = table.schema().clone();
                 self.push(table);
                 Definition::Table(schema)
@@ -326,7 +327,8 @@ impl Catalogue {
             state::TOO_COMPLEX => compile(false),
             _ => Err(error),
         });
-        let (compiled, lifted, columns, inserted) = compiled.map_err(|error| error.in_source(statement.source))?;
+        let of_statement = |error: SqlError| error.outside_procedure().in_source(statement.source);
+        let (compiled, lifted, columns, inserted) = compiled.map_err(of_statement)?;
         let arguments = Arguments::of_lifted(lifted, &compiled, stmt.place);
         let arguments = arguments.map_err(|error| error.in_source(statement.source))?;
         Ok(Single { compiled, arguments, columns, inserted })

@@ -300,7 +300,8 @@ pub(crate) fn arguments(
     }
     let one = |written: &Written, sql: SqlType| {
         let catalogue = crate::catalogue::Catalogue::new();
-        let constant = Binder::new(&catalogue, "call").constant_of(written, sql)?;
+        let hint = "write the value itself, or CURRENT_TIMESTAMP as the whole argument";
+        let constant = Binder::of_constant(&catalogue, "an argument", hint).constant_of(written, sql)?;
         Ok(Value::of_constant(constant, Some(sql)))
     };
     let argument = |(written, field): (&Written, &Field)| {

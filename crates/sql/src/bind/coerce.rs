@@ -2,7 +2,7 @@
 
 use super::{Binder, Lifted};
 use crate::catalogue::Constant;
-use crate::error::{Result, SqlError, state, unsupported};
+use crate::error::{Result, SqlError, state, unsupported, unsupported_in};
 use crate::single::Purpose;
 use crate::syntax::{Comparison, Place};
 use crate::text::bytes_of;
@@ -17,7 +17,8 @@ const MAX_SIZE: u32 = 20_000;
 pub(super) fn node(kind: ExprKind, ty: Ty, place: Place, parts: u32) -> Result<Expr> {
     if parts >= MAX_SIZE {
         let message = "the expression is too large";
-        return Err(SqlError::new(state::TOO_COMPLEX, place, message).hint("assign parts of it to variables first"));
+        let error = SqlError::new(state::TOO_COMPLEX, place, message);
+        return Err(error.hints("assign parts of it to variables first", "write a shorter one, or a procedure"));
     }
     Ok(Expr { kind, ty, place, size: parts + 1 })
 }
@@ -248,8 +249,12 @@ impl Binder<'_> {
     /// `$n`. Each occurrence is an argument of its own, whose type is what stands beside it.
     pub(super) fn placeholder(&mut self, number: u16, place: Place) -> Result<Expr> {
         let Some(arguments) = &mut self.lifted else {
-            let hint = "in CALL it is a whole argument; in a procedure declare a parameter, and name it";
-            return unsupported(place, format!("${number} stands only in a single statement, as a value"), hint);
+            let hints = (
+                "declare a parameter, and name it",
+                "in CALL it is a whole argument; write the value itself elsewhere",
+            );
+            let message = format!("${number} stands only in a single statement, as a value");
+            return unsupported_in(place, message, hints);
         };
         arguments.push((Lifted::Placeholder(number), self.purpose.clone()));
         Ok(Expr { ty: Ty::Unknown, ..self.argument(SqlType::BIGINT, place) })
@@ -257,6 +262,9 @@ impl Binder<'_> {
 
     /// The time when the statement runs.
     pub(super) fn now(&mut self, place: Place) -> Result<Expr> {
+        if let Some((what, hint)) = self.constant {
+            return unsupported(place, format!("{what} is a constant, and the time is none"), hint);
+        }
         let Some(arguments) = &mut self.lifted else {
             let hint = "pass the time as a parameter: CALL p(CURRENT_TIMESTAMP)";
             return unsupported(place, "a procedure has no clock", hint);

@@ -89,13 +89,14 @@ pub(crate) fn table(catalogue: &Catalogue, create: &CreateTable) -> Result<Table
             defaults.push(None);
             continue;
         };
-        let mut binder = Binder::new(catalogue, "default");
+        let hint = "give rows their values in INSERT, where CURRENT_TIMESTAMP is possible too";
+        let mut binder = Binder::of_constant(catalogue, "a DEFAULT", hint);
         let value = binder.expression(written)?;
         let value = binder.coerce(value, column.sql_type)?;
         defaults.push(Some(match value.kind {
             ExprKind::Const(number) => Constant::Number(number),
             ExprKind::String(bytes) | ExprKind::Text(bytes) => Constant::String(bytes),
-            _ => return unsupported(written.place, "a DEFAULT is a constant", "compute the value in the procedure"),
+            _ => return unsupported(written.place, "a DEFAULT is a constant", hint),
         }));
     }
     let mut declared: Vec<usize> = vec![0; order.len()];

@@ -2,11 +2,15 @@
 
 use super::coerce::{arithmetic, node, number, rescale};
 use super::{Binder, Meaning, string, strings};
-use crate::error::{Result, SqlError, state, unsupported};
+use crate::error::{Result, SqlError, state, unsupported, unsupported_in};
 use crate::syntax::{BinaryOp, Comparison, Expr as Written, ExprKind as W, Name, Place};
 use crate::tree::{Arithmetic, Expr, ExprKind, SourceId, Ty, VarId, VarType};
 use crate::types::SqlType;
 use lockwork_procedure::schema::ColumnType;
+
+/// What to do where an aggregate or a CASE of texts is not possible, outside of procedures.
+const AGGREGATES: &str = "SELECT the aggregate first, and write its value here; or CREATE PROCEDURE";
+const CASES: &str = "write a statement for each case, or CREATE PROCEDURE";
 
 /// A comparison or connective over parts.
 pub(super) fn truth(kind: ExprKind, place: Place, parts: u32) -> Result<Expr> {
@@ -125,7 +129,8 @@ impl Binder<'_> {
             W::Case { operand, arms, otherwise } => self.case(operand.as_deref(), arms, otherwise.as_deref(), place),
             W::Call(name, arguments) => self.call(name, arguments, place),
             W::CountAll => {
-                unsupported(place, "COUNT(*) stands only in a select list", "SELECT COUNT(*) INTO a variable")
+                let hints = ("SELECT COUNT(*) INTO a variable", AGGREGATES);
+                unsupported_in(place, "COUNT(*) stands only in a select list", hints)
             }
             W::Cast(inner, sql) => {
                 let inner = self.expression(inner)?;
@@ -207,7 +212,8 @@ impl Binder<'_> {
                 if !self.found {
                     let hint = "FOUND is known right after SELECT INTO, UPDATE, DELETE, INSERT ... ON CONFLICT DO NOTHING \
                                 and FOR over a SELECT";
-                    return unsupported(place, "FOUND says nothing here", hint);
+                    let alone = "no column is called so, and FOUND is of procedures";
+                    return unsupported_in(place, "FOUND says nothing here", (hint, alone));
                 }
                 Ok(Expr { kind: ExprKind::Found, ty: Ty::Boolean, place, size: 1 })
             }
@@ -366,8 +372,9 @@ impl Binder<'_> {
                 Ok(Expr { kind: ExprKind::Span(source, from), ty: Ty::String(length), place, size: 1 })
             }
             ("count" | "sum" | "min" | "max" | "avg", _) => {
-                let hint = "SELECT SUM(x) INTO v FROM (SELECT x FROM t WHERE ... LIMIT n) AS q";
-                unsupported(place, format!("{} stands only in a select list", name.text.to_uppercase()), hint)
+                let hints = ("SELECT SUM(x) INTO v FROM (SELECT x FROM t WHERE ... LIMIT n) AS q", AGGREGATES);
+                let message = format!("{} stands only in a select list", name.text.to_uppercase());
+                unsupported_in(place, message, hints)
             }
             (other, arguments) => {
                 let hint = "there are ABS, MOD, LEAST, GREATEST, ROUND(x, n), SUBSTRING, BYTES, CAST and CASE";
@@ -415,8 +422,8 @@ impl Binder<'_> {
                 (Some(Ty::Number(a)), Ty::Number(b)) => Ty::Number(a.max(b)),
                 (Some(a), b) if a == b => a,
                 (Some(Ty::String(_)), Ty::String(_)) => {
-                    let hint = "use IF, and assign in each arm";
-                    return unsupported(place, "the texts of a CASE have different lengths", hint);
+                    let hints = ("use IF, and assign in each arm", CASES);
+                    return unsupported_in(place, "the texts of a CASE have different lengths", hints);
                 }
                 (Some(_), other) => return wrong(other, "a value of the first arm's type", place),
             });
@@ -425,7 +432,7 @@ impl Binder<'_> {
         if let Ty::String(_) = ty {
             let hint = "use IF, and assign in each arm; CASE x WHEN 1 THEN column ... works where the columns follow each \
                         other and are of one length";
-            return unsupported(place, "CASE makes no texts", hint);
+            return unsupported_in(place, "CASE makes no texts", (hint, CASES));
         }
         let same = |expr: Expr| match (expr.ty, ty) {
             (Ty::Number(from), Ty::Number(to)) => rescale(expr, from, to),

@@ -79,6 +79,8 @@ pub(crate) struct Binder<'a> {
     shares: bool,
     /// What counts the rows that a single statement writes.
     rows: Option<VarId>,
+    /// What has to be a constant here, and what to do instead of something else.
+    constant: Option<(&'static str, &'static str)>,
     /// For how many elements there is room in a parameter that lists keys.
     capacity: u32,
 }
@@ -106,8 +108,14 @@ impl<'a> Binder<'a> {
             texts: Vec::new(),
             shares: false,
             rows: None,
+            constant: None,
             capacity: 1,
         }
+    }
+
+    /// As [`Self::new`], for a constant: `what` it is, and what to do instead of something else.
+    pub(crate) fn of_constant(catalogue: &'a Catalogue, what: &'static str, hint: &'static str) -> Self {
+        Self { constant: Some((what, hint)), ..Self::new(catalogue, "constant") }
     }
 
     fn table(&self, number: usize) -> &'a Table {
@@ -233,8 +241,11 @@ impl<'a> Binder<'a> {
                 self.table(self.routine.sources[*source].table).schema().columns().iter().map(|c| c.name.as_str()),
             );
         }
-        let hint =
-            if known.is_empty() { "nothing is declared".into() } else { format!("there are: {}", known.join(", ")) };
+        let hint = match self.constant {
+            Some((what, hint)) => format!("{what} is a constant: {hint}"),
+            None if known.is_empty() => "nothing is declared".into(),
+            None => format!("there are: {}", known.join(", ")),
+        };
         SqlError::new(state::UNDEFINED_COLUMN, name.place, format!("nothing is called '{}'", name.text)).hint(hint)
     }
 

@@ -9,7 +9,7 @@ use super::flow::flag;
 use super::point::{Point, one_more};
 use super::{Binder, plain, string};
 use crate::catalogue::Constant;
-use crate::error::{Result, SqlError, state, unsupported};
+use crate::error::{Result, SqlError, state, unsupported, unsupported_in};
 use crate::single::{Inserted, Purpose};
 use crate::syntax::{self, Comparison, Expr as Written, ExprKind as W, From, Item, Name, Place, Select};
 use crate::tree::{Access, Arithmetic, Expr, ExprKind, Role, SourceId, Stmt, StmtKind, Target, Ty, VarType};
@@ -38,7 +38,9 @@ impl Binder<'_> {
             }
             From::Select(..) => {
                 let hint = "only aggregates read an inner SELECT: SELECT SUM(x) INTO v FROM (SELECT x FROM t ... LIMIT n) AS q";
-                unsupported(select.place, "a SELECT from a SELECT is not supported here", hint)
+                let alone =
+                    "'lockwork serve' answers such a SELECT: docs/operations.md, 'Looking at tables', has what it can";
+                unsupported_in(select.place, "a SELECT from a SELECT is not supported here", (hint, alone))
             }
         }
     }

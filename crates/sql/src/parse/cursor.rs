@@ -263,7 +263,7 @@ fn from_parser(error: ParserError, place: Place) -> SqlError {
     let text = match error {
         ParserError::RecursionLimitExceeded => {
             return SqlError::new(state::TOO_COMPLEX, place, "the expression is nested too deeply")
-                .hint("assign parts of it to variables first");
+                .hints("assign parts of it to variables first", "write a shorter one, or a procedure");
         }
         ParserError::ParserError(text) | ParserError::TokenizerError(text) => text,
     };

@@ -9,18 +9,23 @@ use crate::types::SqlType;
 use lockwork_procedure::schema::ColumnType;
 
 pub(super) fn top(cursor: &mut Cursor) -> Result<Top> {
+    if cursor.eat_all(&["CREATE", "PROCEDURE"]) {
+        return procedure::create(cursor, false).map(Top::Procedure);
+    }
+    if cursor.eat_all(&["CREATE", "OR", "REPLACE", "PROCEDURE"]) {
+        return procedure::create(cursor, true).map(Top::Procedure);
+    }
+    outside_procedure(cursor).map_err(SqlError::outside_procedure)
+}
+
+/// A statement that is no CREATE PROCEDURE.
+fn outside_procedure(cursor: &mut Cursor) -> Result<Top> {
     let place = cursor.place();
     if cursor.eat_all(&["CREATE", "TABLE"]) {
         return table(cursor).map(Top::Table);
     }
     if cursor.eat_all(&["CREATE", "INDEX"]) {
         return index(cursor).map(Top::Index);
-    }
-    if cursor.eat_all(&["CREATE", "PROCEDURE"]) {
-        return procedure::create(cursor, false).map(Top::Procedure);
-    }
-    if cursor.eat_all(&["CREATE", "OR", "REPLACE", "PROCEDURE"]) {
-        return procedure::create(cursor, true).map(Top::Procedure);
     }
     if cursor.eat_all(&["CREATE", "UNIQUE", "INDEX"]) {
         let hint = "make the columns the PRIMARY KEY of a table of their own, and insert into it too";
@@ -228,15 +233,19 @@ fn table(cursor: &mut Cursor) -> Result<CreateTable> {
     cursor.expect("(")?;
     loop {
         let place = cursor.place();
-        if cursor.eat("CONSTRAINT") {
+        let is_named = cursor.eat("CONSTRAINT");
+        if is_named {
             cursor.name("the name of the constraint")?;
+        }
+        // A column may have the name of a constraint: then a type follows it.
+        if is_named || cursor.is_at(1, "(") || cursor.is_at(1, "KEY") || cursor.is_at(1, "USING") {
+            refuse_constraint(cursor)?;
         }
         if cursor.eat_all(&["PRIMARY", "KEY"]) {
             if primary.replace(names(cursor)?).is_some() {
                 return syntax(place, "a table has one PRIMARY KEY");
             }
         } else {
-            refuse_constraints(cursor)?;
             columns.push(column(cursor)?);
         }
         if !cursor.eat(",") {
@@ -277,21 +286,26 @@ fn table(cursor: &mut Cursor) -> Result<CreateTable> {
     Ok(table)
 }
 
-fn refuse_constraints(cursor: &Cursor) -> Result<()> {
-    let place = cursor.place();
-    for (word, hint) in [
-        ("FOREIGN", "look the other row up in the procedure; a row that is not there aborts"),
-        ("REFERENCES", "look the other row up in the procedure; a row that is not there aborts"),
-        ("UNIQUE", "make a table with these columns as PRIMARY KEY, and insert into it too"),
-        ("CHECK", "test it in the procedure: IF NOT (...) THEN RAISE ..."),
-        ("COLLATE", "texts compare byte by byte"),
-        ("GENERATED", "compute it in the procedure"),
-    ] {
-        if cursor.is(word) && !(cursor.is_at(1, ",") || cursor.is_at(1, ")")) {
-            return unsupported(place, format!("{word} is not supported"), hint);
-        }
+/// What begins a constraint of a table or follows a column, and is not supported; what to do instead.
+const CONSTRAINTS: &[(&str, &str)] = &[
+    ("FOREIGN", "write rows by procedures that look the other row up: a row that is not there aborts"),
+    ("REFERENCES", "write rows by procedures that look the other row up: a row that is not there aborts"),
+    (
+        "UNIQUE",
+        "only the PRIMARY KEY is unique: make a second table with these columns as its PRIMARY KEY, and insert into both in \
+         a procedure or a transaction",
+    ),
+    ("CHECK", "write rows by procedures that test them: IF NOT (...) THEN RAISE ..."),
+    ("EXCLUDE", "write rows by procedures that test them: IF NOT (...) THEN RAISE ..."),
+    ("COLLATE", "leave it out: texts compare byte by byte"),
+    ("GENERATED", "compute the value where rows are inserted"),
+];
+
+fn refuse_constraint(cursor: &Cursor) -> Result<()> {
+    match CONSTRAINTS.iter().find(|(word, _)| cursor.is(word)) {
+        Some((word, hint)) => unsupported(cursor.place(), format!("{word} is not supported"), *hint),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn column(cursor: &mut Cursor) -> Result<ColumnDefinition> {
@@ -312,7 +326,11 @@ fn column(cursor: &mut Cursor) -> Result<ColumnDefinition> {
             let hint = "write NOT NULL, and use a value of your own for 'none'";
             return unsupported(place, "there are no NULLs", hint);
         } else {
-            refuse_constraints(cursor)?;
+            if cursor.eat("CONSTRAINT") {
+                cursor.name("the name of the constraint")?;
+                continue;
+            }
+            refuse_constraint(cursor)?;
             return Ok(column);
         }
     }

@@ -4,7 +4,7 @@ use sqlparser::ast as sql;
 use sqlparser::ast::Spanned;
 
 use super::cursor::{Cursor, check_schema, place_of};
-use crate::error::{Result, SqlError, state, unsupported};
+use crate::error::{Result, SqlError, state, unsupported, unsupported_in};
 use crate::syntax::{BinaryOp, Comparison, Expr, ExprKind, Name, Place};
 use crate::text::array_elements;
 use crate::types::{MAX_PRECISION, SqlType};
@@ -97,7 +97,12 @@ fn convert(raw: sql::Expr, around: Place) -> Result<Expr> {
         E::IsTrue(inner) | E::IsNotFalse(inner) => return convert(*inner, place),
         E::IsFalse(inner) | E::IsNotTrue(inner) => ExprKind::Not(boxed(*inner, place)?),
         E::IsNull(_) | E::IsNotNull(_) => {
-            return unsupported(place, "there are no NULLs", "test FOUND, or use a value of your own for 'none'");
+            let alone = "no column is NULL: use a value of your own for 'none', and compare with it";
+            return unsupported_in(
+                place,
+                "there are no NULLs",
+                ("test FOUND, or use a value of your own for 'none'", alone),
+            );
         }
         E::Case { operand, conditions, else_result, .. } => {
             let arm = |when: sql::CaseWhen| Ok((convert(when.condition, place)?, convert(when.result, place)?));
@@ -125,8 +130,11 @@ fn convert(raw: sql::Expr, around: Place) -> Result<Expr> {
         }
         E::Function(function) => return call(function, place),
         E::Subquery(_) | E::InSubquery { .. } | E::Exists { .. } => {
-            let hint = "select INTO a variable first, or use FOR over a SELECT";
-            return unsupported(place, "a query inside of an expression is not supported", hint);
+            let hints = (
+                "select INTO a variable first, or use FOR over a SELECT",
+                "SELECT the values first, and write them here",
+            );
+            return unsupported_in(place, "a query inside of an expression is not supported", hints);
         }
         E::Like { .. } | E::ILike { .. } | E::SimilarTo { .. } => {
             let hint = "compare with = or with SUBSTRING(text FROM a FOR n)";
@@ -258,7 +266,8 @@ fn call(function: sql::Function, place: Place) -> Result<Expr> {
     };
     let plain = function.filter.is_none() && function.over.is_none() && function.within_group.is_empty();
     if !plain || list.duplicate_treatment.is_some() || !list.clauses.is_empty() {
-        return unsupported(place, "DISTINCT, FILTER and OVER are not supported", "use a FOR loop over the rows");
+        let hints = ("use a FOR loop over the rows", "SELECT the rows, and compute with them");
+        return unsupported_in(place, "DISTINCT, FILTER and OVER are not supported", hints);
     }
     let mut arguments = Vec::new();
     for argument in list.args {

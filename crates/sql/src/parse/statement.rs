@@ -2,8 +2,11 @@
 
 use super::cursor::Cursor;
 use super::expression::expression;
-use crate::error::{Result, syntax, unsupported};
+use crate::error::{Result, syntax, unsupported, unsupported_in};
 use crate::syntax::{Expr, From, Item, Name, Select, StmtKind, Target};
+
+/// What answers SELECTs that are none of procedures.
+const QUERY: &str = "'lockwork serve' answers such a SELECT: docs/operations.md, 'Looking at tables', has what it can";
 
 /// SELECT, INSERT, UPDATE or DELETE, if one is next.
 pub(super) fn data(cursor: &mut Cursor) -> Result<Option<StmtKind>> {
@@ -43,8 +46,8 @@ pub(super) fn select(cursor: &mut Cursor) -> Result<Select> {
     let place = cursor.place();
     cursor.expect("SELECT")?;
     if cursor.is("DISTINCT") {
-        let hint = "keep a list of what was seen in an array";
-        return unsupported(cursor.place(), "DISTINCT is not supported", hint);
+        let hints = ("keep a list of what was seen in an array", QUERY);
+        return unsupported_in(cursor.place(), "DISTINCT is not supported", hints);
     }
     let items = cursor.list(item)?;
     let mut into = Vec::new();
@@ -53,8 +56,8 @@ pub(super) fn select(cursor: &mut Cursor) -> Result<Select> {
         into = cursor.list(target)?;
     }
     if !cursor.is("FROM") {
-        let hint = "without a table write an assignment: variable := expression";
-        return unsupported(cursor.place(), "a SELECT reads a table", hint);
+        let hints = ("without a table write an assignment: variable := expression", QUERY);
+        return unsupported_in(cursor.place(), "a SELECT reads a table", hints);
     }
     cursor.advance();
     let from = if cursor.eat("(") {
@@ -72,7 +75,7 @@ pub(super) fn select(cursor: &mut Cursor) -> Result<Select> {
     for word in [",", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL"] {
         if cursor.is(word) {
             let hint = "look the other row up with a SELECT of its own, in a FOR loop if there are several";
-            return unsupported(cursor.place(), "joins are not supported", hint);
+            return unsupported_in(cursor.place(), "joins are not supported", (hint, QUERY));
         }
     }
     let mut select =
@@ -80,8 +83,8 @@ pub(super) fn select(cursor: &mut Cursor) -> Result<Select> {
     (select.filter, select.order, select.limit) = which_rows(cursor)?;
     for word in ["GROUP", "HAVING", "UNION", "INTERSECT", "EXCEPT", "WINDOW", "OFFSET"] {
         if cursor.is(word) {
-            let hint = "use a FOR loop over the rows";
-            return unsupported(cursor.place(), format!("{word} is not supported"), hint);
+            let message = format!("{word} is not supported");
+            return unsupported_in(cursor.place(), message, ("use a FOR loop over the rows", QUERY));
         }
     }
     if cursor.eat_all(&["FOR", "UPDATE"]) {
@@ -164,8 +167,9 @@ fn insert(cursor: &mut Cursor) -> Result<StmtKind> {
         None
     };
     if cursor.is("SELECT") {
-        let hint = "use FOR r IN SELECT ... LOOP INSERT ... END LOOP";
-        return unsupported(cursor.place(), "INSERT ... SELECT is not supported", hint);
+        let alone = "SELECT the rows, or COPY them out, and INSERT or COPY them; a procedure can in a FOR loop";
+        let hints = ("use FOR r IN SELECT ... LOOP INSERT ... END LOOP", alone);
+        return unsupported_in(cursor.place(), "INSERT ... SELECT is not supported", hints);
     }
     if cursor.is("DEFAULT") {
         return unsupported(cursor.place(), "DEFAULT VALUES is not supported", "write the values of the key");
@@ -181,8 +185,11 @@ fn insert(cursor: &mut Cursor) -> Result<StmtKind> {
     if cursor.is("ON") {
         let place = cursor.place();
         if !cursor.eat_all(&["ON", "CONFLICT", "DO", "NOTHING"]) {
-            let hint = "use ON CONFLICT DO NOTHING, then IF NOT FOUND THEN UPDATE ... END IF";
-            return unsupported(place, "only ON CONFLICT DO NOTHING is supported", hint);
+            let hints = (
+                "use ON CONFLICT DO NOTHING, then IF NOT FOUND THEN UPDATE ... END IF",
+                "use ON CONFLICT DO NOTHING, and where it inserts no row, UPDATE the one that there is",
+            );
+            return unsupported_in(place, "only ON CONFLICT DO NOTHING is supported", hints);
         }
         ignore = true;
     }
@@ -199,11 +206,9 @@ fn update(cursor: &mut Cursor) -> Result<StmtKind> {
         Ok((column, expression(cursor)?))
     })?;
     if cursor.is("FROM") {
-        return unsupported(
-            cursor.place(),
-            "UPDATE ... FROM is not supported",
-            "SELECT the other row INTO variables first",
-        );
+        let hints =
+            ("SELECT the other row INTO variables first", "UPDATE rows by their key, with values of the other rows");
+        return unsupported_in(cursor.place(), "UPDATE ... FROM is not supported", hints);
     }
     let (filter, order, limit) = which_rows(cursor)?;
     refuse_returning(cursor)?;
