@@ -354,7 +354,7 @@ pub(crate) fn counted(stmt: &syntax::Stmt) -> Result<Vec<syntax::Stmt>> {
     let make = |kind| syntax::Stmt { kind, place };
     let name = |text: &str| Name { text: text.into(), place };
     let number = |text: &str| Written { kind: W::Number(text.into()), place };
-    let set = |value: Written| make(S::Assign(syntax::Target { name: name("rows"), index: None }, value));
+    let set = |value: Written| make(S::Assign(syntax::Target { name: name("rows"), field: None, index: None }, value));
     let found = Written { kind: W::Name(None, name("found")), place };
     let when_found =
         |value: Written| make(S::If { arms: vec![(found.clone(), vec![set(value)])], otherwise: Vec::new() });

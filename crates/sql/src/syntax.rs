@@ -26,8 +26,12 @@ pub(crate) struct Name {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TypeName {
     Sql(SqlType, Option<u32>),
-    /// `table%ROWTYPE[n]`: whole rows, as a scan delivers them.
-    Rows(Name, u32),
+    /// `table%ROWTYPE[n]`: whole rows, as a scan delivers them; without `[n]` one row.
+    Rows(Name, Option<u32>),
+    /// `table.column%TYPE`: the type of a column, or an array of it.
+    Column(Name, Name, Option<u32>),
+    /// `variable%TYPE`: the type of a variable that is declared before, or an array of it.
+    Variable(Name, Option<u32>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +105,8 @@ pub(crate) enum ExprKind {
     Text(String),
     Bytes(Vec<u8>),
     Null,
+    /// The default of a column, as a value of INSERT or UPDATE.
+    Default,
     Bool(bool),
     Timestamp(String),
     /// `$1` and so on, of a single statement: a value that comes when it runs.
@@ -136,6 +142,7 @@ impl Expr {
             | ExprKind::Text(_)
             | ExprKind::Bytes(_)
             | ExprKind::Null
+            | ExprKind::Default
             | ExprKind::Bool(_)
             | ExprKind::Timestamp(_)
             | ExprKind::Placeholder(_)
@@ -163,6 +170,8 @@ impl Expr {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
     pub(crate) name: Name,
+    /// A column of a variable that is a row.
+    pub(crate) field: Option<Name>,
     pub(crate) index: Option<Expr>,
 }
 

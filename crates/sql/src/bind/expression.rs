@@ -62,6 +62,10 @@ impl Binder<'_> {
                 let hint = "use a value of your own for 'none', such as 0 or ''";
                 unsupported(place, "there are no NULLs", hint)
             }
+            W::Default => {
+                let hint = "it is a whole value of INSERT or UPDATE: VALUES (1, DEFAULT)";
+                unsupported(place, "DEFAULT stands for no value here", hint)
+            }
             W::Bytes(bytes) => Ok(string(bytes.clone(), place)),
             W::Bool(value) => Ok(Expr { kind: ExprKind::Const(i64::from(*value)), ty: Ty::Boolean, place, size: 1 }),
             W::Timestamp(text) => {
@@ -233,6 +237,7 @@ impl Binder<'_> {
                         Err(error.hint(format!("the SELECT has: {}", known.join(", "))))
                     }
                 },
+                Some(Meaning::Record(_)) => self.var(self.column_of_record(q, name)?, place),
                 _ if q.text == self.routine.name => self.var(self.variable(name)?, place),
                 _ => Err(self.unknown(q)),
             },

@@ -36,6 +36,8 @@ enum Meaning {
     Variable(VarId),
     /// The rows of a FOR loop: name in the select list, column.
     Row(SourceId, Vec<(String, usize)>),
+    /// A variable that is a row of a table: a variable for each column, in the order of the declaration.
+    Record(Vec<(String, VarId)>),
 }
 
 /// An argument of a single statement.
@@ -132,19 +134,59 @@ impl<'a> Binder<'a> {
         self.routine.sources.len() - 1
     }
 
-    fn declare(&mut self, name: &Name, type_name: &TypeName, role: Role) -> Result<VarId> {
+    fn check_new(&self, name: &Name) -> Result<()> {
         if self.scope.iter().any(|(known, _)| *known == name.text) {
             let message = format!("'{}' is declared twice", name.text);
             return Err(SqlError::new(state::DUPLICATE_COLUMN, name.place, message));
         }
-        let (var_type, count) = match type_name {
+        Ok(())
+    }
+
+    /// Declares a variable that is a row of a table. Returns the variables of its columns.
+    fn declare_record(&mut self, name: &Name, table: &Name) -> Result<Vec<VarId>> {
+        self.check_new(name)?;
+        let table = self.table(self.catalogue.resolve(&table.text, table.place)?);
+        let columns = table.declared.iter().map(|&at| (table.schema.columns()[at].name.clone(), table.types[at]));
+        let columns = columns.map(|(column, sql)| {
+            let var = self.fresh(&format!("{}.{column}", name.text), sql, Role::Local);
+            (column, var)
+        });
+        let columns: Vec<(String, VarId)> = columns.collect();
+        let variables = columns.iter().map(|(_, var)| *var).collect();
+        self.scope.push((name.text.clone(), Meaning::Record(columns)));
+        Ok(variables)
+    }
+
+    /// The type of a variable, and its number of elements if it is an array.
+    fn type_of_name(&self, type_name: &TypeName) -> Result<(VarType, Option<u32>)> {
+        Ok(match type_name {
             TypeName::Sql(sql, count) => (VarType::Sql(*sql), *count),
             TypeName::Rows(table, count) => {
                 let table = self.catalogue.resolve(&table.text, table.place)?;
                 let bytes = scan_stride(self.table(table).schema(), None);
-                (VarType::Rows { table, bytes }, Some(*count))
+                (VarType::Rows { table, bytes }, Some(count.unwrap_or(1)))
             }
-        };
+            TypeName::Column(table, column, count) => {
+                let table = self.catalogue.resolve(&table.text, table.place)?;
+                (VarType::Sql(self.table(table).types[self.named(table, column)?]), *count)
+            }
+            TypeName::Variable(name, count) => {
+                let variable = &self.routine.variables[self.variable(name)?];
+                match (variable.var_type, variable.count) {
+                    (var_type, None) => (var_type, *count),
+                    (var_type, own) if count.is_none() => (var_type, own),
+                    _ => {
+                        let message = format!("'{}' is an array, and there are no arrays of arrays", name.text);
+                        return Err(SqlError::new(state::DATATYPE, name.place, message));
+                    }
+                }
+            }
+        })
+    }
+
+    fn declare(&mut self, name: &Name, type_name: &TypeName, role: Role) -> Result<VarId> {
+        self.check_new(name)?;
+        let (var_type, count) = self.type_of_name(type_name)?;
         let variable = Variable { name: name.text.clone(), var_type, count, role };
         let width = match var_type {
             VarType::Sql(sql) => u64::from(sql.storage().width()),
@@ -172,6 +214,19 @@ impl<'a> Binder<'a> {
         }
         let mut body = Vec::new();
         for declaration in &create.declarations {
+            if let TypeName::Rows(table, None) = &declaration.type_name {
+                let place = declaration.name.place;
+                if declaration.constant || declaration.initial.is_some() {
+                    let hint = "SELECT * INTO it, or assign its columns: row.column := value";
+                    return crate::error::unsupported(place, "a row has no value to begin with", hint);
+                }
+                for var in self.declare_record(&declaration.name, table)? {
+                    if !self.routine.variables[var].in_register() {
+                        body.push(plain(StmtKind::Assign(Target::Var(var), string(Vec::new(), place)), place));
+                    }
+                }
+                continue;
+            }
             let var = self.declare(&declaration.name, &declaration.type_name, Role::Local)?;
             let place = declaration.name.place;
             match &declaration.initial {
@@ -226,7 +281,7 @@ impl<'a> Binder<'a> {
     fn variable(&self, name: &Name) -> Result<VarId> {
         match self.meaning(&name.text) {
             Some(Meaning::Variable(var)) => Ok(*var),
-            Some(Meaning::Row(..)) => {
+            Some(Meaning::Row(..) | Meaning::Record(_)) => {
                 let message = format!("'{}' is a row; name one of its columns", name.text);
                 Err(SqlError::new(state::DATATYPE, name.place, message))
             }
@@ -249,8 +304,37 @@ impl<'a> Binder<'a> {
         SqlError::new(state::UNDEFINED_COLUMN, name.place, format!("nothing is called '{}'", name.text)).hint(hint)
     }
 
+    /// The variable of a column of a variable that is a row.
+    fn column_of_record(&self, row: &Name, column: &Name) -> Result<VarId> {
+        let Some(Meaning::Record(columns)) = self.meaning(&row.text) else { return Err(self.unknown(row)) };
+        columns.iter().find(|(known, _)| *known == column.text).map(|(_, var)| *var).ok_or_else(|| {
+            let known: Vec<&str> = columns.iter().map(|(known, _)| known.as_str()).collect();
+            let message = format!("'{}' has no column '{}'", row.text, column.text);
+            let error = SqlError::new(state::UNDEFINED_COLUMN, column.place, message);
+            error.hint(format!("its table has: {}", known.join(", ")))
+        })
+    }
+
+    /// Targets, of which a row stands for all of its columns.
+    fn columns_of_targets(&self, targets: &[syntax::Target]) -> Vec<syntax::Target> {
+        let one = |target: &syntax::Target| match self.meaning(&target.name.text) {
+            Some(Meaning::Record(columns)) if target.field.is_none() && target.index.is_none() => {
+                let column = |(text, _): &(String, VarId)| {
+                    let field = Some(Name { text: text.clone(), place: target.name.place });
+                    syntax::Target { field, ..target.clone() }
+                };
+                columns.iter().map(column).collect()
+            }
+            _ => vec![target.clone()],
+        };
+        targets.iter().flat_map(one).collect()
+    }
+
     fn target(&mut self, target: &syntax::Target) -> Result<Target> {
-        let var = self.variable(&target.name)?;
+        let var = match &target.field {
+            None => self.variable(&target.name)?,
+            Some(column) => self.column_of_record(&target.name, column)?,
+        };
         let variable = &self.routine.variables[var];
         if variable.role == Role::In || self.constants.contains(&var) {
             let what = if variable.role == Role::In { "a parameter" } else { "a constant" };
@@ -436,14 +520,14 @@ impl Binder<'_> {
         let one = Expr { kind: W::Number("1".into()), place };
         let more = Expr { kind: W::Binary(syntax::BinaryOp::Add, Box::new(variable("rows")), Box::new(one)), place };
         let set = |value| {
-            let target = syntax::Target { name: name("rows"), index: None };
+            let target = syntax::Target { name: name("rows"), field: None, index: None };
             syntax::Stmt { kind: S::Assign(target, value), place }
         };
         let mut targets = Vec::new();
         for (at, (_, shown, sql)) in named.iter().enumerate() {
             let result = format!("c{}", at + 1);
             self.declare(&name(&result), &TypeName::Sql(*sql, Some(limit)), Role::Out)?;
-            targets.push(syntax::Target { name: name(&result), index: Some(variable("rows")) });
+            targets.push(syntax::Target { name: name(&result), field: None, index: Some(variable("rows")) });
             columns.push(shown.clone());
         }
         let point = by_key == Some(1) && select.limit.is_none();

@@ -56,7 +56,7 @@ impl Binder<'_> {
         }
         let (table, alias) = self.from(select)?;
         if let [Item::All(_)] = select.items[..]
-            && let [syntax::Target { name, index: None }] = &select.into[..]
+            && let [syntax::Target { name, field: None, index: None }] = &select.into[..]
             && let Ok(var) = self.variable(name)
             && let VarType::Rows { table: of, .. } = self.routine.variables[var].var_type
         {
@@ -83,12 +83,13 @@ impl Binder<'_> {
             }
         }
         self.row = None;
-        if values.len() != select.into.len() {
-            let message = format!("{} columns are selected into {} variables", values.len(), select.into.len());
+        let into = self.columns_of_targets(&select.into);
+        if values.len() != into.len() {
+            let message = format!("{} columns are selected into {} variables", values.len(), into.len());
             return Err(SqlError::new(state::SYNTAX, place, message));
         }
         let mut sets = Vec::new();
-        for (value, target) in values.into_iter().zip(&select.into) {
+        for (value, target) in values.into_iter().zip(&into) {
             let at = target.name.place;
             let target = self.target(target)?;
             let value = self.fit_target(value, &target, at)?;
@@ -348,7 +349,8 @@ impl Binder<'_> {
             return unsupported(place, "INSERT sets no FOUND", hint);
         }
         for row in rows {
-            if row.len() != order.len() {
+            // Without a list of columns the last ones may have no value, and get their defaults.
+            if row.len() > order.len() || columns.is_some() && row.len() < order.len() {
                 let message = format!("{} values are given for {} columns", row.len(), order.len());
                 return Err(SqlError::new(state::SYNTAX, place, message));
             }
@@ -362,20 +364,9 @@ impl Binder<'_> {
             }
             let mut complete = Vec::new();
             for (column, value) in values.into_iter().enumerate() {
-                complete.push(match (value, &info.defaults[column]) {
-                    (Some(value), _) => value,
-                    (None, Some(Constant::Number(value))) => {
-                        Expr { kind: ExprKind::Const(*value), ty: Ty::of(info.types[column]), place, size: 1 }
-                    }
-                    (None, Some(Constant::String(bytes))) => string(bytes.clone(), place),
-                    (None, None) => {
-                        let column = &info.schema.columns()[column].name;
-                        let message =
-                            format!("column '{column}' of table '{}' gets no value and has no default", name.text);
-                        let hint = "there are no NULLs: give it a value, or a DEFAULT in CREATE TABLE";
-                        let error = SqlError::new(state::NOT_NULL, place, message).hint(hint);
-                        return Err(error.about(&name.text, column));
-                    }
+                complete.push(match value {
+                    Some(value) => value,
+                    None => self.default_of(table, column, place)?,
                 });
             }
             if self.lifted.is_some() {
@@ -387,8 +378,28 @@ impl Binder<'_> {
         Ok(())
     }
 
+    /// The value of a column that gets none.
+    fn default_of(&self, table: usize, column: usize, place: Place) -> Result<Expr> {
+        let info = self.table(table);
+        match &info.defaults[column] {
+            Some(Constant::Number(value)) => {
+                Ok(Expr { kind: ExprKind::Const(*value), ty: Ty::of(info.types[column]), place, size: 1 })
+            }
+            Some(Constant::String(bytes)) => Ok(string(bytes.clone(), place)),
+            None => {
+                let (table, column) = (info.schema.name(), &info.schema.columns()[column].name);
+                let message = format!("column '{column}' of table '{table}' gets no value and has no default");
+                let hint = "there are no NULLs: give it a value, or a DEFAULT in CREATE TABLE";
+                Err(SqlError::new(state::NOT_NULL, place, message).hint(hint).about(table, column))
+            }
+        }
+    }
+
     /// A value for a column.
     fn value_of(&mut self, written: &Written, table: usize, column: usize) -> Result<Expr> {
+        if written.kind == W::Default {
+            return self.default_of(table, column, written.place);
+        }
         let info = self.table(table);
         let (table, name) = (info.schema.name(), &info.schema.columns()[column].name);
         if let W::Null = written.kind {

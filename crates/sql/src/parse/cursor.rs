@@ -131,6 +131,13 @@ impl Cursor {
         }
     }
 
+    /// Goes over a schema and the point behind it.
+    pub(super) fn schema(&mut self) -> Result<()> {
+        let schema = self.name("the name of a schema")?;
+        check_schema(&schema.text, schema.place)?;
+        self.expect(".")
+    }
+
     /// The name of a table or procedure, perhaps with its schema, of which there is one, and that with the database,
     /// which may have any name.
     pub(super) fn object(&mut self, what: &str) -> Result<Name> {

@@ -107,37 +107,53 @@ const OBJECTS: &[(&str, &str)] = &[
 
 /// A type. `n` elements of it are an array where `arrays`.
 pub(super) fn type_name(cursor: &mut Cursor, arrays: bool) -> Result<TypeName> {
-    let place = cursor.place();
-    if cursor.is_at(1, "%") || (cursor.is_at(1, ".") && cursor.is_at(3, "%")) {
-        let table = cursor.object("the name of a table")?;
-        cursor.expect("%")?;
-        cursor.expect("ROWTYPE")?;
-        let count = match arrays && cursor.eat("[") {
-            true => {
-                let count = cursor.count("the number of rows")?;
-                cursor.expect("]")?;
-                count
-            }
-            false => 1,
-        };
-        return Ok(TypeName::Rows(table, count.max(1)));
+    // As many names with points between as stand in front of '%'.
+    let is_named =
+        |names: usize| (1..names).all(|name| cursor.is_at(2 * name - 1, ".")) && cursor.is_at(2 * names - 1, "%");
+    if let Some(names) = (1..=3).find(|&names| is_named(names)) {
+        return type_of_name(cursor, names, arrays);
     }
     let sql_type = sql_type(cursor)?;
-    let mut count = None;
-    if cursor.is("[") {
-        if !arrays {
-            return unsupported(cursor.place(), "a column is no array", "make a row of each element");
-        }
-        cursor.advance();
-        let place = cursor.place();
-        count = Some(cursor.count("the number of elements")?);
-        if count == Some(0) {
-            return Err(SqlError::new(state::INVALID_DEFINITION, place, "an array has at least one element"));
-        }
-        cursor.expect("]")?;
+    Ok(TypeName::Sql(sql_type, elements(cursor, arrays)?))
+}
+
+/// `[n]`, if it follows a type.
+fn elements(cursor: &mut Cursor, arrays: bool) -> Result<Option<u32>> {
+    if !cursor.is("[") {
+        return Ok(None);
     }
-    let _ = place;
-    Ok(TypeName::Sql(sql_type, count))
+    if !arrays {
+        return unsupported(cursor.place(), "a column is no array", "make a row of each element");
+    }
+    cursor.advance();
+    let place = cursor.place();
+    let count = cursor.count("the number of elements")?;
+    if count == 0 {
+        return Err(SqlError::new(state::INVALID_DEFINITION, place, "an array has at least one element"));
+    }
+    cursor.expect("]")?;
+    Ok(Some(count))
+}
+
+/// `table%ROWTYPE`, `table.column%TYPE` or `variable%TYPE`, of so many names.
+fn type_of_name(cursor: &mut Cursor, names: usize, arrays: bool) -> Result<TypeName> {
+    let is_row = cursor.is_at(2 * names, "ROWTYPE");
+    if is_row || names == 1 {
+        let name = cursor.object("the name of a table or variable")?;
+        cursor.expect("%")?;
+        cursor.expect(if is_row { "ROWTYPE" } else { "TYPE" })?;
+        let count = elements(cursor, arrays)?;
+        return Ok(if is_row { TypeName::Rows(name, count) } else { TypeName::Variable(name, count) });
+    }
+    if names == 3 {
+        cursor.schema()?;
+    }
+    let table = cursor.name("the name of a table")?;
+    cursor.expect(".")?;
+    let column = cursor.name("the name of a column")?;
+    cursor.expect("%")?;
+    cursor.expect("TYPE")?;
+    Ok(TypeName::Column(table, column, elements(cursor, arrays)?))
 }
 
 fn sql_type(cursor: &mut Cursor) -> Result<SqlType> {

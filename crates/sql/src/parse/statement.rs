@@ -3,7 +3,7 @@
 use super::cursor::Cursor;
 use super::expression::expression;
 use crate::error::{Result, syntax, unsupported, unsupported_in};
-use crate::syntax::{Expr, From, Item, Name, Select, StmtKind, Target};
+use crate::syntax::{Expr, ExprKind, From, Item, Name, Select, StmtKind, Target};
 
 /// What answers SELECTs that are none of procedures.
 const QUERY: &str = "'lockwork serve' answers such a SELECT: docs/operations.md, 'Looking at tables', has what it can";
@@ -32,6 +32,7 @@ pub(super) fn data(cursor: &mut Cursor) -> Result<Option<StmtKind>> {
 
 pub(super) fn target(cursor: &mut Cursor) -> Result<Target> {
     let name = cursor.name("the name of a variable")?;
+    let field = if cursor.eat(".") { Some(cursor.name("the name of a column")?) } else { None };
     let index = if cursor.eat("[") {
         let index = expression(cursor)?;
         cursor.expect("]")?;
@@ -39,7 +40,7 @@ pub(super) fn target(cursor: &mut Cursor) -> Result<Target> {
     } else {
         None
     };
-    Ok(Target { name, index })
+    Ok(Target { name, field, index })
 }
 
 pub(super) fn select(cursor: &mut Cursor) -> Result<Select> {
@@ -156,6 +157,15 @@ fn refuse_returning(cursor: &Cursor) -> Result<()> {
     Ok(())
 }
 
+/// A value of a column: an expression or DEFAULT.
+fn value(cursor: &mut Cursor) -> Result<Expr> {
+    let place = cursor.place();
+    if cursor.eat("DEFAULT") {
+        return Ok(Expr { kind: ExprKind::Default, place });
+    }
+    expression(cursor)
+}
+
 fn insert(cursor: &mut Cursor) -> Result<StmtKind> {
     cursor.expect("INTO")?;
     let table = cursor.object("the name of a table")?;
@@ -177,7 +187,7 @@ fn insert(cursor: &mut Cursor) -> Result<StmtKind> {
     cursor.expect("VALUES")?;
     let rows = cursor.list(|cursor| {
         cursor.expect("(")?;
-        let row = cursor.list(expression)?;
+        let row = cursor.list(value)?;
         cursor.expect(")")?;
         Ok(row)
     })?;
@@ -203,7 +213,7 @@ fn update(cursor: &mut Cursor) -> Result<StmtKind> {
     let sets = cursor.list(|cursor| {
         let column = cursor.name("the name of a column")?;
         cursor.expect("=")?;
-        Ok((column, expression(cursor)?))
+        Ok((column, value(cursor)?))
     })?;
     if cursor.is("FROM") {
         let hints =
