@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use lockwork_engine::registry::Registered;
 use lockwork_procedure::block::{Block, Status, abort};
-use lockwork_sql::{self as sql, Arguments, Compiled, Field, Inserted, Kind};
+use lockwork_sql::{self as sql, Arguments, Compiled, Field, Inserted, Kind, STATEMENT, Statement};
 
 use crate::calls::set_request;
 use crate::columns::{Column, Procedure};
-use crate::{Error, SqlAnswer, unknown};
+use crate::statements::digest;
+use crate::{Error, Lockwork, SqlAnswer, unknown};
 
 /// A CALL, SELECT, INSERT, UPDATE or DELETE that was understood ([`crate::Lockwork::prepare`]).
 #[derive(Clone, Debug)]
@@ -159,6 +160,34 @@ impl Prepared {
             Kind::Select => rows_of(compiled, self.columns.clone(), values),
             _ => written(&values),
         })
+    }
+}
+
+impl Lockwork {
+    /// Compiles a single statement whose parameters list keys for longer lists than the first.
+    pub(crate) fn longer(
+        &self,
+        statement: &Statement<'_>,
+        arguments: &sql::Arguments,
+    ) -> Result<Vec<sql::Single>, Error> {
+        let mut longer = Vec::new();
+        for &elements in sql::LIST_SIZES[1..].iter().filter(|_| arguments.takes_lists()) {
+            longer.extend(self.sql.catalogue.single_of(statement, elements)?);
+        }
+        Ok(longer)
+    }
+
+    /// Registers a single statement as a procedure, unless one of its shape is.
+    pub(crate) fn register_single(&mut self, kind: Kind, single: sql::Single) -> Result<Prepared, Error> {
+        let sql::Single { mut compiled, arguments, columns, inserted } = single;
+        let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
+        compiled.procedure.name.clone_from(&name);
+        let id = match self.sql.singles.get(&name) {
+            Some(id) => *id,
+            None => self.register_compiled(&compiled.procedure, "")?,
+        };
+        let (compiled, longer) = (Arc::new(compiled), Vec::new());
+        Ok(Prepared { kind, compiled, id, arguments, columns, inserted, reads: None, longer })
     }
 }
 

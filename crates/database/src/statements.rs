@@ -66,7 +66,7 @@ pub(crate) struct State {
     /// Indexes that may lack rows, because a disk was full; nothing goes on before they are whole.
     pub(crate) unfilled: Vec<Index>,
     /// Single statements that are registered, by their names as procedures.
-    singles: HashMap<String, u32>,
+    pub(crate) singles: HashMap<String, u32>,
     /// Those that only read and were compiled beside the log, by their digests.
     pub(crate) reads: HashMap<u64, Arc<Registered>>,
 }
@@ -182,32 +182,6 @@ impl Lockwork {
             prepared.longer.push(longer);
         }
         Ok(prepared)
-    }
-
-    /// Compiles a single statement whose parameters list keys for longer lists than the first.
-    pub(crate) fn longer(
-        &self,
-        statement: &Statement<'_>,
-        arguments: &sql::Arguments,
-    ) -> Result<Vec<sql::Single>, Error> {
-        let mut longer = Vec::new();
-        for &elements in sql::LIST_SIZES[1..].iter().filter(|_| arguments.takes_lists()) {
-            longer.extend(self.sql.catalogue.single_of(statement, elements)?);
-        }
-        Ok(longer)
-    }
-
-    /// Registers a single statement as a procedure, unless one of its shape is.
-    fn register_single(&mut self, kind: Kind, single: sql::Single) -> Result<Prepared, Error> {
-        let sql::Single { mut compiled, arguments, columns, inserted } = single;
-        let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
-        compiled.procedure.name.clone_from(&name);
-        let id = match self.sql.singles.get(&name) {
-            Some(id) => *id,
-            None => self.register_compiled(&compiled.procedure, "")?,
-        };
-        let (compiled, longer) = (Arc::new(compiled), Vec::new());
-        Ok(Prepared { kind, compiled, id, arguments, columns, inserted, reads: None, longer })
     }
 
     /// Runs a prepared statement with values for `$1` and so on.
@@ -354,7 +328,7 @@ impl Lockwork {
     }
 
     /// Registers a procedure and gives its id. One that is a single statement is found by nobody else.
-    fn register_compiled(&mut self, procedure: &Procedure, source: &str) -> Result<u32, Error> {
+    pub(crate) fn register_compiled(&mut self, procedure: &Procedure, source: &str) -> Result<u32, Error> {
         match &mut self.store {
             Store::Memory(engine) => drop(engine.register(procedure.clone())?),
             Store::Folder(sequencer) => {

@@ -196,6 +196,7 @@ impl Arguments {
                 format!("the statement has {} parameters, and {} are given", self.parameters.len(), given.len());
             return Err(SqlError::new("08P01", Place::START, message));
         }
+        self.check_room(given)?;
         let now = now();
         let mut values: Vec<_> = self.list.iter().map(|argument| argument.value(given, &now)).collect();
         let mut length = 0;
@@ -270,6 +271,18 @@ impl Arguments {
         self.list.iter().zip(&self.purposes).any(|(argument, (purpose, _))| {
             matches!((argument, purpose), (Argument::Placeholder(_, Field { count: Some(_), .. }), Purpose::Sought(_)))
         })
+    }
+
+    fn check_room(&self, given: &[Value]) -> Result<()> {
+        for (number, field) in self.list.iter().flat_map(Argument::placeholders) {
+            let (Value::Array(elements), Some(most)) = (&given[number], field.count) else { continue };
+            if elements.len() > most as usize {
+                let message =
+                    format!("parameter ${} has {} elements, and there is room for {most}", number + 1, elements.len());
+                return Err(SqlError::new(state::OUT_OF_RANGE, Place::START, message).hint("pass fewer at a time"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether the arrays among these values for `$1` and so on have no more elements than there is room for.

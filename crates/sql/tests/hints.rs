@@ -78,3 +78,13 @@ fn constraints_and_defaults_that_are_not_possible_are_named() {
     let answer = session.run("CALL p(now() + 1)");
     assert!(answer.contains("an argument is a constant, and the time is none"), "{answer}");
 }
+
+#[test]
+fn a_number_that_is_joined_to_a_text_is_named() {
+    let mut session = Session::new(KINDS[0]);
+    assert_eq!(session.run(T), "");
+    for set in ["'a' || v", "v || 'a'", "s || v"] {
+        let answer = session.run(&format!("UPDATE t SET s = {set} WHERE id = 1"));
+        assert!(answer.contains("42804: a number stands where || needs a text"), "{set}: {answer}");
+    }
+}

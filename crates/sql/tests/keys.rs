@@ -6,7 +6,8 @@ use common::{KINDS, Session, answers};
 use lockwork_sql::Value;
 
 const STOCK: &str = "
-    CREATE TABLE stock (id INTEGER PRIMARY KEY, amount BIGINT NOT NULL, least INTEGER NOT NULL, price DECIMAL(8, 2) NOT NULL,
+    CREATE TABLE stock (id INTEGER PRIMARY KEY, amount BIGINT NOT NULL, least INTEGER NOT NULL,
+                        price DECIMAL(8, 2) NOT NULL,
                         name VARCHAR(8) NOT NULL, sold BOOLEAN NOT NULL DEFAULT FALSE) PARTITION BY HASH (id);
     INSERT INTO stock VALUES (1, 10, 5, 2.5, 'nail', FALSE), (2, 0, 5, 12, 'saw', TRUE), (3, 7, 7, 0.01, 'glue', FALSE);
 ";

@@ -5,7 +5,8 @@ mod common;
 use common::answers;
 
 const BOXES: &str = "
-    CREATE TABLE boxes (size DECIMAL(6, 2) NOT NULL DEFAULT 1.5, id BIGINT PRIMARY KEY, label VARCHAR(6) NOT NULL DEFAULT 'none',
+    CREATE TABLE boxes (size DECIMAL(6, 2) NOT NULL DEFAULT 1.5, id BIGINT PRIMARY KEY,
+                        label VARCHAR(6) NOT NULL DEFAULT 'none',
                         open BOOLEAN NOT NULL DEFAULT TRUE) PARTITION BY HASH (id);
 ";
 
@@ -36,19 +37,19 @@ fn variables_have_the_types_of_columns_and_variables() {
         "rows = 1
 twice = 4.50
 name = a
-line 17, column 41: error 42703: table 'boxes' has no column 'weight'
+line 18, column 41: error 42703: table 'boxes' has no column 'weight'
              CREATE PROCEDURE wrong(a boxes.weight%TYPE) AS BEGIN NULL; END;
                                             ^
 hint: it has: id, size, label, open
-line 18, column 35: error 42P01: no table is called 'crates'
+line 19, column 35: error 42P01: no table is called 'crates'
              CREATE PROCEDURE wrong(a crates.id%TYPE) AS BEGIN NULL; END;
                                       ^
 hint: there are: boxes
-line 19, column 35: error 42703: nothing is called 'b'
+line 20, column 35: error 42703: nothing is called 'b'
              CREATE PROCEDURE wrong(a b%TYPE) AS BEGIN NULL; END;
                                       ^
 hint: nothing is declared
-line 20, column 35: error 3F000: no schema is called 'other'
+line 21, column 35: error 3F000: no schema is called 'other'
              CREATE PROCEDURE wrong(a other.boxes.id%TYPE) AS BEGIN NULL; END;
                                       ^
 hint: everything is in 'public'",
@@ -95,14 +96,14 @@ size | id | label | open
 0.00 | 8 | lost | false
 n = 2
 error P0002: no row has this key
-line 28, column 71: error 42703: 'r' has no column 'weight'
+line 29, column 71: error 42703: 'r' has no column 'weight'
              CREATE PROCEDURE wrong() AS DECLARE r boxes%ROWTYPE; BEGIN r.weight := 1; END;
                                                                           ^
 hint: its table has: size, id, label, open
-line 29, column 84: error 42804: 'r' is a row; name one of its columns
+line 30, column 84: error 42804: 'r' is a row; name one of its columns
              CREATE PROCEDURE wrong() AS DECLARE r boxes%ROWTYPE; n BIGINT; BEGIN n := r; END;
                                                                                        ^
-line 30, column 69: error 42601: 1 columns are selected into 4 variables
+line 31, column 69: error 42601: 1 columns are selected into 4 variables
              CREATE PROCEDURE wrong() AS DECLARE r boxes%ROWTYPE; BEGIN SELECT id INTO r FROM boxes WHERE id = 1; END;
                                                                         ^",
     );
@@ -136,21 +137,21 @@ size | id | label | open
 2.00 | 3 | none | true
 1.50 | 4 | none | false
 3.00 | 5 | none | true
-line 15, column 10: error 23502: column 'id' of table 'boxes' gets no value and has no default
+line 16, column 10: error 23502: column 'id' of table 'boxes' gets no value and has no default
              INSERT INTO boxes VALUES (1);
              ^
 hint: there are no NULLs: give it a value, or a DEFAULT in CREATE TABLE
-line 16, column 39: error 23502: column 'id' of table 'boxes' gets no value and has no default
+line 17, column 39: error 23502: column 'id' of table 'boxes' gets no value and has no default
              INSERT INTO boxes VALUES (1, DEFAULT);
                                           ^
 hint: there are no NULLs: give it a value, or a DEFAULT in CREATE TABLE
-line 17, column 10: error 42601: 5 values are given for 4 columns
+line 18, column 10: error 42601: 5 values are given for 4 columns
              INSERT INTO boxes VALUES (1, 2, 'c', TRUE, 5);
              ^
-line 18, column 10: error 42601: 1 values are given for 2 columns
+line 19, column 10: error 42601: 1 values are given for 2 columns
              INSERT INTO boxes (id, size) VALUES (9);
              ^
-line 19, column 42: error 42601: ';' is expected where '+' stands
+line 20, column 42: error 42601: ';' is expected where '+' stands
              UPDATE boxes SET size = DEFAULT + 1 WHERE id = 2;
                                              ^",
     );

@@ -32,6 +32,8 @@ const FUNCTIONS: &[&str] = &[
     "mod",
     "nullif",
     "octet_length",
+    "pow",
+    "power",
     "replace",
     "round",
     "rtrim",
@@ -205,6 +207,14 @@ impl Binder<'_> {
             }
             ("nullif", [left, right]) => {
                 let (left, right) = self.beside(left.clone(), right.clone(), at)?;
+                // What `=` makes of the first argument is the result: an integer beside a numeric is one too.
+                let left = match (left.kind, right.kind) {
+                    (Kind::Integer(_), Kind::Decimal(_) | Kind::Quotient) => {
+                        Bound { kind: Kind::Decimal(0), own: None, ..left }
+                    }
+                    (kind, Kind::Double) if kind.is_number() => self.fit(left, Kind::Double, at)?,
+                    _ => left,
+                };
                 let test = self.compare(left.clone(), "=", right, at)?;
                 let sql = format!("(CASE WHEN {} THEN NULL ELSE {} END)", test.sql, left.sql);
                 return Ok(Bound::new(sql, left.kind));
@@ -220,6 +230,7 @@ impl Binder<'_> {
                 return self.rounded(name, of.clone(), Some(count), at);
             }
             ("abs" | "sign" | "mod", _) => return self.number(name, bounds, at),
+            ("power" | "pow", [base, exponent]) => return self.power((base.clone(), exponent.clone()), name, at),
             ("concat", [_, ..]) => {
                 let mut parts = Vec::new();
                 for bound in bounds {
@@ -246,7 +257,7 @@ impl Binder<'_> {
             ("substring" | "substr", 2) => ("lw_part", &[Text, Integer(8)], Text),
             ("substring" | "substr", 3) => ("lw_part", &[Text, Integer(8), Integer(8)], Text),
             ("strpos", 2) => ("instr", &[Text, Text], Integer(4)),
-            ("replace", 3) => ("replace", &[Text, Text, Text], Text),
+            ("replace", 3) => ("lw_replace", &[Text, Text, Text], Text),
             ("btrim", 1) => ("trim", &[Text], Text),
             ("btrim", 2) => ("trim", &[Text, Text], Text),
             ("ltrim", 1) => ("ltrim", &[Text], Text),
@@ -262,6 +273,20 @@ impl Binder<'_> {
         let list = fitted.collect::<Result<Vec<_>, _>>()?;
         let list: Vec<&str> = list.iter().map(|bound| bound.sql.as_str()).collect();
         Ok(Bound::new(format!("{sql}({})", list.join(", ")), kind))
+    }
+
+    /// A number raised to the power of another: in double precision, which clients see as `numeric` if one is an exact
+    /// number with decimals.
+    pub(super) fn power(&mut self, numbers: (Bound, Bound), name: &str, at: Location) -> Result<Bound, Refusal> {
+        let (base, exponent) = self.beside(numbers.0, numbers.1, at)?;
+        let kinds = [base.kind, exponent.kind];
+        if base.is_open() || exponent.is_open() || !kinds.iter().all(|kind| kind.is_number()) {
+            return Err(self.no_function(name, &kinds, at));
+        }
+        let is_numeric = kinds.iter().any(|kind| matches!(kind, Kind::Decimal(_) | Kind::Quotient));
+        let kind = if is_numeric && !kinds.contains(&Kind::Double) { Kind::Quotient } else { Kind::Double };
+        let (base, exponent) = (self.fit(base, kind, at)?, self.fit(exponent, kind, at)?);
+        Ok(Bound::new(format!("lw_power({}, {})", base.sql, exponent.sql), kind))
     }
 
     fn number(&mut self, name: &str, mut bounds: Vec<Bound>, at: Location) -> Result<Bound, Refusal> {

@@ -126,6 +126,21 @@ const FUNCTIONS: &[(&str, i32, Function)] = &[
         0.0 => Err(zero()),
         _ => real(context, |a, b| a / b),
     }),
+    ("lw_power", 2, |context| {
+        let (base, exponent): (f64, f64) = (one(context, 0)?, one(context, 1)?);
+        if base == 0.0 && exponent < 0.0 {
+            return Err(wrong("2201F", "zero raised to a negative power is undefined"));
+        }
+        if base < 0.0 && exponent.fract() != 0.0 {
+            let message = "a negative number raised to a non-integer power yields a complex result";
+            return Err(wrong("2201F", message));
+        }
+        real(context, f64::powf)
+    }),
+    ("lw_replace", 3, |context| {
+        let (text, from, to): (String, String, String) = (one(context, 0)?, one(context, 1)?, one(context, 2)?);
+        Ok(Value::Text(if from.is_empty() { text } else { text.replace(&from, &to) }))
+    }),
     ("lw_up", 2, |context| {
         let made = one::<i64>(context, 0)?.checked_mul(power(context, 1)?);
         made.map(Value::Integer).ok_or_else(outside)
@@ -297,6 +312,9 @@ mod tests {
             ("SELECT lw_only(a) FROM (SELECT 1 AS a WHERE 0)", "Null"),
             ("SELECT lw_only(a) FROM (SELECT NULL AS a)", "Null"),
             ("SELECT lw_greatest(1, NULL, 3, 2)", "Integer(3)"),
+            ("SELECT lw_replace('x', '', NULL)", "Null"),
+            ("SELECT lw_replace('x', '', 'y')", "Text(\"x\")"),
+            ("SELECT lw_replace('xx', 'x', 'yz')", "Text(\"yzyz\")"),
             ("SELECT lw_limit(-1)", "2201W: LIMIT is negative"),
             ("SELECT lw_offset(-1)", "2201X: OFFSET is negative"),
             ("SELECT lw_part('äbc', 2, 1)", "Text(\"b\")"),

@@ -81,6 +81,10 @@ impl Binder<'_> {
             BinaryOperator::Multiply => self.arithmetic(left, "multiply", right, at),
             BinaryOperator::Divide => self.arithmetic(left, "divide", right, at),
             BinaryOperator::Modulo => self.arithmetic(left, "modulo", right, at),
+            BinaryOperator::PGExp | BinaryOperator::BitwiseXor => {
+                let both = (self.expr(left)?, self.expr(right)?);
+                self.power(both, "power", at)
+            }
             other => Err(self.unsupported(&format!("the operator {other}"), at)),
         }
     }

@@ -217,6 +217,19 @@ fn queries_answer_what_postgresql_does() {
             "coalesce numeric, nullif int4, greatest numeric, least int4: 0.00|NULL|2.5|2",
         ),
         (
+            "SELECT replace(owner, '', NULL), replace(owner, '', 'x'), replace(owner, 'n', NULL) FROM accounts WHERE id = 1",
+            "replace text, replace text, replace text: NULL|ann|NULL",
+        ),
+        (
+            "SELECT nullif(1, 0.25) / 4, nullif(1, 2) / 4, nullif(1, 1.0), nullif(id, 0.5) FROM accounts WHERE id = 1",
+            "?column? numeric, ?column? int4, nullif numeric, nullif numeric: 0.25|0|NULL|1",
+        ),
+        (
+            "SELECT 2 ^ 3, 1.5 ^ 2, power(id, 2), 2 * 3 ^ 2, (-2) ^ 3 FROM accounts WHERE id = 3",
+            "?column? float8, ?column? numeric, power float8, ?column? float8, ?column? float8: 8|2.25|9|18|-8",
+        ),
+        ("SELECT 'a' || id, id || 'a' FROM accounts WHERE id = 1", "?column? text, ?column? text: a1|1a"),
+        (
             "SELECT string_agg(owner, ',') FROM (SELECT owner FROM accounts ORDER BY id) AS o",
             "string_agg text: \
           ann,bob,eve,bob",

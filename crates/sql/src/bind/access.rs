@@ -34,7 +34,8 @@ pub(super) enum Path {
 }
 
 impl Binder<'_> {
-    /// Returns the LIMIT of a statement, and what it is at most. Where it may be negative a statement in `all` tests it.
+    /// Returns the LIMIT of a statement, and what it is at most. Where it may be negative, a statement in `all` tests
+    /// it.
     pub(super) fn limit(&mut self, limit: &Written, all: &mut Vec<Stmt>) -> Result<(Expr, u32)> {
         let row = self.row.take();
         let limit = self.integer(limit);

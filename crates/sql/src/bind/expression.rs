@@ -253,12 +253,17 @@ impl Binder<'_> {
             return truth(if op == BinaryOp::And { ExprKind::And(a, b) } else { ExprKind::Or(a, b) }, place, parts);
         }
         let (a, b) = (self.expression(a)?, self.expression(b)?);
-        let (a, b) = self.alike(a, b)?;
+        // A text in quotes is no number because it is joined to one.
+        let is_text = |ty: Ty| matches!(ty, Ty::String(_) | Ty::Unknown);
+        let (a, b) = if op != BinaryOp::Concat || is_text(a.ty) && is_text(b.ty) { self.alike(a, b)? } else { (a, b) };
         let op = match op {
             BinaryOp::Compare(op) => return compare(op, a, b),
             BinaryOp::Concat => {
                 let (Ty::String(x), Ty::String(y)) = (a.ty, b.ty) else {
-                    return wrong(if matches!(a.ty, Ty::String(_)) { b.ty } else { a.ty }, "a text", place);
+                    let other = if matches!(a.ty, Ty::String(_)) { &b } else { &a };
+                    let message = format!("{} stands where || needs a text", other.ty.name());
+                    let hint = "numbers and timestamps are made texts by clients, and by a server's queries only";
+                    return Err(SqlError::new(state::DATATYPE, other.place, message).hint(hint));
                 };
                 let parts = a.size + b.size;
                 return node(ExprKind::Concat(vec![a, b]), Ty::String(x.saturating_add(y)), place, parts);

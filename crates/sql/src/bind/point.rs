@@ -268,7 +268,8 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// Returns statements that UPDATE or DELETE the rows of keys, at most as many as LIMIT says, and do `done` for each.
+    /// Returns statements that UPDATE or DELETE the rows of keys, at most as many as LIMIT says, and do `done` for
+    /// each.
     pub(super) fn change_each(
         &mut self,
         (table, source): (usize, SourceId),
