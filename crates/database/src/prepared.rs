@@ -1,7 +1,7 @@
 //! Statements that were understood once and run often: values into a block, an answer out of it.
 
 use std::num::NonZeroU64;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use lockwork_engine::registry::Registered;
 use lockwork_procedure::block::{Block, Status, abort};
@@ -183,7 +183,11 @@ impl Lockwork {
         let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
         compiled.procedure.name.clone_from(&name);
         let id = match self.sql.singles.get(&name) {
-            Some(id) => *id,
+            Some(id) => {
+                // Compiled with all indexes that there are, it is the same code: it keeps them right.
+                self.retired.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+                *id
+            }
             None => self.register_compiled(&compiled.procedure, "")?,
         };
         let (compiled, longer) = (Arc::new(compiled), Vec::new());

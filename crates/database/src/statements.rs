@@ -349,7 +349,8 @@ impl Lockwork {
         }
     }
 
-    /// Nobody calls the single statements any more that write this table.
+    /// Refuses calls of the single statements that write this table until [`Self::prepare`] compiles them again: some
+    /// come out with the same code, such as an UPDATE of columns that are in no index.
     fn retire_singles(&self, table: &str) {
         let procedures = durable::read(&self.procedures);
         let all = procedures.all().iter().map(|registered| registered.verified.procedure()).zip(0..);
