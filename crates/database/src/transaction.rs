@@ -49,6 +49,25 @@ impl Caller {
         Ok(self.handle.step_then(transaction, block, move |outcome| then(outcome.map_err(Error::from)))?)
     }
 
+    /// Makes further calls of a transaction without waiting, by their blocks, up to the first that does not commit. If
+    /// `commits`, and all of them do, the whole transaction is made for good, and nothing came between its calls.
+    /// `then` gets the transaction and the blocks that ran, as for [`Self::run_then`].
+    ///
+    /// # Errors
+    /// As there; the transaction has ended.
+    pub fn steps_then(
+        &self,
+        transaction: sequencer::Transaction,
+        blocks: Vec<Vec<u8>>,
+        commits: bool,
+        then: impl FnOnce(Result<(sequencer::Transaction, Vec<Vec<u8>>), Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let further = blocks.iter().filter_map(|block| procedure_of(block));
+        let _admitted = admit(&self.retired, transaction.procedures().chain(further))?;
+        let then = move |outcome: Result<_, sequencer::Error>| then(outcome.map_err(Error::from));
+        Ok(self.handle.steps_then(transaction, blocks, commits, then)?)
+    }
+
     /// As [`Self::rows`], of tables as a transaction has made them: they must not change until it commits. It goes on
     /// when they are [too large](Error::TooLarge).
     ///

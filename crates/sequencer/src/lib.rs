@@ -72,4 +72,4 @@ pub use recovery::{Progress, RecoveryReport};
 pub use sequencer::{Handle, Sequencer, Ticket};
 pub use shared::Statistics;
 pub use threads::Threads;
-pub use transaction::{MOST_ARGUMENT_BYTES, MOST_CALLS, Mark, Transaction};
+pub use transaction::{MAX_CALLS_AT_ONCE, MOST_ARGUMENT_BYTES, MOST_CALLS, Mark, Transaction};

@@ -399,8 +399,29 @@ impl Handle {
         block: Vec<u8>,
         then: impl FnOnce(Result<(Transaction, Vec<u8>), Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        is_block(&block)?;
-        self.give(Request::Step { transaction, block, reply: Box::new(then) })
+        let then = move |outcome: Result<(Transaction, Vec<Vec<u8>>), Error>| {
+            then(outcome.map(|(transaction, mut ran)| (transaction, ran.pop().unwrap_or_default())));
+        };
+        self.steps_then(transaction, vec![block], false, then)
+    }
+
+    /// Makes further calls of a transaction by their blocks, one after the other, up to the first that does not commit.
+    /// If `commits`, and all of them do, the whole transaction is made for good: it is durable when `then` is called,
+    /// and no other transaction came between its calls. Otherwise all of it is taken back as after
+    /// [`Self::step_then`]. `then` gets the transaction, which is empty when it was made for good, and the blocks of
+    /// the calls that ran. As for [`Self::call_then`].
+    ///
+    /// # Errors
+    /// As there, and those of [`Self::step_then`] and [`Self::commit_then`].
+    pub fn steps_then(
+        &self,
+        transaction: Transaction,
+        blocks: Vec<Vec<u8>>,
+        commits: bool,
+        then: impl FnOnce(Result<(Transaction, Vec<Vec<u8>>), Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        blocks.iter().try_for_each(|block| is_block(block))?;
+        self.give(Request::Steps { transaction, blocks, commits, reply: Box::new(then) })
     }
 
     /// Lets `look` see the database as a transaction has made it, on a thread of the sequencer: it must neither wait
@@ -430,7 +451,7 @@ impl Handle {
         transaction: Transaction,
         then: impl FnOnce(Result<(), Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        self.give(Request::Commit { transaction, reply: Box::new(then) })
+        self.steps_then(transaction, Vec::new(), true, move |outcome| then(outcome.map(drop)))
     }
 
     /// Calls `read` with the engine while no batch runs, and returns what it says when all that it may have seen is

@@ -12,6 +12,8 @@ use crate::error::Error;
 
 /// The most calls of a transaction: each is made again for every later one.
 pub const MOST_CALLS: usize = 4096;
+/// The most calls of a transaction that is made and committed at once.
+pub const MAX_CALLS_AT_ONCE: usize = 65_536;
 /// The most bytes of their arguments, which are one record of the log.
 pub const MOST_ARGUMENT_BYTES: usize = 1 << 20;
 
@@ -87,12 +89,12 @@ impl Transaction {
         })
     }
 
-    /// Sees that there is room for a call of so many argument bytes.
-    pub(crate) fn room(&self, bytes: usize) -> Result<(), Error> {
-        if self.calls < MOST_CALLS && self.bytes + bytes <= MOST_ARGUMENT_BYTES {
-            return Ok(());
-        }
-        Err(Error::TooLong)
+    /// Sees that there is room for calls of so many argument bytes each. Of those that `commits` makes at once there
+    /// may be more, as none is made again.
+    pub(crate) fn room(&self, bytes: impl ExactSizeIterator<Item = usize>, commits: bool) -> Result<(), Error> {
+        let most = if commits && self.steps.is_empty() { MAX_CALLS_AT_ONCE } else { MOST_CALLS };
+        let is_within = self.calls + bytes.len() <= most && self.bytes + bytes.sum::<usize>() <= MOST_ARGUMENT_BYTES;
+        if is_within { Ok(()) } else { Err(Error::TooLong) }
     }
 
     pub(crate) fn add(&mut self, made: Made) {
@@ -152,7 +154,10 @@ mod tests {
         transaction.back_to(Mark(1000));
         assert_eq!(lasting(&transaction), [1, 6]);
         assert_eq!(transaction.calls(), 6);
-        assert!(transaction.room(MOST_ARGUMENT_BYTES - 48).is_ok());
-        assert!(matches!(transaction.room(MOST_ARGUMENT_BYTES - 47), Err(Error::TooLong)));
+        let room = |bytes| transaction.room([bytes].into_iter(), false);
+        assert!(room(MOST_ARGUMENT_BYTES - 48).is_ok());
+        assert!(matches!(room(MOST_ARGUMENT_BYTES - 47), Err(Error::TooLong)));
+        let at_once = |calls| Transaction::default().room(vec![0; calls].into_iter(), true);
+        assert!(at_once(MAX_CALLS_AT_ONCE).is_ok() && at_once(MAX_CALLS_AT_ONCE + 1).is_err());
     }
 }

@@ -237,9 +237,8 @@ impl Parted {
                 Some(error) => reply(Err(error)),
                 None => self.hold(block, reply),
             },
-            Request::Step { reply, .. } => reply(Err(self.undivided())),
+            Request::Steps { reply, .. } => reply(Err(self.undivided())),
             Request::Look { reply, .. } => reply(Err(self.undivided())),
-            Request::Commit { reply, .. } => reply(Err(self.undivided())),
             request @ (Request::Define { .. }
             | Request::Digest(_)
             | Request::Gather { .. }

@@ -109,9 +109,8 @@ impl Order {
                 }
             }
             Request::Call { reply, .. } => reply(Err(error)),
-            Request::Step { reply, .. } => reply(Err(error)),
+            Request::Steps { reply, .. } => reply(Err(error)),
             Request::Look { reply, .. } => reply(Err(error)),
-            Request::Commit { reply, .. } => reply(Err(error)),
             Request::Define { reply, .. } => drop(reply.send(Err(error))),
             Request::Load { reply, .. } => reply(Err(error)),
             Request::Gather { .. } => unreachable!("nobody asks who has everything"),

@@ -28,7 +28,7 @@ pub(crate) use compare::{DigestReply, rows};
 pub(crate) use follow::Node;
 pub(crate) use load::LoadReply;
 pub(crate) use repeat::pick;
-pub(crate) use together::{CommitReply, Look, LookReply, StepReply};
+pub(crate) use together::{Look, LookReply, StepsReply};
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -79,11 +79,12 @@ pub(crate) enum Request {
         block: Vec<u8>,
         reply: CallReply,
     },
-    /// A further call of a transaction, by its block.
-    Step {
+    /// Further calls of a transaction, by their blocks, which then is made for good or not.
+    Steps {
         transaction: Transaction,
-        block: Vec<u8>,
-        reply: StepReply,
+        blocks: Vec<Vec<u8>>,
+        commits: bool,
+        reply: StepsReply,
     },
     /// A look at tables as a transaction has made them.
     Look {
@@ -91,10 +92,6 @@ pub(crate) enum Request {
         tables: Vec<String>,
         look: Look,
         reply: LookReply,
-    },
-    Commit {
-        transaction: Transaction,
-        reply: CommitReply,
     },
     Define {
         definition: Definition,
@@ -353,9 +350,10 @@ impl Order {
                 }
             }
             Request::Call { block, reply } => self.gather(block, reply, requests),
-            Request::Step { transaction, block, reply } => self.step(transaction, &block, reply),
+            Request::Steps { transaction, blocks, commits, reply } => {
+                self.steps(transaction, &blocks, commits, reply);
+            }
             Request::Look { transaction, tables, look, reply } => self.look(transaction, &tables, look, reply),
-            Request::Commit { transaction, reply } => self.commit(&transaction, reply),
             Request::Define { definition, reply } => self.define(definition, reply),
             Request::Load { tables, reply } => self.load(&tables, reply),
             Request::Gather { .. } => unreachable!("nobody asks who has everything"),

@@ -16,8 +16,9 @@ use crate::format::frame::{self, RecordKind};
 use crate::journal::answers::{Answers, of_call};
 use crate::transaction::{Looked, Made, Step, Transaction};
 
-/// What is done with a transaction that has come a call further, and with the block of the call.
-pub(crate) type StepReply = Box<dyn FnOnce(Result<(Transaction, Vec<u8>), Error>) + Send>;
+/// What is done with a transaction that has made further calls, and with the blocks of those that ran. The transaction
+/// is an empty one when it has been committed.
+pub(crate) type StepsReply = Box<dyn FnOnce(Result<(Transaction, Vec<Vec<u8>>), Error>) + Send>;
 
 /// Looks at the database, and says whether it has seen anything.
 pub(crate) type Look = Box<dyn FnOnce(&Database) -> bool + Send>;
@@ -25,8 +26,11 @@ pub(crate) type Look = Box<dyn FnOnce(&Database) -> bool + Send>;
 /// What is done with a transaction that has looked.
 pub(crate) type LookReply = Box<dyn FnOnce(Result<Transaction, Error>) + Send>;
 
-/// What is done when a transaction is durable, or never will be.
-pub(crate) type CommitReply = Box<dyn FnOnce(Result<(), Error>) + Send>;
+/// The calls of a transaction that are logged, as the payload of a record, and the room that was reserved for it.
+struct Logged {
+    payload: Vec<u8>,
+    room: usize,
+}
 
 const HEADER: usize = HEADER_BYTES as usize;
 
@@ -90,48 +94,166 @@ fn repeat(
 }
 
 impl Order {
-    /// A batch of one block that every call of a transaction fits into, and one of this procedure.
-    fn single(&mut self, transaction: &Transaction, procedure: Option<u32>) -> Result<Batch, Error> {
+    /// A batch of one block that every call of a transaction fits into, and those of these procedures.
+    fn single(&mut self, transaction: &Transaction, procedures: impl Iterator<Item = u32>) -> Result<Batch, Error> {
         let bytes = |id: u32| self.procedures.get(id as usize).map_or(0, |known| known.block_bytes);
-        let needed = transaction.procedures().chain(procedure).map(bytes).fold(HEADER, usize::max);
+        let needed = transaction.procedures().chain(procedures).map(bytes).fold(HEADER, usize::max);
         match self.work.single.take().filter(|batch| batch.stride() >= needed) {
             Some(batch) => Ok(batch),
             None => Ok(Batch::new(needed as u32, 1).map_err(EngineError::from)?),
         }
     }
 
-    /// Makes a further call of a transaction.
-    pub(super) fn step(&mut self, transaction: Transaction, block: &[u8], reply: StepReply) {
+    /// Makes further calls of a transaction, up to the first that does not commit. If `commits`, and all of them do, the
+    /// whole transaction is made for good.
+    pub(super) fn steps(&mut self, transaction: Transaction, blocks: &[Vec<u8>], commits: bool, reply: StepsReply) {
         self.drain();
-        let outcome = self.try_step(transaction, block);
-        self.send(Vec::new(), Vec::new(), false, Box::new(move |done| reply(done.and(outcome))));
+        match self.try_steps(transaction, blocks, commits) {
+            Ok((transaction, ran, None)) => {
+                let reply = move |done: Result<(), Error>| reply(done.map(|()| (transaction, ran)));
+                self.send(Vec::new(), Vec::new(), false, Box::new(reply));
+            }
+            Ok((transaction, ran, Some(Logged { payload, room }))) => {
+                let kind = self.kind_of_calls();
+                let reply = move |done: Result<(), Error>| reply(done.map(|()| (transaction, ran)));
+                self.record(kind, room, |out| out.extend(payload), reply);
+            }
+            Err(error) => {
+                self.send(Vec::new(), Vec::new(), false, Box::new(move |done| reply(done.and(Err(error)))));
+            }
+        }
     }
 
-    fn try_step(&mut self, mut transaction: Transaction, block: &[u8]) -> Result<(Transaction, Vec<u8>), Error> {
-        let procedure = Block::new(block).procedure();
-        let bytes = self.catalogue.procedures.get(procedure as usize).map_or(0, |known| known.arguments);
-        let arguments = block.get(HEADER..HEADER + bytes).unwrap_or_default().to_vec();
-        transaction.room(arguments.len())?;
-        let mut batch = self.single(&transaction, Some(procedure))?;
-        let mut repeated = Ok(());
-        let catalogue = &self.catalogue;
-        self.engine.together(&mut |together| {
-            repeated = repeat(together, &transaction, &mut batch, catalogue);
-            if repeated.is_ok() {
-                write(&mut batch, procedure, &arguments);
-                together.call(&mut batch);
+    fn try_steps(
+        &mut self,
+        mut transaction: Transaction,
+        blocks: &[Vec<u8>],
+        commits: bool,
+    ) -> Result<(Transaction, Vec<Vec<u8>>, Option<Logged>), Error> {
+        let call = |block: &Vec<u8>| {
+            let procedure = Block::new(block).procedure();
+            let known = self.catalogue.procedures.get(procedure as usize);
+            let arguments = block.get(HEADER..HEADER + known.map_or(0, |known| known.arguments)).unwrap_or_default();
+            (procedure, arguments.to_vec(), self.block_bytes(block))
+        };
+        let calls: Vec<(u32, Vec<u8>, usize)> = blocks.iter().map(call).collect();
+        transaction.room(calls.iter().map(|(_, arguments, _)| arguments.len()), commits)?;
+        let room = match commits {
+            true => self.reserve(&transaction, &calls)?,
+            false => None,
+        };
+        if commits && calls.is_empty() && room.is_none() && transaction.is_single() {
+            // It has changed nothing, and what it has seen was so at one moment.
+            return Ok((Transaction::default(), Vec::new(), None));
+        }
+        let done = self.run_steps(&mut transaction, calls, commits);
+        let is_kept = matches!(done, Ok((_, true)));
+        if let (Some(room), Some(space), false) = (room, &mut self.space, is_kept) {
+            space.settle(frame::whole(room) as u64, 0);
+        }
+        let (ran, _) = done?;
+        if !is_kept {
+            return Ok((transaction, ran, None));
+        }
+        let lasting = self.written(&transaction);
+        let logged = if self.space.is_some() { &lasting[..] } else { &[] };
+        self.shared.count(|statistics| {
+            statistics.batches += 1;
+            statistics.calls += transaction.calls() as u64;
+            statistics.logged_calls += logged.len() as u64;
+            statistics.argument_bytes += logged.iter().map(|made| made.arguments.len() as u64).sum::<u64>();
+        });
+        let mut payload = Vec::new();
+        if self.kind_of_calls() == RecordKind::Answered {
+            // What each answered now is what it answered before.
+            let mut answers = Answers::default();
+            lasting.iter().for_each(|made| answers.add(made.answered));
+            payload.extend(answers.0.to_le_bytes());
+        }
+        lasting.iter().for_each(|made| calls::put_one(&mut payload, made.procedure, &made.arguments));
+        let logged = match (lasting.is_empty(), room) {
+            (false, Some(room)) => Some(Logged { payload, room }),
+            (_, Some(room)) => {
+                // What may write has not committed.
+                if let Some(space) = &mut self.space {
+                    space.settle(frame::whole(room) as u64, 0);
+                }
+                None
             }
-            false
-        })?;
-        repeated?;
-        let ran = batch.block(0);
-        let committed = ran.status() == Some(Status::Committed);
-        let results = catalogue.procedures.get(procedure as usize).map_or((0, 0), |known| known.results);
-        let (seen, answered) = (seen(ran, catalogue), of_call(ran, results));
-        transaction.add(Made { procedure, arguments, committed, seen, answered });
-        let answer = ran.bytes()[..self.block_bytes(block).min(batch.stride())].to_vec();
+            (_, None) => None,
+        };
+        Ok((Transaction::default(), ran, logged))
+    }
+
+    /// The calls of a transaction whose effects there are and that may write.
+    fn written<'a>(&self, transaction: &'a Transaction) -> Vec<&'a Made> {
+        let mut lasting = transaction.lasting();
+        lasting.retain(|made| self.writes(made.procedure));
+        lasting
+    }
+
+    fn writes(&self, procedure: u32) -> bool {
+        self.procedures.get(procedure as usize).is_some_and(|known| known.traits.writes)
+    }
+
+    /// Reserves room for the record of a transaction and further calls, and saves what they will change for a
+    /// checkpoint that is being made; nothing if none of them writes. One record, so that a crash leaves all of it or
+    /// nothing.
+    fn reserve(&mut self, transaction: &Transaction, calls: &[(u32, Vec<u8>, usize)]) -> Result<Option<usize>, Error> {
+        let made = self.written(transaction).into_iter().map(|made| (made.procedure, &made.arguments));
+        let further = calls.iter().map(|(procedure, arguments, _)| (*procedure, arguments));
+        let further = further.filter(|(procedure, _)| self.writes(*procedure));
+        let written: Vec<(u32, &Vec<u8>)> = made.chain(further).collect();
+        if written.is_empty() {
+            return Ok(None);
+        }
+        let room = written.iter().map(|(_, arguments)| calls::most_bytes(arguments.len())).sum();
+        self.room_for_record(room)?;
+        let mut batch = self.single(transaction, calls.iter().map(|(procedure, ..)| *procedure))?;
+        for (procedure, arguments) in written {
+            write(&mut batch, procedure, arguments);
+            self.save_before(&batch);
+        }
         self.work.single = Some(batch);
-        Ok((transaction, answer))
+        Ok(Some(room))
+    }
+
+    /// Runs the calls of a transaction once more, and then further ones, up to the first that does not commit; and
+    /// whether all of it stays.
+    fn run_steps(
+        &mut self,
+        transaction: &mut Transaction,
+        calls: Vec<(u32, Vec<u8>, usize)>,
+        commits: bool,
+    ) -> Result<(Vec<Vec<u8>>, bool), Error> {
+        let mut batch = self.single(transaction, calls.iter().map(|(procedure, ..)| *procedure))?;
+        let (mut repeated, mut ran, mut made) = (Ok(()), Vec::new(), Vec::new());
+        let catalogue = &self.catalogue;
+        let is_kept = self.engine.together(&mut |together| {
+            repeated = repeat(together, transaction, &mut batch, catalogue);
+            if repeated.is_err() {
+                return false;
+            }
+            for (procedure, arguments, bytes) in &calls {
+                write(&mut batch, *procedure, arguments);
+                together.call(&mut batch);
+                let block = batch.block(0);
+                let committed = block.status() == Some(Status::Committed);
+                let results = catalogue.procedures.get(*procedure as usize).map_or((0, 0), |known| known.results);
+                made.push((committed, seen(block, catalogue), of_call(block, results)));
+                ran.push(block.bytes()[..(*bytes).min(batch.stride())].to_vec());
+                if !committed {
+                    return false;
+                }
+            }
+            commits
+        })?;
+        self.work.single = Some(batch);
+        repeated?;
+        for ((procedure, arguments, _), (committed, seen, answered)) in calls.into_iter().zip(made) {
+            transaction.add(Made { procedure, arguments, committed, seen, answered });
+        }
+        Ok((ran, is_kept))
     }
 
     /// Lets `look` see the tables as a transaction has made them. If it says so, it has seen them.
@@ -142,8 +264,8 @@ impl Order {
     }
 
     fn try_look(&mut self, transaction: &mut Transaction, tables: &[String], look: Look) -> Result<(), Error> {
-        transaction.room(0)?;
-        let mut batch = self.single(transaction, None)?;
+        transaction.room([0].into_iter(), false)?;
+        let mut batch = self.single(transaction, std::iter::empty())?;
         let mut look = Some(look);
         let (mut repeated, mut looked) = (Ok(()), None);
         let catalogue = &self.catalogue;
@@ -162,70 +284,6 @@ impl Order {
         self.work.single = Some(batch);
         repeated?;
         looked.into_iter().for_each(|looked| transaction.add_look(looked));
-        Ok(())
-    }
-
-    /// Makes all calls of a transaction once more, for good.
-    pub(super) fn commit(&mut self, transaction: &Transaction, reply: CommitReply) {
-        let mut lasting = transaction.lasting();
-        lasting.retain(|made| self.procedures.get(made.procedure as usize).is_some_and(|known| known.traits.writes));
-        if lasting.is_empty() && transaction.is_single() {
-            // It has changed nothing, and what it has seen was so at one moment.
-            return self.send(Vec::new(), Vec::new(), false, reply);
-        }
-        // One record, so that a crash leaves all of it or nothing.
-        let room = lasting.iter().map(|made| calls::most_bytes(made.arguments.len())).sum();
-        self.drain();
-        if !lasting.is_empty()
-            && let Err(error) = self.room_for_record(room)
-        {
-            return reply(Err(error));
-        }
-        match self.keep(transaction, &lasting) {
-            Ok(()) if lasting.is_empty() => self.send(Vec::new(), Vec::new(), false, reply),
-            Ok(()) => {
-                // What each answered now is what it answered before.
-                let mut answers = Answers::default();
-                lasting.iter().for_each(|made| answers.add(made.answered));
-                let kind = self.kind_of_calls();
-                let payload = |out: &mut Vec<u8>| {
-                    if kind == RecordKind::Answered {
-                        out.extend(answers.0.to_le_bytes());
-                    }
-                    lasting.iter().for_each(|made| calls::put_one(out, made.procedure, &made.arguments));
-                };
-                self.record(kind, room, payload, reply);
-            }
-            Err(error) => {
-                if let (Some(space), false) = (&mut self.space, lasting.is_empty()) {
-                    space.settle(frame::whole(room) as u64, 0);
-                }
-                self.send(Vec::new(), Vec::new(), false, Box::new(move |done| reply(done.and(Err(error)))));
-            }
-        }
-    }
-
-    fn keep(&mut self, transaction: &Transaction, lasting: &[&Made]) -> Result<(), Error> {
-        let mut batch = self.single(transaction, None)?;
-        for made in lasting {
-            write(&mut batch, made.procedure, &made.arguments);
-            self.save_before(&batch);
-        }
-        let mut repeated = Ok(());
-        let catalogue = &self.catalogue;
-        self.engine.together(&mut |together| {
-            repeated = repeat(together, transaction, &mut batch, catalogue);
-            repeated.is_ok()
-        })?;
-        self.work.single = Some(batch);
-        repeated?;
-        let logged = if self.space.is_some() { lasting } else { &[] };
-        self.shared.count(|statistics| {
-            statistics.batches += 1;
-            statistics.calls += transaction.calls() as u64;
-            statistics.logged_calls += logged.len() as u64;
-            statistics.argument_bytes += logged.iter().map(|made| made.arguments.len() as u64).sum::<u64>();
-        });
         Ok(())
     }
 }
