@@ -80,7 +80,11 @@ fn settings(text: impl Into<String>) -> Error {
 }
 
 impl Options {
-    pub(crate) fn validate(&self) -> Result<(), Error> {
+    /// Checks what can be checked without the servers.
+    ///
+    /// # Errors
+    /// The first option that is not possible, and what would be right.
+    pub fn validate(&self) -> Result<(), Error> {
         if self.servers.is_empty() {
             return Err(settings("a server is needed, as nats://HOST:PORT"));
         }

@@ -70,7 +70,9 @@ pub(crate) fn begin(
     if let Some(number) = newest {
         let path = directory.checkpoint(number);
         let opened = io.open(&path, Mode::Create).map_err(|error| Error::io("create", &path, error));
-        journal.fetch_checkpoint(number, &*opened?).map_err(failed)?;
+        let file = opened?;
+        journal.fetch_checkpoint(number, &*file).map_err(failed)?;
+        replay.expect(file.length().unwrap_or(0));
         let (header, _) = crate::checkpoint::read::read(io, &path, number, &mut replay)?;
         let theirs = replay.chain.filter(|chain| chain.database == header.database);
         let foreign = || Error::damaged(&path, 16, "the checkpoint is not of the journal that keeps it");

@@ -76,10 +76,14 @@ impl Sequencer {
         });
         shared.definitions.store(order.definitions.len(), Ordering::Release);
         let start = threads.now();
-        let caught_up = order.catch_up(&mut |done_bytes, calls| {
-            let total_bytes = done_bytes;
-            progress(Progress { done_bytes, total_bytes, calls, elapsed: threads.now() - start });
-        });
+        let mut tell = |done_bytes, records, calls| {
+            // The leader appends meanwhile.
+            let total_records = extent.next.saturating_sub(next).max(records);
+            let elapsed = threads.now() - start;
+            progress(Progress { done_bytes, total_bytes: done_bytes, records, total_records, calls, elapsed });
+        };
+        tell(0, 0, 0);
+        let caught_up = order.catch_up(&mut tell);
         caught_up.map_err(|error| cut_meanwhile(&*journal, order.next, error))?;
         report.next = order.next;
         report.records = order.next - next;

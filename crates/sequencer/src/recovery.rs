@@ -37,6 +37,10 @@ pub struct Progress {
     pub done_bytes: u64,
     /// All of them, as far as they are known: room in segments that was never written is counted until it is reached.
     pub total_bytes: u64,
+    /// Records of a shared log replayed behind the checkpoint.
+    pub records: u64,
+    /// All of them, as far as they are known; zero while only bytes are counted.
+    pub total_records: u64,
     /// Calls run again.
     pub calls: u64,
     /// Since it began.
@@ -181,6 +185,12 @@ impl<'a> Replay<'a> {
             compared: None,
             spare,
         }
+    }
+
+    /// Adds bytes that are still to be done to the total.
+    pub(crate) fn expect(&mut self, bytes: u64) {
+        self.state.total_bytes += bytes;
+        self.advance(0);
     }
 
     fn advance(&mut self, bytes: u64) {

@@ -3,6 +3,7 @@
 //! | module | idea |
 //! |---|---|
 //! | `shared` | the database as all connections have it |
+//! | `gate` | clients that get an error instead of a session |
 //! | `connection` | one connection: its messages in turn |
 //! | `messages` | messages as they come: how long they may be and take, and whether they are whole |
 //! | `held` | what connections hold of the memory that they share |
@@ -34,6 +35,7 @@ mod catalog;
 mod connection;
 mod copy;
 mod error;
+mod gate;
 mod held;
 mod known;
 mod lite;
@@ -68,13 +70,12 @@ use pgwire::api::copy::CopyHandler;
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
 use pgwire::error::PgWireError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch::Sender};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use cancel::Cancels;
+pub use gate::Gate;
 pub use reads::Promoter;
 use session::Session;
 use shared::{Database, Shared};
@@ -82,7 +83,7 @@ use startup::{Access, Startup};
 pub use tls::{Tls, TlsError};
 pub use users::{Right, Users, UsersError};
 use watch::Watch;
-pub use watch::Watcher;
+pub use watch::{Stage, Watcher};
 
 /// How a server works.
 #[derive(Debug)]
@@ -162,59 +163,6 @@ pub struct Server {
     reserve: Reserve,
 }
 
-/// The address of a server that has no database yet: who comes is told so, and goes to another one if it knows one.
-pub struct Gate(TcpListener);
-
-impl Gate {
-    /// Listens at an address.
-    ///
-    /// # Errors
-    /// As [`Server::listen`].
-    pub async fn listen(address: SocketAddr, options: &Options) -> Result<Self, ServeError> {
-        if options.users.is_none() && !address.ip().is_loopback() {
-            return Err(ServeError::Open(address));
-        }
-        let bound = TcpListener::bind(address).await;
-        Ok(Self(bound.map_err(|error| ServeError::Listen { address, error })?))
-    }
-
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.0.local_addr()
-    }
-
-    /// Tells everybody who comes that the server cannot be connected to now, and why, until `opens` returns.
-    pub async fn refuse<T>(&self, why: impl Fn() -> String, opens: impl Future<Output = T>) -> T {
-        let mut opens = std::pin::pin!(opens);
-        let mut guests = JoinSet::new();
-        loop {
-            tokio::select! {
-                opened = &mut opens => return opened,
-                Some(_) = guests.join_next(), if !guests.is_empty() => {}
-                accepted = self.0.accept(), if guests.len() < MOST_REFUSED => match accepted {
-                    Ok((socket, _)) => drop(guests.spawn(refused(socket, Arc::default(), "57P03", why()))),
-                    Err(_) => sleep(BRIEFLY).await,
-                },
-            }
-        }
-    }
-
-    /// The server, with a database now. One of a node that follows takes readers only, until it leads
-    /// ([`Server::promoter`]).
-    ///
-    /// # Errors
-    /// As [`Server::listen`].
-    pub fn open(self, database: Lockwork, options: Options) -> Result<Server, ServeError> {
-        Server::new(self.0, database, options)
-    }
-}
-
-/// Clients that are told at a time that there is no database.
-const MOST_REFUSED: usize = 256;
-
 /// How long clients may take to be told that the server ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -277,6 +225,12 @@ impl Server {
         Ending(self.ending.clone())
     }
 
+    /// Refuses a client because there are too many.
+    fn refused(&self, socket: TcpStream) -> impl Future<Output = ()> + Send + use<> {
+        let tls = self.tls.as_ref().map(|tls| tls.acceptor.clone());
+        gate::refused(socket, tls, self.database.cancels.clone(), session::fatal("53300", TOO_MANY))
+    }
+
     /// Serves until [`Ending::end`], then closes the database. It needs a runtime of several threads.
     ///
     /// # Errors
@@ -300,7 +254,7 @@ impl Server {
                 match self.reserve.accept(&self.listener).await {
                     Some(socket) => {
                         self.database.watch.refused.fetch_add(1, Relaxed);
-                        connections.spawn(refused(socket, self.database.cancels.clone(), "53300", TOO_MANY.into()));
+                        connections.spawn(self.refused(socket));
                     }
                     None => sleep(BRIEFLY).await,
                 }
@@ -308,8 +262,7 @@ impl Server {
             };
             let Ok(permit) = permits.clone().try_acquire_owned() else {
                 self.database.watch.refused.fetch_add(1, Relaxed);
-                let cancels = self.database.cancels.clone();
-                connections.spawn(refused(socket, cancels, "53300", TOO_MANY.into()));
+                connections.spawn(self.refused(socket));
                 continue;
             };
             let Ok(entered) = self.database.cancels.enter(&socket) else { continue };
@@ -414,47 +367,7 @@ impl Drop for Guest {
     }
 }
 
-/// How long somebody who is refused may take to say who it is.
-const REFUSED: Duration = Duration::from_secs(2);
-
-/// Reads what a client begins with: it listens to errors only when it has asked to be let in. Whether it has: who wants
-/// nothing but to cancel a statement needs no place.
-async fn asked(socket: &mut TcpStream, cancels: &Cancels) -> std::io::Result<bool> {
-    /// A request for encryption, by TLS or by GSSAPI, and for cancelling (protocol 3, section 55.7).
-    const ENCRYPT: [u32; 2] = [80_877_103, 80_877_104];
-    const CANCEL: u32 = 80_877_102;
-    /// The longest first message.
-    const LONGEST: u32 = 10_000;
-    loop {
-        let (length, code) = (socket.read_u32().await?, socket.read_u32().await?);
-        if (length, code) == (16, CANCEL) {
-            cancels.cancel(socket.read_i32().await?, socket.read_i32().await?);
-            return Ok(false);
-        }
-        if !ENCRYPT.contains(&code) {
-            let rest = u64::from(length.min(LONGEST).saturating_sub(8));
-            tokio::io::copy(&mut socket.take(rest), &mut tokio::io::sink()).await?;
-            return Ok(code != CANCEL);
-        }
-        socket.write_all(b"N").await?;
-    }
-}
-
 const TOO_MANY: &str = "there are too many connections";
-
-/// Tells a client that there is no place for it, and why.
-async fn refused(mut socket: TcpStream, cancels: Arc<Cancels>, sqlstate: &'static str, why: String) {
-    if !matches!(timeout(REFUSED, asked(&mut socket, &cancels)).await, Ok(Ok(true))) {
-        return;
-    }
-    use pgwire::messages::Message;
-    let mut bytes = bytes::BytesMut::new();
-    let response = error::response(session::fatal(sqlstate, &why));
-    if response.encode(&mut bytes).is_ok() {
-        drop(socket.write_all(&bytes).await);
-    }
-    drop(socket.shutdown().await);
-}
 
 struct Handlers {
     session: Arc<Session>,

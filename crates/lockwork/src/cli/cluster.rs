@@ -11,11 +11,11 @@ use lockwork::sequencer::journal::Journal;
 use lockwork::sequencer::{self, Error as Trouble, Journals, NodeOptions, Role};
 use lockwork::{EngineKind, Error, Node, OpenOptions};
 use lockwork_nats::{Error as NatsError, NatsJournal};
-use lockwork_server::{Gate, Options, Promoter, Server, Watcher};
+use lockwork_server::{Gate, Options, Promoter, Server, Stage, Watcher};
 use tokio::runtime::Runtime;
 
 use super::parts::{Divided, Place};
-use super::serve::{Arguments, Signals, example, host, place_of, read, tell_manager};
+use super::serve::{Arguments, Signals, example, host, place_of, read, tell_manager, while_starting};
 use super::{Failure, print};
 
 /// How often it is looked whether the role of this node is another one.
@@ -82,8 +82,8 @@ impl Join {
         !self.cluster.is_empty()
     }
 
-    /// The journal, and what further sequencers have beside it.
-    fn journals(&self, sequencers: u16) -> Result<Vec<Arc<dyn Journal>>, Failure> {
+    /// How the journal is reached, as far as that can be told without the servers.
+    fn nats(&self) -> Result<lockwork_nats::Options, Failure> {
         let options = lockwork_nats::Options {
             servers: self.cluster.clone(),
             name: self.cluster_name.clone(),
@@ -92,17 +92,27 @@ impl Join {
             system: secret(SYSTEM)?,
             unsynced: self.unsynced,
         };
-        let failed = |error| match error {
-            NatsError::Unreachable(text) => Failure::Connect(text),
-            NatsError::Settings(text) => Failure::Usage(format!(
-                "{text} (USER:PASSWORD in {USER}, and of the system account in {SYSTEM}; docs/cluster.md has all settings)"
-            )),
-        };
-        let first = NatsJournal::open(&options).map_err(failed)?;
-        let others = (2..=sequencers).map(|number| first.beside(number).map_err(failed));
-        let others = others.collect::<Result<Vec<_>, _>>()?;
-        let all = std::iter::once(first).chain(others);
-        Ok(all.map(|journal| Arc::new(journal) as Arc<dyn Journal>).collect())
+        options.validate().map_err(unusable)?;
+        Ok(options)
+    }
+}
+
+/// Connects to the journal, and to the streams that further sequencers have beside it.
+fn journals(options: &lockwork_nats::Options, sequencers: u16) -> Result<Vec<Arc<dyn Journal>>, Failure> {
+    let first = NatsJournal::open(options).map_err(unusable)?;
+    let others = (2..=sequencers).map(|number| first.beside(number).map_err(unusable));
+    let others = others.collect::<Result<Vec<_>, _>>()?;
+    let all = std::iter::once(first).chain(others);
+    Ok(all.map(|journal| Arc::new(journal) as Arc<dyn Journal>).collect())
+}
+
+/// Why a journal cannot be used, as this command ends with it.
+fn unusable(error: NatsError) -> Failure {
+    match error {
+        NatsError::Unreachable(text) => Failure::Connect(text),
+        NatsError::Settings(text) => Failure::Usage(format!(
+            "{text} (USER:PASSWORD in {USER}, and of the system account in {SYSTEM}; docs/cluster.md has all settings)"
+        )),
     }
 }
 
@@ -120,23 +130,30 @@ enum Over {
 pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher) -> Result<ExitCode, Failure> {
     let join = &arguments.join;
     let script = arguments.init.as_ref().map(|file| read(file)).transpose()?;
+    let engine: EngineKind = arguments.engine.parse().map_err(Failure::usage)?;
+    let nats = join.nats()?;
+    // Both ports first: a port that is in use ends the node before it touches anything.
     let place = join.divided.place(&join.cluster_name, &arguments.engine)?;
-    let journals = join.journals(place.as_ref().map_or(1, |place| place.sequencers))?;
+    let gate = runtime.block_on(Gate::listen(arguments.listen, &arguments.options(watcher)?))?;
+    // A port that the system chose stays the same in later terms.
+    let listen = gate.address().map_err(Failure::connect)?;
+    watcher.starting(Stage::Connecting);
+    let sequencers = place.as_ref().map_or(1, |place| place.sequencers);
+    let journals = while_starting(runtime, &gate, watcher, || journals(&nats, sequencers))?;
     let temporary = match &join.scratch {
         Some(_) => None,
         None => Some(tempfile::Builder::new().prefix("lockwork-node").tempdir().map_err(Failure::connect)?),
     };
     let scratch = join.scratch.as_deref().or(temporary.as_ref().map(|folder| folder.path())).unwrap_or("".as_ref());
-    let engine: EngineKind = arguments.engine.parse().map_err(Failure::usage)?;
     let options = OpenOptions { engine, sequencer: sequencer::Options::default(), ..OpenOptions::default() };
-    let mut listen = arguments.listen;
-    let mut is_first = true;
+    let (mut first_gate, mut is_first) = (Some(gate), true);
     let mut signals = runtime.block_on(async { Signals::new() })?;
     loop {
         let served = runtime.block_on(async {
-            let gate = Gate::listen(listen, &arguments.options(watcher)?).await?;
-            // A port that was chosen by the system stays the same.
-            listen = gate.address().map_err(Failure::connect)?;
+            let gate = match first_gate.take() {
+                Some(gate) => gate,
+                None => Gate::listen(listen, &arguments.options(watcher)?).await?,
+            };
             let address = join.advertise.clone().unwrap_or_else(|| format!("{}:{}", host(listen), listen.port()));
             let lease = Duration::from_millis(join.leader_lease);
             let (may_lead, compares) = (!join.follow_only, !join.ignore_digests);
@@ -272,9 +289,10 @@ impl Term<'_> {
         let (order, streams) = (self.journals[0].clone(), self.journals[1..].to_vec());
         let (scratch, options) = (self.scratch.to_path_buf(), self.options.clone());
         let (node, watcher) = (self.node.clone(), self.watcher.clone());
+        watcher.starting(Stage::Opening);
         let divided = self.place.map(|place| place.options(&options)).transpose()?;
         let join = tokio::task::spawn_blocking(move || {
-            let told = |progress: sequencer::Progress| watcher.recovering(progress.done_bytes, progress.total_bytes);
+            let told = |progress| watcher.starting(Stage::Recovering(progress));
             match divided {
                 None => Node::join(order, &scratch, &options, node, told).map(|(node, report)| (node, report, None)),
                 Some(divided) => {
@@ -283,7 +301,7 @@ impl Term<'_> {
                 }
             }
         });
-        let joined = gate.refuse(|| "this node of a cluster reads the log; it answers in a moment".into(), join).await;
+        let joined = gate.starting(self.watcher, join).await;
         let (node, report, others) = match joined.map_err(|error| Failure::BackEnd(error.to_string()))? {
             Err(Error::Durability(error @ Trouble::Differs { .. })) => return Ok(Over::Differs(error.to_string())),
             // It was there a moment ago, so it may be again.

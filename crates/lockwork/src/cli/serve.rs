@@ -13,7 +13,7 @@ use clap::Args;
 use lockwork::sequencer::{self, Durability};
 use lockwork::sql::{Field, SqlType, statements};
 use lockwork::{EngineKind, Error, Lockwork, OpenOptions};
-use lockwork_server::{Gate, Options, ServeError, Tls, Users, Watcher};
+use lockwork_server::{Gate, Options, ServeError, Stage, Tls, Users, Watcher};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -73,7 +73,9 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Self {
         match error {
-            ServeError::Listen { .. } => Self::Connect(error.to_string()),
+            ServeError::Listen { .. } => {
+                Self::Connect(format!("{error}\nhint: end the process that has the address, or name another address"))
+            }
             ServeError::Database(error) => error.into(),
             error => Self::Usage(error.to_string()),
         }
@@ -102,7 +104,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let options = Options { connections, users, tls, watcher: watcher.clone(), warn, ..Options::default() };
     // Before there is a folder: where the address cannot be had none is made.
     let gate = runtime.block_on(Gate::listen(arguments.listen, &options))?;
-    let database = while_refusing(&runtime, &gate, || arguments.fill(arguments.open(&watcher)?, &watcher))?;
+    let database = while_starting(&runtime, &gate, &watcher, || arguments.fill(arguments.open(&watcher)?, &watcher))?;
     let example = example(&database);
     runtime.block_on(async {
         let server = gate.open(database, options)?;
@@ -140,15 +142,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Opens a database in this thread, and tells those who come meanwhile that they are too early.
-fn while_refusing<T>(runtime: &Runtime, gate: &Gate, open: impl FnOnce() -> T) -> T {
+/// Runs `open` in this thread while clients are told that the server is starting up.
+pub(super) fn while_starting<T>(runtime: &Runtime, gate: &Gate, watcher: &Watcher, open: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         // Dropped when it is open, or has panicked.
         let (_opening, opened) = tokio::sync::oneshot::channel::<()>();
-        scope.spawn(move || {
-            let why = || "the database is being opened; it answers in a moment".to_string();
-            runtime.block_on(gate.refuse(why, opened)).ok()
-        });
+        scope.spawn(move || runtime.block_on(gate.starting(watcher, opened)).ok());
         open()
     })
 }
@@ -234,7 +233,7 @@ impl Arguments {
         match &self.data {
             Some(folder) => {
                 super::sql::refuse_address(folder)?;
-                super::sql::open_and_tell(folder, &options, |done, total| watcher.recovering(done, total))
+                super::sql::open_and_tell(folder, &options, |progress| watcher.starting(Stage::Recovering(progress)))
             }
             None => Ok(Lockwork::open_volatile(&options)?),
         }
@@ -266,6 +265,7 @@ impl Arguments {
             return Ok(database);
         };
         mark.as_ref().map_or(Ok(()), |mark| set_mark(mark))?;
+        watcher.starting(Stage::Initializing);
         let mut done = 0;
         if let Err(error) = database.sql_each(&script, |_, _| done += 1) {
             let file = self.init.as_deref().unwrap_or(Path::new("")).display();

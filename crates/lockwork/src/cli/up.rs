@@ -1,6 +1,7 @@
 //! `lockwork cluster up`: NATS servers and nodes of a cluster, all on this machine.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -81,8 +82,26 @@ impl Arguments {
             may_divide(&self.engine)?;
         }
         self.init.as_deref().map(read).transpose()?;
-        let last = if self.parts.is_some() { 2 * self.count() } else { self.count() };
-        self.port(last).map(drop)
+        self.port(self.ports()).map(drop)
+    }
+
+    /// How many ports the nodes listen at, for clients and for each other.
+    fn ports(&self) -> usize {
+        if self.parts.is_some() { 2 * self.count() } else { self.count() }
+    }
+
+    /// Checks that the ports of all nodes are free, before servers are started and a folder is made.
+    fn find_ports_free(&self) -> Result<(), Failure> {
+        for number in 1..=self.ports() {
+            let address = ("127.0.0.1", self.port(number)?);
+            TcpListener::bind(address).map_err(|error| {
+                let (host, port) = address;
+                let node = (number - 1) % self.count() + 1;
+                let hint = "hint: end the process that has the address, or name another --port";
+                Failure::connect(format!("node {node} cannot listen at {host}:{port}: {error}\n{hint}"))
+            })?;
+        }
+        Ok(())
     }
 }
 
@@ -225,6 +244,7 @@ fn as_before(folder: &Path, arguments: &Arguments) -> Result<(), Failure> {
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
     arguments.validate()?;
+    arguments.find_ports_free()?;
     let temporary = match &arguments.data {
         Some(_) => None,
         None => Some(tempfile::Builder::new().prefix("lockwork-cluster").tempdir().map_err(Failure::usage)?),

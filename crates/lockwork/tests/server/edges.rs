@@ -185,34 +185,6 @@ fn an_init_that_is_killed_is_not_taken_for_whole() {
     is_refused(&words);
 }
 
-#[test]
-fn who_comes_while_the_database_is_being_opened_is_told_so() {
-    let folder = Folder::new("serve-early");
-    let mut script = String::from("CREATE TABLE a (id BIGINT PRIMARY KEY);\n");
-    (0..100_000).for_each(|id| writeln!(script, "INSERT INTO a VALUES ({id});").unwrap());
-    let words = initial(&folder, &script);
-    // The port of one that has gone.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_lockwork"))
-        .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
-        .args(&words[2..])
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let begun = Instant::now();
-    let told = loop {
-        match Client::new(port) {
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
-            other => break other.err().map(|error| error.to_string()),
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(1));
-    };
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(told.as_ref().is_some_and(|told| told.contains("57P03")), "{told:?}");
-}
-
 /// A query of the two accounts that takes longer than the server waits for it.
 fn long() -> String {
     let tables: Vec<String> = (0..40).map(|at| format!("accounts a{at}")).collect();

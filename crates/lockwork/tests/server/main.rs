@@ -23,6 +23,7 @@ mod remote;
 mod requests;
 #[path = "../common/server.rs"]
 mod server;
+mod starting;
 mod statements;
 mod tls;
 mod transactions;

@@ -156,14 +156,14 @@ impl Order {
         self.shared.stop(error);
     }
 
-    /// Reads and runs what the journal has, and returns when there was nothing more. `told` hears how many bytes and
-    /// calls that were so far.
+    /// Reads and runs what the journal has, and returns when there was nothing more. Calls `told` with the bytes, records
+    /// and calls replayed so far.
     ///
     /// # Errors
     /// [`Error::Unreachable`]; [`Error::Damaged`], [`Error::Version`], [`Error::Replay`] and [`Error::Differs`], behind
     /// which there is no way on.
-    pub(crate) fn catch_up(&mut self, told: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
-        let mut bytes = 0;
+    pub(crate) fn catch_up(&mut self, told: &mut dyn FnMut(u64, u64, u64)) -> Result<(), Error> {
+        let (mut bytes, first) = (0, self.next);
         while let Some(node) = &self.node {
             let read = node.journal.read(self.next, READ_BYTES, Duration::ZERO);
             let messages = read.map_err(|error| Error::Unreachable(error.to_string()))?;
@@ -172,18 +172,18 @@ impl Order {
             }
             bytes += messages.messages.iter().map(Vec::len).sum::<usize>() as u64;
             self.apply(&messages)?;
-            told(bytes, self.shared.statistics().calls);
+            told(bytes, self.next - first, self.shared.statistics().calls);
         }
         Ok(())
     }
 
     /// The same, also with what only one server of the journal has.
     fn catch_up_with_all(&mut self) -> Result<(), Error> {
-        self.catch_up(&mut |_, _| ())?;
+        self.catch_up(&mut |_, _, _| ())?;
         let Some(node) = &self.node else { return Ok(()) };
         let read = Position { next: self.next, chain: node.chain };
         match complete(&*node.journal, (&self.shared, &node.membership), &node.path, read)?.next > self.next {
-            true => self.catch_up(&mut |_, _| ()),
+            true => self.catch_up(&mut |_, _, _| ()),
             false => Ok(()),
         }
     }

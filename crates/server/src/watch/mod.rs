@@ -32,13 +32,43 @@ pub(crate) const SAMPLED: u64 = 64;
 const MOST_CAUSES: usize = 100;
 const HOT_SHOWN: usize = 10;
 
-/// How far a server is. What recovery has before it is zero until it begins.
+/// What a server does before it answers statements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// It opens its data, or takes part in a cluster, and has not read anything yet.
+    Opening,
+    /// It connects to the NATS servers that keep its log.
+    Connecting,
+    /// It loads a checkpoint and replays the log.
+    Recovering(sequencer::Progress),
+    /// It runs the statements that a new database begins with.
+    Initializing,
+}
+
+impl Stage {
+    /// How far it has come, in a sentence without its full stop.
+    fn progress(self) -> String {
+        let percent = |done: u64, total: u64| (100 * u128::from(done)).checked_div(u128::from(total)).unwrap_or(0);
+        match self {
+            Self::Opening => "opening the database; nothing has been recovered yet".into(),
+            Self::Connecting => "connecting to the NATS servers of the log".into(),
+            Self::Recovering(sequencer::Progress { records, total_records, .. }) if total_records > 0 => {
+                format!("replayed {records} of {total_records} records ({} %)", percent(records, total_records))
+            }
+            Self::Recovering(sequencer::Progress { done_bytes, total_bytes, calls, .. }) => format!(
+                "recovered {done_bytes} of {total_bytes} bytes ({} %) of checkpoint and log, replayed {calls} calls",
+                percent(done_bytes, total_bytes)
+            ),
+            Self::Initializing => "running the statements of a new database (--init)".into(),
+        }
+    }
+}
+
+/// What a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Recovering {
-        done: u64,
-        total: u64,
-    },
+    Starting(Stage),
     /// A node of a cluster that answers reads only, because another one leads.
     Following,
     /// A node of a cluster that has computed something else than its leader, and goes on with nothing.
@@ -88,7 +118,7 @@ impl Default for Watcher {
         let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
         Self(Arc::new(Watch {
             started: Instant::now(),
-            state: Mutex::new(State::Recovering { done: 0, total: 0 }),
+            state: Mutex::new(State::Starting(Stage::Opening)),
             caller: RwLock::default(),
             node: RwLock::default(),
             parts: Mutex::default(),
@@ -108,9 +138,9 @@ impl Default for Watcher {
 }
 
 impl Watcher {
-    /// Recovery has done so many bytes of so many.
-    pub fn recovering(&self, done: u64, total: u64) {
-        self.0.set(State::Recovering { done, total });
+    /// Notes what the server does before it answers statements.
+    pub fn starting(&self, stage: Stage) {
+        self.0.set(State::Starting(stage));
     }
 
     /// This node of a cluster follows; it is shown how it stands, from now on.
@@ -162,6 +192,14 @@ impl Watch {
 
     pub(crate) fn ending(&self) {
         self.set(State::Ending);
+    }
+
+    /// How far the start has come, for clients that come too early.
+    pub(crate) fn progress(&self) -> String {
+        match *lock(&self.state) {
+            State::Starting(stage) => stage.progress(),
+            _ => Stage::Opening.progress(),
+        }
     }
 
     fn is_ready(&self) -> bool {
@@ -231,12 +269,16 @@ impl Watch {
         let of = |count: &AtomicU64| one(count.load(Relaxed) as f64);
         put("ready", "gauge", "Whether statements are answered.", &one(f64::from(u8::from(self.is_ready()))));
         put("uptime_seconds", "gauge", "Since it started.", &one(self.started.elapsed().as_secs_f64()));
-        let (done, total) = match *lock(&self.state) {
-            State::Recovering { done, total } => (done, total),
-            _ => (0, 0),
+        let progress = match *lock(&self.state) {
+            State::Starting(Stage::Recovering(progress)) => progress,
+            _ => sequencer::Progress::default(),
         };
-        let recovery = [("{part=\"done\"}".into(), done as f64), ("{part=\"all\"}".into(), total as f64)];
+        let of_all =
+            |done: u64, all: u64| [("{part=\"done\"}".into(), done as f64), ("{part=\"all\"}".into(), all as f64)];
+        let recovery = of_all(progress.done_bytes, progress.total_bytes);
         put("recovery_bytes", "gauge", "Bytes of log and checkpoint, while it recovers.", &recovery);
+        let recovery = of_all(progress.records, progress.total_records);
+        put("recovery_records", "gauge", "Records of a cluster's log, while it replays them.", &recovery);
         put("resident_bytes", "gauge", "Memory of the process.", &one(resident_bytes() as f64));
         put("connections", "gauge", "Clients.", &of(&self.connections));
         put("connections_total", "counter", "Clients that came.", &of(&self.connected));
@@ -311,8 +353,16 @@ impl Watch {
     /// What the page shows.
     fn status(&self) -> Value {
         let state = match *lock(&self.state) {
-            State::Recovering { total: 0, .. } => json!({ "name": "starting" }),
-            State::Recovering { done, total } => json!({ "name": "recovering", "done": done, "total": total }),
+            State::Starting(stage @ Stage::Recovering(progress)) => {
+                let by_records = progress.total_records > 0;
+                let (done, total) = if by_records {
+                    (progress.records, progress.total_records)
+                } else {
+                    (progress.done_bytes, progress.total_bytes)
+                };
+                json!({ "name": "recovering", "done": done, "total": total, "why": stage.progress() })
+            }
+            State::Starting(stage) => json!({ "name": "starting", "why": stage.progress() }),
             State::Following => json!({ "name": "following" }),
             State::Stopped => json!({ "name": "stopped", "why": *lock(&self.stopped) }),
             State::Ready => json!({ "name": "ready" }),
@@ -400,10 +450,22 @@ mod tests {
     fn it_is_told_how_far_recovery_is() {
         let watcher = Watcher::default();
         assert_eq!(watcher.0.status()["state"]["name"], "starting");
-        watcher.recovering(5, 10);
-        assert_eq!(watcher.0.status()["state"], json!({ "name": "recovering", "done": 5, "total": 10 }));
+        let bytes = sequencer::Progress { done_bytes: 5, total_bytes: 10, calls: 7, ..Default::default() };
+        watcher.starting(Stage::Recovering(bytes));
+        let why = "recovered 5 of 10 bytes (50 %) of checkpoint and log, replayed 7 calls";
+        let state = json!({ "name": "recovering", "done": 5, "total": 10, "why": why });
+        assert_eq!(watcher.0.status()["state"], state);
+        assert_eq!(
+            (watcher.0.progress(), watcher.0.readiness()),
+            (why.into(), (false, format!("recovering: {why}\n")))
+        );
         assert!(watcher.0.metrics().contains("lockwork_recovery_bytes{part=\"all\"} 10\n"));
         assert!(!watcher.0.is_ready());
+        watcher.starting(Stage::Recovering(sequencer::Progress { records: 3, total_records: 4, ..bytes }));
+        assert_eq!(watcher.0.readiness(), (false, "recovering: replayed 3 of 4 records (75 %)\n".into()));
+        assert!(watcher.0.metrics().contains("lockwork_recovery_records{part=\"done\"} 3\n"));
+        watcher.starting(Stage::Connecting);
+        assert_eq!(watcher.0.status()["state"]["name"], "starting");
         watcher.0.ending();
         assert_eq!(watcher.0.status()["state"]["name"], "ending");
         assert_eq!(watcher.0.readiness(), (false, "ending\n".into()));

@@ -52,11 +52,11 @@ impl Database for Lockwork {
 }
 
 /// Opens a database, and says what its owner may want to know.
-/// `watch` gets the bytes that recovery has done, and all.
+/// `watch` hears how far recovery has come.
 pub(in crate::cli) fn open_and_tell(
     folder: &Path,
     options: &OpenOptions,
-    watch: impl Fn(u64, u64),
+    watch: impl Fn(Progress),
 ) -> Result<Lockwork, Failure> {
     let (database, report) = open(folder, options, watch)?;
     told(&report);
@@ -64,13 +64,14 @@ pub(in crate::cli) fn open_and_tell(
 }
 
 /// Opens a database, with a bar for those who watch.
-fn open(folder: &Path, options: &OpenOptions, watch: impl Fn(u64, u64)) -> Result<(Lockwork, RecoveryReport), Failure> {
+fn open(folder: &Path, options: &OpenOptions, watch: impl Fn(Progress)) -> Result<(Lockwork, RecoveryReport), Failure> {
     // Most are open before anybody could read it.
     let patience = Duration::from_millis(300);
     let style = "recovering [{bar:40}] {binary_bytes} of {binary_total_bytes}, {eta} left";
     let bar = ProgressBar::no_length().with_style(ProgressStyle::with_template(style).expect("a constant template"));
-    let opened = Lockwork::open_with(folder, options, |Progress { done_bytes, total_bytes, elapsed, .. }| {
-        watch(done_bytes, total_bytes);
+    let opened = Lockwork::open_with(folder, options, |progress: Progress| {
+        watch(progress);
+        let Progress { done_bytes, total_bytes, elapsed, .. } = progress;
         if elapsed > patience {
             bar.set_length(total_bytes);
             bar.set_position(done_bytes);

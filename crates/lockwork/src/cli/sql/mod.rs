@@ -114,7 +114,7 @@ impl Arguments {
                 return Err(Failure::usage(format!("{option} is for servers, and '{place}' is a folder\n{hint}")));
             }
             let options = self.options()?;
-            return Ok((Box::new(open_and_tell(&self.place, &options, |_, _| ())?), place.to_string()));
+            return Ok((Box::new(open_and_tell(&self.place, &options, |_| ())?), place.to_string()));
         };
         if let Some(option) = given(of_folders) {
             let hint = format!("hint: lockwork serve {option} chooses it for all who connect");
