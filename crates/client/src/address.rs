@@ -3,18 +3,15 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres::config;
 
-use crate::{Error, Host, Security, SessionAttrs};
+use crate::{Error, Host, Security, SessionAttrs, Timeouts};
 
 /// That of a URL without one, at every client of PostgreSQL.
 const PORT: u16 = 5432;
-/// How long a server may take to let somebody in.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server, or several of which one is wanted, and who asks.
 #[derive(Clone, Debug)]
@@ -25,8 +22,8 @@ pub struct Address {
     pub attrs: Option<SessionAttrs>,
     /// User, database, and a password if there is one.
     pub config: Config,
-    /// How long each may take to let somebody in.
-    pub patience: Duration,
+    /// How long the client waits for them.
+    pub timeouts: Timeouts,
     /// How the connection is to be encrypted.
     pub security: Security,
 }
@@ -42,7 +39,7 @@ impl Address {
     /// Servers of which nothing else is said.
     #[must_use]
     pub fn new(hosts: Vec<Host>) -> Self {
-        Self { hosts, attrs: None, config: Config::new(), patience: PATIENCE, security: Security::default() }
+        Self { hosts, attrs: None, config: Config::new(), timeouts: Timeouts::default(), security: Security::default() }
     }
 
     /// What a text says, if it has the form of an address: `HOST:PORT`, `[IP]:PORT`, several of these with commas
@@ -71,7 +68,7 @@ impl Address {
     fn of_url(url: &str) -> Result<Self, Error> {
         // The password in it is no part of any message.
         let refused = |why: &str| Error::asked(format!("the URL of the server: {why}"), "");
-        let Said { url, security, attrs } = said(url)?;
+        let Said { url, security, attrs, mut timeouts } = said(url)?;
         let config: Config = url.parse().map_err(|error: tokio_postgres::Error| refused(&crate::told(&error)))?;
         let mut names = Vec::new();
         for host in config.get_hosts() {
@@ -97,8 +94,8 @@ impl Address {
         if !config.get_hostaddrs().is_empty() {
             return Err(refused("write the address as the host, not as hostaddr"));
         }
-        let patience = config.get_connect_timeout().copied().unwrap_or(PATIENCE);
-        Ok(Self { config, attrs, patience, security, ..Self::new(hosts) })
+        timeouts.connect = config.get_connect_timeout().copied();
+        Ok(Self { config, attrs, timeouts, security, ..Self::new(hosts) })
     }
 }
 
@@ -122,15 +119,16 @@ struct Said {
     url: String,
     security: Security,
     attrs: Option<SessionAttrs>,
+    timeouts: Timeouts,
 }
 
-/// Takes out of a URL what it says of its encryption, and which server is wanted.
+/// Takes out of a URL what it says of its encryption, which server is wanted, and how long the client waits.
 fn said(url: &str) -> Result<Said, Error> {
     // A password may have a question mark.
     let host = url.find('@').map_or(0, |at| at + 1);
-    let (mut security, mut attrs) = (Security::default(), None);
+    let (mut security, mut attrs, mut timeouts) = (Security::default(), None, Timeouts::default());
     let Some(query) = url[host..].find('?').map(|at| host + at + 1) else {
-        return Ok(Said { url: url.into(), security, attrs });
+        return Ok(Said { url: url.into(), security, attrs, timeouts });
     };
     let mut rest = Vec::new();
     for parameter in url[query..].split('&') {
@@ -140,11 +138,12 @@ fn said(url: &str) -> Result<Said, Error> {
             "sslmode" => security.complete(Some(&value), None)?,
             "sslrootcert" => security.complete(None, Some(&value))?,
             "target_session_attrs" => attrs = Some(value.parse()?),
+            _ if timeouts.set(name, &value)? => {}
             _ => rest.push(parameter),
         }
     }
     let before = if rest.is_empty() { &url[..query - 1] } else { &url[..query] };
-    Ok(Said { url: format!("{before}{}", rest.join("&")), security, attrs })
+    Ok(Said { url: format!("{before}{}", rest.join("&")), security, attrs, timeouts })
 }
 
 #[cfg(test)]
@@ -206,11 +205,12 @@ mod tests {
     fn a_url_says_who_asks_and_how_safely() {
         let parse = |url: &str| Address::parse(url).unwrap();
         let address = parse("postgres://ann:p%40ss@localhost:7/bank?connect_timeout=3").unwrap();
-        assert_eq!((address.config.get_password(), address.patience.as_secs()), (Some(&b"p@ss"[..]), 3));
+        let seconds = |address: &Address| address.timeouts.connect_of(address.hosts.len()).as_secs();
+        assert_eq!((address.config.get_password(), seconds(&address)), (Some(&b"p@ss"[..]), 3));
         assert_eq!((address.config.get_user(), address.config.get_dbname()), (Some("ann"), Some("bank")));
         assert_eq!(address.security, Security::default());
         let file = |path: &str| Some(Roots::File(path.into()));
-        for (url, mode, roots, patience) in [
+        for (url, mode, roots, timeout) in [
             ("postgres://a:b?c@h?sslmode=verify-ca", Some(SslMode::VerifyCa), None, 10),
             ("postgres://h/b?sslrootcert=%2Ftmp%2Fa%20b.pem&connect_timeout=4", None, file("/tmp/a b.pem"), 4),
             ("postgres://h?connect_timeout=5&sslrootcert=system", None, Some(Roots::System), 5),
@@ -218,7 +218,7 @@ mod tests {
         ] {
             let address = parse(url).unwrap();
             assert_eq!(address.security, Security { mode, roots }, "{url}");
-            assert_eq!((address.hosts[0].name.as_str(), address.patience.as_secs()), ("h", patience), "{url}");
+            assert_eq!((address.hosts[0].name.as_str(), seconds(&address)), ("h", timeout), "{url}");
         }
         let address = parse("postgres://a,b?sslmode=require&target_session_attrs=prefer-standby&options=-c%20x%3Dy");
         let address = address.unwrap();
@@ -232,6 +232,7 @@ mod tests {
             ("postgres://ann:secret@localhost?sslmode=allow", "sslmode is 'allow'"),
             ("postgres://ann:secret@localhost?hostaddr=127.0.0.1", "hostaddr"),
             ("postgres://ann:secret@localhost?wrong=1", "wrong"),
+            ("postgres://ann:secret@localhost?call_timeout=soon", "call_timeout is 'soon'"),
         ] {
             let refused = parse(url).unwrap_err().to_string();
             assert!(refused.contains(why) && !refused.contains("secret"), "{url}: {refused}");

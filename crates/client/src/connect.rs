@@ -2,9 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use rustix::net::sockopt;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_postgres::config::{self, LoadBalanceHosts};
@@ -31,9 +29,6 @@ pub struct Connected {
     pub host: Host,
 }
 
-/// After so long without a word the other side is asked whether it is still there.
-const KEEPALIVE: Duration = Duration::from_secs(60);
-
 /// Connects to the first server that lets the client in and is what is wanted; each is asked once, or twice if one that
 /// follows is preferred.
 ///
@@ -46,12 +41,13 @@ pub async fn connect(address: &Address) -> Result<Connected, Error> {
         _ => address.hosts.clone(),
     };
     let attrs = address.attrs.unwrap_or_default();
+    let time = address.timeouts.connect_of(hosts.len());
     let mut tried = Vec::new();
     for wanted in attrs.turns() {
         tried.clear();
         for host in &hosts {
-            let late = |_| Err(Error::Late(address.patience.as_secs()));
-            match timeout(address.patience, let_in(address, host, *wanted)).await.unwrap_or_else(late) {
+            let late = |_| Err(Error::Late(time));
+            match timeout(time, let_in(address, host, *wanted)).await.unwrap_or_else(late) {
                 Ok(connected) => return Ok(connected),
                 Err(error) => {
                     let goes_on = error.is_of_this_server();
@@ -96,8 +92,7 @@ async fn let_in(address: &Address, host: &Host, wanted: SessionAttrs) -> Result<
     let stream = TcpStream::connect(&found[..]).await.map_err(Error::Unreachable)?;
     // Small messages that wait for each other.
     stream.set_nodelay(true).map_err(Error::Unreachable)?;
-    sockopt::set_socket_keepalive(&stream, true).map_err(|error| Error::Unreachable(error.into()))?;
-    sockopt::set_tcp_keepidle(&stream, KEEPALIVE).map_err(|error| Error::Unreachable(error.into()))?;
+    address.timeouts.apply(&stream).map_err(Error::Unreachable)?;
     let Ok(tls) = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut connector, &host.name);
     let connected = config.connect_raw(stream, tls).await;
     let (client, wire) = connected.map_err(|error| explained(error, host, mode, &roots))?;

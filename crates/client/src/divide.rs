@@ -57,6 +57,23 @@ pub fn divide(script: &str) -> Divided {
     Divided { statements, is_ended }
 }
 
+/// The words of a statement outside of texts and comments, in capitals, each with the number of parentheses around it. A
+/// name in double quotes is one of them, with its quotes.
+pub(crate) fn words(statement: &str) -> Vec<(usize, String)> {
+    let mut scan = Scan { text: statement, at: 0, is_whole: true };
+    let (mut words, mut depth) = (Vec::new(), 0_usize);
+    while let Some((token, place)) = scan.token() {
+        match (token, &statement[place]) {
+            (_, "(") => depth += 1,
+            (_, ")") => depth = depth.saturating_sub(1),
+            (Token::Word, word) => words.push((depth, word.to_ascii_uppercase())),
+            (_, name) if name.starts_with('"') => words.push((depth, name.into())),
+            _ => {}
+        }
+    }
+    words
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Token {
     Word,

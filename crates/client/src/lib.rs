@@ -8,19 +8,28 @@
 //! | `verifier` | certificates, looked at as closely as was asked for |
 //! | `connect` | a connection, or what is wrong and what would be right |
 //! | `divide` | a script cut into statements that only the server may know |
+//! | `effect` | what a statement may do, so that a client knows whether it may be repeated |
+//! | `session` | a session that gives up a server which does not answer, and goes on at the next one |
+//! | `timeouts` | how long a client waits, and how the system finds out that a connection is dead |
 
 mod address;
 mod connect;
 mod divide;
+mod effect;
 mod hosts;
 mod security;
+mod session;
+mod timeouts;
 mod verifier;
 
 pub use address::Address;
 pub use connect::{Connected, Wire, connect};
 pub use divide::{Divided, divide, find_copy, is_copy};
+pub use effect::{Effect, SessionState};
 pub use hosts::{Host, SessionAttrs};
 pub use security::{Roots, Security, SslMode};
+pub use session::{AskError, Limit, Session, Unanswered, answered, connect_next, is_lost};
+pub use timeouts::{Keepalives, Timeouts};
 
 use tokio_postgres::error::SqlState;
 
@@ -39,9 +48,9 @@ pub enum Error {
     /// Nobody answers there.
     #[error("{0}")]
     Unreachable(std::io::Error),
-    /// Nobody has let it in within so many seconds.
-    #[error("no answer within {0} s")]
-    Late(u64),
+    /// The server has not let the client in within this time.
+    #[error("no answer within {} s", .0.as_secs_f64())]
+    Late(std::time::Duration),
     /// The connection cannot be as safe as was asked for.
     #[error("{message}")]
     Unsafe {
@@ -69,7 +78,10 @@ pub enum Error {
 /// What a server says, or an error and what it comes from.
 fn told(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
-        Some(said) => format!("error {}: {}", said.code().code(), said.message()),
+        Some(said) => {
+            let detail = said.detail().map_or(String::new(), |detail| format!(" ({detail})"));
+            format!("error {}: {}{detail}", said.code().code(), said.message())
+        }
         None => std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string),
     }
 }

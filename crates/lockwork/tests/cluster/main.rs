@@ -1,6 +1,7 @@
 //! A cluster of real processes: nodes and NATS servers that are killed, stopped, cut off and damaged while clients
 //! call. Every call that was acknowledged was made, once.
 
+mod clients;
 #[path = "../common/command.rs"]
 #[allow(dead_code, reason = "others need more of it")]
 mod command;
@@ -48,7 +49,11 @@ fn nodes_that_are_killed_or_stopped_lose_nothing() {
         load.go_on();
     });
     let taken = cluster.ports[0];
-    refused(&format!("cluster up --nodes 1 --port {taken}"), 3, "node 1 does not start");
+    let folder = tempfile::tempdir().expect("a folder");
+    let new = folder.path().join("new");
+    let line = format!("cluster up --nodes 1 --port {taken} --data {}", new.display());
+    refused(&line, 3, &format!("node 1 cannot listen at 127.0.0.1:{taken}: Address already in use"));
+    assert!(!new.exists(), "the folder is made after the ports");
 }
 
 #[test]
@@ -111,7 +116,13 @@ fn mistakes_with_clusters_are_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("an address");
     refused(&format!("{parts} 1 --peers {taken},127.0.0.1:2"), 3, "cannot listen for other nodes");
-    refused("serve --cluster nats://127.0.0.1:1", 3, "connect");
+    refused("serve --listen 127.0.0.1:0 --cluster nats://127.0.0.1:1", 3, "connect");
+    // Before the servers of the log are asked, and before the folder for checkpoints is made.
+    let scratch = tempfile::tempdir().expect("a folder");
+    let new = scratch.path().join("new");
+    let line = format!("serve --listen {taken} --cluster nats://127.0.0.1:1 --scratch {}", new.display());
+    refused(&line, 3, &format!("cannot listen at {taken}: Address already in use"));
+    assert!(!new.exists());
     refused("cluster check", 2, "--cluster");
     refused("cluster check --cluster 127.0.0.1:1", 2, "nats://HOST:PORT");
     refused("cluster check --cluster nats://127.0.0.1:1 --cluster-name a.b", 2, "letters");

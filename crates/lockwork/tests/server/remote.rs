@@ -1,5 +1,6 @@
 //! `lockwork sql ADDR`: the command at a server is what it is on a folder.
 
+mod failover;
 mod hosts;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -115,6 +116,34 @@ fn what_only_a_server_knows_is_asked_there() {
 }
 
 #[test]
+fn several_commands_run_in_their_order_until_one_fails() {
+    let server = Server::start(&["--init", BANK]);
+    let folder = Folder::new("sql-commands");
+    let place = folder.0.to_str().unwrap();
+    let bank = std::fs::read_to_string(BANK).unwrap();
+    assert_eq!(command(&["sql", place, "-c", &bank], "").0, Some(0));
+    let local = |words: &[&str]| command(&[&["sql", place, "--output", "csv"], words].concat(), "");
+    let remote = |words: &[&str]| at(&server, &[&["--output", "csv"], words].concat(), "");
+    let words = ["-c", "CALL transfer(1, 2, 1); CALL transfer(1, 2, 1)", "--command", "CALL transfer(1, 2, 1);"];
+    let printed = (Some(0), "left\n999.00\nleft\n998.00\nleft\n997.00\n".to_string(), String::new());
+    assert_eq!((local(&words), remote(&words)), (printed.clone(), printed));
+    // The second one fails: the third does not run, and the failure names its list.
+    let words = ["-c", "CALL transfer(1, 2, 1)", "-c", "CALL transfer(1, 2, 1);\n CALL transfer(1, 2, 5000)"];
+    let failed = (
+        Some(1),
+        "left\n996.00\nleft\n995.00\n".to_string(),
+        "lockwork: --command 2: error BK001: not enough money\n".to_string(),
+    );
+    let words = [&words[..], &["-c", "CALL transfer(1, 2, 1)"]].concat();
+    assert_eq!((local(&words), remote(&words)), (failed.clone(), failed));
+    // They are of one session.
+    let (code, text, error) = remote(&["-c", "BEGIN", "-c", "CALL transfer(1, 2, 1)", "-c", "ROLLBACK"]);
+    assert_eq!((code, error.as_str()), (Some(0), ""), "{text}");
+    let balance = remote(&["-c", "SELECT balance FROM accounts WHERE id = 1"]);
+    assert_eq!(balance.1, "balance\n995.00\n");
+}
+
+#[test]
 fn transactions_of_several_statements_end_with_commit_or_are_taken_back() {
     let server = Server::start(&["--init", BANK]);
     let balance = || at(&server, &["--output", "csv"], "SELECT balance FROM accounts WHERE id = 1;").1;
@@ -195,8 +224,8 @@ fn a_password_comes_from_the_url_a_variable_or_a_person() {
     assert!(error.contains("error 28P01: Password authentication failed for user \"ann\"") && !error.contains("wrong"));
     let (code, error) = ask(&[], "127.0.0.1:PORT", &["--user", "ann"]);
     assert!(code == Some(2) && error.contains("wants a password of ann\nhint: LOCKWORK_PASSWORD"), "{error}");
-    let (code, error) = ask(&[], "postgres://ann:p%40ss%20word@127.0.0.1:PORT/bank", &["-c", "SELECT 1"]);
-    assert!(code == Some(2) && error.contains("cannot be used multiple times"), "{error}");
+    let (code, error) = ask(&[], "postgres://ann:p%40ss%20word@127.0.0.1:PORT/bank", &["--file", "x"]);
+    assert!(code == Some(2) && error.contains("cannot be used with"), "{error}");
     let may = "SELECT balance FROM accounts WHERE id = 1";
     let url = format!("postgres://ann:p%40ss%20word@127.0.0.1:{}", server.port);
     let (code, _, error) = command(&["sql", &url, "-c", may], "");

@@ -12,6 +12,7 @@ mod remote;
 
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use lockwork::sequencer::{self, Durability};
@@ -32,9 +33,10 @@ pub(super) struct Arguments {
     /// wanted: a:5433,b:5433, or postgres://a:5433,b:5433/database?target_session_attrs=primary
     #[arg(value_name = "DIR|ADDR")]
     place: PathBuf,
-    /// Statements to run instead of those of standard input
-    #[arg(short, long, allow_hyphen_values = true)]
-    command: Option<String>,
+    /// Statements to run instead of those of standard input. Given several times, each list of statements runs in its
+    /// turn, in one session, until one fails
+    #[arg(short, long, value_name = "STATEMENTS", allow_hyphen_values = true)]
+    command: Vec<String>,
     /// A file of statements to run instead of those of standard input
     #[arg(short, long, conflicts_with = "command")]
     file: Option<PathBuf>,
@@ -55,6 +57,13 @@ pub(super) struct Arguments {
     /// Of a server: the database [default: as the user]
     #[arg(long)]
     database: Option<String>,
+    /// Of a server: seconds that a CALL may go without an answer, and a statement of another kind while the server does
+    /// not respond; of several servers, until another one has answered. 0 for no limit, and no fail-over [default: 10]
+    #[arg(long, value_name = "SECONDS")]
+    call_timeout: Option<String>,
+    /// Of a server: seconds that each server may take to let the client in [default: 10, or 3 for each of several]
+    #[arg(long, value_name = "SECONDS")]
+    connect_timeout: Option<String>,
 }
 
 /// What runs statements.
@@ -65,16 +74,21 @@ trait Database {
     /// Whether what was typed can be run: it ends a statement, or is wrong before its end.
     fn is_complete(&self, typed: &str) -> bool;
 
+    /// Goes on at another server when this one was lost, and returns what a prompt shows of it; `None` where there is none.
+    fn recover(&mut self) -> Option<String> {
+        None
+    }
+
     /// Ends the work; what is left undone is a failure.
     fn end(self: Box<Self>) -> Outcome;
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
-    let script = arguments.script()?;
+    let scripts = arguments.scripts()?;
     let (mut database, name) = arguments.open()?;
     let is_typed = std::io::stdin().is_terminal();
-    let ended = match script {
-        Some(script) => database.execute(&script, 0, arguments.output),
+    let ended = match scripts {
+        Some(scripts) => execute_all(&mut *database, &scripts, arguments.output),
         None if is_typed => prompt(&mut *database, &name, arguments.output),
         None => filter(&mut *database, arguments.output),
     };
@@ -85,14 +99,14 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
 }
 
 impl Arguments {
-    /// The statements, unless they come from standard input.
-    fn script(&self) -> Result<Option<String>, Failure> {
-        if let Some(command) = &self.command {
-            return Ok(Some(command.clone()));
+    /// The lists of statements, unless they come from standard input.
+    fn scripts(&self) -> Result<Option<Vec<String>>, Failure> {
+        if !self.command.is_empty() {
+            return Ok(Some(self.command.clone()));
         }
         let Some(file) = &self.file else { return Ok(None) };
         match std::fs::read_to_string(file) {
-            Ok(text) => Ok(Some(text)),
+            Ok(text) => Ok(Some(vec![text])),
             Err(error) => Err(Failure::usage(format!("{}: {error}", file.display()))),
         }
     }
@@ -102,23 +116,34 @@ impl Arguments {
         let address = self.place.to_str().filter(|_| !self.place.exists()).and_then(Address::parse);
         let address = address.transpose().map_err(|error| remote::failure_of(&error, None))?;
         let of_folders = [("--engine", &self.engine), ("--durability", &self.durability)];
-        let of_servers = [("--user", &self.user), ("--database", &self.database)];
-        let given = |options: [(&'static str, &Option<String>); 2]| {
-            options.into_iter().find(|(_, value)| value.is_some()).map(|(name, _)| name)
+        let of_servers = [
+            ("--user", &self.user),
+            ("--database", &self.database),
+            ("--call-timeout", &self.call_timeout),
+            ("--connect-timeout", &self.connect_timeout),
+        ];
+        let given = |options: &[(&'static str, &Option<String>)]| {
+            options.iter().find(|(_, value)| value.is_some()).map(|(name, _)| *name)
         };
         let place = self.place.display();
         let Some(mut address) = address else {
             refuse_address(&self.place)?;
-            if let Some(option) = given(of_servers) {
+            if let Some(option) = given(&of_servers) {
                 let hint = "hint: a server is written as 127.0.0.1:5433 or postgres://user@host:port/database";
                 return Err(Failure::usage(format!("{option} is for servers, and '{place}' is a folder\n{hint}")));
             }
             let options = self.options()?;
             return Ok((Box::new(open_and_tell(&self.place, &options, |_| ())?), place.to_string()));
         };
-        if let Some(option) = given(of_folders) {
+        if let Some(option) = given(&of_folders) {
             let hint = format!("hint: lockwork serve {option} chooses it for all who connect");
             return Err(Failure::usage(format!("{option} is for folders, and {address} is a server\n{hint}")));
+        }
+        if let Some(seconds) = seconds("--call-timeout", self.call_timeout.as_deref())? {
+            address.timeouts.call = Some(seconds).filter(|limit| !limit.is_zero());
+        }
+        if let Some(seconds) = seconds("--connect-timeout", self.connect_timeout.as_deref())? {
+            address.timeouts.connect = Some(seconds).filter(|limit| !limit.is_zero());
         }
         remote::complete(&mut address, self.user.as_deref(), self.database.as_deref())?;
         let remote = Remote::open(address)?;
@@ -132,6 +157,26 @@ impl Arguments {
         let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
         Ok(OpenOptions { engine, sequencer, ..OpenOptions::default() })
     }
+}
+
+/// The time that an option gives in seconds, if it is there.
+fn seconds(option: &str, value: Option<&str>) -> Result<Option<Duration>, Failure> {
+    let Some(text) = value else { return Ok(None) };
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let refused = || Failure::usage(format!("{option} is '{text}'\nhint: write seconds, from 0 on"));
+    time.map(Some).ok_or_else(refused)
+}
+
+/// Runs lists of statements, each in its turn, until one fails. Of several lists a failure names the one it is of.
+fn execute_all(database: &mut dyn Database, scripts: &[String], output: Output) -> Outcome {
+    for (at, script) in scripts.iter().enumerate() {
+        let ran = database.execute(script, 0, output);
+        ran.map_err(|failure| match scripts.len() {
+            1 => failure,
+            _ => failure.reworded(|text| format!("--command {}: {text}", at + 1)),
+        })?;
+    }
+    Ok(())
 }
 
 /// Refuses to make a folder of a name that may be meant as an address.
@@ -200,7 +245,11 @@ fn prompt(database: &mut dyn Database, name: &str, output: Output) -> Outcome {
         let _ = editor.add_history_entry(typed.trim());
         match database.execute(&typed, 0, output) {
             // Only what keeps everything from going on ends the prompt.
-            Err(failure @ (Failure::Output(_) | Failure::Damaged(_) | Failure::Connect(_))) => return Err(failure),
+            Err(failure @ (Failure::Output(_) | Failure::Damaged(_))) => return Err(failure),
+            Err(failure @ Failure::Connect(_)) => match database.recover() {
+                Some(name) => eprintln!("lockwork: {failure}\nlockwork: connected to {name}"),
+                None => return Err(failure),
+            },
             Err(failure) => eprintln!("{failure}"),
             Ok(()) => {}
         }

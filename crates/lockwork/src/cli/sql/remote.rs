@@ -6,12 +6,11 @@ use std::io::IsTerminal;
 
 use lockwork::sql::{Control, Kind, Statement, Value, pointed, statements};
 use lockwork_client::Error::Refused;
-use lockwork_client::{Address, Host, connect, divide, is_copy};
+use lockwork_client::{Address, AskError, Effect, Host, Session, divide, is_copy};
 use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
-use tokio_postgres::error::{DbError, ErrorPosition, SqlState};
+use tokio_postgres::error::{DbError, ErrorPosition};
 use tokio_postgres::types::{Kind as TypeKind, Type};
-use tokio_postgres::{Client, Error, SimpleQueryMessage};
+use tokio_postgres::{Error, SimpleQueryMessage};
 
 use super::Database;
 use super::form::{Answer, Output, form, tag};
@@ -20,12 +19,7 @@ use crate::cli::{Failure, Outcome, print, prompt};
 pub(super) struct Remote {
     /// Its only thread is the one that waits for an answer.
     runtime: Runtime,
-    client: Client,
-    /// What drives the connection, and says why it has ended.
-    connection: Option<JoinHandle<Result<(), Error>>>,
-    /// Of several servers the one that has let it in.
-    host: Host,
-    address: Address,
+    session: Session,
     state: State,
 }
 
@@ -44,9 +38,7 @@ impl Remote {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::usage(format!("threads: {error}")))?;
         match let_in(&runtime, &mut address) {
-            Ok((client, connection, host)) => {
-                Ok(Self { runtime, client, connection: Some(connection), host, address, state: State::Idle })
-            }
+            Ok(session) => Ok(Self { runtime, session, state: State::Idle }),
             Err(failure) => {
                 // Nobody waits for a name that is still being looked up.
                 runtime.shutdown_background();
@@ -57,21 +49,22 @@ impl Remote {
 
     /// What a person at a terminal is told of it.
     pub(super) fn name(&self) -> String {
-        let database = self.address.config.get_dbname().unwrap_or_default();
-        format!("{}, database {database}, as {}", self.host, user(&self.address))
+        let address = self.session.address();
+        let database = address.config.get_dbname().unwrap_or_default();
+        format!("{}, database {database}, as {}", self.session.host(), user(address))
     }
 
     /// Has one statement carried out. `statement` is what this program understands of it.
-    fn answer(&self, text: &str, statement: Option<&Statement<'_>>) -> Result<Answer, Error> {
+    fn answer(&mut self, text: &str, statement: Option<&Statement<'_>>) -> Result<Answer, AskError> {
         let kind = statement.map(Statement::kind);
-        let (prepared, messages) = self.runtime.block_on(async {
+        let (prepared, messages) = self.runtime.block_on(self.session.ask(text, async |client| {
             // Others answer no rows, or the lines of EXPLAIN.
             let prepared = match kind {
-                None | Some(Kind::Select | Kind::Call) => Some(self.client.prepare(text).await?),
+                None | Some(Kind::Select | Kind::Call) => Some(client.prepare(text).await?),
                 Some(_) => None,
             };
-            Ok((prepared, self.client.simple_query(text).await?))
-        })?;
+            Ok((prepared, client.simple_query(text).await?))
+        }))?;
         let columns = prepared.as_ref().map_or(&[][..], tokio_postgres::Statement::columns);
         let (mut rows, mut written) = (Vec::new(), 0);
         for message in &messages {
@@ -120,19 +113,25 @@ impl Remote {
     }
 
     /// Why a statement that stands at `start` was refused.
-    fn failure(&mut self, error: &Error, script: &str, start: usize, lines_before: u32) -> Failure {
-        match error.as_db_error() {
-            Some(refusal) if !is_last(refusal) => failure(refusal, script, start, lines_before),
-            _ => {
-                // The connection may have been told more than the statement.
-                let connection = self.connection.take().filter(|_| error.is_closed());
-                let ended = connection.and_then(|connection| self.runtime.block_on(connection).ok()?.err());
-                let why = told(ended.as_ref().unwrap_or(error));
-                let hint = "hint: whether the last statement was carried out is not known; look before it is repeated";
-                self.state = State::Idle;
-                Failure::connect(format!("{}: the connection is lost: {why}\n{hint}", self.host))
+    fn failure(&mut self, error: AskError, script: &str, start: usize, lines_before: u32) -> Failure {
+        let (host, why, effect, is_undone) = match error {
+            AskError::Refused(error) => match error.as_db_error() {
+                Some(refusal) => return failure(refusal, script, start, lines_before),
+                None => (self.session.host().clone(), told(&error), Effect::Other, false),
+            },
+            AskError::Lost { host, why, effect, is_undone } => (host, why, effect, is_undone),
+            other => (self.session.host().clone(), other.to_string(), Effect::Other, false),
+        };
+        self.state = State::Idle;
+        let hint = match effect {
+            _ if is_undone => "the last statement was not carried out; it may be repeated",
+            Effect::Read => "the last statement only reads; it may be repeated",
+            Effect::CallOnce => {
+                "whether the last call was made is not known; repeat it with the same request id: it is made once"
             }
-        }
+            _ => "whether the last statement was carried out is not known; look before it is repeated",
+        };
+        Failure::connect(format!("{host}: the connection is lost: {why}\nhint: {hint}"))
     }
 }
 
@@ -155,7 +154,7 @@ impl Database for Remote {
             }
             let answered = self.answer(text, statement.as_ref());
             self.note(control.as_ref(), answered.is_ok());
-            let answer = answered.map_err(|error| self.failure(&error, script, start, lines_before))?;
+            let answer = answered.map_err(|error| self.failure(error, script, start, lines_before))?;
             print(&form(&answer, output))?;
         }
         Ok(())
@@ -163,6 +162,15 @@ impl Database for Remote {
 
     fn is_complete(&self, typed: &str) -> bool {
         divide(typed).is_ended
+    }
+
+    fn recover(&mut self) -> Option<String> {
+        if self.session.address().hosts.len() < 2 {
+            return None;
+        }
+        let reconnected = self.runtime.block_on(self.session.reconnect());
+        self.state = State::Idle;
+        reconnected.ok().map(|_| self.name())
     }
 
     fn end(self: Box<Self>) -> Outcome {
@@ -193,25 +201,38 @@ pub(super) fn complete(address: &mut Address, user: Option<&str>, database: Opti
         address.attrs = Some(attrs.parse().map_err(|error| failure_of(&error, None))?);
     }
     let security = address.security.complete(variable("PGSSLMODE").as_deref(), variable("PGSSLROOTCERT").as_deref());
-    security.map_err(|error| failure_of(&error, None))
+    security.map_err(|error| failure_of(&error, None))?;
+    let seconds = variable("PGCONNECT_TIMEOUT").and_then(|text| text.trim().parse::<u64>().ok());
+    if let Some(seconds) = seconds.filter(|seconds| *seconds > 0 && address.timeouts.connect.is_none()) {
+        address.timeouts.connect = Some(std::time::Duration::from_secs(seconds));
+    }
+    Ok(())
 }
 
 fn user(address: &Address) -> &str {
     address.config.get_user().unwrap_or_default()
 }
 
-type Connected = (Client, JoinHandle<Result<(), Error>>, Host);
+/// Says that a statement goes on at another server.
+fn moved(lost: &Host, why: &str, now: &Host, effect: Effect) {
+    let what = match effect {
+        Effect::CallOnce => "the call is repeated with its request id",
+        Effect::Read => "the statement is repeated: it only reads",
+        _ => "the statement was not carried out, and is sent",
+    };
+    eprintln!("lockwork: {lost} is lost: {why}; {what} at {now}");
+}
 
 /// Connects, and asks for a password if that is what is missing.
-fn let_in(runtime: &Runtime, address: &mut Address) -> Result<Connected, Failure> {
-    let mut connected = runtime.block_on(connect(address));
+fn let_in(runtime: &Runtime, address: &mut Address) -> Result<Session, Failure> {
+    let connect = |address: &Address| runtime.block_on(Session::connect(address.clone(), moved));
+    let mut connected = connect(address);
     let asks = |error: &lockwork_client::Error| matches!(error.decisive(), Refused(error) if wants_password(error));
     if connected.as_ref().is_err_and(asks) {
         address.config.password(password(address)?);
-        connected = runtime.block_on(connect(address));
+        connected = connect(address);
     }
-    let connected = connected.map_err(|error| failure_of(&error, Some(address)))?;
-    Ok((connected.client, runtime.spawn(connected.wire), connected.host))
+    connected.map_err(|error| failure_of(&error, Some(address)))
 }
 
 /// Why there is no connection, or none could be.
@@ -256,11 +277,6 @@ fn password(address: &Address) -> Result<String, Failure> {
     }
     let asked = prompt::password(&format!("password of {user}: "));
     asked.map_err(|error| Failure::usage(format!("the password: {error}")))
-}
-
-/// Whether nothing comes after this error.
-fn is_last(refusal: &DbError) -> bool {
-    refusal.severity() == "FATAL" || *refusal.code() == SqlState::ADMIN_SHUTDOWN
 }
 
 /// An error of a server in the words that a folder has for it. Its place counts characters of the statement that

@@ -11,13 +11,13 @@ use crate::folder::{Folder, command};
 use crate::server::Server;
 
 /// A server that does the same with everybody who comes, and counts them.
-struct Fake {
+pub(super) struct Fake {
     port: u16,
     asked: Arc<AtomicU64>,
 }
 
 impl Fake {
-    fn new(does: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> Self {
+    pub(super) fn new(does: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (port, asked) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU64::new(0)));
         let count = asked.clone();
@@ -52,18 +52,18 @@ impl Fake {
         })
     }
 
-    fn address(&self) -> String {
+    pub(super) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 }
 
 /// A message of the protocol.
-fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+pub(super) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
 }
 
 /// Reads what a client begins with.
-fn startup(stream: &mut TcpStream) -> std::io::Result<()> {
+pub(super) fn startup(stream: &mut TcpStream) -> std::io::Result<()> {
     loop {
         let mut length = [0; 4];
         stream.read_exact(&mut length)?;
@@ -82,7 +82,7 @@ fn closed() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-fn at(server: &Server) -> String {
+pub(super) fn at(server: &Server) -> String {
     format!("127.0.0.1:{}", server.port)
 }
 
