@@ -5,6 +5,7 @@
 //! | `connection` | the class that Python has: what is asked of either kind of database |
 //! | `embedded` | a database in this process |
 //! | `remote` | one at a server |
+//! | `link` | a connection to it |
 //! | `wire` | values as PostgreSQL's protocol has them |
 //! | `values` | Python's values and ours |
 //! | `columns` | columns of values |
@@ -21,6 +22,7 @@ mod columns;
 mod connection;
 mod embedded;
 mod failure;
+mod link;
 mod locks;
 mod remote;
 mod values;

@@ -8,6 +8,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use tokio::runtime::Handle;
 
 /// How long a thread waits before it looks for signals.
 const PIECE: Duration = Duration::from_millis(50);
@@ -45,4 +46,21 @@ pub(crate) fn finish<F: Future<Output: Send> + Send>(py: Python<'_>, future: F) 
             None => py.check_signals()?,
         }
     }
+}
+
+/// As [`finish`], for a future that needs a runtime's clock and network.
+///
+/// # Errors
+/// As there.
+pub(crate) fn finish_in<F: Future<Output: Send> + Send>(
+    py: Python<'_>,
+    runtime: &Handle,
+    future: F,
+) -> PyResult<F::Output> {
+    let mut future = pin!(future);
+    let polled = std::future::poll_fn(|context| {
+        let _entered = runtime.enter();
+        future.as_mut().poll(context)
+    });
+    finish(py, polled)
 }

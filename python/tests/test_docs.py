@@ -2,6 +2,8 @@
 
 import doctest
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -10,11 +12,20 @@ import lockwork.locks
 from conftest import ROOT, Program, Server
 
 
-def test_the_guide_runs(tmp_path, monkeypatch):
-    pytest.importorskip("numpy")
+@pytest.mark.parametrize("has_numpy", [True, False])
+def test_the_guide_runs(tmp_path, monkeypatch, has_numpy):
+    if has_numpy:
+        pytest.importorskip("numpy")
+    else:
+        # As if it were not installed.
+        monkeypatch.setattr(lockwork._columns, "numpy", None)
+        monkeypatch.setitem(sys.modules, "numpy", None)
     guide = (ROOT / "docs/python.md").read_text()
     snippets = re.findall(r"```python\n(.*?)```", guide, re.S)
-    assert len(snippets) >= 6
+    needing = [snippet for snippet in snippets if "# needs numpy" in snippet]
+    assert len(snippets) >= 6 and len(needing) == 1
+    if not has_numpy:
+        snippets = [snippet for snippet in snippets if snippet not in needing]
     monkeypatch.chdir(tmp_path)
     server = Server("--init", ROOT / "crates/lockwork/examples/bank.sql")
     service = Program("lockd", "--udp", "127.0.0.1:0", "--locks", "1000", "--fresh")
@@ -31,6 +42,20 @@ def test_the_guide_runs(tmp_path, monkeypatch):
     finally:
         service.end()
         server.end()
+
+
+def test_the_package_needs_no_numpy(tmp_path):
+    script = tmp_path / "plain.py"
+    script.write_text(
+        "import sys\n"
+        "sys.modules['numpy'] = None\n"
+        "import lockwork\n"
+        "with lockwork.open() as db:\n"
+        "    db.define('CREATE PROCEDURE twice(x BIGINT, OUT y BIGINT) AS BEGIN y := x + x; END;')\n"
+        "    print(db.call_many('twice', [[1, 2]]))\n"
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "{'y': [2, 4], 'sqlstate': ['', '']}\n"), ran.stderr
 
 
 def test_the_examples_of_the_package_run():

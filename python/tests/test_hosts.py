@@ -45,17 +45,17 @@ def test_a_call_on_its_way_is_told_apart_from_one_that_was_not_asked(start_bank)
         error = kill_under(servers[0], lambda: transfer(1, 2, 25))
         assert isinstance(error, lockwork.Closed) and not error.is_retryable
         assert "is not known" in error.message and servers[0].address in error.message
-        # Nothing goes to another server by itself.
-        with pytest.raises(lockwork.Closed, match="nothing was asked") as caught:
-            transfer(1, 2, 25)
-        assert caught.value.is_retryable and "reconnect" in caught.value.hint
-        database.reconnect()
+        # What is asked next goes to the next server by itself.
         assert transfer(1, 2, 25).left == 975 and database.call("transfer", 1, 2, 25).left == 950
         database.reconnect()  # There is nothing to do.
         assert database.execute("SELECT balance FROM accounts WHERE id = 1").scalar() == 950
-        # One with an id happens once.
+        # In a session that has set something, nothing does: its program has to know.
+        database.execute("SET lockwork.read_after = 0")
         error = kill_under(servers[1], lambda: transfer(1, 2, 25, request_id=4711))
         assert isinstance(error, lockwork.Closed) and error.is_retryable and "request_id" in error.hint
+        with pytest.raises(lockwork.Closed, match="nothing was asked") as caught:
+            transfer(1, 2, 25)
+        assert caught.value.is_retryable and "reconnect" in caught.value.hint
         threads = [threading.Thread(target=database.reconnect) for _ in range(8)]
         for thread in threads:
             thread.start()
@@ -86,6 +86,35 @@ def test_a_server_that_ends_is_left_for_another(start_bank):
                 assert error.is_retryable
                 database.reconnect()
         assert left == 975
+
+
+def test_a_call_with_an_id_goes_on_at_the_next_server_when_its_own_is_stopped(start_bank):
+    servers = [start_bank() for _ in range(2)]
+    with lockwork.connect(",".join(server.address for server in servers), call_timeout=4) as database:
+        transfer = database.procedure("transfer")
+        assert transfer(1, 2, 25).left == 975
+        servers[0].process.send_signal(signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            # The other server is another bank, so that it is seen where the call was made.
+            assert transfer(1, 2, 30, request_id=4711).left == 970
+            assert time.monotonic() - begun < 6
+        finally:
+            servers[0].process.send_signal(signal.SIGCONT)
+        # It was made there, too, when the server went on: of one cluster it would have been made once.
+        assert database.execute("SELECT balance FROM accounts WHERE id = 1").scalar() == 970
+    with lockwork.connect(servers[0].address, call_timeout=1) as database:
+        transfer = database.procedure("transfer")
+        servers[0].process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(lockwork.Closed, match="no answer within 1 s.*is not known") as caught:
+                transfer(1, 2, 1)
+            assert not caught.value.is_retryable
+        finally:
+            servers[0].process.send_signal(signal.SIGCONT)
+    for wrong in (-1, float("nan")):
+        with pytest.raises(lockwork.DataError, match="call_timeout is"):
+            lockwork.connect(servers[0].address, call_timeout=wrong)
 
 
 def test_the_kind_of_server_can_be_chosen(start_bank):

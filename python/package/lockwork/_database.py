@@ -229,7 +229,8 @@ class Connection:
 
     def reconnect(self) -> None:
         """Connects anew if the connection has ended, to the first server of its addresses that will do; else there is
-        nothing to do, and in a folder there never is. Procedures go on to work. What was set by SET, and a transaction
+        nothing to do, and in a folder there never is. Of several servers that happens by itself, unless the session is in
+        a transaction or has set something. Procedures go on to work. What was set by SET, and a transaction
         that was open, are gone; what was on its way is not asked again.
 
         Raises:
@@ -294,6 +295,8 @@ def connect(
     password: Optional[str] = None,
     database: Optional[str] = None,
     timeout: Optional[float] = None,
+    call_timeout: Optional[float] = None,
+    tcp_user_timeout: Optional[int] = None,
     sslmode: Optional[str] = None,
     sslrootcert: "Union[str, os.PathLike[str], None]" = None,
     target_session_attrs: Optional[str] = None,
@@ -305,7 +308,14 @@ def connect(
             the first that will do is taken: A:PORT,B:PORT, or postgres://a:port,b:port/database.
         user: who asks; else the one of the URL, or of the system.
         database: its name; else that of the URL, or lockwork.
-        timeout: seconds to wait for each server; else those of the URL, or 10.
+        timeout: seconds that each server may take to let the client in; else those of the URL, or 10, or 3 for each of
+            several.
+        call_timeout: seconds that a call may go without an answer, and another statement while the server does not
+            respond; else those of the URL, or 10. Of several servers, the next one is asked in this time what may be
+            asked twice: reads, and calls with a request_id. 0 for no limit, and no fail-over.
+        tcp_user_timeout: milliseconds that bytes may stay unacknowledged before the connection ends; else those of the
+            URL, or 9,000. 0 for the system's default. A URL may also have keepalives, keepalives_idle,
+            keepalives_interval and keepalives_count, as for libpq.
         sslmode: how safe it has to be: "disable", "prefer", "require", "verify-ca" or "verify-full". If neither it nor
             sslrootcert is given, it is "prefer" for a server of this machine; else "verify-full".
         sslrootcert: a file of the certificates to trust, of who signs or the server's own; "system" and none are those
@@ -328,6 +338,8 @@ def connect(
         "database": database,
         "password": password,
         "timeout": timeout,
+        "call_timeout": call_timeout,
+        "tcp_user_timeout": tcp_user_timeout,
         "sslmode": sslmode,
         "sslrootcert": None if sslrootcert is None else os.fspath(sslrootcert),
         "target_session_attrs": target_session_attrs,
