@@ -57,8 +57,8 @@ pub fn divide(script: &str) -> Divided {
     Divided { statements, is_ended }
 }
 
-/// The words of a statement outside of texts and comments, in capitals, each with the number of parentheses around it. A
-/// name in double quotes is one of them, with its quotes.
+/// The words of a statement outside of texts and comments, in capitals, each with the number of parentheses around it.
+/// A name in double quotes is one of them, with its quotes.
 pub(crate) fn words(statement: &str) -> Vec<(usize, String)> {
     let mut scan = Scan { text: statement, at: 0, is_whole: true };
     let (mut words, mut depth) = (Vec::new(), 0_usize);

@@ -79,8 +79,8 @@ pub async fn answered<T>(host: &Host, limit: Limit, answer: impl Future<Output =
     }
 }
 
-/// Whether a server says anything to a new connection. One that refuses connections is there: it ends, and answers first
-/// what it has been asked.
+/// Whether a server says anything to a new connection. One that refuses connections is there: it ends, and answers
+/// first what it has been asked.
 async fn responds(host: &Host) -> bool {
     /// A request for TLS, which is answered with one byte.
     const TLS: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
@@ -193,8 +193,8 @@ impl Session {
         &self.address
     }
 
-    /// Has a server carry out a statement: `ask` sends it and waits. What may be repeated ([`Effect::is_repeatable`]) is
-    /// asked of the next server when this one is lost, within the time for a call ([`Timeouts::call`]).
+    /// Has a server carry out a statement: `ask` sends it and waits. What may be repeated ([`Effect::is_repeatable`])
+    /// is asked of the next server when this one is lost, within the time for a call ([`Timeouts::call`]).
     ///
     /// # Errors
     /// [`AskError::Refused`] by the server, and [`AskError::Lost`].

@@ -39,7 +39,8 @@ impl Default for Keepalives {
 pub struct Timeouts {
     /// For each server to let the client in; by default 10 s, or 3 s where there are several.
     pub connect: Option<Duration>,
-    /// For the answer of a statement, fail-over included ([`crate::Session::ask`]); `None` for no limit, and no fail-over.
+    /// For the answer of a statement, fail-over included ([`crate::Session::ask`]); `None` for no limit, and no
+    /// fail-over.
     pub call: Option<Duration>,
     /// How long bytes that were sent may stay unacknowledged before the system ends the connection (TCP_USER_TIMEOUT),
     /// in milliseconds; zero for the system's default.

@@ -52,8 +52,8 @@ impl Gate {
         self.listener.local_addr()
     }
 
-    /// Refuses every client until `opens` returns: the database system is starting up. DETAIL says how far `watcher` has
-    /// seen the start come.
+    /// Refuses every client until `opens` returns: the database system is starting up. DETAIL says how far `watcher`
+    /// has seen the start come.
     pub async fn starting<T>(&self, watcher: &Watcher, opens: impl Future<Output = T>) -> T {
         let why = || {
             let mut info = fatal("57P03", "the database system is starting up");
@@ -105,8 +105,8 @@ enum Opening {
     Tls,
 }
 
-/// Sends an error to a client in answer to its first message, over TLS if the client asks for that and the server has it:
-/// a client that insists on TLS would take a plain answer for the lack of TLS, and give up its search for a server.
+/// Sends an error to a client in answer to its first message, over TLS if the client asks for that and the server has
+/// it: a client that insists on TLS would take a plain answer for the lack of TLS, and give up its search for a server.
 pub(crate) async fn refused(socket: TcpStream, tls: Option<TlsAcceptor>, cancels: Arc<Cancels>, why: ErrorInfo) {
     // A client that hangs up early wanted no answer.
     drop(timeout(REFUSED, answer(socket, tls, &cancels, why)).await);

@@ -156,8 +156,8 @@ impl Order {
         self.shared.stop(error);
     }
 
-    /// Reads and runs what the journal has, and returns when there was nothing more. Calls `told` with the bytes, records
-    /// and calls replayed so far.
+    /// Reads and runs what the journal has, and returns when there was nothing more. Calls `told` with the bytes,
+    /// records and calls replayed so far.
     ///
     /// # Errors
     /// [`Error::Unreachable`]; [`Error::Damaged`], [`Error::Version`], [`Error::Replay`] and [`Error::Differs`], behind

@@ -74,7 +74,8 @@ trait Database {
     /// Whether what was typed can be run: it ends a statement, or is wrong before its end.
     fn is_complete(&self, typed: &str) -> bool;
 
-    /// Goes on at another server when this one was lost, and returns what a prompt shows of it; `None` where there is none.
+    /// Goes on at another server when this one was lost, and returns what a prompt shows of it; `None` where there is
+    /// none.
     fn recover(&mut self) -> Option<String> {
         None
     }
